@@ -1,0 +1,7 @@
+"""The one authority for ids, order, time, path, caps and redaction; all others observe."""
+
+from optree.builder.handles import Op, Turn
+from optree.builder.session_tree import SessionTreeBuilder
+from optree.builder.stream import Stream, Taker
+
+__all__ = ["Op", "SessionTreeBuilder", "Stream", "Taker", "Turn"]

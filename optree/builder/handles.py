@@ -1,0 +1,158 @@
+"""Handles: what traced code holds while a turn or an op is open. `Op.log` and `Op.think` are the hot path."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from itertools import count
+from typing import TYPE_CHECKING, Any, Literal
+
+from optree import records
+from optree.clock import monotonic
+from optree.nodes import LogEntry, OperationNode, Reasoning, ReasoningChunk, Severity, Status, TurnNode
+from optree.values import raw, text
+
+if TYPE_CHECKING:
+    from optree.builder.session_tree import SessionTreeBuilder
+
+_VRB: Severity = "VRB"
+_SEVERITIES = frozenset({"VRB", "WRN", "ERR", "TRC", "THK", "FIN"})
+
+
+class Turn:
+    """An open turn. Its ops get their numbers here."""
+
+    __slots__ = ("_counter", "_epoch", "builder", "implicit", "node", "path")
+
+    def __init__(self, builder: SessionTreeBuilder, node: TurnNode, first_op: int, *, implicit: bool = False) -> None:
+        self.builder = builder
+        self.node = node
+        self.path = node.path
+        self.implicit = implicit
+        """True for a turn that was opened for an op, since none was open."""
+        self._counter = count(first_op)
+        self._epoch = builder.core.epoch
+
+    def next_op(self) -> int:
+        """Return the number of the next op; in a forked child numbers come from a range of its own."""
+        core = self.builder.core
+        if self._epoch != core.epoch:
+            self._epoch = core.epoch
+            self._counter = count(core.base + 1)
+        return next(self._counter)
+
+    def assistant(self, content: object) -> None:
+        """Set what the assistant said in this turn, before its tool calls or at the end."""
+        self.builder.set_assistant(self, content)
+
+    def end(self, status: Status = "ok", error: str | None = None) -> None:
+        """End the turn; the second call does nothing."""
+        self.builder.end_turn(self, status, error)
+
+
+class Op:
+    """An open op: `log`, `think`, `account`, `request`, `response`, `end`. None of them raises, on any thread."""
+
+    __slots__ = ("_chunked", "_clean", "_logged", "_now", "_t0", "builder", "chunks", "logs", "node", "path", "turn")
+
+    def __init__(self, builder: SessionTreeBuilder, turn: Turn, node: OperationNode) -> None:
+        self.builder = builder
+        self.turn = turn
+        self.node = node
+        self.path = node.path
+        self.logs = node.logs
+        self.chunks: list[ReasoningChunk] | None = None
+        self._now = builder.core.now
+        self._t0 = monotonic()
+        self._logged = 0
+        self._chunked = 0
+        self._clean = builder.core.recorded
+
+    @property
+    def id(self) -> str:
+        """The op's id, ``<txn>:<path>``."""
+        return self.node.op_id
+
+    def log(
+        self,
+        message: str,
+        severity: Severity = _VRB,
+        *,
+        direction: Literal["request", "response"] | None = None,
+        details: Mapping[str, Any] | None = None,
+    ) -> None:
+        """Append a log line; on disk within about 10 ms. *details* is taken as it is now."""
+        if severity is not _VRB or direction is not details:  # one test for two: they are the same only if both are None
+            self._log_more(message, severity, direction, details)
+            return
+        if message.__class__ is not str:
+            message = text(message)
+        self.logs.append(LogEntry(self._now() * 1e3, _VRB, message))
+        if self._clean:
+            self._mark()
+
+    def _log_more(self, message: str, severity: Any, direction: Any, details: Any) -> None:
+        known = severity if severity in _SEVERITIES else "VRB"
+        block = None if details is None else raw(details)
+        side = direction if direction in ("request", "response") else None
+        self.logs.append(LogEntry(self._now() * 1e3, known, text(message), side, block))
+        if self._clean:
+            self._mark()
+
+    def think(self, chunk: str) -> None:
+        """Append a chunk of streamed reasoning; on disk within about 10 ms."""
+        if chunk.__class__ is not str:
+            chunk = text(chunk)
+        chunks = self.chunks
+        if chunks is None:
+            chunks = self._open_reasoning()
+        chunks.append(ReasoningChunk(chunk, self._now() * 1e3))
+        if self._clean:
+            self._mark()
+
+    def account(self, **figures: Any) -> None:
+        """Append an accounting entry; see `SessionTreeBuilder.append_accounting` for the figures."""
+        self.builder.append_accounting(self, **figures)
+
+    def request(self, messages: list[Any] | None = None, /, **payload: Any) -> None:
+        """Set what the op sends. A list of *messages* is pooled: what was sent before is stored once."""
+        self.builder.set_request(self, payload, payload.pop("messages", messages))
+
+    def response(self, payload: object) -> None:
+        """Set what the op got back."""
+        self.builder.set_response(self, payload)
+
+    def end(self, status: Status = "ok", error: str | None = None, *, reasoning: str | None = None, **attributes: Any) -> None:
+        """End the op; the second call does nothing."""
+        self.builder.end_op(self, status, error, reasoning=reasoning, **attributes)
+
+    def latency(self) -> float:
+        """Return the milliseconds since the op began, by the monotonic clock."""
+        return (monotonic() - self._t0) * 1e3
+
+    def pending(self) -> records.Entries | None:
+        """Return the entries that are not delivered yet, once. Called by the stream, which lets in one thread at a time."""
+        self._clean = True  # before the lists are read: an entry appended now marks the op again
+        first_log, first_chunk = self._logged, self._chunked
+        logs = self.logs[first_log:]
+        chunks = self.chunks[first_chunk:] if self.chunks is not None else []
+        if not logs and not chunks:
+            return None
+        self._logged += len(logs)
+        self._chunked += len(chunks)
+        if self.node.ended_at is not None:
+            self.builder.core.touched.add(self.path)
+        return records.Entries(self.path, first_log, logs, first_chunk, chunks)
+
+    def _mark(self) -> None:
+        self._clean = False
+        self.builder.core.stream.defer(self)
+
+    def _open_reasoning(self) -> list[ReasoningChunk]:
+        held = self.builder.core.stream.enter()  # two threads may bring the first chunk
+        try:
+            if self.node.reasoning is None:
+                self.node.reasoning = Reasoning()
+            self.chunks = self.node.reasoning.chunks
+            return self.chunks
+        finally:
+            self.builder.core.stream.release(held)

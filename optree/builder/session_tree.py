@@ -1,0 +1,436 @@
+"""`SessionTreeBuilder`: builds one session of the tree. Child sessions have builders of their own that share stream and totals.
+
+Nothing here raises into the traced program, `CycleError` with ``cycles="block"`` apart: each method takes what it is given, and a step
+that fails is counted and reported once (`failures`). Every structural method returns after its record is with the operating system.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from itertools import count
+from typing import Any, cast
+
+from msgspec import UNSET, Raw, UnsetType
+
+from optree import clock, ids
+from optree import records as r
+from optree.builder.core import Core, Cycles
+from optree.builder.handles import Op, Turn
+from optree.builder.stream import Stream
+from optree.errors import CycleError
+from optree.nodes import AccountingEntry, OpKind, Payload, Pool, Reasoning, SessionNode, Status, Tokens
+from optree.tree import apply
+from optree.tree.fold import Tree
+from optree.values import MAX_TEXT, cut, text
+
+PROMPT_CHARACTERS = 16_384
+"""Cap of a turn's prompts and of its assistant text (seed 004 names 8-16 KB)."""
+ARROW = "->"
+
+
+class SessionTreeBuilder:
+    """Builds one session. Without a *stream* the tree is kept in memory only."""
+
+    def __init__(  # noqa: PLR0913 - the public constructor: all but the agent have defaults
+        self,
+        agent: str,
+        *,
+        txn: str | None = None,
+        attributes: Mapping[str, Any] | None = None,
+        stream: Stream | None = None,
+        now: clock.Clock = clock.wall,
+        cycles: Cycles = "mark",
+        redacted: bool = False,
+    ) -> None:
+        core = Core(txn or ids.new_txn(), stream, now=now, cycles=cycles, redacted=redacted)
+        agent = text(agent)
+        node = apply.new_session(core.txn, "", ids.trace_id(core.txn), agent, agent, core.now_ms())
+        self._start(core, node, None)
+        self._begin(attributes)
+
+    @classmethod
+    def over(cls, core: Core, node: SessionNode, parent: SessionTreeBuilder | None = None) -> SessionTreeBuilder:
+        """Return a builder that goes on with a session that exists; nothing is recorded by that."""
+        builder = cls.__new__(cls)
+        builder._start(core, node, parent)
+        return builder
+
+    def _start(self, core: Core, node: SessionNode, parent: SessionTreeBuilder | None) -> None:
+        self.core = core
+        self.node = node
+        self.parent = parent
+        self.path = node.path
+        self.current_turn: Turn | None = None
+        """The turn that began last and is open; ops that are begun without a turn go there."""
+        first = max((turn.index for turn in node.turns), default=0) + 1
+        self._turn_numbers = count(first)
+        self._epoch = core.epoch
+        self._chain = [node, *(parent._chain if parent else [])]
+
+    # Session
+
+    @property
+    def txn(self) -> str:
+        """The txn of the root session: the name of the whole tree on disk."""
+        return self.core.txn
+
+    @property
+    def tree(self) -> Tree:
+        """The live tree from this session down, by reference; it goes on growing."""
+        return Tree(self.node, self.core.pool)
+
+    def ancestry(self) -> list[str]:
+        """Return the agents from the root to this session's."""
+        return self.node.call_path.split(ARROW)
+
+    def set_title(self, title: str | None = None, *, status: str | None = None) -> None:
+        """Set the session's title, or its latest status, for people."""
+        with self._step() as put:
+            self.node.session_title = text(title) if title is not None else self.node.session_title
+            self.node.latest_status = text(status) if status is not None else self.node.latest_status
+            put(r.SessionSet(self.path, self.core.now_ms(), self.node.session_title, self.node.latest_status))
+
+    def append_message(self, message: Any) -> None:
+        """Append an entry to the transcript: a message dict as the provider takes it; plain text is the user's."""
+        with self._step() as put:
+            entry = self.core.message(message)
+            self.node.messages.append(entry)
+            put(r.MessageAdded(self.path, len(self.node.messages) - 1, entry))
+
+    def end_session(self, status: Status = "ok", error: str | None = None, *, final_report: Any = None) -> None:
+        """End the session with what is still open in it; the second call does nothing."""
+        with self._step() as put:
+            if self.node.ended_at is not None:
+                return
+            self._close_open(status)
+            report = UNSET if final_report is None else self.core.json(final_report)
+            record = r.SessionEnd(self.path, self.core.now_ms(), status, _error(error), report)
+            apply.end_session(self.node, record)
+            put(record)
+        for listener in self.core.listeners:
+            listener(self.path)
+
+    def _begin(self, attributes: Mapping[str, Any] | None) -> None:
+        with self._step() as put:
+            self.node.attributes_json = self._attributes(attributes)
+            node = self.node
+            put(r.SessionBegin(self.path, node.started_at, node.agent_id, node.call_path, node.attributes_json))
+
+    # Turns
+
+    def begin_turn(
+        self,
+        index: int | None = None,
+        *,
+        user: str | None = None,
+        system: str | None = None,
+        attributes: Mapping[str, Any] | None = None,
+        implicit: bool = False,
+    ) -> Turn:
+        """Begin a turn; it gets the next number unless *index* is given (0 is the system turn)."""
+        with self._step() as put:
+            if self._epoch != self.core.epoch:
+                self._epoch = self.core.epoch
+                self._turn_numbers = count(self.core.base + 1)
+            number = next(self._turn_numbers) if index is None else index
+            prompts = {key: self._prompt(value) for key, value in (("system", system), ("user", user)) if value is not None}
+            path = f"{self.path}.{number}" if self.path else str(number)
+            record = r.TurnBegin(path, self.core.now_ms(), prompts or None, self._attributes(attributes))
+            turn = Turn(self, apply.begin_turn(self.node, record), 1, implicit=implicit)
+            self.current_turn = turn
+            put(record)
+            return turn
+
+    def set_assistant(self, turn: Turn, content: object) -> None:
+        """Set what the assistant said in a turn, capped."""
+        with self._step() as put:
+            turn.node.assistant = {"content": self._prompt(content)}
+            put(r.TurnSet(turn.path, turn.node.assistant))
+
+    def end_turn(self, turn: Turn, status: Status = "ok", error: str | None = None) -> None:
+        """End a turn and the ops still open in it (`cancelled` if the turn is ok)."""
+        with self._step() as put:
+            if turn.node.ended_at is not None:
+                return
+            for op in turn.node.ops:
+                if op.ended_at is None and op.path in self.core.ops:
+                    self.core.ops[op.path].end("cancelled" if status == "ok" else status, error)
+            if turn.node.assistant is None and (said := _last_said(turn)) is not None:
+                turn.node.assistant = {"content": self._prompt(said)}
+                put(r.TurnSet(turn.path, turn.node.assistant))
+            record = r.TurnEnd(turn.path, self.core.now_ms(), status, _error(error))
+            apply.end_turn(turn.node, record)
+            put(record)
+            if self.current_turn is turn:
+                self.current_turn = None
+
+    # Ops
+
+    def begin_op(
+        self,
+        kind: OpKind,
+        name: str,
+        *,
+        turn: Turn | None = None,
+        parent: Op | None = None,
+        attributes: Mapping[str, Any] | None = None,
+    ) -> Op:
+        """Begin an op in *turn*, else in the open turn, else in a turn opened for it."""
+        core = self.core
+        held = core.stream.enter()
+        try:
+            where = turn or self.current_turn
+            if where is None:
+                where = self.begin_turn(implicit=True)
+            record = r.OpBegin(
+                f"{where.path}.{where.next_op()}",
+                core.now() * 1e3,
+                kind,
+                name if name.__class__ is str else text(name),
+                parent.path if parent is not None and parent.turn is where else None,
+                self._attributes(attributes) if attributes else UNSET,
+            )
+            op = Op(self, where, apply.begin_op(core.txn, where.node, record))
+            core.ops[record.path] = op
+            core.stream.put(record)
+            return op
+        finally:
+            core.stream.leave(held)
+
+    def op(self, op: Op | str) -> Op | None:
+        """Return the handle of an op, given it or its id or path; None for an id that is not known."""
+        return op if op.__class__ is Op else self.core.ops.get(op.rpartition(":")[2])
+
+    def append_log(self, op: Op | str, message: str, severity: Any = "VRB", **more: Any) -> None:
+        """Append a log line to an op given by handle, id or path; an unknown id is reported, not raised."""
+        if (found := self.op(op)) is not None:
+            found.log(message, severity, **more)
+        else:
+            self._unknown(op)
+
+    def append_reasoning(self, op: Op | str, chunk: str) -> None:
+        """Append a chunk of reasoning to an op given by handle, id or path."""
+        if (found := self.op(op)) is not None:
+            found.think(chunk)
+        else:
+            self._unknown(op)
+
+    def append_accounting(  # noqa: PLR0913 - the fields of an accounting entry (seed 004)
+        self,
+        op: Op | str,
+        *,
+        input_tokens: int = 0,
+        output_tokens: int = 0,
+        cache_read_tokens: int = 0,
+        cache_write_tokens: int = 0,
+        cost_usd: float | None = None,
+        status: str = "ok",
+        latency: float | None = None,
+        **more: Any,
+    ) -> None:
+        """Append what an attempt or a call cost: tokens, money in US dollars, latency in ms.
+
+        *more* takes the other fields of `AccountingEntry` (`provider`, `model`, `actual_model`, `upstream_inference_cost_usd`,
+        `characters_in`, `characters_out`, `mcp_server`, `command`, `error`…); figures that are no numbers count as none.
+        """
+        if (found := self.op(op)) is None:
+            self._unknown(op)
+            return
+        core = self.core
+        held = core.stream.enter()
+        try:
+            node = found.node
+            position = len(node.accounting)
+            entry = AccountingEntry(f"{node.op_id}#{position + 1}", core.now() * 1e3, "llm" if node.kind == "llm" else "tool")
+            entry.latency = found.latency() if latency is None else _number(latency)
+            if status == "failed":
+                entry.status = "failed"
+            if node.kind == "llm":
+                entry.tokens = _tokens(input_tokens, output_tokens, cache_read_tokens, cache_write_tokens)
+                entry.provider, _, entry.model = node.name.partition(":")
+            else:
+                entry.command = node.name
+            if cost_usd is not None:
+                entry.cost_usd = _number(cost_usd)
+            if more:
+                for key, value in more.items():
+                    _fill(entry, key, value)
+            apply.account(node, entry, self._chain)
+            if node.ended_at is not None:
+                core.touched.add(node.path)
+            core.stream.put(r.Accounted(node.path, position, entry))
+        finally:
+            core.stream.leave(held)
+
+    def set_request(self, op: Op | str, payload: Mapping[str, Any], messages: list[Any] | None = None) -> None:
+        """Set what an op sends: *payload*'s members, and the *messages* of an LLM call, which are pooled."""
+        if (found := self.op(op)) is None:
+            self._unknown(op)
+            return
+        with self._step() as put:
+            kind = "llm" if found.node.kind == "llm" else "tool"
+            new, request = self.core.request(kind, messages, payload)
+            found.node.request = request
+            if new.blobs or new.links:
+                put(new)
+            self._late(found)
+            put(r.Requested(found.path, self.core.now_ms(), request))
+
+    def set_response(self, op: Op | str, payload: Any) -> None:
+        """Set what an op got back; text beyond `MAX_TEXT` is cut behind a notice."""
+        if (found := self.op(op)) is None:
+            self._unknown(op)
+            return
+        with self._step() as put:
+            data = self.core.json(payload)
+            long = isinstance(payload, str) and len(payload) > MAX_TEXT
+            found.node.response = Payload(data, None, len(payload) if long else len(bytes(data)), True if long else None)
+            self._late(found)
+            put(r.Responded(found.path, self.core.now_ms(), found.node.response))
+
+    def end_op(
+        self, op: Op | str, status: Status = "ok", error: str | None = None, *, reasoning: str | None = None, **attributes: Any
+    ) -> None:
+        """End an op once, with its latency; a tool call that has no accounting yet gets its entry here."""
+        if (found := self.op(op)) is None:
+            self._unknown(op)
+            return
+        core = self.core
+        held = core.stream.enter()
+        try:
+            node = found.node
+            if node.ended_at is not None:
+                return
+            latency = found.latency()
+            if node.kind == "tool" and not node.accounting:
+                self._account_tool(found, status, error, latency)
+            record = r.OpEnd(node.path, core.now() * 1e3, status, latency)
+            if error is not None:
+                record.error = _error(error)
+            if reasoning is not None:
+                record.reasoning = text(reasoning)
+            if attributes:
+                record.attributes = self._attributes(attributes)
+            apply.end_op(node, record)
+            core.stream.put(record)
+        finally:
+            core.stream.leave(held)
+
+    # Child sessions
+
+    def attach_child_session(self, op: Op, agent: str, *, attributes: Mapping[str, Any] | None = None) -> SessionTreeBuilder:
+        """Begin a sub-agent's session inside a `session` op; it is part of this tree by reference.
+
+        An agent that is its own ancestor is marked (`cycle` in the attributes, a WRN log on the op), or refused with `CycleError`.
+        """
+        agent = text(agent)
+        cycle = agent in self.ancestry()
+        if cycle and self.core.cycles == "block":
+            chain = ARROW.join([*self.ancestry(), agent])
+            raise CycleError(f"agent {agent!r} would call itself: {chain}; break the cycle, or use cycles='mark' to record it")
+        node = apply.new_session(
+            self.core.txn, op.path, self.node.trace_id, agent, f"{self.node.call_path}{ARROW}{agent}", self.core.now_ms()
+        )
+        node.parent_txn_id = self.node.id
+        op.node.child_session = node
+        child = SessionTreeBuilder.over(self.core, node, self)
+        ingress = {"source": "sub-agent", "subAgent": {"parentTraceId": node.trace_id, "parentCallPath": self.node.call_path, "toolName": agent}}
+        child._begin({"ingress": ingress, **(attributes or {}), **({"cycle": True} if cycle else {})})
+        if cycle:
+            op.log(f"agent {agent} calls itself: {node.call_path}", "WRN")
+        return child
+
+    def snapshot(self) -> dict[str, Any]:
+        """Return the whole session as plain values, as a saved file shows it."""
+        from optree.tree.walk import to_plain
+
+        self.core.stream.flush()
+        return to_plain(self.tree)
+
+    # Inside
+
+    @contextmanager
+    def _step(self) -> Iterator[Any]:
+        stream = self.core.stream
+        held = stream.enter()
+        try:
+            yield stream.put
+        finally:
+            stream.leave(held)
+
+    def _attributes(self, attributes: Mapping[str, Any] | None) -> Raw | UnsetType:
+        return self.core.json(attributes) if attributes else UNSET
+
+    def _prompt(self, value: object) -> str:
+        return cut(self.core.text(text(value)), PROMPT_CHARACTERS)
+
+    def _account_tool(self, op: Op, status: Status, error: str | None, latency: float) -> None:
+        node = op.node
+        self.append_accounting(
+            op,
+            status="ok" if status == "ok" else "failed",
+            latency=latency,
+            error=error,
+            characters_in=node.request.size if node.request else 0,
+            characters_out=node.response.size if node.response else 0,
+        )
+
+    def _late(self, op: Op) -> None:
+        if op.node.ended_at is not None:
+            self.core.touched.add(op.path)
+
+    def _close_open(self, status: Status) -> None:
+        for turn in self.node.turns:
+            if turn.ended_at is None:
+                handle = self.current_turn
+                self.end_turn(handle if handle is not None and handle.node is turn else Turn(self, turn, 1), status)
+
+    def _unknown(self, op: object) -> None:
+        self.core.stream.failures += 1
+        self.core.stream.last_failure = f"no op {op!r} in session {self.txn}: what was given for it is not recorded"
+
+
+def _fill(entry: AccountingEntry, key: str, value: Any) -> None:
+    if key in ("characters_in", "characters_out"):
+        setattr(entry, key, _whole(value))
+    elif key == "upstream_inference_cost_usd":
+        entry.upstream_inference_cost_usd = None if value is None else _number(value)
+    elif key in ("provider", "model", "actual_provider", "actual_model", "mcp_server", "command", "error"):
+        setattr(entry, key, None if value is None else text(value))
+
+
+def _error(error: object) -> str | None:
+    return None if error is None else cut(text(error), PROMPT_CHARACTERS)
+
+
+def _tokens(sent: Any, received: Any, cache_read: Any, cache_write: Any) -> Tokens:
+    sent, received, cache_read, cache_write = _whole(sent), _whole(received), _whole(cache_read), _whole(cache_write)
+    return Tokens(sent, received, cache_read, cache_write, sent + received + cache_read + cache_write)
+
+
+def _whole(value: Any) -> int:
+    return value if type(value) is int else int(_number(value))
+
+
+def _number(value: Any) -> float:
+    try:
+        found = float(value)
+    except (TypeError, ValueError, OverflowError):
+        return 0.0
+    return found if -1e300 < found < 1e300 else 0.0
+
+
+def _last_said(turn: Turn) -> str | None:
+    from optree.values import decode
+
+    for op in reversed(turn.node.ops):
+        if op.kind == "llm" and op.response is not None:
+            said = decode(op.response.payload)
+            if isinstance(said, dict):
+                said = cast("dict[str, Any]", said).get("content")
+            return said if isinstance(said, str) else None
+    return None
+
+
+__all__ = ["Pool", "Reasoning", "SessionTreeBuilder"]

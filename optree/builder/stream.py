@@ -1,0 +1,170 @@
+"""One stream a process and root session: puts records in order and hands them to whoever takes them.
+
+The journal is the first taker, subscribers follow. A structural record is delivered before `put` returns; an op with new log lines
+only marks itself, and a background thread delivers the lines within 10 ms, or the next structural record does, ahead of itself.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from typing import Protocol
+
+from optree.records import Record
+
+WAIT_SECONDS = 0.25
+"""The longest that a caller waits for another thread's write; after it the record stays queued for that thread."""
+PERIOD_SECONDS = 0.004
+_IDLE_PERIODS = 50
+_BATCH = 512
+
+
+class Taker(Protocol):
+    """Receives every record, in order, from one thread at a time. Must not block and must not call back into the stream.
+
+    It may raise: the stream counts that and goes on. The journal's `take` returns when the records are with the operating system.
+    """
+
+    def take(self, batch: list[Record]) -> None:
+        """Take records; the list must not be kept, the records may."""
+
+
+class Pending(Protocol):
+    """Something that holds entries which are not delivered yet."""
+
+    def pending(self) -> Record | None:
+        """Return them as a record, once; None if there are none any more."""
+
+
+class Stream:
+    """The queue, its lock, and the thread that delivers what nobody waits for."""
+
+    def __init__(self, takers: list[Taker]) -> None:
+        self._takers: tuple[Taker, ...] = tuple(takers)
+        self._queue: deque[Record | Pending] = deque()
+        self.put = self._queue.append
+        """Queue a structural record; between `enter` and `leave`."""
+        self._lock = threading.RLock()
+        self._delivering = False
+        self._wake = threading.Event()
+        self._awake = False
+        self._thread: threading.Thread | None = None
+        self._closed = False
+        self.late = 0
+        """Structural records whose call returned before they were delivered, since another thread held the disk too long."""
+        self.failures = 0
+        """Batches that a taker did not take."""
+        self.last_failure = ""
+
+    def enter(self) -> bool:
+        """Take the lock for one structural step; False if it could not be had within `WAIT_SECONDS`: go on without it."""
+        if self._lock.acquire(False) or self._lock.acquire(True, WAIT_SECONDS):
+            return True
+        self.late += 1
+        return False
+
+    def leave(self, held: bool) -> None:
+        """Deliver what is queued, and release the lock."""
+        if not held:
+            return
+        try:
+            if not self._delivering:
+                self._deliver()
+        finally:
+            self._lock.release()
+
+    def release(self, held: bool) -> None:
+        """Release the lock without delivering: for steps that put nothing."""
+        if held:
+            self._lock.release()
+
+    def defer(self, source: Pending) -> None:
+        """Queue a source of entries; the background thread delivers it within about 10 ms."""
+        self._queue.append(source)
+        if not self._awake:
+            self._rouse()
+
+    def flush(self) -> bool:
+        """Deliver all that is queued now; False if another thread held the lock too long."""
+        held = self.enter()
+        self.leave(held)
+        return held and not self._queue
+
+    def subscribe(self, taker: Taker) -> None:
+        """Add a taker; it gets what comes from now on."""
+        self._takers = (*self._takers, taker)
+
+    def unsubscribe(self, taker: Taker) -> None:
+        """Remove a taker."""
+        self._takers = tuple(one for one in self._takers if one is not taker)
+
+    def close(self) -> None:
+        """Deliver what is queued and let the thread end."""
+        self.flush()
+        self._closed = True
+        self._wake.set()
+
+    def after_fork(self, takers: list[Taker]) -> None:
+        """Start anew in a forked child: what was queued is the parent's to deliver, and no thread came along."""
+        for item in self._queue:
+            if not isinstance(item, Record):
+                item.pending()
+        self._queue.clear()
+        self._takers = tuple(takers)
+        self._lock = threading.RLock()
+        self._delivering = self._awake = False
+        self._wake = threading.Event()
+        self._thread = None
+
+    def _deliver(self) -> None:
+        queue = self._queue
+        self._delivering = True
+        try:
+            while queue:
+                batch: list[Record] = []
+                try:
+                    while queue and len(batch) < _BATCH:
+                        item = queue.popleft()
+                        if isinstance(item, Record):
+                            batch.append(item)
+                        elif (record := item.pending()) is not None:
+                            batch.append(record)
+                    for taker in self._takers:
+                        taker.take(batch)
+                except Exception as error:  # noqa: BLE001 - a taker's fault must not reach the traced program
+                    self.failures += 1
+                    self.last_failure = repr(error)
+                except BaseException:  # an interrupt in the middle: whoever comes next delivers it, twice does no harm
+                    queue.extendleft(reversed(batch))
+                    raise
+        finally:
+            self._delivering = False
+
+    def _rouse(self) -> None:
+        self._awake = True
+        if self._thread is None and not self._closed:
+            self._thread = threading.Thread(target=self._run, name="optree-stream", daemon=True)
+            try:
+                self._thread.start()
+            except RuntimeError:  # the interpreter is going down: the exit path delivers
+                self._thread = None
+        self._wake.set()
+
+    def _run(self) -> None:
+        wait, thread = self._wake.wait, self._thread
+        pause = threading.Event()
+        while not self._closed and self._thread is thread:
+            wait()
+            self._wake.clear()
+            idle = 0
+            while idle < _IDLE_PERIODS and not self._closed:
+                pause.wait(PERIOD_SECONDS)
+                if self._queue:
+                    idle = 0
+                    self.flush()
+                else:
+                    idle += 1
+            self._awake = False
+            if self._queue:
+                self._awake = True
+                self._wake.set()

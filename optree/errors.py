@@ -1,0 +1,52 @@
+"""The errors that optree raises, as a family.
+
+    OptreeError
+    ├── SetupError            misuse at set-up time: a wrong option, a call in the wrong place
+    │   └── CycleError        an agent that calls itself, where ``cycles="block"`` was asked for
+    ├── NotFoundError         no session of that name; the message lists those that exist
+    ├── StoreError            a file that cannot be used
+    │   ├── FormatError       not one of our files, or of a version that this one cannot read
+    │   ├── DamagedError      ours, but so damaged that nothing of it can be read
+    │   └── BusyError         another process is writing this session
+    └── PathError             text that is no path
+
+Only set-up, loading and the command line raise them; recording never does.
+"""
+
+from __future__ import annotations
+
+
+class OptreeError(Exception):
+    """Base of all errors of optree; its text says what to do next."""
+
+
+class SetupError(OptreeError):
+    """optree is used in a way that cannot work; raised before anything is recorded."""
+
+
+class CycleError(SetupError):
+    """An agent was called by itself, directly or through others, and `cycles="block"` is set."""
+
+
+class NotFoundError(OptreeError):
+    """No saved session has the given txn."""
+
+
+class StoreError(OptreeError):
+    """A file of the store cannot be used."""
+
+
+class FormatError(StoreError):
+    """The file is not in a format, or not of a version, that this optree reads."""
+
+
+class DamagedError(StoreError):
+    """The file is one of ours, but nothing in it can be read."""
+
+
+class BusyError(StoreError):
+    """Another process holds the session open for writing."""
+
+
+class PathError(OptreeError, ValueError):
+    """The text is not a path such as ``1.2`` or ``1.2.3.1``."""

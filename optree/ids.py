@@ -1,0 +1,50 @@
+"""Ids: a transaction id is drawn, every other id follows from it and from the path.
+
+A node's id is ``<txn>:<path>``, so one path is one node and a resumed session cannot give an id twice.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from hashlib import blake2b
+from time import time_ns
+
+_DIGITS = "0123456789abcdefghijklmnopqrstuvwxyz"
+TXN_PATTERN = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,63}")
+
+
+def new_txn() -> str:
+    """Return a new transaction id, ``<ms in base 36>-<8 base-36 characters>`` (seed 004 uses 6)."""
+    return f"{_base36(time_ns() // 1_000_000)}-{_base36(int.from_bytes(os.urandom(8), 'big'))[-8:]:0>8}"
+
+
+def is_txn(text: str) -> bool:
+    """Tell whether *text* may name a session on disk (no separators, no dots, at most 64 characters)."""
+    return TXN_PATTERN.fullmatch(text) is not None
+
+
+def node_id(txn: str, path: str) -> str:
+    """Return the id of the node at *path*; the root session (path ``""``) has the txn itself."""
+    return f"{txn}:{path}" if path else txn
+
+
+def trace_id(txn: str) -> str:
+    """Return the 32 hex digits that stand for the whole session in tracing backends."""
+    return blake2b(txn.encode(), digest_size=16, person=b"optree.trace").hexdigest()
+
+
+def content_id(*parts: bytes) -> str:
+    """Return a 24-hex-digit id of the bytes: same content, same id."""
+    digest = blake2b(digest_size=12)
+    for part in parts:
+        digest.update(part)
+    return digest.hexdigest()
+
+
+def _base36(number: int) -> str:
+    text = ""
+    while number:
+        number, digit = divmod(number, 36)
+        text = _DIGITS[digit] + text
+    return text or "0"

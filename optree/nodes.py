@@ -1,0 +1,228 @@
+"""The shapes of nodes and entries, with the field names of seed 004: snake_case in Python, camelCase in files.
+
+Times are epoch milliseconds (floats), durations milliseconds, money US dollars. An attribute block or payload is kept as the
+JSON bytes it had when it was recorded (`msgspec.Raw`), and decoded when asked for: no garbage collector walks it.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+from msgspec import UNSET, Raw, Struct, UnsetType, field
+
+from optree.values import decode
+
+OpKind = Literal["llm", "tool", "session", "system"]
+Severity = Literal["VRB", "WRN", "ERR", "TRC", "THK", "FIN"]
+Status = Literal["ok", "failed", "cancelled", "interrupted"]
+"""How a node ended: `interrupted` is given on resume to what a crash left open; a node still open has no status."""
+
+
+def _present() -> list[Any]:
+    """Make an empty list that files show: `omit_defaults` leaves out only those made by `list` itself."""
+    return []
+
+
+class _Leaf(Struct, rename="camel", omit_defaults=True, gc=False):
+    """An entry: flat and without containers, so that a million of them do not slow the collector."""
+
+
+class _Node(Struct, rename="camel", omit_defaults=True):
+    """A node: grows lists of entries or of nodes."""
+
+
+class LogEntry(_Leaf):
+    """One log line of an op. Its path is its op's; `flatten` writes it out."""
+
+    timestamp: float
+    severity: str
+    message: str
+    direction: Literal["request", "response"] | None = None
+    details: Raw | None = None
+
+
+class ReasoningChunk(_Leaf):
+    """One piece of streamed reasoning, as emitted."""
+
+    text: str
+    ts: float
+
+
+class Tokens(_Leaf):
+    """Tokens of one LLM attempt; *total_tokens* = input + output + cache read + cache write."""
+
+    input_tokens: int = 0
+    output_tokens: int = 0
+    cache_read_input_tokens: int = 0
+    cache_write_input_tokens: int = 0
+    total_tokens: int = 0
+
+
+class AccountingEntry(_Leaf):
+    """What one LLM attempt or one tool call cost. `id` is unique for ever: ``<txn>:<path>#<number>``."""
+
+    id: str
+    timestamp: float
+    type: Literal["llm", "tool"]
+    status: Literal["ok", "failed"] = "ok"
+    latency: float | None = None
+    provider: str | None = None
+    model: str | None = None
+    actual_provider: str | None = None
+    actual_model: str | None = None
+    tokens: Tokens | None = None
+    cost_usd: float | None = None
+    upstream_inference_cost_usd: float | None = None
+    mcp_server: str | None = None
+    command: str | None = None
+    characters_in: int | None = None
+    characters_out: int | None = None
+    error: str | None = None
+
+
+class Message(_Leaf):
+    """One entry of a session's transcript: the message as given to or by the provider, as JSON."""
+
+    timestamp: float
+    role: str
+    body: Raw
+
+
+class Totals(_Leaf):
+    """Sums over a session and all its child sessions, each accounting entry counted once."""
+
+    input_tokens: int = 0
+    output_tokens: int = 0
+    cache_read_input_tokens: int = 0
+    cache_write_input_tokens: int = 0
+    cost_usd: float = 0.0
+    upstream_inference_cost_usd: float = 0.0
+    llm_requests: int = 0
+    llm_failed: int = 0
+    tools_run: int = 0
+    tools_failed: int = 0
+    characters_in: int = 0
+    characters_out: int = 0
+
+
+class Reasoning(Struct, rename="camel", omit_defaults=True):
+    """Streamed reasoning of an op."""
+
+    chunks: list[ReasoningChunk] = []
+    final: str | None = None
+
+
+class Payload(_Leaf):
+    """A request or a response. *size* counts the bytes of the JSON before histories were pooled."""
+
+    payload: Raw
+    kind: str | None = None
+    size: int | None = None
+    truncated: bool | None = None
+
+
+class OperationNode(_Node):
+    """One operation of a turn: an LLM attempt, a tool call, a sub-agent's session, or a step of the system."""
+
+    op_id: str
+    path: str
+    kind: OpKind
+    name: str
+    started_at: float
+    ended_at: float | None = None
+    status: Status | None = None
+    latency: float | None = None
+    error: str | None = None
+    parent_op: str | None = None
+    """Path of the op that was current when this one began in the same turn, where there was one."""
+    attributes_json: Raw | UnsetType = field(name="attributes", default=UNSET)
+    request: Payload | None = None
+    reasoning: Reasoning | None = None
+    response: Payload | None = None
+    logs: list[LogEntry] = field(default_factory=_present)
+    accounting: list[AccountingEntry] = field(default_factory=_present)
+    child_session: SessionNode | None = None
+
+    @property
+    def attributes(self) -> dict[str, Any]:
+        """The attributes, decoded."""
+        return {} if self.attributes_json is UNSET else decode(self.attributes_json)
+
+
+class TurnNode(_Node):
+    """One turn of a session; turn 0 is the system's."""
+
+    id: str
+    path: str
+    index: int
+    started_at: float
+    ended_at: float | None = None
+    status: Status | None = None
+    error: str | None = None
+    prompts: dict[str, str] | None = None
+    assistant: dict[str, str] | None = None
+    attributes_json: Raw | UnsetType = field(name="attributes", default=UNSET)
+    ops: list[OperationNode] = field(default_factory=_present)
+
+    @property
+    def attributes(self) -> dict[str, Any]:
+        """The attributes, decoded."""
+        return {} if self.attributes_json is UNSET else decode(self.attributes_json)
+
+
+class SessionNode(_Node):
+    """One run of one agent: the root of a tree, or a sub-agent's inside a `session` op."""
+
+    id: str
+    path: str
+    trace_id: str
+    agent_id: str
+    call_path: str
+    origin_txn_id: str
+    started_at: float
+    parent_txn_id: str | None = None
+    session_title: str | None = None
+    latest_status: str | None = None
+    attributes_json: Raw | UnsetType = field(name="attributes", default=UNSET)
+    turns: list[TurnNode] = field(default_factory=_present)
+    messages: list[Message] = field(default_factory=list)
+    ended_at: float | None = None
+    status: Status | None = None
+    success: bool | None = None
+    error: str | None = None
+    final_report: Raw | UnsetType = UNSET
+    resumed_at: list[float] = field(default_factory=list)
+    totals: Totals = field(default_factory=Totals)
+
+    @property
+    def attributes(self) -> dict[str, Any]:
+        """The attributes, decoded; `ingress` holds how the run started."""
+        return {} if self.attributes_json is UNSET else decode(self.attributes_json)
+
+
+class Pool(Struct, rename="camel"):
+    """Content stored once: *blobs* by content id, *links* ``[id, previous link or "", blob id]`` that chain them to histories."""
+
+    blobs: dict[str, Raw] = {}
+    links: dict[str, tuple[str, str]] = {}
+
+    def history(self, head: str) -> list[Any]:
+        """Return the values that lead to link *head*, oldest first; a lost link ends the list early."""
+        found: list[Any] = []
+        seen: set[str] = set()
+        while head and head in self.links and head not in seen:
+            seen.add(head)
+            head, blob = self.links[head]
+            found.append(decode(self.blobs.get(blob)))
+        found.reverse()
+        return found
+
+    def resolve(self, value: Any) -> Any:
+        """Return a decoded payload with each ``{"$history": …}`` and ``{"$blob": …}`` replaced by what it stands for."""
+        if isinstance(value, dict):
+            if "$history" in value:
+                return self.history(value["$history"])
+            if "$blob" in value:
+                return decode(self.blobs.get(value["$blob"]))
+            return {key: self.resolve(item) for key, item in value.items()}
+        return value

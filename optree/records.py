@@ -1,0 +1,261 @@
+"""The wire schema: one flat record for everything that happens, one line of the journal each.
+
+A line is a JSON object whose last member is a checksum of fixed width, so it can be checked without parsing::
+
+    {"t":"op.begin","path":"1.2","ts":1760000000123.25,"kind":"llm",…,"n":42,"c":"9a3f01bc"}
+
+`t` names the record, `n` counts the records of one writer without a gap, `c` is the CRC-32 of all bytes before ``,"c"``, seeded with
+the checksum of the file's header line, so that bytes of another file cannot pass. Entries carry the position (`at`) at which they stand
+in their node's list: applying a record twice changes nothing.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+from zlib import crc32
+
+import msgspec
+from msgspec import UNSET, Raw, Struct, UnsetType, field
+
+from optree import nodes
+from optree.errors import FormatError
+from optree.values import MAX_TEXT, clean, cut
+
+FORMAT = 1
+"""Version of the journal. A reader refuses a file whose `minReader` is above this number."""
+
+
+class Record(Struct, tag_field="t", rename="camel", omit_defaults=True, kw_only=True):
+    """Base of all records. `n` is given by the journal as it writes. A position `at` of -1 means: at the end."""
+
+    n: int = 0
+
+
+class Header(Record, tag="journal"):
+    """First line of a file: whose it is, and where it goes on from."""
+
+    format: int
+    min_reader: int
+    txn: str
+    writer: str
+    segment: int
+    first: int
+    created: float
+    optree: str
+    pid: int = 0
+    host: str = ""
+    base: int = 0
+    """Number added to turn and op indices that this writer gives in sessions it does not own."""
+
+
+class SessionBegin(Record, tag="session.begin"):
+    """A run of an agent began; *path* is that of its `session` op, empty for the root."""
+
+    path: str
+    ts: float
+    agent: str
+    call_path: str
+    attributes: Raw | UnsetType = UNSET
+
+
+class SessionSet(Record, tag="session.set"):
+    """A title or a status line for people was set."""
+
+    path: str
+    ts: float
+    title: str | None = None
+    latest_status: str | None = None
+
+
+class SessionResume(Record, tag="session.resume"):
+    """The session goes on in a new process: it is open again."""
+
+    path: str
+    ts: float
+
+
+class SessionEnd(Record, tag="session.end"):
+    """The run ended."""
+
+    path: str
+    ts: float
+    status: nodes.Status
+    error: str | None = None
+    final_report: Raw | UnsetType = UNSET
+
+
+class MessageAdded(Record, tag="message"):
+    """An entry of the session's transcript."""
+
+    path: str
+    at: int
+    message: nodes.Message
+
+
+class TurnBegin(Record, tag="turn.begin"):
+    """A turn began."""
+
+    path: str
+    ts: float
+    prompts: dict[str, str] | None = None
+    attributes: Raw | UnsetType = UNSET
+
+
+class TurnSet(Record, tag="turn.set"):
+    """What the assistant said before its tool calls, or at the end."""
+
+    path: str
+    assistant: dict[str, str]
+
+
+class TurnEnd(Record, tag="turn.end"):
+    """A turn ended."""
+
+    path: str
+    ts: float
+    status: nodes.Status
+    error: str | None = None
+
+
+class OpBegin(Record, tag="op.begin"):
+    """An op began."""
+
+    path: str
+    ts: float
+    kind: nodes.OpKind
+    name: str
+    parent_op: str | None = None
+    attributes: Raw | UnsetType = UNSET
+
+
+class Entries(Record, tag="entries"):
+    """Log lines and reasoning chunks of one op since the last such record; `*_at` says where the first of each stands."""
+
+    path: str
+    logs_at: int = 0
+    logs: list[nodes.LogEntry] = []
+    chunks_at: int = 0
+    chunks: list[nodes.ReasoningChunk] = []
+
+
+class Accounted(Record, tag="accounting"):
+    """An accounting entry of an op."""
+
+    path: str
+    at: int
+    entry: nodes.AccountingEntry
+
+
+class Requested(Record, tag="request"):
+    """What an op sent."""
+
+    path: str
+    ts: float
+    request: nodes.Payload
+
+
+class Responded(Record, tag="response"):
+    """What an op got back."""
+
+    path: str
+    ts: float
+    response: nodes.Payload
+
+
+class OpEnd(Record, tag="op.end"):
+    """An op ended; *attributes* are merged into those it began with."""
+
+    path: str
+    ts: float
+    status: nodes.Status
+    latency: float | None = None
+    error: str | None = None
+    reasoning: str | None = None
+    attributes: Raw | UnsetType = UNSET
+
+
+class Pooled(Record, tag="pool"):
+    """Content stored once for all that refer to it; see `nodes.Pool`."""
+
+    blobs: dict[str, Raw] = field(default_factory=dict)
+    links: list[tuple[str, str, str]] = field(default_factory=list)
+
+
+class Gap(Record, tag="gap"):
+    """Records were lost before this one, since the disk would not take them."""
+
+    ts: float
+    dropped: int
+    reason: str = ""
+
+
+AnyRecord = (
+    Header | SessionBegin | SessionSet | SessionResume | SessionEnd | MessageAdded | TurnBegin | TurnSet | TurnEnd
+    | OpBegin | Entries | Accounted | Requested | Responded | OpEnd | Pooled | Gap
+)  # fmt: skip
+
+_encode = msgspec.json.Encoder().encode
+_decode = msgspec.json.Decoder(AnyRecord).decode
+TRAILER = len(',"c":"00000000"}')
+
+
+def line(record: Record, seed: int) -> bytes:
+    """Return the record as a line of the journal, newline included. Text that JSON cannot hold is marked (U+FFFD)."""
+    try:
+        body = _encode(record)[:-1]
+        if len(body) > MAX_TEXT and _cut_entries(record):
+            body = _encode(record)[:-1]
+    except Exception:  # noqa: BLE001 - lone surrogates, or a value of a wrong type: never lose the record for it
+        body = _encode(sanitize(record))[:-1]
+    return b'%b,"c":"%08x"}\n' % (body, crc32(body, seed))
+
+
+def _cut_entries(record: Record) -> bool:
+    """Cut texts that are too long, in the tree as well; looked at only where a line came out long, to spare the hot path."""
+    if not isinstance(record, Entries):
+        return False
+    for entry in record.logs:
+        entry.message = cut(entry.message)
+    for chunk in record.chunks:
+        chunk.text = cut(chunk.text)
+    return True
+
+
+def header_line(header: Header) -> tuple[bytes, int]:
+    """Return a file's first line and the seed for the checksums of the lines that follow."""
+    written = line(header, 0)
+    return written, crc32(written)
+
+
+def check(data: bytes, seed: int) -> bool:
+    """Tell whether a line (without its newline) carries the right checksum."""
+    return data[-TRAILER:-10] == b',"c":"' and data[-10:] == b'%08x"}' % crc32(data[:-TRAILER], seed)
+
+
+def parse(data: bytes) -> Record | None:
+    """Return the record of a checked line; None for a type that this version does not know.
+
+    Raises `FormatError` for a line that is no record of ours.
+    """
+    try:
+        return _decode(data)
+    except msgspec.ValidationError as error:
+        if "Invalid value" in str(error) and "`$.t`" in str(error):
+            return None
+        raise FormatError(f"a journal line does not follow the schema: {error}") from error
+    except msgspec.DecodeError as error:
+        raise FormatError(f"a journal line is not JSON: {error}") from error
+
+
+def sanitize(value: Any) -> Any:
+    """Return a record, entry or container with all its texts made encodable, in place where it can be changed."""
+    if isinstance(value, str):
+        return clean(value)
+    if isinstance(value, Struct):
+        for name in value.__struct_fields__:
+            setattr(value, name, sanitize(getattr(value, name)))
+    elif isinstance(value, (list, tuple)):
+        return type(value)(sanitize(item) for item in value)  # pyright: ignore
+    elif isinstance(value, dict):
+        return {clean(str(key)): sanitize(item) for key, item in value.items()}
+    return value

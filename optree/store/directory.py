@@ -1,0 +1,120 @@
+"""The sessions directory: what lies where, and what is there.
+
+    sessions/<txn>.json.zst      the snapshot: the whole hierarchy in one file
+    sessions/<txn>.live/         while the session lives, or after a crash: lock and journals
+        LOCK                     held by the process that owns the root session
+        j-0000-000001.jsonl      journal: writer 0 (the owner), segment 1
+        j-0001-000001.jsonl      the journal of another process that joined
+    accounting.jsonl             the ledger
+"""
+
+from __future__ import annotations
+
+import contextlib
+import difflib
+import os
+from dataclasses import dataclass
+from pathlib import Path
+
+from optree.errors import NotFoundError, SetupError
+from optree.ids import is_txn
+
+SUFFIXES = {"zstd": ".json.zst", "gzip": ".json.gz", "none": ".json"}
+LIVE = ".live"
+
+
+@dataclass(frozen=True, slots=True)
+class Saved:
+    """Where one session is: its snapshot, its live directory, or both."""
+
+    txn: str
+    snapshot: Path | None
+    live: Path | None
+    modified: float
+    """Epoch seconds of the newest change."""
+
+
+@dataclass(frozen=True, slots=True)
+class Directory:
+    """A sessions directory and the ledger that goes with it."""
+
+    sessions: Path
+    billing: Path
+
+    @classmethod
+    def of(cls, base: str | Path | None = None, sessions: str | Path | None = None, billing: str | Path | None = None) -> Directory:
+        """Return the directory that arguments, else environment (`OPTREE_BASE_DIR`, `OPTREE_SESSIONS_DIR`, `OPTREE_BILLING_FILE`), else
+        the home name: ``~/.optree/sessions`` and ``~/.optree/accounting.jsonl``."""
+        root = Path(base or os.environ.get("OPTREE_BASE_DIR") or "~/.optree").expanduser()
+        return cls(
+            Path(sessions or os.environ.get("OPTREE_SESSIONS_DIR") or root / "sessions").expanduser(),
+            Path(billing or os.environ.get("OPTREE_BILLING_FILE") or root / "accounting.jsonl").expanduser(),
+        )
+
+    def live(self, txn: str) -> Path:
+        """Return the live directory of a session, there or not."""
+        return self.sessions / f"{checked(txn)}{LIVE}"
+
+    def snapshot(self, txn: str, compression: str = "zstd") -> Path:
+        """Return the snapshot file of a session, there or not."""
+        return self.sessions / f"{checked(txn)}{SUFFIXES[compression]}"
+
+    def saved(self) -> list[Saved]:
+        """List the sessions that are there, newest first. Names that are not ours are passed over."""
+        found: dict[str, list[Path]] = {}
+        with contextlib.suppress(FileNotFoundError, NotADirectoryError):
+            for path in self.sessions.iterdir():
+                for suffix in (LIVE, *SUFFIXES.values()):
+                    txn = path.name.removesuffix(suffix)
+                    if txn != path.name and is_txn(txn) and not path.is_symlink():
+                        found.setdefault(txn, []).append(path)
+                        break
+        listed = [_saved(txn, paths) for txn, paths in found.items()]
+        return sorted(listed, key=lambda saved: saved.modified, reverse=True)
+
+    def find(self, txn: str) -> Saved:
+        """Return one session by its txn, or by the beginning of it where only one has it; `last` is the newest.
+
+        Raises `NotFoundError`, which names those that are there.
+        """
+        there = self.saved()
+        matches = there[:1] if txn == "last" else [saved for saved in there if saved.txn == txn]
+        matches = matches or [saved for saved in there if txn and saved.txn.startswith(txn)]
+        if len(matches) == 1:
+            return matches[0]
+        raise NotFoundError(self._missing(txn, [saved.txn for saved in there], [saved.txn for saved in matches]))
+
+    def _missing(self, txn: str, there: list[str], matches: list[str]) -> str:
+        if matches:
+            return f"{txn!r} is the beginning of {len(matches)} sessions: {', '.join(matches[:5])}; write more of it"
+        if not there:
+            return f"no session {txn!r}: there are none in {self.sessions}; record one with: optree run -- python your_agent.py"
+        close = difflib.get_close_matches(txn, there, 3, 0.5) or there[:3]
+        return f"no session {txn!r} in {self.sessions}; there are {len(there)}, among them {', '.join(close)} (optree ls lists them)"
+
+
+def checked(txn: str) -> str:
+    """Return *txn* if it may be part of a file's name; raises `SetupError` otherwise."""
+    if not is_txn(txn):
+        raise SetupError(f"{txn[:80]!r} cannot name a session: use letters, digits, - and _, at most 64")
+    return txn
+
+
+def _saved(txn: str, paths: list[Path]) -> Saved:
+    live = next((path for path in paths if path.name.endswith(LIVE)), None)
+    snapshots = [path for path in paths if path is not live]
+    snapshot = max(snapshots, key=_modified) if snapshots else None
+    newest = max([_modified(path) for path in paths] + [_modified(path) for path in journals(live)])
+    return Saved(txn, snapshot, live, newest)
+
+
+def journals(live: Path | None) -> list[Path]:
+    """Return the journal files of a live directory: by writer, then by segment."""
+    return [] if live is None else sorted(live.glob("j-[0-9]*-[0-9]*.jsonl"))
+
+
+def _modified(path: Path) -> float:
+    try:
+        return path.stat().st_mtime
+    except OSError:
+        return 0.0

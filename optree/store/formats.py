@@ -1,0 +1,214 @@
+"""Reading a snapshot: ours in zstd, gzip or plain JSON, and the files of the original ai-agent (versions 1 and 2)."""
+
+from __future__ import annotations
+
+import gzip
+import io
+import json
+import re
+import zlib
+from collections import deque
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import zstandard
+
+from optree.errors import DamagedError, FormatError
+from optree.ids import trace_id
+from optree.nodes import Pool, SessionNode
+from optree.store.snapshot import VERSION
+from optree.store.system import OS, REAL
+from optree.tree.fold import Tree
+
+ZSTD, GZIP = b"\x28\xb5\x2f\xfd", b"\x1f\x8b"
+_TOKEN = re.compile(rb'"(?:[^"\\]|\\.)*"|[{}\[\]]')
+MAX_BYTES = 4 << 30
+"""Most JSON that a file may unpack to: a few bytes can ask for terabytes."""
+
+
+class Snapshot(msgspec.Struct):
+    """What a snapshot file says."""
+
+    tree: Tree
+    meta: dict[str, Any]
+    damage: str = ""
+    """Empty, or what is missing from the file, for people."""
+
+
+class _File(msgspec.Struct):
+    version: int
+    session: SessionNode
+    meta: dict[str, Any] = {}
+    pool: Pool = msgspec.field(default_factory=Pool)
+
+
+def read_snapshot(path: Path, system: OS = REAL) -> Snapshot:
+    """Read a whole snapshot file. A truncated one gives what its valid part holds, with `damage` set.
+
+    Raises `FormatError` (not ours, or newer) and `DamagedError` (nothing can be read); each names the file.
+    """
+    data = system.read(path)
+    if not data:
+        raise DamagedError(f"{path.name} is empty: nothing was ever written to it; its journal, if there is one, has the session")
+    text, whole = _unpack(path.name, data)
+    if whole:
+        try:
+            return _parse(path.name, text)
+        except msgspec.DecodeError as error:
+            if isinstance(error, msgspec.ValidationError):
+                raise FormatError(f"{path.name} is JSON, but no session: {error}") from error
+    return _salvage(path.name, text, len(data))
+
+
+def read_meta(path: Path) -> dict[str, Any]:
+    """Return a snapshot's meta from its first frame only; empty if that cannot be read."""
+    try:
+        with path.open("rb") as file:
+            start = file.read(1 << 16)
+            if start[:4] != ZSTD:
+                start += file.read()
+        text = _first_frame(start)
+        head, found, _ = text.partition(b',"session":')
+        document = msgspec.json.decode(head if not found and head.rstrip().endswith(b"}}") else head + b"}")
+    except (OSError, msgspec.DecodeError, zstandard.ZstdError, EOFError, zlib.error):
+        return {}
+    meta = document.get("meta") if isinstance(document, dict) else None
+    return meta if isinstance(meta, dict) else {}
+
+
+def _first_frame(start: bytes) -> bytes:
+    if start[:4] == ZSTD:
+        return zstandard.ZstdDecompressor(max_window_size=8 << 20).decompressobj().decompress(start)
+    return gzip.GzipFile(fileobj=io.BytesIO(start)).read(1 << 20) if start[:2] == GZIP else start
+
+
+def _unpack(name: str, data: bytes) -> tuple[bytes, bool]:
+    """Return the JSON text, and whether all of the file could be unpacked."""
+    if data[:4] == ZSTD:
+        return _unzstd(data)
+    if data[:2] == GZIP:
+        return _gunzip(data)
+    if data.lstrip()[:1] != b"{":
+        raise FormatError(f"{name} is no session file: it is neither zstd, gzip nor JSON")
+    return data, True
+
+
+def _unzstd(data: bytes) -> tuple[bytes, bool]:
+    out = io.BytesIO()
+    reader = zstandard.ZstdDecompressor(max_window_size=8 << 20).stream_reader(data, read_across_frames=True)
+    try:
+        while chunk := reader.read(1 << 20):
+            if out.tell() + len(chunk) > MAX_BYTES:
+                return out.getvalue(), False
+            out.write(chunk)
+    except zstandard.ZstdError:
+        return out.getvalue(), False
+    return out.getvalue(), True
+
+
+def _gunzip(data: bytes) -> tuple[bytes, bool]:
+    out = io.BytesIO()
+    try:
+        with gzip.GzipFile(fileobj=io.BytesIO(data)) as reader:
+            while chunk := reader.read(1 << 20):
+                if out.tell() + len(chunk) > MAX_BYTES:
+                    return out.getvalue(), False
+                out.write(chunk)
+    except (EOFError, OSError, zlib.error):
+        return out.getvalue(), False
+    return out.getvalue(), True
+
+
+def _parse(name: str, text: bytes) -> Snapshot:
+    """Decode a complete document; raises `msgspec.DecodeError`."""
+    head = msgspec.json.decode(text, type=dict[str, msgspec.Raw])
+    if "opTree" in head:
+        return _ai_agent(msgspec.json.decode(text))
+    if "version" not in head or "session" not in head:
+        raise FormatError(f"{name} is JSON, but no session of optree or ai-agent: it has no 'version' and 'session'")
+    version = msgspec.json.decode(head["version"])
+    if not isinstance(version, int) or version > VERSION:
+        raise FormatError(f"{name} has version {version}; this optree reads up to {VERSION}: install a newer one (pip install -U optree-tracing)")
+    file = msgspec.json.decode(text, type=_File)
+    return Snapshot(Tree(file.session, file.pool), file.meta)
+
+
+def _salvage(name: str, text: bytes, size: int) -> Snapshot:
+    """Close what a truncated document left open after its last whole value, and read that."""
+    for closed in _closings(text):
+        try:
+            found = _parse(name, closed)
+        except (msgspec.DecodeError, FormatError):
+            continue
+        kept = sum(1 for _ in found.tree.session.turns)
+        found.damage = f"{name} breaks off: of its {size} bytes {len(text)} bytes of JSON could be unpacked; {kept} turns of the root session are whole"
+        return found
+    raise DamagedError(f"{name} is damaged: no part of it can be read; restore it from a copy, or load an older session (optree ls)")
+
+
+def _closings(text: bytes) -> list[bytes]:
+    """Return the text cut after each of its last complete values, with the open brackets closed; longest first."""
+    stack: list[bytes] = []
+    cuts: deque[tuple[int, bytes]] = deque(maxlen=256)
+    for found in _TOKEN.finditer(text):
+        token = found[0]
+        if token in b"{[":
+            stack.append(b"}" if token == b"{" else b"]")
+        elif token in b"}]" and stack:
+            stack.pop()
+            cuts.append((found.end(), b"".join(reversed(stack))))
+    return [text[:end] + closing for end, closing in reversed(cuts)]
+
+
+# The original ai-agent's files: {version, reason, opTree}, paths relative to each child, prompts in the attributes.
+
+
+def _ai_agent(document: dict[str, Any]) -> Snapshot:
+    version = document.get("version")
+    if version not in (1, 2):
+        raise FormatError(f"an ai-agent file of version {version}; this optree reads versions 1 and 2 (version 3 is a folder of records)")
+    root = document["opTree"]
+    attributes = root.get("attributes") or {}
+    origin = str(document.get("originTxnId") or attributes.get("originTxnId") or root.get("traceId") or root.get("id") or "unknown")
+    session = msgspec.convert(_theirs(root, origin), SessionNode)
+    return Snapshot(Tree(session, Pool()), {"txn": origin, "reason": document.get("reason"), "source": f"ai-agent {version}"})
+
+
+def _theirs(root: dict[str, Any], origin: str) -> dict[str, Any]:
+    pending: list[tuple[dict[str, Any], str]] = [(root, "")]
+    while pending:
+        node, path = pending.pop()
+        node["attributes"] = _raw(node.get("attributes") or {})
+        node |= {"path": path, "originTxnId": origin, "traceId": str(node.get("traceId") or trace_id(origin))}
+        node.setdefault("agentId", "(unknown)")
+        node["callPath"] = str(node.get("callPath") or node["agentId"])
+        node.pop("totals", None)
+        node["turns"] = turns = [*(node.get("turns") or [])]
+        for turn in turns:
+            turn["path"] = f"{path}.{turn['index']}" if path else str(turn["index"])
+            block = turn.get("attributes") or {}
+            turn |= {key: block[key] for key in ("prompts", "assistant") if isinstance(block.get(key), dict)}
+            turn["attributes"] = _raw(block)
+            for number, op in enumerate(turn.get("ops") or [], 1):
+                _their_op(op, f"{turn['path']}.{number}")
+                if isinstance(op.get("childSession"), dict):
+                    pending.append((op["childSession"], op["path"]))
+    return root
+
+
+def _their_op(op: dict[str, Any], path: str) -> None:
+    block = op.get("attributes") or {}
+    provider, model = block.get("provider"), block.get("model")
+    op["name"] = ":".join(str(part) for part in (provider, model if op["kind"] == "llm" else block.get("name")) if part) or op["kind"]
+    op |= {"path": path, "latency": block.get("latency"), "attributes": _raw(block)}
+    for key in ("request", "response"):
+        if isinstance(op.get(key), dict):
+            op[key]["payload"] = _raw(op[key].get("payload"))
+    for number, entry in enumerate(op.setdefault("accounting", []), 1):
+        entry["id"] = f"{op['opId']}#{number}"
+    op.setdefault("logs", [])
+
+
+def _raw(value: Any) -> msgspec.Raw:
+    return msgspec.Raw(json.dumps(value).encode())

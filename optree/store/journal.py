@@ -1,0 +1,172 @@
+"""The journal: one writer's append-only file, valid JSONL, one checksum a line.
+
+A journal never raises for what the disk does: what it cannot write it counts, and it tries a new segment at most every few seconds,
+which begins with a `gap` record that says how much is missing.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import socket
+from pathlib import Path
+from time import monotonic, time
+from typing import Literal
+
+from optree import records as r
+from optree.errors import StoreError
+from optree.store.system import OS, REAL
+
+WRITER_SPAN = 1_000_000
+"""Turn and op numbers that writer k gives in sessions it does not own begin at k times this."""
+RETRY_SECONDS = 2.0
+Sync = Literal["write", "interval", "turn", "op"]
+
+
+class Journal:
+    """Appends records to a file of its own in *live*; a taker of the stream, so one thread at a time is in it."""
+
+    def __init__(self, live: Path, txn: str, version: str, *, ordinal: int | None, first: int = 1, sync: Sync = "interval", system: OS = REAL) -> None:
+        """Create the file; *ordinal* 0 is the owner, None takes the next free number. Raises `OSError`."""
+        self.live = live
+        self.txn = txn
+        self.sync_level: Sync = sync
+        self.last = first - 1
+        """Number of the last record that is with the operating system."""
+        self.lost = 0
+        """Records that the disk did not take."""
+        self.problem = ""
+        self.dirty = False
+        self._os = system
+        self._write = system.write
+        self._version = version
+        self._retry_at = 0.0
+        self._unsaid = 0
+        system.make_directory(live)
+        self.ordinal, self.path, self.fd = self._claim(ordinal)
+        self._seed = self._head()
+
+    @property
+    def base(self) -> int:
+        """What this writer adds to numbers in sessions it does not own; 0 for the owner."""
+        return self.ordinal * WRITER_SPAN
+
+    def take(self, batch: list[r.Record]) -> None:
+        """Write records, all in one call to the operating system."""
+        if self.fd < 0 and not self._recover(batch):
+            return
+        number, seed = self.last, self._seed
+        lines: list[bytes] = []
+        for record in batch:
+            number += 1
+            record.n = number
+            if self.ordinal:
+                _unowned(record)
+            lines.append(r.line(record, seed))
+        data = lines[0] if len(lines) == 1 else b"".join(lines)
+        try:
+            if (done := self._write(self.fd, data)) < len(data):
+                self._os.write_all(self.fd, data[done:])
+        except OSError as error:
+            self._poison(error, len(batch))
+            return
+        self.last = number
+        self.dirty = True
+        if self.sync_level in ("turn", "op"):
+            self._sync_structure(batch)
+
+    def sync(self) -> bool:
+        """Wait until what was written is on disk; False, and a new segment from now on, if the disk says no."""
+        if self.fd < 0:
+            return False
+        self.dirty = False
+        try:
+            self._os.datasync(self.fd)
+        except OSError as error:  # the pages may be marked clean though they are lost: never use this file again
+            self._poison(error, 0)
+            return False
+        return True
+
+    def close(self) -> None:
+        """Close the file; its lock goes with it."""
+        if self.fd >= 0:
+            fd, self.fd = self.fd, -1
+            with contextlib.suppress(OSError):
+                self._os.close(fd)
+        self._retry_at = float("inf")
+
+    def forget(self) -> None:
+        """In a forked child: close this process's copy of the descriptor; the parent's lock stays."""
+        self.close()
+
+    def _claim(self, ordinal: int | None) -> tuple[int, Path, int]:
+        writers: dict[int, int] = {}
+        for path in self.live.glob("j-[0-9]*-[0-9]*.jsonl"):
+            number, segment = (int(part) for part in path.stem.split("-")[1:3])
+            writers[number] = max(writers.get(number, 0), segment)
+        number = max([0, *writers]) + 1 if ordinal is None else ordinal
+        segment = writers.get(number, 0) + 1
+        for _ in range(10_000):
+            path = self.live / f"j-{number:04d}-{segment:06d}.jsonl"
+            with contextlib.suppress(FileExistsError):
+                fd = self._os.create(path)
+                self._os.lock(fd)
+                return number, path, fd
+            if ordinal is None:
+                number += 1
+            else:
+                segment += 1
+        raise StoreError(f"no free journal name in {self.live}: remove old files")
+
+    def _head(self) -> int:
+        segment = int(self.path.stem.rpartition("-")[2])
+        header = r.Header(
+            r.FORMAT, r.FORMAT, self.txn, f"{self.ordinal:04d}", segment, self.last + 1, time() * 1e3, self._version,
+            os.getpid(), socket.gethostname(), self.base,
+        )  # fmt: skip
+        written, seed = r.header_line(header)
+        self._os.write_all(self.fd, written)
+        self._os.sync_directory(self.live)
+        return seed
+
+    def _poison(self, error: OSError, records: int) -> None:
+        self.problem = f"{self.path.name}: {error.strerror or error}"
+        self.lost += records
+        self._unsaid += records
+        fd, self.fd = self.fd, -1
+        with contextlib.suppress(OSError):
+            self._os.close(fd)
+        self._retry_at = monotonic() + RETRY_SECONDS
+
+    def _recover(self, batch: list[r.Record]) -> bool:
+        """Go on in a new segment once the disk takes one again; what came meanwhile is counted in a gap."""
+        if monotonic() >= self._retry_at:
+            try:
+                self._os.make_directory(self.live)
+                _, self.path, self.fd = self._claim(self.ordinal)
+                self._seed = self._head()
+            except OSError as error:
+                self.problem = f"{self.live.name}: {error.strerror or error}"
+                self.close()
+                self._retry_at = monotonic() + RETRY_SECONDS
+            else:
+                if self._unsaid:
+                    batch.insert(0, r.Gap(time() * 1e3, self._unsaid, self.problem))
+                    self._unsaid = 0
+                return True
+        self.lost += len(batch)
+        self._unsaid += len(batch)
+        return False
+
+    def _sync_structure(self, batch: list[r.Record]) -> None:
+        ends = (r.TurnEnd, r.SessionEnd) if self.sync_level == "turn" else (r.TurnEnd, r.SessionEnd, r.OpEnd, r.Accounted)
+        if any(isinstance(record, ends) for record in batch):
+            self.sync()
+
+
+def _unowned(record: r.Record) -> None:
+    """Mark positions as 'at the end': another process may hold the same list."""
+    if isinstance(record, r.Entries):
+        record.logs_at = record.chunks_at = -1
+    elif isinstance(record, (r.Accounted, r.MessageAdded)):
+        record.at = -1

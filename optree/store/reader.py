@@ -1,0 +1,123 @@
+"""Reading journals: the valid part of each file, and an exact account of the rest. A reader never writes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from zlib import crc32
+
+from optree import records as r
+from optree.errors import FormatError
+from optree.store.system import OS, REAL
+
+
+@dataclass(slots=True)
+class Flaw:
+    """One place where a file is not as it was written."""
+
+    file: str
+    offset: int
+    """Bytes from the start of the file."""
+    size: int
+    """Bytes that could not be read."""
+    kind: str
+    """`torn tail` (the end of the last write is missing), `corrupt` (bytes changed), `lost records`, `newer`, `foreign`."""
+    said: str
+
+    def __str__(self) -> str:
+        return f"{self.file}: {self.said} (at byte {self.offset}, {self.size} bytes)"
+
+
+@dataclass(slots=True)
+class JournalFile:
+    """What one journal file holds."""
+
+    path: Path
+    header: r.Header | None = None
+    records: list[r.Record] = field(default_factory=list)
+    flaws: list[Flaw] = field(default_factory=list)
+    unknown: int = 0
+    """Records of types that this version does not know; they are left out."""
+
+
+def read_journal(path: Path, after: int = 0, system: OS = REAL) -> JournalFile:
+    """Read one journal file; records numbered up to *after* are checked and left out.
+
+    Raises `FormatError` for a file that only a newer optree can read. Everything else that is wrong is in `flaws`.
+    """
+    data = system.read(path)
+    found = JournalFile(path)
+    lines = _lines(data)
+    offset, first, whole = next(lines, (0, b"", True))
+    found.header = _header(path, first) if whole else None
+    if found.header is None:
+        kind = "foreign" if whole and first else "torn tail"
+        said = "no journal of optree" if kind == "foreign" else "ends inside its first line, before anything was recorded"
+        found.flaws.append(Flaw(path.name, 0, len(data), kind, said))
+        return found
+    seed = crc32(first + b"\n")
+    expected = found.header.first
+    for offset, line, whole in lines:
+        if not whole or not r.check(line, seed):
+            _add_flaw(found, data, offset, len(line) + whole, seed)
+            continue
+        number = _take(found, line, offset, after)
+        if number > expected:
+            found.flaws.append(Flaw(path.name, offset, 0, "lost records", f"records {expected} to {number - 1} are missing"))
+        expected = max(expected, number + 1)
+    return found
+
+
+def _take(found: JournalFile, line: bytes, offset: int, after: int) -> int:
+    """Keep the record of a checked line; returns its number."""
+    try:
+        record = r.parse(line)
+    except FormatError as error:
+        found.flaws.append(Flaw(found.path.name, offset, len(line) + 1, "corrupt", str(error)))
+        return 0
+    if record is None:
+        found.unknown += 1
+        return _number(line)
+    if record.n > after:
+        found.records.append(record)
+    return record.n
+
+
+def _header(path: Path, line: bytes) -> r.Header | None:
+    if not r.check(line, 0):
+        return None
+    record = r.parse(line)
+    if not isinstance(record, r.Header):
+        return None
+    if record.min_reader > r.FORMAT:
+        raise FormatError(
+            f"{path.name} was written by optree {record.optree} in journal format {record.format}; this optree reads up to {r.FORMAT}: "
+            "install a newer one (pip install -U optree-tracing)"
+        )
+    return record
+
+
+def _add_flaw(found: JournalFile, data: bytes, offset: int, size: int, seed: int) -> None:
+    last = offset + size >= len(data)
+    kind = "torn tail" if last else "corrupt"
+    said = "the last write was cut off" if last else "a line does not match its checksum"
+    found.flaws.append(Flaw(found.path.name, offset, size, kind, said))
+
+
+def _lines(data: bytes) -> Iterator[tuple[int, bytes, bool]]:
+    """Yield (offset, line without newline, whether the newline was there)."""
+    start = 0
+    while start < len(data):
+        end = data.find(b"\n", start)
+        if end < 0:
+            yield start, data[start:], False
+            return
+        yield start, data[start:end], True
+        start = end + 1
+
+
+def _number(line: bytes) -> int:
+    _, _, tail = line.rpartition(b'"n":')
+    digits = tail.partition(b",")[0]
+    return int(digits) if digits.isdigit() else 0

@@ -1,0 +1,312 @@
+"""One session while it lives: its lock, journal, snapshots and ledger, and the thread that does what callers must not wait for."""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from collections import deque
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from time import monotonic
+from typing import Any
+
+from optree import records as r
+from optree.builder import SessionTreeBuilder, Stream
+from optree.builder.core import Core, Cycles
+from optree.clock import Clock, now_ms, wall
+from optree.errors import BusyError
+from optree.ids import new_txn
+from optree.nodes import SessionNode
+from optree.store.directory import Directory, checked, journals
+from optree.store.journal import Journal, Sync
+from optree.store.ledger import Ledger
+from optree.store.reader import read_journal
+from optree.store.recovery import Loaded, load
+from optree.store.resume import close_interrupted
+from optree.store.snapshot import SnapshotWriter, decoded_frames
+from optree.store.system import OS, REAL
+from optree.tree import Fold, Tree
+from optree.tree.summary import snapshot_summary
+from optree.values import encode, redact
+
+SYNC_SECONDS = 1.0
+VERSION = "0.1.0"
+
+
+@dataclass(frozen=True, slots=True)
+class StoreOptions:
+    """How a session is kept."""
+
+    directory: Directory
+    compression: str = "zstd"
+    sync: Sync = "interval"
+    redacted: bool = False
+    cycles: Cycles = "mark"
+    now: Clock = wall
+    system: OS = REAL
+
+
+class SessionStore:
+    """Keeps one root session on disk. Nothing here raises once it is open; `problems` says what went wrong."""
+
+    def __init__(self, txn: str, options: StoreOptions, *, owner: bool = True) -> None:
+        """Open or make the live directory and a new journal. Raises `BusyError` if another process owns it, `OSError`."""
+        self.txn = checked(txn)
+        self.options = options
+        self.owner = owner
+        self.problems: deque[str] = deque(maxlen=32)
+        self.live = options.directory.live(txn)
+        self.builder: SessionTreeBuilder | None = None
+        self._os = options.system
+        self._lock_fd = -1
+        self._os.make_directory(self.live)
+        if owner:
+            self._take_lock()
+        first = 1 + max((self._last_of(path) for path in journals(self.live) if path.name.startswith("j-0000-")), default=0) if owner else 1
+        self.journal = Journal(self.live, txn, VERSION, ordinal=0 if owner else None, first=first, sync=options.sync, system=self._os)
+        self.stream = Stream([self.journal])
+        self.again = False
+        """True for a session that was loaded from disk: its ledger entries may be there already."""
+        self._writer = SnapshotWriter(options.compression, reuse=not options.redacted)
+        self._wanted = threading.Event()
+        self._done = threading.Event()
+        self._done.set()
+        self._final = False
+        self._writing = threading.Lock()
+        self._thread: threading.Thread | None = None
+        self._closed = False
+
+    def attach(self, builder: SessionTreeBuilder) -> None:
+        """Keep this builder's session from now on: a snapshot after each sub-agent, the last one at the end."""
+        self.builder = builder
+        if self.owner:
+            builder.core.listeners.append(self._session_ended)
+        self._start_thread()
+
+    def snapshot(self) -> bool:
+        """Write a snapshot now, on the caller's thread; False if it could not be written (`problems` says why)."""
+        with self._writing:
+            return self._write_snapshot()
+
+    def flush(self, level: str = "write", timeout: float = 5.0) -> bool:
+        """Deliver what is pending, to the operating system (`write`) or to the disk (`sync`), or wait for the last snapshot (`snapshot`).
+
+        True only if that is done.
+        """
+        done = self.stream.flush() and self.journal.fd >= 0
+        if level == "sync":
+            return done and self.journal.sync()
+        if level == "snapshot":
+            return self._done.wait(timeout) and not self._wanted.is_set()
+        return done or self._closed
+
+    def close(self, timeout: float = 0.25) -> bool:
+        """Wait at most *timeout* seconds for the last snapshot; False if it is not done: the journal has all of it then."""
+        done = self._done.wait(timeout)
+        self._closed = True
+        self._wanted.set()
+        self.stream.close()
+        self.journal.close()
+        return done
+
+    def after_fork(self) -> None:
+        """In a forked child: leave the parent's files alone and write a journal of one's own into the same session."""
+        self.journal.forget()
+        if self._lock_fd >= 0:
+            self._os.close(self._lock_fd)
+            self._lock_fd = -1
+        self.owner = False
+        self._thread = None
+        self._wanted, self._done, self._writing = threading.Event(), threading.Event(), threading.Lock()
+        self._done.set()
+        try:
+            self.journal = Journal(self.live, self.txn, VERSION, ordinal=None, sync=self.options.sync, system=self._os)
+            takers = [self.journal]
+        except OSError as error:
+            self._problem("journal of a forked process", error)
+            takers = []
+        self.stream.after_fork([*takers])
+        if self.builder is not None:
+            self.builder.core.listeners.clear()
+            self.builder.core.after_fork(self.journal.base)
+
+    # The owner's lock
+
+    def _take_lock(self) -> None:
+        path = self.live / "LOCK"
+        fd = self._os.append(path)
+        if not self._os.lock(fd):
+            self._os.close(fd)
+            raise BusyError(f"session {self.txn} is being written by another process; wait for it to end, or watch it with: optree logs -f {self.txn}")
+        self._lock_fd = fd
+
+    # Snapshots
+
+    def _session_ended(self, path: str) -> None:
+        if not path:
+            self._final = True
+        self._done.clear()
+        self._wanted.set()
+
+    def _start_thread(self) -> None:
+        self._thread = threading.Thread(target=self._run, name="optree-store", daemon=True)
+        try:
+            self._thread.start()
+        except RuntimeError as error:
+            self._problem("background thread", error)
+
+    def _run(self) -> None:
+        next_sync = monotonic() + SYNC_SECONDS
+        while not self._closed:
+            wanted = self._wanted.wait(max(0.0, next_sync - monotonic()))
+            if self._closed:
+                return
+            if wanted:
+                self._wanted.clear()
+                with self._writing:
+                    self._finish() if self._final else self._write_snapshot()
+                self._done.set()
+            if monotonic() >= next_sync:
+                next_sync = monotonic() + SYNC_SECONDS
+                if self.journal.dirty and not self._final:
+                    self.journal.sync()
+
+    def _write_snapshot(self, *, verify: bool = False) -> bool:
+        builder = self.builder
+        if builder is None:
+            return False
+        self.stream.flush()
+        position = {f"{self.journal.ordinal:04d}": self.journal.last}
+        core = builder.core
+        tree, meta = Tree(builder.node, core.pool), self._meta(builder.node, position)
+        try:
+            if self.options.redacted:
+                tree = _redacted(tree)
+            pieces = self._writer.pieces(tree, meta, core.touched)
+            if verify and self.options.compression == "zstd":
+                for _ in decoded_frames(pieces):
+                    pass
+            self._os.make_directory(self.options.directory.sessions)
+            self._os.replace(self.options.directory.snapshot(self.txn, self.options.compression), pieces)
+        except Exception as error:  # noqa: BLE001 - the journal still has everything: say it and go on
+            self._problem("snapshot", error)
+            return False
+        return True
+
+    def _finish(self) -> None:
+        """The root session has ended: join other processes' journals, write the last snapshot and the ledger, remove the journals."""
+        builder = self.builder
+        if builder is None or builder.node.ended_at is None:
+            return
+        quiet = self._join_others(builder)
+        if not self._write_snapshot(verify=True):
+            return
+        try:
+            Ledger(self.options.directory.billing, self._os).append(builder.node, again=self.again)
+        except OSError as error:
+            self._problem("ledger", error)
+            return
+        if quiet and builder.node.ended_at is not None and not self.journal.lost:
+            self._remove_live()
+
+    def _join_others(self, builder: SessionTreeBuilder) -> bool:
+        """Fold the journals of processes that joined into the tree; False while one of them is still writing."""
+        others = [path for path in journals(self.live) if not path.name.startswith("j-0000-")]
+        if not others:
+            return True
+        if any(self._is_held(path) for path in others):
+            return False
+        fold = Fold(self.txn, builder.tree)
+        for path in others:
+            for record in read_journal(path, 0, self._os).records:
+                fold.apply(record)
+                if isinstance(record, r.OpBegin | r.OpEnd | r.Entries | r.Accounted):
+                    builder.core.touched.add(record.path)
+        builder.node.totals = fold.tree.session.totals
+        return True
+
+    def _is_held(self, path: Path) -> bool:
+        try:
+            fd = self._os.append(path)
+        except OSError:
+            return True
+        try:
+            return not self._os.lock(fd)
+        finally:
+            self._os.close(fd)
+
+    def _remove_live(self) -> None:
+        try:
+            for path in [*journals(self.live), self.live / "LOCK"]:
+                self._os.unlink(path)
+            self._os.remove_directory(self.live)
+        except OSError as error:
+            self._problem("removal of journals", error)
+
+    def _meta(self, root: SessionNode, position: dict[str, int]) -> dict[str, Any]:
+        attributes = root.attributes
+        return {
+            "txn": self.txn,
+            "agentId": root.agent_id,
+            "createdAt": root.started_at,
+            "savedAt": now_ms(),
+            "endedAt": root.ended_at,
+            "result": {"success": root.success, "error": root.error, "finalReport": attributes.get("finalReport")},
+            "ingress": attributes.get("ingress"),
+            "summary": snapshot_summary(root)["totals"],
+            "journal": position,
+            "optree": VERSION,
+        }
+
+    def _last_of(self, path: Path) -> int:
+        found = read_journal(path, 0, self._os)
+        return found.records[-1].n if found.records else 0
+
+    def _problem(self, what: str, error: BaseException) -> None:
+        self.problems.append(f"{what} of session {self.txn}: {error}")
+
+
+def _redacted(tree: Tree) -> Tree:
+    import msgspec
+
+    return msgspec.json.decode(encode(redact(msgspec.json.decode(msgspec.json.encode(tree)))), type=Tree)
+
+
+def open_session(
+    agent: str, options: StoreOptions, *, txn: str | None = None, attributes: Mapping[str, Any] | None = None
+) -> tuple[SessionTreeBuilder, SessionStore]:
+    """Begin a new root session on disk. Raises `OSError` if its journal cannot be made, `BusyError` if the txn is in use."""
+    store = SessionStore(txn or new_txn(), options)
+    builder = SessionTreeBuilder(
+        agent, txn=store.txn, attributes=attributes, stream=store.stream, now=options.now, cycles=options.cycles, redacted=options.redacted
+    )
+    store.attach(builder)
+    return builder, store
+
+
+def resume_session(txn: str, options: StoreOptions) -> tuple[SessionTreeBuilder, SessionStore, Loaded]:
+    """Load a session and go on with it: what a crash left open is closed as `interrupted`, ids go on, the journal is a new one.
+
+    Raises `NotFoundError`, `BusyError` and what `load` raises.
+    """
+    saved = options.directory.find(txn)
+    store = SessionStore(saved.txn, options)
+    try:
+        loaded = load(saved.txn, options.directory, options.system)
+    except BaseException:
+        store.close()
+        raise
+    store.again = True
+    core = Core(
+        saved.txn, store.stream, now=options.now, cycles=options.cycles, redacted=options.redacted, pool=loaded.tree.pool
+    )
+    builder = SessionTreeBuilder.over(core, loaded.session)
+    close_interrupted(builder, core)
+    store.attach(builder)
+    with contextlib.suppress(OSError):
+        store.snapshot()
+    return builder, store, loaded
+
+
+__all__ = ["SessionStore", "StoreOptions", "open_session", "resume_session"]

@@ -1,0 +1,194 @@
+"""Snapshots: the whole tree in one file, one JSON document in many zstd frames.
+
+    {"version":1,"meta":{…}            frame 1: all that a listing needs
+    ,"session":{…,"turns":[            the open parts, written anew each time
+    {…},{…}                            frames of finished turns and of finished blocks of ops, reused byte for byte
+    …]},"pool":{…}}                    the content pool, in frames as well
+
+A snapshot is taken while the tree grows. That is sound since the journal's position is read first, and applying a record twice changes
+nothing: the file may be ahead of its position, never behind it. Encoding stops for others after each piece.
+"""
+
+from __future__ import annotations
+
+import gzip
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import msgspec
+import zstandard
+
+from optree.nodes import OperationNode, SessionNode, TurnNode
+from optree.tree.fold import Tree
+from optree.values import encode
+
+VERSION = 1
+BLOCK = 16
+"""Finished ops of an unfinished turn are kept in frames of this many."""
+GROWN_BLOCK = 64
+_json = msgspec.json.Encoder().encode
+_GLUE_BYTES = 1 << 18
+
+
+class SnapshotWriter:
+    """Makes the pieces of a snapshot file, and remembers the frames of what cannot change any more."""
+
+    def __init__(self, compression: str = "zstd", *, reuse: bool = True) -> None:
+        self.compression = compression
+        self.encoded = 0
+        """Bytes of JSON that were encoded in all: what snapshots cost, for tests and benchmarks."""
+        self._reuse = reuse
+        self._frames: dict[str, bytes] = {}
+        self._glue: list[bytes] = []
+        self._glue_size = 0
+        self._out: list[bytes] = []
+        self._compress = _compressor(compression)
+
+    def pieces(self, tree: Tree, meta: dict[str, Any], touched: set[str]) -> list[bytes]:
+        """Return the file's content; *touched* names ops that changed after their end, and is emptied."""
+        self._forget(touched)
+        self._out = []
+        self._add(b'{"version":%d,"meta":' % VERSION + encode(meta))
+        self._cut()
+        self._add(b',"session":')
+        self._session(tree.session)
+        self._add(b',"pool":')
+        self._pool(tree)
+        self._add(b"}\n")
+        self._cut()
+        return self._out
+
+    def _session(self, session: SessionNode) -> None:
+        shallow = msgspec.structs.replace(session, turns=[], messages=[])
+        head, _, tail = _json(shallow).partition(b'"turns":[]')
+        self._add(head + b'"turns":[')
+        for position, turn in enumerate(list(session.turns)):
+            if position:
+                self._add(b",")
+            self._turn(turn)
+        self._add(b"]")
+        if session.messages:
+            self._add(b',"messages":[')
+            self._grown(f"{session.path}:messages", list(session.messages), _json)
+            self._add(b"]")
+        self._add(tail)
+
+    def _turn(self, turn: TurnNode) -> None:
+        if turn.path in self._frames:
+            self._keep(self._frames[turn.path])
+            return
+        ops = list(turn.ops)
+        if self._reuse and turn.ended_at is not None and all(_finished(op) for op in ops):
+            self._frames[turn.path] = self._frame(_json(turn))
+            for number in range(0, len(ops), BLOCK):
+                self._frames.pop(f"{turn.path}#{number}", None)
+            self._keep(self._frames[turn.path])
+            return
+        head, _, tail = _json(msgspec.structs.replace(turn, ops=[])).rpartition(b'"ops":[]')
+        self._add(head + b'"ops":[')
+        for number in range(0, len(ops), BLOCK):
+            if number:
+                self._add(b",")
+            self._block(f"{turn.path}#{number}", ops[number : number + BLOCK])
+        self._add(b"]" + tail)
+
+    def _block(self, key: str, ops: list[OperationNode]) -> None:
+        if key not in self._frames and self._reuse and len(ops) == BLOCK and all(_finished(op) for op in ops):
+            self._frames[key] = self._frame(_json(ops)[1:-1])
+        if key in self._frames:
+            self._keep(self._frames[key])
+            return
+        for position, op in enumerate(ops):
+            if position:
+                self._add(b",")
+            if op.child_session is None or _finished(op):
+                self._add(_json(op))
+            else:
+                head = _json(msgspec.structs.replace(op, child_session=None))
+                self._add(head[:-1] + b',"childSession":')
+                self._session(op.child_session)
+                self._add(b"}")
+
+    def _pool(self, tree: Tree) -> None:
+        self._add(b'{"blobs":{')
+        self._grown("blobs", list(tree.pool.blobs.items()), lambda items: _json(dict(items)))
+        self._add(b'},"links":{')
+        self._grown("links", list(tree.pool.links.items()), lambda items: _json(dict(items)))
+        self._add(b"}}")
+
+    def _grown(self, key: str, items: list[Any], to_json: Callable[[list[Any]], bytes]) -> None:
+        """Add the members of a list or an object that only grows: full blocks are frames, the rest is written anew."""
+        for first in range(0, len(items), GROWN_BLOCK):
+            block = items[first : first + GROWN_BLOCK]
+            comma = b"," if first else b""
+            if len(block) < GROWN_BLOCK or not self._reuse:
+                self._add(comma + to_json(block)[1:-1])
+                continue
+            name = f"{key}@{first}"
+            if name not in self._frames:
+                self._frames[name] = self._frame(comma + to_json(block)[1:-1])
+            self._keep(self._frames[name])
+
+    def _forget(self, touched: set[str]) -> None:
+        while touched:
+            path = touched.pop()
+            while path:
+                number = path.rpartition(".")[2]
+                turn = path.rpartition(".")[0]
+                self._frames.pop(turn, None)
+                self._frames.pop(f"{turn}#{(int(number) - 1) // BLOCK * BLOCK}", None)
+                path = turn.rpartition(".")[0]
+
+    def _add(self, data: bytes) -> None:
+        self._glue.append(data)
+        self._glue_size += len(data)
+        self.encoded += len(data)
+        if self._glue_size > _GLUE_BYTES:
+            self._cut()
+
+    def _cut(self) -> None:
+        if self._glue:
+            self._out.append(self._compress(b"".join(self._glue)))
+            self._glue, self._glue_size = [], 0
+
+    def _keep(self, frame: bytes) -> None:
+        self._cut()
+        self._out.append(frame)
+
+    def _frame(self, data: bytes) -> bytes:
+        self.encoded += len(data)
+        frame = self._compress(data)
+        time.sleep(0)  # let other threads run: one piece never holds them for long
+        return frame
+
+
+def _finished(op: OperationNode) -> bool:
+    """Tell whether an op cannot change any more, with all that is in it. An explicit stack: trees may be deep."""
+    pending = [op]
+    while pending:
+        one = pending.pop()
+        if one.ended_at is None:
+            return False
+        session = one.child_session
+        if session is None:
+            continue
+        if session.ended_at is None or any(turn.ended_at is None for turn in session.turns):
+            return False
+        pending.extend(child for turn in session.turns for child in turn.ops)
+    return True
+
+
+def _compressor(compression: str) -> Any:
+    if compression == "zstd":
+        return zstandard.ZstdCompressor(level=3, write_checksum=True, write_content_size=True).compress
+    if compression == "gzip":
+        return lambda data: gzip.compress(data, 6, mtime=0)
+    return bytes
+
+
+def decoded_frames(pieces: list[bytes]) -> Iterator[bytes]:
+    """Yield the frames' contents, for a check before the file is used."""
+    decompress = zstandard.ZstdDecompressor().decompressobj
+    for piece in pieces:
+        yield decompress().decompress(piece)

@@ -1,0 +1,108 @@
+"""The one seam over the operating system's calls: all storage code goes through an `OS`, so tests can fail each call."""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+from pathlib import Path
+
+
+class OS:
+    """The real calls. Every method may raise `OSError`."""
+
+    def create(self, path: Path) -> int:
+        """Create a new file for appending, private to its owner; fails if it is there. Returns a descriptor."""
+        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND | os.O_CLOEXEC | os.O_NOFOLLOW
+        return os.open(path, flags, 0o600)
+
+    def append(self, path: Path) -> int:
+        """Open a file for appending, made if it is missing."""
+        return os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+
+    def write(self, fd: int, data: bytes) -> int:
+        """Write once; may write less than all."""
+        return os.write(fd, data)
+
+    def write_all(self, fd: int, data: bytes) -> None:
+        """Write everything, in as many writes as it takes."""
+        done = self.write(fd, data)
+        while done < len(data):
+            data = data[done:]
+            done = self.write(fd, data)
+
+    def read(self, path: Path) -> bytes:
+        """Return a file's bytes."""
+        with path.open("rb") as file:
+            return file.read()
+
+    def ends_whole(self, fd: int) -> bool:
+        """Tell whether a file is empty or ends with a newline, so that a line can be added."""
+        size = os.fstat(fd).st_size
+        return size == 0 or os.pread(fd, 1, size - 1) == b"\n"
+
+    def datasync(self, fd: int) -> None:
+        """Wait until the file's data is on disk."""
+        os.fdatasync(fd)
+
+    def sync(self, fd: int) -> None:
+        """Wait until the file and its metadata are on disk."""
+        os.fsync(fd)
+
+    def sync_directory(self, path: Path) -> None:
+        """Wait until the names in a directory are on disk."""
+        fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            self.sync(fd)
+        finally:
+            self.close(fd)
+
+    def rename(self, old: Path, new: Path) -> None:
+        """Replace *new* by *old*, at once."""
+        os.replace(old, new)
+
+    def unlink(self, path: Path) -> None:
+        """Remove a file."""
+        os.unlink(path)
+
+    def make_directory(self, path: Path) -> None:
+        """Make a directory and those above it, private to their owner."""
+        path.mkdir(mode=0o700, parents=True, exist_ok=True)
+
+    def remove_directory(self, path: Path) -> None:
+        """Remove an empty directory."""
+        path.rmdir()
+
+    def lock(self, fd: int) -> bool:
+        """Lock a file for this writer without waiting; False if another has it."""
+        try:
+            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return False
+        return True
+
+    def lock_waiting(self, fd: int) -> None:
+        """Lock a file, waiting for whoever has it."""
+        fcntl.flock(fd, fcntl.LOCK_EX)
+
+    def close(self, fd: int) -> None:
+        """Close a descriptor; locks that it held are released when its last copy is closed."""
+        os.close(fd)
+
+    def replace(self, path: Path, pieces: list[bytes]) -> None:
+        """Replace a file's content as a whole: temporary file, sync, rename, sync of the directory."""
+        temporary = path.with_name(f".tmp-{path.name}-{os.getpid()}")
+        with contextlib.suppress(FileNotFoundError):
+            self.unlink(temporary)
+        fd = self.create(temporary)
+        try:
+            for piece in pieces:
+                self.write_all(fd, piece)
+            self.sync(fd)
+        finally:
+            self.close(fd)
+        self.rename(temporary, path)
+        self.sync_directory(path.parent)
+
+
+REAL = OS()

@@ -1,0 +1,226 @@
+"""The fold: records in, tree out. Any order across writers and any repetition gives the same tree.
+
+A record whose node's begin was not seen makes the node as a placeholder (`agent` or `name` is ``(unknown)``), which the begin fills in
+if it comes later. What stays a placeholder is a loss that readers can see, not a record thrown away.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+from msgspec import Struct
+
+from optree import records as r
+from optree.ids import trace_id
+from optree.nodes import OperationNode, Pool, Reasoning, SessionNode, Totals, TurnNode
+from optree.tree import apply
+from optree.tree.path import last_index, parent_label
+
+UNKNOWN = "(unknown)"
+Item = TypeVar("Item")
+
+
+class Tree(Struct, rename="camel"):
+    """A root session with the content that its requests refer to."""
+
+    session: SessionNode
+    pool: Pool
+
+
+class Fold:
+    """Builds a tree record by record; start from a saved *tree* to add a journal's tail to it."""
+
+    def __init__(self, txn: str, tree: Tree | None = None) -> None:
+        self.txn = txn
+        self.trace = trace_id(txn)
+        self.sessions: dict[str, SessionNode] = {}
+        self.turns: dict[str, TurnNode] = {}
+        self.ops: dict[str, OperationNode] = {}
+        self.pool = tree.pool if tree else Pool()
+        self.dropped = 0
+        """Records that writers say they could not write."""
+        self.missing = 0
+        """Entries that must have stood before entries that were read."""
+        if tree:
+            self._index(tree.session)
+
+    @property
+    def tree(self) -> Tree:
+        """The tree so far, in the order of its indices, with its totals."""
+        root = self._session("", 0.0)
+        for session in self.sessions.values():
+            session.turns.sort(key=lambda turn: turn.index)
+        for turn in self.turns.values():
+            turn.ops.sort(key=lambda op: last_index(op.path))
+        self._sum()
+        return Tree(root, self.pool)
+
+    def apply(self, record: r.Record) -> None:
+        """Take one record; unknown types are ignored."""
+        handler = _HANDLERS.get(type(record))
+        if handler is not None:
+            handler(self, record)
+
+    def _index(self, root: SessionNode) -> None:
+        pending = [root]
+        while pending:
+            session = pending.pop()
+            self.sessions[session.path] = session
+            for turn in session.turns:
+                self.turns[turn.path] = turn
+                for op in turn.ops:
+                    self.ops[op.path] = op
+                    if op.child_session is not None:
+                        pending.append(op.child_session)
+
+    def _sum(self) -> None:
+        for session in self.sessions.values():
+            session.totals = Totals()
+        for op in self.ops.values():
+            above = self._sessions_of(op.path)
+            for entry in op.accounting:
+                for session in above:
+                    apply.add_entry(session.totals, entry)
+
+    def _sessions_of(self, op_path: str) -> list[SessionNode]:
+        found: list[SessionNode] = []
+        path = parent_label(parent_label(op_path))
+        while True:
+            found.append(self._session(path, 0.0))
+            if not path:
+                return found
+            path = parent_label(parent_label(path))
+
+    # Nodes by path, made as placeholders where a record comes before their begin.
+
+    def _session(self, path: str, ts: float) -> SessionNode:
+        session = self.sessions.get(path)
+        if session is None:
+            session = apply.new_session(self.txn, path, self.trace, UNKNOWN, UNKNOWN, ts)
+            self.sessions[path] = session
+            if path:
+                op = self._op(path, ts)
+                op.child_session = session
+                session.parent_txn_id = self._session(parent_label(parent_label(path)), ts).id
+        return session
+
+    def _turn(self, path: str, ts: float) -> TurnNode:
+        turn = self.turns.get(path)
+        if turn is None:
+            turn = apply.begin_turn(self._session(parent_label(path), ts), r.TurnBegin(path, ts))
+            self.turns[path] = turn
+        return turn
+
+    def _op(self, path: str, ts: float) -> OperationNode:
+        op = self.ops.get(path)
+        if op is None:
+            turn = self._turn(parent_label(path), ts)
+            op = apply.begin_op(self.txn, turn, r.OpBegin(path, ts, "system", UNKNOWN))
+            self.ops[path] = op
+        return op
+
+    # One method a record type.
+
+    def _session_begin(self, record: r.SessionBegin) -> None:
+        session = self._session(record.path, record.ts)
+        session.agent_id = record.agent
+        session.call_path = record.call_path
+        session.started_at = record.ts
+        session.attributes_json = record.attributes
+
+    def _session_set(self, record: r.SessionSet) -> None:
+        session = self._session(record.path, record.ts)
+        session.session_title = record.title or session.session_title
+        session.latest_status = record.latest_status or session.latest_status
+
+    def _session_resume(self, record: r.SessionResume) -> None:
+        apply.resume_session(self._session(record.path, record.ts), record)
+
+    def _session_end(self, record: r.SessionEnd) -> None:
+        session = self._session(record.path, record.ts)
+        if record.ts >= max(session.resumed_at, default=0.0):
+            apply.end_session(session, record)
+
+    def _message(self, record: r.MessageAdded) -> None:
+        messages = self._session(record.path, record.message.timestamp).messages
+        self._place(messages, record.at, [record.message])
+
+    def _turn_begin(self, record: r.TurnBegin) -> None:
+        turn = self._turn(record.path, record.ts)
+        turn.started_at = record.ts
+        turn.prompts = record.prompts
+        turn.attributes_json = record.attributes
+
+    def _turn_set(self, record: r.TurnSet) -> None:
+        self._turn(record.path, 0.0).assistant = record.assistant
+
+    def _turn_end(self, record: r.TurnEnd) -> None:
+        apply.end_turn(self._turn(record.path, record.ts), record)
+
+    def _op_begin(self, record: r.OpBegin) -> None:
+        op = self._op(record.path, record.ts)
+        op.kind, op.name, op.started_at = record.kind, record.name, record.ts
+        op.parent_op = record.parent_op
+        if op.ended_at is None:
+            op.attributes_json = record.attributes
+
+    def _entries(self, record: r.Entries) -> None:
+        first = record.logs[0].timestamp if record.logs else record.chunks[0].ts if record.chunks else 0.0
+        op = self._op(record.path, first)
+        self._place(op.logs, record.logs_at, record.logs)
+        if record.chunks:
+            if op.reasoning is None:
+                op.reasoning = Reasoning()
+            self._place(op.reasoning.chunks, record.chunks_at, record.chunks)
+
+    def _accounted(self, record: r.Accounted) -> None:
+        self._place(self._op(record.path, record.entry.timestamp).accounting, record.at, [record.entry])
+
+    def _requested(self, record: r.Requested) -> None:
+        self._op(record.path, record.ts).request = record.request
+
+    def _responded(self, record: r.Responded) -> None:
+        self._op(record.path, record.ts).response = record.response
+
+    def _op_end(self, record: r.OpEnd) -> None:
+        op = self._op(record.path, record.ts)
+        if op.ended_at is None:
+            apply.end_op(op, record)
+
+    def _pooled(self, record: r.Pooled) -> None:
+        self.pool.blobs.update(record.blobs)
+        for link, previous, blob in record.links:
+            self.pool.links[link] = (previous, blob)
+
+    def _gap(self, record: r.Gap) -> None:
+        self.dropped += record.dropped
+
+    def _place(self, items: list[Item], at: int, new: list[Item]) -> None:
+        """Put *new* at its place, or at the end where *at* is -1, as a writer says that does not own the list alone.
+
+        Entries that are there already are skipped; what lies between the end and *at* was lost, and is counted.
+        """
+        if at > len(items):
+            self.missing += at - len(items)
+        items.extend(new[len(items) - at :] if 0 <= at < len(items) else new)
+
+
+_HANDLERS: dict[type[r.Record], Callable[[Fold, Any], None]] = {
+    r.SessionBegin: Fold._session_begin,
+    r.SessionSet: Fold._session_set,
+    r.SessionResume: Fold._session_resume,
+    r.SessionEnd: Fold._session_end,
+    r.MessageAdded: Fold._message,
+    r.TurnBegin: Fold._turn_begin,
+    r.TurnSet: Fold._turn_set,
+    r.TurnEnd: Fold._turn_end,
+    r.OpBegin: Fold._op_begin,
+    r.Entries: Fold._entries,
+    r.Accounted: Fold._accounted,
+    r.Requested: Fold._requested,
+    r.Responded: Fold._responded,
+    r.OpEnd: Fold._op_end,
+    r.Pooled: Fold._pooled,
+    r.Gap: Fold._gap,
+}

@@ -1,0 +1,54 @@
+"""The snapshot summary of seed 004 (`buildSnapshotFromOpTree`): a line an agent, the totals, the time."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+from optree.clock import now_ms
+from optree.nodes import OperationNode, SessionNode, TurnNode
+from optree.tree.walk import walk_sessions
+
+
+def state(node: SessionNode | TurnNode | OperationNode, *, live: bool = True) -> str:
+    """Return a node's state for people: its status, or `running` (`interrupted` where nothing lives any more)."""
+    if node.status is not None:
+        return node.status
+    return "running" if live else "interrupted"
+
+
+def snapshot_summary(root: SessionNode, *, live: bool = True) -> dict[str, Any]:
+    """Return ``{lines, totals, runStartedAt, runElapsedSec}``; a line is ``{agentId, callPath, status, elapsedSec, title, latestStatus}``."""
+    now = now_ms()
+    lines = [
+        {
+            "agentId": session.agent_id,
+            "callPath": session.call_path,
+            "path": session.path,
+            "status": state(session, live=live),
+            "elapsedSec": round(((session.ended_at or (now if live else last_seen(session))) - session.started_at) / 1e3, 3),
+            "title": session.session_title,
+            "latestStatus": session.latest_status,
+        }
+        for session in walk_sessions(root)
+    ]
+    totals = {**msgspec.to_builtins(root.totals), "agentsRun": len(lines)}
+    return {"lines": lines, "totals": totals, "runStartedAt": root.started_at, "runElapsedSec": lines[0]["elapsedSec"]}
+
+
+def last_seen(session: SessionNode) -> float:
+    """Return the last time at which anything in a session was seen to happen, in epoch ms."""
+    latest = session.started_at
+    for one in walk_sessions(session):
+        latest = max(latest, one.ended_at or 0.0, *(message.timestamp for message in one.messages[-1:]), 0.0)
+        for turn in one.turns:
+            latest = max(latest, turn.ended_at or turn.started_at, *(op_seen(op) for op in turn.ops), 0.0)
+    return latest
+
+
+def op_seen(op: OperationNode) -> float:
+    """Return the last time at which anything in an op itself was seen to happen, in epoch ms."""
+    chunks = op.reasoning.chunks[-1:] if op.reasoning else []
+    times = [op.started_at, op.ended_at or 0.0, *(entry.timestamp for entry in op.logs[-1:]), *(chunk.ts for chunk in chunks)]
+    return max([*times, *(entry.timestamp for entry in op.accounting[-1:])])

@@ -1,0 +1,98 @@
+"""The tree as text (`opTreeAscii` of seed 004): one line a node, pure, without colour codes unless a painter is given."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from optree.nodes import OperationNode, SessionNode, Totals, TurnNode
+from optree.tree.summary import state
+
+Paint = Callable[[str, str], str]
+"""Given a style (`agent`, `path`, `failed`, `dim`…) and a text, returns the text as it shall be shown."""
+_MARKS = {"ok": "✓", "failed": "✗", "cancelled": "⊘", "interrupted": "⚡", "running": "…"}
+_Line = tuple[str, bool, Any]
+
+
+def format_tree(root: SessionNode, *, live: bool = False, paint: Paint = lambda _style, text: text) -> str:
+    """Return the tree, a line for each session, turn and op. Nodes without an end read as `interrupted`, or `running` if *live*."""
+    lines = [_session(root, live, paint)]
+    pending: list[tuple[str, Iterator[Any]]] = [("", iter(_below(root)))]
+    while pending:
+        indent, nodes = pending[-1]
+        item = next(nodes, None)
+        if item is None:
+            pending.pop()
+            continue
+        node, last = item
+        lines.append(paint("dim", indent + ("└─ " if last else "├─ ")) + _describe(node, live, paint))
+        children = _below(node)
+        if children:
+            pending.append((indent + ("   " if last else "│  "), iter(children)))
+    return "\n".join(lines)
+
+
+def format_totals(totals: Totals) -> str:
+    """Return totals as one short phrase."""
+    parts = [f"{totals.llm_requests} llm", f"{totals.tools_run} tool"] if totals.llm_requests or totals.tools_run else []
+    if totals.input_tokens or totals.output_tokens:
+        parts.append(f"{totals.input_tokens + totals.cache_read_input_tokens:,}→{totals.output_tokens:,} tok")
+    if totals.cost_usd:
+        parts.append(f"${totals.cost_usd:.6f}")
+    return " · ".join(parts)
+
+
+def _below(node: SessionNode | TurnNode | OperationNode) -> list[tuple[Any, bool]]:
+    if isinstance(node, SessionNode):
+        below: list[Any] = node.turns
+    elif isinstance(node, TurnNode):
+        below = node.ops
+    else:
+        below = node.child_session.turns if node.child_session else []
+    return [(child, position == len(below) - 1) for position, child in enumerate(below)]
+
+
+def _describe(node: TurnNode | OperationNode, live: bool, paint: Paint) -> str:
+    if isinstance(node, TurnNode):
+        said = (node.prompts or {}).get("user") or node.attributes.get("label") or ""
+        return f"{paint('path', node.path)} turn {_end(node, live, paint)}{paint('dim', _short(said))}"
+    if node.child_session is not None:
+        return f"{paint('path', node.path)} {_session(node.child_session, live, paint)}"
+    figures = " ".join(filter(None, (_tokens(node), f"{len(node.logs)} logs" if node.logs else "")))
+    error = paint("failed", _short(node.error)) if node.error else ""
+    return f"{paint('path', node.path)} {paint(node.kind, node.kind)} {node.name} {_end(node, live, paint)}{figures} {error}".rstrip()
+
+
+def _session(session: SessionNode, live: bool, paint: Paint) -> str:
+    title = f" “{session.session_title}”" if session.session_title else ""
+    resumed = f"resumed ×{len(session.resumed_at)} " if session.resumed_at else ""
+    error = " " + paint("failed", _short(session.error)) if session.error else ""
+    totals = paint("dim", format_totals(session.totals))
+    return f"{paint('agent', session.agent_id)}{title} {_end(session, live, paint)}{resumed}{totals}{error}".rstrip()
+
+
+def _end(node: SessionNode | TurnNode | OperationNode, live: bool, paint: Paint) -> str:
+    status = state(node, live=live)
+    took = f" {_duration(node.ended_at - node.started_at)}" if node.ended_at is not None else ""
+    word = "" if status == "ok" else f" {status}"
+    return paint(status, f"{_MARKS[status]}{word}") + f"{took}  "
+
+
+def _tokens(op: OperationNode) -> str:
+    tokens = [entry.tokens for entry in op.accounting if entry.tokens]
+    if not tokens:
+        return ""
+    cost = sum(entry.cost_usd or 0.0 for entry in op.accounting)
+    sent = sum(one.input_tokens + one.cache_read_input_tokens for one in tokens)
+    cached = sum(one.cache_read_input_tokens for one in tokens)
+    shown = f"{sent:,}→{sum(one.output_tokens for one in tokens):,} tok"
+    return shown + (f" ({cached:,} cached)" if cached else "") + (f" ${cost:.6f}" if cost else "")
+
+
+def _duration(milliseconds: float) -> str:
+    return f"{milliseconds / 1e3:.2f} s" if milliseconds >= 1000 else f"{milliseconds:.1f} ms"
+
+
+def _short(text: str | None, limit: int = 72) -> str:
+    line = " ".join((text or "").split())
+    return line if len(line) <= limit else line[: limit - 1] + "…"

@@ -1,0 +1,68 @@
+"""Walking, flattening, and the tree as plain values. Explicit stacks throughout: a tree may be deeper than Python's recursion limit."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+import msgspec
+
+from optree.nodes import OperationNode, SessionNode, TurnNode
+from optree.tree.fold import Tree
+
+
+class Flat(NamedTuple):
+    """A session's entries as flat lists, each entry naming where it belongs."""
+
+    logs: list[dict[str, Any]]
+    accounting: list[dict[str, Any]]
+
+
+def walk_sessions(root: SessionNode) -> Iterator[SessionNode]:
+    """Yield the session and all below it, in the order of their paths."""
+    pending = [root]
+    while pending:
+        session = pending.pop()
+        yield session
+        children = [op.child_session for turn in session.turns for op in turn.ops if op.child_session is not None]
+        pending.extend(reversed(children))
+
+
+def walk_ops(root: SessionNode) -> Iterator[tuple[SessionNode, TurnNode, OperationNode]]:
+    """Yield every op with its turn and session, session by session."""
+    for session in walk_sessions(root):
+        for turn in session.turns:
+            for op in turn.ops:
+                yield session, turn, op
+
+
+def flatten(root: SessionNode) -> Flat:
+    """Return all logs and accounting entries as self-describing dicts, depth first, then stably by time. Same tree, same lists."""
+    logs: list[dict[str, Any]] = []
+    accounting: list[dict[str, Any]] = []
+    for session, turn, op in walk_ops(root):
+        context = {
+            "path": op.path,
+            "agentId": session.agent_id,
+            "callPath": session.call_path,
+            "txnId": session.id,
+            "parentTxnId": session.parent_txn_id,
+            "originTxnId": session.origin_txn_id,
+        }
+        kind = "llm" if op.kind == "llm" else "tool"
+        for entry in op.logs:
+            place = {"turn": turn.index, "type": kind, "remoteIdentifier": op.name}
+            logs.append({**msgspec.to_builtins(entry), **place, **context})
+        accounting.extend({**msgspec.to_builtins(entry), **context} for entry in op.accounting)
+    logs.sort(key=_time)
+    accounting.sort(key=_time)
+    return Flat(logs, accounting)
+
+
+def to_plain(tree: Tree) -> dict[str, Any]:
+    """Return a tree as plain values, as a saved file shows it."""
+    return msgspec.json.decode(msgspec.json.encode(tree))
+
+
+def _time(entry: dict[str, Any]) -> float:
+    return entry["timestamp"]

@@ -1,0 +1,161 @@
+"""Any value, as JSON that can always be written: nothing raises, what JSON cannot hold is marked.
+
+Marks, so that a reader can tell what was there: ``{"$float": "nan"}``, ``{"$bytes": "<base64>"}``,
+``{"$int": "<digits>"}``, ``{"$cycle": true}``, ``{"$deep": true}``, ``{"$repr": "<text>", "$type": "<class>"}``,
+``{"$error": "<why no repr>"}``. Lone surrogates become U+FFFD.
+"""
+
+from __future__ import annotations
+
+import base64
+import math
+import re
+from collections.abc import Mapping
+from typing import Any
+
+import msgspec
+
+MAX_DEPTH = 64
+MAX_TEXT = 1 << 20
+"""Characters of one text value; what is beyond is cut, with a notice in front."""
+
+_MAX_INT = 1 << 63
+_SHALLOW = 8
+_ATOMS = frozenset({int, bool, type(None)})
+_encode = msgspec.json.Encoder().encode
+_SECRET_KEY = re.compile(
+    r"authorization|api[-_]?key|x-[\w-]*-signature|secret|password|passwd|cookie"
+    r"|(^|[-_])token$|(access|auth|refresh|id|session|bearer)[-_]?token",
+    re.IGNORECASE,
+)
+_SECRET_TEXT = re.compile(r"\b(Bearer|Basic)\s+[A-Za-z0-9._~+/=-]{8,}|\bsk-[A-Za-z0-9_-]{16,}")
+REDACTED = "[REDACTED]"
+
+
+def raw(value: object) -> msgspec.Raw:
+    """Return *value* as JSON bytes, taken now: later changes of a mutable argument are not seen."""
+    return msgspec.Raw(encode(value))
+
+
+def encode(value: object) -> bytes:
+    """Return *value* as JSON bytes with marks for what JSON cannot hold; never raises."""
+    try:
+        if _is_plain(value, 0):
+            return _encode(value)
+    except Exception:  # noqa: BLE001 - changed by another thread, or lone surrogates: the slow way marks them
+        pass
+    return _encode(plain(value))
+
+
+def _is_plain(value: object, depth: int) -> bool:
+    """Tell whether msgspec writes *value* as it is: it would turn NaN into null and bytes into text unasked."""
+    kind = type(value)
+    if kind is str:
+        return len(value) <= MAX_TEXT  # type: ignore[arg-type]
+    if kind in _ATOMS:
+        return True
+    if depth > _SHALLOW:
+        return False
+    if kind is dict:
+        return all(type(key) is str and _is_plain(item, depth + 1) for key, item in value.items())  # type: ignore[attr-defined]
+    if kind is list or kind is tuple:
+        return all(_is_plain(item, depth + 1) for item in value)  # type: ignore[attr-defined]
+    return kind is float and math.isfinite(value)  # type: ignore[arg-type]
+
+
+def decode(data: msgspec.Raw | bytes | None) -> Any:
+    """Return the value behind JSON bytes; None for none."""
+    return None if data is None else msgspec.json.decode(data)
+
+
+def plain(value: object) -> Any:
+    """Return a copy of *value* made of dict, list, str, int, float, bool and None only; never raises."""
+    try:
+        return _plain(value, 0, set())
+    except Exception as error:  # noqa: BLE001 - a value's own code may raise anything
+        return {"$error": f"{type(error).__name__} while reading a {type(value).__name__}"}
+
+
+def text(value: object) -> str:
+    """Return *value* as text that can be encoded, at most `MAX_TEXT` characters; never raises."""
+    try:
+        found = value if type(value) is str else str(value)
+    except Exception as error:  # noqa: BLE001 - a value's own code may raise anything
+        return f"<{type(value).__name__}: its text raises {type(error).__name__}>"
+    return cut(clean(found))
+
+
+def clean(found: str) -> str:
+    """Return the text with lone surrogates replaced by U+FFFD."""
+    return found if found.isascii() else found.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+
+
+def cut(found: str, limit: int = MAX_TEXT) -> str:
+    """Return the text, cut to *limit* characters behind a notice that names both sizes where it is longer."""
+    if len(found) <= limit:
+        return str(found)
+    return f"[TRUNCATED] Original size {len(found)} characters; truncated to {limit} characters.\n\n{found[:limit]}"
+
+
+def _plain(value: object, depth: int, above: set[int]) -> Any:
+    kind = type(value)
+    if value is None or kind is bool:
+        return value
+    if isinstance(value, str):
+        return cut(clean(str(value)))
+    if isinstance(value, int):
+        number = int(value)
+        return number if -_MAX_INT <= number < 2 * _MAX_INT else {"$int": hex(number)}
+    if isinstance(value, float):
+        return float(value) if math.isfinite(value) else {"$float": repr(float(value))}
+    if isinstance(value, (bytes, bytearray, memoryview)):
+        return {"$bytes": base64.b64encode(bytes(value)[: MAX_TEXT // 2]).decode()}
+    return _container(value, depth, above)
+
+
+def _container(value: object, depth: int, above: set[int]) -> Any:
+    if id(value) in above:
+        return {"$cycle": True}
+    if depth >= MAX_DEPTH:
+        return {"$deep": True}
+    above.add(id(value))
+    try:
+        if isinstance(value, Mapping):
+            return {text(key): _plain(item, depth + 1, above) for key, item in list(value.items())}
+        if isinstance(value, (list, tuple, set, frozenset)):
+            return [_plain(item, depth + 1, above) for item in list(value)]
+        return _plain(_builtins(value), depth + 1, above)
+    finally:
+        above.discard(id(value))
+
+
+def _builtins(value: object) -> object:
+    """Return a dataclass, Struct, pydantic model, date, UUID… as plain builtins, or its repr behind a mark."""
+    dump = getattr(value, "model_dump", None)
+    try:
+        return dump() if callable(dump) else msgspec.to_builtins(value)
+    except Exception:  # noqa: BLE001 - fall through to the guarded repr
+        return {"$repr": _repr(value), "$type": f"{type(value).__module__}.{type(value).__qualname__}"}
+
+
+def _repr(value: object) -> str:
+    try:
+        return repr(value)[:4096]
+    except Exception as error:  # noqa: BLE001 - a repr may raise anything
+        return f"<repr raises {type(error).__name__}>"
+
+
+def redact(value: Any) -> Any:
+    """Return a copy of a plain *value* with credentials replaced: by key (…token, …secret, cookie) and by text (Bearer …)."""
+    if isinstance(value, str):
+        return _SECRET_TEXT.sub(REDACTED, value)
+    if isinstance(value, dict):
+        return {key: REDACTED if _SECRET_KEY.search(str(key)) else redact(item) for key, item in value.items()}
+    if isinstance(value, list):
+        return [redact(item) for item in value]
+    return value
+
+
+def drop_credentials(headers: Mapping[str, str]) -> dict[str, str]:
+    """Return headers without the values of those that carry credentials: these never leave memory."""
+    return {key: REDACTED if _SECRET_KEY.search(key) else value for key, value in headers.items()}
