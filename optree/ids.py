@@ -48,3 +48,8 @@ def _base36(number: int) -> str:
         number, digit = divmod(number, 36)
         text = _DIGITS[digit] + text
     return text or "0"
+
+
+def span_id(node: str) -> str:
+    """Return the 16 hex digits that stand for a node in tracing backends; never all zeros."""
+    return blake2b(node.encode(), digest_size=8, person=b"optree.span").hexdigest()

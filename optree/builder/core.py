@@ -58,7 +58,7 @@ class Core:
 
     def json(self, value: object) -> Raw:
         """Return a value as JSON, without credentials if the session is saved redacted."""
-        return Raw(encode(redact(plain(value)) if self.redacted else value))
+        return Raw(self._data(value))
 
     def text(self, found: str) -> str:
         """Return a text, without credentials if the session is saved redacted."""
@@ -72,22 +72,24 @@ class Core:
     def request(self, kind: str, messages: list[Any] | None, members: Mapping[str, Any]) -> tuple[records.Pooled, Payload]:
         """Return a request payload whose history and long members stand in the pool, and what is new in the pool."""
         new = records.Pooled()
-        payload: dict[str, Any] = {}
-        size = 0
-        for key, value in members.items():
-            held = drop_credentials(value) if key == "headers" and isinstance(value, Mapping) else value
-            data = encode(redact(plain(held)) if self.redacted else held)
-            size += len(data)
-            payload[key] = {"$blob": self._blob(data, new)} if len(data) >= POOL_BYTES else Raw(data)
+        members = dict(members)
+        if isinstance(members.get("headers"), Mapping):
+            members["headers"] = drop_credentials(members["headers"])
+        payload = {key: self._data(value) for key, value in members.items()}
+        size = 2 + sum(len(key) + len(data) + 4 for key, data in payload.items())
+        for key, data in payload.items():
+            if len(data) >= POOL_BYTES:
+                payload[key] = b'{"$blob":"%b"}' % self._blob(data, new).encode()
         if messages is not None:
             head, length = "", 0
             for message in messages:
-                data = encode(redact(plain(message)) if self.redacted else message)
+                data = self._data(message)
                 length += len(data)
                 head = self._link(head, self._blob(data, new), new)
             size += length
-            payload["messages"] = {"$history": head, "count": len(messages), "bytes": length}
-        return new, Payload(Raw(encode_members(payload)), kind, size)
+            payload["messages"] = encode({"$history": head, "count": len(messages), "bytes": length})
+        joined = b",".join(b"%b:%b" % (encode(str(key)), data) for key, data in payload.items())
+        return new, Payload(Raw(b"{%b}" % joined), kind, size)
 
     def message(self, body: Any) -> Message:
         """Return a transcript entry; *body* is a message as the provider takes it, or plain text of the user."""
@@ -97,6 +99,9 @@ class Core:
         found = decode(data)
         role = found.get("role") if isinstance(found, dict) else None
         return Message(self.now_ms(), role if isinstance(role, str) else "unknown", data)
+
+    def _data(self, value: object) -> bytes:
+        return encode(redact(plain(value)) if self.redacted else value)
 
     def _blob(self, data: bytes, new: records.Pooled) -> str:
         blob = content_id(data)
@@ -111,9 +116,3 @@ class Core:
             new.links.append((link, previous, blob))
         return link
 
-
-def encode_members(payload: dict[str, Any]) -> bytes:
-    """Return an object whose members are JSON bytes or small plain values as JSON."""
-    return b"{%b}" % b",".join(
-        b"%b:%b" % (encode(str(key)), bytes(value) if isinstance(value, Raw) else encode(value)) for key, value in payload.items()
-    )

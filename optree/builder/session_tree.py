@@ -63,6 +63,7 @@ class SessionTreeBuilder:
         self.path = node.path
         self.current_turn: Turn | None = None
         """The turn that began last and is open; ops that are begun without a turn go there."""
+        self._final_report: Raw | UnsetType = UNSET
         first = max((turn.index for turn in node.turns), default=0) + 1
         self._turn_numbers = count(first)
         self._epoch = core.epoch
@@ -104,12 +105,16 @@ class SessionTreeBuilder:
             if self.node.ended_at is not None:
                 return
             self._close_open(status)
-            report = UNSET if final_report is None else self.core.json(final_report)
+            report = self._final_report if final_report is None else self.core.json(final_report)
             record = r.SessionEnd(self.path, self.core.now_ms(), status, _error(error), report)
             apply.end_session(self.node, record)
             put(record)
         for listener in self.core.listeners:
             listener(self.path)
+
+    def set_final_report(self, report: Any) -> None:
+        """Set what the session gives as its result; recorded with its end."""
+        self._final_report = self.core.json(report)
 
     def _begin(self, attributes: Mapping[str, Any] | None) -> None:
         with self._step() as put:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import threading
 from collections import deque
+from collections.abc import Sequence
 from typing import Protocol
 
 from optree.records import Record
@@ -39,7 +40,7 @@ class Pending(Protocol):
 class Stream:
     """The queue, its lock, and the thread that delivers what nobody waits for."""
 
-    def __init__(self, takers: list[Taker]) -> None:
+    def __init__(self, takers: Sequence[Taker]) -> None:
         self._takers: tuple[Taker, ...] = tuple(takers)
         self._queue: deque[Record | Pending] = deque()
         self.put = self._queue.append
@@ -104,7 +105,7 @@ class Stream:
         self._closed = True
         self._wake.set()
 
-    def after_fork(self, takers: list[Taker]) -> None:
+    def after_fork(self, takers: Sequence[Taker]) -> None:
         """Start anew in a forked child: what was queued is the parent's to deliver, and no thread came along."""
         for item in self._queue:
             if not isinstance(item, Record):

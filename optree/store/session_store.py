@@ -5,14 +5,17 @@ from __future__ import annotations
 import contextlib
 import threading
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from time import monotonic
 from typing import Any
 
+import msgspec
+from msgspec import UNSET
+
 from optree import records as r
-from optree.builder import SessionTreeBuilder, Stream
+from optree.builder import SessionTreeBuilder, Stream, Taker
 from optree.builder.core import Core, Cycles
 from optree.clock import Clock, now_ms, wall
 from optree.errors import BusyError
@@ -28,7 +31,7 @@ from optree.store.snapshot import SnapshotWriter, decoded_frames
 from optree.store.system import OS, REAL
 from optree.tree import Fold, Tree
 from optree.tree.summary import snapshot_summary
-from optree.values import encode, redact
+from optree.values import decode, encode, redact
 
 SYNC_SECONDS = 1.0
 VERSION = "0.1.0"
@@ -50,7 +53,7 @@ class StoreOptions:
 class SessionStore:
     """Keeps one root session on disk. Nothing here raises once it is open; `problems` says what went wrong."""
 
-    def __init__(self, txn: str, options: StoreOptions, *, owner: bool = True) -> None:
+    def __init__(self, txn: str, options: StoreOptions, *, owner: bool = True, takers: Sequence[Taker] = ()) -> None:
         """Open or make the live directory and a new journal. Raises `BusyError` if another process owns it, `OSError`."""
         self.txn = checked(txn)
         self.options = options
@@ -65,16 +68,14 @@ class SessionStore:
             self._take_lock()
         first = 1 + max((self._last_of(path) for path in journals(self.live) if path.name.startswith("j-0000-")), default=0) if owner else 1
         self.journal = Journal(self.live, txn, VERSION, ordinal=0 if owner else None, first=first, sync=options.sync, system=self._os)
-        self.stream = Stream([self.journal])
+        self.stream = Stream([self.journal, *takers])
         self.again = False
         """True for a session that was loaded from disk: its ledger entries may be there already."""
         self._writer = SnapshotWriter(options.compression, reuse=not options.redacted)
-        self._wanted = threading.Event()
-        self._done = threading.Event()
-        self._done.set()
+        self._work = threading.Condition()
+        self._asked = self._answered = 0
         self._final = False
         self._writing = threading.Lock()
-        self._thread: threading.Thread | None = None
         self._closed = False
 
     def attach(self, builder: SessionTreeBuilder) -> None:
@@ -98,14 +99,15 @@ class SessionStore:
         if level == "sync":
             return done and self.journal.sync()
         if level == "snapshot":
-            return self._done.wait(timeout) and not self._wanted.is_set()
+            return self._wait(timeout)
         return done or self._closed
 
     def close(self, timeout: float = 0.25) -> bool:
         """Wait at most *timeout* seconds for the last snapshot; False if it is not done: the journal has all of it then."""
-        done = self._done.wait(timeout)
+        done = self._wait(timeout)
         self._closed = True
-        self._wanted.set()
+        with self._work:
+            self._work.notify_all()
         self.stream.close()
         self.journal.close()
         return done
@@ -117,9 +119,8 @@ class SessionStore:
             self._os.close(self._lock_fd)
             self._lock_fd = -1
         self.owner = False
-        self._thread = None
-        self._wanted, self._done, self._writing = threading.Event(), threading.Event(), threading.Lock()
-        self._done.set()
+        self._work, self._writing = threading.Condition(), threading.Lock()
+        self._asked = self._answered = 0
         try:
             self.journal = Journal(self.live, self.txn, VERSION, ordinal=None, sync=self.options.sync, system=self._os)
             takers = [self.journal]
@@ -146,30 +147,37 @@ class SessionStore:
     def _session_ended(self, path: str) -> None:
         if not path:
             self._final = True
-        self._done.clear()
-        self._wanted.set()
+        with self._work:
+            self._asked += 1
+            self._work.notify_all()
+
+    def _wait(self, timeout: float) -> bool:
+        """Wait until all snapshots that were asked for are written."""
+        with self._work:
+            asked = self._asked
+            return self._work.wait_for(lambda: self._answered >= asked, timeout)
 
     def _start_thread(self) -> None:
-        self._thread = threading.Thread(target=self._run, name="optree-store", daemon=True)
         try:
-            self._thread.start()
+            threading.Thread(target=self._run, name="optree-store", daemon=True).start()
         except RuntimeError as error:
             self._problem("background thread", error)
 
     def _run(self) -> None:
         next_sync = monotonic() + SYNC_SECONDS
         while not self._closed:
-            wanted = self._wanted.wait(max(0.0, next_sync - monotonic()))
-            if self._closed:
-                return
-            if wanted:
-                self._wanted.clear()
+            with self._work:
+                self._work.wait_for(lambda: self._closed or self._asked > self._answered, max(0.0, next_sync - monotonic()))
+                asked = self._asked
+            if asked > self._answered:
                 with self._writing:
                     self._finish() if self._final else self._write_snapshot()
-                self._done.set()
+                with self._work:
+                    self._answered = asked
+                    self._work.notify_all()
             if monotonic() >= next_sync:
                 next_sync = monotonic() + SYNC_SECONDS
-                if self.journal.dirty and not self._final:
+                if self.journal.dirty and self.options.sync != "write" and not self._final:
                     self.journal.sync()
 
     def _write_snapshot(self, *, verify: bool = False) -> bool:
@@ -252,7 +260,7 @@ class SessionStore:
             "createdAt": root.started_at,
             "savedAt": now_ms(),
             "endedAt": root.ended_at,
-            "result": {"success": root.success, "error": root.error, "finalReport": attributes.get("finalReport")},
+            "result": {"success": root.success, "error": root.error, "finalReport": None if root.final_report is UNSET else decode(root.final_report)},
             "ingress": attributes.get("ingress"),
             "summary": snapshot_summary(root)["totals"],
             "journal": position,
@@ -268,16 +276,19 @@ class SessionStore:
 
 
 def _redacted(tree: Tree) -> Tree:
-    import msgspec
-
     return msgspec.json.decode(encode(redact(msgspec.json.decode(msgspec.json.encode(tree)))), type=Tree)
 
 
 def open_session(
-    agent: str, options: StoreOptions, *, txn: str | None = None, attributes: Mapping[str, Any] | None = None
+    agent: str,
+    options: StoreOptions,
+    *,
+    txn: str | None = None,
+    attributes: Mapping[str, Any] | None = None,
+    takers: Sequence[Taker] = (),
 ) -> tuple[SessionTreeBuilder, SessionStore]:
-    """Begin a new root session on disk. Raises `OSError` if its journal cannot be made, `BusyError` if the txn is in use."""
-    store = SessionStore(txn or new_txn(), options)
+    """Begin a new root session on disk; *takers* receive its records beside the journal. Raises `OSError` if its journal cannot be made, `BusyError` if the txn is in use."""
+    store = SessionStore(txn or new_txn(), options, takers=takers)
     builder = SessionTreeBuilder(
         agent, txn=store.txn, attributes=attributes, stream=store.stream, now=options.now, cycles=options.cycles, redacted=options.redacted
     )

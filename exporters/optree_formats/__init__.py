@@ -1,0 +1,1 @@
+"""Formats that a tree is written to and read from."""

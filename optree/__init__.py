@@ -1,0 +1,92 @@
+"""optree: what an LLM agent does, as one live tree that survives a crash.
+
+    import optree
+
+    @optree.session(agent="researcher")
+    def research(question): ...
+
+See the README for a first example and docs/ for the rest. Everything public is listed in ``__all__``.
+"""
+
+from optree._guard import refuse_the_other_optree
+
+refuse_the_other_optree(__file__)
+
+from optree.builder import Op, SessionTreeBuilder, Turn  # noqa: E402 - the guard must come first
+from optree.errors import (  # noqa: E402
+    BusyError,
+    CycleError,
+    DamagedError,
+    FormatError,
+    NotFoundError,
+    OptreeError,
+    PathError,
+    SetupError,
+    StoreError,
+)
+from optree.instrument import (  # noqa: E402
+    Config,
+    Session,
+    child_env,
+    configure,
+    current,
+    current_session,
+    flush,
+    health,
+    llm,
+    session,
+    tool,
+    turn,
+    wrap,
+)
+from optree.nodes import AccountingEntry, LogEntry, Message, OperationNode, SessionNode, Totals, TurnNode  # noqa: E402
+from optree.store import Damage, Directory, Loaded, load  # noqa: E402
+from optree.tree import Path, Tree, flatten, format_tree, snapshot_summary, walk_ops, walk_sessions  # noqa: E402
+
+__version__ = "0.1.0"
+
+__all__ = [
+    "AccountingEntry",
+    "BusyError",
+    "Config",
+    "CycleError",
+    "Damage",
+    "DamagedError",
+    "Directory",
+    "FormatError",
+    "Loaded",
+    "LogEntry",
+    "Message",
+    "NotFoundError",
+    "Op",
+    "OperationNode",
+    "OptreeError",
+    "Path",
+    "PathError",
+    "Session",
+    "SessionNode",
+    "SessionTreeBuilder",
+    "SetupError",
+    "StoreError",
+    "Totals",
+    "Tree",
+    "Turn",
+    "TurnNode",
+    "child_env",
+    "configure",
+    "current",
+    "current_session",
+    "flatten",
+    "flush",
+    "format_tree",
+    "health",
+    "llm",
+    "load",
+    "session",
+    "snapshot_summary",
+    "tool",
+    "turn",
+    "walk_ops",
+    "walk_sessions",
+    "wrap",
+]

@@ -1,0 +1,23 @@
+"""Notices when the other package of this name lies in the same folder.
+
+``optree`` on PyPI is a PyTree library that some PyTorch and Keras code uses. Installed over ours (or ours over it), files of both lie side
+by side, and each breaks the other in ways that are hard to understand.
+"""
+
+from __future__ import annotations
+
+import os
+
+_THEIRS = ("ops.py", "pytree.py", "treespec.py", "accessors.py", "dataclasses.py", "functools.py")
+
+
+def refuse_the_other_optree(init_file: str) -> None:
+    """Raise `ImportError` that says what to do if files of the PyTree library lie beside ours."""
+    folder = os.path.dirname(os.path.abspath(init_file))
+    mixed = [name for name in os.listdir(folder) if name in _THEIRS or name.startswith("_C.")]
+    if mixed:
+        raise ImportError(
+            f"two packages named optree are mixed up in {folder} ({', '.join(sorted(mixed))} belong to the PyTree library optree). "
+            "This one is optree-tracing. Put them into separate environments: "
+            "pip uninstall -y optree optree-tracing, then pip install optree-tracing"
+        )

@@ -1,0 +1,60 @@
+"""A subscriber: receives records on a thread of its own, behind a bounded queue, so that it can never hold up the traced program."""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from collections.abc import Callable
+from time import monotonic
+
+from optree.records import Record
+
+QUEUE_RECORDS = 20_000
+
+
+class Subscriber:
+    """Calls *handle* with each record in order. When it falls behind by `QUEUE_RECORDS`, the newest are dropped and counted."""
+
+    def __init__(self, handle: Callable[[Record], None], name: str = "subscriber") -> None:
+        self._handle = handle
+        self._name = name
+        self._queue: deque[Record] = deque()
+        self._wake = threading.Event()
+        self._idle = threading.Event()
+        self._idle.set()
+        self._thread: threading.Thread | None = None
+        self.dropped = 0
+        self.failures = 0
+        self.last_failure = ""
+
+    def take(self, batch: list[Record]) -> None:
+        """Queue records; called by the stream."""
+        room = QUEUE_RECORDS - len(self._queue)
+        self._queue.extend(batch[:room] if room > 0 else ())
+        self.dropped += max(0, len(batch) - room)
+        if self._thread is None:
+            self._thread = threading.Thread(target=self._run, name=f"optree-{self._name}", daemon=True)
+            self._thread.start()
+        self._idle.clear()
+        self._wake.set()
+
+    def flush(self, timeout: float = 0.25) -> bool:
+        """Wait until the queue is empty; False if it is not within *timeout* seconds."""
+        end = monotonic() + timeout
+        while self._queue:
+            if not self._idle.wait(max(0.0, end - monotonic())):
+                return False
+        return self._idle.wait(max(0.0, end - monotonic()))
+
+    def _run(self) -> None:
+        while True:
+            self._wake.wait()
+            self._wake.clear()
+            while self._queue:
+                try:
+                    self._handle(self._queue.popleft())
+                except Exception as error:  # noqa: BLE001 - a subscriber's fault is counted, the next record may do
+                    self.failures += 1
+                    self.last_failure = repr(error)
+            if not self._queue:
+                self._idle.set()

@@ -1,0 +1,175 @@
+"""Records → lines: ``[txn:<originTxnId>] [path:<path>] <agent> [SEV] →|← <type> <remote>: <message>``.
+
+Each line belongs to exactly one node. What options change is which lines there are, never their form.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from optree import records as r
+from optree.nodes import AccountingEntry, Severity
+from optree.tree.path import parent_label
+from optree.values import cut, decode, encode, redact
+
+TRACE_CHARACTERS = 4096
+_CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\u200b-\u200f\u2028-\u202e\u2066-\u2069]")
+_COLOURS = {"ERR": "31", "WRN": "33", "FIN": "36", "TRC": "90", "VRB": "90", "THK": "2;37"}
+
+
+@dataclass(frozen=True, slots=True)
+class LineOptions:
+    """Which lines are shown: warnings and errors always, summaries if *verbose*, payloads of LLM or tool ops if traced."""
+
+    verbose: bool = False
+    trace_llm: bool = False
+    trace_tools: bool = False
+    colour: bool = False
+
+
+@dataclass(slots=True)
+class _Op:
+    kind: str
+    name: str
+    entry: AccountingEntry | None = None
+    size: int | None = None
+
+
+class LineRenderer:
+    """Renders one root session; remembers only what is open."""
+
+    def __init__(self, txn: str, options: LineOptions) -> None:
+        self._txn = txn
+        self._options = options
+        self._agents: dict[str, str] = {}
+        self._ops: dict[str, _Op] = {}
+
+    def know(self, path: str, agent: str) -> None:
+        """Learn whose session is at *path*."""
+        self._agents[path] = agent
+
+    def render(self, record: r.Record) -> Iterator[str]:
+        """Yield the lines of one record, without newlines."""
+        match record:
+            case r.SessionBegin():
+                self._agents[record.path] = record.agent
+                yield from self._line(record.path, "VRB", "→", "session", record.agent, "begins")
+            case r.SessionResume():
+                yield from self._line(record.path, "VRB", "→", "session", self._agent(record.path), "goes on")
+            case r.SessionEnd():
+                severity = "FIN" if record.status == "ok" else _severity(record.status)
+                said = _outcome(record.status, record.error)
+                yield from self._line(record.path, severity, "←", "session", self._agent(record.path), said)
+            case r.TurnBegin():
+                said = (record.prompts or {}).get("user", "")
+                yield from self._line(record.path, "VRB", "→", "turn", record.path.rpartition(".")[2], said[:200])
+            case r.TurnEnd():
+                yield from self._turn_end(record)
+            case _:
+                yield from self._of_op(record)
+
+    def _of_op(self, record: r.Record) -> Iterator[str]:
+        match record:
+            case r.OpBegin():
+                self._ops[record.path] = _Op(record.kind, record.name)
+            case r.Requested():
+                yield from self._payload(record.path, "→", record.request.payload, _request(record))
+            case r.Responded():
+                self._op(record.path).size = record.response.size
+                yield from self._payload(record.path, "←", record.response.payload, "")
+            case r.Accounted():
+                self._op(record.path).entry = record.entry
+            case r.Entries():
+                yield from self._entries(record)
+            case r.OpEnd():
+                op = self._op(record.path)
+                if op.kind == "session":  # the sub-agent's own end says it
+                    return
+                severity = "VRB" if record.status == "ok" else _severity(record.status)
+                yield from self._op_line(record.path, severity, "←", _response(op, record))
+            case _:
+                return
+
+    def _turn_end(self, record: r.TurnEnd) -> Iterator[str]:
+        number = record.path.rpartition(".")[2]
+        if record.status != "ok":
+            yield from self._line(record.path, "VRB", "←", "turn", number, _outcome(record.status, record.error))
+        for path in [path for path in self._ops if parent_label(path) == record.path]:
+            del self._ops[path]
+
+    def _entries(self, record: r.Entries) -> Iterator[str]:
+        if record.chunks:
+            yield from self._op_line(record.path, "THK", "←", "".join(chunk.text for chunk in record.chunks))
+        for entry in record.logs:
+            side = "←" if entry.direction == "response" else "→"
+            details = f" {_json(entry.details)}" if entry.details is not None else ""
+            yield from self._op_line(record.path, entry.severity, side, entry.message + details)
+
+    def _payload(self, path: str, side: str, payload: Any, summary: str) -> Iterator[str]:
+        if summary:
+            yield from self._op_line(path, "VRB", side, summary)
+        yield from self._op_line(path, "TRC", side, cut(_json(payload), TRACE_CHARACTERS) if self._traced(path) else "")
+
+    def _op_line(self, path: str, severity: str, side: str, said: str) -> Iterator[str]:
+        op = self._op(path)
+        if severity == "TRC" and not self._traced(path):
+            return
+        yield from self._line(path, severity, side, op.kind, op.name, said)
+
+    def _line(self, path: str, severity: str, side: str, kind: str, name: str, said: str) -> Iterator[str]:
+        if severity not in ("WRN", "ERR", "TRC") and not self._options.verbose:
+            return
+        line = f"[txn:{self._txn}] [path:{path}] {self._agent(path)} [{severity}] {side} {kind} {name}: {redact(said)}"
+        line = _CONTROL.sub(_shown, line)
+        yield f"\x1b[{_COLOURS.get(severity, '0')}m{line}\x1b[0m" if self._options.colour else line
+
+    def _traced(self, path: str) -> bool:
+        return self._options.trace_llm if self._op(path).kind == "llm" else self._options.trace_tools
+
+    def _op(self, path: str) -> _Op:
+        return self._ops.get(path) or self._ops.setdefault(path, _Op("system", "unknown"))
+
+    def _agent(self, path: str) -> str:
+        """Return the agent whose session a node belongs to; a child session's own path is that of its op."""
+        while path and path not in self._agents:
+            path = parent_label(path)
+        return self._agents.get(path, "-")
+
+
+def _shown(found: re.Match[str]) -> str:
+    char = found[0]
+    return "\\n" if char == "\n" else f"\\x{ord(char):02x}" if ord(char) < 256 else f"\\u{ord(char):04x}"
+
+
+def _severity(status: str) -> Severity:
+    return "ERR" if status == "failed" else "WRN"
+
+
+def _outcome(status: str, error: str | None) -> str:
+    return f"{status}: {error}" if error else status
+
+
+def _json(payload: Any) -> str:
+    return encode(redact(decode(payload))).decode()
+
+
+def _request(record: r.Requested) -> str:
+    found = decode(record.request.payload)
+    history = found.get("messages") if isinstance(found, dict) else None
+    if isinstance(history, dict) and "count" in history:
+        return f"request, {history['count']} messages, {record.request.size} bytes"
+    return f"request, {record.request.size} bytes"
+
+
+def _response(op: _Op, record: r.OpEnd) -> str:
+    parts = [_outcome(record.status, record.error), f"latency {record.latency or 0:.0f} ms"]
+    parts += [f"{op.size} bytes"] if op.size is not None else []
+    if op.entry is not None and op.entry.tokens is not None:
+        tokens = op.entry.tokens
+        parts.append(f"tokens {tokens.input_tokens + tokens.cache_read_input_tokens}→{tokens.output_tokens}")
+        parts += [f"cached {tokens.cache_read_input_tokens}"] if tokens.cache_read_input_tokens else []
+    parts += [f"cost ${op.entry.cost_usd:.6f}"] if op.entry is not None and op.entry.cost_usd else []
+    return ", ".join(parts)

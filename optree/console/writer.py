@@ -1,0 +1,31 @@
+"""Lines → a file descriptor: one write a line, and a descriptor that takes no more is left alone."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+
+from optree.builder.subscriber import Subscriber
+from optree.console.lines import LineOptions, LineRenderer
+from optree.nodes import SessionNode
+from optree.records import Record
+from optree.tree import walk_sessions
+
+
+class ConsoleWriter(Subscriber):
+    """Prints the lines of one root session to *fd* (2, stderr), on a thread of its own."""
+
+    def __init__(self, txn: str, options: LineOptions, fd: int = 2) -> None:
+        super().__init__(self._print, "console")
+        self._renderer = LineRenderer(txn, options)
+        self._fd = fd
+
+    def introduce(self, root: SessionNode) -> None:
+        """Learn the agents of a session that began before."""
+        for session in walk_sessions(root):
+            self._renderer.know(session.path, session.agent_id)
+
+    def _print(self, record: Record) -> None:
+        for line in self._renderer.render(record):
+            with contextlib.suppress(OSError):
+                os.write(self._fd, line.encode("utf-8", "replace") + b"\n")

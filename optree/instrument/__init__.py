@@ -1,0 +1,9 @@
+"""Decorators and context managers that put the tree into code that exists."""
+
+from optree.instrument.context import current, current_session
+from optree.instrument.handles import Session
+from optree.instrument.propagate import child_env, wrap
+from optree.instrument.runtime import Config, configure, flush, health
+from optree.instrument.scopes import llm, session, tool, turn
+
+__all__ = ["Config", "Session", "child_env", "configure", "current", "current_session", "flush", "health", "llm", "session", "tool", "turn", "wrap"]

@@ -1,0 +1,34 @@
+"""Where traced code is: the open session, turn and op, carried by a context variable."""
+
+from __future__ import annotations
+
+from contextvars import ContextVar
+from typing import NamedTuple
+
+from optree.builder import Op, Turn
+from optree.instrument.handles import Session
+
+
+class Scope(NamedTuple):
+    """The innermost open session, the turn within it, and the op within that."""
+
+    session: Session
+    turn: Turn | None = None
+    op: Op | None = None
+
+
+CURRENT: ContextVar[Scope | None] = ContextVar("optree_scope", default=None)
+REMOTE: ContextVar[str | None] = ContextVar("optree_remote_parent", default=None)
+"""Parent in another process, as `child_env` writes it; carried by `wrap` to a process pool's worker."""
+
+
+def current() -> Op | None:
+    """Return the innermost open op here, or None."""
+    scope = CURRENT.get()
+    return scope.op if scope is not None else None
+
+
+def current_session() -> Session | None:
+    """Return the innermost open session here, or None."""
+    scope = CURRENT.get()
+    return scope.session if scope is not None else None

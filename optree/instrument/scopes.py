@@ -1,0 +1,265 @@
+"""`session`, `turn`, `llm`, `tool`: each a decorator, with and without arguments, and a context manager."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sys
+from collections.abc import Callable, Mapping
+from types import TracebackType
+from typing import Any, Generic, TypeVar, overload
+
+from optree.builder import Op, Turn
+from optree.errors import SetupError
+from optree.instrument.context import CURRENT, REMOTE, Scope
+from optree.instrument.handles import Session
+from optree.instrument.outcome import outcome
+from optree.instrument.runtime import RUNTIME
+from optree.instrument.wrapping import F, wrapped
+from optree.nodes import OpKind, SessionNode, Status
+
+H = TypeVar("H", Session, Turn, Op)
+
+
+class _Instrument(Generic[H]):
+    """One place in code; each entry opens a node of its own, so one object may be entered again and again, also at once."""
+
+    def __init__(self) -> None:
+        self._open: list[tuple[H, Scope | None, Scope]] = []
+
+    def __enter__(self) -> H:
+        before = CURRENT.get()
+        handle, scope = self.begin(before)
+        self._open.append((handle, before, scope))
+        CURRENT.set(scope)
+        return handle
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        here = CURRENT.get()
+        for position in range(len(self._open) - 1, -1, -1):
+            if self._open[position][2] is here:
+                break
+        else:
+            position = len(self._open) - 1
+        handle, before, scope = self._open.pop(position)
+        if here is scope:
+            CURRENT.set(before)
+        self.finish(handle, *outcome(error))
+
+    def __call__(self, function: F) -> F:
+        """Use as a decorator."""
+        return wrapped(function, self._again)
+
+    def begin(self, before: Scope | None) -> tuple[H, Scope]:
+        """Open a node where *before* is; returns its handle and the scope within it."""
+        raise NotImplementedError
+
+    def finish(self, handle: H, status: Status, error: str | None) -> None:
+        """End the node."""
+        raise NotImplementedError
+
+    def called(self, handle: H, arguments: Mapping[str, Any]) -> None:
+        """Take the arguments of a decorated function's call."""
+
+    def returned(self, handle: H, value: Any) -> None:
+        """Take what a decorated function returned, or yielded."""
+
+    def _again(self, function: Callable[..., Any]) -> _Instrument[H]:
+        raise NotImplementedError
+
+
+class SessionScope(_Instrument[Session]):
+    """A run of an agent: the root session, or a sub-agent's when another session is open here."""
+
+    def __init__(self, agent: str | None, attributes: Mapping[str, Any]) -> None:
+        super().__init__()
+        self._agent = agent
+        self._attributes = attributes
+
+    def begin(self, before: Scope | None) -> tuple[Session, Scope]:
+        agent = self._agent or "agent"
+        above = before or _remote()
+        if above is None:
+            session = RUNTIME.open_root(agent, {"ingress": _ingress(), **self._attributes})
+        else:
+            builder = above.session.builder
+            op = builder.begin_op("session", agent, turn=above.turn, parent=above.op)
+            earlier = _interrupted(above.session, agent)
+            try:
+                child = builder.attach_child_session(op, agent, attributes=self._attributes)
+            except SetupError as error:
+                op.end("failed", str(error))
+                raise
+            session = Session(child, resumed=earlier is not None, earlier=earlier)
+        return session, Scope(session)
+
+    def finish(self, handle: Session, status: Status, error: str | None) -> None:
+        builder = handle.builder
+        builder.end_session(status, error)
+        if builder.parent is not None:
+            builder.parent.end_op(builder.path, status, error)
+        else:
+            RUNTIME.close_root(handle)
+
+    def returned(self, handle: Session, value: Any) -> None:
+        if isinstance(value, (str, dict, list, int, float)):
+            handle.builder.set_final_report(value)
+
+    def _again(self, function: Callable[..., Any]) -> SessionScope:
+        return SessionScope(self._agent or function.__name__, self._attributes)
+
+
+class TurnScope(_Instrument[Turn]):
+    """A turn of the session that is open here."""
+
+    def __init__(self, user: str | None, system: str | None, attributes: Mapping[str, Any]) -> None:
+        super().__init__()
+        self._user, self._system, self._attributes = user, system, attributes
+
+    def begin(self, before: Scope | None) -> tuple[Turn, Scope]:
+        session = before.session if before is not None else _home("turn").session
+        turn = session.builder.begin_turn(user=self._user, system=self._system, attributes=self._attributes or None)
+        RUNTIME.own_detached(session.builder, turn.path)
+        return turn, Scope(session, turn)
+
+    def finish(self, handle: Turn, status: Status, error: str | None) -> None:
+        handle.end(status, error)
+        RUNTIME.close_detached(handle.builder, handle.path)
+
+    def _again(self, function: Callable[..., Any]) -> TurnScope:
+        return TurnScope(self._user, self._system, self._attributes)
+
+
+class OpScope(_Instrument[Op]):
+    """An op in the turn that is open here."""
+
+    def __init__(self, kind: OpKind, name: str | None, attributes: Mapping[str, Any]) -> None:
+        super().__init__()
+        self._kind: OpKind = kind
+        self._name = name
+        self._attributes = attributes
+
+    def begin(self, before: Scope | None) -> tuple[Op, Scope]:
+        name = self._name or self._kind
+        where = before or _remote() or _home(name)
+        attributes = self._attributes if before is not None else {**self._attributes, "detached": True}
+        builder = where.session.builder
+        op = builder.begin_op(self._kind, name, turn=where.turn, parent=where.op, attributes=attributes or None)
+        RUNTIME.own_detached(builder, op.path)
+        return op, Scope(where.session, op.turn, op)
+
+    def finish(self, handle: Op, status: Status, error: str | None) -> None:
+        handle.end(status, error)
+        RUNTIME.close_detached(handle.builder, handle.path)
+
+    def called(self, handle: Op, arguments: Mapping[str, Any]) -> None:
+        if handle.node.request is None:
+            handle.request(**{"arguments": dict(arguments)} if "messages" in arguments else arguments)
+
+    def returned(self, handle: Op, value: Any) -> None:
+        if handle.node.response is None:
+            handle.response(value)
+
+    def _again(self, function: Callable[..., Any]) -> OpScope:
+        return OpScope(self._kind, self._name or function.__name__, self._attributes)
+
+
+@overload
+def session(agent: F, /) -> F: ...
+@overload
+def session(agent: str | None = None, /, **attributes: Any) -> SessionScope: ...
+@overload
+def session(*, agent: str, **attributes: Any) -> SessionScope: ...
+def session(agent_or_function: Any = None, /, *, agent: str | None = None, **attributes: Any) -> Any:
+    """A run of an agent: the root session, or a sub-agent's when called inside another session.
+
+    Decorator (``@session``, ``@session(agent="reader")``) or context manager (``with session("reader") as s:``, a `Session`).
+    The agent's name is the function's if none is given. *attributes* are kept on the session's node.
+    """
+    if callable(agent_or_function):
+        return SessionScope(None, {})(agent_or_function)
+    return SessionScope(_name("session", agent or agent_or_function), attributes)
+
+
+@overload
+def turn(function: F, /) -> F: ...
+@overload
+def turn(*, user: str | None = None, system: str | None = None, **attributes: Any) -> TurnScope: ...
+def turn(function: Any = None, /, *, user: str | None = None, system: str | None = None, **attributes: Any) -> Any:
+    """A turn of the open session; *user* and *system* are its effective prompts. Decorator or context manager (a `Turn`)."""
+    if function is not None and not callable(function):
+        raise SetupError(f"turn({function!r}) is not possible: write turn(user=…) or use @turn on a function")
+    scope = TurnScope(user, system, attributes)
+    return scope if function is None else scope(function)
+
+
+@overload
+def llm(function: F, /) -> F: ...
+@overload
+def llm(name: str | None = None, /, *, provider: str | None = None, model: str | None = None, **attributes: Any) -> OpScope: ...
+def llm(name: Any = None, /, *, provider: str | None = None, model: str | None = None, **attributes: Any) -> Any:
+    """One LLM attempt: a retry is another. Decorator or context manager (an `Op`); its name is ``provider:model``."""
+    if callable(name):
+        return OpScope("llm", None, {})(name)
+    label = ":".join(part for part in (_name("llm", provider), _name("llm", model)) if part) or _name("llm", name)
+    known = {"provider": provider, "model": model, **attributes}
+    return OpScope("llm", label, {key: value for key, value in known.items() if value is not None})
+
+
+@overload
+def tool(function: F, /) -> F: ...
+@overload
+def tool(name: str | None = None, /, *, provider: str | None = None, **attributes: Any) -> OpScope: ...
+def tool(name: Any = None, /, *, provider: str | None = None, **attributes: Any) -> Any:
+    """One tool call. Decorator (arguments and result are recorded) or context manager (an `Op`)."""
+    if callable(name):
+        return OpScope("tool", None, {})(name)
+    known = {"provider": provider, **attributes}
+    label = _name("tool", name)
+    full = f"{provider}:{label}" if provider and label else label
+    return OpScope("tool", full, {key: value for key, value in known.items() if value is not None})
+
+
+def _name(what: str, name: object) -> str | None:
+    if name is None or isinstance(name, str):
+        return name
+    raise SetupError(f"{what}({name!r}) is not possible: a name is text; write {what}('name') or use @{what} on a function")
+
+
+def _remote() -> Scope | None:
+    """Return where another process's node stands, if this one was started from it."""
+    token = REMOTE.get()
+    parent = token or os.environ.get("OPTREE_PARENT")
+    if not parent:
+        return None
+    name, _, ancestry = parent.partition(" ")
+    joined = RUNTIME.join(name, ancestry or os.environ.get("OPTREE_ANCESTRY", "(unknown)"))
+    return Scope(*joined) if joined is not None else None
+
+
+def _home(name: str) -> Scope:
+    """Return the session of a node that comes without context: the only open one, else a root session of its own."""
+    only = RUNTIME.only_session()
+    if only is not None:
+        return Scope(only)
+    return Scope(RUNTIME.open_detached(name, {"ingress": _ingress(), "detached": True}))
+
+
+def _interrupted(parent: Session, agent: str) -> SessionNode | None:
+    """Return the newest session of this agent under *parent* that a crash broke off and no later one has gone on with."""
+    for turn_node in reversed(parent.builder.node.turns):
+        for op in reversed(turn_node.ops):
+            child = op.child_session
+            if child is not None and child.agent_id == agent and child.ended_at is not None:
+                return child if child.status == "interrupted" else None
+    return None
+
+
+def _ingress() -> dict[str, Any]:
+    cli: dict[str, Any] = {"argv0": sys.argv[0] if sys.argv else "", "pid": os.getpid()}
+    with contextlib.suppress(OSError):  # the working directory may have been removed
+        cli["cwd"] = os.getcwd()
+    found: dict[str, Any] = {"source": "cli", "cli": cli}
+    if "TRACEPARENT" in os.environ:
+        found["traceparent"] = os.environ["TRACEPARENT"]
+    return found

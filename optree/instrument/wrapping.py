@@ -1,0 +1,220 @@
+"""Decorating functions of all four kinds: plain, coroutine, generator, async generator.
+
+A generator runs in pieces, in whoever's context asks for the next one, perhaps another task's. So no token is held across a `yield`:
+the scope is put in place before each piece and taken out after it, by value.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from collections.abc import AsyncGenerator, Callable, Generator, Mapping
+from typing import Any, Protocol, TypeVar
+
+from optree.instrument.context import CURRENT, Scope
+from optree.instrument.outcome import outcome
+from optree.nodes import Status
+
+F = TypeVar("F", bound=Callable[..., Any])
+KEPT_ITEMS = 10_000
+"""Items of a generator that are kept for the op's response; the rest is counted."""
+
+
+class Instrument(Protocol):
+    """What a decorator needs of `scopes`."""
+
+    def begin(self, before: Scope | None) -> tuple[Any, Scope]:
+        """Open a node."""
+        ...
+
+    def finish(self, handle: Any, status: Status, error: str | None) -> None:
+        """End it."""
+        ...
+
+    def called(self, handle: Any, arguments: Mapping[str, Any]) -> None:
+        """Take the arguments."""
+        ...
+
+    def returned(self, handle: Any, value: Any) -> None:
+        """Take the result."""
+        ...
+
+
+def wrapped(function: F, again: Callable[[Callable[..., Any]], Any]) -> F:
+    """Return *function* decorated; each call gets the instrument that *again* makes for it."""
+    names = _parameters(function)
+    make: Callable[..., Any]
+    if inspect.isasyncgenfunction(function):
+        make = _async_generator
+    elif inspect.isgeneratorfunction(function):
+        make = _generator
+    elif inspect.iscoroutinefunction(function):
+        make = _coroutine
+    else:
+        make = _function
+    return make(function, again(function), names)
+
+
+def _function(function: Callable[..., Any], instrument: Instrument, names: list[str]) -> Any:
+    @functools.wraps(function)
+    def call(*args: Any, **kwargs: Any) -> Any:
+        with _Piece(instrument, names, args, kwargs) as piece:
+            return piece.result(function(*args, **kwargs))
+
+    return call
+
+
+def _coroutine(function: Callable[..., Any], instrument: Instrument, names: list[str]) -> Any:
+    @functools.wraps(function)
+    async def call(*args: Any, **kwargs: Any) -> Any:
+        with _Piece(instrument, names, args, kwargs) as piece:
+            return piece.result(await function(*args, **kwargs))
+
+    return call
+
+
+def _generator(function: Callable[..., Any], instrument: Instrument, names: list[str]) -> Any:
+    @functools.wraps(function)
+    def call(*args: Any, **kwargs: Any) -> Generator[Any, Any, Any]:
+        stream = _Stream(instrument, names, args, kwargs)
+        inner = function(*args, **kwargs)
+        step: Callable[[], Any] = lambda: next(inner)  # noqa: E731 - replaced by send and throw below
+        try:
+            while True:
+                try:
+                    with stream:
+                        item = step()
+                except StopIteration as stop:
+                    stream.end(None, stop.value)
+                    return stop.value
+                stream.keep(item)
+                try:
+                    sent = yield item
+                except GeneratorExit:
+                    with stream:
+                        inner.close()
+                    raise
+                except BaseException as error:  # noqa: BLE001 - thrown in by the consumer: the inner generator's to handle
+                    step = functools.partial(inner.throw, error)
+                else:
+                    step = functools.partial(inner.send, sent)
+        except BaseException as error:
+            stream.end(error)
+            raise
+
+    return call
+
+
+def _async_generator(function: Callable[..., Any], instrument: Instrument, names: list[str]) -> Any:
+    @functools.wraps(function)
+    async def call(*args: Any, **kwargs: Any) -> AsyncGenerator[Any, Any]:
+        stream = _Stream(instrument, names, args, kwargs)
+        inner = function(*args, **kwargs)
+        step: Callable[[], Any] = inner.__anext__
+        try:
+            while True:
+                try:
+                    with stream:
+                        item = await step()
+                except StopAsyncIteration:
+                    stream.end(None)
+                    return
+                stream.keep(item)
+                try:
+                    sent = yield item
+                except GeneratorExit:
+                    with stream:
+                        await inner.aclose()
+                    raise
+                except BaseException as error:  # noqa: BLE001 - thrown in by the consumer: the inner generator's to handle
+                    step = functools.partial(inner.athrow, error)
+                else:
+                    step = functools.partial(inner.asend, sent)
+        except BaseException as error:
+            stream.end(error)
+            raise
+
+    return call
+
+
+class _Piece:
+    """One call of a function or coroutine: opened where the call runs, ended with it."""
+
+    __slots__ = ("_before", "_handle", "_instrument", "_scope")
+
+    def __init__(self, instrument: Instrument, names: list[str], args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        self._instrument = instrument
+        self._before = CURRENT.get()
+        self._handle, self._scope = instrument.begin(self._before)
+        instrument.called(self._handle, _bound(names, args, kwargs))
+
+    def __enter__(self) -> _Piece:
+        CURRENT.set(self._scope)
+        return self
+
+    def result(self, value: Any) -> Any:
+        """Record and return what the function returned."""
+        self._instrument.returned(self._handle, value)
+        return value
+
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
+        if CURRENT.get() is self._scope:
+            CURRENT.set(self._before)
+        self._instrument.finish(self._handle, *outcome(error))
+
+
+class _Stream:
+    """One run of a generator; entered around each of its pieces."""
+
+    __slots__ = ("_before", "_handle", "_instrument", "_items", "_more", "_scope")
+
+    def __init__(self, instrument: Instrument, names: list[str], args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        self._instrument = instrument
+        self._handle, self._scope = instrument.begin(CURRENT.get())
+        self._before: Scope | None = None
+        self._items: list[Any] = []
+        self._more = 0
+        instrument.called(self._handle, _bound(names, args, kwargs))
+
+    def __enter__(self) -> None:
+        self._before = CURRENT.get()
+        CURRENT.set(self._scope)
+
+    def __exit__(self, *_error: object) -> None:
+        self._scope = CURRENT.get() or self._scope  # the generator may be inside a block of its own when it yields
+        CURRENT.set(self._before)
+
+    def keep(self, item: Any) -> None:
+        """Keep an item for the response."""
+        if len(self._items) < KEPT_ITEMS:
+            self._items.append(item)
+        else:
+            self._more += 1
+
+    def end(self, error: BaseException | None, value: Any = None) -> None:
+        """End the node, with what was yielded as its result."""
+        found: Any = self._items
+        if found and not self._more and all(isinstance(item, str) for item in found):
+            found = "".join(found)
+        if self._more:
+            found = {"items": found, "more": self._more}
+        self._instrument.returned(self._handle, found if value is None else {"items": found, "returned": value})
+        self._instrument.finish(self._handle, *outcome(error))
+
+
+def _parameters(function: Callable[..., Any]) -> list[str]:
+    try:
+        return list(inspect.signature(function).parameters)
+    except (TypeError, ValueError):
+        return []
+
+
+def _bound(names: list[str], args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
+    """Return a call's arguments by name; `self` and `cls` are left out, further positional ones go to ``args``."""
+    found = dict(zip(names, args, strict=False))
+    for own in ("self", "cls"):
+        if names[:1] == [own]:
+            found.pop(own, None)
+    if len(args) > len(names):
+        found["args"] = list(args[len(names) :])
+    return {**found, **kwargs}
