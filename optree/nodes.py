@@ -27,8 +27,8 @@ class _Leaf(Struct, rename="camel", omit_defaults=True, gc=False):
     """An entry: flat and without containers, so that a million of them do not slow the collector."""
 
 
-class _Node(Struct, rename="camel", omit_defaults=True):
-    """A node: grows lists of entries or of nodes."""
+class _Node(Struct, rename="camel", omit_defaults=True, gc=False):
+    """A node: grows lists of entries or of nodes. Nothing in a tree points upwards, so the collector has no cycle to find."""
 
 
 class LogEntry(_Leaf):
@@ -105,7 +105,7 @@ class Totals(_Leaf):
     characters_out: int = 0
 
 
-class Reasoning(Struct, rename="camel", omit_defaults=True):
+class Reasoning(_Node):
     """Streamed reasoning of an op."""
 
     chunks: list[ReasoningChunk] = []

@@ -25,7 +25,7 @@ FORMAT = 1
 """Version of the journal. A reader refuses a file whose `minReader` is above this number."""
 
 
-class Record(Struct, tag_field="t", rename="camel", omit_defaults=True, kw_only=True):
+class Record(Struct, tag_field="t", rename="camel", omit_defaults=True, kw_only=True, gc=False):
     """Base of all records. `n` is given by the journal as it writes. A position `at` of -1 means: at the end."""
 
     n: int = 0

@@ -7,8 +7,11 @@ from itertools import count
 from typing import TYPE_CHECKING, Any, Literal
 
 from optree import records
+from optree.builder.figures import error_text, fill, number, tokens
 from optree.clock import monotonic
-from optree.nodes import LogEntry, OperationNode, Reasoning, ReasoningChunk, Severity, Status, TurnNode
+from optree.nodes import AccountingEntry, LogEntry, OperationNode, Reasoning, ReasoningChunk, Severity, Status, TurnNode
+from optree.tree import apply
+from optree.tree.totals import add_entry
 from optree.values import raw, text
 
 if TYPE_CHECKING:
@@ -109,9 +112,52 @@ class Op:
         if self._clean:
             self._mark()
 
-    def account(self, **figures: Any) -> None:
-        """Append an accounting entry; see `SessionTreeBuilder.append_accounting` for the figures."""
-        self.builder.append_accounting(self, **figures)
+    def account(
+        self,
+        *,
+        input_tokens: int = 0,
+        output_tokens: int = 0,
+        cache_read_tokens: int = 0,
+        cache_write_tokens: int = 0,
+        cost_usd: float | None = None,
+        status: Literal["ok", "failed"] = "ok",
+        latency: float | None = None,
+        **more: Any,
+    ) -> None:
+        """Append what an attempt or a call cost: tokens, US dollars, latency in ms (default: since the op began). On disk on return.
+
+        *more* takes the other fields of `AccountingEntry` (`provider`, `model`, `actual_model`, `upstream_inference_cost_usd`,
+        `characters_in`, `characters_out`, `mcp_server`, `command`, `error`…). Figures that are no numbers count as 0.
+        """
+        node = self.node
+        builder = self.builder
+        stream = builder.core.stream
+        held = stream.enter()
+        try:
+            entries = node.accounting
+            at = len(entries)
+            is_llm = node.kind == "llm"
+            entry = AccountingEntry(f"{node.op_id}#{at + 1}", self._now() * 1e3, "llm" if is_llm else "tool")
+            entry.latency = (monotonic() - self._t0) * 1e3 if latency is None else number(latency)
+            if is_llm:
+                entry.tokens = tokens(input_tokens, output_tokens, cache_read_tokens, cache_write_tokens)
+                entry.provider, _, entry.model = node.name.partition(":")
+            else:
+                entry.command = node.name
+            if cost_usd is not None:
+                entry.cost_usd = number(cost_usd)
+            if status == "failed":
+                entry.status = "failed"
+            if more:
+                fill(entry, more)
+            entries.append(entry)
+            for session in builder.chain:
+                add_entry(session.totals, entry)
+            if node.ended_at is not None:
+                builder.core.touched.add(self.path)
+            stream.put(records.Accounted(self.path, at, entry))
+        finally:
+            stream.leave(held)
 
     def request(self, messages: list[Any] | None = None, /, **payload: Any) -> None:
         """Set what the op sends. A list of *messages* is pooled: what was sent before is stored once."""
@@ -122,12 +168,41 @@ class Op:
         self.builder.set_response(self, payload)
 
     def end(self, status: Status = "ok", error: str | None = None, *, reasoning: str | None = None, **attributes: Any) -> None:
-        """End the op; the second call does nothing."""
-        self.builder.end_op(self, status, error, reasoning=reasoning, **attributes)
+        """End the op, with its latency; the second call does nothing. A tool call without accounting gets its entry here.
 
-    def latency(self) -> float:
-        """Return the milliseconds since the op began, by the monotonic clock."""
-        return (monotonic() - self._t0) * 1e3
+        *reasoning* is the final reasoning text; *attributes* are merged into those that the op began with.
+        """
+        node = self.node
+        core = self.builder.core
+        stream = core.stream
+        held = stream.enter()
+        try:
+            if node.ended_at is not None:
+                return
+            latency = (monotonic() - self._t0) * 1e3
+            if node.kind == "tool" and not node.accounting:
+                self._account_tool(status, error, latency)
+            record = records.OpEnd(self.path, self._now() * 1e3, status, latency)
+            if error is not None:
+                record.error = error_text(error)
+            if reasoning is not None:
+                record.reasoning = text(reasoning)
+            if attributes:
+                record.attributes = core.json(attributes)
+            apply.end_op(node, record)
+            stream.put(record)
+        finally:
+            stream.leave(held)
+
+    def _account_tool(self, status: Status, error: str | None, latency: float) -> None:
+        request, response = self.node.request, self.node.response
+        self.account(
+            status="ok" if status == "ok" else "failed",
+            latency=latency,
+            error=error,
+            characters_in=request.size if request else 0,
+            characters_out=response.size if response else 0,
+        )
 
     def pending(self) -> records.Entries | None:
         """Return the entries that are not delivered yet, once. Called by the stream, which lets in one thread at a time."""

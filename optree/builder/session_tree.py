@@ -16,16 +16,15 @@ from msgspec import UNSET, Raw, UnsetType
 from optree import clock, ids
 from optree import records as r
 from optree.builder.core import Core, Cycles
+from optree.builder.figures import PROMPT_CHARACTERS, error_text
 from optree.builder.handles import Op, Turn
 from optree.builder.stream import Stream
 from optree.errors import CycleError
-from optree.nodes import AccountingEntry, OpKind, Payload, Pool, Reasoning, SessionNode, Status, Tokens
+from optree.nodes import OpKind, Payload, SessionNode, Status
 from optree.tree import apply
 from optree.tree.fold import Tree
 from optree.values import MAX_TEXT, cut, text
 
-PROMPT_CHARACTERS = 16_384
-"""Cap of a turn's prompts and of its assistant text (seed 004 names 8-16 KB)."""
 ARROW = "->"
 
 
@@ -67,7 +66,8 @@ class SessionTreeBuilder:
         first = max((turn.index for turn in node.turns), default=0) + 1
         self._turn_numbers = count(first)
         self._epoch = core.epoch
-        self._chain = [node, *(parent._chain if parent else [])]
+        self.chain: list[SessionNode] = [node, *(parent.chain if parent else [])]
+        """This session and all above it: whose totals an entry adds to."""
 
     # Session
 
@@ -106,7 +106,7 @@ class SessionTreeBuilder:
                 return
             self._close_open(status)
             report = self._final_report if final_report is None else self.core.json(final_report)
-            record = r.SessionEnd(self.path, self.core.now_ms(), status, _error(error), report)
+            record = r.SessionEnd(self.path, self.core.now_ms(), status, error_text(error), report)
             apply.end_session(self.node, record)
             put(record)
         for listener in self.core.listeners:
@@ -164,7 +164,7 @@ class SessionTreeBuilder:
             if turn.node.assistant is None and (said := _last_said(turn)) is not None:
                 turn.node.assistant = {"content": self._prompt(said)}
                 put(r.TurnSet(turn.path, turn.node.assistant))
-            record = r.TurnEnd(turn.path, self.core.now_ms(), status, _error(error))
+            record = r.TurnEnd(turn.path, self.core.now_ms(), status, error_text(error))
             apply.end_turn(turn.node, record)
             put(record)
             if self.current_turn is turn:
@@ -221,52 +221,12 @@ class SessionTreeBuilder:
         else:
             self._unknown(op)
 
-    def append_accounting(  # noqa: PLR0913 - the fields of an accounting entry (seed 004)
-        self,
-        op: Op | str,
-        *,
-        input_tokens: int = 0,
-        output_tokens: int = 0,
-        cache_read_tokens: int = 0,
-        cache_write_tokens: int = 0,
-        cost_usd: float | None = None,
-        status: str = "ok",
-        latency: float | None = None,
-        **more: Any,
-    ) -> None:
-        """Append what an attempt or a call cost: tokens, money in US dollars, latency in ms.
-
-        *more* takes the other fields of `AccountingEntry` (`provider`, `model`, `actual_model`, `upstream_inference_cost_usd`,
-        `characters_in`, `characters_out`, `mcp_server`, `command`, `error`…); figures that are no numbers count as none.
-        """
-        if (found := self.op(op)) is None:
+    def append_accounting(self, op: Op | str, **figures: Any) -> None:
+        """Append what an attempt or a call cost to an op given by handle, id or path; see `Op.account` for the figures."""
+        if (found := self.op(op)) is not None:
+            found.account(**figures)
+        else:
             self._unknown(op)
-            return
-        core = self.core
-        held = core.stream.enter()
-        try:
-            node = found.node
-            position = len(node.accounting)
-            entry = AccountingEntry(f"{node.op_id}#{position + 1}", core.now() * 1e3, "llm" if node.kind == "llm" else "tool")
-            entry.latency = found.latency() if latency is None else _number(latency)
-            if status == "failed":
-                entry.status = "failed"
-            if node.kind == "llm":
-                entry.tokens = _tokens(input_tokens, output_tokens, cache_read_tokens, cache_write_tokens)
-                entry.provider, _, entry.model = node.name.partition(":")
-            else:
-                entry.command = node.name
-            if cost_usd is not None:
-                entry.cost_usd = _number(cost_usd)
-            if more:
-                for key, value in more.items():
-                    _fill(entry, key, value)
-            apply.account(node, entry, self._chain)
-            if node.ended_at is not None:
-                core.touched.add(node.path)
-            core.stream.put(r.Accounted(node.path, position, entry))
-        finally:
-            core.stream.leave(held)
 
     def set_request(self, op: Op | str, payload: Mapping[str, Any], messages: list[Any] | None = None) -> None:
         """Set what an op sends: *payload*'s members, and the *messages* of an LLM call, which are pooled."""
@@ -294,33 +254,12 @@ class SessionTreeBuilder:
             self._late(found)
             put(r.Responded(found.path, self.core.now_ms(), found.node.response))
 
-    def end_op(
-        self, op: Op | str, status: Status = "ok", error: str | None = None, *, reasoning: str | None = None, **attributes: Any
-    ) -> None:
-        """End an op once, with its latency; a tool call that has no accounting yet gets its entry here."""
-        if (found := self.op(op)) is None:
+    def end_op(self, op: Op | str, status: Status = "ok", error: str | None = None, **attributes: Any) -> None:
+        """End an op given by handle, id or path; see `Op.end`."""
+        if (found := self.op(op)) is not None:
+            found.end(status, error, **attributes)
+        else:
             self._unknown(op)
-            return
-        core = self.core
-        held = core.stream.enter()
-        try:
-            node = found.node
-            if node.ended_at is not None:
-                return
-            latency = found.latency()
-            if node.kind == "tool" and not node.accounting:
-                self._account_tool(found, status, error, latency)
-            record = r.OpEnd(node.path, core.now() * 1e3, status, latency)
-            if error is not None:
-                record.error = _error(error)
-            if reasoning is not None:
-                record.reasoning = text(reasoning)
-            if attributes:
-                record.attributes = self._attributes(attributes)
-            apply.end_op(node, record)
-            core.stream.put(record)
-        finally:
-            core.stream.leave(held)
 
     # Child sessions
 
@@ -370,17 +309,6 @@ class SessionTreeBuilder:
     def _prompt(self, value: object) -> str:
         return cut(self.core.text(text(value)), PROMPT_CHARACTERS)
 
-    def _account_tool(self, op: Op, status: Status, error: str | None, latency: float) -> None:
-        node = op.node
-        self.append_accounting(
-            op,
-            status="ok" if status == "ok" else "failed",
-            latency=latency,
-            error=error,
-            characters_in=node.request.size if node.request else 0,
-            characters_out=node.response.size if node.response else 0,
-        )
-
     def _late(self, op: Op) -> None:
         if op.node.ended_at is not None:
             self.core.touched.add(op.path)
@@ -396,36 +324,6 @@ class SessionTreeBuilder:
         self.core.stream.last_failure = f"no op {op!r} in session {self.txn}: what was given for it is not recorded"
 
 
-def _fill(entry: AccountingEntry, key: str, value: Any) -> None:
-    if key in ("characters_in", "characters_out"):
-        setattr(entry, key, _whole(value))
-    elif key == "upstream_inference_cost_usd":
-        entry.upstream_inference_cost_usd = None if value is None else _number(value)
-    elif key in ("provider", "model", "actual_provider", "actual_model", "mcp_server", "command", "error"):
-        setattr(entry, key, None if value is None else text(value))
-
-
-def _error(error: object) -> str | None:
-    return None if error is None else cut(text(error), PROMPT_CHARACTERS)
-
-
-def _tokens(sent: Any, received: Any, cache_read: Any, cache_write: Any) -> Tokens:
-    sent, received, cache_read, cache_write = _whole(sent), _whole(received), _whole(cache_read), _whole(cache_write)
-    return Tokens(sent, received, cache_read, cache_write, sent + received + cache_read + cache_write)
-
-
-def _whole(value: Any) -> int:
-    return value if type(value) is int else int(_number(value))
-
-
-def _number(value: Any) -> float:
-    try:
-        found = float(value)
-    except (TypeError, ValueError, OverflowError):
-        return 0.0
-    return found if -1e300 < found < 1e300 else 0.0
-
-
 def _last_said(turn: Turn) -> str | None:
     from optree.values import decode
 
@@ -437,5 +335,3 @@ def _last_said(turn: Turn) -> str | None:
             return said if isinstance(said, str) else None
     return None
 
-
-__all__ = ["Pool", "Reasoning", "SessionTreeBuilder"]

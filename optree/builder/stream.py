@@ -1,7 +1,8 @@
 """One stream a process and root session: puts records in order and hands them to whoever takes them.
 
-The journal is the first taker, subscribers follow. A structural record is delivered before `put` returns; an op with new log lines
-only marks itself, and a background thread delivers the lines within 10 ms, or the next structural record does, ahead of itself.
+The journal is the first taker, subscribers follow. A structural record is delivered before the call that made it returns. Log lines and
+reasoning chunks are not: their op marks itself, and a background thread delivers what has come within 10 ms. Entries know their place in
+their op, so it does not matter that they come behind later structure.
 """
 
 from __future__ import annotations
@@ -9,7 +10,8 @@ from __future__ import annotations
 import threading
 from collections import deque
 from collections.abc import Sequence
-from typing import Protocol
+from time import sleep
+from typing import Literal, Protocol
 
 from optree.records import Record
 
@@ -18,6 +20,13 @@ WAIT_SECONDS = 0.25
 PERIOD_SECONDS = 0.004
 _IDLE_PERIODS = 50
 _BATCH = 512
+
+
+BACKLOG_OPS = 64
+"""Ops with undelivered entries at which the thread that logs delivers them itself: one write for all of them costs it less than
+sharing the interpreter with the background thread."""
+Write = Literal["structure", "all", "deferred"]
+"""What is with the operating system when a call returns: `structure` (with accounting and messages), `all`, or nothing (`deferred`)."""
 
 
 class Taker(Protocol):
@@ -38,17 +47,19 @@ class Pending(Protocol):
 
 
 class Stream:
-    """The queue, its lock, and the thread that delivers what nobody waits for."""
+    """The queues, their lock, and the thread that delivers what nobody waits for."""
 
-    def __init__(self, takers: Sequence[Taker]) -> None:
+    def __init__(self, takers: Sequence[Taker], write: Write = "structure") -> None:
         self._takers: tuple[Taker, ...] = tuple(takers)
-        self._queue: deque[Record | Pending] = deque()
-        self.put = self._queue.append
-        """Queue a structural record; between `enter` and `leave`."""
+        self._write = write
+        self._queue: deque[Record] = deque()
+        self._marked: deque[Pending] = deque()
         self._lock = threading.RLock()
+        self._through = write != "deferred"
         self._delivering = False
         self._wake = threading.Event()
         self._awake = False
+        self._flushes = 0
         self._thread: threading.Thread | None = None
         self._closed = False
         self.late = 0
@@ -56,6 +67,8 @@ class Stream:
         self.failures = 0
         """Batches that a taker did not take."""
         self.last_failure = ""
+        self.put = self._queue.append
+        """Queue a structural record; between `enter` and `leave`."""
 
     def enter(self) -> bool:
         """Take the lock for one structural step; False if it could not be had within `WAIT_SECONDS`: go on without it."""
@@ -65,14 +78,15 @@ class Stream:
         return False
 
     def leave(self, held: bool) -> None:
-        """Deliver what is queued, and release the lock."""
-        if not held:
-            return
-        try:
-            if not self._delivering:
-                self._deliver()
-        finally:
-            self._lock.release()
+        """Deliver the structural records that are queued, and release the lock."""
+        if held:
+            try:
+                if self._through and not self._delivering:
+                    self._deliver()
+            finally:
+                self._lock.release()
+        if not self._through and not self._awake:
+            self._rouse()
 
     def release(self, held: bool) -> None:
         """Release the lock without delivering: for steps that put nothing."""
@@ -81,15 +95,27 @@ class Stream:
 
     def defer(self, source: Pending) -> None:
         """Queue a source of entries; the background thread delivers it within about 10 ms."""
-        self._queue.append(source)
+        self._marked.append(source)
         if not self._awake:
             self._rouse()
+        if self._write == "all" or len(self._marked) >= BACKLOG_OPS:
+            self.flush()
 
     def flush(self) -> bool:
         """Deliver all that is queued now; False if another thread held the lock too long."""
-        held = self.enter()
-        self.leave(held)
-        return held and not self._queue
+        if not self.enter():
+            return False
+        try:
+            if self._delivering:  # called from within a delivery, which goes on when this returns
+                return False
+            self._flushes += 1
+            for _ in range(len(self._marked)):
+                if (record := self._marked.popleft().pending()) is not None:
+                    self._queue.append(record)
+            self._deliver()
+        finally:
+            self._lock.release()
+        return True
 
     def subscribe(self, taker: Taker) -> None:
         """Add a taker; it gets what comes from now on."""
@@ -107,9 +133,9 @@ class Stream:
 
     def after_fork(self, takers: Sequence[Taker]) -> None:
         """Start anew in a forked child: what was queued is the parent's to deliver, and no thread came along."""
-        for item in self._queue:
-            if not isinstance(item, Record):
-                item.pending()
+        for source in self._marked:
+            source.pending()
+        self._marked.clear()
         self._queue.clear()
         self._takers = tuple(takers)
         self._lock = threading.RLock()
@@ -122,14 +148,10 @@ class Stream:
         self._delivering = True
         try:
             while queue:
-                batch: list[Record] = []
+                batch = [queue.popleft()]
+                while queue and len(batch) < _BATCH:
+                    batch.append(queue.popleft())
                 try:
-                    while queue and len(batch) < _BATCH:
-                        item = queue.popleft()
-                        if isinstance(item, Record):
-                            batch.append(item)
-                        elif (record := item.pending()) is not None:
-                            batch.append(record)
                     for taker in self._takers:
                         taker.take(batch)
                 except Exception as error:  # noqa: BLE001 - a taker's fault must not reach the traced program
@@ -152,20 +174,17 @@ class Stream:
         self._wake.set()
 
     def _run(self) -> None:
-        wait, thread = self._wake.wait, self._thread
-        pause = threading.Event()
+        thread = self._thread
         while not self._closed and self._thread is thread:
-            wait()
+            self._wake.wait()
             self._wake.clear()
             idle = 0
-            while idle < _IDLE_PERIODS and not self._closed:
-                pause.wait(PERIOD_SECONDS)
-                if self._queue:
-                    idle = 0
+            while idle < _IDLE_PERIODS and not self._closed and self._thread is thread:
+                seen = self._flushes
+                sleep(PERIOD_SECONDS)
+                idle = 0 if self._marked or self._queue else idle + 1
+                if idle == 0 and self._flushes == seen:  # else what is queued now is younger than one period
                     self.flush()
-                else:
-                    idle += 1
             self._awake = False
-            if self._queue:
-                self._awake = True
-                self._wake.set()
+            if self._marked or self._queue:
+                self._rouse()

@@ -55,22 +55,20 @@ class Journal:
         """Write records, all in one call to the operating system."""
         if self.fd < 0 and not self._recover(batch):
             return
-        number, seed = self.last, self._seed
-        lines: list[bytes] = []
-        for record in batch:
-            number += 1
-            record.n = number
-            if self.ordinal:
-                _unowned(record)
-            lines.append(r.line(record, seed))
-        data = lines[0] if len(lines) == 1 else b"".join(lines)
+        seed = self._seed
+        number = self.last + 1
+        if len(batch) == 1 and not self.ordinal:
+            batch[0].n = number
+            data = r.line(batch[0], seed)
+        else:
+            data = b"".join([self._line(record, n, seed) for n, record in enumerate(batch, number)])
         try:
             if (done := self._write(self.fd, data)) < len(data):
                 self._os.write_all(self.fd, data[done:])
         except OSError as error:
             self._poison(error, len(batch))
             return
-        self.last = number
+        self.last += len(batch)
         self.dirty = True
         if self.sync_level in ("turn", "op"):
             self._sync_structure(batch)
@@ -98,6 +96,12 @@ class Journal:
     def forget(self) -> None:
         """In a forked child: close this process's copy of the descriptor; the parent's lock stays."""
         self.close()
+
+    def _line(self, record: r.Record, number: int, seed: int) -> bytes:
+        record.n = number
+        if self.ordinal:
+            _unowned(record)
+        return r.line(record, seed)
 
     def _claim(self, ordinal: int | None) -> tuple[int, Path, int]:
         writers: dict[int, int] = {}

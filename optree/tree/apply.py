@@ -6,9 +6,8 @@ from msgspec import UNSET, Raw, UnsetType
 
 from optree import records as r
 from optree.ids import node_id
-from optree.nodes import AccountingEntry, OperationNode, Reasoning, SessionNode, TurnNode
+from optree.nodes import OperationNode, Reasoning, SessionNode, TurnNode
 from optree.tree.path import last_index
-from optree.tree.totals import add_entry
 from optree.values import decode, raw
 
 
@@ -87,13 +86,6 @@ def resume_session(session: SessionNode, record: r.SessionResume) -> None:
         session.resumed_at.append(record.ts)
     if session.ended_at is None or session.ended_at <= record.ts:
         session.ended_at = session.status = session.success = session.error = None
-
-
-def account(op: OperationNode, entry: AccountingEntry, sessions: list[SessionNode]) -> None:
-    """Add an entry to its op, and to the totals of its session and of all sessions above."""
-    op.accounting.append(entry)
-    for session in sessions:
-        add_entry(session.totals, entry)
 
 
 def merged(old: Raw | UnsetType, new: Raw | UnsetType) -> Raw | UnsetType:

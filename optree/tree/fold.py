@@ -16,6 +16,7 @@ from optree.ids import trace_id
 from optree.nodes import OperationNode, Pool, Reasoning, SessionNode, Totals, TurnNode
 from optree.tree import apply
 from optree.tree.path import last_index, parent_label
+from optree.tree.totals import add_entry
 
 UNKNOWN = "(unknown)"
 Item = TypeVar("Item")
@@ -81,7 +82,7 @@ class Fold:
             above = self._sessions_of(op.path)
             for entry in op.accounting:
                 for session in above:
-                    apply.add_entry(session.totals, entry)
+                    add_entry(session.totals, entry)
 
     def _sessions_of(self, op_path: str) -> list[SessionNode]:
         found: list[SessionNode] = []
