@@ -24,7 +24,7 @@ POOL_BYTES = 512
 class Core:
     """One root session's shared state; *base* is added to indices given in sessions that this process does not own."""
 
-    def __init__(  # noqa: PLR0913 - one place gathers what a run is made of
+    def __init__(
         self,
         txn: str,
         stream: Stream | None,
@@ -115,4 +115,3 @@ class Core:
             self.pool.links[link] = (previous, blob)
             new.links.append((link, previous, blob))
         return link
-

@@ -31,7 +31,7 @@ ARROW = "->"
 class SessionTreeBuilder:
     """Builds one session. Without a *stream* the tree is kept in memory only."""
 
-    def __init__(  # noqa: PLR0913 - the public constructor: all but the agent have defaults
+    def __init__(
         self,
         agent: str,
         *,
@@ -279,7 +279,10 @@ class SessionTreeBuilder:
         node.parent_txn_id = self.node.id
         op.node.child_session = node
         child = SessionTreeBuilder.over(self.core, node, self)
-        ingress = {"source": "sub-agent", "subAgent": {"parentTraceId": node.trace_id, "parentCallPath": self.node.call_path, "toolName": agent}}
+        ingress = {
+            "source": "sub-agent",
+            "subAgent": {"parentTraceId": node.trace_id, "parentCallPath": self.node.call_path, "toolName": agent},
+        }
         child._begin({"ingress": ingress, **(attributes or {}), **({"cycle": True} if cycle else {})})
         if cycle:
             op.log(f"agent {agent} calls itself: {node.call_path}", "WRN")
@@ -334,4 +337,3 @@ def _last_said(turn: Turn) -> str | None:
                 said = cast("dict[str, Any]", said).get("content")
             return said if isinstance(said, str) else None
     return None
-

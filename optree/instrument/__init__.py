@@ -6,4 +6,18 @@ from optree.instrument.propagate import child_env, wrap
 from optree.instrument.runtime import Config, configure, flush, health
 from optree.instrument.scopes import llm, session, tool, turn
 
-__all__ = ["Config", "Session", "child_env", "configure", "current", "current_session", "flush", "health", "llm", "session", "tool", "turn", "wrap"]
+__all__ = [
+    "Config",
+    "Session",
+    "child_env",
+    "configure",
+    "current",
+    "current_session",
+    "flush",
+    "health",
+    "llm",
+    "session",
+    "tool",
+    "turn",
+    "wrap",
+]

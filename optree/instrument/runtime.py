@@ -176,7 +176,9 @@ class Runtime:
         try:
             builder, store = open_session(agent, options, txn=name, attributes=attributes, takers=console)
         except (OSError, OptreeError) as error:
-            self.report(f"session {name} is not saved: {error}; the agent runs on (set OPTREE_SESSIONS_DIR to a directory that can be written)")
+            self.report(
+                f"session {name} is not saved: {error}; the agent runs on (set OPTREE_SESSIONS_DIR to a directory that can be written)"
+            )
             stream = Stream(console) if console else None
             builder = SessionTreeBuilder(agent, txn=name, attributes=attributes, stream=stream, cycles=self.config.cycles)
             return Session(builder)
@@ -202,7 +204,7 @@ class Runtime:
     def _joined_store(self, txn: str) -> SessionStore | None:
         try:
             if not self.directory().live(txn).is_dir():
-                raise FileNotFoundError(f"session {txn} does not live in {self.directory().sessions}")  # noqa: TRY301
+                raise FileNotFoundError(f"session {txn} does not live in {self.directory().sessions}")
             store = SessionStore(txn, StoreOptions(self.directory(), sync=self.config.sync), owner=False)
         except (OSError, OptreeError) as error:
             self.report(f"cannot join session {txn}: {error}; this process records a session of its own")
@@ -272,4 +274,3 @@ def health() -> dict[str, Any]:
         "console_dropped": sum(console.dropped for console in RUNTIME.consoles),
     }
     return {"ok": not problems and not counts["lost"], "problems": problems, **counts, "sessions": sorted(RUNTIME.stores)}
-

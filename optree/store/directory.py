@@ -1,11 +1,11 @@
 """The sessions directory: what lies where, and what is there.
 
-    sessions/<txn>.json.zst      the snapshot: the whole hierarchy in one file
-    sessions/<txn>.live/         while the session lives, or after a crash: lock and journals
-        LOCK                     held by the process that owns the root session
-        j-0000-000001.jsonl      journal: writer 0 (the owner), segment 1
-        j-0001-000001.jsonl      the journal of another process that joined
-    accounting.jsonl             the ledger
+sessions/<txn>.json.zst      the snapshot: the whole hierarchy in one file
+sessions/<txn>.live/         while the session lives, or after a crash: lock and journals
+    LOCK                     held by the process that owns the root session
+    j-0000-000001.jsonl      journal: writer 0 (the owner), segment 1
+    j-0001-000001.jsonl      the journal of another process that joined
+accounting.jsonl             the ledger
 """
 
 from __future__ import annotations
@@ -44,7 +44,8 @@ class Directory:
     @classmethod
     def of(cls, base: str | Path | None = None, sessions: str | Path | None = None, billing: str | Path | None = None) -> Directory:
         """Return the directory that arguments, else environment (`OPTREE_BASE_DIR`, `OPTREE_SESSIONS_DIR`, `OPTREE_BILLING_FILE`), else
-        the home name: ``~/.optree/sessions`` and ``~/.optree/accounting.jsonl``."""
+        the home name: ``~/.optree/sessions`` and ``~/.optree/accounting.jsonl``.
+        """
         root = Path(base or os.environ.get("OPTREE_BASE_DIR") or "~/.optree").expanduser()
         return cls(
             Path(sessions or os.environ.get("OPTREE_SESSIONS_DIR") or root / "sessions").expanduser(),

@@ -129,7 +129,9 @@ def _parse(name: str, text: bytes) -> Snapshot:
         raise FormatError(f"{name} is JSON, but no session of optree or ai-agent: it has no 'version' and 'session'")
     version = msgspec.json.decode(head["version"])
     if not isinstance(version, int) or version > VERSION:
-        raise FormatError(f"{name} has version {version}; this optree reads up to {VERSION}: install a newer one (pip install -U optree-tracing)")
+        raise FormatError(
+            f"{name} has version {version}; this optree reads up to {VERSION}: install a newer one (pip install -U optree-tracing)"
+        )
     file = msgspec.json.decode(text, type=_File)
     return Snapshot(Tree(file.session, file.pool), file.meta)
 

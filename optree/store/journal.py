@@ -26,7 +26,9 @@ Sync = Literal["write", "interval", "turn", "op"]
 class Journal:
     """Appends records to a file of its own in *live*; a taker of the stream, so one thread at a time is in it."""
 
-    def __init__(self, live: Path, txn: str, version: str, *, ordinal: int | None, first: int = 1, sync: Sync = "interval", system: OS = REAL) -> None:
+    def __init__(
+        self, live: Path, txn: str, version: str, *, ordinal: int | None, first: int = 1, sync: Sync = "interval", system: OS = REAL
+    ) -> None:
         """Create the file; *ordinal* 0 is the owner, None takes the next free number. Raises `OSError`."""
         self.live = live
         self.txn = txn

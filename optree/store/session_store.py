@@ -139,7 +139,9 @@ class SessionStore:
         fd = self._os.append(path)
         if not self._os.lock(fd):
             self._os.close(fd)
-            raise BusyError(f"session {self.txn} is being written by another process; wait for it to end, or watch it with: optree logs -f {self.txn}")
+            raise BusyError(
+                f"session {self.txn} is being written by another process; wait for it to end, or watch it with: optree logs -f {self.txn}"
+            )
         self._lock_fd = fd
 
     # Snapshots
@@ -260,7 +262,11 @@ class SessionStore:
             "createdAt": root.started_at,
             "savedAt": now_ms(),
             "endedAt": root.ended_at,
-            "result": {"success": root.success, "error": root.error, "finalReport": None if root.final_report is UNSET else decode(root.final_report)},
+            "result": {
+                "success": root.success,
+                "error": root.error,
+                "finalReport": None if root.final_report is UNSET else decode(root.final_report),
+            },
             "ingress": attributes.get("ingress"),
             "summary": snapshot_summary(root)["totals"],
             "journal": position,
@@ -309,9 +315,7 @@ def resume_session(txn: str, options: StoreOptions) -> tuple[SessionTreeBuilder,
         store.close()
         raise
     store.again = True
-    core = Core(
-        saved.txn, store.stream, now=options.now, cycles=options.cycles, redacted=options.redacted, pool=loaded.tree.pool
-    )
+    core = Core(saved.txn, store.stream, now=options.now, cycles=options.cycles, redacted=options.redacted, pool=loaded.tree.pool)
     builder = SessionTreeBuilder.over(core, loaded.session)
     close_interrupted(builder, core)
     store.attach(builder)
