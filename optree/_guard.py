@@ -13,8 +13,8 @@ _THEIRS = ("ops.py", "pytree.py", "treespec.py", "accessors.py", "dataclasses.py
 
 def refuse_the_other_optree(init_file: str) -> None:
     """Raise `ImportError` that says what to do if files of the PyTree library lie beside ours."""
-    folder = os.path.dirname(os.path.abspath(init_file))
-    mixed = [name for name in os.listdir(folder) if name in _THEIRS or name.startswith("_C.")]
+    folder = os.path.dirname(os.path.abspath(init_file))  # noqa: PTH100, PTH120 - pathlib would double the time of `import optree`
+    mixed = [name for name in os.listdir(folder) if name in _THEIRS or name.startswith("_C.")]  # noqa: PTH208 - as above
     if mixed:
         raise ImportError(
             f"two packages named optree are mixed up in {folder} ({', '.join(sorted(mixed))} belong to the PyTree library optree). "

@@ -10,7 +10,7 @@ from typing import Any, Literal
 
 from msgspec import UNSET, Raw, Struct, UnsetType, field
 
-from optree.values import decode
+from optree.values import decode, is_object
 
 OpKind = Literal["llm", "tool", "session", "system"]
 Severity = Literal["VRB", "WRN", "ERR", "TRC", "THK", "FIN"]
@@ -185,13 +185,13 @@ class SessionNode(_Node):
     latest_status: str | None = None
     attributes_json: Raw | UnsetType = field(name="attributes", default=UNSET)
     turns: list[TurnNode] = field(default_factory=_present)
-    messages: list[Message] = field(default_factory=list)
+    messages: list[Message] = []
     ended_at: float | None = None
     status: Status | None = None
     success: bool | None = None
     error: str | None = None
     final_report: Raw | UnsetType = UNSET
-    resumed_at: list[float] = field(default_factory=list)
+    resumed_at: list[float] = []
     totals: Totals = field(default_factory=Totals)
 
     @property
@@ -219,7 +219,7 @@ class Pool(Struct, rename="camel"):
 
     def resolve(self, value: Any) -> Any:
         """Return a decoded payload with each ``{"$history": …}`` and ``{"$blob": …}`` replaced by what it stands for."""
-        if isinstance(value, dict):
+        if is_object(value):
             if "$history" in value:
                 return self.history(value["$history"])
             if "$blob" in value:

@@ -11,15 +11,16 @@ in their node's list: applying a record twice changes nothing.
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Callable
+from typing import Any, cast
 from zlib import crc32
 
 import msgspec
-from msgspec import UNSET, Raw, Struct, UnsetType, field
+from msgspec import UNSET, Raw, Struct, UnsetType
 
 from optree import nodes
 from optree.errors import FormatError
-from optree.values import MAX_TEXT, clean, cut
+from optree.values import MAX_TEXT, clean, cut, is_object
 
 FORMAT = 1
 """Version of the journal. A reader refuses a file whose `minReader` is above this number."""
@@ -177,8 +178,8 @@ class OpEnd(Record, tag="op.end"):
 class Pooled(Record, tag="pool"):
     """Content stored once for all that refer to it; see `nodes.Pool`."""
 
-    blobs: dict[str, Raw] = field(default_factory=dict)
-    links: list[tuple[str, str, str]] = field(default_factory=list)
+    blobs: dict[str, Raw] = {}
+    links: list[tuple[str, str, str]] = []
 
 
 class Gap(Record, tag="gap"):
@@ -195,7 +196,7 @@ AnyRecord = (
 )  # fmt: skip
 
 _encode = msgspec.json.Encoder().encode
-_decode = msgspec.json.Decoder(AnyRecord).decode
+_decode: Callable[[bytes], Record] = msgspec.json.Decoder[Any](AnyRecord).decode
 TRAILER = len(',"c":"00000000"}')
 
 
@@ -255,7 +256,8 @@ def sanitize(value: Any) -> Any:
         for name in value.__struct_fields__:
             setattr(value, name, sanitize(getattr(value, name)))
     elif isinstance(value, (list, tuple)):
-        return type(value)(sanitize(item) for item in value)  # pyright: ignore
-    elif isinstance(value, dict):
+        items = [sanitize(item) for item in cast("list[Any]", value)]
+        return items if isinstance(value, list) else tuple(items)
+    elif is_object(value):
         return {clean(str(key)): sanitize(item) for key, item in value.items()}
     return value

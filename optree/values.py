@@ -11,7 +11,7 @@ import base64
 import math
 import re
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, TypeGuard, cast
 
 import msgspec
 
@@ -42,7 +42,7 @@ def encode(value: object) -> bytes:
     try:
         if _is_plain(value, 0):
             return _encode(value)
-    except Exception:  # noqa: BLE001 - changed by another thread, or lone surrogates: the slow way marks them
+    except Exception:  # noqa: BLE001, S110 - changed by another thread, or lone surrogates: the slow way marks them
         pass
     return _encode(plain(value))
 
@@ -66,6 +66,16 @@ def _is_plain(value: object, depth: int) -> bool:
 def decode(data: msgspec.Raw | bytes | None) -> Any:
     """Return the value behind JSON bytes; None for none."""
     return None if data is None else msgspec.json.decode(data)
+
+
+def is_object(value: object) -> TypeGuard[dict[str, Any]]:
+    """Tell whether a decoded value is a JSON object."""
+    return isinstance(value, dict)
+
+
+def is_list(value: object) -> TypeGuard[list[Any]]:
+    """Tell whether a decoded value is a JSON array."""
+    return isinstance(value, list)
 
 
 def plain(value: object) -> Any:
@@ -109,7 +119,7 @@ def _plain(value: object, depth: int, above: set[int]) -> Any:
     if isinstance(value, float):
         return float(value) if math.isfinite(value) else {"$float": repr(float(value))}
     if isinstance(value, (bytes, bytearray, memoryview)):
-        return {"$bytes": base64.b64encode(bytes(value)[: MAX_TEXT // 2]).decode()}
+        return {"$bytes": base64.b64encode(bytes(cast("bytes", value))[: MAX_TEXT // 2]).decode()}
     return _container(value, depth, above)
 
 
@@ -121,9 +131,10 @@ def _container(value: object, depth: int, above: set[int]) -> Any:
     above.add(id(value))
     try:
         if isinstance(value, Mapping):
-            return {text(key): _plain(item, depth + 1, above) for key, item in list(value.items())}
+            items = list(cast("Mapping[object, object]", value).items())
+            return {text(key): _plain(item, depth + 1, above) for key, item in items}
         if isinstance(value, (list, tuple, set, frozenset)):
-            return [_plain(item, depth + 1, above) for item in list(value)]
+            return [_plain(item, depth + 1, above) for item in list(cast("list[object]", value))]
         return _plain(_builtins(value), depth + 1, above)
     finally:
         above.discard(id(value))
@@ -149,9 +160,9 @@ def redact(value: Any) -> Any:
     """Return a copy of a plain *value* with credentials replaced: by key (…token, …secret, cookie) and by text (Bearer …)."""
     if isinstance(value, str):
         return _SECRET_TEXT.sub(REDACTED, value)
-    if isinstance(value, dict):
+    if is_object(value):
         return {key: REDACTED if _SECRET_KEY.search(str(key)) else redact(item) for key, item in value.items()}
-    if isinstance(value, list):
+    if is_list(value):
         return [redact(item) for item in value]
     return value
 

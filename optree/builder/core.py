@@ -11,7 +11,7 @@ from optree import clock, records
 from optree.builder.stream import Stream
 from optree.ids import content_id
 from optree.nodes import Message, Payload, Pool
-from optree.values import decode, drop_credentials, encode, plain, redact
+from optree.values import decode, drop_credentials, encode, is_object, plain, redact
 
 if TYPE_CHECKING:
     from optree.builder.handles import Op
@@ -97,7 +97,7 @@ class Core:
             body = {"role": "user", "content": body}
         data = self.json(body)
         found = decode(data)
-        role = found.get("role") if isinstance(found, dict) else None
+        role = found.get("role") if is_object(found) else None
         return Message(self.now_ms(), role if isinstance(role, str) else "unknown", data)
 
     def _data(self, value: object) -> bytes:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from math import isfinite
 from typing import Any
 
 from optree.nodes import AccountingEntry, Tokens
@@ -45,4 +46,4 @@ def number(value: Any) -> float:
         found = float(value)
     except (TypeError, ValueError, OverflowError):
         return 0.0
-    return found if -1e300 < found < 1e300 else 0.0
+    return found if isfinite(found) else 0.0

@@ -84,7 +84,7 @@ class Op:
         details: Mapping[str, Any] | None = None,
     ) -> None:
         """Append a log line; on disk within about 10 ms. *details* is taken as it is now."""
-        if severity is not _VRB or direction is not details:  # one test for two: they are the same only if both are None
+        if severity is not _VRB or direction is not None or details is not None:
             self._log_more(message, severity, direction, details)
             return
         if message.__class__ is not str:

@@ -6,10 +6,9 @@ that fails is counted and reported once (`failures`). Every structural method re
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
 from itertools import count
-from typing import Any, cast
+from typing import Any
 
 from msgspec import UNSET, Raw, UnsetType
 
@@ -23,7 +22,8 @@ from optree.errors import CycleError
 from optree.nodes import OpKind, Payload, SessionNode, Status
 from optree.tree import apply
 from optree.tree.fold import Tree
-from optree.values import MAX_TEXT, cut, text
+from optree.tree.walk import to_plain
+from optree.values import MAX_TEXT, cut, decode, is_object, text
 
 ARROW = "->"
 
@@ -52,7 +52,7 @@ class SessionTreeBuilder:
     def over(cls, core: Core, node: SessionNode, parent: SessionTreeBuilder | None = None) -> SessionTreeBuilder:
         """Return a builder that goes on with a session that exists; nothing is recorded by that."""
         builder = cls.__new__(cls)
-        builder._start(core, node, parent)
+        builder._start(core, node, parent)  # noqa: SLF001 - a second constructor
         return builder
 
     def _start(self, core: Core, node: SessionNode, parent: SessionTreeBuilder | None) -> None:
@@ -205,7 +205,7 @@ class SessionTreeBuilder:
 
     def op(self, op: Op | str) -> Op | None:
         """Return the handle of an op, given it or its id or path; None for an id that is not known."""
-        return op if op.__class__ is Op else self.core.ops.get(op.rpartition(":")[2])
+        return op if isinstance(op, Op) else self.core.ops.get(op.rpartition(":")[2])
 
     def append_log(self, op: Op | str, message: str, severity: Any = "VRB", **more: Any) -> None:
         """Append a log line to an op given by handle, id or path; an unknown id is reported, not raised."""
@@ -283,28 +283,22 @@ class SessionTreeBuilder:
             "source": "sub-agent",
             "subAgent": {"parentTraceId": node.trace_id, "parentCallPath": self.node.call_path, "toolName": agent},
         }
-        child._begin({"ingress": ingress, **(attributes or {}), **({"cycle": True} if cycle else {})})
+        child._begin(  # noqa: SLF001 - of the same class
+            {"ingress": ingress, **(attributes or {}), **({"cycle": True} if cycle else {})}
+        )
         if cycle:
             op.log(f"agent {agent} calls itself: {node.call_path}", "WRN")
         return child
 
     def snapshot(self) -> dict[str, Any]:
         """Return the whole session as plain values, as a saved file shows it."""
-        from optree.tree.walk import to_plain
-
         self.core.stream.flush()
         return to_plain(self.tree)
 
     # Inside
 
-    @contextmanager
-    def _step(self) -> Iterator[Any]:
-        stream = self.core.stream
-        held = stream.enter()
-        try:
-            yield stream.put
-        finally:
-            stream.leave(held)
+    def _step(self) -> _Step:
+        return _Step(self.core.stream)
 
     def _attributes(self, attributes: Mapping[str, Any] | None) -> Raw | UnsetType:
         return self.core.json(attributes) if attributes else UNSET
@@ -327,13 +321,27 @@ class SessionTreeBuilder:
         self.core.stream.last_failure = f"no op {op!r} in session {self.txn}: what was given for it is not recorded"
 
 
-def _last_said(turn: Turn) -> str | None:
-    from optree.values import decode
+class _Step:
+    """One structural step: the stream's lock is held within, and what was put is delivered at its end."""
 
+    __slots__ = ("_held", "_stream")
+
+    def __init__(self, stream: Stream) -> None:
+        self._stream = stream
+
+    def __enter__(self) -> Callable[[r.Record], None]:
+        self._held = self._stream.enter()
+        return self._stream.put
+
+    def __exit__(self, *_error: object) -> None:
+        self._stream.leave(self._held)
+
+
+def _last_said(turn: Turn) -> str | None:
     for op in reversed(turn.node.ops):
         if op.kind == "llm" and op.response is not None:
             said = decode(op.response.payload)
-            if isinstance(said, dict):
-                said = cast("dict[str, Any]", said).get("content")
+            if is_object(said):
+                said = said.get("content")
             return said if isinstance(said, str) else None
     return None

@@ -13,7 +13,7 @@ from typing import Any
 from optree import records as r
 from optree.nodes import AccountingEntry, Severity
 from optree.tree.path import parent_label
-from optree.values import cut, decode, encode, redact
+from optree.values import cut, decode, encode, is_object, redact
 
 TRACE_CHARACTERS = 4096
 _CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\u200b-\u200f\u2028-\u202e\u2066-\u2069]")
@@ -141,7 +141,7 @@ class LineRenderer:
 
 def _shown(found: re.Match[str]) -> str:
     char = found[0]
-    return "\\n" if char == "\n" else f"\\x{ord(char):02x}" if ord(char) < 256 else f"\\u{ord(char):04x}"
+    return "\\n" if char == "\n" else char.encode("unicode_escape").decode()
 
 
 def _severity(status: str) -> Severity:
@@ -158,8 +158,8 @@ def _json(payload: Any) -> str:
 
 def _request(record: r.Requested) -> str:
     found = decode(record.request.payload)
-    history = found.get("messages") if isinstance(found, dict) else None
-    if isinstance(history, dict) and "count" in history:
+    history = found.get("messages") if is_object(found) else None
+    if is_object(history) and "count" in history:
         return f"request, {history['count']} messages, {record.request.size} bytes"
     return f"request, {record.request.size} bytes"
 

@@ -7,7 +7,7 @@ from typing import Any
 from optree.builder import SessionTreeBuilder
 from optree.nodes import OperationNode, SessionNode, Totals
 from optree.tree import Tree, walk_ops
-from optree.values import decode
+from optree.values import decode, is_object
 
 NO_RESULT = "[interrupted: the process ended before this call's result was recorded]"
 
@@ -77,8 +77,8 @@ class Session:
         calls = [op for session, _, op in walk_ops(node) if session is node and op.kind == "llm" and op.request is not None]
         if not calls:
             return []
-        request = decode(calls[-1].request.payload) if calls[-1].request else {}
-        messages = self.builder.core.pool.resolve(request.get("messages")) or []
+        request: dict[str, Any] = decode(calls[-1].request.payload) if calls[-1].request else {}
+        messages: list[Any] = self.builder.core.pool.resolve(request.get("messages")) or []
         return [*messages, *_answer(calls[-1])]
 
 
@@ -86,16 +86,16 @@ def _answer(op: OperationNode) -> list[Any]:
     said = decode(op.response.payload) if op.response is not None else None
     if isinstance(said, str):
         return [{"role": "assistant", "content": said}]
-    return [said] if isinstance(said, dict) and "role" in said else []
+    return [said] if is_object(said) and "role" in said else []
 
 
 def answered(messages: list[Any]) -> list[Any]:
     """Return messages with a result for every tool call that has none, and without second results for one call."""
-    results = {message["tool_call_id"] for message in messages if isinstance(message, dict) and "tool_call_id" in message}
-    given: set[str] = set()
+    results = {message["tool_call_id"] for message in messages if is_object(message) and "tool_call_id" in message}
+    given: set[Any] = set()
     found: list[Any] = []
     for message in messages:
-        if not isinstance(message, dict):
+        if not is_object(message):
             found.append(message)
             continue
         call = message.get("tool_call_id")
@@ -103,8 +103,9 @@ def answered(messages: list[Any]) -> list[Any]:
             continue
         given.add(call)
         found.append(message)
-        for asked in message.get("tool_calls") or []:
-            identity = asked.get("id") if isinstance(asked, dict) else None
+        asked: list[Any] = message.get("tool_calls") or []
+        for one in asked:
+            identity: Any = one.get("id") if is_object(one) else None
             if identity is not None and identity not in results:
                 found.append({"role": "tool", "tool_call_id": identity, "content": NO_RESULT})
     return found

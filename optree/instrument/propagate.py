@@ -15,8 +15,9 @@ R = TypeVar("R")
 
 
 def child_env(env: dict[str, str] | None = None) -> dict[str, str]:
-    """Return *env* (default: this process's) with what a child process needs to join the session here, as in
-    ``subprocess.run(command, env=optree.child_env())``. Without an open session it is returned as it is.
+    """Return *env* (default: this process's) with what a child process needs to join the session that is open here.
+
+    As in ``subprocess.run(command, env=optree.child_env())``. Without an open session it is returned as it is.
     """
     found = dict(os.environ if env is None else env)
     scope = CURRENT.get()
@@ -29,8 +30,10 @@ def child_env(env: dict[str, str] | None = None) -> dict[str, str]:
 
 
 def wrap(function: Callable[P, R]) -> Callable[P, R]:
-    """Return *function* so that it runs in the context of here wherever it is called: ``executor.submit(optree.wrap(f), …)``,
-    ``loop.run_in_executor(None, optree.wrap(f))``, a `threading.Thread`'s target, or a process pool (*function* must be picklable).
+    """Return *function* so that it runs in the context of here wherever it is called.
+
+    For ``executor.submit(optree.wrap(f), …)``, ``loop.run_in_executor(None, optree.wrap(f))``, a `threading.Thread`'s target, or a
+    process pool, for which *function* must be picklable.
     """
     return _Carried(function, CURRENT.get(), REMOTE.get())
 

@@ -1,4 +1,4 @@
-"""This process: its options, its open root sessions, and what happens at fork and at exit."""
+"""What this process holds: its options, its open root sessions, and what happens at fork and at exit."""
 
 from __future__ import annotations
 
@@ -257,7 +257,8 @@ def flush(level: str = "write", timeout: float = 5.0) -> bool:
     """
     if level not in ("write", "sync", "snapshot"):
         raise SetupError(f"flush({level!r}) is not possible; choose one of write, sync, snapshot")
-    return all([store.flush(level, timeout) for store in list(RUNTIME.stores.values())])
+    done = [store.flush(level, timeout) for store in list(RUNTIME.stores.values())]
+    return all(done)
 
 
 def health() -> dict[str, Any]:

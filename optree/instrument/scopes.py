@@ -126,7 +126,7 @@ class TurnScope(_Instrument[Turn]):
         handle.end(status, error)
         RUNTIME.close_detached(handle.builder, handle.path)
 
-    def _again(self, function: Callable[..., Any]) -> TurnScope:
+    def _again(self, function: Callable[..., Any]) -> TurnScope:  # noqa: ARG002 - a turn takes no name from it
         return TurnScope(self._user, self._system, self._attributes)
 
 
@@ -165,20 +165,18 @@ class OpScope(_Instrument[Op]):
 
 
 @overload
-def session(agent: F, /) -> F: ...
+def session(function: F, /) -> F: ...
 @overload
-def session(agent: str | None = None, /, **attributes: Any) -> SessionScope: ...
-@overload
-def session(*, agent: str, **attributes: Any) -> SessionScope: ...
-def session(agent_or_function: Any = None, /, *, agent: str | None = None, **attributes: Any) -> Any:
+def session(agent: str | None = None, **attributes: Any) -> SessionScope: ...
+def session(agent: Any = None, **attributes: Any) -> Any:
     """A run of an agent: the root session, or a sub-agent's when called inside another session.
 
     Decorator (``@session``, ``@session(agent="reader")``) or context manager (``with session("reader") as s:``, a `Session`).
     The agent's name is the function's if none is given. *attributes* are kept on the session's node.
     """
-    if callable(agent_or_function):
-        return SessionScope(None, {})(agent_or_function)
-    return SessionScope(_name("session", agent or agent_or_function), attributes)
+    if callable(agent):
+        return SessionScope(None, {})(agent)
+    return SessionScope(_name("session", agent), attributes)
 
 
 @overload
@@ -258,7 +256,7 @@ def _interrupted(parent: Session, agent: str) -> SessionNode | None:
 def _ingress() -> dict[str, Any]:
     cli: dict[str, Any] = {"argv0": sys.argv[0] if sys.argv else "", "pid": os.getpid()}
     with contextlib.suppress(OSError):  # the working directory may have been removed
-        cli["cwd"] = os.getcwd()
+        cli["cwd"] = os.getcwd()  # noqa: PTH109 - pathlib is not imported for one call
     found: dict[str, Any] = {"source": "cli", "cli": cli}
     if "TRACEPARENT" in os.environ:
         found["traceparent"] = os.environ["TRACEPARENT"]

@@ -9,7 +9,7 @@ from __future__ import annotations
 import functools
 import inspect
 from collections.abc import AsyncGenerator, Callable, Generator, Mapping
-from typing import Any, Protocol, TypeVar
+from typing import Any, Protocol, Self, TypeVar
 
 from optree.instrument.context import CURRENT, Scope
 from optree.instrument.outcome import outcome
@@ -52,7 +52,8 @@ def wrapped(function: F, again: Callable[[Callable[..., Any]], Any]) -> F:
         make = _coroutine
     else:
         make = _function
-    return make(function, again(function), names)
+    decorated: F = make(function, again(function), names)
+    return decorated
 
 
 def _function(function: Callable[..., Any], instrument: Instrument, names: list[str]) -> Any:
@@ -148,7 +149,7 @@ class _Piece:
         self._handle, self._scope = instrument.begin(self._before)
         instrument.called(self._handle, _bound(names, args, kwargs))
 
-    def __enter__(self) -> _Piece:
+    def __enter__(self) -> Self:
         CURRENT.set(self._scope)
         return self
 
@@ -176,9 +177,10 @@ class _Stream:
         self._more = 0
         instrument.called(self._handle, _bound(names, args, kwargs))
 
-    def __enter__(self) -> None:
+    def __enter__(self) -> Self:
         self._before = CURRENT.get()
         CURRENT.set(self._scope)
+        return self
 
     def __exit__(self, *_error: object) -> None:
         self._scope = CURRENT.get() or self._scope  # the generator may be inside a block of its own when it yields

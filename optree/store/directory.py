@@ -43,8 +43,10 @@ class Directory:
 
     @classmethod
     def of(cls, base: str | Path | None = None, sessions: str | Path | None = None, billing: str | Path | None = None) -> Directory:
-        """Return the directory that arguments, else environment (`OPTREE_BASE_DIR`, `OPTREE_SESSIONS_DIR`, `OPTREE_BILLING_FILE`), else
-        the home name: ``~/.optree/sessions`` and ``~/.optree/accounting.jsonl``.
+        """Return the directory that arguments name, else the environment, else the home directory.
+
+        Variables: `OPTREE_BASE_DIR`, `OPTREE_SESSIONS_DIR`, `OPTREE_BILLING_FILE`. At home: ``~/.optree/sessions`` and
+        ``~/.optree/accounting.jsonl``.
         """
         root = Path(base or os.environ.get("OPTREE_BASE_DIR") or "~/.optree").expanduser()
         return cls(

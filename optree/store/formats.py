@@ -20,6 +20,7 @@ from optree.nodes import Pool, SessionNode
 from optree.store.snapshot import VERSION
 from optree.store.system import OS, REAL
 from optree.tree.fold import Tree
+from optree.values import is_object
 
 ZSTD, GZIP = b"\x28\xb5\x2f\xfd", b"\x1f\x8b"
 _TOKEN = re.compile(rb'"(?:[^"\\]|\\.)*"|[{}\[\]]')
@@ -73,8 +74,8 @@ def read_meta(path: Path) -> dict[str, Any]:
         document = msgspec.json.decode(head if not found and head.rstrip().endswith(b"}}") else head + b"}")
     except (OSError, msgspec.DecodeError, zstandard.ZstdError, EOFError, zlib.error):
         return {}
-    meta = document.get("meta") if isinstance(document, dict) else None
-    return meta if isinstance(meta, dict) else {}
+    meta = document.get("meta") if is_object(document) else None
+    return meta if is_object(meta) else {}
 
 
 def _first_frame(start: bytes) -> bytes:
@@ -144,7 +145,7 @@ def _salvage(name: str, text: bytes, size: int) -> Snapshot:
         except (msgspec.DecodeError, FormatError):
             continue
         kept = sum(1 for _ in found.tree.session.turns)
-        found.damage = f"{name} breaks off: of its {size} bytes {len(text)} bytes of JSON could be unpacked; {kept} turns of the root session are whole"
+        found.damage = f"{name} breaks off: its {size} bytes unpack to {len(text)} bytes of JSON, with {kept} turns of the root session"
         return found
     raise DamagedError(f"{name} is damaged: no part of it can be read; restore it from a copy, or load an older session (optree ls)")
 
@@ -170,8 +171,8 @@ def _ai_agent(document: dict[str, Any]) -> Snapshot:
     version = document.get("version")
     if version not in (1, 2):
         raise FormatError(f"an ai-agent file of version {version}; this optree reads versions 1 and 2 (version 3 is a folder of records)")
-    root = document["opTree"]
-    attributes = root.get("attributes") or {}
+    root: dict[str, Any] = document["opTree"]
+    attributes: dict[str, Any] = root.get("attributes") or {}
     origin = str(document.get("originTxnId") or attributes.get("originTxnId") or root.get("traceId") or root.get("id") or "unknown")
     session = msgspec.convert(_theirs(root, origin), SessionNode)
     return Snapshot(Tree(session, Pool()), {"txn": origin, "reason": document.get("reason"), "source": f"ai-agent {version}"})
@@ -186,10 +187,11 @@ def _theirs(root: dict[str, Any], origin: str) -> dict[str, Any]:
         node.setdefault("agentId", "(unknown)")
         node["callPath"] = str(node.get("callPath") or node["agentId"])
         node.pop("totals", None)
-        node["turns"] = turns = [*(node.get("turns") or [])]
+        turns: list[dict[str, Any]] = list(node.get("turns") or [])
+        node["turns"] = turns
         for turn in turns:
             turn["path"] = f"{path}.{turn['index']}" if path else str(turn["index"])
-            block = turn.get("attributes") or {}
+            block: dict[str, Any] = turn.get("attributes") or {}
             turn |= {key: block[key] for key in ("prompts", "assistant") if isinstance(block.get(key), dict)}
             turn["attributes"] = _raw(block)
             for number, op in enumerate(turn.get("ops") or [], 1):
@@ -200,7 +202,7 @@ def _theirs(root: dict[str, Any], origin: str) -> dict[str, Any]:
 
 
 def _their_op(op: dict[str, Any], path: str) -> None:
-    block = op.get("attributes") or {}
+    block: dict[str, Any] = op.get("attributes") or {}
     provider, model = block.get("provider"), block.get("model")
     op["name"] = ":".join(str(part) for part in (provider, model if op["kind"] == "llm" else block.get("name")) if part) or op["kind"]
     op |= {"path": path, "latency": block.get("latency"), "attributes": _raw(block)}

@@ -10,7 +10,7 @@ import msgspec
 from optree.nodes import SessionNode
 from optree.store.system import OS, REAL
 from optree.tree.walk import flatten
-from optree.values import encode
+from optree.values import encode, is_object
 
 
 class Ledger:
@@ -64,4 +64,4 @@ def _entry(line: bytes) -> dict[str, Any] | None:
         entry = msgspec.json.decode(line)
     except msgspec.DecodeError:
         return None
-    return entry if isinstance(entry, dict) else None
+    return entry if is_object(entry) else None

@@ -35,8 +35,8 @@ class JournalFile:
 
     path: Path
     header: r.Header | None = None
-    records: list[r.Record] = field(default_factory=list)
-    flaws: list[Flaw] = field(default_factory=list)
+    records: list[r.Record] = field(default_factory=list[r.Record])
+    flaws: list[Flaw] = field(default_factory=list["Flaw"])
     unknown: int = 0
     """Records of types that this version does not know; they are left out."""
 
@@ -60,7 +60,7 @@ def read_journal(path: Path, after: int = 0, system: OS = REAL) -> JournalFile:
     expected = found.header.first
     for offset, line, whole in lines:
         if not whole or not r.check(line, seed):
-            _add_flaw(found, data, offset, len(line) + whole, seed)
+            found.flaws.append(_flaw(path, offset, len(line) + whole, whole=whole))
             continue
         number = _take(found, line, offset, after)
         if number > expected:
@@ -98,11 +98,11 @@ def _header(path: Path, line: bytes) -> r.Header | None:
     return record
 
 
-def _add_flaw(found: JournalFile, data: bytes, offset: int, size: int, seed: int) -> None:
-    last = offset + size >= len(data)
-    kind = "torn tail" if last else "corrupt"
-    said = "the last write was cut off" if last else "a line does not match its checksum"
-    found.flaws.append(Flaw(found.path.name, offset, size, kind, said))
+def _flaw(path: Path, offset: int, size: int, *, whole: bool) -> Flaw:
+    """Describe a bad line: a write that was cut off leaves no newline, so a line that has one was changed afterwards."""
+    if whole:
+        return Flaw(path.name, offset, size, "corrupt", "a line does not match its checksum")
+    return Flaw(path.name, offset, size, "torn tail", "the last write was cut off")
 
 
 def _lines(data: bytes) -> Iterator[tuple[int, bytes, bool]]:

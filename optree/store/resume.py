@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from optree import records as r
 from optree.builder import SessionTreeBuilder
 from optree.builder.core import Core
@@ -10,6 +12,7 @@ from optree.store.recovery import open_nodes
 from optree.tree import apply
 from optree.tree.summary import last_seen, op_seen
 
+Put = Callable[[r.Record], None]
 WHY = "the process ended before this did"
 
 
@@ -33,21 +36,21 @@ def close_interrupted(builder: SessionTreeBuilder, core: Core) -> None:
         stream.leave(held)
 
 
-def _end_op(op: OperationNode, put: object) -> None:
+def _end_op(op: OperationNode, put: Put) -> None:
     seen = last_seen(op.child_session) if op.child_session else op_seen(op)
     record = r.OpEnd(op.path, seen, "interrupted", seen - op.started_at, WHY)
     apply.end_op(op, record)
-    put(record)  # type: ignore[operator]
+    put(record)
 
 
-def _end_turn(turn: TurnNode, put: object) -> None:
+def _end_turn(turn: TurnNode, put: Put) -> None:
     seen = max([turn.started_at, *(op.ended_at or 0.0 for op in turn.ops)])
     record = r.TurnEnd(turn.path, seen, "interrupted", WHY)
     apply.end_turn(turn, record)
-    put(record)  # type: ignore[operator]
+    put(record)
 
 
-def _end_session(session: SessionNode, put: object) -> None:
+def _end_session(session: SessionNode, put: Put) -> None:
     record = r.SessionEnd(session.path, last_seen(session), "interrupted", WHY)
     apply.end_session(session, record)
-    put(record)  # type: ignore[operator]
+    put(record)

@@ -139,9 +139,7 @@ class SessionStore:
         fd = self._os.append(path)
         if not self._os.lock(fd):
             self._os.close(fd)
-            raise BusyError(
-                f"session {self.txn} is being written by another process; wait for it to end, or watch it with: optree logs -f {self.txn}"
-            )
+            raise BusyError(f"session {self.txn} is being written by another process: wait, or watch it (optree logs -f {self.txn})")
         self._lock_fd = fd
 
     # Snapshots
@@ -217,7 +215,7 @@ class SessionStore:
         except OSError as error:
             self._problem("ledger", error)
             return
-        if quiet and builder.node.ended_at is not None and not self.journal.lost:
+        if quiet and not self.journal.lost:
             self._remove_live()
 
     def _join_others(self, builder: SessionTreeBuilder) -> bool:

@@ -179,12 +179,14 @@ def _finished(op: OperationNode) -> bool:
     return True
 
 
-def _compressor(compression: str) -> Any:
+def _compressor(compression: str) -> Callable[[bytes], bytes]:
     if compression == "zstd":
         return zstandard.ZstdCompressor(level=3, write_checksum=True, write_content_size=True).compress
-    if compression == "gzip":
-        return lambda data: gzip.compress(data, 6, mtime=0)
-    return bytes
+    return _gzip if compression == "gzip" else bytes
+
+
+def _gzip(data: bytes) -> bytes:
+    return gzip.compress(data, 6, mtime=0)
 
 
 def decoded_frames(pieces: list[bytes]) -> Iterator[bytes]:

@@ -7,7 +7,7 @@ if it comes later. What stays a placeholder is a loss that readers can see, not 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, TypeVar
+from typing import Any, ClassVar, TypeVar
 
 from msgspec import Struct
 
@@ -59,7 +59,7 @@ class Fold:
 
     def apply(self, record: r.Record) -> None:
         """Take one record; unknown types are ignored."""
-        handler = _HANDLERS.get(type(record))
+        handler = self._HANDLERS.get(type(record))
         if handler is not None:
             handler(self, record)
 
@@ -206,22 +206,21 @@ class Fold:
             self.missing += at - len(items)
         items.extend(new[len(items) - at :] if 0 <= at < len(items) else new)
 
-
-_HANDLERS: dict[type[r.Record], Callable[[Fold, Any], None]] = {
-    r.SessionBegin: Fold._session_begin,
-    r.SessionSet: Fold._session_set,
-    r.SessionResume: Fold._session_resume,
-    r.SessionEnd: Fold._session_end,
-    r.MessageAdded: Fold._message,
-    r.TurnBegin: Fold._turn_begin,
-    r.TurnSet: Fold._turn_set,
-    r.TurnEnd: Fold._turn_end,
-    r.OpBegin: Fold._op_begin,
-    r.Entries: Fold._entries,
-    r.Accounted: Fold._accounted,
-    r.Requested: Fold._requested,
-    r.Responded: Fold._responded,
-    r.OpEnd: Fold._op_end,
-    r.Pooled: Fold._pooled,
-    r.Gap: Fold._gap,
-}
+    _HANDLERS: ClassVar[dict[type[r.Record], Callable[[Any, Any], None]]] = {
+        r.SessionBegin: _session_begin,
+        r.SessionSet: _session_set,
+        r.SessionResume: _session_resume,
+        r.SessionEnd: _session_end,
+        r.MessageAdded: _message,
+        r.TurnBegin: _turn_begin,
+        r.TurnSet: _turn_set,
+        r.TurnEnd: _turn_end,
+        r.OpBegin: _op_begin,
+        r.Entries: _entries,
+        r.Accounted: _accounted,
+        r.Requested: _requested,
+        r.Responded: _responded,
+        r.OpEnd: _op_end,
+        r.Pooled: _pooled,
+        r.Gap: _gap,
+    }

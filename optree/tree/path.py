@@ -7,9 +7,12 @@ Paths are absolute, given when a node begins, and never recomputed.
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 
 from optree.errors import PathError
+
+_NUMBER = re.compile(r"0|[1-9][0-9]{0,17}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,9 +27,7 @@ class Path:
         if not label:
             return cls(())
         pieces = label.split(".")
-        if not all(piece.isascii() and piece.isdecimal() and str(int(piece)) == piece for piece in pieces if len(piece) < 20) or any(
-            len(piece) >= 20 for piece in pieces
-        ):
+        if not all(_NUMBER.fullmatch(piece) for piece in pieces):
             raise PathError(f"{label[:80]!r} is no path: write numbers joined by dots, as in 1.2 or 1.2.3.1")
         path = cls(tuple(map(int, pieces)))
         if 0 in path.parts[1::2]:

@@ -19,7 +19,10 @@ def state(node: SessionNode | TurnNode | OperationNode, *, live: bool = True) ->
 
 
 def snapshot_summary(root: SessionNode, *, live: bool = True) -> dict[str, Any]:
-    """Return ``{lines, totals, runStartedAt, runElapsedSec}``; a line is ``{agentId, callPath, status, elapsedSec, title, latestStatus}``."""
+    """Return ``{lines, totals, runStartedAt, runElapsedSec}``.
+
+    A line is ``{agentId, callPath, path, status, elapsedSec, title, latestStatus}``.
+    """
     now = now_ms()
     lines = [
         {

@@ -90,7 +90,7 @@ def _tokens(op: OperationNode) -> str:
 
 
 def _duration(milliseconds: float) -> str:
-    return f"{milliseconds / 1e3:.2f} s" if milliseconds >= 1000 else f"{milliseconds:.1f} ms"
+    return f"{milliseconds / 1e3:.2f} s" if milliseconds >= 1e3 else f"{milliseconds:.1f} ms"
 
 
 def _short(text: str | None, limit: int = 72) -> str:

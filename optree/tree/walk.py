@@ -61,8 +61,9 @@ def flatten(root: SessionNode) -> Flat:
 
 def to_plain(tree: Tree) -> dict[str, Any]:
     """Return a tree as plain values, as a saved file shows it."""
-    return msgspec.json.decode(msgspec.json.encode(tree))
+    return msgspec.json.decode(msgspec.json.encode(tree), type=dict[str, Any])
 
 
 def _time(entry: dict[str, Any]) -> float:
-    return entry["timestamp"]
+    timestamp: float = entry["timestamp"]
+    return timestamp
