@@ -18,11 +18,6 @@ Status = Literal["ok", "failed", "cancelled", "interrupted"]
 """How a node ended: `interrupted` is given on resume to what a crash left open; a node still open has no status."""
 
 
-def _present() -> list[Any]:
-    """Make an empty list that files show: `omit_defaults` leaves out only those made by `list` itself."""
-    return []
-
-
 class _Leaf(Struct, rename="camel", omit_defaults=True, gc=False):
     """An entry: flat and without containers, so that a million of them do not slow the collector."""
 
@@ -129,6 +124,8 @@ class OperationNode(_Node):
     kind: OpKind
     name: str
     started_at: float
+    logs: list[LogEntry]
+    accounting: list[AccountingEntry]
     ended_at: float | None = None
     status: Status | None = None
     latency: float | None = None
@@ -139,8 +136,6 @@ class OperationNode(_Node):
     request: Payload | None = None
     reasoning: Reasoning | None = None
     response: Payload | None = None
-    logs: list[LogEntry] = field(default_factory=_present)
-    accounting: list[AccountingEntry] = field(default_factory=_present)
     child_session: SessionNode | None = None
 
     @property
@@ -156,13 +151,13 @@ class TurnNode(_Node):
     path: str
     index: int
     started_at: float
+    ops: list[OperationNode]
     ended_at: float | None = None
     status: Status | None = None
     error: str | None = None
     prompts: dict[str, str] | None = None
     assistant: dict[str, str] | None = None
     attributes_json: Raw | UnsetType = field(name="attributes", default=UNSET)
-    ops: list[OperationNode] = field(default_factory=_present)
 
     @property
     def attributes(self) -> dict[str, Any]:
@@ -180,11 +175,11 @@ class SessionNode(_Node):
     call_path: str
     origin_txn_id: str
     started_at: float
+    turns: list[TurnNode]
     parent_txn_id: str | None = None
     session_title: str | None = None
     latest_status: str | None = None
     attributes_json: Raw | UnsetType = field(name="attributes", default=UNSET)
-    turns: list[TurnNode] = field(default_factory=_present)
     messages: list[Message] = []
     ended_at: float | None = None
     status: Status | None = None

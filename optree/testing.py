@@ -12,7 +12,7 @@ Nothing is written: no files, no lines on stderr.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Generator, Mapping
 from contextlib import contextmanager
 from itertools import count
 from threading import Lock
@@ -88,7 +88,7 @@ class Recording:
 
 
 @contextmanager
-def capture(now: Clock | None = None) -> Iterator[Recording]:
+def capture(now: Clock | None = None) -> Generator[Recording, None, None]:
     """Record the root sessions that begin inside the block in memory, with times from *now* (by default a new `Ticking`).
 
     It counts for the whole process: threads and tasks that begin a session meanwhile are recorded too. Sessions that were open before
@@ -102,6 +102,7 @@ def capture(now: Clock | None = None) -> Iterator[Recording]:
             patch.object(RUNTIME, "join", _alone),
             patch.object(RUNTIME, "sessions", dict[str, Session]()),
             patch.object(RUNTIME, "_detached", dict[str, str]()),
+            patch.object(RUNTIME, "forked_at", 0.0),
         ):
             yield recording
     finally:

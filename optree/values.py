@@ -21,7 +21,8 @@ MAX_TEXT = 1 << 20
 
 _MAX_INT = 1 << 63
 _SHALLOW = 8
-_ATOMS = frozenset({int, bool, type(None)})
+_BYTES = (bytes, bytearray, memoryview)
+_ATOMS = frozenset({bool, type(None)})
 _encode = msgspec.json.Encoder().encode
 _SECRET_KEY = re.compile(
     r"authorization|api[-_]?key|x-[\w-]*-signature|secret|password|passwd|cookie"
@@ -52,10 +53,10 @@ def _is_plain(value: object, depth: int) -> bool:
     kind = type(value)
     if kind is str:
         return len(value) <= MAX_TEXT  # type: ignore[arg-type]
-    if kind in _ATOMS:
-        return True
-    if depth > _SHALLOW:
-        return False
+    if kind is int:
+        return -_MAX_INT <= value < 2 * _MAX_INT  # type: ignore[operator]
+    if kind in _ATOMS or depth > _SHALLOW:
+        return kind in _ATOMS
     if kind is dict:
         return all(type(key) is str and _is_plain(item, depth + 1) for key, item in value.items())  # type: ignore[attr-defined]
     if kind is list or kind is tuple:
@@ -80,16 +81,13 @@ def is_list(value: object) -> TypeGuard[list[Any]]:
 
 def plain(value: object) -> Any:
     """Return a copy of *value* made of dict, list, str, int, float, bool and None only; never raises."""
-    try:
-        return _plain(value, 0, set())
-    except Exception as error:  # noqa: BLE001 - a value's own code may raise anything
-        return {"$error": f"{type(error).__name__} while reading a {type(value).__name__}"}
+    return _plain(value, 0, set())
 
 
 def text(value: object) -> str:
     """Return *value* as text that can be encoded, at most `MAX_TEXT` characters; never raises."""
     try:
-        found = value if type(value) is str else str(value)
+        found = str.__str__(value if isinstance(value, str) else str(value))  # a subclass's text, whatever its own code says
     except Exception as error:  # noqa: BLE001 - a value's own code may raise anything
         return f"<{type(value).__name__}: its text raises {type(error).__name__}>"
     return cut(clean(found))
@@ -108,27 +106,36 @@ def cut(found: str, limit: int = MAX_TEXT) -> str:
 
 
 def _plain(value: object, depth: int, above: set[int]) -> Any:
+    try:
+        return _converted(value, depth, above)
+    except Exception as error:  # noqa: BLE001 - a value's own code may raise anything: mark it, keep its neighbours
+        return {"$error": f"{type(error).__name__} while reading a {type(value).__name__}"}
+
+
+def _converted(value: object, depth: int, above: set[int]) -> Any:
     kind = type(value)
     if value is None or kind is bool:
         return value
     if isinstance(value, str):
-        return cut(clean(str(value)))
+        return cut(clean(str.__str__(value)))
     if isinstance(value, int):
-        number = int(value)
+        number = int.__int__(value)
         return number if -_MAX_INT <= number < 2 * _MAX_INT else {"$int": hex(number)}
     if isinstance(value, float):
-        return float(value) if math.isfinite(value) else {"$float": repr(float(value))}
-    if isinstance(value, (bytes, bytearray, memoryview)):
+        real = float.__float__(value)
+        return real if math.isfinite(real) else {"$float": repr(real)}
+    if isinstance(value, _BYTES):
         return {"$bytes": base64.b64encode(bytes(cast("bytes", value))[: MAX_TEXT // 2]).decode()}
     return _container(value, depth, above)
 
 
 def _container(value: object, depth: int, above: set[int]) -> Any:
-    if id(value) in above:
+    identity = id(value)
+    if identity in above:
         return {"$cycle": True}
     if depth >= MAX_DEPTH:
         return {"$deep": True}
-    above.add(id(value))
+    above.add(identity)
     try:
         if isinstance(value, Mapping):
             items = list(cast("Mapping[object, object]", value).items())
@@ -137,14 +144,14 @@ def _container(value: object, depth: int, above: set[int]) -> Any:
             return [_plain(item, depth + 1, above) for item in list(cast("list[object]", value))]
         return _plain(_builtins(value), depth + 1, above)
     finally:
-        above.discard(id(value))
+        above.discard(identity)
 
 
 def _builtins(value: object) -> object:
     """Return a dataclass, Struct, pydantic model, date, UUID… as plain builtins, or its repr behind a mark."""
     dump = getattr(value, "model_dump", None)
     try:
-        return dump() if callable(dump) else msgspec.to_builtins(value)
+        return dump() if callable(dump) else msgspec.to_builtins(value, builtin_types=_BYTES)
     except Exception:  # noqa: BLE001 - fall through to the guarded repr
         return {"$repr": _repr(value), "$type": f"{type(value).__module__}.{type(value).__qualname__}"}
 

@@ -15,6 +15,8 @@ _TEXTS = frozenset({"provider", "model", "actual_provider", "actual_model", "mcp
 
 def tokens(sent: Any, received: Any, cache_read: Any, cache_write: Any) -> Tokens:
     """Return token counts with their total."""
+    if sent.__class__ is received.__class__ is cache_read.__class__ is cache_write.__class__ is int:
+        return Tokens(sent, received, cache_read, cache_write, sent + received + cache_read + cache_write)
     sent, received, cache_read, cache_write = whole(sent), whole(received), whole(cache_read), whole(cache_write)
     return Tokens(sent, received, cache_read, cache_write, sent + received + cache_read + cache_write)
 

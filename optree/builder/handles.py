@@ -38,7 +38,7 @@ class Turn:
     def next_op(self) -> int:
         """Return the number of the next op; in a forked child numbers come from a range of its own."""
         core = self.builder.core
-        if self._epoch != core.epoch:
+        if self._epoch is not core.epoch:
             self._epoch = core.epoch
             self._counter = count(core.base + 1)
         return next(self._counter)
@@ -64,11 +64,11 @@ class Op:
         self.path = node.path
         self.logs = node.logs
         self.chunks: list[ReasoningChunk] | None = None
-        self._now = builder.core.now
+        core = builder.core
+        self._now = core.now
+        self._logged = self._chunked = 0
+        self._clean = core.recorded
         self._t0 = monotonic()
-        self._logged = 0
-        self._chunked = 0
-        self._clean = builder.core.recorded
 
     @property
     def id(self) -> str:
@@ -136,18 +136,16 @@ class Op:
         try:
             entries = node.accounting
             at = len(entries)
-            is_llm = node.kind == "llm"
-            entry = AccountingEntry(f"{node.op_id}#{at + 1}", self._now() * 1e3, "llm" if is_llm else "tool")
-            entry.latency = (monotonic() - self._t0) * 1e3 if latency is None else number(latency)
-            if is_llm:
-                entry.tokens = tokens(input_tokens, output_tokens, cache_read_tokens, cache_write_tokens)
-                entry.provider, _, entry.model = node.name.partition(":")
+            spent = (monotonic() - self._t0) * 1e3 if latency is None else number(latency)
+            cost = None if cost_usd is None else number(cost_usd)
+            ended: Literal["ok", "failed"] = "failed" if status == "failed" else "ok"
+            identity = f"{node.op_id}#{at + 1}"
+            if node.kind == "llm":
+                used = tokens(input_tokens, output_tokens, cache_read_tokens, cache_write_tokens)
+                provider, _, model = node.name.partition(":")
+                entry = AccountingEntry(identity, self._now() * 1e3, "llm", ended, spent, provider, model, None, None, used, cost)
             else:
-                entry.command = node.name
-            if cost_usd is not None:
-                entry.cost_usd = number(cost_usd)
-            if status == "failed":
-                entry.status = "failed"
+                entry = AccountingEntry(identity, self._now() * 1e3, "tool", ended, spent, cost_usd=cost, command=node.name)
             if more:
                 fill(entry, more)
             entries.append(entry)
@@ -155,9 +153,10 @@ class Op:
                 add_entry(session.totals, entry)
             if node.ended_at is not None:
                 builder.core.touched.add(self.path)
-            stream.put(records.Accounted(self.path, at, entry))
+            record = records.Accounted(self.path, at, entry)
+            stream.commit(record, held)
         finally:
-            stream.leave(held)
+            stream.release(held)
 
     def request(self, messages: list[Any] | None = None, /, **payload: Any) -> None:
         """Set what the op sends. A list of *messages* is pooled: what was sent before is stored once."""
@@ -190,9 +189,9 @@ class Op:
             if attributes:
                 record.attributes = core.json(attributes)
             apply.end_op(node, record)
-            stream.put(record)
+            stream.commit(record, held)
         finally:
-            stream.leave(held)
+            stream.release(held)
 
     def _account_tool(self, status: Status, error: str | None, latency: float) -> None:
         request, response = self.node.request, self.node.response

@@ -183,25 +183,20 @@ class SessionTreeBuilder:
     ) -> Op:
         """Begin an op in *turn*, else in the open turn, else in a turn opened for it."""
         core = self.core
-        held = core.stream.enter()
+        stream = core.stream
+        held = stream.enter()
         try:
-            where = turn or self.current_turn
-            if where is None:
-                where = self.begin_turn(implicit=True)
-            record = r.OpBegin(
-                f"{where.path}.{where.next_op()}",
-                core.now() * 1e3,
-                kind,
-                name if name.__class__ is str else text(name),
-                parent.path if parent is not None and parent.turn is where else None,
-                self._attributes(attributes) if attributes else UNSET,
-            )
-            op = Op(self, where, apply.begin_op(core.txn, where.node, record))
-            core.ops[record.path] = op
-            core.stream.put(record)
+            where = turn or self.current_turn or self.begin_turn(implicit=True)
+            path = f"{where.path}.{where.next_op()}"
+            label = name if name.__class__ is str else text(name)
+            above = parent.path if parent is not None and parent.turn is where else None
+            block = self._attributes(attributes) if attributes else UNSET
+            record = r.OpBegin(path, core.now() * 1e3, kind, label, above, block)
+            op = core.ops[path] = Op(self, where, apply.begin_op(core.txn, where.node, record))
+            stream.commit(record, held)
             return op
         finally:
-            core.stream.leave(held)
+            stream.release(held)
 
     def op(self, op: Op | str) -> Op | None:
         """Return the handle of an op, given it or its id or path; None for an id that is not known."""

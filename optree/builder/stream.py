@@ -88,6 +88,22 @@ class Stream:
         if not self._through and not self._awake:
             self._rouse()
 
+    def commit(self, record: Record, held: bool) -> None:
+        """Put one structural record and deliver it: what `put` and `leave` do, without their detour. `release` must follow."""
+        if self._delivering or self._queue or not held or not self._through:
+            self.put(record)
+            self.leave(self.enter())
+            return
+        self._delivering = True
+        try:
+            batch = [record]
+            for taker in self._takers:
+                taker.take(batch)
+        except Exception as error:  # noqa: BLE001 - a taker's fault must not reach the traced program
+            self._failed(error)
+        finally:
+            self._delivering = False
+
     def release(self, held: bool) -> None:
         """Release the lock without delivering: for steps that put nothing."""
         if held:
@@ -155,13 +171,16 @@ class Stream:
                     for taker in self._takers:
                         taker.take(batch)
                 except Exception as error:  # noqa: BLE001 - a taker's fault must not reach the traced program
-                    self.failures += 1
-                    self.last_failure = repr(error)
+                    self._failed(error)
                 except BaseException:  # an interrupt in the middle: whoever comes next delivers it, twice does no harm
                     queue.extendleft(reversed(batch))
                     raise
         finally:
             self._delivering = False
+
+    def _failed(self, error: Exception) -> None:
+        self.failures += 1
+        self.last_failure = repr(error)
 
     def _rouse(self) -> None:
         self._awake = True

@@ -6,6 +6,7 @@ Each line belongs to exactly one node. What options change is which lines there 
 from __future__ import annotations
 
 import re
+from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -16,6 +17,7 @@ from optree.tree.path import parent_label
 from optree.values import cut, decode, encode, is_object, redact
 
 TRACE_CHARACTERS = 4096
+KEPT_OPS = 1024
 _CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\u200b-\u200f\u2028-\u202e\u2066-\u2069]")
 _COLOURS = {"ERR": "31", "WRN": "33", "FIN": "36", "TRC": "90", "VRB": "90", "THK": "2;37"}
 
@@ -39,13 +41,14 @@ class _Op:
 
 
 class LineRenderer:
-    """Renders one root session; remembers only what is open."""
+    """Renders one root session; remembers what is open, and what ended a moment ago."""
 
     def __init__(self, txn: str, options: LineOptions) -> None:
         self._txn = txn
         self._options = options
         self._agents: dict[str, str] = {}
         self._ops: dict[str, _Op] = {}
+        self._ended: deque[str] = deque()
 
     def know(self, path: str, agent: str) -> None:
         """Learn whose session is at *path*."""
@@ -86,6 +89,7 @@ class LineRenderer:
                 yield from self._entries(record)
             case r.OpEnd():
                 op = self._op(record.path)
+                self._forget(record.path)
                 if op.kind == "session":  # the sub-agent's own end says it
                     return
                 severity = "VRB" if record.status == "ok" else _severity(record.status)
@@ -97,8 +101,6 @@ class LineRenderer:
         number = record.path.rpartition(".")[2]
         if record.status != "ok":
             yield from self._line(record.path, "VRB", "←", "turn", number, _outcome(record.status, record.error))
-        for path in [path for path in self._ops if parent_label(path) == record.path]:
-            del self._ops[path]
 
     def _entries(self, record: r.Entries) -> Iterator[str]:
         if record.chunks:
@@ -131,6 +133,12 @@ class LineRenderer:
 
     def _op(self, path: str) -> _Op:
         return self._ops.get(path) or self._ops.setdefault(path, _Op("system", "unknown"))
+
+    def _forget(self, path: str) -> None:
+        """Forget an op some time after its end: entries come up to 10 ms behind structure."""
+        self._ended.append(path)
+        if len(self._ended) > KEPT_OPS:
+            self._ops.pop(self._ended.popleft(), None)
 
     def _agent(self, path: str) -> str:
         """Return the agent whose session a node belongs to; a child session's own path is that of its op."""

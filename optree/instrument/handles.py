@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from optree.builder import SessionTreeBuilder
@@ -15,13 +16,14 @@ NO_RESULT = "[interrupted: the process ended before this call's result was recor
 class Session:
     """An open session: its names, its transcript, its totals. No method raises."""
 
-    __slots__ = ("_earlier", "builder", "resumed")
+    __slots__ = ("builder", "earlier", "resumed")
 
-    def __init__(self, builder: SessionTreeBuilder, *, resumed: bool = False, earlier: SessionNode | None = None) -> None:
+    def __init__(self, builder: SessionTreeBuilder, *, resumed: bool = False, earlier: Sequence[SessionNode] = ()) -> None:
         self.builder = builder
         self.resumed = resumed
         """True if this session, or the interrupted one that it repeats, was loaded from disk."""
-        self._earlier = earlier
+        self.earlier = earlier
+        """The interrupted runs of this agent that this one goes on with, oldest first."""
 
     @property
     def txn(self) -> str:
@@ -66,11 +68,10 @@ class Session:
         In a resumed run it begins with what was recorded before. Where nothing was given to `message`, it is the history of the last
         LLM call, with its answer. A tool call whose result was lost gets one that says so, since providers refuse it otherwise.
         """
-        own = [decode(entry.body) for entry in self.builder.node.messages]
-        before = [decode(entry.body) for entry in self._earlier.messages] if self._earlier else []
-        found = before + own
-        if not found:
-            found = self._sent(self.builder.node) or (self._sent(self._earlier) if self._earlier else [])
+        runs = [*self.earlier, self.builder.node]
+        found = [decode(entry.body) for node in runs for entry in node.messages]
+        for node in reversed(runs):
+            found = found or self._sent(node)
         return answered(found)
 
     def _sent(self, node: SessionNode) -> list[Any]:
@@ -91,21 +92,42 @@ def _answer(op: OperationNode) -> list[Any]:
 
 def answered(messages: list[Any]) -> list[Any]:
     """Return messages with a result for every tool call that has none, and without second results for one call."""
-    results = {message["tool_call_id"] for message in messages if is_object(message) and "tool_call_id" in message}
-    given: set[Any] = set()
+    results = {call for message in messages for call in _results(message)}
+    given: set[str] = set()
     found: list[Any] = []
     for message in messages:
-        if not is_object(message):
-            found.append(message)
+        here = _results(message)
+        if here and given.issuperset(here):
             continue
-        call = message.get("tool_call_id")
-        if call is not None and call in given:
-            continue
-        given.add(call)
+        given.update(here)
         found.append(message)
-        asked: list[Any] = message.get("tool_calls") or []
-        for one in asked:
-            identity: Any = one.get("id") if is_object(one) else None
-            if identity is not None and identity not in results:
-                found.append({"role": "tool", "tool_call_id": identity, "content": NO_RESULT})
+        found.extend(reply for call, reply in _calls(message) if call not in results)
     return found
+
+
+def _results(message: Any) -> list[str]:
+    """Return the ids of the calls that a message answers: a `tool` message, or `tool_result` blocks."""
+    if not is_object(message):
+        return []
+    blocks = [block["tool_use_id"] for block in _blocks(message, "tool_result") if "tool_use_id" in block]
+    return [message["tool_call_id"], *blocks] if "tool_call_id" in message else blocks
+
+
+def _calls(message: Any) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Yield the id of each tool call in a message, with the answer that says that its result was lost."""
+    if not is_object(message):
+        return
+    calls: list[Any] = message.get("tool_calls") or []
+    for call in calls:
+        if is_object(call) and "id" in call:
+            yield call["id"], {"role": "tool", "tool_call_id": call["id"], "content": NO_RESULT}
+    for block in _blocks(message, "tool_use"):
+        if "id" in block:
+            lost = {"type": "tool_result", "tool_use_id": block["id"], "content": NO_RESULT, "is_error": True}
+            yield block["id"], {"role": "user", "content": [lost]}
+
+
+def _blocks(message: dict[str, Any], kind: str) -> list[dict[str, Any]]:
+    content: Any = message.get("content")
+    blocks: Any = content if content.__class__ is list else ()
+    return [block for block in blocks if is_object(block) and block.get("type") == kind]

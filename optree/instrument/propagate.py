@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import functools
+import inspect
 import os
-from collections.abc import Callable
-from typing import Any, Generic, ParamSpec, TypeVar
+from collections.abc import Callable, Generator
+from contextlib import contextmanager
+from typing import Any, Generic, ParamSpec, TypeVar, cast
 
 from optree.ids import node_id, span_id, trace_id
 from optree.instrument.context import CURRENT, REMOTE, Scope
@@ -35,7 +37,16 @@ def wrap(function: Callable[P, R]) -> Callable[P, R]:
     For ``executor.submit(optree.wrap(f), …)``, ``loop.run_in_executor(None, optree.wrap(f))``, a `threading.Thread`'s target, or a
     process pool, for which *function* must be picklable.
     """
-    return _Carried(function, CURRENT.get(), REMOTE.get())
+    scope, remote = CURRENT.get(), REMOTE.get()
+    if not inspect.iscoroutinefunction(function):
+        return _Carried(function, scope, remote)
+
+    @functools.wraps(function)
+    async def run(*args: P.args, **kwargs: P.kwargs) -> Any:
+        with _placed(scope, remote):
+            return await function(*args, **kwargs)
+
+    return cast("Callable[P, R]", run)
 
 
 class _Carried(Generic[P, R]):
@@ -48,21 +59,27 @@ class _Carried(Generic[P, R]):
         self._remote = remote
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
-        before, remote_before = CURRENT.get(), REMOTE.get()
-        CURRENT.set(self._scope)
-        REMOTE.set(self._remote)
-        try:
+        with _placed(self._scope, self._remote):
             return self._function(*args, **kwargs)
-        finally:
-            CURRENT.set(before)
-            REMOTE.set(remote_before)
 
     def __reduce__(self) -> tuple[Any, ...]:
         remote = _token(self._scope) if self._scope is not None else self._remote
         return _Carried, (self._function, None, remote)
 
 
+@contextmanager
+def _placed(scope: Scope | None, remote: str | None) -> Generator[None, None, None]:
+    before, remote_before = CURRENT.get(), REMOTE.get()
+    CURRENT.set(scope)
+    REMOTE.set(remote)
+    try:
+        yield
+    finally:
+        CURRENT.set(before)
+        REMOTE.set(remote_before)
+
+
 def _token(scope: Scope) -> str:
-    place = scope.op or scope.turn
-    path = place.path if place is not None else scope.session.path
-    return f"{node_id(scope.session.txn, path)} {scope.session.builder.node.call_path}"
+    builder = scope.session.builder
+    place = scope.op or scope.turn or builder.current_turn or builder.begin_turn(implicit=True)
+    return f"{node_id(builder.txn, place.path)} {builder.node.call_path}"

@@ -7,23 +7,24 @@ import contextlib
 import os
 import sys
 import threading
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any, NamedTuple, get_args
 
-from optree.builder import SessionTreeBuilder, Turn
+from optree.builder import Op, SessionTreeBuilder, Turn
 from optree.builder.core import Core, Cycles
-from optree.builder.stream import Stream
+from optree.builder.stream import Stream, Write
 from optree.clock import now_ms
 from optree.console import ConsoleWriter, LineOptions
 from optree.errors import OptreeError, SetupError
 from optree.ids import is_txn, new_txn, trace_id
 from optree.instrument.handles import Session
-from optree.nodes import TurnNode
-from optree.records import SessionResume
+from optree.nodes import Status
+from optree.records import OpBegin, SessionResume, TurnBegin
 from optree.store import Directory, SessionStore, open_session, resume_session
-from optree.store.directory import SUFFIXES
+from optree.store.directory import SUFFIXES, Saved
 from optree.store.journal import Sync
 from optree.store.session_store import StoreOptions
 from optree.tree import apply
@@ -44,6 +45,8 @@ class Config:
     """`zstd`, `gzip` or `none`, for snapshots; all are read."""
     sync: Sync = "interval"
     """When data is forced to the disk itself: `write` never, `interval` each second, `turn` at each turn's end, `op` at each op's."""
+    write: Write = "structure"
+    """What is with the operating system when a call returns: `structure` (with accounting and messages), `all`, or `deferred` (nothing)."""
     redacted_save: bool = False
     """Replace credentials before anything is written; by default the disk has all, private to its owner."""
     cycles: Cycles = "mark"
@@ -55,24 +58,51 @@ class Config:
     """Print lines on stderr at all."""
 
 
-_CHOICES = {"compression": tuple(SUFFIXES), "sync": get_args(Sync), "cycles": get_args(Cycles)}
+_CHOICES = {"compression": tuple(SUFFIXES), "sync": get_args(Sync), "write": get_args(Write), "cycles": get_args(Cycles)}
+
+
+class Joined(NamedTuple):
+    """Stand-ins for a session, turn and op of another process."""
+
+    session: Session
+    turn: Turn
+    op: Op | None
 
 
 class Runtime:
     """What this process has open."""
 
     def __init__(self) -> None:
-        self.config = _from_environment(Config())
+        self.problems: list[str] = []
+        self.config = self._from_environment()
         self.stores: dict[str, SessionStore] = {}
         self.sessions: dict[str, Session] = {}
         """Open root sessions by txn."""
-        self.consoles: list[ConsoleWriter] = []
-        self.problems: list[str] = []
+        self.consoles: dict[str, ConsoleWriter] = {}
+        self.forked_at = 0.0
+        """When this process was forked from another that traces: nodes that are older are that one's to end."""
+        self.past: Counter[str] = Counter()
+        """What the stores counted that are closed."""
+        self._joined: dict[str, Joined] = {}
+        """Stand-ins for nodes of other processes, by id."""
         self._detached: dict[str, str] = {}
         """Txns of sessions that were opened for a node without context, with that node's path."""
         self._lock = threading.RLock()
-        self._resume = os.environ.get("OPTREE_RESUME")
-        self._first_txn = os.environ.get("OPTREE_TXN")
+
+    def _from_environment(self) -> Config:
+        found: dict[str, Any] = {}
+        for field in fields(Config):
+            value = os.environ.get(f"OPTREE_{field.name.upper()}")
+            if value is None or field.name in ("base_dir", "sessions_dir", "billing_file"):  # `Directory.of` reads these
+                continue
+            if field.name not in _CHOICES:
+                found[field.name] = value.lower() in ("1", "true", "yes", "on")
+            elif value in _CHOICES[field.name]:
+                found[field.name] = value
+            else:
+                choices = ", ".join(_CHOICES[field.name])
+                self.report(f"OPTREE_{field.name.upper()}={value!r} is not possible and passed over; choose one of {choices}")
+        return Config(**found)
 
     def configure(self, **options: Any) -> Config:
         """Set options; raises `SetupError` for one that does not exist or cannot have that value."""
@@ -92,12 +122,10 @@ class Runtime:
     def open_root(self, agent: str, attributes: Mapping[str, Any]) -> Session:
         """Begin a root session, or resume one if the environment asks for it (`OPTREE_RESUME`), in this process's first root only."""
         with self._lock:
-            options = StoreOptions(
-                self.directory(), self.config.compression, self.config.sync, self.config.redacted_save, self.config.cycles
-            )
-            resume, self._resume = self._resume, None
-            txn, self._first_txn = self._first_txn, None
-            session = self._resumed(resume, options, agent) if resume else self._opened(txn, options, agent, attributes)
+            self._close_ended()
+            detached = bool(attributes.get("detached"))  # leaves the names to the first session that is meant
+            txn, resume = (None, None) if detached else (os.environ.pop(name, None) for name in ("OPTREE_TXN", "OPTREE_RESUME"))
+            session = self._resumed(resume, agent) if resume else self._opened(txn, agent, attributes)
             self.sessions[session.txn] = session
             return session
 
@@ -105,8 +133,8 @@ class Runtime:
         """Forget a root session that has ended; its store writes the last snapshot in the background."""
         self.sessions.pop(session.txn, None)
 
-    def join(self, parent: str, ancestry: str) -> tuple[Session, Turn] | None:
-        """Return a stand-in for the session and turn of another process's node *parent* (``<txn>:<path>``), to begin ops in."""
+    def join(self, parent: str, ancestry: str) -> Joined | None:
+        """Return a stand-in for another process's node *parent* (``<txn>:<path>``), to begin ops in."""
         txn, _, path = parent.partition(":")
         if not is_txn(txn):
             self.report(f"OPTREE_PARENT={parent[:80]!r} names no session; this process records a session of its own")
@@ -115,36 +143,34 @@ class Runtime:
             store = self.stores.get(txn) or self._joined_store(txn)
             if store is None:
                 return None
-        turn_path = path if path.count(".") % 2 == 0 and path else parent_label(path) or "0"
-        session_path = parent_label(turn_path)
-        node = apply.new_session(txn, session_path, trace_id(txn), ancestry.rpartition("->")[2], ancestry, now_ms())
-        core = Core(txn, store.stream, now=StoreOptions(self.directory()).now, cycles=self.config.cycles, base=store.journal.base)
-        builder = SessionTreeBuilder.over(core, node)
-        number = int(turn_path.rpartition(".")[2])
-        turn = Turn(builder, TurnNode(f"{txn}:{turn_path}", turn_path, number, now_ms()), core.base + 1)
-        return Session(builder), turn
+            if parent not in self._joined:
+                self._joined[parent] = self._stand_in(store, path, ancestry)
+            return self._joined[parent]
 
     def open_detached(self, agent: str, attributes: Mapping[str, Any]) -> Session:
         """Begin a root session for a node that comes without one; it ends with the node that opens first in it."""
-        session = self.open_root(agent, attributes)
-        self._detached[session.txn] = ""
-        return session
+        with self._lock:
+            session = self.open_root(agent, attributes)
+            self._detached[session.txn] = ""
+            return session
 
     def own_detached(self, builder: SessionTreeBuilder, path: str) -> None:
         """Let the first node of a detached session own it."""
         if self._detached and self._detached.get(builder.txn) == "":
             self._detached[builder.txn] = path
 
-    def close_detached(self, builder: SessionTreeBuilder, path: str) -> None:
+    def close_detached(self, builder: SessionTreeBuilder, path: str, status: Status, error: str | None) -> None:
         """End a detached session with the node that owns it."""
         if self._detached and self._detached.get(builder.txn) == path:
             del self._detached[builder.txn]
-            builder.end_session(builder.node.turns[-1].status or "ok")
+            builder.end_session(status, error)
             self.sessions.pop(builder.txn, None)
 
     def only_session(self) -> Session | None:
         """Return the root session if exactly one is open: where an op without context belongs."""
-        return next(iter(self.sessions.values())) if len(self.sessions) == 1 else None
+        with self._lock:
+            found = [session for txn, session in list(self.sessions.items()) if txn not in self._detached]
+        return found[0] if len(found) == 1 else None
 
     def report(self, problem: str) -> None:
         """Note a problem, and say it once on stderr."""
@@ -158,36 +184,69 @@ class Runtime:
         share = EXIT_SECONDS / max(1, len(self.stores) + len(self.consoles))
         for store in list(self.stores.values()):
             store.stream.flush()
-        for console in self.consoles:
+        for console in list(self.consoles.values()):
             console.flush(share)
         for store in list(self.stores.values()):
             store.close(share)
+        for problem in health()["problems"]:
+            self.report(problem)
 
     def after_fork(self) -> None:
-        """In a forked child: journals of its own, no threads, no parent's consoles."""
+        """In a forked child: journals and consoles of its own, no threads, and numbers that no other process gives."""
+        self.forked_at = now_ms()
         self._lock = threading.RLock()
         self.consoles.clear()
         for store in self.stores.values():
             store.after_fork()
+            for console in self._console(store.txn):
+                for session in [*self.sessions.values(), *(joined.session for joined in self._joined.values())]:
+                    if session.txn == store.txn:
+                        console.introduce(session.builder.node)
+                store.stream.subscribe(console)
+        for joined in self._joined.values():
+            joined.session.builder.core.after_fork(self.stores[joined.session.txn].journal.base)
+        if (process := sys.modules.get("multiprocessing.util")) is not None:
+            process.register_after_fork(self, _at_end_of_process)
 
-    def _opened(self, txn: str | None, options: StoreOptions, agent: str, attributes: Mapping[str, Any]) -> Session:
-        name = txn if txn and is_txn(txn) else new_txn()
+    def _options(self) -> StoreOptions:
+        config = self.config
+        return StoreOptions(self.directory(), config.compression, config.sync, config.write, config.redacted_save, config.cycles)
+
+    def _close_ended(self) -> None:
+        """Close the stores whose session has ended and is saved: they hold files and threads."""
+        for txn, store in list(self.stores.items()):
+            if store.owner and txn not in self.sessions and store.flush("snapshot", 0.0):
+                del self.stores[txn]
+                console = self.consoles.pop(txn, None)
+                store.close(0.0)
+                self.past.update(_counts([store], [console] if console else []))
+                for problem in _problems(store):
+                    self.report(problem)
+
+    def _opened(self, txn: str | None, agent: str, attributes: Mapping[str, Any]) -> Session:
+        free = txn and is_txn(txn) and not any(saved.txn == txn for saved in self._saved())
+        name = txn if txn and free else new_txn()
         console = self._console(name)
         try:
-            builder, store = open_session(agent, options, txn=name, attributes=attributes, takers=console)
+            builder, store = open_session(agent, self._options(), txn=name, attributes=attributes, takers=console)
         except (OSError, OptreeError) as error:
-            self.report(
-                f"session {name} is not saved: {error}; the agent runs on (set OPTREE_SESSIONS_DIR to a directory that can be written)"
-            )
+            said = (isinstance(error, OSError) and error.strerror) or error
+            where = self.directory().sessions
+            self.report(f"nothing is saved in {where}: {said}; the agent runs on (set OPTREE_SESSIONS_DIR to one that can be written)")
             stream = Stream(console) if console else None
             builder = SessionTreeBuilder(agent, txn=name, attributes=attributes, stream=stream, cycles=self.config.cycles)
             return Session(builder)
         self.stores[name] = store
         return Session(builder)
 
-    def _resumed(self, txn: str, options: StoreOptions, agent: str) -> Session:
+    def _saved(self) -> list[Saved]:
+        with contextlib.suppress(OSError):
+            return self.directory().saved()
+        return []
+
+    def _resumed(self, txn: str, agent: str) -> Session:
         try:
-            builder, store, loaded = resume_session(txn, options)
+            builder, store, loaded = resume_session(txn, self._options())
         except (OSError, OptreeError) as error:
             raise SetupError(f"cannot resume: {error}") from error
         self.stores[builder.txn] = store
@@ -205,19 +264,35 @@ class Runtime:
         try:
             if not self.directory().live(txn).is_dir():
                 raise FileNotFoundError(f"session {txn} does not live in {self.directory().sessions}")
-            store = SessionStore(txn, StoreOptions(self.directory(), sync=self.config.sync), owner=False)
+            store = SessionStore(txn, self._options(), owner=False, takers=self._console(txn))
         except (OSError, OptreeError) as error:
             self.report(f"cannot join session {txn}: {error}; this process records a session of its own")
             return None
         self.stores[txn] = store
         return store
 
+    def _stand_in(self, store: SessionStore, path: str, ancestry: str) -> Joined:
+        txn, parts = store.txn, path.count(".") + 1
+        turn_path = path if path and parts % 2 else parent_label(path) or "0"
+        node = apply.new_session(txn, parent_label(turn_path), trace_id(txn), ancestry.rpartition("->")[2], ancestry, now_ms())
+        options = store.options
+        core = Core(txn, store.stream, now=options.now, cycles=options.cycles, redacted=options.redacted)
+        builder = SessionTreeBuilder.over(core, node)
+        turn = Turn(builder, apply.begin_turn(node, TurnBegin(turn_path, now_ms())), 1)
+        core.after_fork(store.journal.base)  # as in a forked child: numbers from a range of this writer's own
+        op = None
+        if path and path != turn_path:
+            op = Op(builder, turn, apply.begin_op(txn, turn.node, OpBegin(path, now_ms(), "system", "")))
+        if txn in self.consoles:
+            self.consoles[txn].introduce(node)
+        return Joined(Session(builder), turn, op)
+
     def _console(self, txn: str) -> list[ConsoleWriter]:
         if not self.config.console:
             return []
         options = LineOptions(self.config.verbose, self.config.trace_llm, self.config.trace_tools, _colour())
         console = ConsoleWriter(txn, options)
-        self.consoles.append(console)
+        self.consoles[txn] = console
         return [console]
 
 
@@ -227,17 +302,25 @@ def _colour() -> bool:
     return bool(os.environ.get("FORCE_COLOR")) or (sys.stderr is not None and sys.stderr.isatty())
 
 
-def _from_environment(config: Config) -> Config:
-    found: dict[str, Any] = {}
-    for field in fields(Config):
-        value = os.environ.get(f"OPTREE_{field.name.upper()}")
-        if value is None or field.name in ("base_dir", "sessions_dir", "billing_file"):
-            continue
-        if field.name in _CHOICES:
-            found[field.name] = value if value in _CHOICES[field.name] else getattr(config, field.name)
-        else:
-            found[field.name] = value.lower() in ("1", "true", "yes", "on")
-    return replace(config, **found)
+def _at_end_of_process(runtime: Runtime) -> None:
+    """Deliver at the end of a process that `multiprocessing` forked: it leaves without `atexit`."""
+    from multiprocessing.util import Finalize
+
+    Finalize(runtime, runtime.at_exit, exitpriority=0)
+
+
+def _problems(store: SessionStore) -> list[str]:
+    return [*store.problems, *(said for said in (store.journal.problem, store.stream.last_failure) if said)]
+
+
+def _counts(stores: Sequence[SessionStore], consoles: Sequence[ConsoleWriter]) -> dict[str, int]:
+    return {
+        "records": sum(store.journal.last for store in stores),
+        "lost": sum(store.journal.lost for store in stores),
+        "late": sum(store.stream.late for store in stores),
+        "failures": sum(store.stream.failures for store in stores),
+        "console_dropped": sum(console.dropped for console in consoles),
+    }
 
 
 RUNTIME = Runtime()
@@ -263,15 +346,7 @@ def flush(level: str = "write", timeout: float = 5.0) -> bool:
 
 def health() -> dict[str, Any]:
     """Return how recording fares: ``ok``, ``problems`` (texts), and counts of what was lost, late or dropped."""
-    stores = list(RUNTIME.stores.values())
-    problems = [*RUNTIME.problems, *(text for store in stores for text in store.problems)]
-    problems += [store.journal.problem for store in stores if store.journal.problem]
-    problems += [store.stream.last_failure for store in stores if store.stream.last_failure]
-    counts = {
-        "records": sum(store.journal.last for store in stores),
-        "lost": sum(store.journal.lost for store in stores),
-        "late": sum(store.stream.late for store in stores),
-        "failures": sum(store.stream.failures for store in stores),
-        "console_dropped": sum(console.dropped for console in RUNTIME.consoles),
-    }
+    stores, consoles = list(RUNTIME.stores.values()), list(RUNTIME.consoles.values())
+    problems = [*RUNTIME.problems, *(problem for store in stores for problem in _problems(store))]
+    counts = {name: number + RUNTIME.past[name] for name, number in _counts(stores, consoles).items()}
     return {"ok": not problems and not counts["lost"], "problems": problems, **counts, "sessions": sorted(RUNTIME.stores)}

@@ -16,7 +16,7 @@ from optree.instrument.handles import Session
 from optree.instrument.outcome import outcome
 from optree.instrument.runtime import RUNTIME
 from optree.instrument.wrapping import F, wrapped
-from optree.nodes import OpKind, SessionNode, Status
+from optree.nodes import OperationNode, OpKind, SessionNode, Status, TurnNode
 
 H = TypeVar("H", Session, Turn, Op)
 
@@ -25,23 +25,19 @@ class _Instrument(Generic[H]):
     """One place in code; each entry opens a node of its own, so one object may be entered again and again, also at once."""
 
     def __init__(self) -> None:
-        self._open: list[tuple[H, Scope | None, Scope]] = []
+        self._open: dict[int, tuple[H, Scope | None, Scope]] = {}
 
     def __enter__(self) -> H:
         before = CURRENT.get()
         handle, scope = self.begin(before)
-        self._open.append((handle, before, scope))
+        self._open[id(scope)] = handle, before, scope
         CURRENT.set(scope)
         return handle
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         here = CURRENT.get()
-        for position in range(len(self._open) - 1, -1, -1):
-            if self._open[position][2] is here:
-                break
-        else:
-            position = len(self._open) - 1
-        handle, before, scope = self._open.pop(position)
+        key = id(here)
+        handle, before, scope = self._open.pop(key) if key in self._open else self._open.popitem()[1]
         if here is scope:
             CURRENT.set(before)
         self.finish(handle, *outcome(error))
@@ -55,14 +51,21 @@ class _Instrument(Generic[H]):
         raise NotImplementedError
 
     def finish(self, handle: H, status: Status, error: str | None) -> None:
-        """End the node."""
-        raise NotImplementedError
+        """End the node, unless it is another process's: a forked child leaves the blocks that its parent is in."""
+        if self._node(handle).started_at >= RUNTIME.forked_at:
+            self._end(handle, status, error)
 
     def called(self, handle: H, arguments: Mapping[str, Any]) -> None:
         """Take the arguments of a decorated function's call."""
 
     def returned(self, handle: H, value: Any) -> None:
         """Take what a decorated function returned, or yielded."""
+
+    def _node(self, handle: H) -> SessionNode | TurnNode | OperationNode:
+        return handle.builder.node if isinstance(handle, Session) else handle.node
+
+    def _end(self, handle: H, status: Status, error: str | None) -> None:
+        raise NotImplementedError
 
     def _again(self, function: Callable[..., Any]) -> _Instrument[H]:
         raise NotImplementedError
@@ -85,15 +88,16 @@ class SessionScope(_Instrument[Session]):
             builder = above.session.builder
             op = builder.begin_op("session", agent, turn=above.turn, parent=above.op)
             earlier = _interrupted(above.session, agent)
+            goes_on = {"continues": earlier[-1].path} if earlier else {}
             try:
-                child = builder.attach_child_session(op, agent, attributes=self._attributes)
+                child = builder.attach_child_session(op, agent, attributes={**self._attributes, **goes_on})
             except SetupError as error:
                 op.end("failed", str(error))
                 raise
-            session = Session(child, resumed=earlier is not None, earlier=earlier)
+            session = Session(child, resumed=bool(earlier), earlier=earlier)
         return session, Scope(session)
 
-    def finish(self, handle: Session, status: Status, error: str | None) -> None:
+    def _end(self, handle: Session, status: Status, error: str | None) -> None:
         builder = handle.builder
         builder.end_session(status, error)
         if builder.parent is not None:
@@ -106,7 +110,7 @@ class SessionScope(_Instrument[Session]):
             handle.builder.set_final_report(value)
 
     def _again(self, function: Callable[..., Any]) -> SessionScope:
-        return SessionScope(self._agent or function.__name__, self._attributes)
+        return SessionScope(self._agent or _called(function), self._attributes)
 
 
 class TurnScope(_Instrument[Turn]):
@@ -117,14 +121,14 @@ class TurnScope(_Instrument[Turn]):
         self._user, self._system, self._attributes = user, system, attributes
 
     def begin(self, before: Scope | None) -> tuple[Turn, Scope]:
-        session = before.session if before is not None else _home("turn").session
+        session = (before or _remote() or _home("turn")).session
         turn = session.builder.begin_turn(user=self._user, system=self._system, attributes=self._attributes or None)
         RUNTIME.own_detached(session.builder, turn.path)
         return turn, Scope(session, turn)
 
-    def finish(self, handle: Turn, status: Status, error: str | None) -> None:
+    def _end(self, handle: Turn, status: Status, error: str | None) -> None:
         handle.end(status, error)
-        RUNTIME.close_detached(handle.builder, handle.path)
+        RUNTIME.close_detached(handle.builder, handle.path, status, error)
 
     def _again(self, function: Callable[..., Any]) -> TurnScope:  # noqa: ARG002 - a turn takes no name from it
         return TurnScope(self._user, self._system, self._attributes)
@@ -141,16 +145,17 @@ class OpScope(_Instrument[Op]):
 
     def begin(self, before: Scope | None) -> tuple[Op, Scope]:
         name = self._name or self._kind
-        where = before or _remote() or _home(name)
-        attributes = self._attributes if before is not None else {**self._attributes, "detached": True}
+        where = before or _remote()
+        attributes = self._attributes if where else {**self._attributes, "detached": True}
+        where = where or _home(name)
         builder = where.session.builder
         op = builder.begin_op(self._kind, name, turn=where.turn, parent=where.op, attributes=attributes or None)
         RUNTIME.own_detached(builder, op.path)
         return op, Scope(where.session, op.turn, op)
 
-    def finish(self, handle: Op, status: Status, error: str | None) -> None:
+    def _end(self, handle: Op, status: Status, error: str | None) -> None:
         handle.end(status, error)
-        RUNTIME.close_detached(handle.builder, handle.path)
+        RUNTIME.close_detached(handle.builder, handle.path, status, error)
 
     def called(self, handle: Op, arguments: Mapping[str, Any]) -> None:
         if handle.node.request is None:
@@ -161,7 +166,7 @@ class OpScope(_Instrument[Op]):
             handle.response(value)
 
     def _again(self, function: Callable[..., Any]) -> OpScope:
-        return OpScope(self._kind, self._name or function.__name__, self._attributes)
+        return OpScope(self._kind, self._name or _called(function), self._attributes)
 
 
 @overload
@@ -174,7 +179,7 @@ def session(agent: Any = None, **attributes: Any) -> Any:
     Decorator (``@session``, ``@session(agent="reader")``) or context manager (``with session("reader") as s:``, a `Session`).
     The agent's name is the function's if none is given. *attributes* are kept on the session's node.
     """
-    if callable(agent):
+    if _decorates(agent):
         return SessionScope(None, {})(agent)
     return SessionScope(_name("session", agent), attributes)
 
@@ -185,7 +190,7 @@ def turn(function: F, /) -> F: ...
 def turn(*, user: str | None = None, system: str | None = None, **attributes: Any) -> TurnScope: ...
 def turn(function: Any = None, /, *, user: str | None = None, system: str | None = None, **attributes: Any) -> Any:
     """A turn of the open session; *user* and *system* are its effective prompts. Decorator or context manager (a `Turn`)."""
-    if function is not None and not callable(function):
+    if function is not None and not _decorates(function):
         raise SetupError(f"turn({function!r}) is not possible: write turn(user=…) or use @turn on a function")
     scope = TurnScope(user, system, attributes)
     return scope if function is None else scope(function)
@@ -197,7 +202,7 @@ def llm(function: F, /) -> F: ...
 def llm(name: str | None = None, /, *, provider: str | None = None, model: str | None = None, **attributes: Any) -> OpScope: ...
 def llm(name: Any = None, /, *, provider: str | None = None, model: str | None = None, **attributes: Any) -> Any:
     """One LLM attempt: a retry is another. Decorator or context manager (an `Op`); its name is ``provider:model``."""
-    if callable(name):
+    if _decorates(name):
         return OpScope("llm", None, {})(name)
     label = ":".join(part for part in (_name("llm", provider), _name("llm", model)) if part) or _name("llm", name)
     known = {"provider": provider, "model": model, **attributes}
@@ -210,7 +215,7 @@ def tool(function: F, /) -> F: ...
 def tool(name: str | None = None, /, *, provider: str | None = None, **attributes: Any) -> OpScope: ...
 def tool(name: Any = None, /, *, provider: str | None = None, **attributes: Any) -> Any:
     """One tool call. Decorator (arguments and result are recorded) or context manager (an `Op`)."""
-    if callable(name):
+    if _decorates(name):
         return OpScope("tool", None, {})(name)
     known = {"provider": provider, **attributes}
     label = _name("tool", name)
@@ -218,10 +223,19 @@ def tool(name: Any = None, /, *, provider: str | None = None, **attributes: Any)
     return OpScope("tool", full, {key: value for key, value in known.items() if value is not None})
 
 
+def _decorates(value: object) -> bool:
+    return callable(value) or isinstance(value, classmethod)
+
+
 def _name(what: str, name: object) -> str | None:
     if name is None or isinstance(name, str):
         return name
     raise SetupError(f"{what}({name!r}) is not possible: a name is text; write {what}('name') or use @{what} on a function")
+
+
+def _called(function: Callable[..., Any]) -> str:
+    inner = getattr(function, "func", function)  # of a functools.partial
+    return getattr(inner, "__name__", type(inner).__name__)
 
 
 def _remote() -> Scope | None:
@@ -243,14 +257,31 @@ def _home(name: str) -> Scope:
     return Scope(RUNTIME.open_detached(name, {"ingress": _ingress(), "detached": True}))
 
 
-def _interrupted(parent: Session, agent: str) -> SessionNode | None:
-    """Return the newest session of this agent under *parent* that a crash broke off and no later one has gone on with."""
-    for turn_node in reversed(parent.builder.node.turns):
-        for op in reversed(turn_node.ops):
-            child = op.child_session
-            if child is not None and child.agent_id == agent and child.ended_at is not None:
-                return child if child.status == "interrupted" else None
-    return None
+def _interrupted(parent: Session, agent: str) -> list[SessionNode]:
+    """Return the session of this agent under *parent* that a crash broke off and that none goes on with yet, after those it continues.
+
+    Of several, it is the first of the last turn that has one: sub-agents that ran at once get theirs in the order they are called.
+    """
+    if not parent.resumed:
+        return []
+    turns = [turn for node in [*parent.earlier, parent.builder.node] for turn in node.turns]
+    children = {
+        child.path: (turn, child)
+        for turn in turns
+        for op in turn.ops
+        if (child := op.child_session) is not None and child.agent_id == agent
+    }
+    before = {path: child.attributes.get("continues") for path, (_, child) in children.items()}
+    open_ends = [path for path, (_, child) in children.items() if child.status == "interrupted" and path not in before.values()]
+    if not open_ends:
+        return []
+    last = children[open_ends[-1]][0]
+    path: str | None = next(path for path in open_ends if children[path][0] is last)
+    found: list[SessionNode] = []
+    while path in children:
+        found.append(children[path][1])
+        path = before[path]
+    return found[::-1]
 
 
 def _ingress() -> dict[str, Any]:

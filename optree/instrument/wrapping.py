@@ -9,15 +9,24 @@ from __future__ import annotations
 import functools
 import inspect
 from collections.abc import AsyncGenerator, Callable, Generator, Mapping
-from typing import Any, Protocol, Self, TypeVar
+from typing import Any, NamedTuple, Protocol, Self, TypeVar
 
+from optree.errors import SetupError
 from optree.instrument.context import CURRENT, Scope
 from optree.instrument.outcome import outcome
 from optree.nodes import Status
 
 F = TypeVar("F", bound=Callable[..., Any])
+_METHODS: tuple[Any, ...] = (staticmethod, classmethod)
 KEPT_ITEMS = 10_000
 """Items of a generator that are kept for the op's response; the rest is counted."""
+
+
+class Names(NamedTuple):
+    """What a function calls its positional arguments."""
+
+    positional: list[str]
+    rest: str = "args"
 
 
 class Instrument(Protocol):
@@ -42,6 +51,12 @@ class Instrument(Protocol):
 
 def wrapped(function: F, again: Callable[[Callable[..., Any]], Any]) -> F:
     """Return *function* decorated; each call gets the instrument that *again* makes for it."""
+    if isinstance(function, _METHODS):
+        method: Any = function
+        around: F = type(method)(wrapped(method.__func__, again))
+        return around
+    if inspect.isclass(function):
+        raise SetupError(f"the class {function.__name__} cannot be traced as a whole: decorate its method that runs")
     names = _parameters(function)
     make: Callable[..., Any]
     if inspect.isasyncgenfunction(function):
@@ -56,7 +71,7 @@ def wrapped(function: F, again: Callable[[Callable[..., Any]], Any]) -> F:
     return decorated
 
 
-def _function(function: Callable[..., Any], instrument: Instrument, names: list[str]) -> Any:
+def _function(function: Callable[..., Any], instrument: Instrument, names: Names) -> Any:
     @functools.wraps(function)
     def call(*args: Any, **kwargs: Any) -> Any:
         with _Piece(instrument, names, args, kwargs) as piece:
@@ -65,7 +80,7 @@ def _function(function: Callable[..., Any], instrument: Instrument, names: list[
     return call
 
 
-def _coroutine(function: Callable[..., Any], instrument: Instrument, names: list[str]) -> Any:
+def _coroutine(function: Callable[..., Any], instrument: Instrument, names: Names) -> Any:
     @functools.wraps(function)
     async def call(*args: Any, **kwargs: Any) -> Any:
         with _Piece(instrument, names, args, kwargs) as piece:
@@ -74,7 +89,7 @@ def _coroutine(function: Callable[..., Any], instrument: Instrument, names: list
     return call
 
 
-def _generator(function: Callable[..., Any], instrument: Instrument, names: list[str]) -> Any:
+def _generator(function: Callable[..., Any], instrument: Instrument, names: Names) -> Any:
     @functools.wraps(function)
     def call(*args: Any, **kwargs: Any) -> Generator[Any, Any, Any]:
         stream = _Stream(instrument, names, args, kwargs)
@@ -106,7 +121,7 @@ def _generator(function: Callable[..., Any], instrument: Instrument, names: list
     return call
 
 
-def _async_generator(function: Callable[..., Any], instrument: Instrument, names: list[str]) -> Any:
+def _async_generator(function: Callable[..., Any], instrument: Instrument, names: Names) -> Any:
     @functools.wraps(function)
     async def call(*args: Any, **kwargs: Any) -> AsyncGenerator[Any, Any]:
         stream = _Stream(instrument, names, args, kwargs)
@@ -143,7 +158,7 @@ class _Piece:
 
     __slots__ = ("_before", "_handle", "_instrument", "_scope")
 
-    def __init__(self, instrument: Instrument, names: list[str], args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    def __init__(self, instrument: Instrument, names: Names, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         self._instrument = instrument
         self._before = CURRENT.get()
         self._handle, self._scope = instrument.begin(self._before)
@@ -169,7 +184,7 @@ class _Stream:
 
     __slots__ = ("_before", "_handle", "_instrument", "_items", "_more", "_scope")
 
-    def __init__(self, instrument: Instrument, names: list[str], args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    def __init__(self, instrument: Instrument, names: Names, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         self._instrument = instrument
         self._handle, self._scope = instrument.begin(CURRENT.get())
         self._before: Scope | None = None
@@ -204,19 +219,20 @@ class _Stream:
         self._instrument.finish(self._handle, *outcome(error))
 
 
-def _parameters(function: Callable[..., Any]) -> list[str]:
+def _parameters(function: Callable[..., Any]) -> Names:
     try:
-        return list(inspect.signature(function).parameters)
+        parameters = inspect.signature(function).parameters.values()
     except (TypeError, ValueError):
-        return []
+        return Names([])
+    positional = [one.name for one in parameters if one.kind in (one.POSITIONAL_ONLY, one.POSITIONAL_OR_KEYWORD)]
+    return Names(positional, next((one.name for one in parameters if one.kind is one.VAR_POSITIONAL), "args"))
 
 
-def _bound(names: list[str], args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
-    """Return a call's arguments by name; `self` and `cls` are left out, further positional ones go to ``args``."""
-    found = dict(zip(names, args, strict=False))
-    for own in ("self", "cls"):
-        if names[:1] == [own]:
-            found.pop(own, None)
-    if len(args) > len(names):
-        found["args"] = list(args[len(names) :])
+def _bound(names: Names, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
+    """Return a call's arguments by name; `self` and `cls` are left out, further positional ones go under the name of the ``*args``."""
+    found = dict(zip(names.positional, args, strict=False))
+    if names.positional[:1] in (["self"], ["cls"]):
+        found.pop(names.positional[0], None)
+    if len(args) > len(names.positional):
+        found[names.rest] = list(args[len(names.positional) :])
     return {**found, **kwargs}

@@ -9,7 +9,7 @@ import re
 import zlib
 from collections import deque
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import msgspec
 import zstandard
@@ -20,7 +20,6 @@ from optree.nodes import Pool, SessionNode
 from optree.store.snapshot import VERSION
 from optree.store.system import OS, REAL
 from optree.tree.fold import Tree
-from optree.values import is_object
 
 ZSTD, GZIP = b"\x28\xb5\x2f\xfd", b"\x1f\x8b"
 _TOKEN = re.compile(rb'"(?:[^"\\]|\\.)*"|[{}\[\]]')
@@ -66,21 +65,23 @@ def read_meta(path: Path) -> dict[str, Any]:
     """Return a snapshot's meta from its first frame only; empty if that cannot be read."""
     try:
         with path.open("rb") as file:
-            start = file.read(1 << 16)
-            if start[:4] != ZSTD:
-                start += file.read()
-        text = _first_frame(start)
-        head, found, _ = text.partition(b',"session":')
-        document = msgspec.json.decode(head if not found and head.rstrip().endswith(b"}}") else head + b"}")
-    except (OSError, msgspec.DecodeError, zstandard.ZstdError, EOFError, zlib.error):
+            text = _first_frame(file)
+        _, _, rest = text.partition(b'"meta":')
+        meta, _ = json.JSONDecoder().raw_decode(rest.decode("utf-8", "replace"))
+    except (OSError, ValueError, zstandard.ZstdError, EOFError, zlib.error):
         return {}
-    meta = document.get("meta") if is_object(document) else None
-    return meta if is_object(meta) else {}
+    return meta if isinstance(meta, dict) else {}
 
 
-def _first_frame(start: bytes) -> bytes:
+def _first_frame(file: BinaryIO) -> bytes:
+    start = file.read(1 << 16)
     if start[:4] == ZSTD:
-        return zstandard.ZstdDecompressor(max_window_size=8 << 20).decompressobj().decompress(start)
+        unpack = zstandard.ZstdDecompressor(max_window_size=8 << 20).decompressobj()
+        text = unpack.decompress(start)
+        while not unpack.eof and (more := file.read(1 << 16)):
+            text += unpack.decompress(more)
+        return text
+    start += file.read()
     return gzip.GzipFile(fileobj=io.BytesIO(start)).read(1 << 20) if start[:2] == GZIP else start
 
 

@@ -27,14 +27,23 @@ class Journal:
     """Appends records to a file of its own in *live*; a taker of the stream, so one thread at a time is in it."""
 
     def __init__(
-        self, live: Path, txn: str, version: str, *, ordinal: int | None, first: int = 1, sync: Sync = "interval", system: OS = REAL
+        self,
+        live: Path,
+        txn: str,
+        version: str,
+        *,
+        ordinal: int | None,
+        above: int = 0,
+        first: int = 1,
+        sync: Sync = "interval",
+        system: OS = REAL,
     ) -> None:
-        """Create the file; *ordinal* 0 is the owner, None takes the next free number. Raises `OSError`."""
+        """Create the file; *ordinal* 0 is the owner, None takes the next free number above *above*. Raises `OSError`."""
         self.live = live
         self.txn = txn
         self.sync_level: Sync = sync
         self.last = first - 1
-        """Number of the last record that is with the operating system."""
+        """Number of the last record that is with the operating system, or that it refused."""
         self.lost = 0
         """Records that the disk did not take."""
         self.problem = ""
@@ -45,7 +54,7 @@ class Journal:
         self._retry_at = 0.0
         self._unsaid = 0
         system.make_directory(live)
-        self.ordinal, self.path, self.fd = self._claim(ordinal)
+        self.ordinal, self.path, self.fd = self._claim(ordinal, above)
         self._seed = self._head()
 
     @property
@@ -68,7 +77,7 @@ class Journal:
             if (done := self._write(self.fd, data)) < len(data):
                 self._os.write_all(self.fd, data[done:])
         except OSError as error:
-            self._poison(error, len(batch))
+            self._poison(error, batch)
             return
         self.last += len(batch)
         self.dirty = True
@@ -83,7 +92,7 @@ class Journal:
         try:
             self._os.datasync(self.fd)
         except OSError as error:  # the pages may be marked clean though they are lost: never use this file again
-            self._poison(error, 0)
+            self._poison(error, [])
             return False
         return True
 
@@ -105,12 +114,12 @@ class Journal:
             _unowned(record)
         return r.line(record, seed)
 
-    def _claim(self, ordinal: int | None) -> tuple[int, Path, int]:
+    def _claim(self, ordinal: int | None, above: int = 0) -> tuple[int, Path, int]:
         writers: dict[int, int] = {}
         for path in self.live.glob("j-[0-9]*-[0-9]*.jsonl"):
             number, segment = (int(part) for part in path.stem.split("-")[1:3])
             writers[number] = max(writers.get(number, 0), segment)
-        number = max([0, *writers]) + 1 if ordinal is None else ordinal
+        number = max([above, *writers]) + 1 if ordinal is None else ordinal
         segment = writers.get(number, 0) + 1
         for _ in range(10_000):
             path = self.live / f"j-{number:04d}-{segment:06d}.jsonl"
@@ -135,10 +144,13 @@ class Journal:
         self._os.sync_directory(self.live)
         return seed
 
-    def _poison(self, error: OSError, records: int) -> None:
+    def _poison(self, error: OSError, batch: list[r.Record]) -> None:
+        """Give the file up. Numbers of the batch are not given again: part of it may stand in the file."""
         self.problem = f"{self.path.name}: {error.strerror or error}"
-        self.lost += records
-        self._unsaid += records
+        gaps = [record.dropped for record in batch if isinstance(record, r.Gap)]
+        self.lost += len(batch) - len(gaps)
+        self._unsaid += len(batch) - len(gaps) + sum(gaps)
+        self.last += len(batch)
         fd, self.fd = self.fd, -1
         with contextlib.suppress(OSError):
             self._os.close(fd)

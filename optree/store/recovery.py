@@ -87,7 +87,7 @@ def load(what: str | Path, directory: Directory | None = None, system: OS = REAL
     was_on = gc.isenabled()
     gc.disable()  # it would walk the growing tree again and again: 2.5 times slower at 1 M entries
     try:
-        loaded = _load(saved, system)
+        loaded = _load_settled(saved, system)
     finally:
         if was_on:
             gc.enable()
@@ -105,6 +105,21 @@ def _located(what: str | Path, directory: Directory) -> Saved:
             raise NotFoundError(f"{path} is no file: give a txn (optree ls lists them) or the path of a snapshot")
         return Saved(path.name.partition(".")[0], path, None, 0.0)
     return directory.find(str(what))
+
+
+def _load_settled(saved: Saved, system: OS) -> Loaded:
+    """Load, and again if the session ended meanwhile: its journals go away once its last snapshot has all of them."""
+    for _ in range(8):
+        before = set(journals(saved.live))
+        try:
+            loaded = _load(saved, system)
+        except FileNotFoundError:
+            loaded = None
+        if loaded is not None and before <= set(journals(saved.live)):
+            return loaded
+        sessions = (saved.live or saved.snapshot or Path()).parent
+        saved = Directory(sessions, sessions).find(saved.txn)
+    raise DamagedError(f"session {saved.txn} changes too fast to be read; try again")
 
 
 def _load(saved: Saved, system: OS) -> Loaded:
@@ -135,7 +150,15 @@ def _snapshot(saved: Saved, damage: Damage, sources: list[str], system: OS) -> S
         damage.snapshot = str(error)
         return None
     damage.snapshot = base.damage
-    return base
+    return None if base.damage and _complete(journals(saved.live), system) else base
+
+
+def _complete(paths: list[Path], system: OS) -> bool:
+    """Tell whether the owner's journal reaches back to the beginning, so that a broken snapshot can be done without."""
+    if not paths or not paths[0].name.startswith("j-0000-"):
+        return False
+    header = read_journal(paths[0], 0, system).header
+    return header is not None and header.first == 1
 
 
 def _fold_journals(paths: list[Path], fold: Fold, vector: dict[str, int], damage: Damage, system: OS) -> list[str]:

@@ -17,11 +17,13 @@ from msgspec import UNSET
 from optree import records as r
 from optree.builder import SessionTreeBuilder, Stream, Taker
 from optree.builder.core import Core, Cycles
+from optree.builder.stream import Write
 from optree.clock import Clock, now_ms, wall
 from optree.errors import BusyError
 from optree.ids import new_txn
 from optree.nodes import SessionNode
-from optree.store.directory import Directory, checked, journals
+from optree.store.directory import SUFFIXES, Directory, checked, journals
+from optree.store.formats import read_meta
 from optree.store.journal import Journal, Sync
 from optree.store.ledger import Ledger
 from optree.store.reader import read_journal
@@ -44,6 +46,7 @@ class StoreOptions:
     directory: Directory
     compression: str = "zstd"
     sync: Sync = "interval"
+    write: Write = "structure"
     redacted: bool = False
     cycles: Cycles = "mark"
     now: Clock = wall
@@ -66,15 +69,22 @@ class SessionStore:
         self._os.make_directory(self.live)
         if owner:
             self._take_lock()
-        first = 1 + max((self._last_of(path) for path in journals(self.live) if path.name.startswith("j-0000-")), default=0) if owner else 1
-        self.journal = Journal(self.live, txn, VERSION, ordinal=0 if owner else None, first=first, sync=options.sync, system=self._os)
-        self.stream = Stream([self.journal, *takers])
+        self.vector = self._saved_vector()
+        """Per writer, the number of its last record that is in the tree, or was in it when the session ended before."""
+        try:
+            self.journal = self._new_journal()
+        except BaseException:
+            self._release_lock()
+            raise
+        self.stream = Stream([self.journal, *takers], options.write)
         self.again = False
         """True for a session that was loaded from disk: its ledger entries may be there already."""
         self._writer = SnapshotWriter(options.compression, reuse=not options.redacted)
         self._work = threading.Condition()
         self._asked = self._answered = 0
         self._final = False
+        self._saved = True
+        """False while the last snapshot that was tried is not on disk."""
         self._writing = threading.Lock()
         self._closed = False
 
@@ -88,7 +98,8 @@ class SessionStore:
     def snapshot(self) -> bool:
         """Write a snapshot now, on the caller's thread; False if it could not be written (`problems` says why)."""
         with self._writing:
-            return self._write_snapshot()
+            self._saved = self._write_snapshot()
+            return self._saved
 
     def flush(self, level: str = "write", timeout: float = 5.0) -> bool:
         """Deliver what is pending, to the operating system (`write`) or to the disk (`sync`), or wait for the last snapshot (`snapshot`).
@@ -99,7 +110,7 @@ class SessionStore:
         if level == "sync":
             return done and self.journal.sync()
         if level == "snapshot":
-            return self._wait(timeout)
+            return self._wait(timeout) and self._saved
         return done or self._closed
 
     def close(self, timeout: float = 0.25) -> bool:
@@ -110,19 +121,19 @@ class SessionStore:
             self._work.notify_all()
         self.stream.close()
         self.journal.close()
-        return done
+        if done:
+            self._release_lock()
+        return done and self._saved
 
     def after_fork(self) -> None:
         """In a forked child: leave the parent's files alone and write a journal of one's own into the same session."""
         self.journal.forget()
-        if self._lock_fd >= 0:
-            self._os.close(self._lock_fd)
-            self._lock_fd = -1
+        self._release_lock()
         self.owner = False
         self._work, self._writing = threading.Condition(), threading.Lock()
         self._asked = self._answered = 0
         try:
-            self.journal = Journal(self.live, self.txn, VERSION, ordinal=None, sync=self.options.sync, system=self._os)
+            self.journal = self._new_journal()
             takers = [self.journal]
         except OSError as error:
             self._problem("journal of a forked process", error)
@@ -141,6 +152,31 @@ class SessionStore:
             self._os.close(fd)
             raise BusyError(f"session {self.txn} is being written by another process: wait, or watch it (optree logs -f {self.txn})")
         self._lock_fd = fd
+        self._sweep()
+
+    def _release_lock(self) -> None:
+        if self._lock_fd >= 0:
+            fd, self._lock_fd = self._lock_fd, -1
+            self._os.close(fd)
+
+    # Journals
+
+    def _new_journal(self) -> Journal:
+        """Begin a journal of this process; numbers of records and of writers go on from all that were ever given."""
+        first = 1
+        if self.owner:
+            own = (self._last_of(path) for path in journals(self.live) if path.name.startswith("j-0000-"))
+            first += max([self.vector.get("0000", 0), *own])
+        above = max(map(int, self.vector), default=0)
+        ordinal = 0 if self.owner else None
+        return Journal(self.live, self.txn, VERSION, ordinal=ordinal, above=above, first=first, sync=self.options.sync, system=self._os)
+
+    def _saved_vector(self) -> dict[str, int]:
+        found: dict[str, int] = {}
+        for compression in SUFFIXES:
+            for writer, number in read_meta(self.options.directory.snapshot(self.txn, compression)).get("journal", {}).items():
+                found[writer] = max(found.get(writer, 0), number)
+        return found
 
     # Snapshots
 
@@ -170,8 +206,12 @@ class SessionStore:
                 self._work.wait_for(lambda: self._closed or self._asked > self._answered, max(0.0, next_sync - monotonic()))
                 asked = self._asked
             if asked > self._answered:
-                with self._writing:
-                    self._finish() if self._final else self._write_snapshot()
+                try:
+                    with self._writing:
+                        self._saved = self._finish() if self._final else self._write_snapshot()
+                except Exception as error:  # noqa: BLE001 - the journal still has everything: say it and go on
+                    self._saved = False
+                    self._problem("last snapshot", error)
                 with self._work:
                     self._answered = asked
                     self._work.notify_all()
@@ -185,7 +225,7 @@ class SessionStore:
         if builder is None:
             return False
         self.stream.flush()
-        position = {f"{self.journal.ordinal:04d}": self.journal.last}
+        position = {**self.vector, f"{self.journal.ordinal:04d}": self.journal.last}
         core = builder.core
         tree, meta = Tree(builder.node, core.pool), self._meta(builder.node, position)
         try:
@@ -202,21 +242,26 @@ class SessionStore:
             return False
         return True
 
-    def _finish(self) -> None:
-        """The root session has ended: join other processes' journals, write the last snapshot and the ledger, remove the journals."""
+    def _finish(self) -> bool:
+        """The root session has ended: join other processes' journals, write the last snapshot and the ledger, remove the journals.
+
+        False if the snapshot or the ledger could not be written.
+        """
         builder = self.builder
         if builder is None or builder.node.ended_at is None:
-            return
+            return True
         quiet = self._join_others(builder)
         if not self._write_snapshot(verify=True):
-            return
+            return False
         try:
             Ledger(self.options.directory.billing, self._os).append(builder.node, again=self.again)
+            self.again = True
         except OSError as error:
             self._problem("ledger", error)
-            return
+            return False
         if quiet and not self.journal.lost:
             self._remove_live()
+        return True
 
     def _join_others(self, builder: SessionTreeBuilder) -> bool:
         """Fold the journals of processes that joined into the tree; False while one of them is still writing."""
@@ -227,8 +272,10 @@ class SessionStore:
             return False
         fold = Fold(self.txn, builder.tree)
         for path in others:
-            for record in read_journal(path, 0, self._os).records:
+            writer = path.name.split("-")[1]
+            for record in read_journal(path, self.vector.get(writer, 0), self._os).records:
                 fold.apply(record)
+                self.vector[writer] = record.n
                 if isinstance(record, r.OpBegin | r.OpEnd | r.Entries | r.Accounted):
                     builder.core.touched.add(record.path)
         builder.node.totals = fold.tree.session.totals
@@ -251,6 +298,12 @@ class SessionStore:
             self._os.remove_directory(self.live)
         except OSError as error:
             self._problem("removal of journals", error)
+
+    def _sweep(self) -> None:
+        """Remove what a killed owner left of a snapshot that it was writing."""
+        with contextlib.suppress(OSError):
+            for path in self.options.directory.sessions.glob(f".tmp-{self.txn}.json*"):
+                self._os.unlink(path)
 
     def _meta(self, root: SessionNode, position: dict[str, int]) -> dict[str, Any]:
         attributes = root.attributes
@@ -313,6 +366,7 @@ def resume_session(txn: str, options: StoreOptions) -> tuple[SessionTreeBuilder,
         store.close()
         raise
     store.again = True
+    store.vector = loaded.vector
     core = Core(saved.txn, store.stream, now=options.now, cycles=options.cycles, redacted=options.redacted, pool=loaded.tree.pool)
     builder = SessionTreeBuilder.over(core, loaded.session)
     close_interrupted(builder, core)

@@ -48,7 +48,7 @@ class SnapshotWriter:
     def pieces(self, tree: Tree, meta: dict[str, Any], touched: set[str]) -> list[bytes]:
         """Return the file's content; *touched* names ops that changed after their end, and is emptied."""
         self._forget(touched)
-        self._out = []
+        self._out, self._glue, self._glue_size = [], [], 0
         self._add(b'{"version":%d,"meta":' % VERSION + encode(meta))
         self._cut()
         self._add(b',"session":')
@@ -85,7 +85,7 @@ class SnapshotWriter:
                 self._frames.pop(f"{turn.path}#{number}", None)
             self._keep(self._frames[turn.path])
             return
-        head, _, tail = _json(msgspec.structs.replace(turn, ops=[])).rpartition(b'"ops":[]')
+        head, _, tail = _json(msgspec.structs.replace(turn, ops=[])).partition(b'"ops":[]')
         self._add(head + b'"ops":[')
         for number in range(0, len(ops), BLOCK):
             if number:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import os
+from collections.abc import Callable
 from pathlib import Path
 
 
@@ -20,9 +21,8 @@ class OS:
         """Open a file for appending, made if it is missing."""
         return os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
 
-    def write(self, fd: int, data: bytes) -> int:
-        """Write once; may write less than all."""
-        return os.write(fd, data)
+    write: Callable[[int, bytes], int] = staticmethod(os.write)
+    """Write once; may write less than all. The function itself, since every record passes here."""
 
     def write_all(self, fd: int, data: bytes) -> None:
         """Write everything, in as many writes as it takes."""
@@ -67,7 +67,11 @@ class OS:
 
     def make_directory(self, path: Path) -> None:
         """Make a directory and those above it, private to their owner."""
-        path.mkdir(mode=0o700, parents=True, exist_ok=True)
+        missing = [path] if not path.is_dir() else []
+        while missing and not missing[-1].parent.is_dir():
+            missing.append(missing[-1].parent)
+        for one in reversed(missing):
+            one.mkdir(mode=0o700, exist_ok=True)
 
     def remove_directory(self, path: Path) -> None:
         """Remove an empty directory."""

@@ -21,6 +21,7 @@ def new_session(origin: str, path: str, trace: str, agent: str, call_path: str, 
         call_path=call_path,
         origin_txn_id=origin,
         started_at=ts,
+        turns=[],
     )
 
 
@@ -31,6 +32,7 @@ def begin_turn(session: SessionNode, record: r.TurnBegin) -> TurnNode:
         path=record.path,
         index=last_index(record.path),
         started_at=record.ts,
+        ops=[],
         prompts=record.prompts,
         attributes_json=record.attributes,
     )
@@ -41,7 +43,7 @@ def begin_turn(session: SessionNode, record: r.TurnBegin) -> TurnNode:
 def begin_op(origin: str, turn: TurnNode, record: r.OpBegin) -> OperationNode:
     """Add an op."""
     path = record.path
-    op = OperationNode(f"{origin}:{path}", path, record.kind, record.name, record.ts)
+    op = OperationNode(f"{origin}:{path}", path, record.kind, record.name, record.ts, [], [])
     if record.parent_op is not None:
         op.parent_op = record.parent_op
     if record.attributes is not UNSET:

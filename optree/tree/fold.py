@@ -12,10 +12,11 @@ from typing import Any, ClassVar, TypeVar
 from msgspec import Struct
 
 from optree import records as r
+from optree.errors import PathError
 from optree.ids import trace_id
-from optree.nodes import OperationNode, Pool, Reasoning, SessionNode, Totals, TurnNode
+from optree.nodes import AccountingEntry, OperationNode, Pool, Reasoning, SessionNode, Totals, TurnNode
 from optree.tree import apply
-from optree.tree.path import last_index, parent_label
+from optree.tree.path import Path, last_index, parent_label
 from optree.tree.totals import add_entry
 
 UNKNOWN = "(unknown)"
@@ -43,6 +44,8 @@ class Fold:
         """Records that writers say they could not write."""
         self.missing = 0
         """Entries that must have stood before entries that were read."""
+        self.misplaced = 0
+        """Records of paths that are none: no writer of ours makes them."""
         if tree:
             self._index(tree.session)
 
@@ -61,7 +64,10 @@ class Fold:
         """Take one record; unknown types are ignored."""
         handler = self._HANDLERS.get(type(record))
         if handler is not None:
-            handler(self, record)
+            try:
+                handler(self, record)
+            except PathError:
+                self.misplaced += 1
 
     def _index(self, root: SessionNode) -> None:
         pending = [root]
@@ -78,11 +84,12 @@ class Fold:
     def _sum(self) -> None:
         for session in self.sessions.values():
             session.totals = Totals()
-        for op in self.ops.values():
-            above = self._sessions_of(op.path)
-            for entry in op.accounting:
-                for session in above:
-                    add_entry(session.totals, entry)
+        accounted = [(entry, op.path) for op in self.ops.values() for entry in op.accounting]
+        accounted.sort(key=_time)  # the order in which the live tree added them: floats give the same sums
+        above: dict[str, list[SessionNode]] = {}
+        for entry, path in accounted:
+            for session in above.get(path) or above.setdefault(path, self._sessions_of(path)):
+                add_entry(session.totals, entry)
 
     def _sessions_of(self, op_path: str) -> list[SessionNode]:
         found: list[SessionNode] = []
@@ -98,10 +105,10 @@ class Fold:
     def _session(self, path: str, ts: float) -> SessionNode:
         session = self.sessions.get(path)
         if session is None:
+            op = self._op(path, ts) if path else None
             session = apply.new_session(self.txn, path, self.trace, UNKNOWN, UNKNOWN, ts)
             self.sessions[path] = session
-            if path:
-                op = self._op(path, ts)
+            if op is not None:
                 op.child_session = session
                 session.parent_txn_id = self._session(parent_label(parent_label(path)), ts).id
         return session
@@ -109,17 +116,31 @@ class Fold:
     def _turn(self, path: str, ts: float) -> TurnNode:
         turn = self.turns.get(path)
         if turn is None:
-            turn = apply.begin_turn(self._session(parent_label(path), ts), r.TurnBegin(path, ts))
+            above = _checked(path)
+            if above not in self.sessions:
+                self._grow(above, ts)
+            turn = apply.begin_turn(self.sessions[above], r.TurnBegin(path, ts))
             self.turns[path] = turn
         return turn
 
     def _op(self, path: str, ts: float) -> OperationNode:
         op = self.ops.get(path)
         if op is None:
-            turn = self._turn(parent_label(path), ts)
-            op = apply.begin_op(self.txn, turn, r.OpBegin(path, ts, "system", UNKNOWN))
+            above = _checked(path)
+            if above not in self.turns:
+                self._grow(above, ts, turn=True)
+            op = apply.begin_op(self.txn, self.turns[above], r.OpBegin(path, ts, "system", UNKNOWN))
             self.ops[path] = op
         return op
+
+    def _grow(self, label: str, ts: float, *, turn: bool = False) -> None:
+        """Make a session or a turn with all that is missing above it, from the root down: paths may be deeper than Python recurses."""
+        parts = Path.parse(label).parts
+        if len(parts) % 2 != turn:
+            raise PathError(f"{label!r} is the path of no {'turn' if turn else 'session'}")
+        for length in range(len(parts) + 1):
+            above = ".".join(map(str, parts[:length]))
+            self._turn(above, ts) if length % 2 else self._session(above, ts)
 
     # One method a record type.
 
@@ -132,8 +153,8 @@ class Fold:
 
     def _session_set(self, record: r.SessionSet) -> None:
         session = self._session(record.path, record.ts)
-        session.session_title = record.title or session.session_title
-        session.latest_status = record.latest_status or session.latest_status
+        session.session_title = record.title if record.title is not None else session.session_title
+        session.latest_status = record.latest_status if record.latest_status is not None else session.latest_status
 
     def _session_resume(self, record: r.SessionResume) -> None:
         apply.resume_session(self._session(record.path, record.ts), record)
@@ -163,8 +184,7 @@ class Fold:
         op = self._op(record.path, record.ts)
         op.kind, op.name, op.started_at = record.kind, record.name, record.ts
         op.parent_op = record.parent_op
-        if op.ended_at is None:
-            op.attributes_json = record.attributes
+        op.attributes_json = record.attributes if op.ended_at is None else apply.merged(record.attributes, op.attributes_json)
 
     def _entries(self, record: r.Entries) -> None:
         first = record.logs[0].timestamp if record.logs else record.chunks[0].ts if record.chunks else 0.0
@@ -224,3 +244,15 @@ class Fold:
         r.Pooled: _pooled,
         r.Gap: _gap,
     }
+
+
+def _checked(label: str) -> str:
+    """Return the label of the node above; raises `PathError` if the node's own part is no number."""
+    above, _, number = label.rpartition(".")
+    if not (number.isascii() and number.isdecimal()):
+        raise PathError(f"{label[:80]!r} is no path")
+    return above
+
+
+def _time(accounted: tuple[AccountingEntry, str]) -> float:
+    return accounted[0].timestamp

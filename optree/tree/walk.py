@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from optree.nodes import OperationNode, SessionNode, TurnNode
+from optree.nodes import AccountingEntry, LogEntry, OperationNode, SessionNode, TurnNode
 from optree.tree.fold import Tree
 
 
@@ -52,11 +52,23 @@ def flatten(root: SessionNode) -> Flat:
         kind = "llm" if op.kind == "llm" else "tool"
         for entry in op.logs:
             place = {"turn": turn.index, "type": kind, "remoteIdentifier": op.name}
-            logs.append({**msgspec.to_builtins(entry), **place, **context})
-        accounting.extend({**msgspec.to_builtins(entry), **context} for entry in op.accounting)
+            logs.append({**_plain(entry), **place, **context})
+        accounting.extend({**_accounted(entry), **context} for entry in op.accounting)
     logs.sort(key=_time)
     accounting.sort(key=_time)
     return Flat(logs, accounting)
+
+
+def _plain(entry: LogEntry | AccountingEntry) -> dict[str, Any]:
+    return msgspec.json.decode(msgspec.json.encode(entry))
+
+
+def _accounted(entry: AccountingEntry) -> dict[str, Any]:
+    """Return an entry with what each line of a ledger has, also where it is the default."""
+    found = {**_plain(entry), "status": entry.status}
+    if entry.tokens is not None:
+        found["tokens"] = {"inputTokens": 0, "outputTokens": 0, "totalTokens": 0, **found["tokens"]}
+    return found
 
 
 def to_plain(tree: Tree) -> dict[str, Any]:

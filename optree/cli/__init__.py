@@ -1,0 +1,13 @@
+"""The command line: one command a file, all of them readers of what is on disk, except `run` and `load`, which start a program.
+
+Exit codes: 0 it is done; 1 the traced program or the question failed, or nothing was found; 2 wrong usage; 3 damaged or unreadable.
+"""
+
+from __future__ import annotations
+
+
+def main() -> None:
+    """Run the command `optree`; never returns."""
+    from optree.cli.app import app
+
+    app(prog_name="optree")

@@ -1,0 +1,96 @@
+"""The commands together, and what becomes of their errors."""
+
+from __future__ import annotations
+
+import os
+import sys
+from io import TextIOWrapper
+from typing import Annotated, Any
+
+import typer
+from typer.core import TyperGroup
+
+from optree.cli.cost import cost
+from optree.cli.load import load
+from optree.cli.logs import logs
+from optree.cli.ls import ls
+from optree.cli.run import RunCommand, run
+from optree.cli.screen import complain
+from optree.cli.status import status
+from optree.cli.tree import tree
+from optree.errors import BusyError, OptreeError, PathError, SetupError, StoreError
+from optree.store.session_store import VERSION
+
+OK, FAILED, USAGE, DAMAGED = 0, 1, 2, 3
+
+
+class Commands(TyperGroup):
+    """Turns errors into one line on stderr and an exit code; a reader that has gone away is none."""
+
+    def invoke(self, ctx: Any) -> Any:
+        """Run a command."""
+        try:
+            result = super().invoke(ctx)
+            sys.stdout.flush()
+        except BrokenPipeError:
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # what is buffered has nowhere to go
+            raise typer.Exit(OK) from None
+        except (OptreeError, OSError) as error:
+            complain(str(error))
+            raise typer.Exit(exit_code(error)) from error
+        return result
+
+    def make_context(self, *args: Any, **kwargs: Any) -> Any:
+        """Parse the command line."""
+        try:
+            return super().make_context(*args, **kwargs)
+        except OptreeError as error:
+            complain(str(error))
+            raise typer.Exit(exit_code(error)) from error
+
+
+def exit_code(error: Exception) -> int:
+    """Return what the command line exits with for an error."""
+    if isinstance(error, (SetupError, PathError)):
+        return USAGE
+    unreadable = isinstance(error, StoreError | OSError) and not isinstance(error, BusyError)
+    return DAMAGED if unreadable else FAILED
+
+
+app = typer.Typer(
+    cls=Commands,
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    rich_markup_mode="rich",
+    context_settings={"help_option_names": ["-h", "--help"]},
+    epilog="Exit codes: 0 done · 1 the program or the question failed, or nothing was found · 2 wrong usage · 3 damaged or unreadable.",
+)
+
+
+def _version(value: bool) -> None:
+    if value:
+        typer.echo(f"optree {VERSION}")
+        raise typer.Exit
+
+
+@app.callback()
+def _optree(
+    *,
+    version: Annotated[bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version.")] = False,  # noqa: ARG001 - its callback does it
+) -> None:
+    """What an LLM agent does, as one live tree that survives a crash.
+
+    TXN is the name of a session, the beginning of it, [bold]last[/bold], or the path of a session file.
+    """
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, TextIOWrapper):
+            stream.reconfigure(errors="replace")  # a terminal that cannot show an arrow must not stop the command
+
+
+app.command("run", cls=RunCommand, context_settings={"allow_interspersed_args": False})(run)
+app.command("load")(load)
+app.command("ls")(ls)
+app.command("tree")(tree)
+app.command("logs")(logs)
+app.command("cost")(cost)
+app.command("status")(status)

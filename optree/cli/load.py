@@ -1,0 +1,124 @@
+"""`optree load`: what was saved of a session; with a program, go on with it."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from optree.cli.options import BillingFile, Json, SessionsDir, TraceLlm, TraceTools, Txn, Verbose, directory, place
+from optree.cli.screen import coloured, duration, figures, paint, show, show_json, unpainted, when
+from optree.cli.sessions import open_session, state_of
+from optree.cli.traced import Tracing, run_traced
+from optree.nodes import OperationNode, SessionNode, TurnNode
+from optree.store.recovery import Loaded
+from optree.tree.summary import last_seen
+from optree.tree.text import format_totals, format_tree
+
+DAMAGED = 3
+
+
+def load(
+    *,
+    txn: Txn,
+    command: Annotated[
+        list[str] | None, typer.Argument(metavar="-- CMD", help="Go on with the session in this program.", show_default=False)
+    ] = None,
+    sessions_dir: SessionsDir = None,
+    billing_file: BillingFile = None,
+    verbose: Verbose = False,
+    trace_llm: TraceLlm = False,
+    trace_tools: TraceTools = False,
+    as_json: Json = False,
+) -> None:
+    """Show what was saved of a session, or go on with it.
+
+    Without CMD: its tree, what was going on when it broke off, its damage if any (exit code 3), its totals. Nothing is changed.
+
+    With CMD: the program goes on in the same session and the same trace; the options are those of `optree run`.
+
+    Example: [bold]optree load last[/bold], then [bold]optree load last -- python agent.py[/bold]
+    """
+    where = directory(sessions_dir, billing_file)
+    if command:
+        found = place(txn, where)
+        tracing = Tracing(verbose, trace_llm, trace_tools, as_json)
+        raise typer.Exit(run_traced(command, found.directory, tracing, found))
+    loaded, live = open_session(txn, where)
+    if as_json:
+        show_json(_plain(loaded, live))
+    else:
+        _show(loaded, live)
+    if loaded.damage.state == "damaged":
+        raise typer.Exit(DAMAGED)
+
+
+def _show(loaded: Loaded, live: Path | None) -> None:
+    colour = coloured(sys.stdout)
+    style = paint if colour else unpainted
+    session, state = loaded.session, state_of(loaded.session, live)
+    seconds = max(0.0, (session.ended_at or last_seen(session)) - session.started_at) / 1e3
+    lines = [
+        f"session {style('title', loaded.txn)} of {session.agent_id}: {style(state, state)}",
+        f"started {when(session.started_at)}, lasted {duration(seconds)}; read from {', '.join(loaded.sources)}",
+        *(f"{style('damaged', loaded.damage.state)}: {line}" for line in loaded.damage.lines()),
+        "",
+        format_tree(session, live=state == "running", paint=style),
+        "",
+    ]
+    going_on = loaded.open_nodes()
+    if going_on:
+        lines.append("going on now:" if state == "running" else "going on when it broke off:")
+        lines += [f"  {_last_state(node, style)}" for node in going_on]
+        lines.append("")
+    lines.append(f"totals: {format_totals(session.totals) or 'nothing was accounted'}")
+    if state == "running":
+        lines.append(f"watch it with: optree logs -f {loaded.txn}")
+    else:
+        lines.append(f"go on with: optree load {loaded.txn} -- CMD")
+    show("\n".join(lines), colour=colour)
+
+
+def _last_state(node: SessionNode | TurnNode | OperationNode, style: Any) -> str:
+    if isinstance(node, SessionNode):
+        said = f"session {node.agent_id}" + (f", {node.latest_status}" if node.latest_status else "")
+    elif isinstance(node, TurnNode):
+        said = f"turn {node.index}"
+    else:
+        said = f"{node.kind} {node.name}" + (f", {_last_log(node)}" if node.logs else "")
+    return f"{style('path', node.path or '(root)')} {said}, since {when(node.started_at)}"
+
+
+def _last_log(op: OperationNode) -> str:
+    last = op.logs[-1]
+    return f"[{last.severity}] {' '.join(last.message.split())[:120]}"
+
+
+def _plain(loaded: Loaded, live: Path | None) -> dict[str, Any]:
+    session, state = loaded.session, state_of(loaded.session, live)
+    damage = loaded.damage
+    flaws = [{"file": flaw.file, "offset": flaw.offset, "bytes": flaw.size, "kind": flaw.kind, "said": flaw.said} for flaw in damage.flaws]
+    return {
+        "txn": loaded.txn,
+        "agentId": session.agent_id,
+        "state": state,
+        "damage": {"state": damage.state, "said": damage.lines(), "flaws": flaws},
+        "sources": loaded.sources,
+        "open": [_open(node) for node in loaded.open_nodes()],
+        "totals": figures(session.totals),
+        "resume": None if state == "running" else f"optree load {loaded.txn} -- CMD",
+        "session": session,
+    }
+
+
+def _open(node: SessionNode | TurnNode | OperationNode) -> dict[str, Any]:
+    if isinstance(node, SessionNode):
+        kind, name = "session", node.agent_id
+    elif isinstance(node, TurnNode):
+        kind, name = "turn", str(node.index)
+    else:
+        kind, name = node.kind, node.name
+    last = _last_log(node) if isinstance(node, OperationNode) and node.logs else None
+    return {"path": node.path, "kind": kind, "name": name, "startedAt": node.started_at, "lastLog": last}

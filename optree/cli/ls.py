@@ -1,0 +1,55 @@
+"""`optree ls`: the sessions that are there."""
+
+from __future__ import annotations
+
+import sys
+from typing import Annotated
+
+import typer
+
+from optree.cli.options import Json, SessionsDir, directory
+from optree.cli.progress import working
+from optree.cli.screen import coloured, duration, paint, show, show_json, size, table, when
+from optree.cli.sessions import Row, describe
+
+
+def ls(
+    *,
+    limit: Annotated[int | None, typer.Option("-n", "--limit", metavar="N", min=1, help="Show the N newest only.")] = None,
+    sessions_dir: SessionsDir = None,
+    as_json: Json = False,
+) -> None:
+    """List the sessions, newest first.
+
+    Each with its agent, its state (running, interrupted, ended, failed or damaged), its start, duration, tokens, cost and size.
+
+    Example: [bold]optree ls -n 10[/bold]
+    """
+    where = directory(sessions_dir)
+    saved = where.saved()[:limit]
+    rows: list[Row] = []
+    with working("reading sessions", len(saved)) as step:
+        for one in saved:
+            rows.append(describe(one, where))
+            step()
+    if as_json:
+        show_json([row.plain() for row in rows])
+        return
+    if not rows:
+        show(f"no sessions in {where.sessions}; record one with: optree run -- python your_agent.py")
+        return
+    head, *lines = table(
+        ("TXN", "AGENT", "STATE", "STARTED", "DURATION", "TOKENS", "COST", "SIZE"), [_cells(row) for row in rows], "    rrrr"
+    )
+    colour = coloured(sys.stdout)
+    if colour:
+        head = paint("title", head)
+        lines = [line.replace(f" {row.state} ", f" {paint(row.state, row.state)} ", 1) for line, row in zip(lines, rows, strict=True)]
+    show("\n".join([head, *lines]), colour=colour)
+
+
+def _cells(row: Row) -> tuple[str, ...]:
+    sent = row.figures["inputTokens"] + row.figures["cacheReadInputTokens"]
+    tokens = f"{sent:,}→{row.figures['outputTokens']:,}" if sent or row.figures["outputTokens"] else "-"
+    cost = f"${row.figures['costUsd']:.6f}" if row.figures["costUsd"] else "-"
+    return row.txn, row.agent, row.state, when(row.started_at), duration(row.duration), tokens, cost, size(row.size)

@@ -1,0 +1,70 @@
+"""Arguments and options that several commands share, and how a shell completes them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from optree.errors import SetupError
+from optree.store.directory import SUFFIXES, Directory
+from optree.store.formats import read_meta
+
+_COMPLETED = 50
+
+
+def complete_txn(ctx: typer.Context, incomplete: str) -> list[tuple[str, str]]:
+    """Return the sessions that *incomplete* may mean, newest first, each with its agent."""
+    saved = [one for one in directory(ctx.params.get("sessions_dir")).saved() if one.txn.startswith(incomplete)][:_COMPLETED]
+    agents = [(one.txn, str(read_meta(one.snapshot).get("agentId", "")) if one.snapshot else "not ended") for one in saved]
+    return [("last", "the newest session"), *agents] if "last".startswith(incomplete) else agents
+
+
+SessionsDir = Annotated[
+    Path | None, typer.Option("--sessions-dir", metavar="DIR", help="Where sessions are kept. Wins over OPTREE_SESSIONS_DIR.")
+]
+BillingFile = Annotated[Path | None, typer.Option("--billing-file", metavar="FILE", help="The ledger. Wins over OPTREE_BILLING_FILE.")]
+Json = Annotated[bool, typer.Option("--json", help="Print JSON, for machines.")]
+Txn = Annotated[
+    str,
+    typer.Argument(
+        metavar="TXN",
+        help="A session: its txn or the beginning of it, [bold]last[/bold], or a file's path.",
+        autocompletion=complete_txn,
+        show_default=False,
+    ),
+]
+TxnOrLast = Annotated[
+    str,
+    typer.Argument(metavar="TXN", help="A session: its txn or the beginning of it, or a file's path.", autocompletion=complete_txn),
+]
+Verbose = Annotated[bool, typer.Option("--verbose", "-v", help="Print a line for each request and response on stderr.")]
+TraceLlm = Annotated[bool, typer.Option("--trace-llm", help="Print the payloads of LLM ops, capped and without credentials.")]
+TraceTools = Annotated[bool, typer.Option("--trace-tools", help="Print the payloads of tool ops, capped and without credentials.")]
+
+
+def directory(sessions_dir: Path | None = None, billing_file: Path | None = None) -> Directory:
+    """Return the sessions directory and the ledger: flags win over environment, environment over the home directory."""
+    return Directory.of(None, sessions_dir, billing_file)
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """One session in its directory."""
+
+    txn: str
+    directory: Directory
+
+
+def place(txn: str, where: Directory) -> Place:
+    """Return the session that a TXN argument means, to write into it; raises `NotFoundError`, `SetupError`."""
+    path = Path(txn)
+    suffix = next((suffix for suffix in (".live", *SUFFIXES.values()) if path.name.endswith(suffix)), None)
+    if "/" not in txn and suffix is None:
+        return Place(where.find(txn).txn, where)
+    if suffix is None or not path.exists():
+        raise SetupError(f"{txn} is no session file: give a txn (optree ls lists them) or the path of a file that is there")
+    beside = Directory(path.resolve().parent, where.billing)
+    return Place(beside.find(path.name.removesuffix(suffix)).txn, beside)

@@ -1,0 +1,126 @@
+"""Saved sessions as a listing shows them, and loading one of them."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+from optree.cli.progress import working
+from optree.cli.screen import figures
+from optree.clock import now_ms
+from optree.errors import OptreeError
+from optree.nodes import SessionNode, Totals
+from optree.store.directory import Directory, Saved
+from optree.store.formats import read_meta
+from optree.store.recovery import Loaded, load
+from optree.tree.summary import last_seen
+
+State = Literal["running", "interrupted", "ended", "failed", "damaged"]
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One session in a listing; times in epoch milliseconds, *duration* in seconds."""
+
+    txn: str
+    agent: str
+    state: State
+    started_at: float
+    duration: float
+    figures: dict[str, Any]
+    size: int
+    """Bytes on disk."""
+
+    def plain(self) -> dict[str, Any]:
+        """Return the row under the names that JSON output has."""
+        return {
+            "txn": self.txn,
+            "agentId": self.agent,
+            "state": self.state,
+            "startedAt": self.started_at,
+            "durationSeconds": round(self.duration, 3),
+            "bytes": self.size,
+            **self.figures,
+        }
+
+
+def describe(saved: Saved, directory: Directory) -> Row:
+    """Return the row of a session: from the first frame of its snapshot if that says all, else from the whole session."""
+    meta = read_meta(saved.snapshot) if saved.snapshot is not None and saved.live is None else {}
+    if not meta.get("createdAt") or "agentId" not in meta:
+        return _from_tree(saved, directory)
+    result: dict[str, Any] = meta.get("result") or {}
+    summary: dict[str, Any] = meta.get("summary") or {}
+    ended = meta.get("endedAt")
+    known = {**figures(Totals()), **{key: value for key, value in summary.items() if key != "agentsRun"}}
+    seconds = ((ended or meta.get("savedAt") or meta["createdAt"]) - meta["createdAt"]) / 1e3
+    state: State = "interrupted" if ended is None else "ended" if result.get("success") else "failed"
+    return Row(saved.txn, str(meta["agentId"]), state, meta["createdAt"], seconds, known, bytes_of(saved))
+
+
+def _from_tree(saved: Saved, directory: Directory) -> Row:
+    try:
+        loaded = load(saved.snapshot if saved.live is None and saved.snapshot else saved.txn, directory)
+    except (OptreeError, OSError):
+        return Row(saved.txn, "", "damaged", saved.modified * 1e3, 0.0, {**figures(Totals())}, bytes_of(saved))
+    return row_of(loaded, saved)
+
+
+def row_of(loaded: Loaded, saved: Saved) -> Row:
+    """Return the row of a session that is loaded already."""
+    session = loaded.session
+    state = state_of(session, saved.live)
+    end = now_ms() if state == "running" else session.ended_at or last_seen(session)
+    seconds = max(0.0, end - session.started_at) / 1e3
+    return Row(saved.txn, session.agent_id, state, session.started_at, seconds, figures(session.totals), bytes_of(saved))
+
+
+def state_of(session: SessionNode, live: Path | None) -> State:
+    """Return how a session stands: running while a living process holds its lock."""
+    if session.ended_at is not None:
+        return "ended" if session.success else "failed"
+    return "running" if live is not None and is_locked(live) else "interrupted"
+
+
+def is_locked(live: Path) -> bool:
+    """Tell whether a living process owns a session. A shared lock is tried, for an instant, so that askers do not see each other."""
+    try:
+        fd = os.open(live / "LOCK", os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
+    except OSError:
+        return False
+    try:
+        fcntl.flock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    finally:
+        os.close(fd)
+    return False
+
+
+def bytes_of(saved: Saved) -> int:
+    """Return how many bytes a session takes on disk."""
+    paths = [saved.snapshot] if saved.snapshot is not None else []
+    if saved.live is not None:
+        paths += list(saved.live.glob("*"))
+    return sum(_bytes(path) for path in paths)
+
+
+def _bytes(path: Path) -> int:
+    try:
+        return path.stat().st_size
+    except OSError:
+        return 0
+
+
+def open_session(txn: str, directory: Directory) -> tuple[Loaded, Path | None]:
+    """Load what a TXN argument means, with a progress bar where that takes long; returns its live directory too, if it has one."""
+    with working(f"loading {txn}"):
+        loaded = load(txn, directory)
+    path = Path(txn)
+    if path.is_file():
+        return loaded, None
+    live = path if path.is_dir() else directory.live(loaded.txn)
+    return loaded, live if live.is_dir() else None

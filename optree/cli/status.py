@@ -1,0 +1,75 @@
+"""`optree status`: how the sessions directory fares."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+from optree.cli.options import BillingFile, Json, SessionsDir, directory
+from optree.cli.progress import working
+from optree.cli.screen import show, show_json, size
+from optree.cli.sessions import Row, State, describe
+from optree.store.directory import Directory
+
+SHOWN = 5
+
+
+def status(*, sessions_dir: SessionsDir = None, billing_file: BillingFile = None, as_json: Json = False) -> None:
+    """Show how the sessions directory fares: its size, what is running, what was interrupted, where the ledger is.
+
+    Example: [bold]optree status[/bold]
+    """
+    where = directory(sessions_dir, billing_file)
+    saved = where.saved()
+    rows: list[Row] = []
+    with working("reading sessions", len(saved)) as step:
+        for one in saved:
+            rows.append(describe(one, where))
+            step()
+    found = _plain(where, rows)
+    if as_json:
+        show_json(found)
+    else:
+        show("\n".join(_lines(found)))
+
+
+def _plain(where: Directory, rows: list[Row]) -> dict[str, Any]:
+    def of(state: State) -> list[str]:
+        return [row.txn for row in rows if row.state == state]
+
+    return {
+        "sessionsDir": str(where.sessions),
+        "writable": _writable(where.sessions),
+        "sessions": len(rows),
+        "bytes": sum(row.size for row in rows),
+        "running": of("running"),
+        "interrupted": of("interrupted"),
+        "damaged": of("damaged"),
+        "billingFile": str(where.billing),
+        "billingBytes": where.billing.stat().st_size if where.billing.is_file() else 0,
+    }
+
+
+def _lines(found: dict[str, Any]) -> list[str]:
+    unwritable = "" if found["writable"] else " (cannot be written)"
+    lines = [
+        f"sessions     {found['sessions']}, {size(found['bytes'])}, in {found['sessionsDir']}{unwritable}",
+        f"running      {_named(found['running'])}",
+        f"interrupted  {_named(found['interrupted'])}",
+        f"damaged      {_named(found['damaged'])}",
+        f"ledger       {size(found['billingBytes'])}, {found['billingFile']}",
+    ]
+    hints = [f"go on with   optree load {found['interrupted'][0]} -- CMD"] if found["interrupted"] else []
+    return lines + hints
+
+
+def _named(txns: list[str]) -> str:
+    more = f" and {len(txns) - SHOWN} more" if len(txns) > SHOWN else ""
+    return f"{len(txns)}: {', '.join(txns[:SHOWN])}{more}" if txns else "none"
+
+
+def _writable(path: Path) -> bool:
+    """Tell whether sessions can be written to a directory, or where it will be made."""
+    there = next(one for one in (path.absolute(), *path.absolute().parents) if one.exists())
+    return there.is_dir() and os.access(there, os.W_OK | os.X_OK)

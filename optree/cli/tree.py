@@ -1,0 +1,54 @@
+"""`optree tree`: a session as text."""
+
+from __future__ import annotations
+
+import sys
+from typing import Annotated
+
+import typer
+
+from optree.cli.options import Json, SessionsDir, TxnOrLast, directory
+from optree.cli.screen import coloured, paint, show, show_json, unpainted
+from optree.cli.sessions import open_session, state_of
+from optree.nodes import SessionNode
+from optree.tree.text import format_tree
+from optree.tree.walk import walk_sessions
+
+
+def tree(
+    *,
+    txn: TxnOrLast = "last",
+    depth: Annotated[
+        int | None, typer.Option("--depth", metavar="N", min=0, help="Show N levels: 1 the turns, 2 their ops, 3 the turns of sub-agents…")
+    ] = None,
+    sessions_dir: SessionsDir = None,
+    as_json: Json = False,
+) -> None:
+    """Show the tree of a session: a line for each session, turn and op.
+
+    Example: [bold]optree tree last --depth 2[/bold]
+    """
+    loaded, live = open_session(txn, directory(sessions_dir))
+    if depth is not None:
+        _prune(loaded.session, depth)
+    if as_json:
+        show_json({"txn": loaded.txn, "state": state_of(loaded.session, live), "session": loaded.session, "pool": loaded.tree.pool})
+        return
+    colour = coloured(sys.stdout)
+    running = state_of(loaded.session, live) == "running"
+    show(format_tree(loaded.session, live=running, paint=paint if colour else unpainted), colour=colour)
+
+
+def _prune(root: SessionNode, depth: int) -> None:
+    """Cut what lies deeper than *depth* levels; a path has one part a level."""
+    for session in walk_sessions(root):
+        level = _level(session.path)
+        if level >= depth:
+            session.turns = []
+        elif level + 1 >= depth:
+            for turn in session.turns:
+                turn.ops = []
+
+
+def _level(path: str) -> int:
+    return path.count(".") + 1 if path else 0
