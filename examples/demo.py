@@ -6,6 +6,7 @@ working, loads what is on disk, resumes it to its end, and checks that nothing t
 
 from __future__ import annotations
 
+import argparse
 import os
 import re
 import signal
@@ -19,7 +20,6 @@ from pathlib import Path
 import optree
 
 HERE = Path(__file__).resolve().parent
-BASE = HERE.parent / ".demo"
 KILL_AFTER_CALLS = 4
 """Finished model calls after which the run is killed, once two more are on their way."""
 LINE = re.compile(r"\[txn:(?P<txn>[^]]+)] \[path:(?P<path>[^]]*)] (?P<agent>.*?) \[(?P<severity>\w+)] (?P<side>[→←]) (?P<kind>\w+) ")
@@ -29,7 +29,9 @@ OPTREE = [sys.executable, "-m", "optree"]
 
 def main() -> int:
     """Run the demo; 0 if all that was acknowledged came back."""
-    os.environ["OPTREE_BASE_DIR"] = str(BASE)
+    parser = argparse.ArgumentParser(description="A team of agents dies in the middle of its work, and comes back.")
+    parser.add_argument("--dir", default=".demo", help="where its sessions are kept (default: .demo)")
+    os.environ["OPTREE_BASE_DIR"] = parser.parse_args().dir
     started = time.monotonic()
     title("1. A real language model on this machine")
     with model_server() as url:
@@ -86,23 +88,27 @@ def proof(txn: str, seen: list[re.Match[str]], lost: list[str], resumed: int, se
     """Print and check what must hold; returns the exit code."""
     loaded = optree.load(txn)
     ops = [op for _, _, op in optree.walk_ops(loaded.session)]
-    ledger = [line for line in (BASE / "accounting.jsonl").read_text().splitlines() if f'"{txn}:' in line]
+    ledger = [line for line in optree.Directory.of().billing.read_text().splitlines() if f'"{txn}:' in line]
     entries = sum(len(op.accounting) for op in ops)
     cost = sum(entry.cost_usd or 0.0 for op in ops for entry in op.accounting)
     interrupted = sum(op.status == "interrupted" for op in ops)
     checks = {
         f"{len(seen)} lines were shown before the kill; of what they say, {len(lost)} is missing": not lost,
-        f"the resumed run ended with exit code {resumed}, the session with {loaded.session.status}": resumed == 0 and bool(loaded.session.success),
+        f"the resumed run ended with exit code {resumed}, the session with {loaded.session.status}": resumed == 0
+        and bool(loaded.session.success),
         f"{len(ops)} ops have {len({op.op_id for op in ops})} different ids": len({op.op_id for op in ops}) == len(ops),
         f"{interrupted} ops are marked as interrupted, none is open": interrupted > 0 and all(op.ended_at for op in ops),
         f"the ledger has {len(ledger)} entries, the tree {entries}": len(ledger) == entries,
-        f"entries add up to ${cost:.8f}, the total says ${loaded.session.totals.cost_usd:.8f}": abs(cost - loaded.session.totals.cost_usd) < 1e-12,
+        f"entries add up to ${cost:.8f}, the total says ${loaded.session.totals.cost_usd:.8f}": abs(cost - loaded.session.totals.cost_usd)
+        < 1e-12,
         f"damage: {loaded.damage.state}": loaded.damage.state == "clean",
     }
     title("6. Did it hold?")
     for text, holds in checks.items():
         print(f"{'✓' if holds else '✗'} {text}")
-    print(f"\n{seconds:.0f} s in all. Look around:  export OPTREE_BASE_DIR={BASE.name}  then  .venv/bin/optree ls | tree last | logs last | cost last")
+    print(
+        f"\n{seconds:.0f} s in all. Look around: export OPTREE_BASE_DIR={os.environ['OPTREE_BASE_DIR']}, then .venv/bin/optree ls, tree last, …"
+    )
     return 0 if all(checks.values()) else 1
 
 

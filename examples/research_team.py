@@ -181,7 +181,9 @@ def passage(word: str, folder: str) -> str:
 async def reader(client: httpx.AsyncClient, topic: Topic) -> str:
     """Read the documents and the code about one topic, and report."""
     questions: dict[str, Callable[[], str]] = {
-        "overview": lambda: f"Lines that mention it:\n{mentions(topic.word, 'docs')}\n\nIn two sentences, what do they say about {topic.word}?",
+        "overview": lambda: (
+            f"Lines that mention it:\n{mentions(topic.word, 'docs')}\n\nIn two sentences, what do they say about {topic.word}?"
+        ),
         "documents": lambda: f"From the documents:\n{passage(topic.word, 'docs')}\n\nExplain this in two sentences.",
         "code": lambda: f"From the code:\n{passage(topic.word, 'optree')}\n\nWhat is this code for?",
         "report": lambda: f"Now say in two sentences {topic.subject}.",
