@@ -106,9 +106,7 @@ def proof(txn: str, seen: list[re.Match[str]], lost: list[str], resumed: int, se
     title("6. Did it hold?")
     for text, holds in checks.items():
         print(f"{'✓' if holds else '✗'} {text}")
-    print(
-        f"\n{seconds:.0f} s in all. Look around: export OPTREE_BASE_DIR={os.environ['OPTREE_BASE_DIR']}, then .venv/bin/optree ls, tree last, …"
-    )
+    print(f"\n{seconds:.0f} s in all. Look around: OPTREE_BASE_DIR={os.environ['OPTREE_BASE_DIR']} .venv/bin/optree tree last")
     return 0 if all(checks.values()) else 1
 
 

@@ -86,6 +86,7 @@ def wait_until_healthy(address: str) -> None:
 
 
 def main() -> None:
+    """Serve until stdin closes."""
     parser = argparse.ArgumentParser(description="Serve a small real language model with OpenAI's chat API.")
     parser.add_argument("--port", type=int, default=0, help="port to listen on; 0 takes a free one")
     parser.add_argument("--log", default=os.devnull, help="file for the native server's log")

@@ -133,8 +133,7 @@ async def chat(client: httpx.AsyncClient, messages: list[Message], max_tokens: i
         async with client.stream("POST", "chat/completions", json=body) as response:
             response.raise_for_status()
             async for event in stream_events(response):
-                for choice in event["choices"]:
-                    deltas.append(choice["delta"].get("content") or "")
+                deltas += [choice["delta"].get("content") or "" for choice in event["choices"]]
                 if usage := event.get("usage"):
                     account(op, usage)
         reply = "".join(deltas).strip()

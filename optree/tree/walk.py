@@ -73,7 +73,8 @@ def _accounted(entry: AccountingEntry) -> dict[str, Any]:
 
 def to_plain(tree: Tree) -> dict[str, Any]:
     """Return a tree as plain values, as a saved file shows it."""
-    return msgspec.json.decode(msgspec.json.encode(tree), type=dict[str, Any])
+    found: dict[str, Any] = msgspec.json.decode(msgspec.json.encode(tree))
+    return found
 
 
 def _time(entry: dict[str, Any]) -> float:
