@@ -38,6 +38,9 @@ class Commands(TyperGroup):
         except (OptreeError, OSError) as error:
             complain(str(error))
             raise typer.Exit(exit_code(error)) from error
+        except RecursionError as error:
+            complain("the session is nested too deeply for this; look at the upper part with: optree tree --depth N")
+            raise typer.Exit(DAMAGED) from error
         return result
 
     def make_context(self, *args: Any, **kwargs: Any) -> Any:

@@ -12,7 +12,7 @@ from typing import Any, TextIO
 import msgspec
 
 from optree.nodes import Totals
-from optree.values import plain, redact
+from optree.values import redact
 
 STYLES = {
     "agent": "1", "path": "36", "dim": "2", "failed": "31", "damaged": "31", "cancelled": "33", "interrupted": "33", "running": "34",
@@ -56,7 +56,7 @@ def show_json(value: Any) -> None:
 
 def json_line(value: Any) -> str:
     """Return a value as one line of JSON, credentials replaced."""
-    return msgspec.json.encode(redact(plain(value))).decode()
+    return msgspec.json.encode(redact(msgspec.json.decode(msgspec.json.encode(value)))).decode()
 
 
 def complain(text: str) -> None:

@@ -64,7 +64,7 @@ def describe(saved: Saved, directory: Directory) -> Row:
 def _from_tree(saved: Saved, directory: Directory) -> Row:
     try:
         loaded = load(saved.snapshot if saved.live is None and saved.snapshot else saved.txn, directory)
-    except (OptreeError, OSError):
+    except (OptreeError, OSError, RecursionError):
         return Row(saved.txn, "", "damaged", saved.modified * 1e3, 0.0, {**figures(Totals())}, bytes_of(saved))
     return row_of(loaded, saved)
 

@@ -61,6 +61,9 @@ class Config:
 _CHOICES = {"compression": tuple(SUFFIXES), "sync": get_args(Sync), "write": get_args(Write), "cycles": get_args(Cycles)}
 
 
+_PATHS = ("base_dir", "sessions_dir", "billing_file")
+
+
 class Joined(NamedTuple):
     """Stand-ins for a session, turn and op of another process."""
 
@@ -78,6 +81,8 @@ class Runtime:
         self.stores: dict[str, SessionStore] = {}
         self.sessions: dict[str, Session] = {}
         """Open root sessions by txn."""
+        self.unsaved: set[str] = set()
+        """Those of them that could not be saved."""
         self.consoles: dict[str, ConsoleWriter] = {}
         self.forked_at = 0.0
         """When this process was forked from another that traces: nodes that are older are that one's to end."""
@@ -93,7 +98,7 @@ class Runtime:
         found: dict[str, Any] = {}
         for field in fields(Config):
             value = os.environ.get(f"OPTREE_{field.name.upper()}")
-            if value is None or field.name in ("base_dir", "sessions_dir", "billing_file"):  # `Directory.of` reads these
+            if value is None or field.name in _PATHS:  # `Directory.of` reads these
                 continue
             if field.name not in _CHOICES:
                 found[field.name] = value.lower() in ("1", "true", "yes", "on")
@@ -112,6 +117,10 @@ class Runtime:
                 raise SetupError(f"configure() has no option {name!r}; the options are {', '.join(sorted(known))}")
             if name in _CHOICES and value not in _CHOICES[name]:
                 raise SetupError(f"{name}={value!r} is not possible; choose one of {', '.join(_CHOICES[name])}")
+            if name in _PATHS and not isinstance(value, (str, Path, type(None))):
+                raise SetupError(f"{name}={value!r} is not possible; give a path")
+            if name not in _CHOICES and name not in _PATHS and not isinstance(value, bool):
+                raise SetupError(f"{name}={value!r} is not possible; give True or False")
         self.config = replace(self.config, **options)
         return self.config
 
@@ -129,9 +138,10 @@ class Runtime:
             self.sessions[session.txn] = session
             return session
 
-    def close_root(self, session: Session) -> None:
+    def close_root(self, txn: str) -> None:
         """Forget a root session that has ended; its store writes the last snapshot in the background."""
-        self.sessions.pop(session.txn, None)
+        self.sessions.pop(txn, None)
+        self.unsaved.discard(txn)
 
     def join(self, parent: str, ancestry: str) -> Joined | None:
         """Return a stand-in for another process's node *parent* (``<txn>:<path>``), to begin ops in."""
@@ -164,7 +174,7 @@ class Runtime:
         if self._detached and self._detached.get(builder.txn) == path:
             del self._detached[builder.txn]
             builder.end_session(status, error)
-            self.sessions.pop(builder.txn, None)
+            self.close_root(builder.txn)
 
     def only_session(self) -> Session | None:
         """Return the root session if exactly one is open: where an op without context belongs."""
@@ -176,6 +186,8 @@ class Runtime:
         """Note a problem, and say it once on stderr."""
         if problem not in self.problems:
             self.problems.append(problem)
+            if sys.__stderr__ is None:  # the descriptor was closed at start, and may be any file's by now
+                return
             with contextlib.suppress(OSError):
                 os.write(2, f"optree: {problem}\n".encode("utf-8", "replace"))
 
@@ -210,7 +222,14 @@ class Runtime:
 
     def _options(self) -> StoreOptions:
         config = self.config
-        return StoreOptions(self.directory(), config.compression, config.sync, config.write, config.redacted_save, config.cycles)
+        return StoreOptions(
+            self.directory(),
+            compression=config.compression,
+            sync=config.sync,
+            write=config.write,
+            redacted=config.redacted_save,
+            cycles=config.cycles,
+        )
 
     def _close_ended(self) -> None:
         """Close the stores whose session has ended and is saved: they hold files and threads."""
@@ -233,6 +252,7 @@ class Runtime:
             said = (isinstance(error, OSError) and error.strerror) or error
             where = self.directory().sessions
             self.report(f"nothing is saved in {where}: {said}; the agent runs on (set OPTREE_SESSIONS_DIR to one that can be written)")
+            self.unsaved.add(name)
             stream = Stream(console) if console else None
             builder = SessionTreeBuilder(agent, txn=name, attributes=attributes, stream=stream, cycles=self.config.cycles)
             return Session(builder)
@@ -288,7 +308,7 @@ class Runtime:
         return Joined(Session(builder), turn, op)
 
     def _console(self, txn: str) -> list[ConsoleWriter]:
-        if not self.config.console:
+        if not self.config.console or sys.__stderr__ is None:
             return []
         options = LineOptions(self.config.verbose, self.config.trace_llm, self.config.trace_tools, _colour())
         console = ConsoleWriter(txn, options)
@@ -341,7 +361,7 @@ def flush(level: str = "write", timeout: float = 5.0) -> bool:
     if level not in ("write", "sync", "snapshot"):
         raise SetupError(f"flush({level!r}) is not possible; choose one of write, sync, snapshot")
     done = [store.flush(level, timeout) for store in list(RUNTIME.stores.values())]
-    return all(done)
+    return all(done) and not RUNTIME.unsaved
 
 
 def health() -> dict[str, Any]:

@@ -103,7 +103,7 @@ class SessionScope(_Instrument[Session]):
         if builder.parent is not None:
             builder.parent.end_op(builder.path, status, error)
         else:
-            RUNTIME.close_root(handle)
+            RUNTIME.close_root(handle.txn)
 
     def returned(self, handle: Session, value: Any) -> None:
         if isinstance(value, (str, dict, list, int, float)):

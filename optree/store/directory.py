@@ -113,7 +113,10 @@ def _saved(txn: str, paths: list[Path]) -> Saved:
 
 def journals(live: Path | None) -> list[Path]:
     """Return the journal files of a live directory: by writer, then by segment."""
-    return [] if live is None else sorted(live.glob("j-[0-9]*-[0-9]*.jsonl"))
+    try:
+        return [] if live is None else sorted(live.glob("j-[0-9]*-[0-9]*.jsonl"))
+    except FileNotFoundError:  # the session has ended meanwhile
+        return []
 
 
 def _modified(path: Path) -> float:

@@ -43,6 +43,9 @@ class _File(msgspec.Struct):
     pool: Pool = msgspec.field(default_factory=Pool)
 
 
+_decode_file = msgspec.json.Decoder(_File).decode  # made here: two threads that make one type's first decoder at once crash msgspec
+
+
 def read_snapshot(path: Path, system: OS = REAL) -> Snapshot:
     """Read a whole snapshot file. A truncated one gives what its valid part holds, with `damage` set.
 
@@ -113,7 +116,7 @@ def _gunzip(data: bytes) -> tuple[bytes, bool]:
     out = io.BytesIO()
     try:
         with gzip.GzipFile(fileobj=io.BytesIO(data)) as reader:
-            while chunk := reader.read(1 << 20):
+            while chunk := reader.read1(1 << 20):
                 if out.tell() + len(chunk) > MAX_BYTES:
                     return out.getvalue(), False
                 out.write(chunk)
@@ -134,7 +137,7 @@ def _parse(name: str, text: bytes) -> Snapshot:
         raise FormatError(
             f"{name} has version {version}; this optree reads up to {VERSION}: install a newer one (pip install -U optree-tracing)"
         )
-    file = msgspec.json.decode(text, type=_File)
+    file = _decode_file(text)
     return Snapshot(Tree(file.session, file.pool), file.meta)
 
 
@@ -191,6 +194,7 @@ def _theirs(root: dict[str, Any], origin: str) -> dict[str, Any]:
         turns: list[dict[str, Any]] = list(node.get("turns") or [])
         node["turns"] = turns
         for turn in turns:
+            turn.setdefault("ops", [])
             turn["path"] = f"{path}.{turn['index']}" if path else str(turn["index"])
             block: dict[str, Any] = turn.get("attributes") or {}
             turn |= {key: block[key] for key in ("prompts", "assistant") if isinstance(block.get(key), dict)}

@@ -109,17 +109,19 @@ def _located(what: str | Path, directory: Directory) -> Saved:
 
 def _load_settled(saved: Saved, system: OS) -> Loaded:
     """Load, and again if the session ended meanwhile: its journals go away once its last snapshot has all of them."""
-    for _ in range(8):
+    while True:
         before = set(journals(saved.live))
+        loaded = failure = None
         try:
             loaded = _load(saved, system)
-        except FileNotFoundError:
-            loaded = None
-        if loaded is not None and before <= set(journals(saved.live)):
+        except (FileNotFoundError, DamagedError) as error:
+            failure = error
+        if before <= set(journals(saved.live)) and (saved.live is None or saved.live.is_dir()):
+            if loaded is None:
+                raise failure or DamagedError(saved.txn)
             return loaded
         sessions = (saved.live or saved.snapshot or Path()).parent
         saved = Directory(sessions, sessions).find(saved.txn)
-    raise DamagedError(f"session {saved.txn} changes too fast to be read; try again")
 
 
 def _load(saved: Saved, system: OS) -> Loaded:

@@ -35,6 +35,7 @@ from optree.tree import Fold, Tree
 from optree.tree.summary import snapshot_summary
 from optree.values import decode, encode, redact
 
+_decode_tree = msgspec.json.Decoder(Tree).decode  # made here: two threads that make one type's first decoder at once crash msgspec
 SYNC_SECONDS = 1.0
 VERSION = "0.1.0"
 
@@ -333,7 +334,7 @@ class SessionStore:
 
 
 def _redacted(tree: Tree) -> Tree:
-    return msgspec.json.decode(encode(redact(msgspec.json.decode(msgspec.json.encode(tree)))), type=Tree)
+    return _decode_tree(encode(redact(msgspec.json.decode(msgspec.json.encode(tree)))))
 
 
 def open_session(

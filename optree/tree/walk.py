@@ -60,12 +60,12 @@ def flatten(root: SessionNode) -> Flat:
 
 
 def _plain(entry: LogEntry | AccountingEntry) -> dict[str, Any]:
-    return msgspec.json.decode(msgspec.json.encode(entry))
+    return msgspec.json.decode(msgspec.json.encode(entry), type=dict[str, Any])
 
 
 def _accounted(entry: AccountingEntry) -> dict[str, Any]:
     """Return an entry with what each line of a ledger has, also where it is the default."""
-    found = {**_plain(entry), "status": entry.status}
+    found: dict[str, Any] = {**_plain(entry), "status": entry.status}
     if entry.tokens is not None:
         found["tokens"] = {"inputTokens": 0, "outputTokens": 0, "totalTokens": 0, **found["tokens"]}
     return found
