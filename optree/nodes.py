@@ -33,7 +33,7 @@ class LogEntry(_Leaf):
     severity: str
     message: str
     direction: Literal["request", "response"] | None = None
-    details: Raw | None = None
+    details: Raw | UnsetType = UNSET
 
 
 class ReasoningChunk(_Leaf):

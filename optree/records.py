@@ -12,7 +12,7 @@ in their node's list: applying a record twice changes nothing.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, cast
+from typing import Any
 from zlib import crc32
 
 import msgspec
@@ -20,7 +20,7 @@ from msgspec import UNSET, Raw, Struct, UnsetType
 
 from optree import nodes
 from optree.errors import FormatError
-from optree.values import MAX_TEXT, clean, cut, is_object
+from optree.values import MAX_TEXT, clean, cut, text
 
 FORMAT = 1
 """Version of the journal. A reader refuses a file whose `minReader` is above this number."""
@@ -140,10 +140,9 @@ class Entries(Record, tag="entries"):
 
 
 class Accounted(Record, tag="accounting"):
-    """An accounting entry of an op."""
+    """An accounting entry of an op; its id makes it count once."""
 
     path: str
-    at: int
     entry: nodes.AccountingEntry
 
 
@@ -197,6 +196,7 @@ AnyRecord = (
 
 _encode = msgspec.json.Encoder().encode
 _decode: Callable[[bytes], Record] = msgspec.json.Decoder[Any](AnyRecord).decode
+_SAFE = frozenset({int, float, bool, Raw, UnsetType})
 TRAILER = len(',"c":"00000000"}')
 
 
@@ -249,15 +249,17 @@ def parse(data: bytes) -> Record | None:
 
 
 def sanitize(value: Any) -> Any:
-    """Return a record, entry or container with all its texts made encodable, in place where it can be changed."""
-    if isinstance(value, str):
+    """Return a record, entry or container with all its texts made encodable; Structs are changed in place."""
+    kind = type(value)
+    if kind is str:
         return clean(value)
     if isinstance(value, Struct):
         for name in value.__struct_fields__:
             setattr(value, name, sanitize(getattr(value, name)))
-    elif isinstance(value, (list, tuple)):
-        items = [sanitize(item) for item in cast("list[Any]", value)]
-        return items if isinstance(value, list) else tuple(items)
-    elif is_object(value):
-        return {clean(str(key)): sanitize(item) for key, item in value.items()}
-    return value
+        return value
+    if kind is list or kind is tuple:
+        items = [sanitize(item) for item in value]
+        return items if kind is list else tuple(items)
+    if kind is dict:
+        return {text(key): sanitize(item) for key, item in value.items()}
+    return value if value is None or kind in _SAFE else text(value)

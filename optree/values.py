@@ -19,6 +19,7 @@ MAX_DEPTH = 64
 MAX_TEXT = 1 << 20
 """Characters of one text value; what is beyond is cut, with a notice in front."""
 
+MAX_CONTAINERS = 100_000
 _MAX_INT = 1 << 63
 _SHALLOW = 8
 _BYTES = (bytes, bytearray, memoryview)
@@ -29,7 +30,7 @@ _SECRET_KEY = re.compile(
     r"|(^|[-_])token$|(access|auth|refresh|id|session|bearer)[-_]?token",
     re.IGNORECASE,
 )
-_SECRET_TEXT = re.compile(r"\b(Bearer|Basic)\s+[A-Za-z0-9._~+/=-]{8,}|\bsk-[A-Za-z0-9_-]{16,}")
+_SECRET_TEXT = re.compile(r"\bBearer\s+[\w.~+/=-]{8,}|\bBasic\s+(?=\S*[0-9+/=])[A-Za-z0-9+/]{6,}={0,2}|\bsk-[\w-]{16,}")
 REDACTED = "[REDACTED]"
 
 
@@ -81,7 +82,7 @@ def is_list(value: object) -> TypeGuard[list[Any]]:
 
 def plain(value: object) -> Any:
     """Return a copy of *value* made of dict, list, str, int, float, bool and None only; never raises."""
-    return _plain(value, 0, set())
+    return _plain(value, 0, _Walk())
 
 
 def text(value: object) -> str:
@@ -105,14 +106,24 @@ def cut(found: str, limit: int = MAX_TEXT) -> str:
     return f"[TRUNCATED] Original size {len(found)} characters; truncated to {limit} characters.\n\n{found[:limit]}"
 
 
-def _plain(value: object, depth: int, above: set[int]) -> Any:
+class _Walk:
+    """Where a conversion is: the containers above, and how many more it enters (shared ones could double at every level)."""
+
+    __slots__ = ("above", "left")
+
+    def __init__(self) -> None:
+        self.above: set[int] = set()
+        self.left = MAX_CONTAINERS
+
+
+def _plain(value: object, depth: int, walk: _Walk) -> Any:
     try:
-        return _converted(value, depth, above)
+        return _converted(value, depth, walk)
     except Exception as error:  # noqa: BLE001 - a value's own code may raise anything: mark it, keep its neighbours
         return {"$error": f"{type(error).__name__} while reading a {type(value).__name__}"}
 
 
-def _converted(value: object, depth: int, above: set[int]) -> Any:
+def _converted(value: object, depth: int, walk: _Walk) -> Any:
     kind = type(value)
     if value is None or kind is bool:
         return value
@@ -126,25 +137,26 @@ def _converted(value: object, depth: int, above: set[int]) -> Any:
         return real if math.isfinite(real) else {"$float": repr(real)}
     if isinstance(value, _BYTES):
         return {"$bytes": base64.b64encode(bytes(cast("bytes", value))[: MAX_TEXT // 2]).decode()}
-    return _container(value, depth, above)
+    return _container(value, depth, walk)
 
 
-def _container(value: object, depth: int, above: set[int]) -> Any:
+def _container(value: object, depth: int, walk: _Walk) -> Any:
     identity = id(value)
-    if identity in above:
+    if identity in walk.above:
         return {"$cycle": True}
-    if depth >= MAX_DEPTH:
+    if depth >= MAX_DEPTH or walk.left <= 0:
         return {"$deep": True}
-    above.add(identity)
+    walk.above.add(identity)
+    walk.left -= 1
     try:
         if isinstance(value, Mapping):
             items = list(cast("Mapping[object, object]", value).items())
-            return {text(key): _plain(item, depth + 1, above) for key, item in items}
+            return {text(key): _plain(item, depth + 1, walk) for key, item in items}
         if isinstance(value, (list, tuple, set, frozenset)):
-            return [_plain(item, depth + 1, above) for item in list(cast("list[object]", value))]
-        return _plain(_builtins(value), depth + 1, above)
+            return [_plain(item, depth + 1, walk) for item in list(cast("list[object]", value))]
+        return _plain(_builtins(value), depth + 1, walk)
     finally:
-        above.discard(identity)
+        walk.above.discard(identity)
 
 
 def _builtins(value: object) -> object:
@@ -174,6 +186,14 @@ def redact(value: Any) -> Any:
     return value
 
 
-def drop_credentials(headers: Mapping[str, str]) -> dict[str, str]:
+def drop_credentials(headers: Mapping[Any, Any]) -> dict[str, Any]:
     """Return headers without the values of those that carry credentials: these never leave memory."""
-    return {key: REDACTED if _SECRET_KEY.search(key) else value for key, value in headers.items()}
+    return {
+        name: REDACTED if _SECRET_KEY.search(name) else value
+        for name, value in ((header_name(key), value) for key, value in headers.items())
+    }
+
+
+def header_name(key: object) -> str:
+    """Return a header's name, given as text or bytes."""
+    return key.decode("latin-1") if isinstance(key, bytes) else text(key)

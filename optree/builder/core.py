@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any, Literal
+from collections.abc import Callable, Iterable, Mapping
+from itertools import count
+from typing import TYPE_CHECKING, Any, Literal, cast
 
-from msgspec import Raw
+from msgspec import UNSET, Raw, UnsetType
 
 from optree import clock, records
 from optree.builder.stream import Stream
 from optree.ids import content_id
 from optree.nodes import Message, Payload, Pool
-from optree.values import decode, drop_credentials, encode, is_object, plain, redact
+from optree.values import MAX_TEXT, cut, decode, drop_credentials, encode, is_object, plain, redact, text
 
 if TYPE_CHECKING:
     from optree.builder.handles import Op
+    from optree.builder.session_tree import SessionTreeBuilder
 
 Cycles = Literal["mark", "block"]
 POOL_BYTES = 512
@@ -49,6 +51,10 @@ class Core:
         """Open and ended ops by id and by path, for those who hold only the id."""
         self.touched: set[str] = set()
         """Paths of ops that were changed after their end."""
+        self.builders: dict[str, SessionTreeBuilder] = {}
+        """Builders of this process's sessions that have not ended, by path."""
+        self.numbers = count(1)
+        """Numbers of accounting entries."""
         self.listeners: list[Callable[[str], None]] = []
         """Called with the session's path when a session has ended."""
 
@@ -68,28 +74,46 @@ class Core:
         """Take up counters of one's own in a forked child."""
         self.base = base
         self.epoch += 1
+        self.numbers = count(base + 1)
 
-    def request(self, kind: str, messages: list[Any] | None, members: Mapping[str, Any]) -> tuple[records.Pooled, Payload]:
+    def attributes(self, block: object) -> Raw | UnsetType:
+        """Return an attribute block as JSON; what is no mapping becomes its member ``value``."""
+        if block is None:
+            return UNSET
+        data = self._data(block)
+        if not data.startswith(b"{"):
+            data = b'{"value":%b}' % data
+        return UNSET if data == b"{}" else Raw(data)
+
+    def response(self, value: object) -> Payload:
+        """Return a response payload, cut where it is too long."""
+        data = self._data(value)
+        size, whole = len(data), True
+        if size > MAX_TEXT:
+            if type(value) is str:
+                size = len(value)
+            else:
+                data = encode(cut(data.decode(), MAX_TEXT // 2))
+            whole = b"[TRUNCATED] Original size" not in data
+        return Payload(Raw(data), None, size, None if whole else True)
+
+    def request(self, kind: str, messages: object, members: object) -> tuple[records.Pooled, Payload]:
         """Return a request payload whose history and long members stand in the pool, and what is new in the pool."""
         new = records.Pooled()
-        members = dict(members)
-        if isinstance(members.get("headers"), Mapping):
-            members["headers"] = drop_credentials(members["headers"])
-        payload = {key: self._data(value) for key, value in members.items()}
-        size = 2 + sum(len(key) + len(data) + 4 for key, data in payload.items())
-        for key, data in payload.items():
-            if len(data) >= POOL_BYTES:
-                payload[key] = b'{"$blob":"%b"}' % self._blob(data, new).encode()
+        known = plain(members) if self.redacted or not isinstance(members, dict) else members
+        found: dict[Any, Any] = known if is_object(known) else {"value": known}
+        if isinstance(found.get("headers"), Mapping):
+            found = {**found, "headers": drop_credentials(found["headers"])}
+        if self.redacted:
+            found = redact(found)
+        parts: list[tuple[bytes, bytes]] = [(encode(text(key)), encode(value)) for key, value in found.items()]
+        held = [b"%b:%b" % (key, self._held(data, new)) for key, data in parts]
+        size = sum(len(key) + len(data) + 2 for key, data in parts)
         if messages is not None:
-            head, length = "", 0
-            for message in messages:
-                data = self._data(message)
-                length += len(data)
-                head = self._link(head, self._blob(data, new), new)
-            size += length
-            payload["messages"] = encode({"$history": head, "count": len(messages), "bytes": length})
-        joined = b",".join(b"%b:%b" % (encode(str(key)), data) for key, data in payload.items())
-        return new, Payload(Raw(b"{%b}" % joined), kind, size)
+            data, length = self._history(messages, new)
+            held.append(b'"messages":%b' % data)
+            size += length + len('"messages":,')
+        return new, Payload(Raw(b"{%b}" % b",".join(held)), kind, size + (1 if held else 2))
 
     def message(self, body: Any) -> Message:
         """Return a transcript entry; *body* is a message as the provider takes it, or plain text of the user."""
@@ -102,6 +126,23 @@ class Core:
 
     def _data(self, value: object) -> bytes:
         return encode(redact(plain(value)) if self.redacted else value)
+
+    def _held(self, data: bytes, new: records.Pooled) -> bytes:
+        return b'{"$blob":"%b"}' % self._blob(data, new).encode() if len(data) >= POOL_BYTES else data
+
+    def _history(self, messages: object, new: records.Pooled) -> tuple[bytes, int]:
+        """Return what stands for a list of messages, and the bytes of JSON that it stands for."""
+        try:
+            items = list(cast("Iterable[object]", messages))
+        except Exception:  # noqa: BLE001 - no iterable, or one that raises: keep what it is
+            data = self._data(messages)
+            return data, len(data)
+        head, length = "", 0
+        for item in items:
+            data = self._data(item)
+            length += len(data)
+            head = self._link(head, self._blob(data, new), new)
+        return encode({"$history": head, "count": len(items), "bytes": length}), length + max(1, len(items)) + 1
 
     def _blob(self, data: bytes, new: records.Pooled) -> str:
         blob = content_id(data)

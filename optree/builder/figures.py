@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 from math import isfinite
-from typing import Any
+from typing import Any, get_args
 
-from optree.nodes import AccountingEntry, Tokens
+from optree.nodes import AccountingEntry, Status, Tokens
 from optree.values import cut, text
 
 PROMPT_CHARACTERS = 16_384
 """Cap of prompts, assistant texts and errors (seed 004 names 8-16 KB)."""
+_STATUSES = get_args(Status)
 _TEXTS = frozenset({"provider", "model", "actual_provider", "actual_model", "mcp_server", "command", "error"})
 
 
 def tokens(sent: Any, received: Any, cache_read: Any, cache_write: Any) -> Tokens:
     """Return token counts with their total."""
-    if sent.__class__ is received.__class__ is cache_read.__class__ is cache_write.__class__ is int:
+    if type(sent) is type(received) is type(cache_read) is type(cache_write) is int:
         return Tokens(sent, received, cache_read, cache_write, sent + received + cache_read + cache_write)
     sent, received, cache_read, cache_write = whole(sent), whole(received), whole(cache_read), whole(cache_write)
     return Tokens(sent, received, cache_read, cache_write, sent + received + cache_read + cache_write)
@@ -32,20 +33,27 @@ def fill(entry: AccountingEntry, more: dict[str, Any]) -> None:
             setattr(entry, key, None if value is None else text(value))
 
 
-def error_text(error: object) -> str | None:
+def error_text(error: object) -> str:
     """Return an error as capped text."""
-    return None if error is None else cut(text(error), PROMPT_CHARACTERS)
+    return cut(text(error), PROMPT_CHARACTERS)
+
+
+def known_status(status: Any) -> tuple[Status, str | None]:
+    """Return a status, and what to say of one that is none: it counts as failed."""
+    if type(status) is str and status in _STATUSES:
+        return status, None  # type: ignore[return-value]
+    return "failed", f"ended with status {text(status)[:80]!r}, which is none of {', '.join(_STATUSES)}"
 
 
 def whole(value: Any) -> int:
     """Return a count; 0 for what is none."""
-    return value if value.__class__ is int else int(number(value))
+    return value if type(value) is int else int(number(value))
 
 
 def number(value: Any) -> float:
     """Return a figure; 0.0 for what is no finite number."""
     try:
         found = float(value)
-    except (TypeError, ValueError, OverflowError):
+    except Exception:  # noqa: BLE001 - a value's own code may raise anything
         return 0.0
     return found if isfinite(found) else 0.0

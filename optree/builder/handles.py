@@ -7,12 +7,12 @@ from itertools import count
 from typing import TYPE_CHECKING, Any, Literal
 
 from optree import records
-from optree.builder.figures import error_text, fill, number, tokens
+from optree.builder.figures import error_text, fill, known_status, number, tokens
 from optree.clock import monotonic
 from optree.nodes import AccountingEntry, LogEntry, OperationNode, Reasoning, ReasoningChunk, Severity, Status, TurnNode
 from optree.tree import apply
 from optree.tree.totals import add_entry
-from optree.values import raw, text
+from optree.values import text
 
 if TYPE_CHECKING:
     from optree.builder.session_tree import SessionTreeBuilder
@@ -87,23 +87,22 @@ class Op:
         if severity is not _VRB or direction is not None or details is not None:
             self._log_more(message, severity, direction, details)
             return
-        if message.__class__ is not str:
+        if type(message) is not str:
             message = text(message)
         self.logs.append(LogEntry(self._now() * 1e3, _VRB, message))
         if self._clean:
             self._mark()
 
-    def _log_more(self, message: str, severity: Any, direction: Any, details: Any) -> None:
-        known = severity if severity in _SEVERITIES else "VRB"
-        block = None if details is None else raw(details)
-        side = direction if direction in ("request", "response") else None
-        self.logs.append(LogEntry(self._now() * 1e3, known, text(message), side, block))
+    def _log_more(self, message: Any, severity: Any, direction: Any, details: Any) -> None:
+        known: str = severity if type(severity) is str and severity in _SEVERITIES else "VRB"
+        side: Any = direction if type(direction) is str and direction in ("request", "response") else None
+        self.logs.append(LogEntry(self._now() * 1e3, known, text(message), side, self.builder.core.attributes(details)))
         if self._clean:
             self._mark()
 
     def think(self, chunk: str) -> None:
         """Append a chunk of streamed reasoning; on disk within about 10 ms."""
-        if chunk.__class__ is not str:
+        if type(chunk) is not str:
             chunk = text(chunk)
         chunks = self.chunks
         if chunks is None:
@@ -134,12 +133,10 @@ class Op:
         stream = builder.core.stream
         held = stream.enter()
         try:
-            entries = node.accounting
-            at = len(entries)
             spent = (monotonic() - self._t0) * 1e3 if latency is None else number(latency)
             cost = None if cost_usd is None else number(cost_usd)
-            ended: Literal["ok", "failed"] = "failed" if status == "failed" else "ok"
-            identity = f"{node.op_id}#{at + 1}"
+            ended: Literal["ok", "failed"] = "failed" if type(status) is str and status == "failed" else "ok"
+            identity = f"{node.op_id}#{next(builder.core.numbers)}"
             if node.kind == "llm":
                 used = tokens(input_tokens, output_tokens, cache_read_tokens, cache_write_tokens)
                 provider, _, model = node.name.partition(":")
@@ -148,13 +145,15 @@ class Op:
                 entry = AccountingEntry(identity, self._now() * 1e3, "tool", ended, spent, cost_usd=cost, command=node.name)
             if more:
                 fill(entry, more)
-            entries.append(entry)
+            node.accounting.append(entry)
             for session in builder.chain:
                 add_entry(session.totals, entry)
             if node.ended_at is not None:
                 builder.core.touched.add(self.path)
-            record = records.Accounted(self.path, at, entry)
+            record = records.Accounted(self.path, entry)
             stream.commit(record, held)
+        except Exception as error:  # noqa: BLE001 - must not reach the traced program
+            stream.fault(error)
         finally:
             stream.release(held)
 
@@ -181,22 +180,25 @@ class Op:
             latency = (monotonic() - self._t0) * 1e3
             if node.kind == "tool" and not node.accounting:
                 self._account_tool(status, error, latency)
-            record = records.OpEnd(self.path, self._now() * 1e3, status, latency)
-            if error is not None:
-                record.error = error_text(error)
+            known, strange = known_status(status)
+            record = records.OpEnd(self.path, self._now() * 1e3, known, latency)
+            if error is not None or strange is not None:
+                record.error = core.text(error_text(strange if error is None else error))
             if reasoning is not None:
-                record.reasoning = text(reasoning)
+                record.reasoning = core.text(text(reasoning))
             if attributes:
-                record.attributes = core.json(attributes)
+                record.attributes = core.attributes(attributes)
             apply.end_op(node, record)
             stream.commit(record, held)
+        except Exception as fault:  # noqa: BLE001 - must not reach the traced program
+            stream.fault(fault)
         finally:
             stream.release(held)
 
     def _account_tool(self, status: Status, error: str | None, latency: float) -> None:
         request, response = self.node.request, self.node.response
         self.account(
-            status="ok" if status == "ok" else "failed",
+            status="ok" if known_status(status)[0] == "ok" else "failed",
             latency=latency,
             error=error,
             characters_in=request.size if request else 0,
@@ -213,8 +215,14 @@ class Op:
             return None
         self._logged += len(logs)
         self._chunked += len(chunks)
+        core = self.builder.core
         if self.node.ended_at is not None:
-            self.builder.core.touched.add(self.path)
+            core.touched.add(self.path)
+        if core.redacted:
+            for entry in logs:
+                entry.message = core.text(entry.message)
+            for chunk in chunks:
+                chunk.text = core.text(chunk.text)
         return records.Entries(self.path, first_log, logs, first_chunk, chunks)
 
     def _mark(self) -> None:
@@ -224,8 +232,8 @@ class Op:
     def _open_reasoning(self) -> list[ReasoningChunk]:
         held = self.builder.core.stream.enter()  # two threads may bring the first chunk
         try:
-            if self.node.reasoning is None:
-                self.node.reasoning = Reasoning()
+            made = Reasoning()
+            self.node.reasoning = self.node.reasoning or made  # asked after the allocation, in which a finalizer may have logged
             self.chunks = self.node.reasoning.chunks
             return self.chunks
         finally:

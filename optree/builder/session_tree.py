@@ -8,24 +8,25 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from itertools import count
-from typing import Any
+from typing import Any, get_args
 
 from msgspec import UNSET, Raw, UnsetType
 
 from optree import clock, ids
 from optree import records as r
 from optree.builder.core import Core, Cycles
-from optree.builder.figures import PROMPT_CHARACTERS, error_text
+from optree.builder.figures import PROMPT_CHARACTERS, error_text, known_status
 from optree.builder.handles import Op, Turn
 from optree.builder.stream import Stream
 from optree.errors import CycleError
-from optree.nodes import OpKind, Payload, SessionNode, Status
+from optree.nodes import OpKind, SessionNode, Status
 from optree.tree import apply
 from optree.tree.fold import Tree
 from optree.tree.walk import to_plain
-from optree.values import MAX_TEXT, cut, decode, is_object, text
+from optree.values import cut, decode, is_object, text
 
 ARROW = "->"
+_KINDS = get_args(OpKind)
 
 
 class SessionTreeBuilder:
@@ -63,9 +64,10 @@ class SessionTreeBuilder:
         self.current_turn: Turn | None = None
         """The turn that began last and is open; ops that are begun without a turn go there."""
         self._final_report: Raw | UnsetType = UNSET
-        first = max((turn.index for turn in node.turns), default=0) + 1
-        self._turn_numbers = count(first)
+        self._taken = {turn.index for turn in node.turns}
+        self._turn_numbers = count(max(self._taken, default=0) + 1)
         self._epoch = core.epoch
+        core.builders[node.path] = self
         self.chain: list[SessionNode] = [node, *(parent.chain if parent else [])]
         """This session and all above it: whose totals an entry adds to."""
 
@@ -88,8 +90,8 @@ class SessionTreeBuilder:
     def set_title(self, title: str | None = None, *, status: str | None = None) -> None:
         """Set the session's title, or its latest status, for people."""
         with self._step() as put:
-            self.node.session_title = text(title) if title is not None else self.node.session_title
-            self.node.latest_status = text(status) if status is not None else self.node.latest_status
+            self.node.session_title = self._prompt(title) if title is not None else self.node.session_title
+            self.node.latest_status = self._prompt(status) if status is not None else self.node.latest_status
             put(r.SessionSet(self.path, self.core.now_ms(), self.node.session_title, self.node.latest_status))
 
     def append_message(self, message: Any) -> None:
@@ -104,10 +106,12 @@ class SessionTreeBuilder:
         with self._step() as put:
             if self.node.ended_at is not None:
                 return
-            self._close_open(status)
+            known, said = self._outcome(status, error)
+            self._close_open(known)
             report = self._final_report if final_report is None else self.core.json(final_report)
-            record = r.SessionEnd(self.path, self.core.now_ms(), status, error_text(error), report)
+            record = r.SessionEnd(self.path, self.core.now_ms(), known, said, report)
             apply.end_session(self.node, record)
+            self.core.builders.pop(self.path, None)
             put(record)
         for listener in self.core.listeners:
             listener(self.path)
@@ -118,7 +122,7 @@ class SessionTreeBuilder:
 
     def _begin(self, attributes: Mapping[str, Any] | None) -> None:
         with self._step() as put:
-            self.node.attributes_json = self._attributes(attributes)
+            self.node.attributes_json = self.core.attributes(attributes)
             node = self.node
             put(r.SessionBegin(self.path, node.started_at, node.agent_id, node.call_path, node.attributes_json))
 
@@ -135,17 +139,13 @@ class SessionTreeBuilder:
     ) -> Turn:
         """Begin a turn; it gets the next number unless *index* is given (0 is the system turn)."""
         with self._step() as put:
-            if self._epoch != self.core.epoch:
-                self._epoch = self.core.epoch
-                self._turn_numbers = count(self.core.base + 1)
-            number = next(self._turn_numbers) if index is None else index
+            number = self._turn_number(index)
             prompts = {key: self._prompt(value) for key, value in (("system", system), ("user", user)) if value is not None}
             path = f"{self.path}.{number}" if self.path else str(number)
-            record = r.TurnBegin(path, self.core.now_ms(), prompts or None, self._attributes(attributes))
-            turn = Turn(self, apply.begin_turn(self.node, record), 1, implicit=implicit)
-            self.current_turn = turn
+            record = r.TurnBegin(path, self.core.now_ms(), prompts or None, self.core.attributes(attributes))
+            turn = self.current_turn = Turn(self, apply.begin_turn(self.node, record), 1, implicit=implicit)
             put(record)
-            return turn
+        return turn
 
     def set_assistant(self, turn: Turn, content: object) -> None:
         """Set what the assistant said in a turn, capped."""
@@ -158,13 +158,17 @@ class SessionTreeBuilder:
         with self._step() as put:
             if turn.node.ended_at is not None:
                 return
+            known, said = self._outcome(status, error)
+            left: Status = "cancelled" if known == "ok" else known
             for op in turn.node.ops:
+                if op.child_session is not None and op.path in self.core.builders:
+                    self.core.builders[op.path].end_session(left, said)
                 if op.ended_at is None and op.path in self.core.ops:
-                    self.core.ops[op.path].end("cancelled" if status == "ok" else status, error)
-            if turn.node.assistant is None and (said := _last_said(turn)) is not None:
-                turn.node.assistant = {"content": self._prompt(said)}
+                    self.core.ops[op.path].end(left, said)
+            if turn.node.assistant is None and (last := _last_said(turn)) is not None:
+                turn.node.assistant = {"content": self._prompt(last)}
                 put(r.TurnSet(turn.path, turn.node.assistant))
-            record = r.TurnEnd(turn.path, self.core.now_ms(), status, error_text(error))
+            record = r.TurnEnd(turn.path, self.core.now_ms(), known, said)
             apply.end_turn(turn.node, record)
             put(record)
             if self.current_turn is turn:
@@ -188,10 +192,11 @@ class SessionTreeBuilder:
         try:
             where = turn or self.current_turn or self.begin_turn(implicit=True)
             path = f"{where.path}.{where.next_op()}"
-            label = name if name.__class__ is str else text(name)
+            label = name if type(name) is str and name.isascii() else text(name)
+            known: OpKind = kind if type(kind) is str and kind in _KINDS else "system"
             above = parent.path if parent is not None and parent.turn is where else None
-            block = self._attributes(attributes) if attributes else UNSET
-            record = r.OpBegin(path, core.now() * 1e3, kind, label, above, block)
+            block = UNSET if attributes is None else core.attributes(attributes)
+            record = r.OpBegin(path, core.now() * 1e3, known, label, above, block)
             op = core.ops[path] = Op(self, where, apply.begin_op(core.txn, where.node, record))
             stream.commit(record, held)
             return op
@@ -200,7 +205,9 @@ class SessionTreeBuilder:
 
     def op(self, op: Op | str) -> Op | None:
         """Return the handle of an op, given it or its id or path; None for an id that is not known."""
-        return op if isinstance(op, Op) else self.core.ops.get(op.rpartition(":")[2])
+        if type(op) is str:
+            return self.core.ops.get(op.rpartition(":")[2])
+        return op if type(op) is Op else None
 
     def append_log(self, op: Op | str, message: str, severity: Any = "VRB", **more: Any) -> None:
         """Append a log line to an op given by handle, id or path; an unknown id is reported, not raised."""
@@ -243,9 +250,7 @@ class SessionTreeBuilder:
             self._unknown(op)
             return
         with self._step() as put:
-            data = self.core.json(payload)
-            long = isinstance(payload, str) and len(payload) > MAX_TEXT
-            found.node.response = Payload(data, None, len(payload) if long else len(bytes(data)), True if long else None)
+            found.node.response = self.core.response(payload)
             self._late(found)
             put(r.Responded(found.path, self.core.now_ms(), found.node.response))
 
@@ -278,8 +283,10 @@ class SessionTreeBuilder:
             "source": "sub-agent",
             "subAgent": {"parentTraceId": node.trace_id, "parentCallPath": self.node.call_path, "toolName": agent},
         }
+        block = self.core.attributes(attributes)
+        own: dict[str, Any] = {} if block is UNSET else decode(block)
         child._begin(  # noqa: SLF001 - of the same class
-            {"ingress": ingress, **(attributes or {}), **({"cycle": True} if cycle else {})}
+            {"ingress": ingress, **own, **({"cycle": True} if cycle else {})}
         )
         if cycle:
             op.log(f"agent {agent} calls itself: {node.call_path}", "WRN")
@@ -295,11 +302,24 @@ class SessionTreeBuilder:
     def _step(self) -> _Step:
         return _Step(self.core.stream)
 
-    def _attributes(self, attributes: Mapping[str, Any] | None) -> Raw | UnsetType:
-        return self.core.json(attributes) if attributes else UNSET
-
     def _prompt(self, value: object) -> str:
         return cut(self.core.text(text(value)), PROMPT_CHARACTERS)
+
+    def _outcome(self, status: object, error: object) -> tuple[Status, str | None]:
+        known, strange = known_status(status)
+        said = strange if error is None else error
+        return known, None if said is None else self.core.text(error_text(said))
+
+    def _turn_number(self, index: int | None) -> int:
+        """Return the number of a new turn: *index* if it is one and free, else the next free one."""
+        if self._epoch != self.core.epoch:
+            self._epoch = self.core.epoch
+            self._turn_numbers = count(self.core.base + 1)
+        number = index if type(index) is int and index >= 0 and index not in self._taken else next(self._turn_numbers)
+        while number in self._taken:
+            number = next(self._turn_numbers)
+        self._taken.add(number)
+        return number
 
     def _late(self, op: Op) -> None:
         if op.node.ended_at is not None:
@@ -312,12 +332,11 @@ class SessionTreeBuilder:
                 self.end_turn(handle if handle is not None and handle.node is turn else Turn(self, turn, 1), status)
 
     def _unknown(self, op: object) -> None:
-        self.core.stream.failures += 1
-        self.core.stream.last_failure = f"no op {op!r} in session {self.txn}: what was given for it is not recorded"
+        self.core.stream.fault(f"no op {text(op)[:80]!r} in session {self.txn}: what was given for it is not recorded")
 
 
 class _Step:
-    """One structural step: the stream's lock is held within, and what was put is delivered at its end."""
+    """One structural step: the stream's lock is held within, and what was put is delivered at its end. A fault stays inside."""
 
     __slots__ = ("_held", "_stream")
 
@@ -328,8 +347,12 @@ class _Step:
         self._held = self._stream.enter()
         return self._stream.put
 
-    def __exit__(self, *_error: object) -> None:
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> bool:
         self._stream.leave(self._held)
+        if isinstance(error, Exception):
+            self._stream.fault(error)
+            return True
+        return False
 
 
 def _last_said(turn: Turn) -> str | None:

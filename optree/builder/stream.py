@@ -14,6 +14,7 @@ from time import sleep
 from typing import Literal, Protocol
 
 from optree.records import Record
+from optree.values import text
 
 WAIT_SECONDS = 0.25
 """The longest that a caller waits for another thread's write; after it the record stays queued for that thread."""
@@ -96,13 +97,11 @@ class Stream:
             return
         self._delivering = True
         try:
-            batch = [record]
-            for taker in self._takers:
-                taker.take(batch)
-        except Exception as error:  # noqa: BLE001 - a taker's fault must not reach the traced program
-            self._failed(error)
+            self._hand_out([record])
         finally:
             self._delivering = False
+        if self._queue:  # put by a finalizer or a signal handler meanwhile
+            self._deliver()
 
     def release(self, held: bool) -> None:
         """Release the lock without delivering: for steps that put nothing."""
@@ -124,10 +123,14 @@ class Stream:
         try:
             if self._delivering:  # called from within a delivery, which goes on when this returns
                 return False
-            self._flushes += 1
-            for _ in range(len(self._marked)):
-                if (record := self._marked.popleft().pending()) is not None:
-                    self._queue.append(record)
+            self._delivering = True
+            try:
+                self._flushes += 1
+                for _ in range(len(self._marked)):
+                    if (record := self._marked.popleft().pending()) is not None:
+                        self._queue.append(record)
+            finally:
+                self._delivering = False
             self._deliver()
         finally:
             self._lock.release()
@@ -161,26 +164,32 @@ class Stream:
 
     def _deliver(self) -> None:
         queue = self._queue
-        self._delivering = True
-        try:
-            while queue:
-                batch = [queue.popleft()]
-                while queue and len(batch) < _BATCH:
-                    batch.append(queue.popleft())
-                try:
-                    for taker in self._takers:
-                        taker.take(batch)
-                except Exception as error:  # noqa: BLE001 - a taker's fault must not reach the traced program
-                    self._failed(error)
-                except BaseException:  # an interrupt in the middle: whoever comes next delivers it, twice does no harm
-                    queue.extendleft(reversed(batch))
-                    raise
-        finally:
-            self._delivering = False
+        while queue:  # asked again after the mark is gone: a call from within may have queued just before
+            self._delivering = True
+            try:
+                while queue:
+                    batch = [queue.popleft()]
+                    while queue and len(batch) < _BATCH:
+                        batch.append(queue.popleft())
+                    self._hand_out(batch)
+            finally:
+                self._delivering = False
 
-    def _failed(self, error: Exception) -> None:
+    def _hand_out(self, batch: list[Record]) -> None:
+        """Give records to each taker; the fault of one is its own."""
+        for taker in self._takers:
+            try:
+                taker.take(batch)
+            except Exception as error:  # noqa: BLE001 - must not reach the traced program
+                self.fault(error)
+            except BaseException:  # an interrupt in the middle: whoever comes next delivers it; twice does no harm
+                self._queue.extendleft(reversed(batch))
+                raise
+
+    def fault(self, error: Exception | str) -> None:
+        """Count a step that failed; `health()` says it."""
         self.failures += 1
-        self.last_failure = repr(error)
+        self.last_failure = error if isinstance(error, str) else f"{type(error).__name__}: {text(error)}"
 
     def _rouse(self) -> None:
         self._awake = True

@@ -56,8 +56,8 @@ def _op(op: OperationNode) -> Iterator[Placed]:
         yield op.reasoning.chunks[0].ts, _WITHIN, level, r.Entries(op.path, chunks=op.reasoning.chunks)
     for at, entry in enumerate(op.logs):
         yield entry.timestamp, _WITHIN, level, r.Entries(op.path, logs_at=at, logs=[entry])
-    for at, cost in enumerate(op.accounting):
-        yield min(cost.timestamp, end), _WITHIN, level, r.Accounted(op.path, at, cost)
+    for cost in op.accounting:
+        yield min(cost.timestamp, end), _WITHIN, level, r.Accounted(op.path, cost)
     if op.response is not None:
         yield end, _LAST, level, r.Responded(op.path, end, op.response)
     if op.ended_at is not None:

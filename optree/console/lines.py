@@ -11,6 +11,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
+from msgspec import UNSET
+
 from optree import records as r
 from optree.nodes import AccountingEntry, Severity
 from optree.tree.path import parent_label
@@ -107,7 +109,7 @@ class LineRenderer:
             yield from self._op_line(record.path, "THK", "←", "".join(chunk.text for chunk in record.chunks))
         for entry in record.logs:
             side = "←" if entry.direction == "response" else "→"
-            details = f" {_json(entry.details)}" if entry.details is not None else ""
+            details = f" {_json(entry.details)}" if entry.details is not UNSET else ""
             yield from self._op_line(record.path, entry.severity, side, entry.message + details)
 
     def _payload(self, path: str, side: str, payload: Any, summary: str) -> Iterator[str]:

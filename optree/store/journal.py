@@ -186,5 +186,5 @@ def _unowned(record: r.Record) -> None:
     """Mark positions as 'at the end': another process may hold the same list."""
     if isinstance(record, r.Entries):
         record.logs_at = record.chunks_at = -1
-    elif isinstance(record, (r.Accounted, r.MessageAdded)):
+    elif isinstance(record, r.MessageAdded):
         record.at = -1

@@ -196,7 +196,9 @@ class Fold:
             self._place(op.reasoning.chunks, record.chunks_at, record.chunks)
 
     def _accounted(self, record: r.Accounted) -> None:
-        self._place(self._op(record.path, record.entry.timestamp).accounting, record.at, [record.entry])
+        entries = self._op(record.path, record.entry.timestamp).accounting
+        if all(entry.id != record.entry.id for entry in entries):
+            entries.append(record.entry)
 
     def _requested(self, record: r.Requested) -> None:
         self._op(record.path, record.ts).request = record.request

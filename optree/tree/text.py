@@ -90,7 +90,8 @@ def _tokens(op: OperationNode) -> str:
 
 
 def _duration(milliseconds: float) -> str:
-    return f"{milliseconds / 1e3:.2f} s" if milliseconds >= 1e3 else f"{milliseconds:.1f} ms"
+    seconds, _ = divmod(milliseconds, 1e3)
+    return f"{milliseconds / 1e3:.2f} s" if seconds else f"{milliseconds:.1f} ms"
 
 
 def _short(text: str | None, limit: int = 72) -> str:

@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 import msgspec
 
 from optree.nodes import AccountingEntry, LogEntry, OperationNode, SessionNode, TurnNode
+from optree.records import sanitize
 from optree.tree.fold import Tree
 
 
@@ -73,7 +74,11 @@ def _accounted(entry: AccountingEntry) -> dict[str, Any]:
 
 def to_plain(tree: Tree) -> dict[str, Any]:
     """Return a tree as plain values, as a saved file shows it."""
-    found: dict[str, Any] = msgspec.json.decode(msgspec.json.encode(tree))
+    try:
+        data = msgspec.json.encode(tree)
+    except Exception:  # noqa: BLE001 - texts that JSON cannot hold, in a tree that no journal has seen yet
+        data = msgspec.json.encode(sanitize(tree))
+    found: dict[str, Any] = msgspec.json.decode(data)
     return found
 
 

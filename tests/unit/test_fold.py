@@ -1,0 +1,193 @@
+from collections import Counter
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from optree import flatten, nodes, walk_ops, walk_sessions
+from optree import records as r
+from optree.nodes import AccountingEntry, LogEntry, ReasoningChunk, Totals
+from optree.tree import Fold, Tree
+from optree.tree.fold import UNKNOWN
+from optree.tree.totals import add_entry
+from optree.values import raw
+from tests.strategies import SETTERS, paths, play, programs, shuffled
+
+labels = paths.map(lambda parts: ".".join(map(str, parts)))
+op_labels = paths.filter(lambda parts: parts and len(parts) % 2 == 0).map(lambda parts: ".".join(map(str, parts)))
+
+
+@given(programs)
+def test_fold_is_the_live_tree(program):
+    """The records of any program make exactly the tree that grew while it ran, to the last field (S4-01, S4-02, S4-04)."""
+    played = play(program)
+    assert played.live == played.folded()
+
+
+@given(programs)
+def test_saved_tree_reads_back(program):
+    """A tree written as JSON and read again is the same tree (S4-06 to S4-26)."""
+    live = play(program).live
+    assert live == msgspec.json.decode(msgspec.json.encode(live), type=Tree)
+
+
+@given(programs, st.randoms(use_true_random=False))
+def test_order_does_not_matter(program, random):
+    """Records in any order that keeps each list's own give the same tree."""
+    played = play(program)
+    assert played.live == played.folded(shuffled(played.records(), random))
+
+
+@given(programs, st.data())
+def test_replay_changes_nothing(program, data):
+    """A run of records that is delivered twice changes nothing."""
+    played = play(program)
+    first = data.draw(st.integers(0, len(played.lines)))
+    last = data.draw(st.integers(first, len(played.lines)))
+    assert played.live == played.folded([*played.records()[:last], *played.records()[first:]])
+
+
+@given(programs, st.data())
+def test_late_duplicates_change_nothing(program, data):
+    """Any records that come again at the end change nothing, those apart of which the last one holds."""
+    played = play(program)
+    again = [record for record in played.records() if not isinstance(record, SETTERS)]
+    chosen = data.draw(st.lists(st.sampled_from(again), max_size=8))
+    assert played.live == played.folded([*played.records(), *chosen])
+
+
+@given(programs, st.data())
+def test_torn_records_make_a_tree(program, data):
+    """Records with any of them lost make a tree that can be written and read, with all that is left below a root."""
+    played = play(program)
+    kept = data.draw(st.lists(st.booleans(), min_size=len(played.lines), max_size=len(played.lines)))
+    tree = played.folded([record for record, keep in zip(played.records(), kept, strict=True) if keep])
+    assert tree == msgspec.json.decode(msgspec.json.encode(tree), type=Tree)
+    assert {op.path for *_, op in walk_ops(tree.session)} <= {op.path for *_, op in walk_ops(played.live.session)}
+
+
+@given(programs, st.data())
+def test_prefix_goes_on(program, data):
+    """A tree that was saved at any point and gets the records again from any earlier point becomes the whole tree."""
+    played = play(program)
+    saved = data.draw(st.integers(0, len(played.lines)))
+    position = data.draw(st.integers(0, saved))
+    before = played.folded(played.records()[:saved])
+    fold = Fold("t", msgspec.json.decode(msgspec.json.encode(before), type=Tree))
+    for record in played.records()[position:]:
+        fold.apply(record)
+    assert played.live == fold.tree
+
+
+some_records = st.one_of(
+    st.builds(r.SessionBegin, labels, st.floats(0, 1e13), st.text(), st.text()),
+    st.builds(r.SessionEnd, labels, st.floats(0, 1e13), st.just("ok")),
+    st.builds(r.SessionResume, labels, st.floats(0, 1e13)),
+    st.builds(r.TurnBegin, labels, st.floats(0, 1e13)),
+    st.builds(r.TurnEnd, labels, st.floats(0, 1e13), st.just("ok")),
+    st.builds(r.OpBegin, labels, st.floats(0, 1e13), st.just("llm"), st.text()),
+    st.builds(r.OpEnd, labels, st.floats(0, 1e13), st.just("ok")),
+    st.builds(
+        r.Entries, op_labels, st.integers(-1, 9), st.lists(st.builds(LogEntry, st.floats(0, 1e13), st.just("VRB"), st.text()), max_size=3)
+    ),
+    st.builds(r.Accounted, op_labels, st.builds(AccountingEntry, st.text(), st.floats(0, 1e13), st.just("llm"))),
+    st.builds(r.Gap, st.floats(0, 1e13), st.integers(0, 9)),
+)
+
+
+@given(st.lists(some_records, max_size=12))
+def test_random_records_make_a_tree(found):
+    """Records that no builder would write make a tree too, and nothing raises."""
+    fold = Fold("t")
+    for record in found:
+        fold.apply(record)
+    tree = fold.tree
+    assert tree == msgspec.json.decode(msgspec.json.encode(tree), type=Tree)
+
+
+@given(programs)
+def test_totals_are_the_sums(program):
+    """Each session's totals are the sums over its own entries and those of all sessions below it (S4-57, S4-58)."""
+    root = play(program).live.session
+    for session in walk_sessions(root):
+        expected = Totals()
+        for entry in sorted((entry for *_, op in walk_ops(session) for entry in op.accounting), key=lambda entry: entry.timestamp):
+            add_entry(expected, entry)
+        assert expected == session.totals
+
+
+@given(programs)
+def test_accounting_entries_stand_once(program):
+    """Each accounting entry stands in one place of the tree, under an id of its own; only tools' ends add any (S4-57, S4-59)."""
+    played = play(program)
+    found = flatten(played.live.session).accounting
+    assert {1} >= set(Counter(entry["id"] for entry in found).values())
+    tools_ended = [op for *_, op in walk_ops(played.live.session) if op.kind == "tool" and op.ended_at is not None]
+    assert played.accounted <= len(found) <= played.accounted + len(tools_ended)
+
+
+def test_entries_of_an_unknown_op():
+    """An entry whose op's begin was lost is kept under a placeholder that readers can tell."""
+    fold = Fold("t")
+    fold.apply(r.Entries("1.2.3.1", 0, [LogEntry(5.0, "WRN", "late")]))
+    [(session, turn, op)] = [found for found in walk_ops(fold.tree.session) if found[2].path == "1.2.3.1"]
+    assert (UNKNOWN, "1.2", "1.2.3", UNKNOWN) == (session.agent_id, session.path, turn.path, op.name)
+    assert [LogEntry(5.0, "WRN", "late")] == op.logs
+
+
+def test_begin_after_its_entries():
+    """A begin that comes late turns the placeholder into the node."""
+    fold = Fold("t")
+    fold.apply(r.Entries("1.1", 0, [LogEntry(5.0, "WRN", "x")]))
+    fold.apply(r.OpBegin("1.1", 4.0, "llm", "openai:gpt-4o"))
+    [(_, _, op)] = walk_ops(fold.tree.session)
+    assert ("llm", "openai:gpt-4o", 4.0, 1) == (op.kind, op.name, op.started_at, len(op.logs))
+
+
+def test_begin_after_its_end():
+    """Attributes of a begin that comes after its op's end are kept, below those of the end."""
+    fold = Fold("t")
+    fold.apply(r.OpEnd("1.1", 5.0, "ok", 1.0, attributes=raw({"a": "end", "b": 2})))
+    fold.apply(r.OpBegin("1.1", 4.0, "llm", "m", attributes=raw({"a": "begin", "c": 3})))
+    [(_, _, op)] = walk_ops(fold.tree.session)
+    assert {"a": "end", "b": 2, "c": 3} == op.attributes
+
+
+def test_lost_entries_are_counted():
+    """Entries that must have stood before others that were read are counted as missing."""
+    fold = Fold("t")
+    fold.apply(r.Entries("1.1", 3, [LogEntry(1.0, "VRB", "fourth")], 2, [ReasoningChunk("third", 1.0)]))
+    assert 3 + 2 == fold.missing
+
+
+def test_dropped_records_are_counted():
+    """What writers say they could not write is counted."""
+    fold = Fold("t")
+    fold.apply(r.Gap(1.0, 3))
+    fold.apply(r.Gap(2.0, 4))
+    assert 7 == fold.dropped
+
+
+def test_unknown_records_are_passed_over():
+    """A record of a type that the fold does not know changes nothing."""
+    fold = Fold("t")
+    fold.apply(r.Header(format=1, min_reader=1, txn="t", writer="w", segment=1, first=1, created=1.0, optree="0"))
+    assert {} == fold.sessions
+
+
+@pytest.mark.parametrize("number", [1, 20, 600])
+def test_deep_placeholders(number):
+    """A lone record of a node however deep makes the nodes above it."""
+    fold = Fold("t")
+    path = ".".join(["1"] * (2 * number))
+    fold.apply(r.OpBegin(path, 1.0, "llm", "deep"))
+    assert [path] == [op.path for *_, op in walk_ops(fold.tree.session) if op.name == "deep"]
+
+
+def test_entries_at_the_end():
+    """A writer that does not own a list puts entries at its end, wherever that is."""
+    fold = Fold("t")
+    for number in range(3):
+        fold.apply(r.Accounted("1.1", nodes.AccountingEntry(f"t:1.1#{number}", 1.0, "tool")))
+    assert ["t:1.1#0", "t:1.1#1", "t:1.1#2"] == [entry.id for entry in fold.ops["1.1"].accounting]

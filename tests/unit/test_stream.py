@@ -1,0 +1,562 @@
+import gc
+import signal
+import sys
+import threading
+import time
+from collections import Counter
+
+import pytest
+
+from optree import SessionTreeBuilder
+from optree import records as r
+from optree.builder import Stream, core, figures, handles, session_tree, stream
+from optree.builder.stream import BACKLOG_OPS, WAIT_SECONDS
+from optree.nodes import LogEntry
+from optree.tree import Fold
+from optree.tree.path import last_index
+from tests.strategies import Taker
+
+LONG = 30.0
+"""Seconds after which a test gives up: never reached where things work."""
+INSIDE = {module.__file__ for module in (core, figures, handles, session_tree, stream)}
+
+
+class Counting:
+    """Keeps all records; *seen* is set when a record of the awaited type comes."""
+
+    def __init__(self, awaited=r.Entries):
+        self.records = []
+        self.awaited = awaited
+        self.seen = threading.Event()
+
+    def take(self, batch):
+        """Keep records."""
+        self.records += batch
+        if any(isinstance(record, self.awaited) for record in batch):
+            self.seen.set()
+
+    def of(self, kind):
+        """Return the records of one type."""
+        return [record for record in self.records if isinstance(record, kind)]
+
+
+class Faulty:
+    """Raises what it is given, so many times."""
+
+    def __init__(self, error, times=sys.maxsize):
+        self.error = error
+        self.times = times
+
+    def take(self, _batch):
+        """Raise."""
+        if self.times:
+            self.times -= 1
+            raise self.error
+
+
+@pytest.fixture
+def opened():
+    """Return a function that opens a stream to takers and a builder on it; all are closed at the end."""
+    streams = []
+
+    def opened(*takers, **options):
+        streams.append(Stream(takers, **options))
+        return SessionTreeBuilder("a", txn="t", stream=streams[-1])
+
+    yield opened
+    for one in streams:
+        one.close()
+
+
+def test_structure_is_delivered_at_once(opened):
+    """Structure, accounting and messages are with the takers when the call returns (S4-28, S4-29)."""
+    taker = Counting()
+    builder = opened(taker)
+    expected = [r.SessionBegin]
+    turn = builder.begin_turn()
+    op = builder.begin_op("llm", "p:m")
+    expected += [r.TurnBegin, r.OpBegin]
+    for step, kinds in [
+        (lambda: op.request([{"content": "x"}]), [r.Pooled, r.Requested]),
+        (lambda: op.account(input_tokens=1), [r.Accounted]),
+        (lambda: builder.append_message("hi"), [r.MessageAdded]),
+        (lambda: builder.set_title("x"), [r.SessionSet]),
+        (lambda: op.response("y"), [r.Responded]),
+        (op.end, [r.OpEnd]),
+        (lambda: turn.assistant("z"), [r.TurnSet]),
+        (turn.end, [r.TurnEnd]),
+        (builder.end_session, [r.SessionEnd]),
+    ]:
+        step()
+        expected += kinds
+        assert expected == [type(record) for record in taker.records]
+
+
+def test_entries_are_delivered_by_themselves(opened):
+    """Log lines and reasoning reach the takers without any further call (S4-02, S4-47)."""
+    taker = Counting()
+    op = opened(taker).begin_op("llm", "m")
+    op.log("x")
+    assert taker.seen.wait(LONG)
+    taker.seen.clear()
+    op.think("y")
+    assert taker.seen.wait(LONG)
+    first, second = taker.of(r.Entries)
+    assert ([0, "x"], [0, "y"]) == ([first.logs_at, first.logs[0].message], [second.chunks_at, second.chunks[0].text])
+
+
+def test_backlog_is_delivered_by_who_logs(opened):
+    """Ops with undelivered entries never pile up: whoever logs delivers them."""
+    builder = opened(Counting())
+    for _ in range(10 * BACKLOG_OPS):
+        builder.begin_op("tool", "x").log("y")
+        assert len(builder.core.stream._marked) < BACKLOG_OPS
+
+
+def test_write_all(opened):
+    """With `all`, log lines too are with the takers when the call returns."""
+    taker = Counting()
+    op = opened(taker, write="all").begin_op("tool", "x")
+    for number in range(20):
+        op.log(str(number))
+    assert [(number, str(number)) for number in range(20)] == [(record.logs_at, record.logs[0].message) for record in taker.of(r.Entries)]
+
+
+def test_write_deferred(opened):
+    """With `deferred`, structure reaches the takers by itself, and callers never call them."""
+    threads = set()
+
+    class Named(Counting):
+        def take(self, batch):
+            threads.add(threading.current_thread().name)
+            super().take(batch)
+
+    taker = Named(r.SessionEnd)
+    opened(taker, write="deferred").end_session()
+    assert taker.seen.wait(LONG)
+    assert ([r.SessionBegin, r.SessionEnd], {"optree-stream"}) == ([type(record) for record in taker.records], threads)
+
+
+def test_flush_delivers_all(opened):
+    """After a flush nothing is undelivered."""
+    taker = Counting()
+    builder = opened(taker)
+    op = builder.begin_op("tool", "x")
+    op.log("x")
+    op.think("y")
+    assert builder.core.stream.flush()
+    assert (1, 1) == (sum(len(record.logs) for record in taker.of(r.Entries)), sum(len(record.chunks) for record in taker.of(r.Entries)))
+
+
+def test_subscribers_come_and_go(opened):
+    """A taker that subscribes gets what comes from then on, until it unsubscribes."""
+    builder, taker = opened(Counting()), Counting()
+    builder.begin_turn()
+    builder.core.stream.subscribe(taker)
+    builder.begin_op("tool", "x")
+    builder.core.stream.unsubscribe(taker)
+    builder.begin_op("tool", "y")
+    assert ["x"] == [record.name for record in taker.records]
+
+
+def test_faults_of_takers_are_counted(opened):
+    """What a taker raises does not reach the traced program; it is counted and told."""
+    builder = opened(Faulty(RuntimeError("full")))
+    builder.begin_op("tool", "x").end()
+    found = builder.core.stream
+    assert (5, "RuntimeError: full") == (found.failures, found.last_failure)
+
+
+def test_faults_of_takers_are_their_own(opened):
+    """A taker that raises does not take anything from those behind it."""
+    taker = Counting()
+    opened(Faulty(RuntimeError()), taker).begin_op("tool", "x")
+    assert [r.SessionBegin, r.TurnBegin, r.OpBegin] == [type(record) for record in taker.records]
+
+
+@pytest.mark.parametrize(
+    "step",
+    [
+        lambda builder, _op: builder.begin_op("tool", "x"),
+        lambda _builder, op: op.end(),
+        lambda _builder, op: op.account(input_tokens=1),
+        lambda builder, _op: builder.append_message("x"),
+    ],
+    ids=["begin", "end", "account", "message"],
+)
+def test_interrupt_of_a_delivery(opened, step):
+    """An interrupt in the middle of a delivery reaches the program; the record is delivered with the next one."""
+    taker, faulty = Counting(), Faulty(KeyboardInterrupt())
+    builder = opened(taker)
+    op = builder.begin_op("llm", "m")
+    found = builder.core.stream
+    found.unsubscribe(taker)
+    found.subscribe(faulty)
+    found.subscribe(taker)
+    before = len(taker.records)
+    with pytest.raises(KeyboardInterrupt):
+        step(builder, op)
+    assert before == len(taker.records)
+    faulty.times = 0
+    found.flush()
+    assert before + 1 == len(taker.records)
+
+
+def test_waiting_is_bounded(opened):
+    """A caller waits a quarter of a second at most for a taker that hangs in another thread; what it records comes later, once."""
+    begun, gate = threading.Event(), threading.Event()
+
+    class Hanging(Counting):
+        def take(self, batch):
+            if any(isinstance(record, r.OpBegin) and record.name == "hang" for record in batch):
+                begun.set()
+                gate.wait(LONG)
+            super().take(batch)
+
+    taker = Hanging()
+    builder = opened(taker)
+    turn = builder.begin_turn()
+    thread = threading.Thread(target=builder.begin_op, args=("tool", "hang"), kwargs={"turn": turn})
+    thread.start()
+    assert begun.wait(LONG)
+    start = time.monotonic()
+    op = builder.begin_op("tool", "late", turn=turn)
+    took = time.monotonic() - start
+    op.log("x")
+    gate.set()
+    thread.join(LONG)
+    builder.core.stream.flush()
+    assert WAIT_SECONDS <= took + 0.01 < 20 * WAIT_SECONDS
+    assert builder.core.stream.late >= 1
+    assert Counter(["hang", "late"]) == Counter(record.name for record in taker.of(r.OpBegin))
+
+
+def test_fork_leaves_the_parents_records(opened):
+    """In a forked child, what the parent had not delivered is not delivered a second time."""
+    builder = opened(Counting())
+    op = builder.begin_op("tool", "x")
+    for number in range(3):
+        op.log(f"parent {number}")
+    taker = Counting()
+    builder.core.stream.after_fork([taker])
+    op.log("child")
+    builder.core.stream.flush()
+    assert [(3, ["child"])] == [(record.logs_at, [entry.message for entry in record.logs]) for record in taker.of(r.Entries)]
+
+
+# Re-entrancy: what a signal handler, a `__del__` or a tracer logs while another call is going on.
+
+
+def calls(op, builder):
+    """Make each kind of call once."""
+    op.log("outer")
+    op.think("outer")
+    op.account(input_tokens=1)
+    op.log("outer", "WRN")
+    inner = builder.begin_op("tool", "outer")
+    inner.request(query="x")
+    inner.log("outer")
+    inner.end()
+    builder.core.stream.flush()
+
+
+def interrupted_at(place, act, write):
+    """Run `calls` with *act* done at the line *place* inside the builder; return lines run, where it was, builder and taker."""
+    taker = Counting()
+    one = Stream([taker], write)
+    builder = SessionTreeBuilder("a", txn="t", stream=one)
+    op = builder.begin_op("llm", "m")
+    lines, where = 0, ""
+    main = threading.current_thread()
+
+    def trace(frame, event, _argument):
+        nonlocal lines, where
+        if frame.f_code.co_filename not in INSIDE or threading.current_thread() is not main:
+            return None
+        if event == "line":
+            if lines == place:
+                where = f"{frame.f_code.co_qualname}:{frame.f_lineno}"
+                act(op, builder)
+            lines += 1
+        return trace
+
+    before = sys.gettrace()
+    sys.settrace(trace)
+    try:
+        calls(op, builder)
+    except Exception as error:  # noqa: BLE001 - what tracing raises is what the test looks for
+        where += f" raised {error!r}"
+    finally:
+        sys.settrace(before)
+    return lines, where, builder, taker
+
+
+ACTS = {
+    "log": lambda op, _builder: op.log("inner"),
+    "think": lambda op, _builder: op.think("inner"),
+    "account": lambda op, _builder: op.account(input_tokens=100),
+    "op": lambda _op, builder: builder.begin_op("tool", "inner").end(),
+}
+
+
+@pytest.mark.parametrize("write", ["structure", "all"])
+@pytest.mark.parametrize("act", ACTS)
+def test_reentrant_calls(act, write):
+    """A call that comes at any line inside another call is recorded once, loses nothing, and does not lock up (S4-61)."""
+    number, *_ = interrupted_at(-1, ACTS[act], write)
+    entries = {"log": [3, 1, 1], "think": [2, 2, 1], "account": [2, 1, 2], "op": [2, 1, 1]}[act]
+    ops = ["m", "outer", "inner"] if act == "op" else ["m", "outer"]
+    wrong = {}
+    for place in range(number):
+        _, where, builder, taker = interrupted_at(place, ACTS[act], write)
+        structural = [record for record in taker.records if not isinstance(record, r.Entries)]
+        undelivered = len(builder.core.stream._queue)
+        builder.core.stream.close()
+        fold = Fold("t")
+        for record in taker.records:
+            fold.apply(record)
+        op = fold.ops["1.1"]
+        repeated = [key for key, times in Counter(map(_key, structural)).items() if times > 1]
+        expected = {"entries": entries, "ops": sorted(ops), "missing": 0, "repeated": [], "undelivered": 0, "like the live tree": True}
+        found = {
+            "entries": [len(op.logs), len(op.reasoning.chunks if op.reasoning else []), len(op.accounting)],
+            "ops": sorted(one.name for one in fold.ops.values()),
+            "missing": fold.missing,
+            "repeated": repeated,
+            "undelivered": undelivered,
+            "like the live tree": _in_order(builder.tree) == _in_order(fold.tree),
+        }
+        if expected != found or " raised " in where:
+            wrong[where] = {key: value for key, value in found.items() if value != expected[key]}
+    assert {} == wrong
+
+
+def _in_order(tree):
+    """Sort ops by their numbers, and accounting by id: of two of which one begins inside the other, either may stand first."""
+    for turn in tree.session.turns:
+        turn.ops.sort(key=lambda op: last_index(op.path))
+        for op in turn.ops:
+            op.accounting.sort(key=lambda entry: entry.id)
+    return tree
+
+
+def _key(record):
+    return (
+        type(record).__name__,
+        record.path if hasattr(record, "path") else "",
+        record.entry.id if isinstance(record, r.Accounted) else getattr(record, "at", 0),
+    )
+
+
+@pytest.mark.skipif(not hasattr(signal, "setitimer"), reason="no interval timers here")
+@pytest.mark.parametrize("write", ["structure", "all"])
+def test_logging_from_a_signal_handler(opened, write):
+    """A signal handler that logs while the program logs loses nothing, repeats nothing, and does not lock up (S4-61)."""
+    taker = Counting()
+    builder = opened(taker, write=write)
+    op = builder.begin_op("llm", "m")
+    handled = 0
+
+    def handle(_number, _frame):
+        nonlocal handled
+        handled += 1
+        op.log("signal")
+        builder.begin_op("tool", "signal").end()
+
+    before = signal.signal(signal.SIGALRM, handle)
+    signal.setitimer(signal.ITIMER_REAL, 0.001, 0.0005)
+    logged = 0
+    try:
+        while handled < 200:
+            op.log("main")
+            logged += 1
+            if logged % 10 == 0:
+                builder.begin_op("tool", "main").end()
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
+    builder.core.stream.flush()
+    expected = Counter(main=logged, signal=handled)
+    assert expected == Counter(entry.message for entry in op.logs)
+    assert expected == Counter(entry.message for record in taker.of(r.Entries) for entry in record.logs)
+    assert 1 + logged // 10 + handled == len({record.path for record in taker.of(r.OpBegin)}) == len(taker.of(r.OpBegin))
+
+
+@pytest.mark.parametrize("write", ["structure", "all"])
+def test_logging_from_del(opened, write):
+    """An object that logs while it is collected, whatever else is going on, loses nothing and does not lock up (S4-61)."""
+    taker = Counting()
+    builder = opened(taker, write=write)
+    op = builder.begin_op("llm", "m")
+
+    class Last:
+        def __init__(self):
+            self.circle = self
+
+        def __del__(self):
+            op.log("del")
+            builder.begin_op("tool", "del").end()
+
+    before = gc.get_threshold()
+    gc.collect()
+    gc.set_threshold(5, 2, 2)
+    try:
+        for number in range(2000):
+            Last()
+            op.log("main", details={"number": number})
+            op.account(input_tokens=1)
+    finally:
+        gc.set_threshold(*before)
+        gc.collect()
+    builder.core.stream.flush()
+    assert Counter({"main": 2000, "del": 2000}) == Counter(entry.message for entry in op.logs)
+    assert 4000 == sum(len(record.logs) for record in taker.of(r.Entries))
+    assert (2000, 2001) == (len(taker.of(r.Accounted)) - 2000, len({record.path for record in taker.of(r.OpEnd)}) + 1)
+
+
+def test_call_inside_a_delivery(opened):
+    """What is recorded while a record is being delivered, as by a signal handler, is delivered when that call returns too."""
+
+    class Signalled(Counting):
+        act = None
+
+        def take(self, batch):
+            super().take(batch)
+            if self.act is not None:
+                act, self.act = self.act, None
+                act()
+
+    taker = Signalled()
+    builder = opened(taker)
+    builder.begin_turn()
+    taker.act = lambda: builder.begin_op("tool", "inner")
+    builder.begin_op("tool", "outer")
+    assert ["outer", "inner"] == [record.name for record in taker.of(r.OpBegin)]
+
+
+# Threads
+
+
+def worker(builder, turn, number, times):
+    """Begin an op of its own in each round, below an op of its own."""
+    parent = builder.begin_op("llm", f"parent {number}", turn=turn)
+    for step in range(times):
+        op = builder.begin_op("tool", f"{number}:{step}", turn=turn, parent=parent)
+        op.log("one")
+        parent.log(str(step))
+        op.end()
+    parent.account(input_tokens=1, output_tokens=2)
+    parent.end()
+
+
+def together(builder, threads, times):
+    """Run so many workers at once on one turn."""
+    turn = builder.begin_turn()
+    start = threading.Barrier(threads)
+
+    def run(number):
+        start.wait(LONG)
+        worker(builder, turn, number, times)
+
+    workers = [threading.Thread(target=run, args=(number,)) for number in range(threads)]
+    for one in workers:
+        one.start()
+    for one in workers:
+        one.join()
+    turn.end()
+    builder.core.stream.flush()
+
+
+def check(builder, taker, threads, times):
+    """Compare what was delivered with what the workers did, to the last entry."""
+    begins, ends = taker.of(r.OpBegin), taker.of(r.OpEnd)
+    total = threads * (times + 1)
+    paths = {record.path for record in begins}
+    assert (total, total, total) == (len(begins), len(paths), len(ends))
+    assert {f"1.{number}" for number in range(1, total + 1)} == paths == {record.path for record in ends}
+    parents = {record.path: record.name for record in begins if record.kind == "llm"}
+    for record in begins:
+        expected = f"parent {record.name.partition(':')[0]}" if record.kind == "tool" else None
+        assert expected == parents.get(record.parent_op)
+    logs: dict[str, list[LogEntry]] = {path: [] for path in paths}
+    for record in taker.of(r.Entries):
+        assert len(logs[record.path]) == record.logs_at
+        logs[record.path] += record.logs
+    for record in begins:
+        expected = [str(step) for step in range(times)] if record.kind == "llm" else ["one"]
+        assert expected == [entry.message for entry in logs[record.path]]
+    accounted = taker.of(r.Accounted)
+    assert (total, total) == (len(accounted), len({record.entry.id for record in accounted}))
+    totals = builder.node.totals
+    assert (threads, 2 * threads, threads, threads * times) == (
+        totals.input_tokens,
+        totals.output_tokens,
+        totals.llm_requests,
+        totals.tools_run,
+    )
+    assert (0, 0) == (builder.core.stream.failures, len(builder.core.stream._queue))
+
+
+@pytest.mark.slow
+def test_many_threads(opened):
+    """64 threads that make 2,000 ops each on one builder: every op once, under its parent, with all its entries (S4-34, S4-42)."""
+    taker = Counting()
+    builder = opened(taker)
+    together(builder, 64, 2000)
+    check(builder, taker, 64, 2000)
+
+
+def test_threads_that_switch_often(opened):
+    """The same holds when threads are switched as often as can be (S4-34, S4-42)."""
+    taker = Counting()
+    builder = opened(taker)
+    before = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    try:
+        together(builder, 16, 100)
+    finally:
+        sys.setswitchinterval(before)
+    check(builder, taker, 16, 100)
+
+
+def test_threads_on_one_op(opened):
+    """Threads that log, think and account on one op lose nothing and give no number twice (S4-61)."""
+    taker = Taker()
+    builder = opened(taker)
+    op = builder.begin_op("llm", "m")
+
+    def run():
+        for _ in range(300):
+            op.log("x")
+            op.think("y")
+            op.account(input_tokens=1, cost_usd=0.25)
+
+    before = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    try:
+        workers = [threading.Thread(target=run) for _ in range(8)]
+        for one in workers:
+            one.start()
+        for one in workers:
+            one.join()
+    finally:
+        sys.setswitchinterval(before)
+    builder.core.stream.flush()
+    assert (2400, 2400, 2400) == (len(op.node.logs), len(op.node.reasoning.chunks), len({entry.id for entry in op.node.accounting}))
+    assert (2400, 600.0, 2400) == (builder.node.totals.input_tokens, builder.node.totals.cost_usd, builder.node.totals.llm_requests)
+    fold = Fold("t")
+    for line in taker.lines:
+        fold.apply(r.parse(line[:-1]))
+    assert builder.tree == fold.tree
+
+
+def test_entries_are_nothing_to_the_collector(opened):
+    """200,000 log lines add nothing that the garbage collector has to walk."""
+    op = opened(Counting()).begin_op("llm", "m")
+    gc.collect()
+    before = len(gc.get_objects())
+    for _ in range(200_000):
+        op.log("x")
+    op.builder.core.stream.flush()
+    assert 0 == sum(map(gc.is_tracked, op.logs))
+    assert len(gc.get_objects()) - before < 2000

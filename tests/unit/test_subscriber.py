@@ -1,0 +1,118 @@
+import threading
+
+import pytest
+
+from optree import SessionTreeBuilder
+from optree import records as r
+from optree.builder import Stream
+from optree.builder.subscriber import QUEUE_RECORDS, Subscriber
+
+LONG = 30.0
+"""Seconds after which a test gives up: never reached where things work."""
+
+
+def gaps(first, last):
+    """Return records that can be told apart."""
+    return [r.Gap(1.0, number) for number in range(first, last)]
+
+
+@pytest.fixture
+def gate():
+    """Return an event that lets a held handler go on; set at the end in any case."""
+    event = threading.Event()
+    yield event
+    event.set()
+
+
+def test_order():
+    """A subscriber handles every record, in order, on a thread of its own."""
+    found, threads = [], set()
+
+    def handle(record):
+        found.append(record.dropped)
+        threads.add(threading.current_thread().name)
+
+    subscriber = Subscriber(handle, "mine")
+    for start in range(0, 1000, 10):
+        subscriber.take(gaps(start, start + 10))
+    assert subscriber.flush(LONG)
+    assert (list(range(1000)), {"optree-mine"}) == (found, threads)
+
+
+def test_newest_are_dropped(gate):
+    """A subscriber that falls behind loses the newest records, counts them, and goes on with the oldest."""
+    found, begun = [], threading.Event()
+
+    def handle(record):
+        begun.set()
+        gate.wait(LONG)
+        found.append(record.dropped)
+
+    subscriber = Subscriber(handle)
+    subscriber.take(gaps(0, 1))
+    assert begun.wait(LONG)
+    subscriber.take(gaps(1, QUEUE_RECORDS + 4))
+    subscriber.take(gaps(QUEUE_RECORDS + 4, QUEUE_RECORDS + 8))
+    assert 3 + 4 == subscriber.dropped
+    gate.set()
+    assert subscriber.flush(LONG)
+    assert list(range(QUEUE_RECORDS + 1)) == found
+    subscriber.take(gaps(0, 1))
+    assert subscriber.flush(LONG)
+    assert (0, 7) == (found[-1], subscriber.dropped)
+
+
+def test_held_subscriber_does_not_hold_the_program(gate):
+    """A subscriber that hangs holds up nothing; flushing it gives up in time."""
+    subscriber = Subscriber(lambda _record: gate.wait(LONG))
+    builder = SessionTreeBuilder("a", stream=Stream([subscriber]))
+    for _ in range(100):
+        builder.begin_op("tool", "x").end()
+    assert not subscriber.flush(0.01)
+    assert (100, 0, 0) == (len(builder.node.turns[0].ops), builder.core.stream.failures, builder.core.stream.late)
+
+
+def test_faults_are_counted():
+    """A handler that raises is counted, its record is not tried again, and the next one is handled."""
+    found = []
+
+    def handle(record):
+        if record.dropped % 2:
+            raise RuntimeError(record.dropped)
+        found.append(record.dropped)
+
+    subscriber = Subscriber(handle)
+    subscriber.take(gaps(0, 10))
+    assert subscriber.flush(LONG)
+    assert ([0, 2, 4, 6, 8], 5, "RuntimeError(9)") == (found, subscriber.failures, subscriber.last_failure)
+
+
+def test_idle_subscriber_is_flushed():
+    """A subscriber that got nothing is flushed at once."""
+    assert Subscriber(lambda _record: None).flush(0)
+
+
+def test_live_updates():
+    """A subscriber sees every update of the tree, also of sub-agents at any depth, as it happens (S4-02, S4-38, S4-39, S4-40)."""
+    paths = []
+    subscriber = Subscriber(lambda record: paths.append((type(record).__name__, record.path)))
+    root = builder = SessionTreeBuilder("a", stream=Stream([subscriber]))
+    for agent in "bc":
+        op = builder.begin_op("session", agent)
+        builder = builder.attach_child_session(op, agent)
+    builder.begin_op("tool", "x").end()
+    assert subscriber.flush(LONG)
+    assert [
+        ("SessionBegin", ""),
+        ("TurnBegin", "1"),
+        ("OpBegin", "1.1"),
+        ("SessionBegin", "1.1"),
+        ("TurnBegin", "1.1.1"),
+        ("OpBegin", "1.1.1.1"),
+        ("SessionBegin", "1.1.1.1"),
+        ("TurnBegin", "1.1.1.1.1"),
+        ("OpBegin", "1.1.1.1.1.1"),
+        ("Accounted", "1.1.1.1.1.1"),
+        ("OpEnd", "1.1.1.1.1.1"),
+    ] == paths
+    assert root.node.turns[0].ops[0].child_session.turns[0].ops[0].child_session is builder.node

@@ -1,0 +1,275 @@
+import dataclasses
+import datetime as dt
+import decimal
+import enum
+import math
+import uuid
+from unittest.mock import Mock
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from optree.values import MAX_DEPTH, MAX_TEXT, REDACTED, clean, cut, decode, drop_credentials, encode, plain, raw, redact, text
+from tests.strategies import values
+
+
+class Raising:
+    """Whatever is asked of it raises."""
+
+    def __str__(self):
+        raise RuntimeError
+
+    def __repr__(self):
+        raise RuntimeError
+
+    def __iter__(self):
+        raise RuntimeError
+
+    def __len__(self):
+        raise RuntimeError
+
+    def __bool__(self):
+        raise RuntimeError
+
+    def __eq__(self, other):
+        raise RuntimeError
+
+    def __getattr__(self, name):
+        raise RuntimeError
+
+    __hash__ = None
+
+
+class RaisingText(str):
+    """A text whose own code raises."""
+
+    __slots__ = ()
+
+    def __str__(self):
+        raise RuntimeError
+
+    __repr__ = __len__ = __iter__ = __str__
+
+
+class RaisingMapping(dict):
+    """A mapping that cannot be read."""
+
+    def items(self):
+        """Raise."""
+        raise RuntimeError
+
+
+class RaisingModel:
+    """Like a pydantic model that cannot be dumped."""
+
+    def model_dump(self):
+        """Raise."""
+        raise RuntimeError
+
+    def __repr__(self):
+        return "RaisingModel()"
+
+
+class Model:
+    """Like a pydantic model."""
+
+    def model_dump(self):
+        """Return what it holds."""
+        return {"name": "x", "ratio": math.nan}
+
+
+class Colour(str, enum.Enum):  # noqa: UP042 - the older way to write it
+    """A text with a name."""
+
+    RED = "red"
+
+
+class Level(enum.IntEnum):
+    """A number with a name."""
+
+    LOW = 1
+
+
+@dataclasses.dataclass
+class Point:
+    """Plain data."""
+
+    x: float
+    label: object
+
+
+class Number(int):
+    """A number whose own code raises."""
+
+    def __int__(self):
+        raise RuntimeError
+
+    __repr__ = __str__ = __float__ = __index__ = __int__
+
+
+MOMENT = dt.datetime(2024, 5, 6, 7, 8, 9, tzinfo=dt.UTC)
+CASES = {
+    "nothing": (None, None),
+    "text": ("é", "é"),
+    "nan": (math.nan, {"$float": "nan"}),
+    "infinity": ([math.inf, -math.inf], [{"$float": "inf"}, {"$float": "-inf"}]),
+    "bytes": (b"\x00\xff", {"$bytes": "AP8="}),
+    "bytearray": (bytearray(b"a"), {"$bytes": "YQ=="}),
+    "memoryview": (memoryview(b"a"), {"$bytes": "YQ=="}),
+    "lone surrogate": ("a\ud800b", "a\ufffdb"),
+    "surrogate key": ({"\udfff": 1}, {"\ufffd": 1}),
+    "surrogate pair": ("\ud83d\ude00", "😀"),
+    "huge number": (2**64, {"$int": "0x10000000000000000"}),
+    "largest number": (2**64 - 1, 2**64 - 1),
+    "huge negative": (-(2**63) - 1, {"$int": "-0x8000000000000001"}),
+    "number of 10,000 digits": (10**10_000, {"$int": hex(10**10_000)}),
+    "tuple": ((1, "a"), [1, "a"]),
+    "set": ({1}, [1]),
+    "frozenset": (frozenset({"a"}), ["a"]),
+    "tuple keys": ({(1, 2): "x"}, {"(1, 2)": "x"}),
+    "number keys": ({1: "x", None: "y"}, {"1": "x", "None": "y"}),
+    "dataclass": (Point(1.5, "a"), {"x": 1.5, "label": "a"}),
+    "hostile dataclass": (Point(math.nan, b"a"), {"x": {"$float": "nan"}, "label": {"$bytes": "YQ=="}}),
+    "model": (Model(), {"name": "x", "ratio": {"$float": "nan"}}),
+    "raising model": (RaisingModel(), {"$repr": "RaisingModel()", "$type": f"{__name__}.RaisingModel"}),
+    "text enum": (Colour.RED, "red"),
+    "number enum": (Level.LOW, 1),
+    "time": (MOMENT, "2024-05-06T07:08:09Z"),
+    "uuid": (uuid.UUID(int=1), "00000000-0000-0000-0000-000000000001"),
+    "decimal": (decimal.Decimal("0.1"), "0.1"),
+    "raising text": ({"a": RaisingText("x")}, {"a": "x"}),
+    "raising number": ({"a": Number(7)}, {"a": 7}),
+    "raising anything": ({"good": 1, "bad": Raising()}, {"good": 1, "bad": {"$error": "RuntimeError while reading a Raising"}}),
+    "raising mapping": ([RaisingMapping(a=1), 2], [{"$error": "RuntimeError while reading a RaisingMapping"}, 2]),
+    "raising key": ({RaisingText("k"): 1}, {"k": 1}),
+}
+
+
+@pytest.mark.parametrize(("value", "expected"), CASES.values(), ids=CASES)
+def test_marks(value, expected):
+    """What JSON holds stays as it is; what it cannot hold is marked, and its neighbours stay."""
+    assert expected == decode(encode(value))
+
+
+def test_objects_without_data():
+    """An object that is no data is kept as its repr, with its type."""
+    found = decode(encode({"f": test_marks, "o": Mock(spec=[], name="m")}))
+    assert f"<function test_marks at {hex(id(test_marks))}>" == found["f"]["$repr"]
+    assert ("builtins.function", "unittest.mock.Mock") == (found["f"]["$type"], found["o"]["$type"])
+
+
+def test_cycles():
+    """A value that contains itself is cut where it begins again; one that is only used twice is not."""
+    cycle: dict[str, object] = {"name": "x"}
+    cycle["self"] = [cycle]
+    shared = [1]
+    assert {"name": "x", "self": [{"$cycle": True}]} == decode(encode(cycle))
+    assert [[1], [1]] == decode(encode([shared, shared, {"a": shared}]))[:2]
+
+
+def test_deep_nesting():
+    """Nesting of 5,000 levels is cut at the stated depth and marked."""
+    deep: object = "core"
+    for _ in range(5000):
+        deep = [deep]
+    found, levels = decode(encode(deep)), 0
+    while isinstance(found, list):
+        [found] = found
+        levels += 1
+    assert (MAX_DEPTH, {"$deep": True}) == (levels, found)
+
+
+@pytest.mark.parametrize("levels", [7, 8, 9, 10, MAX_DEPTH - 1])
+def test_moderate_nesting(levels):
+    """Nesting within the stated depth is kept whole, with what is hostile inside marked."""
+    value, expected = math.nan, {"$float": "nan"}
+    for _ in range(levels):
+        value, expected = {"in": value}, {"in": expected}
+    assert expected == decode(encode(value))
+
+
+def test_models_without_end():
+    """A model that dumps into ever new models is cut at the stated depth."""
+
+    class Endless:
+        def model_dump(self):
+            return Endless()
+
+    assert {"$deep": True} == decode(encode(Endless()))
+
+
+def test_taken_at_the_call():
+    """A value that changes after the call is kept as it was."""
+    value = {"items": [1]}
+    kept = raw(value)
+    value["items"].append(2)
+    assert {"items": [1]} == decode(kept)
+
+
+def test_long_text():
+    """Text beyond the cap is cut behind a notice that names both sizes, wherever it stands (S4-65)."""
+    long = "x" * (MAX_TEXT + 1)
+    expected = f"[TRUNCATED] Original size {MAX_TEXT + 1} characters; truncated to {MAX_TEXT} characters.\n\n" + long[:-1]
+    assert expected == decode(encode(long)) == decode(encode({"deep": [long]}))["deep"][0] == text(long)
+    assert long[:-1] == decode(encode(long[:-1]))
+
+
+def test_text_never_raises():
+    """Anything becomes text that can be encoded."""
+    assert "<Raising: its text raises RuntimeError>" == text(Raising())
+    assert ("x", "a\ufffd", "None", "b'a'") == (text(RaisingText("x")), text("a\ud800"), text(None), text(b"a"))
+    assert str is type(text(RaisingText("x")))
+
+
+@given(st.text(st.characters()))
+def test_clean_text_is_encodable(found):
+    """Cleaned text can be encoded, and is the same where it could be before."""
+    cleaned = clean(found)
+    cleaned.encode()
+    if not any("\ud800" <= char <= "\udfff" for char in found):
+        assert found == cleaned
+
+
+@given(values)
+def test_plain_values_are_a_fixed_point(value):
+    """Any value becomes plain, and what is plain stays as it is."""
+    once = plain(value)
+    assert once == decode(encode(value)) == plain(once)
+
+
+@given(st.recursive(st.none() | st.booleans() | st.integers(-(2**63), 2**64 - 1) | st.text(), st.lists))
+def test_json_is_kept(value):
+    """Values that JSON holds come back as they were."""
+    assert value == decode(encode(value)) == msgspec.json.decode(msgspec.json.encode(value))
+
+
+def test_cut():
+    """A text is cut to the limit only where it is longer."""
+    assert "abc" == cut("abc", 3)
+    assert "[TRUNCATED] Original size 4 characters; truncated to 3 characters.\n\nabc" == cut("abcd", 3)
+
+
+@pytest.mark.parametrize(
+    "key",
+    ["authorization", "Authorization", "x-api-key", "x-openai-api-key", "x-slack-signature", "api_key", "apiKey", "token", "access_token",
+     "client_secret", "password", "Set-Cookie", "proxy-authorization", "sessionToken"],
+)  # fmt: skip
+def test_credentials_by_key(key):
+    """Values under the names of credentials are replaced, at any depth (S4-48, S4-120)."""
+    assert {"a": [{key: REDACTED, "kept": "x"}]} == redact({"a": [{key: "s3cret", "kept": "x"}]})
+    assert {key: REDACTED, "accept": "x"} == drop_credentials({key: "s3cret", "accept": "x"})
+
+
+@pytest.mark.parametrize("key", ["tokens", "input_tokens", "max_tokens", "totalTokens", "author", "tokenizer"])
+def test_names_like_credentials(key):
+    """Names that only look like credentials keep their values."""
+    assert {key: 5} == redact({key: 5})
+
+
+def test_credentials_in_text():
+    """Credentials inside a text are replaced, the rest of it stays."""
+    assert f"sent {REDACTED} to host" == redact("sent Bearer abcdef0123456789 to host")
+    assert f"key {REDACTED}." == redact("key sk-proj-abcdefghijklmnop0123.")
+    assert "Basic idea" == redact("Basic idea")

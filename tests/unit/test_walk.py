@@ -1,0 +1,179 @@
+import msgspec
+import pytest
+from hypothesis import given
+
+from optree import SessionTreeBuilder, flatten, format_tree, snapshot_summary, walk_ops, walk_sessions
+from optree.builder import Stream
+from optree.testing import START, Ticking
+from optree.tree.fold import Tree
+from optree.tree.summary import last_seen
+from tests.strategies import play, programs
+
+NOW = START * 1e3
+"""What the clock shows first, in ms: the session's begin."""
+
+
+@pytest.fixture
+def root():
+    """Return a run that researches with a sub-agent, which failed at a tool."""
+    root = SessionTreeBuilder("researcher", txn="t", now=Ticking(step=1.0))
+    root.set_title("Rain", status="asking")
+    turn = root.begin_turn(user="why does it\nrain?")
+    ask = root.begin_op("llm", "openai:gpt-4o")
+    ask.log("asking", "WRN", direction="request", details={"try": 2})
+    ask.account(input_tokens=812, output_tokens=64, cache_read_tokens=1000, cost_usd=0.0031, latency=5)
+    ask.end()
+    read = root.begin_op("session", "reader")
+    child = root.attach_child_session(read, "reader")
+    search = child.begin_op("tool", "mcp:search")
+    search.log("gone", "ERR", direction="response")
+    search.request(query="rain")
+    search.response("x" * 10)
+    search.end("failed", "404: no such page")
+    child.end_session("failed", "404")
+    read.end("failed", "404")
+    turn.end()
+    return root
+
+
+def test_walk(root):
+    """Sessions and ops come in the order of their paths."""
+    assert ["", "1.2"] == [session.path for session in walk_sessions(root.node)]
+    assert ["1.1", "1.2", "1.2.1.1"] == [op.path for *_, op in walk_ops(root.node)]
+
+
+def test_flat_logs(root):
+    """The derived logs name their node, agent and session, each by itself (S4-62, S4-63, S4-64)."""
+    first, second = flatten(root.node).logs
+    assert {
+        "timestamp": 1700000004000.0,
+        "severity": "WRN",
+        "message": "asking",
+        "direction": "request",
+        "details": {"try": 2},
+        "turn": 1,
+        "type": "llm",
+        "remoteIdentifier": "openai:gpt-4o",
+        "path": "1.1",
+        "agentId": "researcher",
+        "callPath": "researcher",
+        "txnId": "t",
+        "parentTxnId": None,
+        "originTxnId": "t",
+    } == first
+    assert ("1.2.1.1", "reader", "researcher->reader", "t:1.2", "t", "t") == tuple(
+        second[key] for key in ("path", "agentId", "callPath", "txnId", "parentTxnId", "originTxnId")
+    )
+
+
+def test_flat_accounting(root):
+    """The derived accounting holds each entry once: the child's is not repeated for its parent (S4-56, S4-57, S4-62)."""
+    first, second = flatten(root.node).accounting
+    assert ("t:1.1#1", "llm", "ok", 5.0, "openai", "gpt-4o", 0.0031) == tuple(
+        first[key] for key in ("id", "type", "status", "latency", "provider", "model", "costUsd")
+    )
+    assert {"inputTokens": 812, "outputTokens": 64, "cacheReadInputTokens": 1000, "totalTokens": 1876} == first["tokens"]
+    sent = next(walk_ops(root.node.turns[0].ops[1].child_session))[2].request.size
+    assert ("t:1.2.1.1#2", "tool", "failed", "mcp:search", sent, 12, "404: no such page") == tuple(
+        second[key] for key in ("id", "type", "status", "command", "charactersIn", "charactersOut", "error")
+    )
+
+
+@given(programs)
+def test_flat_lists_are_deterministic(program):
+    """The same tree gives the same lists, in order of time, live or read back (S4-62)."""
+    live = play(program).live
+    found = flatten(live.session)
+    again = flatten(msgspec.json.decode(msgspec.json.encode(live), type=Tree).session)
+    assert found == again
+    assert sorted(entry["timestamp"] for entry in found.logs) == [entry["timestamp"] for entry in found.logs]
+    assert sum(len(op.logs) for *_, op in walk_ops(live.session)) == len(found.logs)
+
+
+def test_totals(root):
+    """A session's totals are its own and those of all below; a child's are its own (S4-58)."""
+    child = root.node.turns[0].ops[1].child_session
+    assert (812, 64, 1000, 0.0031, 1, 0, 1, 1, 12) == tuple(
+        getattr(root.node.totals, name)
+        for name in ("input_tokens", "output_tokens", "cache_read_input_tokens", "cost_usd", "llm_requests", "llm_failed", "tools_run",
+                     "tools_failed", "characters_out")
+    )  # fmt: skip
+    assert (0, 1, 1) == (child.totals.llm_requests, child.totals.tools_run, child.totals.tools_failed)
+
+
+def test_summary(root):
+    """The summary has a line an agent, the totals and the time (S4-14, S4-58)."""
+    root.end_session()
+    found = snapshot_summary(root.node)
+    assert [("researcher", "", "ok", "Rain", "asking"), ("reader", "1.2", "failed", None, None)] == [
+        tuple(line[key] for key in ("agentId", "path", "status", "title", "latestStatus")) for line in found["lines"]
+    ]
+    totals = found["totals"]
+    assert (2, 1, 1, 812) == (totals["agentsRun"], totals["llmRequests"], totals["toolsRun"], totals["inputTokens"])
+    took = (root.node.ended_at - root.node.started_at) / 1e3
+    assert (NOW, took, took) == (found["runStartedAt"], found["runElapsedSec"], found["lines"][0]["elapsedSec"])
+
+
+def test_summary_of_what_broke_off():
+    """What broke off is interrupted, and its time ends with the last that was seen (S4-30)."""
+    root = SessionTreeBuilder("a", now=Ticking(step=1.0))
+    op = root.begin_op("llm", "m")
+    for _ in range(6):
+        op.think("…")
+    found = snapshot_summary(root.node, live=False)
+    assert (op.node.reasoning.chunks[-1].ts, "interrupted", 8.0) == (
+        last_seen(root.node),
+        found["lines"][0]["status"],
+        found["runElapsedSec"],
+    )
+    assert "running" == snapshot_summary(root.node)["lines"][0]["status"]
+
+
+def test_text(root):
+    """The tree as text has one line a node, with what it took, cost and said (S4-113)."""
+    root.node.turns[0].ops[0].ended_at = root.node.turns[0].ops[0].started_at + 12.3
+    expected = [
+        "researcher “Rain” … running  1 llm · 1 tool · 1,812→64 tok · $0.003100",
+        "└─ 1 turn ✓ 17.00 s  why does it rain?",
+        "   ├─ 1.1 llm openai:gpt-4o ✓ 12.3 ms  1,812→64 tok (1,000 cached) $0.003100 1 logs",
+        "   └─ 1.2 reader ✗ failed 9.00 s  0 llm · 1 tool 404",
+        "      └─ 1.2.1 turn ✗ failed 7.00 s",
+        "         └─ 1.2.1.1 tool mcp:search ✗ failed 5.00 s  1 logs 404: no such page",
+    ]
+    assert expected == [line.rstrip() for line in format_tree(root.node, live=True).splitlines()]
+
+
+def test_text_of_what_broke_off():
+    """What has no end reads as interrupted in a tree that no longer lives, as running in one that does (S4-30)."""
+    root = SessionTreeBuilder("a")
+    root.begin_op("tool", "x")
+    assert "a ⚡ interrupted\n└─ 1 turn ⚡ interrupted\n   └─ 1.1 tool x ⚡ interrupted" == _stripped(format_tree(root.node))
+    assert "a … running\n└─ 1 turn … running\n   └─ 1.1 tool x … running" == _stripped(format_tree(root.node, live=True))
+
+
+def test_text_is_painted():
+    """A painter gets each part with its style; without one the text is plain."""
+    root = SessionTreeBuilder("a")
+    root.begin_op("tool", "x").end("failed", "why")
+    painted = format_tree(root.node, paint=lambda style, part: f"<{style}>{part}</{style}>")
+    assert "<agent>a</agent> <interrupted>⚡ interrupted</interrupted>" in painted
+    assert "<tool>tool</tool> x <failed>✗ failed</failed>" in painted
+    assert "<failed>why</failed>" in painted
+
+
+def test_deep_trees():
+    """Trees deeper than Python's recursion limit are built, walked, summed, shown and written."""
+    depth = 1200
+    root = builder = SessionTreeBuilder("a", stream=Stream([]), cycles="mark")
+    for number in range(depth):
+        op = builder.begin_op("session", "a")
+        builder = builder.attach_child_session(op, f"a{number}")
+    builder.begin_op("llm", "m").account(input_tokens=1)
+    assert (depth + 1, 1) == (len(list(walk_sessions(root.node))), root.node.totals.input_tokens)
+    assert depth + 1 == len(snapshot_summary(root.node)["lines"])
+    assert 1 + 2 * (depth + 1) == len(format_tree(root.node).splitlines())
+    root.core.stream.close()
+
+
+def _stripped(found):
+    return "\n".join(line.rstrip() for line in found.splitlines())
