@@ -88,11 +88,9 @@ class Core:
     def response(self, value: object) -> Payload:
         """Return a response payload, cut where it is too long."""
         data = self._data(value)
-        size, whole = len(data), True
-        if size > MAX_TEXT:
-            if type(value) is str:
-                size = len(value)
-            else:
+        size, whole = len(value) if type(value) is str else len(data), True
+        if len(data) > MAX_TEXT:
+            if type(value) is not str:
                 data = encode(cut(data.decode(), MAX_TEXT // 2))
             whole = b"[TRUNCATED] Original size" not in data
         return Payload(Raw(data), None, size, None if whole else True)

@@ -217,8 +217,17 @@ class Runtime:
                 store.stream.subscribe(console)
         for joined in self._joined.values():
             joined.session.builder.core.after_fork(self.stores[joined.session.txn].journal.base)
-        if (process := sys.modules.get("multiprocessing.util")) is not None:
-            process.register_after_fork(self, _at_end_of_process)
+        self.end_with_multiprocessing()
+
+    def end_with_multiprocessing(self) -> None:
+        """Deliver at the end of a process that `multiprocessing` made: one that it forked leaves without `atexit`."""
+        if "multiprocessing.util" in sys.modules:
+            from multiprocessing.process import parent_process
+            from multiprocessing.util import register_after_fork
+
+            register_after_fork(self, _finalize)  # as soon as it is set up
+            if parent_process() is not None:
+                _finalize(self)
 
     def _options(self) -> StoreOptions:
         config = self.config
@@ -322,8 +331,7 @@ def _colour() -> bool:
     return bool(os.environ.get("FORCE_COLOR")) or (sys.stderr is not None and sys.stderr.isatty())
 
 
-def _at_end_of_process(runtime: Runtime) -> None:
-    """Deliver at the end of a process that `multiprocessing` forked: it leaves without `atexit`."""
+def _finalize(runtime: Runtime) -> None:
     from multiprocessing.util import Finalize
 
     Finalize(runtime, runtime.at_exit, exitpriority=0)
@@ -346,6 +354,7 @@ def _counts(stores: Sequence[SessionStore], consoles: Sequence[ConsoleWriter]) -
 RUNTIME = Runtime()
 atexit.register(RUNTIME.at_exit)
 os.register_at_fork(after_in_child=RUNTIME.after_fork)
+RUNTIME.end_with_multiprocessing()
 
 
 def configure(**options: Any) -> Config:

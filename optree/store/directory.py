@@ -114,7 +114,8 @@ def _saved(txn: str, paths: list[Path]) -> Saved:
 def journals(live: Path | None) -> list[Path]:
     """Return the journal files of a live directory: by writer, then by segment."""
     try:
-        return [] if live is None else sorted(live.glob("j-[0-9]*-[0-9]*.jsonl"))
+        found = [] if live is None else sorted(live.glob("j-[0-9]*-[0-9]*.jsonl"))
+        return [path for path in found if path.is_file() and not path.is_symlink()]
     except FileNotFoundError:  # the session has ended meanwhile
         return []
 

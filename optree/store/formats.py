@@ -61,6 +61,8 @@ def read_snapshot(path: Path, system: OS = REAL) -> Snapshot:
         except msgspec.DecodeError as error:
             if isinstance(error, msgspec.ValidationError):
                 raise FormatError(f"{path.name} is JSON, but no session: {error}") from error
+        except RecursionError:
+            raise FormatError(f"{path.name} is no session file: it is nested deeper than any session can be") from None
     return _salvage(path.name, text, len(data))
 
 
@@ -146,7 +148,7 @@ def _salvage(name: str, text: bytes, size: int) -> Snapshot:
     for closed in _closings(text):
         try:
             found = _parse(name, closed)
-        except (msgspec.DecodeError, FormatError):
+        except (msgspec.DecodeError, FormatError, RecursionError):
             continue
         kept = sum(1 for _ in found.tree.session.turns)
         found.damage = f"{name} breaks off: its {size} bytes unpack to {len(text)} bytes of JSON, with {kept} turns of the root session"

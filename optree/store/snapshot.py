@@ -27,6 +27,8 @@ VERSION = 1
 BLOCK = 16
 """Finished ops of an unfinished turn are kept in frames of this many."""
 GROWN_BLOCK = 64
+MAX_NESTED = 60
+"""Sessions in each other that a snapshot can hold: decoders give up on JSON that is nested too deep. A journal is flat."""
 _json = msgspec.json.Encoder().encode
 _GLUE_BYTES = 1 << 18
 
@@ -60,6 +62,7 @@ class SnapshotWriter:
         return self._out
 
     def _session(self, session: SessionNode) -> None:
+        _check_depth(session)
         shallow = msgspec.structs.replace(session, turns=[], messages=[])
         head, _, tail = _json(shallow).partition(b'"turns":[]')
         self._add(head + b'"turns":[')
@@ -163,6 +166,11 @@ class SnapshotWriter:
         return frame
 
 
+def _check_depth(session: SessionNode) -> None:
+    if session.path.count(".") >= 2 * MAX_NESTED:
+        raise ValueError(f"sub-agents are nested more than {MAX_NESTED} deep: the session is kept as a journal, which loads all the same")
+
+
 def _finished(op: OperationNode) -> bool:
     """Tell whether an op cannot change any more, with all that is in it. An explicit stack: trees may be deep."""
     pending = [op]
@@ -173,6 +181,7 @@ def _finished(op: OperationNode) -> bool:
         session = one.child_session
         if session is None:
             continue
+        _check_depth(session)
         if session.ended_at is None or any(turn.ended_at is None for turn in session.turns):
             return False
         pending.extend(child for turn in session.turns for child in turn.ops)

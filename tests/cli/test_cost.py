@@ -1,0 +1,100 @@
+import json
+from collections import Counter
+from datetime import datetime, timedelta
+
+import pytest
+
+SUM = ["calls", "failed", "inputTokens", "cacheReadInputTokens", "cacheWriteInputTokens", "outputTokens", "charactersIn", "charactersOut"]
+
+
+def test_one_session(ended):
+    """A session's cost is told by agent, by model and by tool, under exact names."""
+    found = ended.json("cost", ended.txn)
+    assert ["of", "since", "total", "byAgent", "byModel", "byTool", "notEnded", "unreadable"] == list(found)
+    assert [*SUM, "costUsd"] == list(found["total"])
+    assert ["researcher", "helper"] == [one["name"] for one in found["byAgent"]]
+    [model], [tool] = found["byModel"], found["byTool"]
+    assert ("openai:gpt-4o", 1, 800, 60, 0.0031) == tuple(model[key] for key in ("name", "calls", "inputTokens", "outputTokens", "costUsd"))
+    assert ("search", 1, 0.0) == tuple(tool[key] for key in ("name", "calls", "costUsd"))
+
+
+def test_text(ended):
+    """The table ends with the total; without a txn the newest session is meant."""
+    lines = ended.read("cost").stdout.splitlines()
+    assert ["CALLS", "FAILED", "INPUT", "CACHED", "OUTPUT", "COST"] == lines[0].split()
+    assert ["total", "2", "0", "800", "0", "60", "$0.003100"] == lines[-1].split()
+
+
+def test_parts_add_up(optree):
+    """The whole is exactly the sum of the agents, and of models and tools together, to the last digit of money."""
+    entries = [
+        {"timestamp": 1e12 + number, "type": "tool" if number % 3 else "llm", "agentId": f"agent{number % 7}", "provider": "p"}
+        | {"model": f"m{number % 5}", "command": f"t{number % 4}", "status": "failed" if number % 11 == 0 else "ok"}
+        | {"tokens": {"inputTokens": number, "outputTokens": 2 * number, "cacheReadInputTokens": 3}, "costUsd": 0.1 + number * 1e-9 / 3}
+        for number in range(1000)
+    ]
+    write_ledger(optree, entries)
+    found = optree.json("cost", "--all")
+    assert 1000 == found["total"]["calls"]
+    for parts in (found["byAgent"], found["byModel"] + found["byTool"]):
+        for name in SUM:
+            assert found["total"][name] == sum(part[name] for part in parts)
+        assert round(found["total"]["costUsd"] * 1e12) == sum(round(part["costUsd"] * 1e12) for part in parts)
+    assert sum(round(entry["costUsd"] * 1e12) for entry in entries) == round(found["total"]["costUsd"] * 1e12)
+
+
+def test_shown_parts_add_up(optree):
+    """The amounts that are printed add up too, however small they are."""
+    write_ledger(optree, [{"timestamp": 1e12, "type": "llm", "agentId": name, "costUsd": 0.0000004} for name in "abc"])
+    lines = optree.read("cost", "--all").stdout.splitlines()
+    assert ["$0.0000004"] * 3 == [
+        line.split()[-1] for line in lines if line.startswith("  ") and "unknown" not in line and "CALLS" not in line
+    ]
+    assert "$0.0000012" == lines[-1].split()[-1]
+
+
+def test_ledger_and_trees_agree(optree):
+    """The ledger has every ended session's entries once; those that have not ended are said to be missing (S4-104)."""
+    first, second, _killed = optree.record(), optree.record("fail", code=1), optree.record("kill", code=-9)
+    trees = Counter(optree.json("cost", first)["total"]) + Counter(optree.json("cost", second)["total"])
+    found = optree.json("cost", "--all")
+    assert dict(trees) == {name: number for name, number in found["total"].items() if number}
+    assert 1 == found["notEnded"]
+    assert "optree: 1 sessions have not ended and are not in the ledger yet (optree ls)\n" == optree.read("cost", "--all").stderr
+
+
+def test_since(optree):
+    """--since takes a span, a date, or a time, and leaves out what is older."""
+    now = datetime.now().astimezone()
+    ages = {"old": timedelta(days=10), "yesterday": timedelta(hours=30), "fresh": timedelta(minutes=5)}
+    write_ledger(optree, [{"timestamp": (now - age).timestamp() * 1e3, "type": "tool", "command": name} for name, age in ages.items()])
+    for since, expected in [("7d", {"yesterday", "fresh"}), ("24h", {"fresh"}), ("1.5w", set(ages)), ("4m", set())]:
+        assert expected == {one["name"] for one in optree.json("cost", "--all", "--since", since)["byTool"]}
+    day = (now - timedelta(days=3)).date().isoformat()
+    assert {"yesterday", "fresh"} == {one["name"] for one in optree.json("cost", "--all", "--since", day)["byTool"]}
+
+
+def test_wrong_since(optree):
+    """A time that is none is wrong usage, and the line shows how one is written."""
+    assert "or a span (30m, 24h, 7d)" in optree.read("cost", "--all", "--since", "yesterday", code=2).stderr
+
+
+def test_no_ledger(optree):
+    """A ledger that is not there is said to be missing, not zero."""
+    assert f"optree: no ledger at {optree.base}/accounting.jsonl" in optree.read("cost", "--all", code=1).stderr
+
+
+@pytest.mark.parametrize("torn", ['{"id":"x","ty', "[1]"])
+def test_torn_ledger(optree, torn):
+    """Lines that cannot be read are counted, exit code 3, and the rest is summed."""
+    write_ledger(optree, [{"timestamp": 1e12, "type": "tool", "command": "a"}])
+    with (optree.base / "accounting.jsonl").open("a") as file:
+        file.write(torn + "\n")
+    found = optree.json("cost", "--all", code=3)
+    assert (1, 1) == (found["total"]["calls"], found["unreadable"])
+
+
+def write_ledger(optree, entries):
+    """Write a ledger."""
+    optree.base.mkdir(exist_ok=True)
+    (optree.base / "accounting.jsonl").write_text("".join(json.dumps(entry) + "\n" for entry in entries))

@@ -1,0 +1,108 @@
+import shutil
+import sys
+
+import pytest
+
+ROW = ["txn", "agentId", "state", "startedAt", "durationSeconds", "bytes", "inputTokens", "outputTokens", "cacheReadInputTokens"]
+
+
+def test_states(optree):
+    """Sessions are listed newest first, each with its state: running, interrupted, failed, ended."""
+    ended, failed, killed = optree.record(), optree.record("fail", code=1), optree.record("kill", code=-9)
+    process = optree.start(sys.executable, optree.agent, "why", "wait")
+    assert ["found why\n", "ready\n"] == [process.stdout.readline(), process.stdout.readline()]
+    rows = optree.json("ls")
+    process.communicate()
+    assert [(killed, "interrupted"), (failed, "failed"), (ended, "ended")] == [(row["txn"], row["state"]) for row in rows[1:]]
+    assert "running" == rows[0]["state"]
+    assert ROW == list(rows[0])[: len(ROW)]
+    assert {("researcher", 800, 60, 0.0031)} == {(row["agentId"], row["inputTokens"], row["outputTokens"], row["costUsd"]) for row in rows}
+
+
+def test_table(ended):
+    """The table has one line a session under a head."""
+    head, line = ended.read("ls").stdout.splitlines()
+    assert ["TXN", "AGENT", "STATE", "STARTED", "DURATION", "TOKENS", "COST", "SIZE"] == head.split()
+    assert [ended.txn, "researcher", "ended"] == line.split()[:3]
+    assert "  800→60  $0.003100  " in line
+
+
+def test_limit(optree):
+    """-n shows the newest only."""
+    optree.record()
+    newest = optree.record()
+    assert [newest] == [row["txn"] for row in optree.json("ls", "-n", "1")]
+
+
+def test_empty(optree):
+    """Where nothing is, the way to record something is said, and JSON is an empty list."""
+    assert "record one with: optree run -- python your_agent.py" in optree.read("ls").stdout
+    assert [] == optree.json("ls")
+
+
+def test_reads_the_first_frame_only(ended, tmp_path):
+    """A listing needs no more of a file than its beginning: one that breaks off later is listed with all its figures."""
+    whole = (ended.sessions / f"{ended.txn}.json.zst").read_bytes()
+    frame = whole.index(b"\x28\xb5\x2f\xfd", 4)  # the second frame begins
+    (tmp_path / f"{ended.txn}.json.zst").write_bytes(whole[:frame])
+    [expected], [found] = ended.json("ls"), ended.json("ls", "--sessions-dir", tmp_path)
+    assert expected | {"bytes": frame} == found
+
+
+def test_many(ended, tmp_path):
+    """Many sessions are all listed."""
+    for number in range(200):
+        shutil.copy(ended.sessions / f"{ended.txn}.json.zst", tmp_path / f"copy-{number}.json.zst")
+    assert {f"copy-{number}" for number in range(200)} == {row["txn"] for row in ended.json("ls", "--sessions-dir", tmp_path)}
+
+
+def test_damaged_file(optree):
+    """A file that cannot be read is listed as damaged, and does not hide the others."""
+    txn = optree.record()
+    (optree.sessions / "broken.json.zst").write_bytes(b"\x28\xb5\x2f\xfd broken")
+    assert {txn: "ended", "broken": "damaged"} == {row["txn"]: row["state"] for row in optree.json("ls")}
+
+
+def test_loads_little(ended):
+    """Listing loads neither rich nor anything of the network."""
+    heavy = {"rich", "asyncio", "httpx", "opentelemetry"}
+    code = f"""
+import atexit, sys
+from optree.cli import main
+atexit.register(lambda: print(sorted({heavy} & set(sys.modules))))
+sys.argv[1:] = ["ls"]
+main()
+"""
+    process = ended.start(sys.executable, "-c", code)
+    out, _ = process.communicate()
+    assert "[]" == out.splitlines()[-1]
+
+
+@pytest.mark.parametrize("state", ["running", "interrupted"])
+def test_status(optree, state):
+    """Status tells the sizes, what is running, what was interrupted, and where the ledger is."""
+    txn = optree.record()
+    other = optree.start(sys.executable, optree.agent, "why", "wait" if state == "running" else "kill")
+    assert "found why\n" == other.stdout.readline()
+    other.stdout.readline()  # ready, or the end
+    if state == "interrupted":
+        other.wait()
+    found = optree.json("status")
+    text = optree.read("status").stdout
+    other.communicate()
+    [name] = optree.txns() - {txn}
+    assert [name] == found.pop(state)
+    assert 0 < found.pop("bytes")
+    assert (optree.base / "accounting.jsonl").stat().st_size >= found.pop("billingBytes") > 0
+    rest = {"running": [], "interrupted": [], "damaged": []}
+    del rest[state]
+    places = {"sessionsDir": str(optree.sessions), "billingFile": str(optree.base / "accounting.jsonl"), "writable": True, "sessions": 2}
+    assert rest | places == found
+    assert f"{state:11}  1: {name}\n" in text
+
+
+def test_status_of_nothing(optree):
+    """A directory that is not there yet is empty, and its place can be written."""
+    found = optree.json("status")
+    assert (0, 0, True) == (found["sessions"], found["bytes"], found["writable"])
+    assert not optree.base.exists()

@@ -1,0 +1,191 @@
+import json
+import os
+import pty
+import shlex
+import signal
+import sys
+
+import pytest
+
+REMOVED = ["--save", "--save-all", "--save-session", "--accounting"]
+
+
+def test_streams_belong_to_the_program(optree):
+    """Stdout and stdin are the program's alone; one line on stderr says where the session is, with its totals (S4-118)."""
+    run = optree("run", "--", sys.executable, optree.agent, "why", "wait", input="go on\n")
+    [txn] = optree.txns()
+    assert "found why\nready\n" == run.stdout
+    warning, last = run.stderr.splitlines()
+    assert f"[txn:{txn}] [path:1.1] researcher [WRN] → llm openai:gpt-4o: retrying after 429" == warning
+    assert f"optree: session {txn} is saved in {optree.sessions}/{txn}.json.zst · 1 llm · 1 tool · 800→60 tok · $0.003100" == last
+
+
+def test_dashes_may_be_left_out(optree):
+    """The first word that is no option begins the program, whose own options stay its own."""
+    assert "--save\n" == optree("run", sys.executable, "-c", "import sys; print(*sys.argv[1:])", "--save").stdout
+
+
+def test_verbose_and_traces(optree):
+    """--verbose shows a line for each request and response, the traces their payloads, redacted (S4-111, S4-119, S4-120)."""
+    run = optree("run", "-v", "--trace-llm", "--trace-tools", "--", sys.executable, optree.agent, "why")
+    assert "[path:1.1] researcher [VRB] → llm openai:gpt-4o: request, 1 messages" in run.stderr
+    assert '[path:1.1] researcher [TRC] ← llm openai:gpt-4o: "searching"' in run.stderr
+    assert '[path:1.2.1.1] helper [TRC] ← tool search: "found why"' in run.stderr
+    assert "sk-abcdefghijklmnopqrstuvwxyz" not in run.stderr
+
+
+def test_flags_win_over_environment(optree, tmp_path):
+    """--sessions-dir and --billing-file win over the environment, written or read (S4-87, S4-93, S4-105, S4-110)."""
+    places = ["--sessions-dir", tmp_path / "here" / "sessions", "--billing-file", tmp_path / "bill.jsonl"]
+    elsewhere = {"OPTREE_SESSIONS_DIR": str(tmp_path / "there"), "OPTREE_BILLING_FILE": str(tmp_path / "there.jsonl")}
+    optree("run", *places, "--", sys.executable, optree.agent, "why", env=elsewhere)
+    [row] = optree.json("ls", "--sessions-dir", tmp_path / "here" / "sessions", env=elsewhere)
+    assert f"{row['txn']}.json.zst" == next((tmp_path / "here" / "sessions").iterdir()).name
+    assert 2 == optree.json("cost", "--all", *places, env=elsewhere)["total"]["calls"]
+    assert not (tmp_path / "there").exists()
+    assert not (tmp_path / "there.jsonl").exists()
+
+
+def test_exit_code_is_the_programs(optree):
+    """The exit code is the program's, however much was logged (S4-112)."""
+    assert "found why\n" == optree("run", "--", "sh", "-c", f"{sys.executable} {optree.agent} why; exit 7", code=7).stdout
+
+
+def test_failed_program(optree):
+    """A program that raises gives its exit code, and the command that goes on with its session, which works as printed."""
+    run = optree("run", "--", sys.executable, optree.agent, "why", "fail", code=1)
+    [txn] = optree.txns()
+    said, _, command = run.stderr.splitlines()[-1].partition("; go on with: ")
+    assert f"optree: session {txn} failed, and is saved in {optree.sessions}/{txn}.json.zst · 1 llm · 1 tool" in said
+    words = shlex.split(command)
+    assert ["optree", "load", txn, "--", sys.executable, str(optree.agent), "why", "fail"] == words
+    optree(*words[1:-1])
+    assert ["ended"] == [row["state"] for row in optree.json("ls")]
+
+
+def test_killed_program(optree):
+    """A killed program gives 128 + 9, and the command that goes on with its session, flags included."""
+    run = optree("run", "--sessions-dir", "here", "--", sys.executable, optree.agent, "why", "kill", code=137)
+    last = run.stderr.splitlines()[-1]
+    assert "was interrupted (exit code 137), and is saved in " in last
+    assert last.endswith(f" --sessions-dir here -- {sys.executable} {optree.agent} why kill")
+
+
+def test_nothing_recorded(optree):
+    """A program that records nothing is told so, and what to do about it."""
+    run = optree("run", "--", "true")
+    assert run.stderr.startswith("optree: the program recorded nothing as session ")
+    assert run.stderr.endswith("decorate its agent with @optree.session, and its steps with @optree.llm and @optree.tool\n")
+    assert 1 == len(run.stderr.splitlines())
+
+
+@pytest.mark.parametrize(("program", "code"), [("no-such-program", 127), (__file__, 126)])
+def test_cannot_start(optree, program, code):
+    """A program that is not there or cannot be executed gives a shell's exit codes for it."""
+    assert f"optree: cannot run {program}: " in optree("run", "--", program, code=code).stderr
+
+
+def test_no_program(optree):
+    """Without a program the use is wrong, and the line says how it is right."""
+    assert "optree: optree run needs a program: " in optree.read("run", code=2).stderr
+
+
+@pytest.mark.parametrize("value", [["x", "--", "true"], ["--", "true"], []])
+@pytest.mark.parametrize("flag", REMOVED)
+def test_removed_flags(optree, flag, value):
+    """The flags that the original had are refused with the name of what replaces them (S4-108, S4-109)."""
+    replacement = "--billing-file" if flag == "--accounting" else "--sessions-dir"
+    said = optree.read("run", flag, *value, code=2).stderr
+    assert said.startswith(f"optree: {flag} was removed: ")
+    assert replacement in said
+
+
+def test_json(optree):
+    """--json reports the end as one JSON object on stderr, for stdout is the program's."""
+    run = optree("run", "--json", "--", sys.executable, optree.agent, "why")
+    found = json.loads(run.stderr.splitlines()[-1])
+    [txn] = optree.txns()
+    assert {"txn", "state", "exit", "saved", "totals", "resume"} == found.keys()
+    assert (txn, "ended", 0, None) == (found["txn"], found["state"], found["exit"], found["resume"])
+    assert (800, 60, 0.0031) == tuple(found["totals"][name] for name in ("inputTokens", "outputTokens", "costUsd"))
+
+
+def test_two_programs_of_one_shell(optree):
+    """Only the first session of what a command starts has the announced name; later ones do not overwrite it."""
+    agent = f"{sys.executable} {optree.agent}"
+    optree("run", "--", "sh", "-c", f"{agent} first && {agent} second")
+    assert 2 == len(optree.txns())
+    assert 4 == optree.json("cost", "--all")["total"]["calls"]
+
+
+def test_inside_a_traced_program(optree):
+    """Under another session the program's records are part of that one, and the last line says so."""
+    inner = optree.command("run", "--", sys.executable, optree.agent, "why")
+    outer = f"""
+import optree, subprocess
+with optree.session("outer"):
+    subprocess.run({inner!r}, env=optree.child_env())
+"""
+    run = optree("run", "--", sys.executable, "-c", outer)
+    [txn] = optree.txns()
+    assert f"optree: the program was started from session {txn}, and what it recorded is there" in run.stderr
+    assert 1 == optree.json("cost")["byModel"][0]["calls"]
+
+
+SIGNALLED = """
+import signal, sys, time
+seen = []
+for name in sys.argv[1:]:
+    signal.signal(getattr(signal, name), lambda number, _: (seen.append(signal.Signals(number).name), print("got it", flush=True)))
+print("ready", flush=True)
+for _ in sys.stdin:
+    pass
+print(seen, flush=True)
+"""
+
+
+@pytest.mark.parametrize("name", ["SIGTERM", "SIGINT", "SIGHUP", "SIGUSR1"])
+def test_signals_are_forwarded(optree, name):
+    """A signal to `optree run` reaches the program, once, and `optree run` waits for it."""
+    process = optree.start(*optree.command("run", "--", sys.executable, "-c", SIGNALLED, name))
+    assert "ready\n" == process.stdout.readline()
+    process.send_signal(getattr(signal, name))
+    assert "got it\n" == process.stdout.readline()
+    out, _ = process.communicate()
+    assert (f"['{name}']\n", 0) == (out, process.returncode)
+
+
+def test_signal_that_ends_the_program(optree):
+    """A program that a forwarded signal ends gives 128 + its number, and the session can be resumed."""
+    process = optree.start(*optree.command("run", "--", sys.executable, optree.agent, "why", "wait"))
+    assert ["found why\n", "ready\n"] == [process.stdout.readline(), process.stdout.readline()]
+    process.send_signal(signal.SIGTERM)
+    process.wait()
+    _, said = process.communicate()
+    assert 128 + signal.SIGTERM == process.returncode
+    assert "was interrupted (exit code 143)" in said
+    assert "; go on with: optree load " in said
+
+
+def test_interrupt_from_the_terminal(optree):
+    """Ctrl-C reaches the program once: from the terminal, and not again from `optree run`."""
+    pid, terminal = pty.fork()
+    if pid == 0:
+        os.chdir(optree.folder)
+        os.execve(sys.executable, optree.command("run", "--", sys.executable, "-c", SIGNALLED, "SIGINT"), optree.env)
+    shown = until(terminal, b"ready")
+    os.write(terminal, b"\x03")  # Ctrl-C
+    until(terminal, b"got it")
+    os.write(terminal, b"\x04")  # end of input
+    shown = until(terminal, b"]")
+    assert b"['SIGINT']" in shown
+    os.close(terminal)
+    os.waitpid(pid, 0)
+
+
+def until(terminal, mark):
+    """Read a terminal until a mark is seen; returns what was read."""
+    seen = b""
+    while mark not in seen:
+        seen += os.read(terminal, 4096)
+    return seen

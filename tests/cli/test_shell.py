@@ -1,0 +1,125 @@
+import os
+import pty
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from typer.main import get_command
+
+from optree.cli.app import app
+
+REFERENCE = Path(__file__).resolve().parents[2] / "docs" / "reference" / "cli.md"
+COMMANDS = get_command(app).commands
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_reference_is_complete(name):
+    """Every command and each of its options and arguments stands in its section of the reference, and no other option."""
+    sections = re.split(r"^## ", REFERENCE.read_text(), flags=re.MULTILINE)
+    [text] = [section for section in sections if section.startswith(f"`optree {name}")]
+    options = {option for param in COMMANDS[name].params for option in param.opts if option.startswith("-")}
+    assert options == named(text)
+
+
+def named(text):
+    """Return the options in the first column of a section's table."""
+    cells = [line.split("|")[1] for line in text.splitlines() if line.startswith("| `-")]
+    return {option for cell in cells for option in re.findall(r"(?<![\w-])(--?[a-z][\w-]*)", cell)}
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_help_has_an_example(optree, name):
+    """The help of every command ends its text with an example that names it."""
+    said = optree.read(name, "--help").stdout
+    assert f"Example: optree {name}" in said
+
+
+def test_help(optree):
+    """The help lists the commands and the exit codes; --version tells the version; no command at all is wrong usage."""
+    said = optree.read("--help").stdout
+    assert [] == [name for name in COMMANDS if f" {name} " not in said]
+    assert "Exit codes: 0 done" in said
+    assert re.fullmatch(r"optree \d+\.\d+\.\d+\n", optree.read("--version").stdout)
+
+
+@pytest.mark.parametrize("args", [["nosuch"], ["ls", "--nosuch"], ["tree", "--depth", "x"]])
+def test_wrong_usage(optree, args):
+    """Wrong usage gives exit code 2, on stderr."""
+    assert "" == optree.read(*args, code=2).stdout
+
+
+def test_unreadable_directory(ended):
+    """A path that is no directory reads as empty; one that cannot be read gives one line and exit code 3."""
+    assert [] == ended.json("ls", "--sessions-dir", ended.agent)
+    if os.geteuid():
+        closed = ended.folder / "closed"
+        closed.mkdir(mode=0)
+        assert "optree: " in ended.read("ls", "--sessions-dir", closed, code=3).stderr
+
+
+@pytest.mark.parametrize(
+    ("words", "expected"), [("optree load ", ["last", "{txn}"]), ("optree tree {part}", ["{txn}"]), ("optree lo", ["load", "logs"])]
+)
+def test_completion(ended, words, expected):
+    """A shell completes commands and txns."""
+    line = words.format(part=ended.txn[:6])
+    env = {"_OPTREE_COMPLETE": "complete_bash", "COMP_WORDS": line, "COMP_CWORD": str(len(line.split(" ")) - 1)}
+    assert [one.format(txn=ended.txn) for one in expected] == ended.read(env=env).stdout.split()
+
+
+def test_completion_script(optree):
+    """The script for a shell is the command's own to print."""
+    assert "complete_bash" in optree.read("--show-completion", "bash", env={"_TYPER_COMPLETE_TEST_DISABLE_SHELL_DETECTION": "1"}).stdout
+
+
+@pytest.mark.parametrize("total", [None, 3])
+def test_progress_bar(optree, total):
+    """What takes long shows a bar on a terminal, and takes it away at the end."""
+    code = f"""
+from optree.cli.progress import working
+with working("loading it", {total}, after=0) as step:
+    step()
+    input()
+print("done")
+"""
+    pid, terminal = pty.fork()
+    if pid == 0:
+        os.execve(sys.executable, [sys.executable, "-c", code], optree.env)
+    shown = b""
+    while b"loading it" not in shown:
+        shown += os.read(terminal, 4096)
+    os.write(terminal, b"\n")
+    while b"done" not in shown:
+        shown += os.read(terminal, 4096)
+    os.close(terminal)
+    os.waitpid(pid, 0)
+    assert b"\x1b[2K" in shown  # the line is cleared
+
+
+def test_no_progress_bar_in_a_pipe(optree):
+    """A pipe gets no bar."""
+    code = "from optree.cli.progress import working\nwith working('loading it', after=0): input()"
+    run = subprocess.run([sys.executable, "-c", code], env=optree.env, input="\n", capture_output=True, text=True, check=True)
+    assert ("", "") == (run.stdout, run.stderr)
+
+
+def test_quick_work_shows_no_bar(optree):
+    """What is done within the time shows nothing, and loads no library for it."""
+    code = """
+import sys
+from optree.cli.progress import working
+with working("loading it"):
+    pass
+print("rich" in sys.modules, sys.stderr.isatty())
+"""
+    pid, terminal = pty.fork()
+    if pid == 0:
+        os.execve(sys.executable, [sys.executable, "-c", code], optree.env)
+    shown = b""
+    while b"\n" not in shown:
+        shown += os.read(terminal, 4096)
+    os.close(terminal)
+    os.waitpid(pid, 0)
+    assert b"False True" == shown.strip()

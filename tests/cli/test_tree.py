@@ -1,0 +1,76 @@
+import os
+import pty
+import re
+import sys
+
+import pytest
+
+SGR = re.compile(r"\x1b\[[0-9;]*m")
+
+
+def test_tree(ended):
+    """The tree has one line a node (S4-113)."""
+    lines = ended.read("tree", ended.txn).stdout.splitlines()
+    assert ["researcher ✓", "└─ 1 turn ✓", "   ├─ 1.1 llm openai:gpt-4o ✓", "   └─ 1.2 helper ✓"] == [head(line) for line in lines[:4]]
+    assert ["      └─ 1.2.1 turn ✓", "         └─ 1.2.1.1 tool search ✓"] == [head(line) for line in lines[4:]]
+
+
+@pytest.mark.parametrize(("depth", "paths"), [(0, []), (1, ["1"]), (2, ["1", "1.1", "1.2"]), (3, ["1", "1.1", "1.2", "1.2.1"])])
+def test_depth(ended, depth, paths):
+    """--depth cuts what lies deeper; a path has one part a level (S4-122)."""
+    assert paths == re.findall(r"─ ([0-9.]+) ", ended.read("tree", "--depth", depth).stdout)
+
+
+def test_json(ended):
+    """--json gives the tree as a saved file has it."""
+    found = ended.json("tree", "--depth", "2")
+    assert ["txn", "state", "session", "pool"] == list(found)
+    assert ["1.1", "1.2"] == [op["path"] for op in found["session"]["turns"][0]["ops"]]
+    assert [] == found["session"]["turns"][0]["ops"][1]["childSession"]["turns"]
+
+
+@pytest.mark.parametrize(
+    ("env", "coloured"),
+    [({}, False), ({"FORCE_COLOR": "1"}, True), ({"FORCE_COLOR": "1", "NO_COLOR": "1"}, False), ({"NO_COLOR": ""}, False)],
+)
+def test_colours(ended, env, coloured):
+    """No colours into a pipe unless FORCE_COLOR is set; NO_COLOR wins; the text is the same."""
+    plain, found = ended.read("tree").stdout, ended.read("tree", env=env).stdout
+    assert coloured == ("\x1b[" in found)
+    assert plain == SGR.sub("", found)
+
+
+def test_colours_on_a_terminal(ended):
+    """A terminal gets colours without being asked for."""
+    pid, terminal = pty.fork()
+    if pid == 0:
+        os.execve(sys.executable, ended.command("tree"), ended.env)
+    shown = b""
+    while b"search" not in shown:
+        shown += os.read(terminal, 4096)
+    os.close(terminal)
+    os.waitpid(pid, 0)
+    assert b"\x1b[1mresearcher\x1b[0m" in shown
+
+
+def test_control_characters(optree):
+    """What a traced program puts into names cannot drive the terminal."""
+    optree.record("\x1b]0;owned\x07tool\x1b[2J")
+    for env in ({}, {"FORCE_COLOR": "1"}):
+        shown = optree.read("tree", env=env).stdout
+        assert "\\x1b]0;owned\\x07tool\\x1b[2J" in shown
+        assert "\x1b" not in SGR.sub("", shown)
+
+
+def test_running(optree):
+    """What has no end yet reads as running while its process lives."""
+    process = optree.start(sys.executable, optree.agent, "why", "wait")
+    assert ["found why\n", "ready\n"] == [process.stdout.readline(), process.stdout.readline()]
+    shown = optree.read("tree").stdout
+    process.communicate()
+    assert shown.startswith("researcher … running")
+
+
+def head(line):
+    """Return a line up to its mark."""
+    return line[: line.index("✓") + 1]
