@@ -1,13 +1,13 @@
 """Ids: a transaction id is drawn, every other id follows from it and from the path.
 
-A node's id is ``<txn>:<path>``, so one path is one node and a resumed session cannot give an id twice.
+A node's id is ``<txn>:<path>``, so one path is one node and a resumed session cannot give an id twice. hashlib is imported
+where it is used: it brings OpenSSL, which takes long.
 """
 
 from __future__ import annotations
 
 import os
 import re
-from hashlib import blake2b
 from time import time_ns
 
 _DIGITS = "0123456789abcdefghijklmnopqrstuvwxyz"
@@ -31,11 +31,15 @@ def node_id(txn: str, path: str) -> str:
 
 def trace_id(txn: str) -> str:
     """Return the 32 hex digits that stand for the whole session in tracing backends."""
+    from hashlib import blake2b
+
     return blake2b(txn.encode(), digest_size=16, person=b"optree.trace").hexdigest()
 
 
 def content_id(*parts: bytes) -> str:
     """Return a 24-hex-digit id of the bytes: same content, same id."""
+    from hashlib import blake2b
+
     digest = blake2b(digest_size=12)
     for part in parts:
         digest.update(part)
@@ -52,4 +56,6 @@ def _base36(number: int) -> str:
 
 def span_id(node: str) -> str:
     """Return the 16 hex digits that stand for a node in tracing backends; never all zeros."""
+    from hashlib import blake2b
+
     return blake2b(node.encode(), digest_size=8, person=b"optree.span").hexdigest()

@@ -11,7 +11,6 @@ in their node's list: applying a record twice changes nothing.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 from zlib import crc32
 
@@ -20,7 +19,7 @@ from msgspec import UNSET, Raw, Struct, UnsetType
 
 from optree import nodes
 from optree.errors import FormatError
-from optree.values import MAX_TEXT, clean, cut, text
+from optree.values import MAX_TEXT, TypedDecoder, clean, cut, text
 
 FORMAT = 1
 """Version of the journal. A reader refuses a file whose `minReader` is above this number."""
@@ -195,7 +194,7 @@ AnyRecord = (
 )  # fmt: skip
 
 _encode = msgspec.json.Encoder().encode
-_decode: Callable[[bytes], Record] = msgspec.json.Decoder[Any](AnyRecord).decode
+_decode: TypedDecoder[Record] = TypedDecoder(AnyRecord)
 _SAFE = frozenset({int, float, bool, Raw, UnsetType})
 TRAILER = len(',"c":"00000000"}')
 

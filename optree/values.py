@@ -10,11 +10,13 @@ from __future__ import annotations
 import base64
 import math
 import re
-from collections.abc import Mapping
-from typing import Any, TypeGuard, cast
+import threading
+from collections.abc import Callable, Mapping
+from typing import Any, ClassVar, Generic, TypeGuard, TypeVar, cast
 
 import msgspec
 
+T = TypeVar("T")
 MAX_DEPTH = 64
 MAX_TEXT = 1 << 20
 """Characters of one text value; what is beyond is cut, with a notice in front."""
@@ -68,6 +70,26 @@ def _is_plain(value: object, depth: int) -> bool:
 def decode(data: msgspec.Raw | bytes | None) -> Any:
     """Return the value behind JSON bytes; None for none."""
     return None if data is None else msgspec.json.decode(data)
+
+
+class TypedDecoder(Generic[T]):
+    """Decodes JSON into one type. The decoder is made when first used, which takes milliseconds.
+
+    It is made under one lock for all types: msgspec crashes the process if two threads make the first decoder of a Struct at once.
+    """
+
+    _making: ClassVar[threading.Lock] = threading.Lock()
+
+    def __init__(self, kind: Any) -> None:
+        self._kind = kind
+        self._decode: Callable[[bytes], T] | None = None
+
+    def __call__(self, data: bytes) -> T:
+        """Return the value; raises `msgspec.DecodeError`, of which `msgspec.ValidationError` says that it is of another type."""
+        if self._decode is None:
+            with self._making:
+                self._decode = self._decode or msgspec.json.Decoder[Any](self._kind).decode
+        return self._decode(data)
 
 
 def is_object(value: object) -> TypeGuard[dict[str, Any]]:

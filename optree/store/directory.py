@@ -11,7 +11,6 @@ accounting.jsonl             the ledger
 from __future__ import annotations
 
 import contextlib
-import difflib
 import os
 from dataclasses import dataclass
 from pathlib import Path
@@ -92,7 +91,9 @@ class Directory:
             return f"{txn!r} is the beginning of {len(matches)} sessions: {', '.join(matches[:5])}; write more of it"
         if not there:
             return f"no session {txn!r}: there are none in {self.sessions}; record one with: optree run -- python your_agent.py"
-        close = difflib.get_close_matches(txn, there, 3, 0.5) or there[:3]
+        from difflib import get_close_matches
+
+        close = get_close_matches(txn, there, 3, 0.5) or there[:3]
         return f"no session {txn!r} in {self.sessions}; there are {len(there)}, among them {', '.join(close)} (optree ls lists them)"
 
 

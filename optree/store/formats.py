@@ -2,29 +2,23 @@
 
 from __future__ import annotations
 
-import gzip
-import io
-import json
 import re
-import zlib
 from collections import deque
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any
 
 import msgspec
-import zstandard
 
 from optree.errors import DamagedError, FormatError
 from optree.ids import trace_id
 from optree.nodes import Pool, SessionNode
+from optree.store.compression import GZIP, ZSTD, first_frame, unpack
 from optree.store.snapshot import VERSION
 from optree.store.system import OS, REAL
 from optree.tree.fold import Tree
+from optree.values import TypedDecoder, is_object
 
-ZSTD, GZIP = b"\x28\xb5\x2f\xfd", b"\x1f\x8b"
 _TOKEN = re.compile(rb'"(?:[^"\\]|\\.)*"|[{}\[\]]')
-MAX_BYTES = 4 << 30
-"""Most JSON that a file may unpack to: a few bytes can ask for terabytes."""
 
 
 class Snapshot(msgspec.Struct):
@@ -43,7 +37,7 @@ class _File(msgspec.Struct):
     pool: Pool = msgspec.field(default_factory=Pool)
 
 
-_decode_file = msgspec.json.Decoder(_File).decode  # made here: two threads that make one type's first decoder at once crash msgspec
+_decode_file: TypedDecoder[_File] = TypedDecoder(_File)
 
 
 def read_snapshot(path: Path, system: OS = REAL) -> Snapshot:
@@ -70,61 +64,21 @@ def read_meta(path: Path) -> dict[str, Any]:
     """Return a snapshot's meta from its first frame only; empty if that cannot be read."""
     try:
         with path.open("rb") as file:
-            text = _first_frame(file)
+            text = first_frame(file)
         _, _, rest = text.partition(b'"meta":')
-        meta, _ = json.JSONDecoder().raw_decode(rest.decode("utf-8", "replace"))
-    except (OSError, ValueError, zstandard.ZstdError, EOFError, zlib.error):
+        from json import JSONDecoder
+
+        meta, _ = JSONDecoder().raw_decode(rest.decode("utf-8", "replace"))
+    except (OSError, ValueError):
         return {}
-    return meta if isinstance(meta, dict) else {}
-
-
-def _first_frame(file: BinaryIO) -> bytes:
-    start = file.read(1 << 16)
-    if start[:4] == ZSTD:
-        unpack = zstandard.ZstdDecompressor(max_window_size=8 << 20).decompressobj()
-        text = unpack.decompress(start)
-        while not unpack.eof and (more := file.read(1 << 16)):
-            text += unpack.decompress(more)
-        return text
-    start += file.read()
-    return gzip.GzipFile(fileobj=io.BytesIO(start)).read(1 << 20) if start[:2] == GZIP else start
+    return meta if is_object(meta) else {}
 
 
 def _unpack(name: str, data: bytes) -> tuple[bytes, bool]:
     """Return the JSON text, and whether all of the file could be unpacked."""
-    if data[:4] == ZSTD:
-        return _unzstd(data)
-    if data[:2] == GZIP:
-        return _gunzip(data)
-    if data.lstrip()[:1] != b"{":
+    if data[:4] != ZSTD and data[:2] != GZIP and data.lstrip()[:1] != b"{":
         raise FormatError(f"{name} is no session file: it is neither zstd, gzip nor JSON")
-    return data, True
-
-
-def _unzstd(data: bytes) -> tuple[bytes, bool]:
-    out = io.BytesIO()
-    reader = zstandard.ZstdDecompressor(max_window_size=8 << 20).stream_reader(data, read_across_frames=True)
-    try:
-        while chunk := reader.read(1 << 20):
-            if out.tell() + len(chunk) > MAX_BYTES:
-                return out.getvalue(), False
-            out.write(chunk)
-    except zstandard.ZstdError:
-        return out.getvalue(), False
-    return out.getvalue(), True
-
-
-def _gunzip(data: bytes) -> tuple[bytes, bool]:
-    out = io.BytesIO()
-    try:
-        with gzip.GzipFile(fileobj=io.BytesIO(data)) as reader:
-            while chunk := reader.read1(1 << 20):
-                if out.tell() + len(chunk) > MAX_BYTES:
-                    return out.getvalue(), False
-                out.write(chunk)
-    except (EOFError, OSError, zlib.error):
-        return out.getvalue(), False
-    return out.getvalue(), True
+    return unpack(data)
 
 
 def _parse(name: str, text: bytes) -> Snapshot:
@@ -222,4 +176,4 @@ def _their_op(op: dict[str, Any], path: str) -> None:
 
 
 def _raw(value: Any) -> msgspec.Raw:
-    return msgspec.Raw(json.dumps(value).encode())
+    return msgspec.Raw(msgspec.json.encode(value))

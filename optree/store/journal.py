@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import socket
 from pathlib import Path
 from time import monotonic, time
 from typing import Literal
@@ -137,7 +136,7 @@ class Journal:
         segment = int(self.path.stem.rpartition("-")[2])
         header = r.Header(
             r.FORMAT, r.FORMAT, self.txn, f"{self.ordinal:04d}", segment, self.last + 1, time() * 1e3, self._version,
-            os.getpid(), socket.gethostname(), self.base,
+            os.getpid(), os.uname().nodename, self.base,
         )  # fmt: skip
         written, seed = r.header_line(header)
         self._os.write_all(self.fd, written)

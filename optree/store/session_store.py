@@ -22,6 +22,7 @@ from optree.clock import Clock, now_ms, wall
 from optree.errors import BusyError
 from optree.ids import new_txn
 from optree.nodes import SessionNode
+from optree.store.compression import unpacked_frames
 from optree.store.directory import SUFFIXES, Directory, checked, journals
 from optree.store.formats import read_meta
 from optree.store.journal import Journal, Sync
@@ -29,13 +30,13 @@ from optree.store.ledger import Ledger
 from optree.store.reader import read_journal
 from optree.store.recovery import Loaded, load
 from optree.store.resume import close_interrupted
-from optree.store.snapshot import SnapshotWriter, decoded_frames
+from optree.store.snapshot import SnapshotWriter
 from optree.store.system import OS, REAL
 from optree.tree import Fold, Tree
 from optree.tree.summary import snapshot_summary
-from optree.values import decode, encode, redact
+from optree.values import TypedDecoder, decode, encode, redact
 
-_decode_tree = msgspec.json.Decoder(Tree).decode  # made here: two threads that make one type's first decoder at once crash msgspec
+_decode_tree: TypedDecoder[Tree] = TypedDecoder(Tree)
 SYNC_SECONDS = 1.0
 VERSION = "0.1.0"
 
@@ -84,6 +85,8 @@ class SessionStore:
         self._work = threading.Condition()
         self._asked = self._answered = 0
         self._final = False
+        self._covered = 0
+        """Number of the last record that the last snapshot has."""
         self._saved = True
         """False while the last snapshot that was tried is not on disk."""
         self._writing = threading.Lock()
@@ -116,6 +119,9 @@ class SessionStore:
 
     def close(self, timeout: float = 0.25) -> bool:
         """Wait at most *timeout* seconds for the last snapshot; False if it is not done: the journal has all of it then."""
+        self.stream.flush()
+        if self._final and self.journal.last > self._covered:  # what came after the root session's end
+            self._session_ended("")
         done = self._wait(timeout)
         self._closed = True
         with self._work:
@@ -234,13 +240,14 @@ class SessionStore:
                 tree = _redacted(tree)
             pieces = self._writer.pieces(tree, meta, core.touched)
             if verify and self.options.compression == "zstd":
-                for _ in decoded_frames(pieces):
+                for _ in unpacked_frames(pieces):
                     pass
             self._os.make_directory(self.options.directory.sessions)
             self._os.replace(self.options.directory.snapshot(self.txn, self.options.compression), pieces)
         except Exception as error:  # noqa: BLE001 - the journal still has everything: say it and go on
             self._problem("snapshot", error)
             return False
+        self._covered = position[f"{self.journal.ordinal:04d}"]
         return True
 
     def _finish(self) -> bool:
@@ -260,7 +267,7 @@ class SessionStore:
         except OSError as error:
             self._problem("ledger", error)
             return False
-        if quiet and not self.journal.lost:
+        if quiet and not self.journal.lost and self.journal.last == self._covered:
             self._remove_live()
         return True
 
@@ -297,6 +304,8 @@ class SessionStore:
             for path in [*journals(self.live), self.live / "LOCK"]:
                 self._os.unlink(path)
             self._os.remove_directory(self.live)
+        except FileNotFoundError:  # it went before, and something came after the end
+            pass
         except OSError as error:
             self._problem("removal of journals", error)
 
@@ -345,7 +354,10 @@ def open_session(
     attributes: Mapping[str, Any] | None = None,
     takers: Sequence[Taker] = (),
 ) -> tuple[SessionTreeBuilder, SessionStore]:
-    """Begin a new root session on disk; *takers* receive its records beside the journal. Raises `OSError` if its journal cannot be made, `BusyError` if the txn is in use."""
+    """Begin a new root session on disk; *takers* receive its records beside the journal.
+
+    Raises `OSError` if its journal cannot be made, `BusyError` if the txn is in use.
+    """
     store = SessionStore(txn or new_txn(), options, takers=takers)
     builder = SessionTreeBuilder(
         agent, txn=store.txn, attributes=attributes, stream=store.stream, now=options.now, cycles=options.cycles, redacted=options.redacted

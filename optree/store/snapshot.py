@@ -11,15 +11,14 @@ nothing: the file may be ahead of its position, never behind it. Encoding stops 
 
 from __future__ import annotations
 
-import gzip
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import msgspec
-import zstandard
 
 from optree.nodes import OperationNode, SessionNode, TurnNode
+from optree.store.compression import compressor
 from optree.tree.fold import Tree
 from optree.values import encode
 
@@ -45,7 +44,7 @@ class SnapshotWriter:
         self._glue: list[bytes] = []
         self._glue_size = 0
         self._out: list[bytes] = []
-        self._compress = _compressor(compression)
+        self._compress = compressor(compression)
 
     def pieces(self, tree: Tree, meta: dict[str, Any], touched: set[str]) -> list[bytes]:
         """Return the file's content; *touched* names ops that changed after their end, and is emptied."""
@@ -186,20 +185,3 @@ def _finished(op: OperationNode) -> bool:
             return False
         pending.extend(child for turn in session.turns for child in turn.ops)
     return True
-
-
-def _compressor(compression: str) -> Callable[[bytes], bytes]:
-    if compression == "zstd":
-        return zstandard.ZstdCompressor(level=3, write_checksum=True, write_content_size=True).compress
-    return _gzip if compression == "gzip" else bytes
-
-
-def _gzip(data: bytes) -> bytes:
-    return gzip.compress(data, 6, mtime=0)
-
-
-def decoded_frames(pieces: list[bytes]) -> Iterator[bytes]:
-    """Yield the frames' contents, for a check before the file is used."""
-    decompress = zstandard.ZstdDecompressor().decompressobj
-    for piece in pieces:
-        yield decompress().decompress(piece)
