@@ -108,7 +108,7 @@ class Reasoning(_Node):
 
 
 class Payload(_Leaf):
-    """A request or a response. *size* counts the bytes of the JSON before histories were pooled."""
+    """A request or a response. *size* counts the bytes of its JSON, histories in full; of a plain text its characters."""
 
     payload: Raw
     kind: str | None = None

@@ -11,7 +11,7 @@ from msgspec import UNSET, Raw, UnsetType
 from optree import clock, records
 from optree.builder.stream import Stream
 from optree.ids import content_id
-from optree.nodes import Message, Payload, Pool
+from optree.nodes import Message, OperationNode, Payload, Pool
 from optree.values import MAX_TEXT, cut, decode, drop_credentials, encode, is_object, plain, redact, text
 
 if TYPE_CHECKING:
@@ -48,11 +48,13 @@ class Core:
         self.epoch = 0
         """Rises at a fork: counters of an older epoch are the parent process's."""
         self.ops: dict[str, Op] = {}
-        """Open and ended ops by id and by path, for those who hold only the id."""
+        """Handles of open ops by path. Those of ended ops are let go: a handle for each would keep the collector busy."""
+        self.ended: dict[str, OperationNode] = {}
+        """Nodes of this process's ended ops by path, for those who hold only the id."""
         self.touched: set[str] = set()
         """Paths of ops that were changed after their end."""
         self.builders: dict[str, SessionTreeBuilder] = {}
-        """Builders of this process's sessions that have not ended, by path."""
+        """Builders of this process's sessions, by path."""
         self.numbers = count(1)
         """Numbers of accounting entries."""
         self.listeners: list[Callable[[str], None]] = []
@@ -98,8 +100,12 @@ class Core:
     def request(self, kind: str, messages: object, members: object) -> tuple[records.Pooled, Payload]:
         """Return a request payload whose history and long members stand in the pool, and what is new in the pool."""
         new = records.Pooled()
-        known = plain(members) if self.redacted or not isinstance(members, dict) else members
-        found: dict[Any, Any] = known if is_object(known) else {"value": known}
+        found: dict[Any, Any]
+        if is_object(members) and not self.redacted:
+            found = members
+        else:
+            known = plain(members)
+            found = known if is_object(known) else {"value": known}
         if isinstance(found.get("headers"), Mapping):
             found = {**found, "headers": drop_credentials(found["headers"])}
         if self.redacted:

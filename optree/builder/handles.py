@@ -63,10 +63,11 @@ class Op:
         self.node = node
         self.path = node.path
         self.logs = node.logs
-        self.chunks: list[ReasoningChunk] | None = None
+        self.chunks = node.reasoning.chunks if node.reasoning is not None else None
         core = builder.core
         self._now = core.now
-        self._logged = self._chunked = 0
+        self._logged = len(self.logs)
+        self._chunked = len(self.chunks) if self.chunks is not None else 0
         self._clean = core.recorded
         self._t0 = monotonic()
 
@@ -145,6 +146,8 @@ class Op:
                 entry = AccountingEntry(identity, self._now() * 1e3, "tool", ended, spent, cost_usd=cost, command=node.name)
             if more:
                 fill(entry, more)
+                if entry.error is not None:
+                    entry.error = builder.core.text(entry.error)
             node.accounting.append(entry)
             for session in builder.chain:
                 add_entry(session.totals, entry)
@@ -189,6 +192,8 @@ class Op:
             if attributes:
                 record.attributes = core.attributes(attributes)
             apply.end_op(node, record)
+            core.ended[self.path] = node
+            core.ops.pop(self.path, None)
             stream.commit(record, held)
         except Exception as fault:  # noqa: BLE001 - must not reach the traced program
             stream.fault(fault)

@@ -22,6 +22,7 @@ from optree.errors import CycleError
 from optree.nodes import OpKind, SessionNode, Status
 from optree.tree import apply
 from optree.tree.fold import Tree
+from optree.tree.path import parent_label
 from optree.tree.walk import to_plain
 from optree.values import cut, decode, is_object, text
 
@@ -92,6 +93,7 @@ class SessionTreeBuilder:
         with self._step() as put:
             self.node.session_title = self._prompt(title) if title is not None else self.node.session_title
             self.node.latest_status = self._prompt(status) if status is not None else self.node.latest_status
+            self._late_session()
             put(r.SessionSet(self.path, self.core.now_ms(), self.node.session_title, self.node.latest_status))
 
     def append_message(self, message: Any) -> None:
@@ -99,6 +101,7 @@ class SessionTreeBuilder:
         with self._step() as put:
             entry = self.core.message(message)
             self.node.messages.append(entry)
+            self._late_session()
             put(r.MessageAdded(self.path, len(self.node.messages) - 1, entry))
 
     def end_session(self, status: Status = "ok", error: str | None = None, *, final_report: Any = None) -> None:
@@ -111,7 +114,6 @@ class SessionTreeBuilder:
             report = self._final_report if final_report is None else self.core.json(final_report)
             record = r.SessionEnd(self.path, self.core.now_ms(), known, said, report)
             apply.end_session(self.node, record)
-            self.core.builders.pop(self.path, None)
             put(record)
         for listener in self.core.listeners:
             listener(self.path)
@@ -138,19 +140,27 @@ class SessionTreeBuilder:
         implicit: bool = False,
     ) -> Turn:
         """Begin a turn; it gets the next number unless *index* is given (0 is the system turn)."""
-        with self._step() as put:
+        core = self.core
+        prompts = {key: self._prompt(value) for key, value in (("system", system), ("user", user)) if value is not None}
+        block = core.attributes(attributes)
+        held = core.stream.enter()
+        try:
             number = self._turn_number(index)
-            prompts = {key: self._prompt(value) for key, value in (("system", system), ("user", user)) if value is not None}
             path = f"{self.path}.{number}" if self.path else str(number)
-            record = r.TurnBegin(path, self.core.now_ms(), prompts or None, self.core.attributes(attributes))
+            record = r.TurnBegin(path, core.now_ms(), prompts or None, block)
             turn = self.current_turn = Turn(self, apply.begin_turn(self.node, record), 1, implicit=implicit)
-            put(record)
+            self._late_session()
+            core.stream.put(record)
+        finally:
+            core.stream.leave(held)
         return turn
 
     def set_assistant(self, turn: Turn, content: object) -> None:
         """Set what the assistant said in a turn, capped."""
         with self._step() as put:
             turn.node.assistant = {"content": self._prompt(content)}
+            if turn.node.ended_at is not None:
+                self.core.touched.add(f"{turn.path}.1")
             put(r.TurnSet(turn.path, turn.node.assistant))
 
     def end_turn(self, turn: Turn, status: Status = "ok", error: str | None = None) -> None:
@@ -161,10 +171,10 @@ class SessionTreeBuilder:
             known, said = self._outcome(status, error)
             left: Status = "cancelled" if known == "ok" else known
             for op in turn.node.ops:
-                if op.child_session is not None and op.path in self.core.builders:
+                if op.child_session is not None and op.child_session.ended_at is None and op.path in self.core.builders:
                     self.core.builders[op.path].end_session(left, said)
-                if op.ended_at is None and op.path in self.core.ops:
-                    self.core.ops[op.path].end(left, said)
+                if (handle := self.core.ops.get(op.path)) is not None:
+                    handle.end(left, said)
             if turn.node.assistant is None and (last := _last_said(turn)) is not None:
                 turn.node.assistant = {"content": self._prompt(last)}
                 put(r.TurnSet(turn.path, turn.node.assistant))
@@ -197,6 +207,8 @@ class SessionTreeBuilder:
             above = parent.path if parent is not None and parent.turn is where else None
             block = UNSET if attributes is None else core.attributes(attributes)
             record = r.OpBegin(path, core.now() * 1e3, known, label, above, block)
+            if where.node.ended_at is not None:
+                core.touched.add(path)
             op = core.ops[path] = Op(self, where, apply.begin_op(core.txn, where.node, record))
             stream.commit(record, held)
             return op
@@ -205,9 +217,19 @@ class SessionTreeBuilder:
 
     def op(self, op: Op | str) -> Op | None:
         """Return the handle of an op, given it or its id or path; None for an id that is not known."""
-        if type(op) is str:
-            return self.core.ops.get(op.rpartition(":")[2])
-        return op if type(op) is Op else None
+        if type(op) is not str:
+            return op if type(op) is Op else None
+        path = op.rpartition(":")[2]
+        return self.core.ops.get(path) or self._ended(path)
+
+    def _ended(self, path: str) -> Op | None:
+        """Return a new handle for an op that has ended, for what comes late."""
+        node = self.core.ended.get(path)
+        builder = self.core.builders.get(parent_label(parent_label(path)))
+        if node is None or builder is None:
+            return None
+        turn = next(turn for turn in builder.node.turns if turn.path == parent_label(path))
+        return Op(builder, Turn(builder, turn, 1), node)
 
     def append_log(self, op: Op | str, message: str, severity: Any = "VRB", **more: Any) -> None:
         """Append a log line to an op given by handle, id or path; an unknown id is reported, not raised."""
@@ -320,6 +342,11 @@ class SessionTreeBuilder:
             number = next(self._turn_numbers)
         self._taken.add(number)
         return number
+
+    def _late_session(self) -> None:
+        """Tell the snapshots that an ended sub-agent's session has changed all the same."""
+        if self.path and self.node.ended_at is not None:
+            self.core.touched.add(self.path)
 
     def _late(self, op: Op) -> None:
         if op.node.ended_at is not None:

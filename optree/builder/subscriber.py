@@ -23,12 +23,15 @@ class Subscriber:
         self._idle = threading.Event()
         self._idle.set()
         self._thread: threading.Thread | None = None
+        self._closed = False
         self.dropped = 0
         self.failures = 0
         self.last_failure = ""
 
     def take(self, batch: list[Record]) -> None:
         """Queue records; called by the stream."""
+        if self._closed:
+            return
         room = QUEUE_RECORDS - len(self._queue)
         self._queue.extend(batch[:room] if room > 0 else ())
         self.dropped += max(0, len(batch) - room)
@@ -46,8 +49,13 @@ class Subscriber:
                 return False
         return self._idle.wait(max(0.0, end - monotonic()))
 
+    def close(self) -> None:
+        """Let the thread end once its queue is empty; what comes afterwards is not taken."""
+        self._closed = True
+        self._wake.set()
+
     def _run(self) -> None:
-        while True:
+        while not self._closed or self._queue:
             self._wake.wait()
             self._wake.clear()
             while self._queue:

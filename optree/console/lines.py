@@ -176,7 +176,7 @@ def _request(record: r.Requested) -> str:
 
 def _response(op: _Op, record: r.OpEnd) -> str:
     parts = [_outcome(record.status, record.error), f"latency {record.latency or 0:.0f} ms"]
-    parts += [f"{op.size} bytes"] if op.size is not None else []
+    parts += [f"size {op.size}"] if op.size is not None else []
     if op.entry is not None and op.entry.tokens is not None:
         tokens = op.entry.tokens
         parts.append(f"tokens {tokens.input_tokens + tokens.cache_read_input_tokens}→{tokens.output_tokens}")

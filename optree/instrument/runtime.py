@@ -247,6 +247,8 @@ class Runtime:
                 del self.stores[txn]
                 console = self.consoles.pop(txn, None)
                 store.close(0.0)
+                if console:
+                    console.close()
                 self.past.update(_counts([store], [console] if console else []))
                 for problem in _problems(store):
                     self.report(problem)

@@ -52,7 +52,8 @@ class _Instrument(Generic[H]):
 
     def finish(self, handle: H, status: Status, error: str | None) -> None:
         """End the node, unless it is another process's: a forked child leaves the blocks that its parent is in."""
-        if self._node(handle).started_at >= RUNTIME.forked_at:
+        inherited = handle.builder.core.epoch > 0 and self._node(handle).started_at < RUNTIME.forked_at
+        if not inherited:
             self._end(handle, status, error)
 
     def called(self, handle: H, arguments: Mapping[str, Any]) -> None:

@@ -77,7 +77,7 @@ def _unzstd(data: bytes) -> tuple[bytes, bool]:
     return out.getvalue(), True
 
 
-def _gunzip(data: bytes, limit: int = MAX_BYTES) -> tuple[bytes, bool]:
+def _gunzip(data: bytes, limit: int | None = None) -> tuple[bytes, bool]:
     import gzip
     import zlib
 
@@ -85,7 +85,7 @@ def _gunzip(data: bytes, limit: int = MAX_BYTES) -> tuple[bytes, bool]:
     try:
         with gzip.GzipFile(fileobj=io.BytesIO(data)) as reader:
             while chunk := reader.read1(_CHUNK):
-                if out.tell() + len(chunk) > limit:
+                if out.tell() + len(chunk) > (MAX_BYTES if limit is None else limit):
                     return out.getvalue(), False
                 out.write(chunk)
     except (EOFError, OSError, zlib.error):

@@ -37,7 +37,12 @@ def test_readme_output(tmp_path):
 
 def test_links_lead_somewhere():
     """Every relative link in the documents names a file that exists."""
-    broken = [f"{page.relative_to(ROOT)}: {link}" for page in PAGES for link in LINK.findall(page.read_text()) if not (page.parent / link).exists()]
+    broken = [
+        f"{page.relative_to(ROOT)}: {link}"
+        for page in PAGES
+        for link in LINK.findall(page.read_text())
+        if not (page.parent / link).exists()
+    ]
     assert [] == broken
 
 

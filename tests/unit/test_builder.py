@@ -235,7 +235,7 @@ def test_tool_accounting_by_itself(root):
     op.response("found")
     op.end("failed", "timeout")
     [entry] = op.node.accounting
-    assert ("tool", "failed", "mcp:search", "timeout", op.node.request.size, 7) == (
+    assert ("tool", "failed", "mcp:search", "timeout", op.node.request.size, 5) == (
         entry.type,
         entry.status,
         entry.command,

@@ -64,7 +64,7 @@ def run(**options):
 
 DEFAULT = [
     "[txn:t] [path:1.1] researcher [WRN] ← llm openai:gpt-4o: retrying after 429",
-    "[txn:t] [path:1.2.1.1] reader [ERR] ← tool mcp:search: failed: 404: no such page, latency 7 ms, 16 bytes",
+    "[txn:t] [path:1.2.1.1] reader [ERR] ← tool mcp:search: failed: 404: no such page, latency 7 ms, size 16",
     "[txn:t] [path:1.2] reader [ERR] ← session reader: failed: 404",
 ]
 VERBOSE = [
@@ -74,7 +74,7 @@ VERBOSE = [
     "[txn:t] [path:1.1] researcher [THK] ← llm openai:gpt-4o: hm, ",
     DEFAULT[0],
     "[txn:t] [path:1.1] researcher [VRB] → llm openai:gpt-4o: quiet",
-    "[txn:t] [path:1.1] researcher [VRB] ← llm openai:gpt-4o: ok, latency 7 ms, 9 bytes, tokens 1812→64, cached 1000, cost $0.003100",
+    "[txn:t] [path:1.1] researcher [VRB] ← llm openai:gpt-4o: ok, latency 7 ms, size 7, tokens 1812→64, cached 1000, cost $0.003100",
     "[txn:t] [path:1.2] reader [VRB] → session reader: begins",
     "[txn:t] [path:1.2.1] reader [VRB] → turn 1: ",
     re.compile(r"\[txn:t\] \[path:1\.2\.1\.1\] reader \[VRB\] → tool mcp:search: request, \d+ bytes"),

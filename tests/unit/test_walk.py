@@ -74,7 +74,7 @@ def test_flat_accounting(root):
     )
     assert {"inputTokens": 812, "outputTokens": 64, "cacheReadInputTokens": 1000, "totalTokens": 1876} == first["tokens"]
     sent = next(walk_ops(root.node.turns[0].ops[1].child_session))[2].request.size
-    assert ("t:1.2.1.1#2", "tool", "failed", "mcp:search", sent, 12, "404: no such page") == tuple(
+    assert ("t:1.2.1.1#2", "tool", "failed", "mcp:search", sent, 10, "404: no such page") == tuple(
         second[key] for key in ("id", "type", "status", "command", "charactersIn", "charactersOut", "error")
     )
 
@@ -93,7 +93,7 @@ def test_flat_lists_are_deterministic(program):
 def test_totals(root):
     """A session's totals are its own and those of all below; a child's are its own (S4-58)."""
     child = root.node.turns[0].ops[1].child_session
-    assert (812, 64, 1000, 0.0031, 1, 0, 1, 1, 12) == tuple(
+    assert (812, 64, 1000, 0.0031, 1, 0, 1, 1, 10) == tuple(
         getattr(root.node.totals, name)
         for name in ("input_tokens", "output_tokens", "cache_read_input_tokens", "cost_usd", "llm_requests", "llm_failed", "tools_run",
                      "tools_failed", "characters_out")

@@ -1,0 +1,73 @@
+"""Sessions directories of a test's own, and sessions in them."""
+
+import shutil
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from optree.builder import SessionTreeBuilder
+from optree.store import Directory, SessionStore, journal, open_session, resume_session
+from optree.store.session_store import StoreOptions
+
+Opened = tuple[SessionTreeBuilder, SessionStore]
+
+
+@pytest.fixture(autouse=True)
+def _no_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let a journal try a new segment at once after a failure."""
+    monkeypatch.setattr(journal, "RETRY_SECONDS", 0.0)
+
+
+@pytest.fixture
+def directory(tmp_path: Path) -> Directory:
+    """Return a sessions directory that is not there yet."""
+    return Directory.of(tmp_path / "base")
+
+
+@pytest.fixture
+def opened() -> Iterator[list[SessionStore]]:
+    """Close the stores that are put here at the end of the test."""
+    stores: list[SessionStore] = []
+    yield stores
+    for store in stores:
+        store.close(0.0)
+
+
+@pytest.fixture
+def begin(directory: Directory, opened: list[SessionStore]) -> Callable[..., Opened]:
+    """Return a function that begins a root session on disk, named ``txn-1``, ``txn-2`` and so on."""
+
+    def one(agent: str = "agent", *, txn: str = "", attributes: Any = None, **options: Any) -> Opened:
+        name = txn or f"txn-{len(opened) + 1}"
+        options = {"directory": directory, **options}
+        builder, store = open_session(agent, StoreOptions(**options), txn=name, attributes=attributes)
+        opened.append(store)
+        return builder, store
+
+    return one
+
+
+@pytest.fixture
+def again(opened: list[SessionStore]) -> Callable[..., Opened]:
+    """Return a function that resumes a session."""
+
+    def one(txn: str, directory: Directory, **options: Any) -> Opened:
+        builder, store, _ = resume_session(txn, StoreOptions(directory, **options))
+        opened.append(store)
+        return builder, store
+
+    return one
+
+
+@pytest.fixture
+def killed(directory: Directory, tmp_path: Path) -> Callable[..., Directory]:
+    """Return a function that copies what is on disk at this moment, as a process that is killed now would leave it."""
+    images = iter(range(100))
+
+    def image(of: Directory = directory) -> Directory:
+        base = of.sessions.parent
+        return Directory.of(shutil.copytree(base, tmp_path / f"killed-{next(images)}", ignore=shutil.ignore_patterns(".tmp-*")))
+
+    return image

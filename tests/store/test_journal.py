@@ -1,0 +1,324 @@
+"""The journal: what is in it when a call has returned, and what it does when the disk says no."""
+
+import errno
+import json
+import os
+import shutil
+import stat
+import subprocess
+import sys
+from pathlib import Path
+from zlib import crc32
+
+import pytest
+
+import optree
+from optree.store import Directory, load
+from optree.store.directory import journals
+from optree.store.reader import read_journal
+from optree.store.session_store import SessionStore, StoreOptions
+from tests.store.faults import Faulty, ReadOnly, Short
+
+
+def busy(builder, tools=5):
+    """Do a little of everything; ends what it begins."""
+    turn = builder.begin_turn(user="why?")
+    for number in range(tools):
+        op = builder.begin_op("llm", "openai:gpt-4o")
+        op.log(f"log {number}")
+        op.think(f"thought {number}")
+        op.request([{"role": "user", "content": "why? " * 200}], number=number)
+        op.account(input_tokens=10, output_tokens=1, cost_usd=0.01)
+        op.response("because")
+        op.end()
+    turn.end()
+
+
+def lines(path):
+    """Return a file's lines as JSON, each held to its checksum by the rules that the format's page gives."""
+    found, seed = [], 0
+    for line in path.read_bytes().splitlines(keepends=True):
+        body, mark, trailer = line.rpartition(b',"c":"')
+        assert (b',"c":"', b'%08x"}\n' % crc32(body, seed)) == (mark, trailer)
+        found.append(json.loads(line))
+        seed = seed or crc32(line)
+    return found
+
+
+def test_every_line_is_json_with_a_checksum_and_a_number(begin):
+    """A journal is valid JSONL: each line parses, ends in the CRC seeded by the header, and counts on by one (S4-82)."""
+    builder, store = begin()
+    busy(builder)
+    assert store.flush()
+    header, *rest = lines(store.journal.path)
+    assert ("journal", 1, 1, "txn-1", "0000", 1, 1) == tuple(
+        header[key] for key in ("t", "format", "minReader", "txn", "writer", "segment", "first")
+    )
+    assert list(range(1, len(rest) + 1)) == [line["n"] for line in rest]
+    assert "session.begin" == rest[0]["t"]
+
+
+def test_a_structural_call_is_on_disk_when_it_returns(begin):
+    """Begin, end, accounting, message, request and response are in the file before their call returns (S4-82)."""
+    builder, store = begin()
+    seen = []
+
+    def last():
+        seen.append(lines(store.journal.path)[-1]["t"])
+
+    builder.begin_turn(user="why?")
+    last()
+    op = builder.begin_op("llm", "openai:gpt-4o")
+    last()
+    op.request(question="why?")
+    last()
+    op.account(cost_usd=1.0)
+    last()
+    op.response("because")
+    last()
+    op.end()
+    last()
+    builder.append_message("more")
+    last()
+    assert ["turn.begin", "op.begin", "request", "accounting", "response", "op.end", "message"] == seen
+
+
+@pytest.mark.parametrize("umask", [0o000, 0o022, 0o077])
+def test_files_are_private_whatever_the_umask(begin, directory, umask, request):
+    """Files are 0600 and directories 0700, also those that had to be made on the way (S4-89)."""
+    before = os.umask(umask)
+    request.addfinalizer(lambda: os.umask(before))
+    builder, store = begin()
+    busy(builder, 1)
+    assert store.snapshot()
+    base = directory.sessions.parent
+    modes = {path.relative_to(base).as_posix(): stat.S_IMODE(path.stat().st_mode) for path in [base, *base.rglob("*")]}
+    builder.end_session()
+    assert store.flush("snapshot")
+    modes["ledger"] = stat.S_IMODE(directory.billing.stat().st_mode)
+    live = "sessions/txn-1.live"
+    assert {
+        ".": 0o700,
+        "sessions": 0o700,
+        live: 0o700,
+        f"{live}/LOCK": 0o600,
+        f"{live}/j-0000-000001.jsonl": 0o600,
+        "sessions/txn-1.json.zst": 0o600,
+        "ledger": 0o600,
+    } == modes
+
+
+def test_a_symlink_is_not_followed(directory, tmp_path):
+    """A lock or journal that is a symlink planted by another is refused, and what it points to stays as it is."""
+    victim = tmp_path / "victim"
+    victim.write_text("mine")
+    directory.live("txn-1").mkdir(parents=True)
+    (directory.live("txn-1") / "LOCK").symlink_to(victim)
+    with pytest.raises(OSError, match="symbolic links"):
+        SessionStore("txn-1", StoreOptions(directory))
+    assert "mine" == victim.read_text()
+
+
+def test_writes_of_one_byte_are_joined(begin, directory):
+    """An operating system that takes a byte at a time gets all of them, in order."""
+    builder, store = begin(system=Short(1))
+    busy(builder, 2)
+    assert store.flush()
+    assert "clean" == load("txn-1", directory).damage.state
+    assert 0 == store.journal.lost
+    assert store.journal.last == lines(store.journal.path)[-1]["n"]
+
+
+@pytest.mark.parametrize("code", [errno.ENOSPC, errno.EIO, errno.EDQUOT, errno.EFBIG])
+@pytest.mark.parametrize("first", [1, 2, 7, 20])
+def test_one_failed_write_costs_one_batch_and_is_said(begin, directory, code, first):
+    """After a write that fails once, a new segment goes on behind a gap record with the exact number (S4-130, S4-131)."""
+    system = Faulty("write", code, first, times=1)
+    builder, store = begin(system=system)
+    system.arm()
+    busy(builder)
+    assert store.flush()
+    loaded = load("txn-1", directory)
+    gaps = [line for path in journals(store.live) for line in lines(path) if line["t"] == "gap"]
+    assert 2 == len(journals(store.live))
+    assert 1 <= store.journal.lost
+    assert [store.journal.lost] == [gap["dropped"] for gap in gaps]
+    assert store.journal.lost == loaded.damage.dropped
+    assert "damaged" == loaded.damage.state
+    assert "j-0000-000001.jsonl" in store.journal.problem
+
+
+@pytest.mark.parametrize("code", [errno.ENOSPC, errno.EIO])
+def test_a_disk_that_never_comes_back_never_reaches_the_program(begin, directory, code):
+    """Every write fails for ever: no call raises, flush tells, all that is lost is counted (S4-130, S4-131)."""
+    system = Faulty("write", code)
+    builder, store = begin(system=system)
+    before = store.journal.last
+    system.arm()
+    busy(builder)
+    assert not store.flush()
+    assert not store.flush("sync")
+    assert 5 == len(builder.node.turns[0].ops)
+    assert 32 <= store.journal.lost
+    assert "j-0000" in store.journal.problem or "txn-1.live" in store.journal.problem
+    assert before == load("txn-1", directory).vector["0000"]
+
+
+def test_recording_goes_on_when_the_disk_has_room_again(begin, directory):
+    """Once the disk takes writes again, what follows is recorded, behind one gap with all that was lost (S4-131)."""
+    system = Faulty("write", errno.ENOSPC)
+    builder, store = begin(system=system)
+    system.arm()
+    busy(builder)
+    store.flush()
+    system.mend()
+    builder.begin_turn(user="after")
+    assert store.flush()
+    loaded = load("txn-1", directory)
+    assert store.journal.lost == loaded.damage.dropped
+    assert {"user": "after"} == loaded.session.turns[-1].prompts
+    assert f"{store.journal.lost} records were never written, since the disk would not take them" in loaded.damage.lines()
+
+
+def test_a_second_failure_does_not_forget_the_first(begin, directory):
+    """The write that was to say the gap fails as well: the next gap says all of it."""
+    system = Faulty("write", errno.ENOSPC, first=1, times=1)
+    builder, store = begin(system=system)
+    for _ in range(3):
+        system.arm()
+        builder.begin_turn(user="lost")
+        system.first = 2  # the header of the new segment is taken, the gap behind it is not
+    system.mend()
+    builder.begin_turn(user="kept")
+    assert store.flush()
+    assert 3 == store.journal.lost
+    assert 3 == load("txn-1", directory).damage.dropped
+
+
+def test_what_follows_a_torn_batch_is_read(begin, directory):
+    """A batch of which some lines reached the disk before it was full hides nothing of the segment behind it."""
+    system = Short(1 << 20)
+    builder, store = begin(system=system)
+    turn = builder.begin_turn()
+    ops = [builder.begin_op("tool", f"tool {number}", turn=turn) for number in range(20)]
+    held = store.stream.enter()  # nobody delivers meanwhile, so all of it is one batch
+    for op in ops:
+        op.log("word " * 20)
+    system.until = system.done + 1500
+    store.stream.leave(held)
+    store.flush()
+    system.until = None
+    for number in range(40):
+        builder.begin_op("tool", f"after {number}", turn=turn)
+    assert store.flush()
+    loaded = load("txn-1", directory)
+    assert 20 == store.journal.lost
+    assert [f"after {number}" for number in range(40)] == [op.name for op in loaded.session.turns[0].ops[20:]]
+    assert {"torn tail"} == {flaw.kind for flaw in loaded.damage.flaws}
+    assert 1500 <= sum(path.stat().st_size for path in journals(store.live)[:1])
+
+
+def test_a_failed_sync_leaves_the_file_for_ever(begin, directory):
+    """After a failed sync the file is never written or synced again: its pages may be gone though marked clean."""
+    system = Faulty("datasync", errno.EIO, first=1, times=1)
+    builder, store = begin(system=system, sync="write")
+    builder.begin_turn()
+    system.arm()
+    first = store.journal.path
+    assert not store.flush("sync")
+    size = first.stat().st_size
+    builder.begin_turn()
+    assert store.flush("sync")
+    assert first != store.journal.path
+    assert size == first.stat().st_size
+    assert "Input/output error" in store.journal.problem
+    assert ("clean", 2) == (load("txn-1", directory).damage.state, len(load("txn-1", directory).session.turns))
+
+
+@pytest.mark.parametrize(("level", "expected"), [("write", 0), ("turn", 2), ("op", 7)])
+def test_sync_levels_say_when_the_disk_itself_has_it(begin, level, expected):
+    """`turn` syncs at each turn's end, `op` also at each op's end and accounting entry, `write` never."""
+    system = Faulty()
+    builder, _ = begin(system=system, sync=level)
+    for _ in range(2):
+        turn = builder.begin_turn()
+        op = builder.begin_op("llm", "openai:gpt-4o")
+        op.account(cost_usd=1.0)
+        op.end()
+        if level != "op" or not builder.node.turns[1:]:
+            turn.end()
+        else:
+            builder.begin_op("llm", "again").end()
+            turn.end()
+    assert expected == system.calls["datasync"]
+
+
+@pytest.mark.parametrize("call", ["create", "make_directory", "write", "sync_directory", "append"])
+def test_a_journal_that_cannot_begin_raises_at_once_and_lets_go(directory, call):
+    """A store that cannot make its files raises `OSError` and holds no lock: the next try may succeed."""
+    system = Faulty(call, errno.EACCES)
+    system.arm()
+    with pytest.raises(OSError, match="Permission denied"):
+        SessionStore("txn-1", StoreOptions(directory, system=system))
+    store = SessionStore("txn-1", StoreOptions(directory))
+    assert store.journal.fd >= 0
+    store.close()
+
+
+def test_a_read_only_disk_does_not_stop_the_run(directory, capfd):
+    """An agent on a read-only file system runs on, with one line on stderr (S4-131)."""
+    options = StoreOptions(directory, system=ReadOnly())
+    with pytest.raises(OSError, match="Read-only"):
+        SessionStore("txn-1", options)
+    assert not directory.sessions.exists()
+    assert "" == capfd.readouterr().err
+
+
+def test_a_file_in_the_place_of_the_directory_does_not_stop_the_run(tmp_path):
+    """Where sessions cannot be kept the decorated program runs to its end, and stderr says why and what to do (S4-130, S4-131)."""
+    (tmp_path / "sessions").write_text("a file")
+    script = (
+        "import optree\nwith optree.session('a'), optree.turn(), optree.tool('t') as op:\n    op.log('on')\nprint(optree.health()['ok'])"
+    )
+    env = {**os.environ, "OPTREE_BASE_DIR": str(tmp_path), "PYTHONPATH": str(Path(optree.__file__).parents[1])}
+    ran = subprocess.run([sys.executable, "-c", script], env=env, capture_output=True, text=True, check=True)
+    assert "False\n" == ran.stdout
+    assert "OPTREE_SESSIONS_DIR" in ran.stderr
+    assert "Traceback" not in ran.stderr
+
+
+def test_another_process_gets_a_journal_and_numbers_of_its_own(begin, directory, opened):
+    """A process that joins writes to its own file, with numbers from a range of its own and positions 'at the end'."""
+    begin()
+    joined = [SessionStore("txn-1", StoreOptions(directory), owner=False) for _ in range(2)]
+    opened += joined
+    assert [1, 2] == [store.journal.ordinal for store in joined]
+    assert [1_000_000, 2_000_000] == [store.journal.base for store in joined]
+    assert ["j-0000-000001.jsonl", "j-0001-000001.jsonl", "j-0002-000001.jsonl"] == [
+        path.name for path in journals(directory.live("txn-1"))
+    ]
+
+
+def test_numbers_go_on_over_segments(begin, again, killed):
+    """A resumed session's segment begins with the next number, and old bytes stay as they were."""
+    builder, store = begin()
+    busy(builder)
+    store.flush()
+    image = killed()
+    path = journals(image.live("txn-1"))[0]
+    before, last = path.read_bytes(), read_journal(path).records[-1].n
+    _, resumed = again("txn-1", image)
+    header = lines(resumed.journal.path)[0]
+    assert (last + 1, 2) == (header["first"], header["segment"])
+    assert before == path.read_bytes()
+
+
+def test_the_sessions_directory_may_be_removed_under_a_session(begin, directory: Directory):
+    """A program whose sessions directory is deleted meanwhile runs on, and flush does not claim what is not."""
+    builder, store = begin()
+    shutil.rmtree(directory.sessions)
+    busy(builder)
+    builder.end_session()
+    store.flush("snapshot")
+    assert 1 == len(builder.node.turns)
+    assert "ended" == load("txn-1", directory).state

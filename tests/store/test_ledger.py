@@ -1,0 +1,197 @@
+"""The ledger: each accounting entry once, one line each, whoever else writes."""
+
+import errno
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import msgspec
+import pytest
+
+import optree
+from optree.builder import SessionTreeBuilder
+from optree.store import Directory, load, open_session
+from optree.store.ledger import Ledger
+from optree.store.session_store import StoreOptions
+from tests.store.faults import Faulty
+from tests.store.test_journal import busy
+
+
+def agent(txn, calls=3):
+    """Return a builder with an LLM call, a tool call and a sub-agent's LLM calls, in memory."""
+    builder = SessionTreeBuilder("asker", txn=txn)
+    builder.begin_turn()
+    op = builder.begin_op("llm", "openai:gpt-4o")
+    op.account(
+        input_tokens=10, output_tokens=2, cache_read_tokens=3, cache_write_tokens=4, cost_usd=0.25, latency=7.0,
+        actual_provider="azure", actual_model="gpt-4o-mini", upstream_inference_cost_usd=0.2,
+    )  # fmt: skip
+    op.end()
+    tool = builder.begin_op("tool", "fetch")
+    tool.account(mcp_server="web", characters_in=12, characters_out=90, status="failed", error="404", latency=3.0)
+    tool.end()
+    child = builder.attach_child_session(builder.begin_op("session", "reader"), "reader")
+    for _ in range(calls):
+        busy(child, 1)
+    return builder
+
+
+def test_a_line_says_all_of_an_llm_call(tmp_path):
+    """An LLM entry names provider, model, their actual ones, tokens, costs, status, latency, and where it belongs (S4-101, S4-102)."""
+    builder = agent("txn-1")
+    assert 5 == Ledger(tmp_path / "new" / "ledger.jsonl").append(builder.node)
+    first = json.loads((tmp_path / "new" / "ledger.jsonl").read_text().splitlines()[0])
+    assert builder.node.turns[0].ops[0].accounting[0].timestamp == first.pop("timestamp")
+    assert {
+        "id": "txn-1:1.1#1", "type": "llm", "status": "ok", "latency": 7.0, "provider": "openai", "model": "gpt-4o",
+        "actualProvider": "azure", "actualModel": "gpt-4o-mini",
+        "tokens": {
+            "inputTokens": 10, "outputTokens": 2, "cacheReadInputTokens": 3, "cacheWriteInputTokens": 4, "totalTokens": 19,
+        },
+        "costUsd": 0.25, "upstreamInferenceCostUsd": 0.2,
+        "path": "1.1", "agentId": "asker", "callPath": "asker", "txnId": "txn-1", "parentTxnId": None, "originTxnId": "txn-1",
+    } == first  # fmt: skip
+
+
+def test_a_line_says_all_of_a_tool_call(tmp_path):
+    """A tool entry names server, command, characters in and out, status and error (S4-101, S4-103)."""
+    ledger = Ledger(tmp_path / "ledger.jsonl")
+    ledger.append(agent("txn-1").node)
+    tool = ledger.read()[1]
+    expected = {
+        "id": "txn-1:1.2#2", "type": "tool", "status": "failed", "latency": 3.0, "mcpServer": "web", "command": "fetch",
+        "charactersIn": 12, "charactersOut": 90, "error": "404", "originTxnId": "txn-1", "agentId": "asker",
+    }  # fmt: skip
+    assert expected == {key: tool[key] for key in expected}
+    assert {"asker->reader"} == {entry["callPath"] for entry in ledger.read()[2:]}
+
+
+def test_a_status_stands_in_every_line(tmp_path):
+    """Every entry has a status, ok ones too (S4-101)."""
+    ledger = Ledger(tmp_path / "ledger.jsonl")
+    ledger.append(agent("txn-1").node)
+    assert ["ok", "failed", "ok", "ok", "ok"] == [entry["status"] for entry in ledger.read()]
+
+
+@pytest.mark.parametrize("status", ["ok", "failed", "cancelled"])
+def test_entries_come_at_the_end_of_a_session_however_it_ends(begin, directory, status):
+    """The whole tree's entries are appended when the root ends, in success, failure and stop, not before (S4-104)."""
+    builder, store = begin()
+    busy(builder, 2)
+    assert store.snapshot()
+    assert not directory.billing.exists()
+    builder.end_session(status)
+    assert store.flush("snapshot")
+    assert ["txn-1:1.1#1", "txn-1:1.2#2"] == [entry["id"] for entry in Ledger(directory.billing).read()]
+
+
+def test_a_sub_agent_that_ends_after_its_root_bills_nothing_twice(begin, directory):
+    """What a straggler records is in the last snapshot and the ledger when its process ends, and no entry twice (S4-82, S4-104)."""
+    builder, store = begin()
+    busy(builder, 2)
+    op = builder.begin_op("session", "straggler")
+    child = builder.attach_child_session(op, "straggler")
+    builder.end_session()
+    assert store.flush("snapshot")
+    busy(child, 1)
+    child.end_session()
+    assert store.close(5.0)
+    assert [directory.snapshot("txn-1")] == list(directory.sessions.iterdir())
+    assert msgspec.json.encode(builder.tree) == msgspec.json.encode(load("txn-1", directory).tree)
+    found = [entry["id"] for entry in Ledger(directory.billing).read()]
+    assert ["txn-1:1.1#1", "txn-1:1.2#2", "txn-1:2.1.1.1#3"] == sorted(found)
+
+
+def test_with_again_only_what_is_missing_is_written(tmp_path):
+    """A resumed session's entries are looked up first; those of other sessions do not matter, though their names begin alike."""
+    ledger = Ledger(tmp_path / "ledger.jsonl")
+    builder = agent("txn-1")
+    assert 5 == ledger.append(agent("txn-11").node)
+    assert 5 == ledger.append(builder.node, again=True)
+    builder.begin_op("tool", "more").end()
+    assert 1 == ledger.append(builder.node, again=True)
+    ids = [entry["id"] for entry in ledger.read()]
+    assert (11, 11) == (len(ids), len(set(ids)))
+
+
+def test_a_torn_last_line_is_healed(tmp_path):
+    """A line that a killed process left half written spoils no other line, and its entry is written again on resume (S4-106)."""
+    ledger = Ledger(tmp_path / "ledger.jsonl")
+    builder = agent("txn-1")
+    ledger.append(builder.node)
+    whole = ledger.path.read_bytes()
+    for cut in (1, 2, 40, 150):
+        ledger.path.write_bytes(whole[:-cut])
+        ledger.append(agent("txn-2").node)
+        ledger.append(builder.node, again=True)
+        ids = [entry["id"] for entry in ledger.read()]
+        assert (10, 10) == (len(ids), len(set(ids)))
+
+
+def test_eight_processes_append_at_once_and_no_line_is_torn(tmp_path):
+    """Eight processes append 500 sessions each to one file: each entry is there once, each line is whole (S4-100, S4-106)."""
+    script = (
+        "import sys\nfrom pathlib import Path\nfrom optree.builder import SessionTreeBuilder\nfrom optree.store.ledger import Ledger\n"
+        "from optree.store.system import OS\n"
+        "class NoSync(OS):\n    def datasync(self, fd): pass\n"
+        "ledger, who = Ledger(Path(sys.argv[1]), NoSync()), sys.argv[2]\n"
+        "sys.stdin.readline()\n"
+        "for number in range(500):\n"
+        "    builder = SessionTreeBuilder('a', txn=f'p{who}-{number}')\n"
+        "    for _ in range(3):\n"
+        "        op = builder.begin_op('llm', 'openai:gpt-4o')\n"
+        "        op.account(cost_usd=0.01, error='x' * 300)\n"
+        "        op.end()\n"
+        "    ledger.append(builder.node)\n"
+    )
+    env = {**os.environ, "PYTHONPATH": str(Path(optree.__file__).parents[1])}
+    path = tmp_path / "ledger.jsonl"
+    processes = [subprocess.Popen([sys.executable, "-c", script, str(path), str(who)], env=env, stdin=subprocess.PIPE) for who in range(8)]
+    for process in processes:
+        process.stdin.write(b"go\n")
+        process.stdin.close()
+    assert [0] * 8 == [process.wait() for process in processes]
+    ids = [json.loads(line)["id"] for line in path.read_bytes().splitlines()]
+    expected = {f"p{who}-{number}:1.{op}#{op}" for who in range(8) for number in range(500) for op in (1, 2, 3)}
+    assert 12_000 == len(ids)
+    assert expected == set(ids)
+    assert 120.0 == pytest.approx(sum(entry["costUsd"] for entry in Ledger(path).read()))
+
+
+@pytest.mark.parametrize("call", ["append", "lock_waiting", "write", "datasync", "make_directory"])
+def test_an_append_that_failed_can_be_made_again(begin, directory, call):
+    """Whichever call fails, the ledger lets go of its lock, and a second try brings each entry once (S4-106)."""
+    system = Faulty(call, errno.EIO)
+    builder, store = begin(system=system)
+    busy(builder)
+    store.flush()
+    ledger = Ledger(directory.billing.parent / "bills" / "ledger.jsonl", system)
+    system.arm()
+    with pytest.raises(OSError, match="Input/output"):
+        ledger.append(builder.node)
+    system.mend()
+    ledger.append(builder.node, again=True)
+    assert [f"txn-1:1.{number}#{number}" for number in range(1, 6)] == [entry["id"] for entry in ledger.read()]
+
+
+def test_a_ledger_in_a_place_that_is_none_is_said(tmp_path):
+    """A billing file whose folder is a file: the session is saved, its journals stay, `problems` says why (S4-105, S4-130)."""
+    (tmp_path / "file").write_text("")
+    directory = Directory.of(tmp_path / "base", billing=tmp_path / "file" / "ledger.jsonl")
+    builder, store = open_session("agent", StoreOptions(directory), txn="txn-1")
+    busy(builder)
+    builder.end_session()
+    assert not store.flush("snapshot")
+    assert "ledger of session txn-1" in store.problems[0]
+    assert ("ended", "clean") == (load("txn-1", directory).state, load("txn-1", directory).damage.state)
+    assert store.live.is_dir()
+    store.close(1.0)
+
+
+def test_a_session_without_entries_makes_no_ledger(tmp_path):
+    """No entries, no file."""
+    assert 0 == Ledger(tmp_path / "ledger.jsonl").append(SessionTreeBuilder("a", txn="txn-1").node)
+    assert not (tmp_path / "ledger.jsonl").exists()
+    assert [] == Ledger(tmp_path / "ledger.jsonl").read()

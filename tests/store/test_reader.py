@@ -1,0 +1,182 @@
+"""Reading journals: the valid part, and an exact account of the rest."""
+
+import random
+from pathlib import Path
+from zlib import crc32
+
+import pytest
+
+from optree import records as r
+from optree.errors import FormatError
+from optree.store.reader import read_journal
+from optree.store.system import OS
+
+GOLDEN = Path(__file__).parent / "golden" / "journal-1.jsonl"
+DATA = GOLDEN.read_bytes()
+LINES = DATA.splitlines(keepends=True)
+STARTS = [sum(map(len, LINES[:number])) for number in range(len(LINES) + 1)]
+WHOLE = read_journal(GOLDEN).records
+
+
+class Memory(OS):
+    """A disk that holds one file."""
+
+    def __init__(self, data: bytes) -> None:
+        self.data = data
+
+    def read(self, path: Path) -> bytes:  # noqa: ARG002 - there is but one
+        """Return it."""
+        return self.data
+
+
+def read(data, after=0):
+    """Read bytes as a journal."""
+    return read_journal(GOLDEN, after, Memory(data))
+
+
+def as_written(found):
+    """Tell whether each record that was read is one that was written."""
+    return all(record == WHOLE[record.n - 1] for record in found.records)
+
+
+def line(record, seed):
+    """Return a record as a line of a file whose header gives *seed*."""
+    return r.line(record, seed)
+
+
+SEED = crc32(LINES[0])
+
+
+def test_the_golden_journal_is_clean():
+    """All records of an undamaged file are there, numbered without a gap (S4-97)."""
+    found = read(DATA)
+    assert [] == found.flaws
+    assert list(range(1, len(LINES))) == [record.n for record in found.records]
+    assert 27 == len(WHOLE)
+
+
+def test_every_flipped_byte_is_found():
+    """Whatever single byte of a journal changes, in whatever way, it is reported, and nothing false is read."""
+    choice = random.Random(1)
+    for offset in range(len(DATA)):
+        changed = bytearray(DATA)
+        changed[offset] ^= choice.randrange(1, 256)
+        found = read(bytes(changed))
+        assert found.flaws, offset
+        assert as_written(found), offset
+
+
+def test_every_missing_byte_is_found():
+    """Whatever single byte is taken out, it is reported, and nothing false is read; only the last newline is no loss."""
+    for offset in range(len(DATA)):
+        found = read(DATA[:offset] + DATA[offset + 1 :])
+        assert found.flaws, offset
+        assert as_written(found), offset
+
+
+def test_every_truncation_is_a_torn_tail_or_harmless():
+    """A file cut anywhere gives what was whole before the cut; the rest is a torn tail with its exact place and size."""
+    for size in range(1, len(DATA)):
+        found = read(DATA[:size])
+        whole = max(number for number, start in enumerate(STARTS) if start <= size)
+        assert WHOLE[: max(0, whole - 1)] == found.records
+        torn = [("torn tail", STARTS[whole], size - STARTS[whole])] if size > STARTS[whole] else []
+        assert torn == [(flaw.kind, flaw.offset, flaw.size) for flaw in found.flaws]
+
+
+def test_an_empty_file_is_a_torn_tail():
+    """A file of no bytes was cut before its header; it holds nothing and hurts nobody."""
+    found = read(b"")
+    assert ["torn tail"] == [flaw.kind for flaw in found.flaws]
+    assert (None, []) == (found.header, found.records)
+
+
+@pytest.mark.parametrize("number", [1, 10, 20])
+def test_a_corrupt_line_in_the_middle_costs_itself(number):
+    """What follows a damaged line is read; the damage is said with its place and size to the byte."""
+    changed = LINES[number].replace(b'"', b"'", 1)
+    found = read(b"".join([*LINES[:number], changed, *LINES[number + 1 :]]))
+    assert WHOLE[: number - 1] + WHOLE[number:] == found.records
+    assert [("corrupt", STARTS[number], len(changed)), ("lost records", STARTS[number + 1], 0)] == [
+        (flaw.kind, flaw.offset, flaw.size) for flaw in found.flaws
+    ]
+    assert f"at byte {STARTS[number]}, {len(changed)} bytes" in str(found.flaws[0])
+
+
+def test_missing_lines_are_seen_by_their_numbers():
+    """Lines that are gone altogether are missed by their numbers."""
+    found = read(b"".join([*LINES[:5], *LINES[8:]]))
+    assert ["records 5 to 7 are missing"] == [flaw.said for flaw in found.flaws]
+
+
+def test_zeros_behind_the_end_are_a_torn_tail():
+    """Zeros, as a file system leaves them after power loss, are no records."""
+    found = read(DATA + bytes(4096))
+    assert WHOLE == found.records
+    assert [("torn tail", len(DATA), 4096)] == [(flaw.kind, flaw.offset, flaw.size) for flaw in found.flaws]
+
+
+def test_lines_of_another_journal_do_not_pass():
+    """Valid lines of another file, as a re-used block may hold them, fail the checksum that the header seeds."""
+    other = line(r.TurnBegin("99", 1.0, n=28), crc32(b"another header"))
+    own = line(r.TurnBegin("99", 1.0, n=28), SEED)
+    assert ["corrupt"] == [flaw.kind for flaw in read(DATA + other).flaws]
+    assert [] == read(DATA + own).flaws
+
+
+@pytest.mark.parametrize("data", [b"hello\n", b'{"t":"journal"}\n', LINES[1], b"\x00" * 64 + b"\n"])
+def test_a_foreign_file_is_called_so(data):
+    """A file that does not begin with our header gives nothing, and is called foreign."""
+    found = read(data)
+    assert [("foreign", 0, len(data))] == [(flaw.kind, flaw.offset, flaw.size) for flaw in found.flaws]
+    assert [] == found.records
+
+
+def test_a_journal_for_newer_readers_is_refused_with_advice():
+    """A header whose minReader is above ours gives an error that names the version and what to do."""
+    header, _ = r.header_line(r.Header(9, 2, "golden-1", "0000", 1, 1, 0.0, "9.1.0"))
+    with pytest.raises(FormatError, match=r"optree 9\.1\.0 in journal format 9.*pip install -U optree-tracing"):
+        read(header)
+
+
+def test_a_newer_format_that_old_readers_may_read_is_read():
+    """A header of a newer format with minReader 1 is read, and members that it adds are passed over."""
+    header, seed = r.header_line(r.Header(2, 1, "golden-1", "0000", 1, 1, 0.0, "9.1.0"))
+    body = b'{"t":"turn.begin","path":"1","ts":1.0,"colour":"blue","n":1'
+    found = read(header + b'%b,"c":"%08x"}\n' % (body, crc32(body, seed)))
+    assert [] == found.flaws
+    assert [r.TurnBegin("1", 1.0, n=1)] == found.records
+
+
+def test_a_record_of_an_unknown_type_is_counted_and_passed_over():
+    """A type that only a newer optree knows is no damage to what follows it."""
+    body = b'{"t":"teleport","path":"1","n":28'
+    more = b'%b,"c":"%08x"}\n' % (body, crc32(body, SEED))
+    found = read(DATA + more + line(r.TurnBegin("99", 1.0, n=29), SEED))
+    assert (1, []) == (found.unknown, found.flaws)
+    assert "99" == found.records[-1].path
+
+
+def test_a_line_with_the_right_checksum_and_a_wrong_shape_is_corrupt():
+    """A record that does not follow the schema is reported, not raised."""
+    body = b'{"t":"turn.begin","path":7,"n":28'
+    found = read(DATA + b'%b,"c":"%08x"}\n' % (body, crc32(body, SEED)))
+    assert WHOLE == found.records
+    assert ["corrupt"] == [flaw.kind for flaw in found.flaws]
+    assert "does not follow the schema" in found.flaws[0].said
+
+
+def test_what_a_snapshot_covers_is_left_out():
+    """Records up to a given number are checked and left out."""
+    assert WHOLE[20:] == read(DATA, 20).records
+
+
+def test_details_of_a_log_line_come_back():
+    """A log line with details is read as it was written (S4-97)."""
+    from optree.nodes import LogEntry
+    from optree.values import raw
+
+    entry = LogEntry(1.0, "VRB", "sent", None, raw({"size": 3}))
+    found = read(DATA + line(r.Entries("1.1", 1, [entry], n=28), SEED))
+    assert [] == found.flaws
+    assert b'{"size":3}' == bytes(found.records[-1].logs[0].details)

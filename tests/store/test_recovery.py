@@ -1,0 +1,222 @@
+"""From disk to a tree: snapshot, journal tail, and the truth about what is missing."""
+
+import os
+import random
+import threading
+
+import msgspec
+import pytest
+
+from optree.errors import DamagedError, FormatError
+from optree.store import load
+from optree.store.directory import journals
+from optree.testing import shape
+from tests.store.golden.make import program
+from tests.store.test_journal import busy
+
+
+def same(one, other):
+    """Tell whether two trees are the same, to the byte."""
+    return msgspec.json.encode(one) == msgspec.json.encode(other)
+
+
+def journal_alone(directory, store):
+    """Leave the journal alone: the snapshot that a sub-agent's end brings is taken away."""
+    assert store.flush()
+    assert store.flush("snapshot")
+    directory.snapshot(store.txn).unlink()
+    return journals(store.live)[0]
+
+
+def test_a_killed_session_loads_from_its_journal(begin, directory):
+    """What a killed process leaves loads to the tree that it held, with what was open (S4-97)."""
+    builder, store = begin()
+    program(builder)
+    journal_alone(directory, store)
+    loaded = load("txn-1", directory)
+    assert same(builder.tree, loaded.tree)
+    assert ("interrupted", "clean", {"0000": store.journal.last}) == (loaded.state, loaded.damage.state, loaded.vector)
+    assert ["2.1", "2", ""] == [node.path for node in loaded.open_nodes()]
+    assert ["j-0000-000001.jsonl"] == loaded.sources
+
+
+def test_a_snapshot_and_the_journal_behind_it_load_to_one_tree(begin, directory):
+    """The journal goes on where the snapshot stands; neither repeats the other (S4-94)."""
+    builder, store = begin()
+    busy(builder)
+    assert store.snapshot()
+    program(builder)
+    store.flush()
+    loaded = load("txn-1", directory)
+    assert same(builder.tree, loaded.tree)
+    assert ["txn-1.json.zst", "j-0000-000001.jsonl"] == loaded.sources
+
+
+@pytest.mark.parametrize("compression", ["zstd", "gzip"])
+def test_a_truncated_snapshot_gives_its_valid_part_and_says_so(begin, directory, compression):
+    """A snapshot cut anywhere either gives whole turns with the damage said, or a clear error; never an invented success."""
+    builder, store = begin(compression=compression)
+    for number in range(6):
+        busy(builder, 3)
+        builder.node.turns[-1].assistant = {"content": f"said {number} {os.urandom(2000).hex()}"}
+    builder.end_session()
+    assert store.flush("snapshot")
+    path = directory.snapshot("txn-1", compression)
+    data = path.read_bytes()
+    kept = []
+    for size in range(8, len(data) - 8, max(1, len(data) // 60)):
+        path.write_bytes(data[:size])
+        try:
+            loaded = load("txn-1", directory)
+        except DamagedError:
+            assert [] == kept
+            continue
+        assert "damaged" == loaded.damage.state
+        assert f"txn-1.json.{'zst' if compression == 'zstd' else 'gz'} breaks off: its {size} bytes unpack to" in loaded.damage.lines()[0]
+        kept.append(len(loaded.session.turns))
+        assert all(shape(turn) == shape(found) for turn, found in zip(builder.node.turns, loaded.session.turns[:-1], strict=False))
+    assert kept == sorted(kept)
+    assert 5 <= kept[-1]
+
+
+def test_every_flipped_byte_of_a_snapshot_is_found(begin, directory):
+    """No byte of a compressed snapshot changes without an error or a report of damage, but for bits that zstd does not use."""
+    builder, store = begin()
+    program(builder)
+    builder.end_session()
+    assert store.flush("snapshot")
+    path = directory.snapshot("txn-1")
+    data = path.read_bytes()
+    choice = random.Random(1)
+    found = 0
+    for offset in range(len(data)):
+        changed = bytearray(data)
+        changed[offset] ^= choice.randrange(1, 256)
+        path.write_bytes(changed)
+        try:
+            loaded = load("txn-1", directory)
+        except (DamagedError, FormatError):
+            found += 1
+        else:
+            found += "damaged" == loaded.damage.state
+            assert "damaged" == loaded.damage.state or same(builder.tree, loaded.tree), offset
+    assert found > 0.95 * len(data)
+
+
+@pytest.mark.parametrize("keep", [0, 0.3, 0.7])
+def test_a_broken_snapshot_is_done_without_where_the_journal_has_all(begin, directory, keep):
+    """While the journal is there from its first record, a snapshot that broke off costs nothing, and is reported."""
+    builder, store = begin()
+    busy(builder, 20)
+    busy(builder, 20)
+    assert store.snapshot()
+    store.flush()
+    path = directory.snapshot("txn-1")
+    data = path.read_bytes()
+    path.write_bytes(data[: int(len(data) * keep)])
+    loaded = load("txn-1", directory)
+    assert same(builder.tree, loaded.tree)
+    assert ("damaged", 1) == (loaded.damage.state, len(loaded.damage.lines()))
+    assert path.name in loaded.damage.lines()[0]
+
+
+def test_a_torn_journal_is_normal_and_a_corrupt_one_is_damage(begin, directory):
+    """The cut end of a killed process is a `torn tail`; a change in the middle is `damaged`; both load, with place and size."""
+    builder, store = begin()
+    program(builder)
+    path = journal_alone(directory, store)
+    data = path.read_bytes()
+    path.write_bytes(data[:-9])
+    torn = load("txn-1", directory)
+    start = data[:-1].rindex(b"\n") + 1
+    assert "torn tail" == torn.damage.state
+    assert [f"{path.name}: the last write was cut off (at byte {start}, {len(data) - 9 - start} bytes)"] == torn.damage.lines()
+    middle = data.index(b'"t":"turn.begin"')
+    path.write_bytes(data[:middle] + b"X" + data[middle + 1 :])
+    corrupt = load("txn-1", directory)
+    first = data.rindex(b"\n", 0, middle) + 1
+    assert "damaged" == corrupt.damage.state
+    assert (first, data.index(b"\n", middle) + 1 - first) == (corrupt.damage.flaws[0].offset, corrupt.damage.flaws[0].size)
+    assert "2" == corrupt.session.turns[-1].path
+
+
+def test_what_lost_its_begin_is_shown_as_unknown(begin, directory):
+    """An op whose begin was in a damaged line stands in the tree under the name ``(unknown)``, with what follows."""
+    builder, store = begin()
+    program(builder)
+    path = journal_alone(directory, store)
+    path.write_bytes(path.read_bytes().replace(b'"name":"openai:gpt-4o"', b'"name":"openai:gpt-4X"'))
+    loaded = load("txn-1", directory)
+    assert ("llm openai:gpt-4o", "ok") == shape(builder.tree)[2][2]
+    assert ("system (unknown)", "ok") == shape(loaded.tree)[2][2]
+    assert 0.0031 == pytest.approx(loaded.session.turns[0].ops[0].accounting[0].cost_usd)
+    assert "damaged" == loaded.damage.state
+
+
+def test_missing_entries_are_counted(begin, directory):
+    """Log lines that are known to be missing from the middle of a list are counted."""
+    builder, store = begin()
+    op = builder.begin_op("tool", "t")
+    for number in range(3):
+        op.log(f"log {number}")
+        store.flush()
+    path = journals(store.live)[0]
+    path.write_bytes(path.read_bytes().replace(b"log 1", b"LOG 1"))
+    loaded = load("txn-1", directory)
+    assert (["log 0", "log 2"], 1) == ([entry.message for entry in loaded.session.turns[0].ops[0].logs], loaded.damage.missing)
+    assert "1 entries are missing" in loaded.damage.lines()
+
+
+def test_loading_changes_nothing_on_disk(begin, killed):
+    """A load writes no byte and makes no file, also where there is damage."""
+    builder, store = begin()
+    program(builder)
+    assert store.snapshot()
+    busy(builder)
+    store.flush()
+    image = killed()
+    path = journals(image.live("txn-1"))[0]
+    path.write_bytes(path.read_bytes()[:-3])
+    before = {file: (file.read_bytes(), file.stat().st_mtime_ns) for file in image.sessions.rglob("*") if file.is_file()}
+    assert "torn tail" == load("txn-1", image).damage.state
+    assert before == {file: (file.read_bytes(), file.stat().st_mtime_ns) for file in image.sessions.rglob("*") if file.is_file()}
+
+
+def test_a_load_beside_a_session_that_ends_is_whole(begin, directory):
+    """A reader that loads again and again while sessions end sees each time all that was acknowledged before."""
+    stop = threading.Event()
+    wrong = []
+    acknowledged = {"txn": ""}
+
+    def reader():
+        while not stop.is_set():
+            txn = acknowledged["txn"]
+            if txn:
+                loaded = load(txn, directory)
+                if loaded.damage.state == "damaged" or 3 != len(loaded.session.turns):
+                    wrong.append((txn, loaded))
+
+    thread = threading.Thread(target=reader)
+    thread.start()
+    for number in range(20):
+        builder, store = begin(txn=f"run-{number}")
+        for _ in range(3):
+            busy(builder, 1)
+        assert store.snapshot()
+        acknowledged["txn"] = f"run-{number}"
+        builder.end_session()
+        assert store.flush("snapshot")
+    stop.set()
+    thread.join()
+    assert [] == wrong
+
+
+def test_a_session_whose_journal_holds_nothing_says_so(directory):
+    """A live directory in which nothing was recorded gives a clear error that names what is there."""
+    live = directory.live("txn-1")
+    live.mkdir(parents=True)
+    with pytest.raises(DamagedError, match=r"session txn-1: nothing was recorded that can be read \(no files\)"):
+        load("txn-1", directory)
+    (live / "j-0000-000001.jsonl").write_bytes(b"")
+    with pytest.raises(DamagedError, match="ends inside its first line"):
+        load("txn-1", directory)

@@ -1,0 +1,246 @@
+"""One session while it lives: saved without being asked, and never in the program's way."""
+
+import errno
+import os
+import subprocess
+import sys
+import threading
+from pathlib import Path
+
+import msgspec
+import pytest
+
+import optree
+from optree import records as r
+from optree.nodes import SessionNode
+from optree.store import load
+from optree.store.directory import journals
+from optree.store.ledger import Ledger
+from optree.store.session_store import SessionStore, StoreOptions
+from optree.tree import flatten, walk_ops
+from tests.store.faults import CALLS, Faulty
+from tests.store.golden.make import program
+from tests.store.test_journal import busy
+
+ROOT = str(Path(optree.__file__).parents[1])
+
+
+def python(script, tmp_path, **env):
+    """Run a program of its own that traces into *tmp_path*."""
+    whole = {**{key: value for key, value in os.environ.items() if not key.startswith("OPTREE_")}, "OPTREE_BASE_DIR": str(tmp_path)}
+    whole |= {"PYTHONPATH": ROOT, **env}
+    return subprocess.run([sys.executable, "-c", script], env=whole, capture_output=True, text=True, check=True)
+
+
+def test_a_session_is_saved_without_being_asked(tmp_path):
+    """A decorated program leaves one snapshot and its ledger lines; nothing in it says save (S4-82, S4-86, S4-104)."""
+    script = (
+        "import optree\n@optree.session\ndef ask():\n    with optree.turn(user='why?'), optree.llm(provider='p', model='m') as op:\n"
+        "        op.account(cost_usd=0.5)\n        return 'because'\nask()"
+    )
+    python(script, tmp_path)
+    directory = optree.Directory.of(tmp_path)
+    (path,) = directory.sessions.iterdir()
+    assert path.name.endswith(".json.zst")
+    loaded = load("last", directory)
+    assert (True, b'"because"', 0.5) == (loaded.session.success, bytes(loaded.session.final_report), loaded.session.totals.cost_usd)
+    assert [0.5] == [entry["costUsd"] for entry in Ledger(directory.billing).read()]
+
+
+def test_configured_places_are_used(tmp_path):
+    """`configure` sets the sessions directory, the ledger and the compression; it wins over the environment (S4-87, S4-91, S4-105)."""
+    script = (
+        "import optree, os\nb = os.environ['OPTREE_BASE_DIR']\n"
+        "optree.configure(sessions_dir=b + '/s', billing_file=b + '/b/bill.jsonl', compression='gzip', console=False)\n"
+        "with optree.session('a'), optree.turn(), optree.tool('t'):\n    pass\nprint(optree.flush('snapshot'))"
+    )
+    assert "True\n" == python(script, tmp_path, OPTREE_SESSIONS_DIR="/nowhere", OPTREE_COMPRESSION="none").stdout
+    assert [".gz"] == [path.suffix for path in (tmp_path / "s").iterdir()]
+    assert 1 == len(Ledger(tmp_path / "b" / "bill.jsonl").read())
+
+
+def test_a_child_process_joins_the_same_session(tmp_path):
+    """A process that is started with `child_env` writes its own journal into the session, and the end joins both (S4-94, S4-104)."""
+    child = (
+        "import optree\nwith optree.session('child'), optree.turn(user='part'), optree.llm(provider='p', model='m') as op:\n"
+        "    op.log('from the child')\n    op.account(cost_usd=0.25)\n"
+    )
+    script = (
+        "import optree, subprocess, sys, os\nwith optree.session('parent') as session, optree.turn(), optree.tool('start') as op:\n"
+        f"    subprocess.run([sys.executable, '-c', {child!r}], env=optree.child_env(), check=True)\n"
+        "    op.account(cost_usd=0.5)\nprint(optree.flush('snapshot'), optree.health()['ok'])"
+    )
+    assert "True True\n" == python(script, tmp_path).stdout
+    directory = optree.Directory.of(tmp_path)
+    loaded = load("last", directory)
+    names = {op.name: op for _, _, op in walk_ops(loaded.session)}
+    assert ["from the child"] == [entry.message for entry in names["p:m"].logs]
+    assert isinstance(names["child"].child_session, SessionNode)
+    assert "ok" == names["child"].child_session.status
+    assert 0.75 == pytest.approx(loaded.session.totals.cost_usd)
+    assert [0.25, 0.5] == sorted(entry["costUsd"] for entry in Ledger(directory.billing).read())
+    assert 1 == len(list(directory.sessions.iterdir()))
+
+
+def test_secrets_never_reach_the_disk_when_redacted(begin, directory, killed):
+    """With `redacted` no credential is in any file, at any moment: journal, snapshot, ledger; the rest is (S4-91)."""
+    canary = "sk-canary0123456789abcdef"
+    builder, store = begin(redacted=True, attributes={"ingress": {"headers": {"authorization": canary}}})
+    turn = builder.begin_turn(user=f"use Bearer {canary}")
+    op = builder.begin_op("llm", "openai:gpt-4o", attributes={"api_key": canary})
+    op.request([{"role": "user", "content": canary}], headers={"Authorization": f"Bearer {canary}"}, token=canary)
+    op.response({"cookie": canary, "text": "kept"})
+    builder.append_message({"role": "user", "content": canary})
+    op.account(cost_usd=1.0)
+    op.end("ok", access_token=canary)
+    turn.end()
+    assert store.snapshot()
+    store.flush()
+    image = killed()
+    files = [path for path in image.sessions.parent.rglob("*") if path.is_file()]
+    assert {"j-0000-000001.jsonl", "txn-1.json.zst", "LOCK"} == {path.name for path in files}
+    assert [] == [path.name for path in files if canary.encode() in path.read_bytes()]
+    plain = load("txn-1", image)
+    builder.end_session(final_report={"password": canary})
+    assert store.flush("snapshot")
+    for loaded in (plain, load("txn-1", directory)):
+        text = msgspec.json.encode(loaded.tree)
+        assert canary.encode() not in text
+        assert b'"text":"kept"' in text
+    assert canary.encode() not in directory.billing.read_bytes()
+
+
+@pytest.mark.parametrize("where", ["log", "think", "title", "error"])
+def test_secrets_in_texts_never_reach_the_journal_when_redacted(begin, where):
+    """With `redacted` a credential in a log line, a reasoning chunk, a title or an error is not in the journal either (S4-91)."""
+    canary = "sk-canary0123456789abcdef"
+    builder, store = begin(redacted=True)
+    op = builder.begin_op("tool", "t")
+    {"log": op.log, "think": op.think, "title": builder.set_title, "error": lambda text: op.end("failed", text)}[where](canary)
+    assert store.flush()
+    assert canary.encode() not in store.journal.path.read_bytes()
+
+
+def test_without_redaction_the_disk_has_all_but_header_credentials(begin):
+    """By default the file is unredacted, and private; credentials in headers are never stored (S4-91)."""
+    builder, store = begin()
+    op = builder.begin_op("llm", "openai:gpt-4o")
+    op.request(headers={"Authorization": "Bearer abcdefghijkl", "x-request": "1"}, note="Bearer mnopqrstuvwx")
+    data = store.journal.path.read_bytes()
+    assert b"abcdefghijkl" not in data
+    assert b"Bearer mnopqrstuvwx" in data
+    assert b'"x-request":"1"' in data
+
+
+@pytest.mark.parametrize("call", CALLS)
+@pytest.mark.parametrize("code", [errno.ENOSPC, errno.EACCES])
+def test_no_fault_of_the_disk_reaches_the_program(begin, call, code):
+    """Whichever call of the operating system fails for ever, no call of the builder raises, and the tree is whole (S4-130, S4-131)."""
+    system = Faulty(call, code)
+    builder, store = begin(system=system)
+    system.arm()
+    program(builder)
+    busy(builder)
+    store.snapshot()
+    store.flush("sync")
+    builder.end_session()
+    store.flush("snapshot", 5.0)
+    assert ("ok", 3) == (builder.node.status, len(builder.node.turns))
+    assert 8 == len(flatten(builder.node).accounting)
+    harmless = ("append", "read", "ends_whole", "remove_directory", "unlink", "lock_waiting", "make_directory")
+    assert store.problems or store.journal.problem or call in harmless
+    store.close(1.0)
+
+
+@pytest.mark.parametrize("first", range(1, 40, 3))
+def test_a_fault_at_any_write_leaves_a_session_that_loads(begin, directory, first):
+    """Whichever write fails once, what is on disk loads, and says how much is missing."""
+    system = Faulty("write", errno.EIO, first, times=1)
+    builder, store = begin(system=system)
+    system.arm()
+    program(builder)
+    busy(builder)
+    store.flush()
+    assert store.flush("snapshot")
+    directory.snapshot("txn-1").unlink()
+    loaded = load("txn-1", directory)
+    assert store.journal.lost == loaded.damage.dropped
+    assert ("damaged" if store.journal.lost else "clean") == loaded.damage.state
+    system.mend()
+    builder.end_session()
+    assert store.flush("snapshot")
+    whole = load("txn-1", directory)
+    assert ("ended", 3) == (whole.state, len(whole.session.turns))
+
+
+def test_many_threads_write_and_nothing_is_lost(begin, directory):
+    """Eight threads end 400 ops with logs and costs while snapshots are taken: each is on disk once."""
+    builder, store = begin()
+    turn = builder.begin_turn()
+
+    def work():
+        for number in range(50):
+            op = builder.begin_op("llm", "openai:gpt-4o", turn=turn)
+            op.log(f"log {number}")
+            op.account(cost_usd=0.01)
+            op.end()
+
+    threads = [threading.Thread(target=work) for _ in range(8)]
+    for thread in threads:
+        thread.start()
+    while any(thread.is_alive() for thread in threads):
+        store.snapshot()
+    for thread in threads:
+        thread.join()
+    assert store.flush()
+    loaded = load("txn-1", directory)
+    ops = loaded.session.turns[0].ops
+    assert (400, 400, 400) == (len(ops), len({op.path for op in ops}), loaded.session.totals.llm_requests)
+    assert {("ok", 1, 1)} == {(op.status, len(op.logs), len(op.accounting)) for op in ops}
+    builder.end_session()
+    assert store.flush("snapshot")
+    assert 4.0 == pytest.approx(sum(entry["costUsd"] for entry in Ledger(directory.billing).read()))
+
+
+def test_a_close_that_cannot_wait_leaves_the_journal(begin, directory):
+    """A close without time returns at once; the session's journal or snapshot has all of it."""
+    builder, store = begin()
+    busy(builder, 20)
+    builder.end_session()
+    store.close(0.0)
+    loaded = load("txn-1", directory)
+    assert ("ended", 20) == (loaded.state, len(loaded.session.turns[0].ops))
+
+
+def test_while_another_process_writes_its_journal_stays(begin, directory, opened):
+    """The root ends while a process that joined still writes: its journal stays, and what it writes later is loaded."""
+    builder, store = begin()
+    builder.begin_turn()
+    joined = SessionStore("txn-1", StoreOptions(directory), owner=False)
+    opened.append(joined)
+    builder.end_session()
+    assert store.flush("snapshot")
+    assert 2 == len(journals(store.live))
+    joined.stream.put(r.OpBegin("1.1000001", 1.0, "tool", "late"))
+    joined.stream.flush()
+    assert ["late"] == [op.name for _, _, op in walk_ops(load("txn-1", directory).session)]
+
+
+def test_a_process_that_forks_shares_the_session(tmp_path):
+    """After `os.fork` parent and child write to files of their own; both are in the tree, none twice (S4-94)."""
+    script = (
+        "import optree, os, warnings\nwarnings.simplefilter('ignore')\noptree.configure(console=False)\n"
+        "with optree.session('a') as session, optree.turn(), optree.tool('outer'):\n"
+        "    optree.current().log('before')\n"
+        "    pid = os.fork()\n"
+        "    name = 'parent' if pid else 'child'\n"
+        "    with optree.tool(name) as op:\n        op.log(name)\n        op.account(cost_usd=1.0)\n"
+        "    if not pid:\n        optree.flush()\n        os._exit(0)\n"
+        "    os.waitpid(pid, 0)\nprint(optree.flush('snapshot'))"
+    )
+    assert "True\n" == python(script, tmp_path).stdout
+    loaded = load("last", optree.Directory.of(tmp_path))
+    names = {op.name: op for _, _, op in walk_ops(loaded.session)}
+    assert {"outer", "parent", "child"} == set(names)
+    assert (["before"], ["child"]) == ([entry.message for entry in names["outer"].logs], [entry.message for entry in names["child"].logs])
+    assert 2.0 == loaded.session.totals.cost_usd
