@@ -249,7 +249,7 @@ def parse(data: bytes) -> Record | None:
 
 def sanitize(value: Any) -> Any:
     """Return a record, entry or container with all its texts made encodable; Structs are changed in place."""
-    kind: Any = type(value)
+    kind: object = type(value)
     if kind is str:
         return clean(value)
     if isinstance(value, Struct):
