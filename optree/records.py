@@ -11,7 +11,7 @@ in their node's list: applying a record twice changes nothing.
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, cast
 from zlib import crc32
 
 import msgspec
@@ -249,7 +249,7 @@ def parse(data: bytes) -> Record | None:
 
 def sanitize(value: Any) -> Any:
     """Return a record, entry or container with all its texts made encodable; Structs are changed in place."""
-    kind: object = type(value)
+    kind = type(cast("object", value))
     if kind is str:
         return clean(value)
     if isinstance(value, Struct):
