@@ -107,6 +107,10 @@ class Reasoning(_Node):
     final: str | None = None
 
 
+NO_ACCOUNTING: list[AccountingEntry] = []
+"""What an op has until its first entry, shared by all and never changed: a list for each would double the collector's work."""
+
+
 class Payload(_Leaf):
     """A request or a response. *size* counts the bytes of its JSON, histories in full; of a plain text its characters."""
 

@@ -148,7 +148,7 @@ class Op:
                 fill(entry, more)
                 if entry.error is not None:
                     entry.error = builder.core.text(entry.error)
-            node.accounting.append(entry)
+            apply.account(node, entry)
             for session in builder.chain:
                 add_entry(session.totals, entry)
             if node.ended_at is not None:

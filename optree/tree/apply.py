@@ -6,7 +6,7 @@ from msgspec import UNSET, Raw, UnsetType
 
 from optree import records as r
 from optree.ids import node_id
-from optree.nodes import OperationNode, Reasoning, SessionNode, TurnNode
+from optree.nodes import NO_ACCOUNTING, AccountingEntry, OperationNode, Reasoning, SessionNode, TurnNode
 from optree.tree.path import last_index
 from optree.values import decode, raw
 
@@ -43,13 +43,21 @@ def begin_turn(session: SessionNode, record: r.TurnBegin) -> TurnNode:
 def begin_op(origin: str, turn: TurnNode, record: r.OpBegin) -> OperationNode:
     """Add an op."""
     path = record.path
-    op = OperationNode(f"{origin}:{path}", path, record.kind, record.name, record.ts, [], [])
+    op = OperationNode(f"{origin}:{path}", path, record.kind, record.name, record.ts, [], NO_ACCOUNTING)
     if record.parent_op is not None:
         op.parent_op = record.parent_op
     if record.attributes is not UNSET:
         op.attributes_json = record.attributes
     turn.ops.append(op)
     return op
+
+
+def account(op: OperationNode, entry: AccountingEntry) -> None:
+    """Add an accounting entry to an op."""
+    if op.accounting is NO_ACCOUNTING:
+        op.accounting = [entry]
+    else:
+        op.accounting.append(entry)
 
 
 def end_op(op: OperationNode, record: r.OpEnd) -> None:

@@ -196,9 +196,9 @@ class Fold:
             self._place(op.reasoning.chunks, record.chunks_at, record.chunks)
 
     def _accounted(self, record: r.Accounted) -> None:
-        entries = self._op(record.path, record.entry.timestamp).accounting
-        if all(entry.id != record.entry.id for entry in entries):
-            entries.append(record.entry)
+        op = self._op(record.path, record.entry.timestamp)
+        if all(entry.id != record.entry.id for entry in op.accounting):
+            apply.account(op, record.entry)
 
     def _requested(self, record: r.Requested) -> None:
         self._op(record.path, record.ts).request = record.request
