@@ -12,6 +12,7 @@ from optree._guard import refuse_the_other_optree
 
 refuse_the_other_optree(__file__)
 
+from optree._version import __version__  # noqa: E402 - the guard must come first
 from optree.builder import Op, SessionTreeBuilder, Turn  # noqa: E402 - the guard must come first
 from optree.errors import (  # noqa: E402
     BusyError,
@@ -43,8 +44,6 @@ from optree.nodes import AccountingEntry, LogEntry, Message, OperationNode, Sess
 from optree.store import Damage, Directory, Loaded, load  # noqa: E402
 from optree.tree import Path, Tree, flatten, format_tree, snapshot_summary, walk_ops, walk_sessions  # noqa: E402
 
-__version__ = "0.1.0"
-
 __all__ = [
     "AccountingEntry",
     "BusyError",
@@ -72,6 +71,7 @@ __all__ = [
     "Tree",
     "Turn",
     "TurnNode",
+    "__version__",
     "child_env",
     "configure",
     "current",

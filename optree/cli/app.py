@@ -10,6 +10,7 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperGroup
 
+from optree._version import __version__
 from optree.cli.cost import cost
 from optree.cli.load import load
 from optree.cli.logs import logs
@@ -19,7 +20,6 @@ from optree.cli.screen import complain
 from optree.cli.status import status
 from optree.cli.tree import tree
 from optree.errors import BusyError, OptreeError, PathError, SetupError, StoreError
-from optree.store.session_store import VERSION
 
 OK, FAILED, USAGE, DAMAGED = 0, 1, 2, 3
 
@@ -72,7 +72,7 @@ app = typer.Typer(
 
 def _version(value: bool) -> None:
     if value:
-        typer.echo(f"optree {VERSION}")
+        typer.echo(f"optree {__version__}")
         raise typer.Exit
 
 

@@ -15,11 +15,12 @@ import msgspec
 from msgspec import UNSET
 
 from optree import records as r
+from optree._version import __version__
 from optree.builder import SessionTreeBuilder, Stream, Taker
 from optree.builder.core import Core, Cycles
 from optree.builder.stream import Write
 from optree.clock import Clock, now_ms, wall
-from optree.errors import BusyError
+from optree.errors import BusyError, OptreeError
 from optree.ids import new_txn
 from optree.nodes import SessionNode
 from optree.store.compression import unpacked_frames
@@ -38,7 +39,8 @@ from optree.values import TypedDecoder, decode, encode, redact
 
 _decode_tree: TypedDecoder[Tree] = TypedDecoder(Tree)
 SYNC_SECONDS = 1.0
-VERSION = "0.1.0"
+FINISH_BYTES = 4 << 20
+"""Largest live directory that a joined process finishes as it ends; loading more would delay its exit."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,6 +89,8 @@ class SessionStore:
         self._final = False
         self._covered = 0
         """Number of the last record that the last snapshot has."""
+        self._left = False
+        """True if the session has ended, and another process was still writing to it."""
         self._saved = True
         """False while the last snapshot that was tried is not on disk."""
         self._writing = threading.Lock()
@@ -120,7 +124,7 @@ class SessionStore:
     def close(self, timeout: float = 0.25) -> bool:
         """Wait at most *timeout* seconds for the last snapshot; False if it is not done: the journal has all of it then."""
         self.stream.flush()
-        if self._final and self.journal.last > self._covered:  # what came after the root session's end
+        if self._final and (self._left or self.journal.last > self._covered):  # what came after the root session's end
             self._session_ended("")
         done = self._wait(timeout)
         self._closed = True
@@ -130,6 +134,8 @@ class SessionStore:
         self.journal.close()
         if done:
             self._release_lock()
+        if not self.owner:
+            finish_session(self.txn, self.options)
         return done and self._saved
 
     def after_fork(self) -> None:
@@ -176,7 +182,7 @@ class SessionStore:
             first += max([self.vector.get("0000", 0), *own])
         above = max(map(int, self.vector), default=0)
         ordinal = 0 if self.owner else None
-        return Journal(self.live, self.txn, VERSION, ordinal=ordinal, above=above, first=first, sync=self.options.sync, system=self._os)
+        return Journal(self.live, self.txn, __version__, ordinal=ordinal, above=above, first=first, sync=self.options.sync, system=self._os)
 
     def _saved_vector(self) -> dict[str, int]:
         found: dict[str, int] = {}
@@ -215,7 +221,7 @@ class SessionStore:
             if asked > self._answered:
                 try:
                     with self._writing:
-                        self._saved = self._finish() if self._final else self._write_snapshot()
+                        self._saved = self.finish() if self._final else self._write_snapshot()
                 except Exception as error:  # noqa: BLE001 - the journal still has everything: say it and go on
                     self._saved = False
                     self._problem("last snapshot", error)
@@ -250,7 +256,7 @@ class SessionStore:
         self._covered = position[f"{self.journal.ordinal:04d}"]
         return True
 
-    def _finish(self) -> bool:
+    def finish(self) -> bool:
         """The root session has ended: join other processes' journals, write the last snapshot and the ledger, remove the journals.
 
         False if the snapshot or the ledger could not be written.
@@ -258,7 +264,7 @@ class SessionStore:
         builder = self.builder
         if builder is None or builder.node.ended_at is None:
             return True
-        quiet = self._join_others(builder)
+        self._left = not self._join_others(builder)
         if not self._write_snapshot(verify=True):
             return False
         try:
@@ -267,7 +273,7 @@ class SessionStore:
         except OSError as error:
             self._problem("ledger", error)
             return False
-        if quiet and not self.journal.lost and self.journal.last == self._covered:
+        if not self._left and not self.journal.lost and self.journal.last == self._covered:
             self._remove_live()
         return True
 
@@ -331,7 +337,7 @@ class SessionStore:
             "ingress": attributes.get("ingress"),
             "summary": snapshot_summary(root)["totals"],
             "journal": position,
-            "optree": VERSION,
+            "optree": __version__,
         }
 
     def _last_of(self, path: Path) -> int:
@@ -371,6 +377,35 @@ def resume_session(txn: str, options: StoreOptions) -> tuple[SessionTreeBuilder,
 
     Raises `NotFoundError`, `BusyError` and what `load` raises.
     """
+    builder, store, loaded = _reopened(txn, options)
+    close_interrupted(builder, builder.core)
+    store.attach(builder)
+    store.snapshot()
+    return builder, store, loaded
+
+
+def finish_session(txn: str, options: StoreOptions) -> bool:
+    """Finish a session whose owner ended it while this process was still writing: last snapshot, ledger, removal of the journals.
+
+    False if there is nothing to do, or another process is at it, or it would take too long for a process that is about to end.
+    """
+    live = options.directory.live(txn)
+    try:
+        if (
+            sum(path.stat().st_size for path in live.iterdir()) > FINISH_BYTES
+            or load(txn, options.directory, options.system).session.ended_at is None
+        ):
+            return False
+        builder, store, _ = _reopened(txn, options)
+    except (OSError, OptreeError):
+        return False
+    store.builder = builder
+    done = store.finish()
+    store.close()
+    return done
+
+
+def _reopened(txn: str, options: StoreOptions) -> tuple[SessionTreeBuilder, SessionStore, Loaded]:
     saved = options.directory.find(txn)
     store = SessionStore(saved.txn, options)
     try:
@@ -381,12 +416,7 @@ def resume_session(txn: str, options: StoreOptions) -> tuple[SessionTreeBuilder,
     store.again = True
     store.vector = loaded.vector
     core = Core(saved.txn, store.stream, now=options.now, cycles=options.cycles, redacted=options.redacted, pool=loaded.tree.pool)
-    builder = SessionTreeBuilder.over(core, loaded.session)
-    close_interrupted(builder, core)
-    store.attach(builder)
-    with contextlib.suppress(OSError):
-        store.snapshot()
-    return builder, store, loaded
+    return SessionTreeBuilder.over(core, loaded.session), store, loaded
 
 
 __all__ = ["SessionStore", "StoreOptions", "open_session", "resume_session"]

@@ -1,5 +1,7 @@
 import json
 import os
+import subprocess
+import textwrap
 import time
 from collections import Counter
 
@@ -411,3 +413,35 @@ def test_process_that_imports_optree_itself(method, finished, saved):
     )
     assert (0, "") == (code, err)
     assert ["last words"] == [entry["message"] for entry in optree.flatten(saved().session).logs]
+
+
+CHILD = """
+    with optree.session("kid"), optree.turn(user="x"), optree.llm(provider="p", model="m") as op:
+        op.account(input_tokens=5, cost_usd=0.5)
+        print("ready", flush=True)
+        sys.stdin.read()
+"""
+PARENT = """
+    import subprocess
+    child = sys.argv[0].replace("agent0", "child")
+    with optree.session("boss"), optree.turn(user="a"):
+        held = subprocess.PIPE if HELD else None
+        process = subprocess.Popen([sys.executable, child], env=optree.child_env(), stdin=held, stdout=subprocess.PIPE)
+        process.stdout.readline()
+    if HELD:
+        optree.flush("snapshot")
+        process.communicate()
+"""
+
+
+@pytest.mark.parametrize("held", [True, False], ids=["ends before the parent's process", "outlives the parent's process"])
+def test_child_that_outlives_the_session_is_billed(held, script, saved, directory, tmp_path):
+    """What a child process records after its parent's session has ended is in the saved tree and in the ledger, once (S4-94, S4-104)."""
+    (tmp_path / "child.py").write_text("import sys\nimport optree\n" + textwrap.dedent(CHILD))
+    parent = script(PARENT.replace("HELD", str(held)), stdin=subprocess.PIPE)
+    assert 0 == parent.wait()
+    parent.communicate()  # closes the child's stdin, and waits until it has closed stderr too
+    loaded = saved()
+    assert (True, 0.5) == (loaded.session.success, loaded.session.totals.cost_usd)
+    assert ("ended", "clean", []) == (loaded.state, loaded.damage.state, loaded.open_nodes())
+    assert [0.5] == [json.loads(line)["costUsd"] for line in directory.billing.read_text().splitlines()]
