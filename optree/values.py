@@ -61,7 +61,7 @@ def _is_plain(value: object, depth: int) -> bool:
     if kind in _ATOMS or depth > _SHALLOW:
         return kind in _ATOMS
     if kind is dict:
-        return all(type(key) is str and _is_plain(item, depth + 1) for key, item in value.items())  # type: ignore[attr-defined]
+        return all(type(key) is str and not _names_headers(key) and _is_plain(item, depth + 1) for key, item in value.items())  # type: ignore[attr-defined]
     if kind is list or kind is tuple:
         return all(_is_plain(item, depth + 1) for item in value)  # type: ignore[attr-defined]
     return kind is float and math.isfinite(value)  # type: ignore[arg-type]
@@ -172,8 +172,8 @@ def _container(value: object, depth: int, walk: _Walk) -> Any:
     walk.left -= 1
     try:
         if isinstance(value, Mapping):
-            items = list(cast("Mapping[object, object]", value).items())
-            return {text(key): _plain(item, depth + 1, walk) for key, item in items}
+            items = [(text(key), item) for key, item in list(cast("Mapping[object, object]", value).items())]
+            return {key: _plain(_without_credentials(key, item), depth + 1, walk) for key, item in items}
         if isinstance(value, (list, tuple, set, frozenset)):
             return [_plain(item, depth + 1, walk) for item in list(cast("list[object]", value))]
         return _plain(_builtins(value), depth + 1, walk)
@@ -206,6 +206,14 @@ def redact(value: Any) -> Any:
     if is_list(value):
         return [redact(item) for item in value]
     return value
+
+
+def _without_credentials(key: str, item: object) -> object:
+    return drop_credentials(cast("Mapping[object, object]", item)) if _names_headers(key) and isinstance(item, Mapping) else item
+
+
+def _names_headers(key: str) -> bool:
+    return key[-1:] in "sS" and key[-7:].lower() == "headers"
 
 
 def drop_credentials(headers: Mapping[Any, Any]) -> dict[str, Any]:

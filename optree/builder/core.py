@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable
 from itertools import count
-from typing import TYPE_CHECKING, Any, Literal, cast
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, cast
 
 from msgspec import UNSET, Raw, UnsetType
 
@@ -12,7 +12,7 @@ from optree import clock, records
 from optree.builder.stream import Stream
 from optree.ids import content_id
 from optree.nodes import Message, OperationNode, Payload, Pool
-from optree.values import MAX_TEXT, cut, decode, drop_credentials, encode, is_object, plain, redact, text
+from optree.values import MAX_TEXT, cut, decode, encode, is_object, plain, redact, text
 
 if TYPE_CHECKING:
     from optree.builder.handles import Op
@@ -23,8 +23,19 @@ POOL_BYTES = 512
 """A member of a request at least this long is stored once and referred to."""
 
 
+class Request(NamedTuple):
+    """A request as JSON bytes: its members, and the messages of its history."""
+
+    kind: str
+    parts: list[tuple[bytes, bytes]]
+    history: list[bytes] | None
+
+
 class Core:
-    """One root session's shared state; *base* is added to indices given in sessions that this process does not own."""
+    """One root session's shared state; *base* is added to indices given in sessions that this process does not own.
+
+    Times are never before *latest*, in epoch ms: a resumed session goes on after what it has.
+    """
 
     def __init__(
         self,
@@ -36,6 +47,7 @@ class Core:
         redacted: bool = False,
         pool: Pool | None = None,
         base: int = 0,
+        latest: float = 0.0,
     ) -> None:
         self.txn = txn
         self.stream = stream or Stream([])
@@ -45,6 +57,7 @@ class Core:
         self.redacted = redacted
         self.pool = pool or Pool()
         self.base = base
+        self._latest = latest
         self.epoch = 0
         """Rises at a fork: counters of an older epoch are the parent process's."""
         self.ops: dict[str, Op] = {}
@@ -61,8 +74,10 @@ class Core:
         """Called with the session's path when a session has ended."""
 
     def now_ms(self) -> float:
-        """Return the wall time in epoch milliseconds."""
-        return self.now() * 1e3
+        """Return the wall time in epoch milliseconds; it stands still rather than go back when the clock is set back."""
+        now = self.now() * 1e3
+        self._latest = latest = max(now, self._latest)
+        return latest
 
     def json(self, value: object) -> Raw:
         """Return a value as JSON, without credentials if the session is saved redacted."""
@@ -97,27 +112,36 @@ class Core:
             whole = b"[TRUNCATED] Original size" not in data
         return Payload(Raw(data), None, size, None if whole else True)
 
-    def request(self, kind: str, messages: object, members: object) -> tuple[records.Pooled, Payload]:
-        """Return a request payload whose history and long members stand in the pool, and what is new in the pool."""
-        new = records.Pooled()
+    def request(self, kind: str, messages: object, payload: object) -> Request:
+        """Return a request encoded, not yet pooled: this may take long and run other people's code."""
         found: dict[Any, Any]
-        if is_object(members) and not self.redacted:
-            found = members
+        if is_object(payload) and not self.redacted:
+            found = payload
         else:
-            known = plain(members)
+            known = plain(payload)
             found = known if is_object(known) else {"value": known}
-        if isinstance(found.get("headers"), Mapping):
-            found = {**found, "headers": drop_credentials(found["headers"])}
-        if self.redacted:
-            found = redact(found)
-        parts: list[tuple[bytes, bytes]] = [(encode(text(key)), encode(value)) for key, value in found.items()]
-        held = [b"%b:%b" % (key, self._held(data, new)) for key, data in parts]
-        size = sum(len(key) + len(data) + 2 for key, data in parts)
-        if messages is not None:
-            data, length = self._history(messages, new)
-            held.append(b'"messages":%b' % data)
-            size += length + len('"messages":,')
-        return new, Payload(Raw(b"{%b}" % b",".join(held)), kind, size + (1 if held else 2))
+        members = [(encode(text(key)), self._data({key: value})) for key, value in found.items()]  # with its key, which may name a secret
+        parts = [(key, data[len(key) + 2 : -1]) for key, data in members]
+        history: list[bytes] | None = None
+        if type(messages) is list or type(messages) is tuple:
+            history = [self._data(message) for message in cast("list[object]", messages)]
+        elif messages is not None:  # plain text is one value, and an iterator is the program's to use
+            parts.append((b'"messages"', self._data(messages)))
+        return Request(kind, parts, history)
+
+    def pooled(self, request: Request) -> tuple[records.Pooled, Payload]:
+        """Return a request's payload, its history and long members in the pool, and what is new in the pool."""
+        new = records.Pooled()
+        held = [b"%b:%b" % (key, self._held(data, new)) for key, data in request.parts]
+        size = sum(len(key) + len(data) + 2 for key, data in request.parts)
+        if request.history is not None:
+            head, length = "", sum(map(len, request.history))
+            for data in request.history:
+                head = self._link(head, self._blob(data, new), new)
+            told = encode({"$history": head, "count": len(request.history), "bytes": length})
+            held.append(b'"messages":%b' % told)
+            size += length + max(1, len(request.history)) + 1 + len('"messages":,')
+        return new, Payload(Raw(b"{%b}" % b",".join(held)), request.kind, size + (1 if held else 2))
 
     def message(self, body: Any) -> Message:
         """Return a transcript entry; *body* is a message as the provider takes it, or plain text of the user."""
@@ -134,24 +158,10 @@ class Core:
     def _held(self, data: bytes, new: records.Pooled) -> bytes:
         return b'{"$blob":"%b"}' % self._blob(data, new).encode() if len(data) >= POOL_BYTES else data
 
-    def _history(self, messages: object, new: records.Pooled) -> tuple[bytes, int]:
-        """Return what stands for a list of messages, and the bytes of JSON that it stands for."""
-        try:
-            items = list(cast("Iterable[object]", messages))
-        except Exception:  # noqa: BLE001 - no iterable, or one that raises: keep what it is
-            data = self._data(messages)
-            return data, len(data)
-        head, length = "", 0
-        for item in items:
-            data = self._data(item)
-            length += len(data)
-            head = self._link(head, self._blob(data, new), new)
-        return encode({"$history": head, "count": len(items), "bytes": length}), length + max(1, len(items)) + 1
-
     def _blob(self, data: bytes, new: records.Pooled) -> str:
         blob = content_id(data)
         if blob not in self.pool.blobs:
-            self.pool.blobs[blob] = new.blobs[blob] = Raw(data)
+            self.pool.blobs[blob] = new.blobs[blob] = Raw(bytes(memoryview(data)))  # a copy without the encoder's spare room
         return blob
 
     def _link(self, previous: str, blob: str, new: records.Pooled) -> str:

@@ -4,21 +4,33 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from itertools import count
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, get_args
+
+from msgspec import UNSET
 
 from optree import records
 from optree.builder.figures import error_text, fill, known_status, number, tokens
 from optree.clock import monotonic
 from optree.nodes import AccountingEntry, LogEntry, OperationNode, Reasoning, ReasoningChunk, Severity, Status, TurnNode
 from optree.tree import apply
-from optree.tree.totals import add_entry
+from optree.tree.totals import add_entry, add_failure
 from optree.values import text
 
 if TYPE_CHECKING:
     from optree.builder.session_tree import SessionTreeBuilder
 
 _VRB: Severity = "VRB"
-_SEVERITIES = frozenset({"VRB", "WRN", "ERR", "TRC", "THK", "FIN"})
+_SEVERITIES: dict[str, Severity] = {
+    **{name: name for name in get_args(Severity)},
+    "DEBUG": "VRB",
+    "INFO": "VRB",
+    "WARNING": "WRN",
+    "WARN": "WRN",
+    "ERROR": "ERR",
+    "CRITICAL": "ERR",
+    "TRACE": "TRC",
+}
+"""Severities by their names, and by those of the standard library."""
 
 
 class Turn:
@@ -57,7 +69,7 @@ class Op:
 
     __slots__ = ("_chunked", "_clean", "_logged", "_now", "_t0", "builder", "chunks", "logs", "node", "path", "turn")
 
-    def __init__(self, builder: SessionTreeBuilder, turn: Turn, node: OperationNode) -> None:
+    def __init__(self, builder: SessionTreeBuilder, turn: Turn, node: OperationNode, *, began: float | None = None) -> None:
         self.builder = builder
         self.turn = turn
         self.node = node
@@ -70,6 +82,8 @@ class Op:
         self._chunked = len(self.chunks) if self.chunks is not None else 0
         self._clean = core.recorded
         self._t0 = monotonic()
+        if began is not None:  # a handle for an op that began before
+            self._t0 -= max(0.0, core.now() - began / 1e3)
 
     @property
     def id(self) -> str:
@@ -95,7 +109,7 @@ class Op:
             self._mark()
 
     def _log_more(self, message: Any, severity: Any, direction: Any, details: Any) -> None:
-        known: str = severity if type(severity) is str and severity in _SEVERITIES else "VRB"
+        known = _SEVERITIES.get(severity, "VRB") if type(severity) is str else "VRB"
         side: Any = direction if type(direction) is str and direction in ("request", "response") else None
         self.logs.append(LogEntry(self._now() * 1e3, known, text(message), side, self.builder.core.attributes(details)))
         if self._clean:
@@ -129,36 +143,40 @@ class Op:
         *more* takes the other fields of `AccountingEntry` (`provider`, `model`, `actual_model`, `upstream_inference_cost_usd`,
         `characters_in`, `characters_out`, `mcp_server`, `command`, `error`…). Figures that are no numbers count as 0.
         """
-        node = self.node
-        builder = self.builder
-        stream = builder.core.stream
+        entry = self._entry(status, (monotonic() - self._t0) * 1e3 if latency is None else number(latency))
+        if entry.type == "llm":
+            entry.tokens = tokens(input_tokens, output_tokens, cache_read_tokens, cache_write_tokens)
+        if cost_usd is not None:
+            entry.cost_usd = number(cost_usd)
+        if more:
+            fill(entry, more)
+            if entry.error is not None:
+                entry.error = self.builder.core.text(entry.error)
+        stream = self.builder.core.stream
         held = stream.enter()
         try:
-            spent = (monotonic() - self._t0) * 1e3 if latency is None else number(latency)
-            cost = None if cost_usd is None else number(cost_usd)
-            ended: Literal["ok", "failed"] = "failed" if type(status) is str and status == "failed" else "ok"
-            identity = f"{node.op_id}#{next(builder.core.numbers)}"
-            if node.kind == "llm":
-                used = tokens(input_tokens, output_tokens, cache_read_tokens, cache_write_tokens)
-                provider, _, model = node.name.partition(":")
-                entry = AccountingEntry(identity, self._now() * 1e3, "llm", ended, spent, provider, model, None, None, used, cost)
-            else:
-                entry = AccountingEntry(identity, self._now() * 1e3, "tool", ended, spent, cost_usd=cost, command=node.name)
-            if more:
-                fill(entry, more)
-                if entry.error is not None:
-                    entry.error = builder.core.text(entry.error)
-            apply.account(node, entry)
-            for session in builder.chain:
-                add_entry(session.totals, entry)
-            if node.ended_at is not None:
-                builder.core.touched.add(self.path)
-            record = records.Accounted(self.path, entry)
-            stream.commit(record, held)
-        except Exception as error:  # noqa: BLE001 - must not reach the traced program
-            stream.fault(error)
+            self._add(entry)
         finally:
-            stream.release(held)
+            stream.leave(held)
+
+    def _entry(self, status: object, latency: float) -> AccountingEntry:
+        core, node = self.builder.core, self.node
+        ended: Literal["ok", "failed"] = "failed" if type(status) is str and status == "failed" else "ok"
+        identity = f"{node.op_id}#{next(core.numbers)}"
+        if node.kind != "llm":
+            return AccountingEntry(identity, core.now_ms(), "tool", ended, latency, command=node.name)
+        provider, _, model = node.name.partition(":")
+        return AccountingEntry(identity, core.now_ms(), "llm", ended, latency, provider, model)
+
+    def _add(self, entry: AccountingEntry) -> None:
+        """Add an entry to the op and to the totals; within a step."""
+        node, builder = self.node, self.builder
+        apply.account(node, entry)
+        for session in builder.chain:
+            add_entry(session.totals, entry)
+        if node.ended_at is not None:
+            builder.core.touched.add(self.path)
+        builder.core.stream.put(records.Accounted(self.path, entry))
 
     def request(self, messages: list[Any] | None = None, /, **payload: Any) -> None:
         """Set what the op sends. A list of *messages* is pooled: what was sent before is stored once."""
@@ -175,40 +193,46 @@ class Op:
         """
         node = self.node
         core = self.builder.core
+        known, strange = known_status(status)
+        said = None if error is None and strange is None else core.text(error_text(strange if error is None else error))
+        final = None if reasoning is None else core.text(text(reasoning))
+        block = core.attributes(attributes) if attributes else UNSET
         stream = core.stream
         held = stream.enter()
         try:
             if node.ended_at is not None:
                 return
             latency = (monotonic() - self._t0) * 1e3
-            if node.kind == "tool" and not node.accounting:
-                self._account_tool(status, error, latency)
-            known, strange = known_status(status)
-            record = records.OpEnd(self.path, self._now() * 1e3, known, latency)
-            if error is not None or strange is not None:
-                record.error = core.text(error_text(strange if error is None else error))
-            if reasoning is not None:
-                record.reasoning = core.text(text(reasoning))
-            if attributes:
-                record.attributes = core.attributes(attributes)
+            self._account_end(known, said, latency)
+            if stream.watched and (entries := self.pending()) is not None:
+                stream.put(entries)  # whoever watches sees an op's lines before its end
+            record = records.OpEnd(self.path, core.now_ms(), known, latency, said, final, block)
             apply.end_op(node, record)
             core.ended[self.path] = node
             core.ops.pop(self.path, None)
-            stream.commit(record, held)
-        except Exception as fault:  # noqa: BLE001 - must not reach the traced program
-            stream.fault(fault)
+            stream.put(record)
         finally:
-            stream.release(held)
+            stream.leave(held)
 
-    def _account_tool(self, status: Status, error: str | None, latency: float) -> None:
-        request, response = self.node.request, self.node.response
-        self.account(
-            status="ok" if known_status(status)[0] == "ok" else "failed",
-            latency=latency,
-            error=error,
-            characters_in=request.size if request else 0,
-            characters_out=response.size if response else 0,
-        )
+    def _account_end(self, status: Status, error: str | None, latency: float) -> None:
+        """Make sure that each attempt and each call is accounted for once, and as failed if it failed."""
+        node = self.node
+        failed = status not in ("ok", "cancelled")
+        if node.accounting:
+            last = node.accounting[-1]
+            if failed and last.status == "ok":
+                last.status = "failed"
+                last.error = last.error or error
+                for session in self.builder.chain:
+                    add_failure(session.totals, last)
+                self.builder.core.stream.put(records.Accounted(self.path, last))
+        elif node.kind in ("llm", "tool"):
+            entry = self._entry("failed" if status != "ok" else "ok", latency)
+            entry.error = error
+            if node.kind == "tool":
+                entry.characters_in = node.request.size if node.request else 0
+                entry.characters_out = node.response.size if node.response else 0
+            self._add(entry)
 
     def pending(self) -> records.Entries | None:
         """Return the entries that are not delivered yet, once. Called by the stream, which lets in one thread at a time."""
@@ -242,4 +266,4 @@ class Op:
             self.chunks = self.node.reasoning.chunks
             return self.chunks
         finally:
-            self.builder.core.stream.release(held)
+            self.builder.core.stream.leave(held)

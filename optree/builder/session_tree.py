@@ -90,28 +90,30 @@ class SessionTreeBuilder:
 
     def set_title(self, title: str | None = None, *, status: str | None = None) -> None:
         """Set the session's title, or its latest status, for people."""
+        known = None if title is None else self._prompt(title)
+        latest = None if status is None else self._prompt(status)
         with self._step() as put:
-            self.node.session_title = self._prompt(title) if title is not None else self.node.session_title
-            self.node.latest_status = self._prompt(status) if status is not None else self.node.latest_status
+            self.node.session_title = self.node.session_title if known is None else known
+            self.node.latest_status = self.node.latest_status if latest is None else latest
             self._late_session()
             put(r.SessionSet(self.path, self.core.now_ms(), self.node.session_title, self.node.latest_status))
 
     def append_message(self, message: Any) -> None:
         """Append an entry to the transcript: a message dict as the provider takes it; plain text is the user's."""
+        entry = self.core.message(message)
         with self._step() as put:
-            entry = self.core.message(message)
             self.node.messages.append(entry)
             self._late_session()
             put(r.MessageAdded(self.path, len(self.node.messages) - 1, entry))
 
     def end_session(self, status: Status = "ok", error: str | None = None, *, final_report: Any = None) -> None:
         """End the session with what is still open in it; the second call does nothing."""
+        known, said = self._outcome(status, error)
+        report = self._final_report if final_report is None else self.core.json(final_report)
         with self._step() as put:
             if self.node.ended_at is not None:
                 return
-            known, said = self._outcome(status, error)
             self._close_open(known)
-            report = self._final_report if final_report is None else self.core.json(final_report)
             record = r.SessionEnd(self.path, self.core.now_ms(), known, said, report)
             apply.end_session(self.node, record)
             put(record)
@@ -151,24 +153,25 @@ class SessionTreeBuilder:
             turn = self.current_turn = Turn(self, apply.begin_turn(self.node, record), 1, implicit=implicit)
             self._late_session()
             core.stream.put(record)
+            return turn
         finally:
             core.stream.leave(held)
-        return turn
 
     def set_assistant(self, turn: Turn, content: object) -> None:
         """Set what the assistant said in a turn, capped."""
+        said = self._prompt(content)
         with self._step() as put:
-            turn.node.assistant = {"content": self._prompt(content)}
+            turn.node.assistant = {"content": said}
             if turn.node.ended_at is not None:
                 self.core.touched.add(f"{turn.path}.1")
             put(r.TurnSet(turn.path, turn.node.assistant))
 
     def end_turn(self, turn: Turn, status: Status = "ok", error: str | None = None) -> None:
         """End a turn and the ops still open in it (`cancelled` if the turn is ok)."""
+        known, said = self._outcome(status, error)
         with self._step() as put:
             if turn.node.ended_at is not None:
                 return
-            known, said = self._outcome(status, error)
             left: Status = "cancelled" if known == "ok" else known
             for op in turn.node.ops:
                 if op.child_session is not None and op.child_session.ended_at is None and op.path in self.core.builders:
@@ -197,23 +200,23 @@ class SessionTreeBuilder:
     ) -> Op:
         """Begin an op in *turn*, else in the open turn, else in a turn opened for it."""
         core = self.core
-        stream = core.stream
-        held = stream.enter()
+        label = name if type(name) is str and name.isascii() else text(name)
+        known: OpKind = kind if type(kind) is str and kind in _KINDS else "system"
+        block = UNSET if attributes is None else core.attributes(attributes)
+        given = turn if type(turn) is Turn else None
+        held = core.stream.enter()
         try:
-            where = turn or self.current_turn or self.begin_turn(implicit=True)
+            where = given or self.current_turn or self.begin_turn(implicit=True)
             path = f"{where.path}.{where.next_op()}"
-            label = name if type(name) is str and name.isascii() else text(name)
-            known: OpKind = kind if type(kind) is str and kind in _KINDS else "system"
-            above = parent.path if parent is not None and parent.turn is where else None
-            block = UNSET if attributes is None else core.attributes(attributes)
-            record = r.OpBegin(path, core.now() * 1e3, known, label, above, block)
+            above = parent.path if type(parent) is Op and parent.turn is where else None
+            record = r.OpBegin(path, core.now_ms(), known, label, above, block)
             if where.node.ended_at is not None:
                 core.touched.add(path)
             op = core.ops[path] = Op(self, where, apply.begin_op(core.txn, where.node, record))
-            stream.commit(record, held)
+            core.stream.put(record)
             return op
         finally:
-            stream.release(held)
+            core.stream.leave(held)
 
     def op(self, op: Op | str) -> Op | None:
         """Return the handle of an op, given it or its id or path; None for an id that is not known."""
@@ -229,7 +232,8 @@ class SessionTreeBuilder:
         if node is None or builder is None:
             return None
         turn = next(turn for turn in builder.node.turns if turn.path == parent_label(path))
-        return Op(builder, Turn(builder, turn, 1), node)
+        handle = self.core.ops[path] = Op(builder, Turn(builder, turn, 1), node, began=node.started_at)
+        return handle
 
     def append_log(self, op: Op | str, message: str, severity: Any = "VRB", **more: Any) -> None:
         """Append a log line to an op given by handle, id or path; an unknown id is reported, not raised."""
@@ -257,9 +261,9 @@ class SessionTreeBuilder:
         if (found := self.op(op)) is None:
             self._unknown(op)
             return
+        encoded = self.core.request("llm" if found.node.kind == "llm" else "tool", messages, payload)
         with self._step() as put:
-            kind = "llm" if found.node.kind == "llm" else "tool"
-            new, request = self.core.request(kind, messages, payload)
+            new, request = self.core.pooled(encoded)
             found.node.request = request
             if new.blobs or new.links:
                 put(new)
@@ -271,10 +275,11 @@ class SessionTreeBuilder:
         if (found := self.op(op)) is None:
             self._unknown(op)
             return
+        response = self.core.response(payload)
         with self._step() as put:
-            found.node.response = self.core.response(payload)
+            found.node.response = response
             self._late(found)
-            put(r.Responded(found.path, self.core.now_ms(), found.node.response))
+            put(r.Responded(found.path, self.core.now_ms(), response))
 
     def end_op(self, op: Op | str, status: Status = "ok", error: str | None = None, **attributes: Any) -> None:
         """End an op given by handle, id or path; see `Op.end`."""
@@ -285,21 +290,22 @@ class SessionTreeBuilder:
 
     # Child sessions
 
-    def attach_child_session(self, op: Op, agent: str, *, attributes: Mapping[str, Any] | None = None) -> SessionTreeBuilder:
+    def attach_child_session(self, op: Op | str, agent: str, *, attributes: Mapping[str, Any] | None = None) -> SessionTreeBuilder:
         """Begin a sub-agent's session inside a `session` op; it is part of this tree by reference.
 
         An agent that is its own ancestor is marked (`cycle` in the attributes, a WRN log on the op), or refused with `CycleError`.
         """
         agent = text(agent)
+        host = self.op(op) or self.begin_op("session", agent)
         cycle = agent in self.ancestry()
         if cycle and self.core.cycles == "block":
             chain = ARROW.join([*self.ancestry(), agent])
             raise CycleError(f"agent {agent!r} would call itself: {chain}; break the cycle, or use cycles='mark' to record it")
         node = apply.new_session(
-            self.core.txn, op.path, self.node.trace_id, agent, f"{self.node.call_path}{ARROW}{agent}", self.core.now_ms()
+            self.core.txn, host.path, self.node.trace_id, agent, f"{self.node.call_path}{ARROW}{agent}", self.core.now_ms()
         )
         node.parent_txn_id = self.node.id
-        op.node.child_session = node
+        host.node.child_session = node
         child = SessionTreeBuilder.over(self.core, node, self)
         ingress = {
             "source": "sub-agent",
@@ -311,7 +317,7 @@ class SessionTreeBuilder:
             {"ingress": ingress, **own, **({"cycle": True} if cycle else {})}
         )
         if cycle:
-            op.log(f"agent {agent} calls itself: {node.call_path}", "WRN")
+            host.log(f"agent {agent} calls itself: {node.call_path}", "WRN")
         return child
 
     def snapshot(self) -> dict[str, Any]:

@@ -10,24 +10,37 @@ from __future__ import annotations
 import threading
 from collections import deque
 from collections.abc import Sequence
-from time import sleep
+from time import monotonic, sleep
 from typing import Literal, Protocol
 
+from optree.builder.wake import Wake
 from optree.records import Record
 from optree.values import text
 
 WAIT_SECONDS = 0.25
 """The longest that a caller waits for another thread's write; after it the record stays queued for that thread."""
+STUCK_SECONDS = 1.0
+"""After a wait in vain, steps of other threads do not wait at all for this long."""
 PERIOD_SECONDS = 0.004
 _IDLE_PERIODS = 50
 _BATCH = 512
-
-
 BACKLOG_OPS = 64
 """Ops with undelivered entries at which the thread that logs delivers them itself: one write for all of them costs it less than
 sharing the interpreter with the background thread."""
 Write = Literal["structure", "all", "deferred"]
 """What is with the operating system when a call returns: `structure` (with accounting and messages), `all`, or nothing (`deferred`)."""
+
+
+class Held(Protocol):
+    """The lock of a step, as `Stream.enter` gives it."""
+
+    def acquire(self, blocking: bool = ..., timeout: float = ..., /) -> bool:
+        """Take it."""
+        ...
+
+    def release(self) -> None:
+        """Give it back."""
+        ...
 
 
 class Taker(Protocol):
@@ -48,65 +61,49 @@ class Pending(Protocol):
 
 
 class Stream:
-    """The queues, their lock, and the thread that delivers what nobody waits for."""
+    """The queues, their lock, and the thread that delivers what nobody waits for.
+
+    A structural step is ``held = stream.enter()``, ``try:`` changes and `put`, ``finally: stream.leave(held)``. What is slow, or other
+    people's code, is done before `enter`: a lock that is held for long without a delivery is taken for lost and replaced.
+    """
 
     def __init__(self, takers: Sequence[Taker], write: Write = "structure") -> None:
         self._takers: tuple[Taker, ...] = tuple(takers)
         self._write = write
         self._queue: deque[Record] = deque()
         self._marked: deque[Pending] = deque()
-        self._lock = threading.RLock()
+        self._lock: Held = threading.RLock()
         self._through = write != "deferred"
         self._delivering = False
-        self._wake = threading.Event()
+        self._stuck_until = 0.0
+        self._wake = Wake()
         self._awake = False
         self._flushes = 0
         self._thread: threading.Thread | None = None
         self._closed = False
         self.late = 0
-        """Structural records whose call returned before they were delivered, since another thread held the disk too long."""
+        """Steps whose call returned before they were delivered, since another thread held the disk too long."""
         self.failures = 0
-        """Batches that a taker did not take."""
+        """Steps and deliveries that failed."""
         self.last_failure = ""
         self.put = self._queue.append
         """Queue a structural record; between `enter` and `leave`."""
 
-    def enter(self) -> bool:
-        """Take the lock for one structural step; False if it could not be had within `WAIT_SECONDS`: go on without it."""
-        if self._lock.acquire(False) or self._lock.acquire(True, WAIT_SECONDS):
-            return True
-        self.late += 1
-        return False
+    def enter(self) -> Held | None:
+        """Take the lock for one structural step; None if it could not be had within `WAIT_SECONDS`: go on without it."""
+        lock = self._lock
+        return lock if lock.acquire(False) else self._wait()
 
-    def leave(self, held: bool) -> None:
+    def leave(self, held: Held | None) -> None:
         """Deliver the structural records that are queued, and release the lock."""
-        if held:
+        if held is not None:
             try:
                 if self._through and not self._delivering:
                     self._deliver()
             finally:
-                self._lock.release()
-        if not self._through and not self._awake:
+                held.release()
+        if self._queue and not self._awake:
             self._rouse()
-
-    def commit(self, record: Record, held: bool) -> None:
-        """Put one structural record and deliver it: what `put` and `leave` do, without their detour. `release` must follow."""
-        if self._delivering or self._queue or not held or not self._through:
-            self.put(record)
-            self.leave(self.enter())
-            return
-        self._delivering = True
-        try:
-            self._hand_out([record])
-        finally:
-            self._delivering = False
-        if self._queue:  # put by a finalizer or a signal handler meanwhile
-            self._deliver()
-
-    def release(self, held: bool) -> None:
-        """Release the lock without delivering: for steps that put nothing."""
-        if held:
-            self._lock.release()
 
     def defer(self, source: Pending) -> None:
         """Queue a source of entries; the background thread delivers it within about 10 ms."""
@@ -118,7 +115,8 @@ class Stream:
 
     def flush(self) -> bool:
         """Deliver all that is queued now; False if another thread held the lock too long."""
-        if not self.enter():
+        held = self.enter()
+        if held is None:
             return False
         try:
             if self._delivering:  # called from within a delivery, which goes on when this returns
@@ -133,8 +131,13 @@ class Stream:
                 self._delivering = False
             self._deliver()
         finally:
-            self._lock.release()
+            held.release()
         return True
+
+    @property
+    def watched(self) -> bool:
+        """True if somebody beside the journal takes the records."""
+        return len(self._takers) > 1
 
     def subscribe(self, taker: Taker) -> None:
         """Add a taker; it gets what comes from now on."""
@@ -159,8 +162,26 @@ class Stream:
         self._takers = tuple(takers)
         self._lock = threading.RLock()
         self._delivering = self._awake = False
-        self._wake = threading.Event()
+        self._wake = Wake()
         self._thread = None
+
+    def fault(self, error: Exception | str) -> None:
+        """Count a step that failed; `health()` says it."""
+        self.failures += 1
+        self.last_failure = error if isinstance(error, str) else f"{type(error).__name__}: {text(error)}"
+
+    def _wait(self) -> Held | None:
+        """Wait for the lock, for a bounded time, and not again soon after it was in vain."""
+        if monotonic() >= self._stuck_until:
+            lock = self._lock
+            if lock.acquire(True, WAIT_SECONDS):
+                return lock
+            if not self._delivering and lock is self._lock:  # nobody is at work: an interrupt hit its holder between two steps
+                self._lock = threading.RLock()
+                return self.enter()
+            self._stuck_until = monotonic() + STUCK_SECONDS
+        self.late += 1
+        return None
 
     def _deliver(self) -> None:
         queue = self._queue
@@ -186,26 +207,20 @@ class Stream:
                 self._queue.extendleft(reversed(batch))
                 raise
 
-    def fault(self, error: Exception | str) -> None:
-        """Count a step that failed; `health()` says it."""
-        self.failures += 1
-        self.last_failure = error if isinstance(error, str) else f"{type(error).__name__}: {text(error)}"
-
     def _rouse(self) -> None:
         self._awake = True
         if self._thread is None and not self._closed:
             self._thread = threading.Thread(target=self._run, name="optree-stream", daemon=True)
             try:
                 self._thread.start()
-            except RuntimeError:  # the interpreter is going down: the exit path delivers
-                self._thread = None
+            except RuntimeError:  # no more threads, or the interpreter is going down: the next step or the exit delivers
+                self._thread, self._awake = None, False
         self._wake.set()
 
     def _run(self) -> None:
         thread = self._thread
         while not self._closed and self._thread is thread:
             self._wake.wait()
-            self._wake.clear()
             idle = 0
             while idle < _IDLE_PERIODS and not self._closed and self._thread is thread:
                 seen = self._flushes

@@ -5,11 +5,13 @@ from __future__ import annotations
 import threading
 from collections import deque
 from collections.abc import Callable
-from time import monotonic
+from time import monotonic, sleep
 
+from optree.builder.wake import Wake
 from optree.records import Record
 
 QUEUE_RECORDS = 20_000
+_POLL_SECONDS = 0.002
 
 
 class Subscriber:
@@ -19,9 +21,8 @@ class Subscriber:
         self._handle = handle
         self._name = name
         self._queue: deque[Record] = deque()
-        self._wake = threading.Event()
-        self._idle = threading.Event()
-        self._idle.set()
+        self._wake = Wake()
+        self._busy = False
         self._thread: threading.Thread | None = None
         self._closed = False
         self.dropped = 0
@@ -30,39 +31,48 @@ class Subscriber:
 
     def take(self, batch: list[Record]) -> None:
         """Queue records; called by the stream."""
-        if self._closed:
+        if self._closed or not self._started():
+            self.dropped += len(batch)
             return
         room = QUEUE_RECORDS - len(self._queue)
         self._queue.extend(batch[:room] if room > 0 else ())
         self.dropped += max(0, len(batch) - room)
-        if self._thread is None:
-            self._thread = threading.Thread(target=self._run, name=f"optree-{self._name}", daemon=True)
-            self._thread.start()
-        self._idle.clear()
         self._wake.set()
 
     def flush(self, timeout: float = 0.25) -> bool:
-        """Wait until the queue is empty; False if it is not within *timeout* seconds."""
+        """Wait until all that was taken is handled; False if it is not within *timeout* seconds."""
         end = monotonic() + timeout
-        while self._queue:
-            if not self._idle.wait(max(0.0, end - monotonic())):
+        while self._queue or self._busy:
+            if monotonic() >= end:
                 return False
-        return self._idle.wait(max(0.0, end - monotonic()))
+            sleep(_POLL_SECONDS)
+        return True
 
     def close(self) -> None:
-        """Let the thread end once its queue is empty; what comes afterwards is not taken."""
+        """Let the thread end once its queue is empty; what comes afterwards is dropped."""
         self._closed = True
         self._wake.set()
+
+    def _started(self) -> bool:
+        if self._thread is None:
+            thread = threading.Thread(target=self._run, name=f"optree-{self._name}", daemon=True)
+            try:
+                thread.start()
+            except RuntimeError as error:  # no more threads, or the interpreter is going down
+                self._closed = True
+                self.last_failure = repr(error)
+                return False
+            self._thread = thread
+        return True
 
     def _run(self) -> None:
         while not self._closed or self._queue:
             self._wake.wait()
-            self._wake.clear()
+            self._busy = True
             while self._queue:
                 try:
                     self._handle(self._queue.popleft())
                 except Exception as error:  # noqa: BLE001 - a subscriber's fault is counted, the next record may do
                     self.failures += 1
                     self.last_failure = repr(error)
-            if not self._queue:
-                self._idle.set()
+            self._busy = False

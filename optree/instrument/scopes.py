@@ -21,6 +21,9 @@ from optree.nodes import OperationNode, OpKind, SessionNode, Status, TurnNode
 H = TypeVar("H", Session, Turn, Op)
 
 
+_REPORTS = frozenset({str, dict, list, int, float})
+
+
 class _Instrument(Generic[H]):
     """One place in code; each entry opens a node of its own, so one object may be entered again and again, also at once."""
 
@@ -35,12 +38,20 @@ class _Instrument(Generic[H]):
         return handle
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        if not self._open:
+            return
         here = CURRENT.get()
         key = id(here)
         handle, before, scope = self._open.pop(key) if key in self._open else self._open.popitem()[1]
         if here is scope:
             CURRENT.set(before)
         self.finish(handle, *outcome(error))
+
+    async def __aenter__(self) -> H:
+        return self.__enter__()
+
+    async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self.__exit__(kind, error, trace)
 
     def __call__(self, function: F) -> F:
         """Use as a decorator."""
@@ -107,7 +118,7 @@ class SessionScope(_Instrument[Session]):
             RUNTIME.close_root(handle.txn)
 
     def returned(self, handle: Session, value: Any) -> None:
-        if isinstance(value, (str, dict, list, int, float)):
+        if type(value) in _REPORTS:  # not isinstance: it asks a proxy for its class, which may raise
             handle.builder.set_final_report(value)
 
     def _again(self, function: Callable[..., Any]) -> SessionScope:

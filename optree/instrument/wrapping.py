@@ -15,11 +15,12 @@ from optree.errors import SetupError
 from optree.instrument.context import CURRENT, Scope
 from optree.instrument.outcome import outcome
 from optree.nodes import Status
+from optree.values import MAX_TEXT, decode, encode
 
 F = TypeVar("F", bound=Callable[..., Any])
 _METHODS: tuple[Any, ...] = (staticmethod, classmethod)
-KEPT_ITEMS = 10_000
-"""Items of a generator that are kept for the op's response; the rest is counted."""
+KEPT_BYTES = MAX_TEXT // 2
+"""JSON of a generator's items that is kept for the op's response; what comes after it is counted."""
 
 
 class Names(NamedTuple):
@@ -92,8 +93,8 @@ def _coroutine(function: Callable[..., Any], instrument: Instrument, names: Name
 def _generator(function: Callable[..., Any], instrument: Instrument, names: Names) -> Any:
     @functools.wraps(function)
     def call(*args: Any, **kwargs: Any) -> Generator[Any, Any, Any]:
+        inner = function(*args, **kwargs)  # first: wrong arguments must not leave a node open
         stream = _Stream(instrument, names, args, kwargs)
-        inner = function(*args, **kwargs)
         step: Callable[[], Any] = lambda: next(inner)  # noqa: E731 - replaced by send and throw below
         try:
             while True:
@@ -124,8 +125,8 @@ def _generator(function: Callable[..., Any], instrument: Instrument, names: Name
 def _async_generator(function: Callable[..., Any], instrument: Instrument, names: Names) -> Any:
     @functools.wraps(function)
     async def call(*args: Any, **kwargs: Any) -> AsyncGenerator[Any, Any]:
+        inner = function(*args, **kwargs)  # first: wrong arguments must not leave a node open
         stream = _Stream(instrument, names, args, kwargs)
-        inner = function(*args, **kwargs)
         step: Callable[[], Any] = inner.__anext__
         try:
             while True:
@@ -182,7 +183,7 @@ class _Piece:
 class _Stream:
     """One run of a generator; entered around each of its pieces."""
 
-    __slots__ = ("_before", "_handle", "_instrument", "_items", "_more", "_scope")
+    __slots__ = ("_before", "_handle", "_instrument", "_items", "_more", "_room", "_scope")
 
     def __init__(self, instrument: Instrument, names: Names, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         self._instrument = instrument
@@ -190,6 +191,7 @@ class _Stream:
         self._before: Scope | None = None
         self._items: list[Any] = []
         self._more = 0
+        self._room = KEPT_BYTES
         instrument.called(self._handle, _bound(names, args, kwargs))
 
     def __enter__(self) -> Self:
@@ -203,15 +205,17 @@ class _Stream:
 
     def keep(self, item: Any) -> None:
         """Keep an item for the response."""
-        if len(self._items) < KEPT_ITEMS:
-            self._items.append(item)
-        else:
+        if self._room <= 0:
             self._more += 1
+            return
+        data = encode(item)  # as it is now: the next item may be the same object, changed
+        self._room -= len(data)
+        self._items.append(decode(data))
 
     def end(self, error: BaseException | None, value: Any = None) -> None:
         """End the node, with what was yielded as its result."""
         found: Any = self._items
-        if found and not self._more and all(isinstance(item, str) for item in found):
+        if found and not self._more and all(type(item) is str for item in found):
             found = "".join(found)
         if self._more:
             found = {"items": found, "more": self._more}

@@ -40,8 +40,12 @@ class Fold:
         self.turns: dict[str, TurnNode] = {}
         self.ops: dict[str, OperationNode] = {}
         self.pool = tree.pool if tree else Pool()
+        self._accounts: set[tuple[str, str]] = set()
+        """Path and id of each accounting entry."""
         self.dropped = 0
         """Records that writers say they could not write."""
+        self._places: dict[str, int] = {}
+        """Where each accounting entry stands in its op, by id."""
         self.missing = 0
         """Entries that must have stood before entries that were read."""
         self.misplaced = 0
@@ -78,6 +82,7 @@ class Fold:
                 self.turns[turn.path] = turn
                 for op in turn.ops:
                     self.ops[op.path] = op
+                    self._places.update((entry.id, place) for place, entry in enumerate(op.accounting))
                     if op.child_session is not None:
                         pending.append(op.child_session)
 
@@ -197,8 +202,12 @@ class Fold:
 
     def _accounted(self, record: r.Accounted) -> None:
         op = self._op(record.path, record.entry.timestamp)
-        if all(entry.id != record.entry.id for entry in op.accounting):
+        place = self._places.get(record.entry.id)
+        if place is None:
+            self._places[record.entry.id] = len(op.accounting)
             apply.account(op, record.entry)
+        elif op.accounting[place].status == "ok":  # the same, or that it failed after all, which is never taken back
+            op.accounting[place] = record.entry
 
     def _requested(self, record: r.Requested) -> None:
         self._op(record.path, record.ts).request = record.request

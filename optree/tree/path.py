@@ -8,15 +8,15 @@ Paths are absolute, given when a node begins, and never recomputed.
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from optree.errors import PathError
 
 _NUMBER = re.compile(r"0|[1-9][0-9]{0,17}")
 
 
-@dataclass(frozen=True, slots=True)
-class Path:
+class Path(Struct, frozen=True):
     """A decoded path; `str` gives the label back."""
 
     parts: tuple[int, ...]

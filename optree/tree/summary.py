@@ -30,7 +30,7 @@ def snapshot_summary(root: SessionNode, *, live: bool = True) -> dict[str, Any]:
             "callPath": session.call_path,
             "path": session.path,
             "status": state(session, live=live),
-            "elapsedSec": round(((session.ended_at or (now if live else last_seen(session))) - session.started_at) / 1e3, 3),
+            "elapsedSec": round(max(0.0, (session.ended_at or (now if live else last_seen(session))) - session.started_at) / 1e3, 3),
             "title": session.session_title,
             "latestStatus": session.latest_status,
         }

@@ -29,13 +29,13 @@ def format_tree(root: SessionNode, *, live: bool = False, paint: Paint = lambda 
         children = _below(node)
         if children:
             pending.append((indent + ("   " if last else "│  "), iter(children)))
-    return "\n".join(lines)
+    return "\n".join(line.replace("\n", "\\n") for line in lines)  # a name may have any character
 
 
 def format_totals(totals: Totals) -> str:
     """Return totals as one short phrase."""
     parts = [f"{totals.llm_requests} llm", f"{totals.tools_run} tool"] if totals.llm_requests or totals.tools_run else []
-    if totals.input_tokens or totals.output_tokens:
+    if totals.input_tokens or totals.cache_read_input_tokens or totals.output_tokens:
         parts.append(f"{totals.input_tokens + totals.cache_read_input_tokens:,}→{totals.output_tokens:,} tok")
     if totals.cost_usd:
         parts.append(f"${totals.cost_usd:.6f}")
@@ -55,38 +55,58 @@ def _below(node: SessionNode | TurnNode | OperationNode) -> list[tuple[Any, bool
 def _describe(node: TurnNode | OperationNode, live: bool, paint: Paint) -> str:
     if isinstance(node, TurnNode):
         said = (node.prompts or {}).get("user") or node.attributes.get("label") or ""
-        return f"{paint('path', node.path)} turn {_end(node, live, paint)}{paint('dim', _short(said))}"
+        return _phrase(paint("path", node.path), "turn", format_end(node, live=live, paint=paint), _painted(paint, "dim", said))
     if node.child_session is not None:
         return f"{paint('path', node.path)} {_session(node.child_session, live, paint)}"
-    figures = " ".join(filter(None, (_tokens(node), f"{len(node.logs)} logs" if node.logs else "")))
-    error = paint("failed", _short(node.error)) if node.error else ""
-    return f"{paint('path', node.path)} {paint(node.kind, node.kind)} {node.name} {_end(node, live, paint)}{figures} {error}".rstrip()
+    logs = f"{len(node.logs)} log{'s' if len(node.logs) > 1 else ''}" if node.logs else ""
+    title = _phrase(paint("path", node.path), paint(node.kind, node.kind), node.name)
+    return _phrase(title, format_end(node, live=live, paint=paint), _tokens(node), logs, _painted(paint, "failed", node.error))
 
 
 def _session(session: SessionNode, live: bool, paint: Paint) -> str:
-    title = f" “{session.session_title}”" if session.session_title else ""
-    resumed = f"resumed ×{len(session.resumed_at)} " if session.resumed_at else ""
-    error = " " + paint("failed", _short(session.error)) if session.error else ""
-    totals = paint("dim", format_totals(session.totals))
-    return f"{paint('agent', session.agent_id)}{title} {_end(session, live, paint)}{resumed}{totals}{error}".rstrip()
+    return _phrase(
+        paint("agent", session.agent_id),
+        f"“{session.session_title}”" if session.session_title else "",
+        format_end(session, live=live, paint=paint),
+        f"resumed ×{len(session.resumed_at)}" if session.resumed_at else "",
+        _painted(paint, "dim", format_totals(session.totals)),
+        _painted(paint, "failed", session.error),
+    )
 
 
-def _end(node: SessionNode | TurnNode | OperationNode, live: bool, paint: Paint) -> str:
+def format_end(node: SessionNode | TurnNode | OperationNode, *, live: bool = False, paint: Paint = lambda _style, text: text) -> str:
+    """Return how a node ended, and how long it took where that is known."""
     status = state(node, live=live)
-    took = f" {_duration(node.ended_at - node.started_at)}" if node.ended_at is not None else ""
-    word = "" if status == "ok" else f" {status}"
-    return paint(status, f"{_MARKS[status]}{word}") + f"{took}  "
+    took = _took(node)
+    return _phrase(paint(status, _phrase(_MARKS[status], "" if status == "ok" else status)), "" if took is None else _duration(took))
+
+
+def _took(node: SessionNode | TurnNode | OperationNode) -> float | None:
+    """Return a duration in milliseconds, never negative; None for what has no end, or was not seen again after its begin."""
+    if node.ended_at is None:
+        return None
+    latency = node.latency if isinstance(node, OperationNode) else None
+    took = max(0.0, node.ended_at - node.started_at if latency is None else latency)
+    return None if node.status == "interrupted" and not took else took
+
+
+def _phrase(*parts: str) -> str:
+    return " ".join(filter(None, parts))
+
+
+def _painted(paint: Paint, style: str, text: str | None) -> str:
+    short = _short(text)
+    return paint(style, short) if short else ""
 
 
 def _tokens(op: OperationNode) -> str:
     tokens = [entry.tokens for entry in op.accounting if entry.tokens]
-    if not tokens:
-        return ""
     cost = sum(entry.cost_usd or 0.0 for entry in op.accounting)
     sent = sum(one.input_tokens + one.cache_read_input_tokens for one in tokens)
     cached = sum(one.cache_read_input_tokens for one in tokens)
-    shown = f"{sent:,}→{sum(one.output_tokens for one in tokens):,} tok"
-    return shown + (f" ({cached:,} cached)" if cached else "") + (f" ${cost:.6f}" if cost else "")
+    output = sum(one.output_tokens for one in tokens)
+    shown = f"{sent:,}→{output:,} tok" if sent or output else ""
+    return _phrase(shown, f"({cached:,} cached)" if cached else "", f"${cost:.6f}" if cost else "")
 
 
 def _duration(milliseconds: float) -> str:

@@ -24,3 +24,11 @@ def add_entry(totals: Totals, entry: AccountingEntry) -> None:
         totals.cost_usd += entry.cost_usd or 0.0
         totals.characters_in += entry.characters_in or 0
         totals.characters_out += entry.characters_out or 0
+
+
+def add_failure(totals: Totals, entry: AccountingEntry) -> None:
+    """Count an entry as failed that was added as ok."""
+    if entry.type == "llm":
+        totals.llm_failed += 1
+    else:
+        totals.tools_failed += 1

@@ -257,3 +257,14 @@ def test_ten_thousand_tasks():
         fold.apply(record)
     assert optree.snapshot_summary(recording.tree.session) == optree.snapshot_summary(fold.tree.session)
     assert {op.path: len(op.logs) for op in ops} == {op.path: len(op.logs) for _, _, op in optree.walk_ops(fold.tree.session)}
+
+
+def test_async_with(recording):
+    """Each instrument is an asynchronous context manager too."""
+
+    async def main():
+        async with optree.session("lead"), optree.turn(user="x"), optree.llm("m") as op:
+            op.response("y")
+
+    asyncio.run(main())
+    assert [("m", "ok")] == [(op.name, op.status) for _, _, op in optree.walk_ops(recording.tree.session)]

@@ -457,3 +457,41 @@ def test_misuse_is_refused(misuse, what, next_step):
     assert what in str(caught.value)
     assert next_step in str(caught.value)
     assert [] == recording.records
+
+
+class Proxy:
+    """An object that raises when asked what it is, as lazy proxies do outside of their request."""
+
+    @property
+    def __class__(self):
+        raise RuntimeError("no context")
+
+
+def test_proxies_are_left_alone(recording):
+    """A returned or yielded object that raises when asked for its class reaches the caller, and nothing raises."""
+    found = Proxy()
+
+    @optree.tool
+    def several():
+        yield found
+
+    @optree.session(agent="s")
+    def agent():
+        return found
+
+    with optree.session("lead"), optree.turn():
+        assert [True] == [item is found for item in several()]
+        assert agent() is found
+    assert [("several", "ok"), ("s", "ok")] == [(op.name, op.status) for _, _, op in optree.walk_ops(recording.tree.session)]
+
+
+def test_wrong_arguments_leave_nothing_open(recording):
+    """A generator that is called with wrong arguments raises as it would, and no op stays open."""
+
+    @optree.tool
+    def one(number):
+        yield number
+
+    with optree.session("lead"), optree.turn(), pytest.raises(TypeError):
+        list(one())
+    assert [] == [op for _, _, op in optree.walk_ops(recording.tree.session) if op.ended_at is None]

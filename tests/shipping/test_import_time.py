@@ -2,16 +2,18 @@ import os
 import subprocess
 import sys
 
-LIMIT = 0.050  # seconds of CPU time
+LIMIT = 50 / 27  # 50 ms where importing msgspec, which has most of it, takes 27 ms; as a ratio, since machines differ by a factor of two
 RUNS = 9
 TOO_HEAVY = ["typer", "rich", "httpx", "asyncio", "opentelemetry", "starlette", "importlib.metadata"]
 ENVIRON = os.environ | {"PYTHONDONTWRITEBYTECODE": ""}  # empty counts as unset: only the first run compiles
 
 
 def test_import_is_quick():
-    """Importing optree costs at most 50 ms of CPU time over the bare interpreter."""
-    with_optree, bare = zip(*[(cpu_seconds("import optree"), cpu_seconds("pass")) for _ in range(RUNS)], strict=True)
-    assert LIMIT >= min(with_optree) - min(bare)  # a busy machine only ever adds, so the least is nearest to the truth
+    """Importing optree costs at most 50 ms of CPU time over the bare interpreter, on a machine where msgspec alone costs 27 ms."""
+    codes = ("import optree", "import msgspec", "pass")
+    runs = [[cpu_seconds(code) for code in codes] for _ in range(RUNS)]
+    with_optree, with_msgspec, bare = (min(column) for column in zip(*runs, strict=True))  # a busy machine only ever adds
+    assert LIMIT >= (with_optree - bare) / (with_msgspec - bare)
 
 
 def test_import_is_light():

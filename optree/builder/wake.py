@@ -1,0 +1,29 @@
+"""A signal to one waiting thread that may be given from anywhere: a finalizer, a signal handler, in the middle of a wait.
+
+`threading.Event` may not: its own lock is a plain one, and a finalizer that runs inside `set` or `wait` and calls `set` waits for itself.
+"""
+
+from __future__ import annotations
+
+from _thread import allocate_lock
+
+
+class Wake:
+    """A binary semaphore: `set` never blocks, `wait` takes the signal with it."""
+
+    __slots__ = ("_lock",)
+
+    def __init__(self) -> None:
+        self._lock = allocate_lock()
+        self._lock.acquire()
+
+    def set(self) -> None:
+        """Give the signal; it stays given until somebody takes it."""
+        try:
+            self._lock.release()
+        except RuntimeError:  # it is given already
+            return
+
+    def wait(self) -> None:
+        """Wait for the signal, and take it."""
+        self._lock.acquire()
