@@ -76,8 +76,10 @@ class Core:
     def now_ms(self) -> float:
         """Return the wall time in epoch milliseconds; it stands still rather than go back when the clock is set back."""
         now = self.now() * 1e3
-        self._latest = latest = max(now, self._latest)
-        return latest
+        if now < self._latest:
+            return self._latest
+        self._latest = now
+        return now
 
     def json(self, value: object) -> Raw:
         """Return a value as JSON, without credentials if the session is saved redacted."""

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from optree.builder.session_tree import SessionTreeBuilder
 
 _VRB: Severity = "VRB"
+_OK: Status = "ok"
 _SEVERITIES: dict[str, Severity] = {
     **{name: name for name in get_args(Severity)},
     "DEBUG": "VRB",
@@ -186,15 +187,18 @@ class Op:
         """Set what the op got back."""
         self.builder.set_response(self, payload)
 
-    def end(self, status: Status = "ok", error: str | None = None, *, reasoning: str | None = None, **attributes: Any) -> None:
+    def end(self, status: Status = _OK, error: str | None = None, *, reasoning: str | None = None, **attributes: Any) -> None:
         """End the op, with its latency; the second call does nothing. A tool call without accounting gets its entry here.
 
         *reasoning* is the final reasoning text; *attributes* are merged into those that the op began with.
         """
         node = self.node
         core = self.builder.core
-        known, strange = known_status(status)
-        said = None if error is None and strange is None else core.text(error_text(strange if error is None else error))
+        known: Status = "ok"
+        said: str | None = None
+        if status is not _OK or error is not None:
+            known, strange = known_status(status)
+            said = None if error is None and strange is None else core.text(error_text(strange if error is None else error))
         final = None if reasoning is None else core.text(text(reasoning))
         block = core.attributes(attributes) if attributes else UNSET
         stream = core.stream
@@ -203,7 +207,8 @@ class Op:
             if node.ended_at is not None:
                 return
             latency = (monotonic() - self._t0) * 1e3
-            self._account_end(known, said, latency)
+            if known != "ok" or not node.accounting:
+                self._account_end(known, said, latency)
             if stream.watched and (entries := self.pending()) is not None:
                 stream.put(entries)  # whoever watches sees an op's lines before its end
             record = records.OpEnd(self.path, core.now_ms(), known, latency, said, final, block)

@@ -69,6 +69,8 @@ class Stream:
 
     def __init__(self, takers: Sequence[Taker], write: Write = "structure") -> None:
         self._takers: tuple[Taker, ...] = tuple(takers)
+        self.watched = len(self._takers) > 1
+        """True if somebody beside the journal takes the records."""
         self._write = write
         self._queue: deque[Record] = deque()
         self._marked: deque[Pending] = deque()
@@ -134,14 +136,10 @@ class Stream:
             held.release()
         return True
 
-    @property
-    def watched(self) -> bool:
-        """True if somebody beside the journal takes the records."""
-        return len(self._takers) > 1
-
     def subscribe(self, taker: Taker) -> None:
         """Add a taker; it gets what comes from now on."""
         self._takers = (*self._takers, taker)
+        self.watched = len(self._takers) > 1
 
     def unsubscribe(self, taker: Taker) -> None:
         """Remove a taker."""

@@ -735,3 +735,55 @@ def test_capture_names_what_it_has():
         pass
     with pytest.raises(AssertionError, match="0 root sessions were recorded, not one"):
         _ = recording.tree
+
+
+def test_failed_attempts_count(root):
+    """Every LLM attempt is accounted for, also one that failed before it cost anything, or after (S4-32, S4-55)."""
+    for status, figures in (("failed", None), ("failed", {"input_tokens": 5, "cost_usd": 0.1}), ("ok", None), ("ok", {"output_tokens": 2})):
+        op = root.begin_op("llm", "p:m")
+        if figures:
+            op.account(**figures)
+        op.end(status, "429" if status == "failed" else None)
+    totals = root.node.totals
+    assert (4, 2, 5, 2, 0.1) == (totals.llm_requests, totals.llm_failed, totals.input_tokens, totals.output_tokens, totals.cost_usd)
+    assert [("failed", "429"), ("failed", "429"), ("ok", None), ("ok", None)] == [
+        (entry.status, entry.error) for op in root.node.turns[0].ops for entry in op.accounting
+    ]
+
+
+def test_clock_that_is_set_back():
+    """When the clock is set back, time stands still rather than go back: nothing ends before it began."""
+    times = iter([1000.0, 1000.0, 1001.0, 400.0, 401.0, 402.0, 403.0])
+    builder = SessionTreeBuilder("a", now=lambda: next(times, 404.0))
+    op = builder.begin_op("tool", "x")
+    op.end()
+    builder.end_session()
+    assert 0 <= op.node.ended_at - op.node.started_at
+    assert 0 <= builder.node.ended_at - builder.node.started_at
+
+
+def test_plain_prompt_is_one_value(root):
+    """A prompt that is plain text is kept as such; an iterator of messages is the program's to use, and is left alone."""
+    op = root.begin_op("llm", "m")
+    op.request(messages="y" * 100_000)
+    assert "y" * 100_000 == root.core.pool.resolve(decode(op.node.request.payload))["messages"]
+    messages = (message for message in [{"role": "user", "content": "a"}])
+    op.request(messages=messages)
+    assert [{"role": "user", "content": "a"}] == list(messages)
+
+
+@pytest.mark.parametrize(("given", "kept"), [("INFO", "VRB"), ("WARNING", "WRN"), ("ERROR", "ERR"), ("WRN", "WRN"), ("odd", "VRB")])
+def test_severities_of_the_standard_library(root, given, kept):
+    """Severities may be given by the names of the standard library's logging (S4-60)."""
+    op = root.begin_op("llm", "m")
+    op.log("x", given)
+    assert [kept] == [entry.severity for entry in op.node.logs]
+
+
+def test_credentials_in_nested_headers(root):
+    """Credentials in headers are not kept wherever the headers stand (S4-48, S4-120)."""
+    op = root.begin_op("tool", "fetch")
+    op.request(arguments={"extra_headers": {"Authorization": "Bearer s3cret", "accept": "json"}})
+    op.response({"response_headers": {"set-cookie": "s3cret"}})
+    assert {"extra_headers": {"Authorization": "[REDACTED]", "accept": "json"}} == decode(op.node.request.payload)["arguments"]
+    assert {"response_headers": {"set-cookie": "[REDACTED]"}} == decode(op.node.response.payload)

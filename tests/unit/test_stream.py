@@ -11,6 +11,7 @@ from optree import SessionTreeBuilder
 from optree import records as r
 from optree.builder import Stream, core, figures, handles, session_tree, stream
 from optree.builder.stream import BACKLOG_OPS, WAIT_SECONDS
+from optree.builder.wake import Wake
 from optree.nodes import LogEntry
 from optree.tree import Fold
 from optree.tree.path import last_index
@@ -560,3 +561,98 @@ def test_entries_are_nothing_to_the_collector(opened):
     op.builder.core.stream.flush()
     assert 0 == sum(map(gc.is_tracked, op.logs))
     assert len(gc.get_objects()) - before < 2000
+
+
+class Held(Counting):
+    """Holds a delivery until it is let go, and says when it is there."""
+
+    def __init__(self):
+        super().__init__()
+        self.there, self.go = threading.Event(), threading.Event()
+
+    def take(self, batch):
+        """Wait within the delivery of an op named ``held``."""
+        if any(isinstance(record, r.OpBegin) and record.name == "held" for record in batch):
+            self.there.set()
+            assert self.go.wait(LONG)
+        super().take(batch)
+
+
+@pytest.fixture
+def stuck(opened):
+    """Return a builder on a stream that another thread holds in a delivery, and its taker."""
+    taker = Held()
+    builder = opened(taker)
+    op = builder.begin_op("tool", "before")
+    thread = threading.Thread(target=builder.begin_op, args=("tool", "held"))
+    thread.start()
+    assert taker.there.wait(LONG)
+    yield builder, op, taker
+    taker.go.set()
+    thread.join(LONG)
+
+
+def test_one_wait_for_all_that_a_call_does(stuck):
+    """A call that takes several steps waits for a stuck disk once, and the next ones soon after not at all."""
+    builder, op, _ = stuck
+    begun = time.monotonic()
+    op.end()
+    builder.current_turn.end()
+    builder.end_session()
+    assert 2 * WAIT_SECONDS > time.monotonic() - begun
+
+
+def test_what_came_too_late_is_delivered_all_the_same(stuck):
+    """What is put while another thread holds the disk is delivered when it lets go, though nothing else is recorded."""
+    _, op, taker = stuck
+    taker.awaited = r.Responded
+    op.response("late")
+    assert [] == taker.of(r.Responded)
+    taker.go.set()
+    assert taker.seen.wait(LONG)
+
+
+def test_lost_lock_is_replaced(opened):
+    """If an interrupt makes a thread keep the lock for ever, others wait once and go on."""
+    taker = Counting()
+    builder = opened(taker)
+    thread = threading.Thread(target=builder.core.stream.enter)  # and never leave
+    thread.start()
+    thread.join(LONG)
+    before = len(taker.records)
+    builder.append_message("x")
+    builder.append_message("y")
+    assert (before + 2, 0) == (len(taker.records), builder.core.stream.late)
+
+
+def test_wake_from_within_a_wait():
+    """A signal can be given while its receiver is anywhere in its wait, and by a finalizer or handler in the middle of giving it."""
+    wake, got = Wake(), []
+
+    def receive():
+        for _ in range(2):
+            wake.wait()
+            got.append(1)
+
+    thread = threading.Thread(target=receive)
+    thread.start()
+    wake.set()
+    wake.set()
+    while len(got) < 1:
+        thread.join(0.001)
+    wake.set()
+    thread.join(LONG)
+    assert [1, 1] == got
+
+
+def test_lines_come_before_the_end_for_those_who_watch(opened):
+    """Who takes records beside the journal gets an op's lines before its end, in the order of events (S4-115)."""
+    builder = opened(Counting(), watcher := Counting())
+    op = builder.begin_op("llm", "m")
+    op.log("first")
+    op.think("second")
+    op.end()
+    assert [r.OpBegin, r.Entries, r.Accounted, r.OpEnd] == sorted(
+        (type(record) for record in watcher.records[2:]), key=[r.OpBegin, r.Entries, r.Accounted, r.OpEnd].index
+    )
+    assert r.OpEnd is type(watcher.records[-1])
