@@ -53,6 +53,11 @@ class Subscriber:
         self._closed = True
         self._wake.set()
 
+    @property
+    def finished(self) -> bool:
+        """True once it is closed and has handled everything."""
+        return self._closed and not self._queue and not self._busy
+
     def _started(self) -> bool:
         if self._thread is None:
             thread = threading.Thread(target=self._run, name=f"optree-{self._name}", daemon=True)

@@ -9,5 +9,7 @@ from __future__ import annotations
 def main() -> None:
     """Run the command `optree`; never returns."""
     from optree.cli.app import app
+    from optree.cli.closed import stand_in
 
+    stand_in()
     app(prog_name="optree")

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import sys
+from errno import ENOSPC
 from io import TextIOWrapper
 from typing import Annotated, Any
 
@@ -16,7 +18,8 @@ from optree.cli.load import load
 from optree.cli.logs import logs
 from optree.cli.ls import ls
 from optree.cli.run import RunCommand, run
-from optree.cli.screen import complain
+from optree.cli.screen import OutputError, complain, flush
+from optree.cli.show import show
 from optree.cli.status import status
 from optree.cli.tree import tree
 from optree.errors import BusyError, OptreeError, PathError, SetupError, StoreError
@@ -31,13 +34,12 @@ class Commands(TyperGroup):
         """Run a command."""
         try:
             result = super().invoke(ctx)
-            sys.stdout.flush()
+            flush()
         except BrokenPipeError:
-            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # what is buffered has nowhere to go
+            _discard()
             raise typer.Exit(OK) from None
         except (OptreeError, OSError) as error:
-            complain(str(error))
-            raise typer.Exit(exit_code(error)) from error
+            raise _said(error) from error
         except RecursionError as error:
             complain("the session is nested too deeply for this; look at the upper part with: optree tree --depth N")
             raise typer.Exit(DAMAGED) from error
@@ -47,16 +49,37 @@ class Commands(TyperGroup):
         """Parse the command line."""
         try:
             return super().make_context(*args, **kwargs)
-        except OptreeError as error:
-            complain(str(error))
-            raise typer.Exit(exit_code(error)) from error
+        except BrokenPipeError:
+            _discard()
+            raise typer.Exit(OK) from None
+        except (OptreeError, OSError) as error:  # help and version are printed here
+            raise _said(error) from error
+
+
+def _said(error: Exception) -> typer.Exit:
+    """Say what is wrong; returns the end of the command."""
+    if isinstance(error, OutputError) or _is_full(error):
+        _discard()
+    complain(f"stdout cannot be written: {os.strerror(ENOSPC)}" if _is_full(error) else str(error))
+    return typer.Exit(exit_code(error))
+
+
+def _is_full(error: Exception) -> bool:
+    """Tell whether it is stdout that takes no more: no command writes anything else."""
+    return isinstance(error, OSError) and error.errno == ENOSPC
+
+
+def _discard() -> None:
+    """Let what is buffered for stdout go nowhere: the interpreter would try to write it once more at its end."""
+    with contextlib.suppress(OSError):
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def exit_code(error: Exception) -> int:
     """Return what the command line exits with for an error."""
     if isinstance(error, (SetupError, PathError)):
         return USAGE
-    unreadable = isinstance(error, StoreError | OSError) and not isinstance(error, BusyError)
+    unreadable = isinstance(error, StoreError | OSError) and not isinstance(error, BusyError) and not _is_full(error)
     return DAMAGED if unreadable else FAILED
 
 
@@ -94,6 +117,7 @@ app.command("run", cls=RunCommand, context_settings={"allow_interspersed_args": 
 app.command("load")(load)
 app.command("ls")(ls)
 app.command("tree")(tree)
+app.command("show")(show)
 app.command("logs")(logs)
 app.command("cost")(cost)
 app.command("status")(status)

@@ -13,18 +13,22 @@ import typer
 from optree.cli.options import BillingFile, Json, SessionsDir, TxnOrLast, directory
 from optree.cli.progress import working
 from optree.cli.screen import complain, show, show_json, table
-from optree.cli.sessions import open_session
+from optree.cli.sessions import open_session, settled
 from optree.clock import now_ms
 from optree.errors import NotFoundError, SetupError
 from optree.store.directory import Directory
 from optree.store.ledger import Ledger
 from optree.tree.walk import flatten
+from optree.values import is_object
 
 DAMAGED = 3
 PICO = 10**12
 """Money is summed in whole trillionths of a dollar: the parts add up to the whole exactly."""
 _SPANS = {"m": 60e3, "h": 3600e3, "d": 86400e3, "w": 7 * 86400e3}
 _CENTS = 6
+_MOST = 1e15
+"""Larger figures are none: neither tokens nor dollars come to that."""
+_FIGURES = ("timestamp", "charactersIn", "charactersOut", "costUsd")
 Entry = dict[str, Any]
 
 
@@ -87,11 +91,14 @@ def cost(
     where = directory(sessions_dir, billing_file)
     first = _moment(since) if since else 0.0
     if all_sessions:
+        settled(where)
         entries, torn = _ledger(where)
         scope = str(where.billing)
     else:
         loaded, _ = open_session(txn, where)
         entries, torn, scope = flatten(loaded.session).accounting, 0, loaded.txn
+    torn += sum(not _is_clean(entry) for entry in entries)
+    entries = [_cleaned(entry) for entry in entries]
     entries = [entry for entry in entries if entry.get("timestamp", 0.0) >= first]
     pending = sum(1 for saved in where.saved() if saved.live is not None) if all_sessions else 0
     if as_json:
@@ -99,9 +106,10 @@ def cost(
     else:
         show("\n".join(_lines(entries)))
     if pending and not as_json:
-        complain(f"{pending} sessions have not ended and are not in the ledger yet (optree ls)")
+        complain(f"{pending} session{' is' if pending == 1 else 's are'} not in the ledger yet (optree ls)")
     if torn:
-        complain(f"{torn} lines of {where.billing} cannot be read and are not in these sums")
+        where_from = "lines of" if all_sessions else "accounting entries of session"
+        complain(f"{torn} {where_from} {scope} cannot be read, or not in full; what cannot be read is not in these sums")
         raise typer.Exit(DAMAGED)
 
 
@@ -113,6 +121,24 @@ def _ledger(where: Directory) -> tuple[list[Entry], int]:
         found = Ledger(where.billing).read()
         lines = sum(1 for line in where.billing.read_bytes().splitlines() if line.strip())
     return found, max(0, lines - len(found))
+
+
+def _is_clean(entry: Entry) -> bool:
+    """Tell whether all figures of an entry are numbers that can be summed."""
+    tokens: Any = entry.get("tokens")
+    figures = [entry.get(name) for name in _FIGURES] + (list(tokens.values()) if is_object(tokens) else [])
+    return all(figure is None or _is_figure(figure) for figure in figures) and (tokens is None or is_object(tokens))
+
+
+def _cleaned(entry: Entry) -> Entry:
+    """Return an entry with 0 for each figure that is none."""
+    tokens: Any = entry.get("tokens")
+    counts = {name: int(count) for name, count in tokens.items() if _is_figure(count)} if is_object(tokens) else {}
+    return {**entry, "tokens": counts, **{name: entry[name] if _is_figure(entry.get(name)) else 0 for name in _FIGURES}}
+
+
+def _is_figure(value: object) -> bool:
+    return isinstance(value, (int, float)) and not isinstance(value, bool) and abs(value) <= _MOST
 
 
 def _groups(entries: Sequence[Entry]) -> dict[str, dict[str, Sum]]:

@@ -8,9 +8,9 @@ from time import sleep
 from zlib import crc32
 
 from optree import records as r
-from optree.cli.sessions import is_locked
 from optree.errors import FormatError
 from optree.store.directory import journals
+from optree.store.lock import is_running
 
 POLL_SECONDS = 0.05
 
@@ -47,7 +47,7 @@ def follow(live: Path, vector: Mapping[str, int]) -> Iterator[list[r.Record]]:
     tails: dict[Path, Tail] = {}
     try:
         while True:
-            lives = is_locked(live)  # asked first: what a process wrote before it went is read below
+            lives = is_running(live)  # asked first: what a process wrote before it went is read below
             found = _poll(live, tails, vector)
             yield found
             if not lives or any(isinstance(record, r.SessionEnd) and not record.path for record in found):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from pathlib import Path
+from pathlib import Path as FilePath
 from typing import Annotated, Any
 
 import typer
@@ -14,6 +14,7 @@ from optree.cli.sessions import open_session, state_of
 from optree.cli.traced import Tracing, run_traced
 from optree.nodes import OperationNode, SessionNode, TurnNode
 from optree.store.recovery import Loaded
+from optree.tree.path import Path
 from optree.tree.summary import last_seen
 from optree.tree.text import format_totals, format_tree
 
@@ -55,7 +56,7 @@ def load(
         raise typer.Exit(DAMAGED)
 
 
-def _show(loaded: Loaded, live: Path | None) -> None:
+def _show(loaded: Loaded, live: FilePath | None) -> None:
     colour = coloured(sys.stdout)
     style = paint if colour else unpainted
     session, state = loaded.session, state_of(loaded.session, live)
@@ -68,7 +69,7 @@ def _show(loaded: Loaded, live: Path | None) -> None:
         format_tree(session, live=state == "running", paint=style),
         "",
     ]
-    going_on = loaded.open_nodes()
+    going_on = _going_on(loaded)
     if going_on:
         lines.append("going on now:" if state == "running" else "going on when it broke off:")
         lines += [f"  {_last_state(node, style)}" for node in going_on]
@@ -77,8 +78,16 @@ def _show(loaded: Loaded, live: Path | None) -> None:
     if state == "running":
         lines.append(f"watch it with: optree logs -f {loaded.txn}")
     else:
-        lines.append(f"go on with: optree load {loaded.txn} -- CMD")
+        lines.append(f"{'continue it' if state == 'ended' else 'go on'} with: optree load {loaded.txn} -- CMD")
     show("\n".join(lines), colour=colour)
+
+
+def _going_on(loaded: Loaded) -> list[SessionNode | TurnNode | OperationNode]:
+    """Return what had no end, deepest first; of a sub-agent its session, not the op that it is in."""
+    nodes = loaded.open_nodes()
+    sessions = {node.path for node in nodes if isinstance(node, SessionNode)}
+    found = [node for node in nodes if not isinstance(node, OperationNode) or node.path not in sessions]
+    return sorted(found, key=lambda node: -len(Path.parse(node.path).parts))
 
 
 def _last_state(node: SessionNode | TurnNode | OperationNode, style: Any) -> str:
@@ -96,7 +105,7 @@ def _last_log(op: OperationNode) -> str:
     return f"[{last.severity}] {' '.join(last.message.split())[:120]}"
 
 
-def _plain(loaded: Loaded, live: Path | None) -> dict[str, Any]:
+def _plain(loaded: Loaded, live: FilePath | None) -> dict[str, Any]:
     session, state = loaded.session, state_of(loaded.session, live)
     damage = loaded.damage
     flaws = [{"file": flaw.file, "offset": flaw.offset, "bytes": flaw.size, "kind": flaw.kind, "said": flaw.said} for flaw in damage.flaws]
@@ -106,7 +115,7 @@ def _plain(loaded: Loaded, live: Path | None) -> dict[str, Any]:
         "state": state,
         "damage": {"state": damage.state, "said": damage.lines(), "flaws": flaws},
         "sources": loaded.sources,
-        "open": [_open(node) for node in loaded.open_nodes()],
+        "open": [_open(node) for node in _going_on(loaded)],
         "totals": figures(session.totals),
         "resume": None if state == "running" else f"optree load {loaded.txn} -- CMD",
         "session": session,

@@ -15,7 +15,7 @@ from optree import records as r
 from optree.cli.follow import follow
 from optree.cli.options import Json, SessionsDir, TxnOrLast, directory
 from optree.cli.replay import replay
-from optree.cli.screen import coloured, complain, json_line
+from optree.cli.screen import coloured, complain, flush, json_line, write
 from optree.cli.sessions import open_session
 from optree.console.lines import LineOptions, LineRenderer
 from optree.nodes import Severity
@@ -52,7 +52,7 @@ def logs(
     wanted = _Wanted(_severities(severity), str(NodePath.parse(path)) if path else "", _pattern(grep))
     where = directory(sessions_dir)
     loaded, live = open_session(txn, where)
-    printer = _Printer(loaded.session.origin_txn_id, wanted, as_json=as_json)
+    printer = _Printer(loaded, wanted, as_json=as_json)
     printer.show(replay(loaded.session))
     if follow_on and live is not None and loaded.session.ended_at is None:
         _follow(printer, loaded, live, where)
@@ -83,12 +83,13 @@ class _Wanted:
 class _Printer:
     """Prints the lines of records that are wanted."""
 
-    def __init__(self, txn: str, wanted: _Wanted, *, as_json: bool) -> None:
+    def __init__(self, loaded: Loaded, wanted: _Wanted, *, as_json: bool) -> None:
         payloads = "TRC" in wanted.severities
-        self._txn = txn
+        self._txn = txn = loaded.session.origin_txn_id
         self._wanted = wanted
         self._json = as_json
-        self._renderer = LineRenderer(txn, LineOptions(verbose=True, trace_llm=payloads, trace_tools=payloads, colour=coloured(sys.stdout)))
+        options = LineOptions(verbose=True, trace_llm=payloads, trace_tools=payloads, colour=coloured(sys.stdout))
+        self._renderer = LineRenderer(txn, options, loaded.tree.pool)
         self._seen: set[str] = set()
 
     def show(self, records: list[r.Record]) -> None:
@@ -97,7 +98,7 @@ class _Printer:
             self._seen.add(getattr(record, "path", ""))
             for line in self._renderer.render(record):
                 self._print(record, line)
-        sys.stdout.flush()
+        flush()
 
     def knows(self, record: r.Record) -> bool:
         """Tell whether something of the record's node was shown before."""
@@ -110,7 +111,7 @@ class _Printer:
         if not self._wanted.has(path, severity, bare):
             return
         shown = {"txn": self._txn, "timestamp": _time(record), "path": path, "severity": severity, "line": bare}
-        sys.stdout.write((json_line(shown) if self._json else line) + "\n")
+        write((json_line(shown) if self._json else line) + "\n")
 
 
 def _singles(record: r.Record) -> Iterator[r.Record]:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import sys
+from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -11,6 +13,7 @@ from optree.cli.options import Json, SessionsDir, directory
 from optree.cli.progress import working
 from optree.cli.screen import coloured, duration, paint, show, show_json, size, table, when
 from optree.cli.sessions import Row, describe
+from optree.errors import NotFoundError
 
 
 def ls(
@@ -26,6 +29,7 @@ def ls(
     Example: [bold]optree ls -n 10[/bold]
     """
     where = directory(sessions_dir)
+    _check(where.sessions, named=sessions_dir is not None or bool(os.environ.get("OPTREE_SESSIONS_DIR")))
     saved = where.saved()[:limit]
     rows: list[Row] = []
     with working("reading sessions", len(saved)) as step:
@@ -46,6 +50,14 @@ def ls(
         head = paint("title", head)
         lines = [line.replace(f" {row.state} ", f" {paint(row.state, row.state)} ", 1) for line, row in zip(lines, rows, strict=True)]
     show("\n".join([head, *lines]), colour=colour)
+
+
+def _check(path: Path, *, named: bool) -> None:
+    """Raise `NotFoundError` for what is no directory, and for one that was named but is not there."""
+    if path.exists() and not path.is_dir():
+        raise NotFoundError(f"{path} is no directory; name the directory of the sessions with --sessions-dir")
+    if named and not path.exists():
+        raise NotFoundError(f"{path} does not exist; it is made when a session is recorded: optree run -- python your_agent.py")
 
 
 def _cells(row: Row) -> tuple[str, ...]:

@@ -8,9 +8,9 @@ from typing import Annotated
 
 import typer
 
-from optree.errors import SetupError
+from optree.errors import NotFoundError, SetupError
 from optree.store.directory import SUFFIXES, Directory
-from optree.store.formats import read_meta
+from optree.store.formats import read_meta, read_snapshot
 
 _COMPLETED = 50
 
@@ -64,7 +64,10 @@ def place(txn: str, where: Directory) -> Place:
     suffix = next((suffix for suffix in (".live", *SUFFIXES.values()) if path.name.endswith(suffix)), None)
     if "/" not in txn and suffix is None:
         return Place(where.find(txn).txn, where)
-    if suffix is None or not path.exists():
-        raise SetupError(f"{txn} is no session file: give a txn (optree ls lists them) or the path of a file that is there")
+    if not path.exists():
+        raise NotFoundError(f"{path} is no file: give a txn (optree ls lists them) or the path of a snapshot")
+    if suffix is None:
+        read_snapshot(path)
+        raise SetupError(f"{txn} is a session, but cannot be written to: its name does not end in {', '.join(SUFFIXES.values())}")
     beside = Directory(path.resolve().parent, where.billing)
     return Place(beside.find(path.name.removesuffix(suffix)).txn, beside)

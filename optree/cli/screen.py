@@ -11,6 +11,7 @@ from typing import Any, TextIO
 
 import msgspec
 
+from optree.errors import OptreeError
 from optree.nodes import Totals
 from optree.values import redact
 
@@ -42,16 +43,44 @@ def unpainted(_style: str, text: str) -> str:
     return text
 
 
+class OutputError(OptreeError):
+    """Stdout takes no more."""
+
+
+def write(text: str) -> None:
+    """Write text on stdout; raises `OutputError`, or `BrokenPipeError` if its reader has gone."""
+    try:
+        sys.stdout.write(text)
+    except BrokenPipeError:
+        raise
+    except OSError as error:
+        raise OutputError(_unwritten(error)) from error
+
+
+def flush() -> None:
+    """Write what is buffered for stdout; raises as `write` does."""
+    try:
+        sys.stdout.flush()
+    except BrokenPipeError:
+        raise
+    except OSError as error:
+        raise OutputError(_unwritten(error)) from error
+
+
+def _unwritten(error: OSError) -> str:
+    return f"stdout cannot be written: {error.strerror or error}"
+
+
 def show(text: str, *, colour: bool = False) -> None:
     """Print text on stdout: credentials are replaced, and control characters of the traced program cannot reach the terminal."""
     text = redact(text)
     text = _CONTROL_BUT_COLOUR.sub(lambda found: found[1] or _shown(found), text) if colour else _CONTROL.sub(_shown, text)
-    sys.stdout.write(text + "\n")
+    write(text + "\n")
 
 
 def show_json(value: Any) -> None:
     """Print a value on stdout as one line of JSON, credentials replaced."""
-    sys.stdout.write(json_line(value) + "\n")
+    write(json_line(value) + "\n")
 
 
 def json_line(value: Any) -> str:
@@ -78,7 +107,12 @@ def table(head: Sequence[str], rows: Sequence[Sequence[str]], right: str = "") -
 
 def figures(totals: Totals) -> dict[str, int | float]:
     """Return totals under their names in files, zeros too."""
-    return {field.encode_name: getattr(totals, field.name) for field in msgspec.structs.fields(Totals)}
+    return {field.encode_name: rounded(getattr(totals, field.name)) for field in msgspec.structs.fields(Totals)}
+
+
+def rounded(figure: Any) -> Any:
+    """Return a sum of money without the dust that adding binary fractions leaves: 12 decimals, at most 12 digits."""
+    return round(float(f"{figure:.12g}"), 12) if isinstance(figure, float) else figure
 
 
 def size(count: int) -> str:

@@ -2,23 +2,27 @@
 
 from __future__ import annotations
 
-import fcntl
-import os
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
 from optree.cli.progress import working
-from optree.cli.screen import figures
+from optree.cli.screen import complain, figures, rounded
 from optree.clock import now_ms
 from optree.errors import OptreeError
 from optree.nodes import SessionNode, Totals
 from optree.store.directory import Directory, Saved
 from optree.store.formats import read_meta
+from optree.store.lock import is_running
+from optree.store.options import StoreOptions
 from optree.store.recovery import Loaded, load
+from optree.store.settle import settle_all
 from optree.tree.summary import last_seen
+from optree.tree.walk import walk_sessions
 
-State = Literal["running", "interrupted", "ended", "failed", "damaged"]
+State = Literal["running", "interrupted", "ended", "failed", "cancelled", "damaged"]
+_CANCELLED = ("KeyboardInterrupt", "CancelledError", "GeneratorExit")
+"""Errors of sessions that were cancelled, for files whose first frame does not say the status."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,9 +59,10 @@ def describe(saved: Saved, directory: Directory) -> Row:
     result: dict[str, Any] = meta.get("result") or {}
     summary: dict[str, Any] = meta.get("summary") or {}
     ended = meta.get("endedAt")
-    known = {**figures(Totals()), **{key: value for key, value in summary.items() if key != "agentsRun"}}
-    seconds = ((ended or meta.get("savedAt") or meta["createdAt"]) - meta["createdAt"]) / 1e3
-    state: State = "interrupted" if ended is None else "ended" if result.get("success") else "failed"
+    known = {**figures(Totals()), **{key: rounded(value) for key, value in summary.items() if key != "agentsRun"}}
+    seconds = max(0.0, (ended or meta.get("savedAt") or meta["createdAt"]) - meta["createdAt"]) / 1e3
+    status = result.get("status") or ("cancelled" if result.get("error") in _CANCELLED else None)
+    state: State = "interrupted" if ended is None else _ended(status, success=bool(result.get("success")))
     return Row(saved.txn, str(meta["agentId"]), state, meta["createdAt"], seconds, known, bytes_of(saved))
 
 
@@ -81,23 +86,20 @@ def row_of(loaded: Loaded, saved: Saved) -> Row:
 def state_of(session: SessionNode, live: Path | None) -> State:
     """Return how a session stands: running while a living process holds its lock."""
     if session.ended_at is not None:
-        return "ended" if session.success else "failed"
-    return "running" if live is not None and is_locked(live) else "interrupted"
+        return _ended(session.status, success=bool(session.success))
+    return "running" if live is not None and is_running(live) else "interrupted"
 
 
-def is_locked(live: Path) -> bool:
-    """Tell whether a living process owns a session. A shared lock is tried, for an instant, so that askers do not see each other."""
-    try:
-        fd = os.open(live / "LOCK", os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
-    except OSError:
-        return False
-    try:
-        fcntl.flock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return True
-    finally:
-        os.close(fd)
-    return False
+def _ended(status: str | None, *, success: bool) -> State:
+    return "ended" if success else "cancelled" if status == "cancelled" else "failed"
+
+
+def settled(directory: Directory, txn: str | None = None) -> None:
+    """Settle a session that has ended, or all of them: what their own processes did not come to. Says what went wrong."""
+    options = StoreOptions(directory)
+    with working("settling sessions"):
+        for problem in settle_all(options, [txn] if txn else None):
+            complain(problem)
 
 
 def bytes_of(saved: Saved) -> int:
@@ -119,6 +121,9 @@ def open_session(txn: str, directory: Directory) -> tuple[Loaded, Path | None]:
     """Load what a TXN argument means, with a progress bar where that takes long; returns its live directory too, if it has one."""
     with working(f"loading {txn}"):
         loaded = load(txn, directory)
+    for session in walk_sessions(loaded.session):
+        session.totals.cost_usd = rounded(session.totals.cost_usd)
+        session.totals.upstream_inference_cost_usd = rounded(session.totals.upstream_inference_cost_usd)
     path = Path(txn)
     if path.is_file():
         return loaded, None

@@ -9,7 +9,7 @@ from typing import Any
 from optree.cli.options import BillingFile, Json, SessionsDir, directory
 from optree.cli.progress import working
 from optree.cli.screen import show, show_json, size
-from optree.cli.sessions import Row, State, describe
+from optree.cli.sessions import Row, State, describe, settled
 from optree.store.directory import Directory
 
 SHOWN = 5
@@ -18,9 +18,12 @@ SHOWN = 5
 def status(*, sessions_dir: SessionsDir = None, billing_file: BillingFile = None, as_json: Json = False) -> None:
     """Show how the sessions directory fares: its size, what is running, what was interrupted, where the ledger is.
 
+    A session that ended, and that its own process could not save and bill to the end, is settled first.
+
     Example: [bold]optree status[/bold]
     """
     where = directory(sessions_dir, billing_file)
+    settled(where)
     saved = where.saved()
     rows: list[Row] = []
     with working("reading sessions", len(saved)) as step:

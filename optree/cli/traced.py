@@ -13,11 +13,13 @@ from typing import Any
 from optree.cli.options import Place
 from optree.cli.program import NOT_EXECUTABLE, NOT_FOUND, run_program
 from optree.cli.screen import complain, figures, json_line
-from optree.cli.sessions import Row, describe, is_locked
+from optree.cli.sessions import Row, describe, settled
 from optree.errors import BusyError, NotFoundError
 from optree.ids import new_txn
 from optree.nodes import Totals
 from optree.store.directory import Directory, Saved
+from optree.store.lock import is_running
+from optree.store.recovery import load
 from optree.tree.text import format_totals
 
 
@@ -33,8 +35,10 @@ class Tracing:
 
 def run_traced(command: list[str], directory: Directory, tracing: Tracing, resume: Place | None = None) -> int:
     """Run *command* traced, in a new session or to go on with *resume*; returns its exit code. Raises `BusyError`."""
-    if resume is not None and is_locked(resume.directory.live(resume.txn)):
+    if resume is not None and is_running(resume.directory.live(resume.txn)):
         raise BusyError(f"session {resume.txn} is running; wait for it to end, or watch it with: optree logs -f {resume.txn}")
+    if resume is not None:
+        load(resume.txn, resume.directory)  # what cannot be loaded cannot be gone on with: the program is not started
     txn = resume.txn if resume is not None else new_txn()
     before = _saved(txn, directory)
     try:
@@ -42,6 +46,7 @@ def run_traced(command: list[str], directory: Directory, tracing: Tracing, resum
     except OSError as error:
         complain(f"cannot run {command[0]}: {error.strerror or error}")
         return NOT_FOUND if isinstance(error, FileNotFoundError) else NOT_EXECUTABLE
+    settled(directory, txn)
     after = _saved(txn, directory)
     recorded = after if before is None or after is None or after.modified > before.modified else None
     row = describe(recorded, directory) if recorded is not None else None
@@ -87,13 +92,14 @@ def _report(outcome: _Outcome, command: Sequence[str], directory: Directory, tra
         sys.stderr.write(json_line(_plain(outcome, resume)) + "\n")
         return
     if row is None:
-        complain(_nothing(outcome.txn, directory))
+        complain(_unsaved(directory) or _nothing(outcome.txn, directory))
         return
     totals = format_totals(Totals(**{field: row.figures[name] for field, name in _PHRASE.items()}))
     said = " · ".join(filter(None, (f"session {row.txn} {_said(row, outcome)} in {outcome.file}", totals)))
-    complain(f"{said}; go on with: {resume}" if row.state in ("failed", "interrupted", "damaged") else said)
+    complain(f"{said}; go on with: {resume}" if row.state in _RESUMED else said)
 
 
+_RESUMED = ("failed", "cancelled", "interrupted")
 _PHRASE = {
     "llm_requests": "llmRequests", "tools_run": "toolsRun", "input_tokens": "inputTokens", "output_tokens": "outputTokens",
     "cache_read_input_tokens": "cacheReadInputTokens", "cost_usd": "costUsd",
@@ -111,11 +117,19 @@ def _said(row: Row, outcome: _Outcome) -> str:
     said = {
         "ended": "is saved",
         "failed": "failed, and is saved",
+        "cancelled": "was cancelled, and is saved",
         "interrupted": f"was interrupted (exit code {outcome.code}), and is saved",
         "running": "is still being written by a process that the program started,",
         "damaged": "is damaged",
     }
     return said[row.state]
+
+
+def _unsaved(directory: Directory) -> str:
+    """Return why no session can be saved, if that is so."""
+    there = next(one for one in (directory.sessions.absolute(), *directory.sessions.absolute().parents) if one.exists())
+    why = "is no directory" if not there.is_dir() else "" if os.access(there, os.W_OK | os.X_OK) else "cannot be written"
+    return f"no session could be saved: {there} {why}; name another place with --sessions-dir" if why else ""
 
 
 def _nothing(txn: str, directory: Directory) -> str:
@@ -136,5 +150,5 @@ def _plain(outcome: _Outcome, resume: str) -> dict[str, Any]:
         "exit": outcome.code,
         "saved": str(outcome.file) if outcome.file else None,
         "totals": row.figures if row else figures(Totals()),
-        "resume": resume if row and row.state in ("failed", "interrupted", "damaged") else None,
+        "resume": resume if row and row.state in _RESUMED else None,
     }

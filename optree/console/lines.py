@@ -8,24 +8,24 @@ from __future__ import annotations
 import re
 from collections import deque
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import Any
 
-from msgspec import UNSET
+from msgspec import UNSET, Struct
 
 from optree import records as r
-from optree.nodes import AccountingEntry, Severity
+from optree.nodes import AccountingEntry, Pool, Severity
 from optree.tree.path import parent_label
-from optree.values import cut, decode, encode, is_object, redact
+from optree.values import cut, decode, encode, is_list, is_object, redact
 
 TRACE_CHARACTERS = 4096
+LINE_BYTES = 8192
+"""Most that one line has, with the notice that it was cut."""
 KEPT_OPS = 1024
 _CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\u200b-\u200f\u2028-\u202e\u2066-\u2069]")
 _COLOURS = {"ERR": "31", "WRN": "33", "FIN": "36", "TRC": "90", "VRB": "90", "THK": "2;37"}
 
 
-@dataclass(frozen=True, slots=True)
-class LineOptions:
+class LineOptions(Struct, frozen=True):
     """Which lines are shown: warnings and errors always, summaries if *verbose*, payloads of LLM or tool ops if traced."""
 
     verbose: bool = False
@@ -34,8 +34,7 @@ class LineOptions:
     colour: bool = False
 
 
-@dataclass(slots=True)
-class _Op:
+class _Op(Struct):
     kind: str
     name: str
     entry: AccountingEntry | None = None
@@ -45,9 +44,11 @@ class _Op:
 class LineRenderer:
     """Renders one root session; remembers what is open, and what ended a moment ago."""
 
-    def __init__(self, txn: str, options: LineOptions) -> None:
+    def __init__(self, txn: str, options: LineOptions, pool: Pool | None = None) -> None:
+        """Render for *txn*; *pool* has what requests refer to so far, and gets what is pooled from now on if payloads are traced."""
         self._txn = txn
         self._options = options
+        self._pool = pool or Pool()
         self._agents: dict[str, str] = {}
         self._ops: dict[str, _Op] = {}
         self._ended: deque[str] = deque()
@@ -55,6 +56,10 @@ class LineRenderer:
     def know(self, path: str, agent: str) -> None:
         """Learn whose session is at *path*."""
         self._agents[path] = agent
+
+    def refer(self, pool: Pool) -> None:
+        """Learn what requests of a session that began before refer to."""
+        self._pool = pool
 
     def render(self, record: r.Record) -> Iterator[str]:
         """Yield the lines of one record, without newlines."""
@@ -89,6 +94,8 @@ class LineRenderer:
                 self._op(record.path).entry = record.entry
             case r.Entries():
                 yield from self._entries(record)
+            case r.Pooled():
+                self._collect(record)
             case r.OpEnd():
                 op = self._op(record.path)
                 self._forget(record.path)
@@ -98,6 +105,12 @@ class LineRenderer:
                 yield from self._op_line(record.path, severity, "←", _response(op, record))
             case _:
                 return
+
+    def _collect(self, record: r.Pooled) -> None:
+        """Keep what requests refer to, where they are shown."""
+        if self._options.trace_llm or self._options.trace_tools:
+            self._pool.blobs.update(record.blobs)
+            self._pool.links.update({link: (previous, blob) for link, previous, blob in record.links})
 
     def _turn_end(self, record: r.TurnEnd) -> Iterator[str]:
         number = record.path.rpartition(".")[2]
@@ -109,13 +122,14 @@ class LineRenderer:
             yield from self._op_line(record.path, "THK", "←", "".join(chunk.text for chunk in record.chunks))
         for entry in record.logs:
             side = "←" if entry.direction == "response" else "→"
-            details = f" {_json(entry.details)}" if entry.details is not UNSET else ""
+            details = f" {_json(decode(entry.details))}" if entry.details is not UNSET else ""
             yield from self._op_line(record.path, entry.severity, side, entry.message + details)
 
     def _payload(self, path: str, side: str, payload: Any, summary: str) -> Iterator[str]:
         if summary:
             yield from self._op_line(path, "VRB", side, summary)
-        yield from self._op_line(path, "TRC", side, cut(_json(payload), TRACE_CHARACTERS) if self._traced(path) else "")
+        if self._traced(path):
+            yield from self._op_line(path, "TRC", side, cut(_json(resolved(payload, self._pool)), TRACE_CHARACTERS))
 
     def _op_line(self, path: str, severity: str, side: str, said: str) -> Iterator[str]:
         op = self._op(path)
@@ -127,7 +141,7 @@ class LineRenderer:
         if severity not in ("WRN", "ERR", "TRC") and not self._options.verbose:
             return
         line = f"[txn:{self._txn}] [path:{path}] {self._agent(path)} [{severity}] {side} {kind} {name}: {redact(said)}"
-        line = _CONTROL.sub(_shown, line)
+        line = _capped(_CONTROL.sub(_shown, line))
         yield f"\x1b[{_COLOURS.get(severity, '0')}m{line}\x1b[0m" if self._options.colour else line
 
     def _traced(self, path: str) -> bool:
@@ -162,8 +176,31 @@ def _outcome(status: str, error: str | None) -> str:
     return f"{status}: {error}" if error else status
 
 
-def _json(payload: Any) -> str:
-    return encode(redact(decode(payload))).decode()
+def resolved(payload: Any, pool: Pool) -> Any:
+    """Return a payload decoded, with what it refers to in its place; a history that is not all there says so in front."""
+    found = decode(payload)
+    try:
+        whole = pool.resolve(found)
+    except (TypeError, AttributeError):  # members of the program's own that look like references
+        return found
+    if is_object(found) and is_object(whole):
+        for name, value in found.items():
+            lost = value.get("count", 0) - len(whole[name]) if is_object(value) and is_list(whole[name]) and "$history" in value else 0
+            if lost > 0:
+                whole[name].insert(0, {"$lost": f"{lost} earlier messages"})
+    return whole
+
+
+def _capped(line: str) -> str:
+    data = line.encode("utf-8", "replace")
+    if len(data) <= LINE_BYTES:
+        return line
+    notice = f" [TRUNCATED] Original size {len(data)} bytes; truncated to {LINE_BYTES} bytes."
+    return data[: LINE_BYTES - len(notice)].decode("utf-8", "ignore") + notice
+
+
+def _json(value: Any) -> str:
+    return encode(redact(value)).decode()
 
 
 def _request(record: r.Requested) -> str:
@@ -175,7 +212,7 @@ def _request(record: r.Requested) -> str:
 
 
 def _response(op: _Op, record: r.OpEnd) -> str:
-    parts = [_outcome(record.status, record.error), f"latency {record.latency or 0:.0f} ms"]
+    parts = [_outcome(record.status, record.error), f"latency {max(0.0, record.latency or 0.0):.0f} ms"]
     parts += [f"size {op.size}"] if op.size is not None else []
     if op.entry is not None and op.entry.tokens is not None:
         tokens = op.entry.tokens

@@ -7,7 +7,7 @@ import os
 
 from optree.builder.subscriber import Subscriber
 from optree.console.lines import LineOptions, LineRenderer
-from optree.nodes import SessionNode
+from optree.nodes import Pool, SessionNode
 from optree.records import Record
 from optree.tree import walk_sessions
 
@@ -20,8 +20,10 @@ class ConsoleWriter(Subscriber):
         self._renderer = LineRenderer(txn, options)
         self._fd = fd
 
-    def introduce(self, root: SessionNode) -> None:
-        """Learn the agents of a session that began before."""
+    def introduce(self, root: SessionNode, pool: Pool | None = None) -> None:
+        """Learn the agents of a session that began before, and what its requests refer to."""
+        if pool is not None:
+            self._renderer.refer(Pool(dict(pool.blobs), dict(pool.links)))
         for session in walk_sessions(root):
             self._renderer.know(session.path, session.agent_id)
 

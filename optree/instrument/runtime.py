@@ -9,59 +9,28 @@ import sys
 import threading
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields, replace
-from pathlib import Path
-from typing import Any, NamedTuple, get_args
+from time import monotonic
+from typing import Any, NamedTuple
 
 from optree.builder import Op, SessionTreeBuilder, Turn
-from optree.builder.core import Core, Cycles
-from optree.builder.stream import Stream, Write
+from optree.builder.core import Core
+from optree.builder.stream import Stream
 from optree.clock import now_ms
 from optree.console import ConsoleWriter, LineOptions
 from optree.errors import OptreeError, SetupError
 from optree.ids import is_txn, new_txn, trace_id
+from optree.instrument.config import Config, changed, from_environment
 from optree.instrument.handles import Session
 from optree.nodes import Status
 from optree.records import OpBegin, SessionResume, TurnBegin
 from optree.store import Directory, SessionStore, open_session, resume_session
-from optree.store.directory import SUFFIXES, Saved
-from optree.store.journal import Sync
-from optree.store.session_store import StoreOptions
+from optree.store.directory import Saved
+from optree.store.options import StoreOptions
 from optree.tree import apply
 from optree.tree.path import parent_label
 
 EXIT_SECONDS = 0.25
 """The longest that optree delays the end of the process."""
-
-
-@dataclass(frozen=True, slots=True)
-class Config:
-    """Options of this process. Arguments of `configure` win over the environment (``OPTREE_<NAME>``)."""
-
-    base_dir: str | Path | None = None
-    sessions_dir: str | Path | None = None
-    billing_file: str | Path | None = None
-    compression: str = "zstd"
-    """`zstd`, `gzip` or `none`, for snapshots; all are read."""
-    sync: Sync = "interval"
-    """When data is forced to the disk itself: `write` never, `interval` each second, `turn` at each turn's end, `op` at each op's."""
-    write: Write = "structure"
-    """What is with the operating system when a call returns: `structure` (with accounting and messages), `all`, or `deferred` (nothing)."""
-    redacted_save: bool = False
-    """Replace credentials before anything is written; by default the disk has all, private to its owner."""
-    cycles: Cycles = "mark"
-    """An agent that calls itself is marked (`mark`) or refused (`block`)."""
-    verbose: bool = False
-    trace_llm: bool = False
-    trace_tools: bool = False
-    console: bool = True
-    """Print lines on stderr at all."""
-
-
-_CHOICES = {"compression": tuple(SUFFIXES), "sync": get_args(Sync), "write": get_args(Write), "cycles": get_args(Cycles)}
-
-
-_PATHS = ("base_dir", "sessions_dir", "billing_file")
 
 
 class Joined(NamedTuple):
@@ -77,7 +46,9 @@ class Runtime:
 
     def __init__(self) -> None:
         self.problems: list[str] = []
-        self.config = self._from_environment()
+        self.config, said = from_environment()
+        for problem in said:
+            self.report(problem)
         self.stores: dict[str, SessionStore] = {}
         self.sessions: dict[str, Session] = {}
         """Open root sessions by txn."""
@@ -94,34 +65,9 @@ class Runtime:
         """Txns of sessions that were opened for a node without context, with that node's path."""
         self._lock = threading.RLock()
 
-    def _from_environment(self) -> Config:
-        found: dict[str, Any] = {}
-        for field in fields(Config):
-            value = os.environ.get(f"OPTREE_{field.name.upper()}")
-            if value is None or field.name in _PATHS:  # `Directory.of` reads these
-                continue
-            if field.name not in _CHOICES:
-                found[field.name] = value.lower() in ("1", "true", "yes", "on")
-            elif value in _CHOICES[field.name]:
-                found[field.name] = value
-            else:
-                choices = ", ".join(_CHOICES[field.name])
-                self.report(f"OPTREE_{field.name.upper()}={value!r} is not possible and passed over; choose one of {choices}")
-        return Config(**found)
-
     def configure(self, **options: Any) -> Config:
         """Set options; raises `SetupError` for one that does not exist or cannot have that value."""
-        known = {field.name for field in fields(Config)}
-        for name, value in options.items():
-            if name not in known:
-                raise SetupError(f"configure() has no option {name!r}; the options are {', '.join(sorted(known))}")
-            if name in _CHOICES and value not in _CHOICES[name]:
-                raise SetupError(f"{name}={value!r} is not possible; choose one of {', '.join(_CHOICES[name])}")
-            if name in _PATHS and not isinstance(value, (str, Path, type(None))):
-                raise SetupError(f"{name}={value!r} is not possible; give a path")
-            if name not in _CHOICES and name not in _PATHS and not isinstance(value, bool):
-                raise SetupError(f"{name}={value!r} is not possible; give True or False")
-        self.config = replace(self.config, **options)
+        self.config = changed(self.config, options)
         return self.config
 
     def directory(self) -> Directory:
@@ -140,8 +86,12 @@ class Runtime:
 
     def close_root(self, txn: str) -> None:
         """Forget a root session that has ended; its store writes the last snapshot in the background."""
-        self.sessions.pop(txn, None)
-        self.unsaved.discard(txn)
+        session = self.sessions.pop(txn, None)
+        if session is not None and txn in self.unsaved:
+            self.unsaved.discard(txn)
+            session.builder.core.stream.close()
+            if txn in self.consoles:
+                self.consoles[txn].close()
 
     def join(self, parent: str, ancestry: str) -> Joined | None:
         """Return a stand-in for another process's node *parent* (``<txn>:<path>``), to begin ops in."""
@@ -192,32 +142,55 @@ class Runtime:
                 os.write(2, f"optree: {problem}\n".encode("utf-8", "replace"))
 
     def at_exit(self) -> None:
-        """Deliver what is pending; within `EXIT_SECONDS` in all."""
-        share = EXIT_SECONDS / max(1, len(self.stores) + len(self.consoles))
-        for store in list(self.stores.values()):
-            store.stream.flush()
-        for console in list(self.consoles.values()):
-            console.flush(share)
-        for store in list(self.stores.values()):
-            store.close(share)
+        """Deliver what is pending; within `EXIT_SECONDS` in all, whatever the disk does."""
+        until = monotonic() + EXIT_SECONDS
+        try:
+            thread = threading.Thread(target=self._deliver, args=(until,), name="optree-exit", daemon=True)
+            thread.start()
+            thread.join(EXIT_SECONDS)
+        except KeyboardInterrupt:  # pressed again while the process ends: the journal has everything
+            return
+        except RuntimeError:  # too late for threads
+            self._deliver(until)
         for problem in health()["problems"]:
             self.report(problem)
+
+    def _deliver(self, until: float) -> None:
+        stores, consoles = list(self.stores.values()), list(self.consoles.values())
+        for stream in [*(store.stream for store in stores), *(session.builder.core.stream for session in list(self.sessions.values()))]:
+            stream.flush()
+        for console in consoles:
+            console.flush(max(0.0, until - monotonic()) / (len(consoles) + len(stores)))
+        for store in stores:
+            store.close(max(0.0, until - monotonic()))
 
     def after_fork(self) -> None:
         """In a forked child: journals and consoles of its own, no threads, and numbers that no other process gives."""
         self.forked_at = now_ms()
         self._lock = threading.RLock()
         self.consoles.clear()
-        for store in self.stores.values():
-            store.after_fork()
-            for console in self._console(store.txn):
-                for session in [*self.sessions.values(), *(joined.session for joined in self._joined.values())]:
-                    if session.txn == store.txn:
-                        console.introduce(session.builder.node)
-                store.stream.subscribe(console)
+        for txn, store in list(self.stores.items()):
+            try:
+                self._fork_store(txn, store)
+            except Exception as error:  # noqa: BLE001 - the child runs on, and so do its other sessions
+                self.report(f"session {txn} is not recorded in a forked process: {error}")
         for joined in self._joined.values():
-            joined.session.builder.core.after_fork(self.stores[joined.session.txn].journal.base)
+            if joined.session.txn in self.stores:
+                joined.session.builder.core.after_fork(self.stores[joined.session.txn].journal.base)
         self.end_with_multiprocessing()
+
+    def _fork_store(self, txn: str, store: SessionStore) -> None:
+        """Go on with a session in a forked child; one that has ended is the parent's to finish."""
+        if store.ended:
+            del self.stores[txn]
+            store.forget()
+            return
+        store.after_fork()
+        for console in self._console(txn):
+            for session in [*self.sessions.values(), *(joined.session for joined in self._joined.values())]:
+                if session.txn == txn:
+                    console.introduce(session.builder.node)
+            store.stream.subscribe(console)
 
     def end_with_multiprocessing(self) -> None:
         """Deliver at the end of a process that `multiprocessing` made: one that it forked leaves without `atexit`."""
@@ -232,18 +205,15 @@ class Runtime:
     def _options(self) -> StoreOptions:
         config = self.config
         return StoreOptions(
-            self.directory(),
-            compression=config.compression,
-            sync=config.sync,
-            write=config.write,
-            redacted=config.redacted_save,
-            cycles=config.cycles,
+            self.directory(), config.compression, config.sync, config.write, redacted=config.redacted_save, cycles=config.cycles
         )
 
     def _close_ended(self) -> None:
-        """Close the stores whose session has ended and is saved: they hold files and threads."""
+        """Close the stores whose session has ended and is saved, and the consoles that have printed all: they hold files and threads."""
+        for txn in [txn for txn, console in self.consoles.items() if console.finished]:
+            self.past.update(_counts([], [self.consoles.pop(txn)]))
         for txn, store in list(self.stores.items()):
-            if store.owner and txn not in self.sessions and store.flush("snapshot", 0.0):
+            if store.owner and txn not in self.sessions and store.finished:
                 del self.stores[txn]
                 console = self.consoles.pop(txn, None)
                 store.close(0.0)
@@ -282,7 +252,7 @@ class Runtime:
             raise SetupError(f"cannot resume: {error}") from error
         self.stores[builder.txn] = store
         for console in self._console(builder.txn):
-            console.introduce(builder.node)
+            console.introduce(builder.node, builder.core.pool)
             console.take([SessionResume("", now_ms())])
             builder.core.stream.subscribe(console)
         for line in loaded.damage.lines():

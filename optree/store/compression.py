@@ -11,6 +11,7 @@ MAX_BYTES = 4 << 30
 """Most that a file may unpack to: a few bytes can ask for terabytes."""
 _WINDOW = 8 << 20
 _CHUNK = 1 << 20
+_SMALL_CHUNK = 1 << 10
 
 
 def compressor(name: str) -> Callable[[bytes], bytes]:
@@ -73,8 +74,30 @@ def _unzstd(data: bytes) -> tuple[bytes, bool]:
                 return out.getvalue(), False
             out.write(chunk)
     except zstandard.ZstdError:
-        return out.getvalue(), False
+        out.close()
+        return _before_damage(data), False
     return out.getvalue(), True
+
+
+def _before_damage(data: bytes) -> bytes:
+    """Return what can be unpacked of zstd frames before the first error: read in small pieces, since an error loses its whole piece."""
+    import zstandard
+
+    decompressor = zstandard.ZstdDecompressor(max_window_size=_WINDOW)
+    reader = decompressor.decompressobj()
+    out = io.BytesIO()
+    position = 0
+    try:
+        while position < len(data) and out.tell() <= MAX_BYTES:
+            piece = data[position : position + _SMALL_CHUNK]
+            out.write(reader.decompress(piece))
+            position += len(piece)
+            if reader.eof:
+                position -= len(reader.unused_data)
+                reader = decompressor.decompressobj()
+    except zstandard.ZstdError:
+        pass
+    return out.getvalue()
 
 
 def _gunzip(data: bytes, limit: int | None = None) -> tuple[bytes, bool]:

@@ -12,8 +12,9 @@ from __future__ import annotations
 
 import contextlib
 import os
-from dataclasses import dataclass
 from pathlib import Path
+
+from msgspec import Struct
 
 from optree.errors import NotFoundError, SetupError
 from optree.ids import is_txn
@@ -22,8 +23,7 @@ SUFFIXES = {"zstd": ".json.zst", "gzip": ".json.gz", "none": ".json"}
 LIVE = ".live"
 
 
-@dataclass(frozen=True, slots=True)
-class Saved:
+class Saved(Struct, frozen=True):
     """Where one session is: its snapshot, its live directory, or both."""
 
     txn: str
@@ -33,8 +33,7 @@ class Saved:
     """Epoch seconds of the newest change."""
 
 
-@dataclass(frozen=True, slots=True)
-class Directory:
+class Directory(Struct, frozen=True):
     """A sessions directory and the ledger that goes with it."""
 
     sessions: Path

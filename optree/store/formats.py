@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import deque
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -57,7 +58,9 @@ def read_snapshot(path: Path, system: OS = REAL) -> Snapshot:
                 raise FormatError(f"{path.name} is JSON, but no session: {error}") from error
         except RecursionError:
             raise FormatError(f"{path.name} is no session file: it is nested deeper than any session can be") from None
-    return _salvage(path.name, text, len(data))
+    damaged = not whole and data[:4] == ZSTD
+    said = f"is damaged: what is valid of its {len(data)} bytes" if damaged else f"breaks off: its {len(data)} bytes"
+    return _salvage(path.name, text, said)
 
 
 def read_meta(path: Path) -> dict[str, Any]:
@@ -77,8 +80,18 @@ def read_meta(path: Path) -> dict[str, Any]:
 def _unpack(name: str, data: bytes) -> tuple[bytes, bool]:
     """Return the JSON text, and whether all of the file could be unpacked."""
     if data[:4] != ZSTD and data[:2] != GZIP and data.lstrip()[:1] != b"{":
+        if _is_json(data):
+            raise FormatError(f"{name} is JSON, but no session: it is neither zstd, gzip nor JSON of a session, which is an object")
         raise FormatError(f"{name} is no session file: it is neither zstd, gzip nor JSON")
     return unpack(data)
+
+
+def _is_json(data: bytes) -> bool:
+    try:
+        msgspec.json.decode(data)
+    except (msgspec.DecodeError, RecursionError):
+        return False
+    return True
 
 
 def _parse(name: str, text: bytes) -> Snapshot:
@@ -97,21 +110,22 @@ def _parse(name: str, text: bytes) -> Snapshot:
     return Snapshot(Tree(file.session, file.pool), file.meta)
 
 
-def _salvage(name: str, text: bytes, size: int) -> Snapshot:
-    """Close what a truncated document left open after its last whole value, and read that."""
+def _salvage(name: str, text: bytes, said: str) -> Snapshot:
+    """Close what a document that breaks off left open after its last whole value, and read that; *said* begins the damage."""
     for closed in _closings(text):
         try:
             found = _parse(name, closed)
         except (msgspec.DecodeError, FormatError, RecursionError):
             continue
         kept = sum(1 for _ in found.tree.session.turns)
-        found.damage = f"{name} breaks off: its {size} bytes unpack to {len(text)} bytes of JSON, with {kept} turns of the root session"
+        turns = f"{kept} turn{'' if kept == 1 else 's'} of the root session"
+        found.damage = f"{name} {said} unpack to {len(text)} bytes of JSON; kept is the session's beginning, with {turns}"
         return found
     raise DamagedError(f"{name} is damaged: no part of it can be read; restore it from a copy, or load an older session (optree ls)")
 
 
-def _closings(text: bytes) -> list[bytes]:
-    """Return the text cut after each of its last complete values, with the open brackets closed; longest first."""
+def _closings(text: bytes) -> Iterator[bytes]:
+    """Yield the text cut after each of its last complete values or opened lists, with the open brackets closed; longest first."""
     stack: list[bytes] = []
     cuts: deque[tuple[int, bytes]] = deque(maxlen=256)
     for found in _TOKEN.finditer(text):
@@ -120,8 +134,10 @@ def _closings(text: bytes) -> list[bytes]:
             stack.append(b"}" if token == b"{" else b"]")
         elif token in b"}]" and stack:
             stack.pop()
+        if token in b"[}]":
             cuts.append((found.end(), b"".join(reversed(stack))))
-    return [text[:end] + closing for end, closing in reversed(cuts)]
+    for end, closing in reversed(cuts):
+        yield text[:end] + closing
 
 
 # The original ai-agent's files: {version, reason, opTree}, paths relative to each child, prompts in the attributes.

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+from collections.abc import Callable
 from pathlib import Path
 from time import monotonic, time
 from typing import Literal
@@ -25,6 +26,12 @@ Sync = Literal["write", "interval", "turn", "op"]
 class Journal:
     """Appends records to a file of its own in *live*; a taker of the stream, so one thread at a time is in it."""
 
+    problem = ""
+    whole = True
+    """False while there are records that the disk has not taken."""
+    dirty = False
+    _unsynced: OSError | None = None
+
     def __init__(
         self,
         live: Path,
@@ -36,8 +43,13 @@ class Journal:
         first: int = 1,
         sync: Sync = "interval",
         system: OS = REAL,
+        lazy: bool = False,
+        ready: Callable[[], None] = lambda: None,
     ) -> None:
-        """Create the file; *ordinal* 0 is the owner, None takes the next free number above *above*. Raises `OSError`."""
+        """Create the file; *ordinal* 0 is the owner, None takes the next free number above *above*. Raises `OSError`.
+
+        With *lazy* it stays empty until the first record. *ready* is called before another file is made, and may raise `OSError`.
+        """
         self.live = live
         self.txn = txn
         self.sync_level: Sync = sync
@@ -45,8 +57,7 @@ class Journal:
         """Number of the last record that is with the operating system, or that it refused."""
         self.lost = 0
         """Records that the disk did not take."""
-        self.problem = ""
-        self.dirty = False
+        self._ready = ready
         self._os = system
         self._write = system.write
         self._version = version
@@ -54,7 +65,11 @@ class Journal:
         self._unsaid = 0
         system.make_directory(live)
         self.ordinal, self.path, self.fd = self._claim(ordinal, above)
-        self._seed = self._head()
+        self._claimed = self._seed = -1
+        if lazy:
+            self._claimed, self.fd = self.fd, -1
+        else:
+            self._begin()
 
     @property
     def base(self) -> int:
@@ -63,6 +78,8 @@ class Journal:
 
     def take(self, batch: list[r.Record]) -> None:
         """Write records, all in one call to the operating system."""
+        if self._unsynced is not None:
+            self._poison(self._unsynced, [])
         if self.fd < 0 and not self._recover(batch):
             return
         seed = self._seed
@@ -84,28 +101,42 @@ class Journal:
             self._sync_structure(batch)
 
     def sync(self) -> bool:
-        """Wait until what was written is on disk; False, and a new segment from now on, if the disk says no."""
-        if self.fd < 0:
-            return False
+        """Wait until what was written is on disk; False, and a new segment from the next record on, if the disk says no."""
+        if self.fd < 0 or self._unsynced is not None:
+            return self.whole and not self.dirty
         self.dirty = False
         try:
             self._os.datasync(self.fd)
         except OSError as error:  # the pages may be marked clean though they are lost: never use this file again
-            self._poison(error, [])
+            self._unsynced, self.dirty = error, True
+            self.problem = f"{self.path.name}: {error.strerror or error}"
             return False
         return True
 
+    def rest(self) -> None:
+        """Close the file, which is removed since all of it is saved elsewhere; the next record begins a new one."""
+        self._close_files()
+        self.dirty, self._unsynced, self._unsaid = False, None, 0
+        self.whole, self._retry_at = True, 0.0
+
     def close(self) -> None:
-        """Close the file; its lock goes with it."""
-        if self.fd >= 0:
-            fd, self.fd = self.fd, -1
+        """Close the file; its lock goes with it. One that was never begun is removed."""
+        if self._claimed >= 0:
             with contextlib.suppress(OSError):
-                self._os.close(fd)
-        self._retry_at = float("inf")
+                self._os.unlink(self.path)
+        self.forget()
 
     def forget(self) -> None:
         """In a forked child: close this process's copy of the descriptor; the parent's lock stays."""
-        self.close()
+        self._close_files()
+        self._retry_at = float("inf")
+
+    def _close_files(self) -> None:
+        fds, self.fd, self._claimed = (self.fd, self._claimed), -1, -1
+        for fd in fds:
+            if fd >= 0:
+                with contextlib.suppress(OSError):
+                    self._os.close(fd)
 
     def _line(self, record: r.Record, number: int, seed: int) -> bytes:
         record.n = number
@@ -124,13 +155,23 @@ class Journal:
             path = self.live / f"j-{number:04d}-{segment:06d}.jsonl"
             with contextlib.suppress(FileExistsError):
                 fd = self._os.create(path)
-                self._os.lock(fd)
-                return number, path, fd
+                if self._os.lock(fd) and self._os.is_at(fd, path):
+                    return number, path, fd
+                self._os.close(fd)  # a process that settles the session was quicker, and may remove it
+                self._os.make_directory(self.live)
             if ordinal is None:
                 number += 1
             else:
                 segment += 1
         raise StoreError(f"no free journal name in {self.live}: remove old files")
+
+    def _begin(self) -> None:
+        """Write the header."""
+        try:
+            self._seed = self._head()
+        except BaseException:
+            self._close_files()
+            raise
 
     def _head(self) -> int:
         segment = int(self.path.stem.rpartition("-")[2])
@@ -150,27 +191,32 @@ class Journal:
         self.lost += len(batch) - len(gaps)
         self._unsaid += len(batch) - len(gaps) + sum(gaps)
         self.last += len(batch)
-        fd, self.fd = self.fd, -1
-        with contextlib.suppress(OSError):
-            self._os.close(fd)
+        self._close_files()
+        self.whole, self._unsynced = False, None
         self._retry_at = monotonic() + RETRY_SECONDS
 
     def _recover(self, batch: list[r.Record]) -> bool:
         """Go on in a new segment once the disk takes one again; what came meanwhile is counted in a gap."""
         if monotonic() >= self._retry_at:
             try:
-                self._os.make_directory(self.live)
-                _, self.path, self.fd = self._claim(self.ordinal)
-                self._seed = self._head()
+                if self._claimed >= 0:
+                    self.fd, self._claimed = self._claimed, -1
+                else:
+                    self._os.make_directory(self.live)
+                    self._ready()
+                    _, self.path, self.fd = self._claim(self.ordinal)
+                self._begin()
             except OSError as error:
                 self.problem = f"{self.live.name}: {error.strerror or error}"
-                self.close()
+                self._close_files()
                 self._retry_at = monotonic() + RETRY_SECONDS
             else:
                 if self._unsaid:
                     batch.insert(0, r.Gap(time() * 1e3, self._unsaid, self.problem))
                     self._unsaid = 0
+                self.whole = True
                 return True
+        self.whole = False
         self.lost += len(batch)
         self._unsaid += len(batch)
         return False

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from errno import EAGAIN
 from pathlib import Path
 from typing import Any
 
 import msgspec
 
 from optree.nodes import SessionNode
+from optree.store import lock
 from optree.store.system import OS, REAL
 from optree.tree.walk import flatten
 from optree.values import encode, is_object
@@ -20,8 +22,8 @@ class Ledger:
         self.path = path
         self._os = system
 
-    def append(self, session: SessionNode, *, again: bool = False) -> int:
-        """Append the entries of a session's whole tree; returns how many. Raises `OSError`.
+    def append(self, session: SessionNode, *, again: bool = False, seconds: float | None = None) -> int:
+        """Append the entries of a session's whole tree; returns how many. Raises `OSError`; with *seconds*, if its lock takes longer.
 
         With *again* (a resumed session) the file is searched first, and what is there already is not written a second time.
         """
@@ -29,9 +31,8 @@ class Ledger:
         if not entries:
             return 0
         self._os.make_directory(self.path.parent)
-        fd = self._os.append(self.path)
+        fd = self._locked(seconds)
         try:
-            self._os.lock_waiting(fd)
             there = self._there(session.origin_txn_id) if again else set[str]()
             new = [entry for entry in entries if entry["id"] not in there]
             text = b"".join(encode(entry) + b"\n" for entry in new)
@@ -46,11 +47,32 @@ class Ledger:
         """Return all entries; lines that are none are passed over."""
         return [entry for line in self._lines() if (entry := _entry(line)) is not None]
 
+    def _locked(self, seconds: float | None) -> int:
+        """Return the open file with its lock."""
+        if seconds is not None:
+            fd = lock.take(self.path, self._os, seconds)
+            if fd < 0:
+                raise BlockingIOError(EAGAIN, "another process is writing to the ledger", str(self.path))
+            return fd
+        fd = self._os.append(self.path)
+        try:
+            self._os.lock_waiting(fd)
+        except BaseException:
+            self._os.close(fd)
+            raise
+        return fd
+
     def _there(self, txn: str) -> set[str]:
-        """Return the ids of the session's entries that are there."""
-        mark = f'"{txn}'.encode()
-        lines = (line for line in self._lines() if mark in line)
-        return {entry["id"] for line in lines if (entry := _entry(line)) is not None and "id" in entry}
+        """Return the ids of the session's entries that are there. The file may be large: only its lines are looked at."""
+        data, mark, at = self._os.read(self.path), f'"{txn}'.encode(), 0
+        found: set[str] = set()
+        while (at := data.find(mark, at)) >= 0:
+            begin, end = data.rfind(b"\n", 0, at) + 1, data.find(b"\n", at)
+            at = end if end >= 0 else len(data)
+            entry = _entry(data[begin:at])
+            if entry is not None and "id" in entry:
+                found.add(entry["id"])
+        return found
 
     def _lines(self) -> list[bytes]:
         try:

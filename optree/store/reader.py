@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field
 from pathlib import Path
 from zlib import crc32
+
+from msgspec import Struct
 
 from optree import records as r
 from optree.errors import FormatError
 from optree.store.system import OS, REAL
 
 
-@dataclass(slots=True)
-class Flaw:
+class Flaw(Struct):
     """One place where a file is not as it was written."""
 
     file: str
@@ -29,14 +29,13 @@ class Flaw:
         return f"{self.file}: {self.said} (at byte {self.offset}, {self.size} bytes)"
 
 
-@dataclass(slots=True)
-class JournalFile:
+class JournalFile(Struct):
     """What one journal file holds."""
 
     path: Path
     header: r.Header | None = None
-    records: list[r.Record] = field(default_factory=list[r.Record])
-    flaws: list[Flaw] = field(default_factory=list["Flaw"])
+    records: list[r.Record] = []
+    flaws: list[Flaw] = []
     unknown: int = 0
     """Records of types that this version does not know; they are left out."""
 

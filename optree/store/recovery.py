@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import gc
 import time
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
+
+from msgspec import Struct
 
 from optree.errors import DamagedError, FormatError, NotFoundError
 from optree.nodes import OperationNode, SessionNode, TurnNode
@@ -17,11 +18,10 @@ from optree.store.system import OS, REAL
 from optree.tree.fold import Fold, Tree
 
 
-@dataclass(slots=True)
-class Damage:
+class Damage(Struct):
     """What could not be read, to the byte."""
 
-    flaws: list[Flaw] = field(default_factory=list[Flaw])
+    flaws: list[Flaw] = []
     snapshot: str = ""
     """Empty, or what is missing from the snapshot."""
     dropped: int = 0
@@ -48,8 +48,7 @@ class Damage:
         return said + ([f"{self.unknown} records are of types that only a newer optree knows"] if self.unknown else [])
 
 
-@dataclass(slots=True)
-class Loaded:
+class Loaded(Struct):
     """A session as it was saved."""
 
     txn: str
@@ -168,7 +167,8 @@ def _fold_journals(paths: list[Path], fold: Fold, vector: dict[str, int], damage
     for path in paths:
         writer = path.stem.split("-")[1]
         found = read_journal(path, vector.get(writer, 0), system)
-        damage.flaws += found.flaws
+        begun = found.header is not None or writer == "0000"  # a forked process makes its file before it has anything to record
+        damage.flaws += [flaw for flaw in found.flaws if begun or flaw.size]
         damage.unknown += found.unknown
         for record in found.records:
             fold.apply(record)

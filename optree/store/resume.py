@@ -13,6 +13,8 @@ from optree.tree import apply
 from optree.tree.summary import last_seen, op_seen
 
 Put = Callable[[r.Record], None]
+_LATER = 0.001
+"""Milliseconds: a resume is later than all ends and resumes before it."""
 WHY = "the process ended before this did"
 
 
@@ -29,7 +31,8 @@ def close_interrupted(builder: SessionTreeBuilder, core: Core) -> None:
                 _end_turn(node, stream.put)
             elif node is not root:
                 _end_session(node, stream.put)
-        record = r.SessionResume("", core.now_ms())
+        before = [time + _LATER for time in (root.ended_at or 0.0, *root.resumed_at)]
+        record = r.SessionResume("", max(core.now_ms(), *before))  # this machine's clock may be behind
         apply.resume_session(root, record)
         stream.put(record)
     finally:

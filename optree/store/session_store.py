@@ -1,188 +1,202 @@
-"""One session while it lives: its lock, journal, snapshots and ledger, and the thread that does what callers must not wait for."""
+"""One session while it lives: its lock, its journal, and the thread that does what callers must not wait for."""
 
 from __future__ import annotations
 
-import contextlib
 import threading
 from collections import deque
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from errno import EAGAIN
 from pathlib import Path
 from time import monotonic
-from typing import Any
 
-import msgspec
-from msgspec import UNSET
-
-from optree import records as r
 from optree._version import __version__
 from optree.builder import SessionTreeBuilder, Stream, Taker
-from optree.builder.core import Core, Cycles
-from optree.builder.stream import Write
-from optree.clock import Clock, now_ms, wall
-from optree.errors import BusyError, OptreeError
-from optree.ids import new_txn
-from optree.nodes import SessionNode
-from optree.store.compression import unpacked_frames
-from optree.store.directory import SUFFIXES, Directory, checked, journals
+from optree.errors import BusyError
+from optree.store import lock
+from optree.store.directory import SUFFIXES, checked, journals
 from optree.store.formats import read_meta
-from optree.store.journal import Journal, Sync
+from optree.store.journal import Journal
 from optree.store.ledger import Ledger
+from optree.store.options import StoreOptions
 from optree.store.reader import read_journal
 from optree.store.recovery import Loaded, load
-from optree.store.resume import close_interrupted
+from optree.store.saving import save, sweep
+from optree.store.settle import join, remove, settle, settle_all, unsettled
 from optree.store.snapshot import SnapshotWriter
-from optree.store.system import OS, REAL
-from optree.tree import Fold, Tree
-from optree.tree.summary import snapshot_summary
-from optree.values import TypedDecoder, decode, encode, redact
+from optree.tree import Tree
 
-_decode_tree: TypedDecoder[Tree] = TypedDecoder(Tree)
 SYNC_SECONDS = 1.0
-FINISH_BYTES = 4 << 20
-"""Largest live directory that a joined process finishes as it ends; loading more would delay its exit."""
-
-
-@dataclass(frozen=True, slots=True)
-class StoreOptions:
-    """How a session is kept."""
-
-    directory: Directory
-    compression: str = "zstd"
-    sync: Sync = "interval"
-    write: Write = "structure"
-    redacted: bool = False
-    cycles: Cycles = "mark"
-    now: Clock = wall
-    system: OS = REAL
+PAUSES = 20
+"""After a snapshot that nobody asked for, the next such one comes after this many times what it took, and not within a second."""
 
 
 class SessionStore:
     """Keeps one root session on disk. Nothing here raises once it is open; `problems` says what went wrong."""
 
-    def __init__(self, txn: str, options: StoreOptions, *, owner: bool = True, takers: Sequence[Taker] = ()) -> None:
-        """Open or make the live directory and a new journal. Raises `BusyError` if another process owns it, `OSError`."""
+    ended = False
+    """True once the root session has ended."""
+    _thread: threading.Thread | None = None
+    _closed = False
+    _wanted = False
+    """True after a sub-agent's end: a snapshot is due from `_wanted_at` on."""
+    _wanted_at = 0.0
+    _covered = 0
+    """Number of the last record that the last snapshot has."""
+    _healed = 0
+    """Records that the disk did not take, and that a snapshot has since."""
+    _saved = True
+    """False while the last snapshot that was tried is not on disk, or the bill of an ended session."""
+    _billed = False
+    _left = False
+    """True if the session has ended, and journals remain: another process was still writing to it."""
+
+    def __init__(self, txn: str, options: StoreOptions, *, owner: bool = True, takers: Sequence[Taker] = (), resume: bool = False) -> None:
+        """Open or make the live directory and a new journal; with *resume*, load what is there before.
+
+        Raises `BusyError` if another process owns it, `OSError`, and what `load` raises.
+        """
         self.txn = checked(txn)
         self.options = options
         self.owner = owner
         self.problems: deque[str] = deque(maxlen=32)
         self.live = options.directory.live(txn)
         self.builder: SessionTreeBuilder | None = None
+        self.again = resume
+        """True if entries of the session may be in the ledger already."""
         self._os = options.system
         self._lock_fd = -1
+        self._loaded: Loaded | None = None
         self._os.make_directory(self.live)
-        if owner:
-            self._take_lock()
-        self.vector = self._saved_vector()
-        """Per writer, the number of its last record that is in the tree, or was in it when the session ended before."""
+        self._take_lock()
         try:
+            self._loaded = load(txn, options.directory, self._os) if resume else None
+            self.vector = self._loaded.vector if self._loaded else self._saved_vector()
+            """Per writer, the number of its last record that is in the tree, or was in it when the session ended before."""
             self.journal = self._new_journal()
         except BaseException:
+            if owner:
+                remove(self.live, [], self._os)
             self._release_lock()
             raise
         self.stream = Stream([self.journal, *takers], options.write)
-        self.again = False
-        """True for a session that was loaded from disk: its ledger entries may be there already."""
         self._writer = SnapshotWriter(options.compression, reuse=not options.redacted)
+        self._writing = threading.Lock()
         self._work = threading.Condition()
         self._asked = self._answered = 0
-        self._final = False
-        self._covered = 0
-        """Number of the last record that the last snapshot has."""
-        self._left = False
-        """True if the session has ended, and another process was still writing to it."""
-        self._saved = True
-        """False while the last snapshot that was tried is not on disk."""
-        self._writing = threading.Lock()
-        self._closed = False
+
+    def take_loaded(self) -> Loaded | None:
+        """Return what was loaded to resume it, once."""
+        loaded, self._loaded = self._loaded, None
+        return loaded
 
     def attach(self, builder: SessionTreeBuilder) -> None:
         """Keep this builder's session from now on: a snapshot after each sub-agent, the last one at the end."""
         self.builder = builder
-        if self.owner:
-            builder.core.listeners.append(self._session_ended)
-        self._start_thread()
+        builder.core.listeners.append(self._session_ended)
+        self._thread = self._started(self._run, "optree-store")
+
+    @property
+    def finished(self) -> bool:
+        """True if the session has ended and all of it is saved and billed: nothing is left to do."""
+        return self.ended and self._saved and self._billed and not self._left and self.journal.last == self._covered
 
     def snapshot(self) -> bool:
         """Write a snapshot now, on the caller's thread; False if it could not be written (`problems` says why)."""
         with self._writing:
-            self._saved = self._write_snapshot()
+            self._saved = self._write()
             return self._saved
 
     def flush(self, level: str = "write", timeout: float = 5.0) -> bool:
-        """Deliver what is pending, to the operating system (`write`) or to the disk (`sync`), or wait for the last snapshot (`snapshot`).
+        """Deliver what is pending, to the operating system (`write`), to the disk (`sync`) or into a snapshot (`snapshot`).
 
-        True only if that is done.
+        True only if that is done. Snapshots are the owner's: in a process that joined, `snapshot` is `write`.
         """
-        done = self.stream.flush() and self.journal.fd >= 0
+        done = self.stream.flush() and self.journal.whole
         if level == "sync":
             return done and self.journal.sync()
-        if level == "snapshot":
-            return self._wait(timeout) and self._saved
-        return done or self._closed
+        if level == "snapshot" and self.owner:
+            return self.finished or (not self._closed and self._ask() and self._wait(timeout) and self._saved)
+        return done
 
     def close(self, timeout: float = 0.25) -> bool:
         """Wait at most *timeout* seconds for the last snapshot; False if it is not done: the journal has all of it then."""
+        until = monotonic() + timeout
         self.stream.flush()
-        if self._final and (self._left or self.journal.last > self._covered):  # what came after the root session's end
-            self._session_ended("")
-        done = self._wait(timeout)
+        if self.ended and not self.finished:
+            self._ask()
+        done = self._wait(timeout) and self._saved
         self._closed = True
-        with self._work:
-            self._work.notify_all()
-        self.stream.close()
-        self.journal.close()
-        if done:
+        self._wake()
+        if self._thread is not None:
+            self._thread.join(max(0.0, until - monotonic()))
+        else:
             self._release_lock()
+        self.stream.close()
+        if self.journal.fd >= 0 or not self.finished:  # else what comes later begins a new file, for whoever settles it
+            self._close_journal()
         if not self.owner:
-            finish_session(self.txn, self.options)
-        return done and self._saved
+            self._settle_owners()
+        return done
 
-    def after_fork(self) -> None:
-        """In a forked child: leave the parent's files alone and write a journal of one's own into the same session."""
+    def forget(self) -> None:
+        """In a forked child: leave the parent's files alone."""
         self.journal.forget()
         self._release_lock()
-        self.owner = False
+        self.owner, self._thread = False, None
         self._work, self._writing = threading.Condition(), threading.Lock()
         self._asked = self._answered = 0
+        self.stream.after_fork(())
+
+    def after_fork(self) -> None:
+        """In a forked child: write a journal of one's own into the same session."""
+        self.forget()
         try:
-            self.journal = self._new_journal()
-            takers = [self.journal]
+            self.journal = self._new_journal(lazy=True)
+            self.stream.after_fork((self.journal,))
         except OSError as error:
             self._problem("journal of a forked process", error)
-            takers = []
-        self.stream.after_fork([*takers])
         if self.builder is not None:
             self.builder.core.listeners.clear()
             self.builder.core.after_fork(self.journal.base)
 
-    # The owner's lock
+    # Lock and journal
 
     def _take_lock(self) -> None:
-        path = self.live / "LOCK"
-        fd = self._os.append(path)
-        if not self._os.lock(fd):
-            self._os.close(fd)
+        if not self.owner:
+            return
+        self._lock_fd = lock.take(self.live / "LOCK", self._os)
+        if self._lock_fd < 0:
             raise BusyError(f"session {self.txn} is being written by another process: wait, or watch it (optree logs -f {self.txn})")
-        self._lock_fd = fd
-        self._sweep()
+        sweep(self.txn, self.options)
+
+    def _own_again(self) -> None:
+        """Take the lock for what comes after the session was removed."""
+        if self.owner and self._lock_fd < 0 and not self._closed:
+            self._lock_fd = lock.take(self.live / "LOCK", self._os)
+            if self._lock_fd < 0:
+                raise BlockingIOError(EAGAIN, "another process goes on with this session")
 
     def _release_lock(self) -> None:
-        if self._lock_fd >= 0:
-            fd, self._lock_fd = self._lock_fd, -1
-            self._os.close(fd)
+        fd, self._lock_fd = self._lock_fd, -1
+        lock.release([fd] if fd >= 0 else [], self._os)
 
-    # Journals
-
-    def _new_journal(self) -> Journal:
+    def _new_journal(self, *, lazy: bool = False) -> Journal:
         """Begin a journal of this process; numbers of records and of writers go on from all that were ever given."""
         first = 1
         if self.owner:
-            own = (self._last_of(path) for path in journals(self.live) if path.name.startswith("j-0000-"))
+            own = [] if self._loaded else [self._last_of(path) for path in self._journals(own=True)]
             first += max([self.vector.get("0000", 0), *own])
-        above = max(map(int, self.vector), default=0)
-        ordinal = 0 if self.owner else None
-        return Journal(self.live, self.txn, __version__, ordinal=ordinal, above=above, first=first, sync=self.options.sync, system=self._os)
+        return Journal(
+            self.live, self.txn, __version__, ordinal=0 if self.owner else None, above=max(map(int, self.vector), default=0), first=first,
+            sync=self.options.sync, system=self._os, lazy=lazy, ready=self._own_again,
+        )  # fmt: skip
+
+    def _journals(self, *, own: bool) -> list[Path]:
+        return [path for path in journals(self.live) if path.name.startswith("j-0000-") == own]
+
+    def _last_of(self, path: Path) -> int:
+        found = read_journal(path, 0, self._os)
+        return found.records[-1].n if found.records else 0
 
     def _saved_vector(self) -> dict[str, int]:
         found: dict[str, int] = {}
@@ -191,13 +205,40 @@ class SessionStore:
                 found[writer] = max(found.get(writer, 0), number)
         return found
 
-    # Snapshots
+    def _close_journal(self) -> None:
+        held = self.stream.enter()
+        try:
+            self.journal.close()
+        finally:
+            self.stream.leave(held)
+
+    # The thread
+
+    def _started(self, work: Callable[[], object], name: str) -> threading.Thread | None:
+        try:
+            thread = threading.Thread(target=work, name=name, daemon=True)
+            thread.start()
+        except RuntimeError as error:
+            self._problem("background thread", error)
+            return None
+        return thread
 
     def _session_ended(self, path: str) -> None:
-        if not path:
-            self._final = True
+        self.ended = self.ended or not path
+        if path:
+            self._wanted = True
+            self._wake()
+        else:
+            self._ask()
+
+    def _ask(self) -> bool:
         with self._work:
             self._asked += 1
+            self._work.notify_all()
+        return True
+
+    def _wake(self) -> None:
+        with self._work:
             self._work.notify_all()
 
     def _wait(self, timeout: float) -> bool:
@@ -206,217 +247,137 @@ class SessionStore:
             asked = self._asked
             return self._work.wait_for(lambda: self._answered >= asked, timeout)
 
-    def _start_thread(self) -> None:
-        try:
-            threading.Thread(target=self._run, name="optree-store", daemon=True).start()
-        except RuntimeError as error:
-            self._problem("background thread", error)
+    def _due(self) -> bool:
+        return self._asked > self._answered or (self._wanted and monotonic() >= self._wanted_at)
 
     def _run(self) -> None:
-        next_sync = monotonic() + SYNC_SECONDS
+        if any(txn != self.txn for txn in unsettled(self.options)):
+            self._started(lambda: settle_all(self.options), "optree-settle")  # what goes wrong there is none of this session's faults
+        next_tick = monotonic() + SYNC_SECONDS
         while not self._closed:
+            until = min(next_tick, self._wanted_at) if self._wanted else next_tick
             with self._work:
-                self._work.wait_for(lambda: self._closed or self._asked > self._answered, max(0.0, next_sync - monotonic()))
-                asked = self._asked
-            if asked > self._answered:
-                try:
-                    with self._writing:
-                        self._saved = self.finish() if self._final else self._write_snapshot()
-                except Exception as error:  # noqa: BLE001 - the journal still has everything: say it and go on
-                    self._saved = False
-                    self._problem("last snapshot", error)
-                with self._work:
-                    self._answered = asked
-                    self._work.notify_all()
-            if monotonic() >= next_sync:
-                next_sync = monotonic() + SYNC_SECONDS
-                if self.journal.dirty and self.options.sync != "write" and not self._final:
-                    self.journal.sync()
+                self._work.wait_for(lambda: self._closed or self._due(), max(0.0, until - monotonic()))
+            if self._due():
+                self._serve()
+            if monotonic() >= next_tick:
+                self._tick()
+                next_tick = monotonic() + SYNC_SECONDS
+        if self._due() and self._asked > self._answered:
+            self._serve()
+        self._release_lock()
 
-    def _write_snapshot(self, *, verify: bool = False) -> bool:
+    def _tick(self) -> None:
+        """Do what is due each second: force the journal to the disk, look for what came after the end, heal gaps."""
+        late = self.ended and (self._left or self.journal.last > self._covered)
+        if late or (self.journal.lost > self._healed and self.journal.fd >= 0):
+            self._serve()
+        elif self.journal.dirty and self.options.sync != "write":
+            self.journal.sync()
+
+    def _serve(self) -> None:
+        """Write the snapshot that is due."""
+        asked, lost, begun = self._asked, self.journal.lost, monotonic()
+        self._wanted = False
+        try:
+            with self._writing:
+                self._saved = self._finish() if self.ended else self._write()
+        except Exception as error:  # noqa: BLE001 - the journal still has everything: say it and go on
+            self._saved = False
+            self._problem("last snapshot", error)
+        if self._saved:
+            self._healed = lost
+        now = monotonic()
+        self._wanted_at = now + max(SYNC_SECONDS, PAUSES * (now - begun))
+        with self._work:
+            self._answered = asked
+            self._work.notify_all()
+
+    # Snapshots and the end
+
+    def _write(self, *, last: bool = False) -> bool:
         builder = self.builder
         if builder is None:
             return False
         self.stream.flush()
-        position = {**self.vector, f"{self.journal.ordinal:04d}": self.journal.last}
-        core = builder.core
-        tree, meta = Tree(builder.node, core.pool), self._meta(builder.node, position)
+        number = self.journal.last
+        position = {**self.vector, f"{self.journal.ordinal:04d}": number}
         try:
-            if self.options.redacted:
-                tree = _redacted(tree)
-            pieces = self._writer.pieces(tree, meta, core.touched)
-            if verify and self.options.compression == "zstd":
-                for _ in unpacked_frames(pieces):
-                    pass
-            self._os.make_directory(self.options.directory.sessions)
-            self._os.replace(self.options.directory.snapshot(self.txn, self.options.compression), pieces)
+            save(Tree(builder.node, builder.core.pool), position, builder.core.touched, self.options, self._writer, last=last)
         except Exception as error:  # noqa: BLE001 - the journal still has everything: say it and go on
             self._problem("snapshot", error)
             return False
-        self._covered = position[f"{self.journal.ordinal:04d}"]
+        self._covered = number
         return True
 
-    def finish(self) -> bool:
-        """The root session has ended: join other processes' journals, write the last snapshot and the ledger, remove the journals.
-
-        False if the snapshot or the ledger could not be written.
-        """
+    def _finish(self) -> bool:
+        """The root session has ended: join other processes' journals, save, bill, remove. False if it is not saved and billed."""
         builder = self.builder
         if builder is None or builder.node.ended_at is None:
             return True
-        self._left = not self._join_others(builder)
-        if not self._write_snapshot(verify=True):
-            return False
+        others = self._journals(own=False)
+        held = lock.hold(others, self._os)
         try:
-            Ledger(self.options.directory.billing, self._os).append(builder.node, again=self.again)
-            self.again = True
+            if self._billed and self.journal.last == self._covered and (held is None or not self._left):
+                return True
+            self._left = held is None or not self._join(builder, others)
+            if not self._write(last=True) or not self._bill(builder):
+                return False
+            self._left = self._left or not self._remove(others)
+            return True
+        finally:
+            lock.release(held or [], self._os)
+
+    def _join(self, builder: SessionTreeBuilder, others: list[Path]) -> bool:
+        """Fold the journals of processes that joined into the tree; False if the tree could not be had for it."""
+        if not others:
+            return True
+        held = self.stream.enter()
+        try:
+            if not held:
+                return False
+            builder.core.touched |= join(Tree(builder.node, builder.core.pool), others, self.vector, self._os)
+            return True
+        finally:
+            self.stream.leave(held)
+
+    def _bill(self, builder: SessionTreeBuilder) -> bool:
+        again, self.again = self.again, True
+        try:
+            Ledger(self.options.directory.billing, self._os).append(builder.node, again=again)
         except OSError as error:
             self._problem("ledger", error)
             return False
-        if not self._left and not self.journal.lost and self.journal.last == self._covered:
-            self._remove_live()
+        self._billed = True
         return True
 
-    def _join_others(self, builder: SessionTreeBuilder) -> bool:
-        """Fold the journals of processes that joined into the tree; False while one of them is still writing."""
-        others = [path for path in journals(self.live) if not path.name.startswith("j-0000-")]
-        if not others:
-            return True
-        if any(self._is_held(path) for path in others):
-            return False
-        fold = Fold(self.txn, builder.tree)
-        for path in others:
-            writer = path.name.split("-")[1]
-            for record in read_journal(path, self.vector.get(writer, 0), self._os).records:
-                fold.apply(record)
-                self.vector[writer] = record.n
-                if isinstance(record, r.OpBegin | r.OpEnd | r.Entries | r.Accounted):
-                    builder.core.touched.add(record.path)
-        builder.node.totals = fold.tree.session.totals
-        return True
-
-    def _is_held(self, path: Path) -> bool:
+    def _remove(self, others: list[Path]) -> bool:
+        """Remove the journals, which the snapshot has; what is recorded later begins new ones. False if something came meanwhile."""
+        held = self.stream.enter()
         try:
-            fd = self._os.append(path)
-        except OSError:
-            return True
-        try:
-            return not self._os.lock(fd)
-        finally:
-            self._os.close(fd)
-
-    def _remove_live(self) -> None:
-        try:
-            for path in [*journals(self.live), self.live / "LOCK"]:
-                self._os.unlink(path)
-            self._os.remove_directory(self.live)
-        except FileNotFoundError:  # it went before, and something came after the end
-            pass
+            if not held or self.journal.last != self._covered:
+                return False
+            remove(self.live, [*others, *self._journals(own=True)], self._os)
+            if not self._closed:
+                self.journal.rest()
+            self._release_lock()
         except OSError as error:
             self._problem("removal of journals", error)
+        finally:
+            self.stream.leave(held)
+        return True
 
-    def _sweep(self) -> None:
-        """Remove what a killed owner left of a snapshot that it was writing."""
-        with contextlib.suppress(OSError):
-            for path in self.options.directory.sessions.glob(f".tmp-{self.txn}.json*"):
-                self._os.unlink(path)
-
-    def _meta(self, root: SessionNode, position: dict[str, int]) -> dict[str, Any]:
-        attributes = root.attributes
-        return {
-            "txn": self.txn,
-            "agentId": root.agent_id,
-            "createdAt": root.started_at,
-            "savedAt": now_ms(),
-            "endedAt": root.ended_at,
-            "result": {
-                "success": root.success,
-                "error": root.error,
-                "finalReport": None if root.final_report is UNSET else decode(root.final_report),
-            },
-            "ingress": attributes.get("ingress"),
-            "summary": snapshot_summary(root)["totals"],
-            "journal": position,
-            "optree": __version__,
-        }
-
-    def _last_of(self, path: Path) -> int:
-        found = read_journal(path, 0, self._os)
-        return found.records[-1].n if found.records else 0
+    def _settle_owners(self) -> None:
+        """Finish the session if its owner has gone: this process may have been the last to write to it."""
+        try:
+            settle(self.txn, self.options, leaving=True)
+        except Exception as error:  # noqa: BLE001 - the next one who settles may have more luck
+            self._problem("settling", error)
 
     def _problem(self, what: str, error: BaseException) -> None:
-        self.problems.append(f"{what} of session {self.txn}: {error}")
+        said = f"{what} of session {self.txn}: {error}"
+        if said not in self.problems:
+            self.problems.append(said)
 
 
-def _redacted(tree: Tree) -> Tree:
-    return _decode_tree(encode(redact(msgspec.json.decode(msgspec.json.encode(tree)))))
-
-
-def open_session(
-    agent: str,
-    options: StoreOptions,
-    *,
-    txn: str | None = None,
-    attributes: Mapping[str, Any] | None = None,
-    takers: Sequence[Taker] = (),
-) -> tuple[SessionTreeBuilder, SessionStore]:
-    """Begin a new root session on disk; *takers* receive its records beside the journal.
-
-    Raises `OSError` if its journal cannot be made, `BusyError` if the txn is in use.
-    """
-    store = SessionStore(txn or new_txn(), options, takers=takers)
-    builder = SessionTreeBuilder(
-        agent, txn=store.txn, attributes=attributes, stream=store.stream, now=options.now, cycles=options.cycles, redacted=options.redacted
-    )
-    store.attach(builder)
-    return builder, store
-
-
-def resume_session(txn: str, options: StoreOptions) -> tuple[SessionTreeBuilder, SessionStore, Loaded]:
-    """Load a session and go on with it: what a crash left open is closed as `interrupted`, ids go on, the journal is a new one.
-
-    Raises `NotFoundError`, `BusyError` and what `load` raises.
-    """
-    builder, store, loaded = _reopened(txn, options)
-    close_interrupted(builder, builder.core)
-    store.attach(builder)
-    store.snapshot()
-    return builder, store, loaded
-
-
-def finish_session(txn: str, options: StoreOptions) -> bool:
-    """Finish a session whose owner ended it while this process was still writing: last snapshot, ledger, removal of the journals.
-
-    False if there is nothing to do, or another process is at it, or it would take too long for a process that is about to end.
-    """
-    live = options.directory.live(txn)
-    try:
-        if (
-            sum(path.stat().st_size for path in live.iterdir()) > FINISH_BYTES
-            or load(txn, options.directory, options.system).session.ended_at is None
-        ):
-            return False
-        builder, store, _ = _reopened(txn, options)
-    except (OSError, OptreeError):
-        return False
-    store.builder = builder
-    done = store.finish()
-    store.close()
-    return done
-
-
-def _reopened(txn: str, options: StoreOptions) -> tuple[SessionTreeBuilder, SessionStore, Loaded]:
-    saved = options.directory.find(txn)
-    store = SessionStore(saved.txn, options)
-    try:
-        loaded = load(saved.txn, options.directory, options.system)
-    except BaseException:
-        store.close()
-        raise
-    store.again = True
-    store.vector = loaded.vector
-    core = Core(saved.txn, store.stream, now=options.now, cycles=options.cycles, redacted=options.redacted, pool=loaded.tree.pool)
-    return SessionTreeBuilder.over(core, loaded.session), store, loaded
-
-
-__all__ = ["SessionStore", "StoreOptions", "open_session", "resume_session"]
+__all__ = ["SessionStore", "StoreOptions"]

@@ -21,6 +21,10 @@ class OS:
         """Open a file for appending, made if it is missing."""
         return os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
 
+    def open(self, path: Path) -> int:
+        """Open a file for its lock only."""
+        return os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
+
     write: Callable[[int, bytes], int] = staticmethod(os.write)
     """Write once; may write less than all. The function itself, since every record passes here."""
 
@@ -84,6 +88,21 @@ class OS:
         except BlockingIOError:
             return False
         return True
+
+    def lock_shared(self, fd: int) -> bool:
+        """Lock a file against its writer, together with others who do, without waiting; False if its writer has it."""
+        try:
+            fcntl.flock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return False
+        return True
+
+    def is_at(self, fd: int, path: Path) -> bool:
+        """Tell whether an open file is the one that has this name now."""
+        try:
+            return os.path.samestat(os.fstat(fd), os.stat(path, follow_symlinks=False))
+        except FileNotFoundError:
+            return False
 
     def lock_waiting(self, fd: int) -> None:
         """Lock a file, waiting for whoever has it."""

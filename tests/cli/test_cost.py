@@ -1,4 +1,6 @@
 import json
+import subprocess
+import sys
 from collections import Counter
 from datetime import datetime, timedelta
 
@@ -60,7 +62,7 @@ def test_ledger_and_trees_agree(optree):
     found = optree.json("cost", "--all")
     assert dict(trees) == {name: number for name, number in found["total"].items() if number}
     assert 1 == found["notEnded"]
-    assert "optree: 1 sessions have not ended and are not in the ledger yet (optree ls)\n" == optree.read("cost", "--all").stderr
+    assert "optree: 1 session is not in the ledger yet (optree ls)\n" == optree.read("cost", "--all").stderr
 
 
 def test_since(optree):
@@ -92,6 +94,42 @@ def test_torn_ledger(optree, torn):
         file.write(torn + "\n")
     found = optree.json("cost", "--all", code=3)
     assert (1, 1) == (found["total"]["calls"], found["unreadable"])
+
+
+@pytest.mark.parametrize(
+    "poison",
+    [
+        {"costUsd": 1e308},
+        {"costUsd": {"$int": "0x8000000000000000"}},
+        {"costUsd": "free"},
+        {"costUsd": True},
+        {"timestamp": {"$float": "nan"}},
+        {"tokens": {"inputTokens": {"$int": "0x8000000000000000"}}},
+        {"tokens": [1]},
+        {"charactersIn": "many"},
+    ],
+)
+def test_poison_figures(optree, poison):
+    """A figure that is no number to be summed counts as 0, its line as unreadable (exit code 3), and the rest is summed."""
+    good = {"timestamp": 1e12, "type": "tool", "command": "a", "costUsd": 0.5}
+    write_ledger(optree, [good, {**good, **poison}])
+    found = optree.json("cost", "--all", "--since", "1970-01-02" if "timestamp" not in poison else "0.0m", code=3)
+    assert 1 == found["unreadable"]
+    assert found["total"]["costUsd"] in (0.0, 0.5, 1.0)
+    said = optree.read("cost", "--all", code=3).stderr
+    assert f"optree: 1 lines of {optree.base}/accounting.jsonl cannot be read, or not in full" in said
+
+
+def test_poison_in_a_session(optree):
+    """A session that claims absurd costs is summed without them, with a note and exit code 3."""
+    source = """
+import optree
+with optree.session("a"), optree.turn(), optree.llm("m") as op:
+    op.account(input_tokens=3, cost_usd=1e308)
+    op.account(input_tokens=4, cost_usd=0.25)
+"""
+    subprocess.run([sys.executable, "-c", source], env=optree.env, check=True)
+    assert (7, 0.25) == tuple(optree.json("cost", code=3)["total"][name] for name in ("inputTokens", "costUsd"))
 
 
 def write_ledger(optree, entries):

@@ -169,6 +169,71 @@ def test_resume_of_a_file(optree, tmp_path):
     assert f"optree: session {txn} is saved in {path} · 2 llm" in run.stderr
 
 
+@pytest.mark.parametrize(
+    ("name", "data", "code"),
+    [
+        ("bad.json.zst", b"not a session", 3),
+        ("bad.txt", b"not a session", 3),
+        ("future.json", b'{"version":99,"session":{}}', 3),
+        ("list.json", b"[1,2]", 3),
+        ("empty.json", b"", 3),
+        ("missing.json.zst", None, 1),
+        ("good.txt", json.dumps(THEIRS).encode(), 2),
+    ],
+)
+def test_resume_of_what_cannot_be_resumed(optree, tmp_path, name, data, code):
+    """What cannot be loaded is not gone on with: one line, the exit code of `load`, and no program is started."""
+    path = tmp_path / name
+    if data is not None:
+        path.write_bytes(data)
+    for command in (["load", path], ["run", "--resume", path]):
+        run = optree(*command, "--", sys.executable, "-c", "print('started')", code=code)
+        assert ("", 1) == (run.stdout, len(run.stderr.splitlines()))
+        assert name in run.stderr
+
+
+@pytest.mark.parametrize("data", [b"[1,2]", b" 17\n", b'"text"'])
+def test_json_that_is_no_session(optree, tmp_path, data):
+    """JSON that is no object is said to be JSON, but no session."""
+    path = tmp_path / "list.json"
+    path.write_bytes(data)
+    assert "optree: list.json is JSON, but no session" in optree.read("load", path, code=3).stderr
+
+
+def test_ended_session(ended):
+    """An ended session is said to be ended, and going on with it is offered as continuing."""
+    said = ended.read("load", "last").stdout
+    assert f"session {ended.txn} of researcher: ended\n" in said
+    assert said.endswith(f"\ncontinue it with: optree load {ended.txn} -- CMD\n")
+    assert "go on with" not in said
+
+
+KILLED = """
+import optree, os, signal
+with optree.session("outer"), optree.turn(), optree.session("inner"), optree.turn(), optree.tool("x"):
+    optree.flush()
+    os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+def test_interrupted_sub_agents_are_listed_once(optree):
+    """What was going on when it broke off is listed deepest first, a sub-agent once."""
+    optree("run", "--", sys.executable, "-c", KILLED, code=137)
+    said = optree.read("load", "last").stdout
+    open_lines = said.partition("when it broke off:\n")[2].partition("\n\n")[0].splitlines()
+    expected = ["1.1.1.1 tool x,", "1.1.1 turn 1,", "1.1 session inner,", "1 turn 1,", "(root) session outer,"]
+    assert expected == [line.strip().partition(" since")[0] for line in open_lines]
+    assert ["1.1.1.1", "1.1.1", "1.1", "1", ""] == [node["path"] for node in optree.json("load", "last")["open"]]
+
+
+def test_durations_of_what_was_interrupted(optree):
+    """What ended as interrupted at its own start shows no duration."""
+    optree("run", "--", sys.executable, "-c", KILLED, code=137)
+    optree("load", "last", "--", sys.executable, optree.agent, "again")
+    line = next(line for line in optree.read("tree").stdout.splitlines() if " tool x " in line)
+    assert line.endswith(" 1.1.1.1 tool x ⚡ interrupted the process ended before this did")
+
+
 def test_resume_of_a_running_session(optree):
     """A session that is running is not resumed: exit code 1, and nothing is started."""
     process = optree.start(sys.executable, optree.agent, "why", "wait")

@@ -51,6 +51,13 @@ def test_filters(ended, options, expected):
     assert expected == {(line["path"], line["severity"]) for line in lines_of(ended, "logs", *options)}
 
 
+def test_payloads_have_their_messages(ended):
+    """A traced payload shows the messages that were sent, not a reference to them, redacted (S4-120)."""
+    [line] = [one["line"] for one in lines_of(ended, "logs", "--severity", "TRC", "--path", "1.1") if " → " in one["line"]]
+    assert '"messages":[{"role":"user","content":"why"}]' in line
+    assert '"api_key":"[REDACTED]"' in line
+
+
 def test_payloads_only_on_request(ended):
     """Without --severity TRC no payload is shown."""
     assert "TRC" not in {line["severity"] for line in lines_of(ended, "logs")}

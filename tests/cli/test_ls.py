@@ -1,3 +1,4 @@
+import json
 import shutil
 import sys
 
@@ -38,6 +39,55 @@ def test_empty(optree):
     """Where nothing is, the way to record something is said, and JSON is an empty list."""
     assert "record one with: optree run -- python your_agent.py" in optree.read("ls").stdout
     assert [] == optree.json("ls")
+
+
+def test_no_directory(optree):
+    """A directory that was named and is not there, and a path that is none, are errors, not directories without sessions."""
+    missing = optree.folder / "missing"
+    for args, env in [(["--sessions-dir", missing], {}), ([], {"OPTREE_SESSIONS_DIR": str(missing)})]:
+        said = optree.read("ls", *args, code=1, env=env)
+        assert ("", True) == (said.stdout, said.stderr.startswith(f"optree: {missing} does not exist"))
+    assert f"optree: {optree.agent} is no directory" in optree.read("ls", "--json", "--sessions-dir", optree.agent, code=1).stderr
+
+
+INTERRUPTED = """
+import optree
+with optree.session("a"), optree.turn(), optree.tool("x") as op:
+    raise KeyboardInterrupt
+"""
+
+
+def test_cancelled(optree):
+    """A session that Ctrl-C ended is cancelled everywhere: in the list, in the tree, and when its program has run."""
+    run = optree("run", "--", sys.executable, "-c", INTERRUPTED, code=130)
+    assert " was cancelled, and is saved in " in run.stderr.splitlines()[-1]
+    assert "; go on with: optree load " in run.stderr.splitlines()[-1]
+    assert ["cancelled"] == [row["state"] for row in optree.json("ls")]
+    assert "cancelled" == optree.json("tree")["state"] == optree.json("load", "last")["state"]
+    assert optree.read("tree").stdout.startswith("a ⊘ cancelled ")
+
+
+MANY = """
+import optree
+with optree.session("a"), optree.turn(), optree.llm("m") as op:
+    for _ in range(3000):
+        op.account(input_tokens=1, cost_usd=0.1)
+"""
+
+
+def test_money_has_no_dust(optree):
+    """3000 times 0.1 dollars are 300 dollars, wherever the sum is shown."""
+    run = optree("run", "--json", "--", sys.executable, "-c", MANY)
+    [row] = optree.json("ls")
+    tree, loaded = optree.json("tree"), optree.json("load", "last")
+    sums = [
+        json.loads(run.stderr.splitlines()[-1])["totals"],
+        row,
+        tree["session"]["totals"],
+        loaded["totals"],
+        loaded["session"]["totals"],
+    ]
+    assert [300.0] * 5 == [found["costUsd"] for found in sums]
 
 
 def test_reads_the_first_frame_only(ended, tmp_path):

@@ -29,6 +29,8 @@ def test_verbose_and_traces(optree):
     """--verbose shows a line for each request and response, the traces their payloads, redacted (S4-111, S4-119, S4-120)."""
     run = optree("run", "-v", "--trace-llm", "--trace-tools", "--", sys.executable, optree.agent, "why")
     assert "[path:1.1] researcher [VRB] → llm openai:gpt-4o: request, 1 messages" in run.stderr
+    [sent] = [line for line in run.stderr.splitlines() if "[TRC] → llm" in line]
+    assert '"messages":[{"role":"user","content":"why"}]' in sent
     assert '[path:1.1] researcher [TRC] ← llm openai:gpt-4o: "searching"' in run.stderr
     assert '[path:1.2.1.1] helper [TRC] ← tool search: "found why"' in run.stderr
     assert "sk-abcdefghijklmnopqrstuvwxyz" not in run.stderr
@@ -77,6 +79,15 @@ def test_nothing_recorded(optree):
     assert run.stderr.startswith("optree: the program recorded nothing as session ")
     assert run.stderr.endswith("decorate its agent with @optree.session, and its steps with @optree.llm and @optree.tool\n")
     assert 1 == len(run.stderr.splitlines())
+
+
+def test_nothing_could_be_saved(optree, tmp_path):
+    """Where the sessions directory is a file, that is said, and not that the program had to be decorated."""
+    place = tmp_path / "file"
+    place.write_text("")
+    run = optree("run", "--sessions-dir", place, "--", sys.executable, optree.agent, "why")
+    assert f"optree: no session could be saved: {place} is no directory; " in run.stderr
+    assert "decorate" not in run.stderr
 
 
 @pytest.mark.parametrize(("program", "code"), [("no-such-program", 127), (__file__, 126)])

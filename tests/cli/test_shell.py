@@ -1,6 +1,7 @@
 import os
 import pty
 import re
+import shlex
 import subprocess
 import sys
 from pathlib import Path
@@ -51,12 +52,21 @@ def test_wrong_usage(optree, args):
 
 
 def test_unreadable_directory(ended):
-    """A path that is no directory reads as empty; one that cannot be read gives one line and exit code 3."""
-    assert [] == ended.json("ls", "--sessions-dir", ended.agent)
+    """A directory that cannot be read gives one line and exit code 3."""
     if os.geteuid():
         closed = ended.folder / "closed"
         closed.mkdir(mode=0)
         assert "optree: " in ended.read("ls", "--sessions-dir", closed, code=3).stderr
+
+
+@pytest.mark.parametrize("redirection", [">/dev/full", ">&-", ">&- 2>&-"])
+@pytest.mark.parametrize("command", ["tree", "ls --json", "logs", "--help", "tree --help", "--version"])
+def test_stdout_that_takes_nothing(ended, command, redirection):
+    """Where stdout is full or closed, one line says so, and the exit code is 1."""
+    line = f"exec {shlex.join(ended.command())} {command} {redirection}"
+    run = subprocess.run(["sh", "-c", line], env=ended.env, check=False, capture_output=True, text=True)
+    expected = "" if "2>" in redirection else "optree: stdout cannot be written: "
+    assert (1, expected, 0 if "2>" in redirection else 1) == (run.returncode, run.stderr[: len(expected)], len(run.stderr.splitlines()))
 
 
 @pytest.mark.parametrize(

@@ -62,6 +62,27 @@ def test_control_characters(optree):
         assert "\x1b" not in SGR.sub("", shown)
 
 
+QUIET = """
+import optree
+with optree.session("a"), optree.turn():
+    with optree.llm("m") as op:
+        op.log("only one")
+        op.account(cost_usd=0.5)
+    with optree.tool("na\\nme"):
+        pass
+"""
+
+
+def test_no_empty_figures(optree):
+    """One log is one log, no tokens are not shown as 0→0, a name cannot begin a line, and nothing leaves double spaces."""
+    optree("run", "--", sys.executable, "-c", QUIET)
+    lines = optree.read("tree").stdout.splitlines()
+    assert 4 == len(lines)
+    assert lines[2].endswith(" $0.500000 1 log")
+    assert "na\\nme" in lines[3]
+    assert not any("0→0" in line or "  " in line.lstrip() or line != line.rstrip() for line in lines)
+
+
 def test_running(optree):
     """What has no end yet reads as running while its process lives."""
     process = optree.start(sys.executable, optree.agent, "why", "wait")

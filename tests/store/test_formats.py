@@ -2,13 +2,17 @@
 
 import gzip
 import json
+import os
+import re
 import shutil
+import tracemalloc
 from pathlib import Path
 
 import pytest
 
 from optree.errors import FormatError
-from optree.store import load
+from optree.store import formats, load
+from optree.store.compression import ZSTD
 from optree.store.formats import read_meta
 from optree.testing import shape
 from optree.tree import flatten, walk_ops
@@ -203,3 +207,56 @@ def test_version_3_of_ai_agent_is_refused_by_name(tmp_path):
     path.write_text(json.dumps({"version": 3, "opTree": {}}))
     with pytest.raises(FormatError, match="ai-agent file of version 3; this optree reads versions 1 and 2"):
         load(path)
+
+
+def test_what_a_torn_file_is_closed_with_takes_the_memory_of_one_copy():
+    """A snapshot that breaks off late is tried to be closed at many places, one after the other."""
+    text = b'{"version":1,"session":{"x":[' + b",".join(b'{"a":"%s"}' % (b"y" * 1000) for _ in range(1000))
+    tracemalloc.start()
+    try:
+        found = [len(closed) for closed in formats._closings(text)]
+        assert (256, True) == (len(found), tracemalloc.get_traced_memory()[1] < 4 * len(text))
+    finally:
+        tracemalloc.stop()
+
+
+@pytest.fixture
+def session_of_47_turns(begin, directory):
+    """Return the file of a session with 47 turns."""
+    builder, store = begin(attributes={"ingress": {"noise": os.urandom(300).hex()}})
+    for number in range(47):
+        turn = builder.begin_turn(user=f"question {number}")
+        builder.begin_op("tool", f"tool{number}").end()
+        turn.end()
+    builder.end_session()
+    assert store.flush("snapshot")
+    return directory.snapshot("txn-1")
+
+
+def test_a_changed_byte_leaves_what_is_before_it(session_of_47_turns):
+    """One changed byte costs what is behind it: the turns before are loaded, and the damage says how many (S4-97)."""
+    path = session_of_47_turns
+    data = path.read_bytes()
+    kept = []
+    for share in (50, 70, 90):
+        at = len(data) * share // 100
+        path.write_bytes(data[:at] + bytes([data[at] ^ 8]) + data[at + 1 :])
+        loaded = load(path)
+        kept.append(len(loaded.session.turns))
+        said = f"txn-1.json.zst is damaged: what is valid of its {len(data)} bytes unpack to "
+        assert ("damaged", True) == (loaded.damage.state, loaded.damage.lines()[0].startswith(said))
+        assert loaded.damage.lines()[0].endswith(f"; kept is the session's beginning, with {kept[-1]} turns of the root session")
+        assert [f"question {number}" for number in range(kept[-1] - 1)] == [turn.prompts["user"] for turn in loaded.session.turns[:-1]]
+    assert 0 < kept[0] < kept[1] < kept[2] < 47
+
+
+def test_a_file_that_ends_before_its_first_turn_gives_the_session(session_of_47_turns):
+    """A file that breaks off before any turn is whole loads as a session without turns, with the damage said (S4-97)."""
+    path = session_of_47_turns
+    data = path.read_bytes()
+    third = [found.start() for found in re.finditer(re.escape(ZSTD), data)][2]
+    path.write_bytes(data[: third + 5])
+    loaded = load(path)
+    assert ("agent", [], "damaged") == (loaded.session.agent_id, loaded.session.turns, loaded.damage.state)
+    assert "txn-1.json.zst breaks off: " in loaded.damage.lines()[0]
+    assert loaded.damage.lines()[0].endswith("kept is the session's beginning, with 0 turns of the root session")

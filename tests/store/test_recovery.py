@@ -3,14 +3,18 @@
 import os
 import random
 import threading
+from time import process_time
 
 import msgspec
 import pytest
 
+from optree import records as r
 from optree.errors import DamagedError, FormatError
+from optree.nodes import AccountingEntry
 from optree.store import load
 from optree.store.directory import journals
 from optree.testing import shape
+from optree.tree import Fold
 from tests.store.golden.make import program
 from tests.store.test_journal import busy
 
@@ -220,3 +224,14 @@ def test_a_session_whose_journal_holds_nothing_says_so(directory):
     (live / "j-0000-000001.jsonl").write_bytes(b"")
     with pytest.raises(DamagedError, match="ends inside its first line"):
         load("txn-1", directory)
+
+
+def test_many_entries_of_one_op_fold_in_linear_time():
+    """Forty thousand accounting entries of one op are folded one by one, not each compared with all before it."""
+    fold = Fold("txn-1")
+    begun = process_time()
+    for number in range(40_000):
+        fold.apply(r.Accounted("1.1", AccountingEntry(f"txn-1:1.1#{number}", 1.0, "llm")))
+        fold.apply(r.Accounted("1.1", AccountingEntry(f"txn-1:1.1#{number}", 1.0, "llm")))
+    assert process_time() - begun < 10
+    assert 40_000 == len(fold.ops["1.1"].accounting)

@@ -1,3 +1,4 @@
+import json
 import os
 import re
 
@@ -7,7 +8,7 @@ from optree import SessionTreeBuilder
 from optree import records as r
 from optree.builder import Stream
 from optree.console import ConsoleWriter, LineOptions, LineRenderer
-from optree.console.lines import KEPT_OPS
+from optree.console.lines import KEPT_OPS, LINE_BYTES
 from optree.nodes import LogEntry, ReasoningChunk
 from optree.testing import Ticking
 
@@ -187,6 +188,40 @@ def test_payloads_are_capped():
     assert 4095 == lines.lines[0].count("y")
 
 
+def test_traced_requests_have_their_messages():
+    """What is sent is shown in full, messages and long members too, not as references to a pool; redacted (S4-48, S4-120)."""
+    lines = Lines(trace_llm=True)
+    builder = SessionTreeBuilder("a", txn="t", stream=Stream([lines]))
+    secret = "Bearer abcdefghijkl"
+    op = builder.begin_op("llm", "m")
+    op.request([{"role": "user", "content": "why?"}, {"role": "user", "content": secret}], manual="m" * 2000)
+    op.request([{"role": "user", "content": "why?"}, {"role": "user", "content": "next"}])
+    first, second = [line.partition(" m: ")[2] for line in lines.lines]
+    expected = [{"role": "user", "content": "why?"}, {"role": "user", "content": "[REDACTED]"}]
+    assert {"manual": "m" * 2000, "messages": expected} == json.loads(first)
+    assert ["why?", "next"] == [message["content"] for message in json.loads(second)["messages"]]
+
+
+def test_nothing_is_kept_that_is_not_traced():
+    """Without tracing the renderer keeps no content."""
+    lines = Lines(verbose=True)
+    SessionTreeBuilder("a", txn="t", stream=Stream([lines])).begin_op("llm", "m").request([{"role": "user", "content": "why?"}])
+    assert {} == lines.renderer._pool.links == lines.renderer._pool.blobs
+
+
+@pytest.mark.parametrize(("told", "expected"), [(False, [{"$lost": "1 earlier messages"}]), (True, [{"role": "user", "content": "why?"}])])
+def test_messages_from_before(told, expected):
+    """What a request refers to from before a resumption is shown where the writer was told of it, else said to be elsewhere."""
+    builder = SessionTreeBuilder("a", txn="t", stream=Stream([]))
+    op = builder.begin_op("llm", "m")
+    op.request([{"role": "user", "content": "why?"}])
+    writer = ConsoleWriter("t", LineOptions(trace_llm=True))
+    writer.introduce(builder.node, builder.core.pool if told else None)
+    begun, sent = r.OpBegin("1.1", 1.0, "llm", "m"), r.Requested("1.1", 1.0, op.node.request)
+    [line] = [line for record in (begun, sent) for line in writer._renderer.render(record)]
+    assert {"messages": expected} == json.loads(line.partition(" m: ")[2])
+
+
 @pytest.mark.parametrize(("status", "severity"), [("failed", "ERR"), ("cancelled", "WRN"), ("interrupted", "WRN")])
 def test_ends_that_are_not_ok(status, severity):
     """A node that did not end well is told by default (S4-45, S4-118)."""
@@ -196,6 +231,23 @@ def test_ends_that_are_not_ok(status, severity):
         f"[txn:t] [path:1.1] - [{severity}] ← tool x: {status}, latency 3 ms",
         f"[txn:t] [path:] - [{severity}] ← session -: {status}",
     ] == lines.lines
+
+
+@pytest.mark.parametrize("text", ["y" * 100_000, "\u202e" * 5000, "é" * 9000])
+def test_lines_are_capped(text):
+    """No line is longer than 8 KiB, with a notice of what it was, whatever it has (S4-65)."""
+    lines = Lines()
+    lines.take([r.OpBegin("1.1", 1.0, "tool", "x"), r.Entries("1.1", 0, [LogEntry(1.0, "WRN", text)])])
+    [line] = lines.lines
+    assert LINE_BYTES - 4 <= len(line.encode()) <= LINE_BYTES
+    assert re.search(r" \[TRUNCATED\] Original size \d+ bytes; truncated to 8192 bytes\.$", line)
+
+
+def test_negative_latency():
+    """A latency is never shown as negative."""
+    lines = Lines()
+    lines.take([r.OpBegin("1.1", 1.0, "tool", "x"), r.OpEnd("1.1", 0.0, "failed", -3.0)])
+    assert ["[txn:t] [path:1.1] - [ERR] ← tool x: failed, latency 0 ms"] == lines.lines
 
 
 def test_colours():

@@ -131,14 +131,15 @@ def test_summary_of_what_broke_off():
 
 def test_text(root):
     """The tree as text has one line a node, with what it took, cost and said (S4-113)."""
-    root.node.turns[0].ops[0].ended_at = root.node.turns[0].ops[0].started_at + 12.3
+    root.node.turns[0].ops[0].latency = 12.3
+    root.node.turns[0].ops[1].child_session.turns[0].ops[0].latency = 5000.0
     expected = [
-        "researcher “Rain” … running  1 llm · 1 tool · 1,812→64 tok · $0.003100",
-        "└─ 1 turn ✓ 17.00 s  why does it rain?",
-        "   ├─ 1.1 llm openai:gpt-4o ✓ 12.3 ms  1,812→64 tok (1,000 cached) $0.003100 1 logs",
-        "   └─ 1.2 reader ✗ failed 9.00 s  0 llm · 1 tool 404",
+        "researcher “Rain” … running 1 llm · 1 tool · 1,812→64 tok · $0.003100",
+        "└─ 1 turn ✓ 17.00 s why does it rain?",
+        "   ├─ 1.1 llm openai:gpt-4o ✓ 12.3 ms 1,812→64 tok (1,000 cached) $0.003100 1 log",
+        "   └─ 1.2 reader ✗ failed 9.00 s 0 llm · 1 tool 404",
         "      └─ 1.2.1 turn ✗ failed 7.00 s",
-        "         └─ 1.2.1.1 tool mcp:search ✗ failed 5.00 s  1 logs 404: no such page",
+        "         └─ 1.2.1.1 tool mcp:search ✗ failed 5.00 s 1 log 404: no such page",
     ]
     assert expected == [line.rstrip() for line in format_tree(root.node, live=True).splitlines()]
 

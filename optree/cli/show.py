@@ -1,0 +1,223 @@
+"""`optree show`: one node in full, as a transcript."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from datetime import datetime
+from typing import Annotated, Any
+
+import msgspec
+import typer
+from msgspec import UNSET, Raw, UnsetType
+
+from optree.cli.options import Json, SessionsDir, Txn, directory
+from optree.cli.screen import coloured, paint, show_json, unpainted, when
+from optree.cli.screen import show as show_text
+from optree.cli.sessions import open_session, state_of
+from optree.console.lines import resolved
+from optree.errors import NotFoundError
+from optree.nodes import AccountingEntry, LogEntry, OperationNode, Pool, SessionNode, TurnNode
+from optree.tree.path import Path
+from optree.tree.text import format_end
+from optree.tree.walk import walk_sessions
+from optree.values import decode, is_list, is_object, redact
+
+Node = SessionNode | TurnNode | OperationNode
+Part = tuple[str, list[str]]
+"""A heading, and the lines below it."""
+
+
+def show(
+    *,
+    txn: Txn,
+    path: Annotated[str, typer.Argument(metavar="PATH", help="The node's path, as in 1.2; '' is the session itself.", show_default=False)],
+    sessions_dir: SessionsDir = None,
+    as_json: Json = False,
+) -> None:
+    """Show one node in full: what was sent, each message with its role, reasoning, what came back, logs, accounting, its error.
+
+    Example: [bold]optree show last 1.1[/bold]
+    """
+    label = str(Path.parse(path))
+    loaded, live = open_session(txn, directory(sessions_dir))
+    session, node = _find(loaded.session, label)
+    if as_json:
+        show_json(
+            {"txn": loaded.txn, "path": label, "type": _type(node), "agentId": session.agent_id, "node": _plain(node, loaded.tree.pool)}
+        )
+        return
+    colour = coloured(sys.stdout)
+    style = paint if colour else unpainted
+    running = state_of(loaded.session, live) == "running"
+    lines = [f"{style('path', label or '(root)')} {_title(node, session)}{format_end(node, live=running, paint=style)}"]
+    lines.append(f"started {when(node.started_at)}" + (f", ended {when(node.ended_at)}" if node.ended_at is not None else ""))
+    for heading, below in _parts(node, loaded.tree.pool):
+        lines += ["", style("title", heading), *(f"  {line}".rstrip() for line in below)]
+    show_text("\n".join(line.replace("\n", "\\n") for line in lines), colour=colour)  # a name may have any character
+
+
+def _find(root: SessionNode, label: str) -> tuple[SessionNode, Node]:
+    if not label:
+        return root, root
+    there: list[str] = []
+    for session in walk_sessions(root):
+        for turn in session.turns:
+            nodes: list[TurnNode | OperationNode] = [turn, *turn.ops]
+            for node in nodes:
+                if node.path == label:
+                    return session, node
+                there.append(node.path)
+    known = f"there are {len(there)}, among them {', '.join(there[:5])}" if there else "it has none"
+    raise NotFoundError(f"no node {label} in session {root.origin_txn_id}: {known} (optree tree shows them)")
+
+
+def _type(node: Node) -> str:
+    return "session" if isinstance(node, SessionNode) else "turn" if isinstance(node, TurnNode) else "op"
+
+
+def _title(node: Node, session: SessionNode) -> str:
+    if isinstance(node, SessionNode):
+        return f"session {node.agent_id} "
+    return f"turn of {session.agent_id} " if isinstance(node, TurnNode) else f"{node.kind} {node.name} of {session.agent_id} "
+
+
+def _plain(node: Node, pool: Pool) -> dict[str, Any]:
+    """Return a node as a saved file has it, its request with what it refers to; what is below it is left out."""
+    if isinstance(node, OperationNode):
+        child = node.child_session and msgspec.structs.replace(node.child_session, turns=[])
+        found: dict[str, Any] = msgspec.json.decode(msgspec.json.encode(msgspec.structs.replace(node, child_session=child)))
+        if node.request is not None:
+            found["request"]["payload"] = resolved(node.request.payload, pool)
+        return found
+    empty = msgspec.structs.replace(node, turns=[]) if isinstance(node, SessionNode) else msgspec.structs.replace(node, ops=[])
+    return msgspec.json.decode(msgspec.json.encode(empty), type=dict[str, Any])
+
+
+def _parts(node: Node, pool: Pool) -> Iterator[Part]:
+    """Yield what a node has to tell, in the order in which it came."""
+    if isinstance(node, SessionNode):
+        yield from _session(node)
+    elif isinstance(node, TurnNode):
+        for block in (node.prompts, node.assistant):
+            for role, text in (block or {}).items():
+                yield ("assistant" if block is node.assistant else role), _text(redact(text))
+        yield from _optional("ops", [f"{op.path} {op.kind} {op.name}" for op in node.ops])
+    else:
+        if node.request is not None:
+            yield from _request(redact(resolved(node.request.payload, pool)))
+        yield from _optional("reasoning", _text(redact(_reasoning(node))))
+        if node.response is not None:
+            yield "response", _said(redact(decode(node.response.payload)))
+        if node.child_session is not None:
+            yield from _session(node.child_session)
+        yield from _optional("logs", [line for entry in node.logs for line in _log(entry)])
+        yield from _optional("accounting", [_bill(entry) for entry in node.accounting])
+    yield from _attributes(node.attributes_json)
+    yield from _optional("error", _text(redact(node.error or "")))
+
+
+def _session(session: SessionNode) -> Iterator[Part]:
+    known = {"title": session.session_title, "status": session.latest_status, "call path": session.call_path}
+    yield f"session {session.agent_id}", [f"{name}: {redact(value)}" for name, value in known.items() if value]
+    for message in session.messages:
+        yield from _message(redact(decode(message.body)))
+    if session.final_report is not UNSET:
+        yield "final report", _said(redact(decode(session.final_report)))
+
+
+def _optional(heading: str, lines: list[str]) -> Iterator[Part]:
+    if lines:
+        yield heading, lines
+
+
+def _attributes(block: Raw | UnsetType) -> Iterator[Part]:
+    if block is not UNSET and (found := redact(decode(block))):
+        yield "attributes", _members(found)
+
+
+def _request(payload: Any) -> Iterator[Part]:
+    """Yield the members of a request that are no messages, then each message."""
+    if not is_object(payload):
+        yield "request", _said(payload)
+        return
+    histories = [name for name in ("messages", "input") if is_list(payload.get(name))]
+    rest = {name: value for name, value in payload.items() if name not in histories and name != "system"}
+    yield from _optional("request", _members(rest))
+    if "system" in payload:
+        yield "system", _said(payload["system"])
+    for name in histories:
+        for message in payload[name]:
+            yield from _message(message)
+
+
+def _message(message: Any) -> Iterator[Part]:
+    if not is_object(message):
+        yield "message", _said(message)
+        return
+    role = str(message.get("role") or message.get("type") or "message")
+    rest = {name: value for name, value in message.items() if name not in ("role", "content") and value is not None}
+    content = message.get("content")
+    yield role, [*(_said(content) if content is not None else []), *_members(rest)]
+
+
+def _said(value: Any) -> list[str]:
+    """Return what a message or a response says: its text as it is, other parts as JSON."""
+    if isinstance(value, str):
+        return _text(value)
+    if is_list(value):
+        return [line for part in value for line in _said(part)]
+    if is_object(value) and isinstance(value.get("text"), str) and set(value) <= {"type", "text", "cache_control"}:
+        return _text(value["text"])
+    return _text(msgspec.json.format(msgspec.json.encode(value)).decode()) if is_object(value) else [str(value)]
+
+
+def _members(block: Any) -> list[str]:
+    if not is_object(block):
+        return _said(block)
+    lines: list[str] = []
+    for name, value in block.items():
+        first, *more = _text(value) if isinstance(value, str) else [msgspec.json.encode(value).decode()]
+        lines += [f"{name}: {first}", *(f"  {line}" for line in more)]
+    return lines
+
+
+def _text(text: str) -> list[str]:
+    return text.replace("\r\n", "\n").expandtabs(4).split("\n") if text else []
+
+
+def _reasoning(op: OperationNode) -> str:
+    if op.reasoning is None:
+        return ""
+    return op.reasoning.final or "".join(chunk.text for chunk in op.reasoning.chunks)
+
+
+def _log(entry: LogEntry) -> list[str]:
+    side = "←" if entry.direction == "response" else "→"
+    first, *more = _text(redact(entry.message)) or [""]
+    details = "" if entry.details is UNSET else " " + msgspec.json.encode(redact(decode(entry.details))).decode()
+    return [
+        f"{_clock(entry.timestamp)} [{entry.severity}] {side} {first}{'' if more else details}",
+        *more,
+        *([details] if more and details else []),
+    ]
+
+
+def _clock(milliseconds: float) -> str:
+    try:
+        return datetime.fromtimestamp(milliseconds / 1e3).astimezone().strftime("%H:%M:%S.%f")[:-3]
+    except (ValueError, OverflowError, OSError):
+        return "?"
+
+
+def _bill(entry: AccountingEntry) -> str:
+    names = (entry.provider, entry.model) if entry.type == "llm" else (entry.mcp_server, entry.command)
+    parts = [entry.type, ":".join(filter(None, names)), entry.status]
+    if entry.tokens is not None:
+        tokens = entry.tokens
+        parts.append(f"{tokens.input_tokens + tokens.cache_read_input_tokens:,}→{tokens.output_tokens:,} tok")
+        parts += [f"({tokens.cache_read_input_tokens:,} cached)"] if tokens.cache_read_input_tokens else []
+    parts += [f"{entry.characters_in or 0:,}→{entry.characters_out or 0:,} characters"] if entry.type == "tool" else []
+    parts += [f"${entry.cost_usd:.6f}"] if entry.cost_usd else []
+    parts += [redact(entry.error)] if entry.error else []
+    return " ".join(" ".join(filter(None, parts)).split())

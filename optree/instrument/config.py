@@ -1,0 +1,75 @@
+"""The options of a process: from `configure`, else from the environment, else the defaults."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any, get_args
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from optree.builder.core import Cycles
+from optree.builder.stream import Write
+from optree.errors import SetupError
+from optree.store.directory import SUFFIXES
+from optree.store.journal import Sync
+
+
+class Config(Struct, frozen=True):
+    """Options of this process. Arguments of `configure` win over the environment (``OPTREE_<NAME>``)."""
+
+    base_dir: str | Path | None = None
+    sessions_dir: str | Path | None = None
+    billing_file: str | Path | None = None
+    compression: str = "zstd"
+    """`zstd`, `gzip` or `none`, for snapshots; all are read."""
+    sync: Sync = "interval"
+    """When data is forced to the disk itself: `write` never, `interval` each second, `turn` at each turn's end, `op` at each op's."""
+    write: Write = "structure"
+    """What is with the operating system when a call returns: `structure` (with accounting and messages), `all`, or `deferred` (nothing)."""
+    redacted_save: bool = False
+    """Replace credentials before anything is written; by default the disk has all, private to its owner."""
+    cycles: Cycles = "mark"
+    """An agent that calls itself is marked (`mark`) or refused (`block`)."""
+    verbose: bool = False
+    trace_llm: bool = False
+    trace_tools: bool = False
+    console: bool = True
+    """Print lines on stderr at all."""
+
+
+_CHOICES = {"compression": tuple(SUFFIXES), "sync": get_args(Sync), "write": get_args(Write), "cycles": get_args(Cycles)}
+_PATHS = ("base_dir", "sessions_dir", "billing_file")
+
+
+def from_environment() -> tuple[Config, list[str]]:
+    """Return what ``OPTREE_<NAME>`` variables say, and texts about those that are passed over."""
+    found: dict[str, Any] = {}
+    problems: list[str] = []
+    for name in Config.__struct_fields__:
+        value = os.environ.get(f"OPTREE_{name.upper()}")
+        if value is None or name in _PATHS:  # `Directory.of` reads these
+            continue
+        if name not in _CHOICES:
+            found[name] = value.lower() in ("1", "true", "yes", "on")
+        elif value in _CHOICES[name]:
+            found[name] = value
+        else:
+            choices = ", ".join(_CHOICES[name])
+            problems.append(f"OPTREE_{name.upper()}={value!r} is not possible and passed over; choose one of {choices}")
+    return Config(**found), problems
+
+
+def changed(config: Config, options: dict[str, Any]) -> Config:
+    """Return a config with other options; raises `SetupError` for one that does not exist or cannot have that value."""
+    for name, value in options.items():
+        if name not in Config.__struct_fields__:
+            raise SetupError(f"configure() has no option {name!r}; the options are {', '.join(sorted(Config.__struct_fields__))}")
+        if name in _CHOICES and value not in _CHOICES[name]:
+            raise SetupError(f"{name}={value!r} is not possible; choose one of {', '.join(_CHOICES[name])}")
+        if name in _PATHS and not isinstance(value, (str, Path, type(None))):
+            raise SetupError(f"{name}={value!r} is not possible; give a path")
+        if name not in _CHOICES and name not in _PATHS and not isinstance(value, bool):
+            raise SetupError(f"{name}={value!r} is not possible; give True or False")
+    return replace(config, **options)

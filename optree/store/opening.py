@@ -1,0 +1,59 @@
+"""Opening a session on disk: a new one, or one to go on with."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from optree.builder import SessionTreeBuilder, Taker
+from optree.builder.core import Core
+from optree.ids import new_txn
+from optree.store.options import StoreOptions
+from optree.store.recovery import Loaded
+from optree.store.resume import close_interrupted
+from optree.store.session_store import SessionStore
+
+
+def open_session(
+    agent: str,
+    options: StoreOptions,
+    *,
+    txn: str | None = None,
+    attributes: Mapping[str, Any] | None = None,
+    takers: Sequence[Taker] = (),
+) -> tuple[SessionTreeBuilder, SessionStore]:
+    """Begin a new root session on disk; *takers* receive its records beside the journal.
+
+    Raises `OSError` if its journal cannot be made, `BusyError` if the txn is in use.
+    """
+    store = SessionStore(txn or new_txn(), options, takers=takers)
+    builder = SessionTreeBuilder(
+        agent, txn=store.txn, attributes=attributes, stream=store.stream, now=options.now, cycles=options.cycles, redacted=options.redacted
+    )
+    store.attach(builder)
+    return builder, store
+
+
+def resume_session(txn: str, options: StoreOptions) -> tuple[SessionTreeBuilder, SessionStore, Loaded]:
+    """Load a session and go on with it: what a crash left open is closed as `interrupted`, ids go on, the journal is a new one.
+
+    Raises `NotFoundError`, `BusyError` and what `load` raises.
+    """
+    store = SessionStore(options.directory.find(txn).txn, options, resume=True)
+    if (loaded := store.take_loaded()) is None:
+        raise RuntimeError("a store that resumes has loaded its session")
+    root = loaded.session
+    core = Core(
+        store.txn,
+        store.stream,
+        now=options.now,
+        cycles=options.cycles,
+        redacted=options.redacted,
+        pool=loaded.tree.pool,
+        latest=max(root.ended_at or 0.0, *root.resumed_at, root.started_at),
+    )
+    builder = SessionTreeBuilder.over(core, loaded.session)
+    close_interrupted(builder, core)
+    store.attach(builder)
+    store.snapshot()
+    return builder, store, loaded

@@ -1,0 +1,68 @@
+"""Saving a session's tree as its snapshot file."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from typing import Any
+
+import msgspec
+from msgspec import UNSET
+
+from optree._version import __version__
+from optree.clock import now_ms
+from optree.nodes import SessionNode
+from optree.store.compression import unpacked_frames
+from optree.store.directory import SUFFIXES
+from optree.store.options import StoreOptions
+from optree.store.snapshot import SnapshotWriter
+from optree.tree import Tree
+from optree.tree.summary import snapshot_summary
+from optree.values import TypedDecoder, decode, encode, redact
+
+_decode_tree: TypedDecoder[Tree] = TypedDecoder(Tree)
+
+
+def save(tree: Tree, position: dict[str, int], touched: set[str], options: StoreOptions, writer: SnapshotWriter, *, last: bool) -> None:
+    """Replace a session's snapshot, and remove one in another compression; the *last* is unpacked first. Raises what any of it raises."""
+    root, system, directory = tree.session, options.system, options.directory
+    meta = _meta(root, position)
+    pieces = writer.pieces(_redacted(tree) if options.redacted else tree, meta, touched)
+    if last and writer.compression == "zstd":
+        for _ in unpacked_frames(pieces):
+            pass
+    system.make_directory(directory.sessions)
+    system.replace(directory.snapshot(root.origin_txn_id, writer.compression), pieces)
+    for compression in SUFFIXES:
+        older = directory.snapshot(root.origin_txn_id, compression)
+        if compression != writer.compression and older.exists():
+            system.unlink(older)
+
+
+def sweep(txn: str, options: StoreOptions) -> None:
+    """Remove what a killed process left of a snapshot that it was writing; for who holds the session's lock."""
+    with suppress(OSError):
+        for path in options.directory.sessions.glob(f".tmp-{txn}.json*"):
+            options.system.unlink(path)
+
+
+def _meta(root: SessionNode, position: dict[str, int]) -> dict[str, Any]:
+    return {
+        "txn": root.origin_txn_id,
+        "agentId": root.agent_id,
+        "createdAt": root.started_at,
+        "savedAt": now_ms(),
+        "endedAt": root.ended_at,
+        "result": {
+            "success": root.success,
+            "error": root.error,
+            "finalReport": None if root.final_report is UNSET else decode(root.final_report),
+        },
+        "ingress": root.attributes.get("ingress"),
+        "summary": snapshot_summary(root)["totals"],
+        "journal": position,
+        "optree": __version__,
+    }
+
+
+def _redacted(tree: Tree) -> Tree:
+    return _decode_tree(encode(redact(msgspec.json.decode(msgspec.json.encode(tree)))))

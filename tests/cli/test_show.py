@@ -1,0 +1,125 @@
+import json
+import sys
+
+import pytest
+
+AGENT = """
+import optree
+with optree.session("asker") as session, optree.turn(system="be brief", user="why?"):
+    session.message({"role": "user", "content": "why?"})
+    with optree.llm("openai:gpt-4o") as op:
+        op.request(
+            system="be brief",
+            messages=[
+                {"role": "user", "content": [{"type": "text", "text": "why?\\n\\x1b[2Jnow"}, {"type": "image", "url": "u"}]},
+                {"role": "assistant", "content": None, "tool_calls": [{"id": "c1", "function": {"name": "look", "arguments": "{}"}}]},
+                {"role": "tool", "tool_call_id": "c1", "content": "key sk-abcdefghijklmnopqrstuvwxyz"},
+                *({"role": "user", "content": f"padding {n} " + "x" * 90} for n in range(100)),
+            ],
+            temperature=0.5,
+            api_key="s3cret",
+        )
+        op.think("hm, ")
+        op.think("well")
+        op.log("two\\nlines", severity="WRN", details={"token": "t0ken"})
+        op.account(input_tokens=5, output_tokens=2, cost_usd=0.25)
+        op.response({"role": "assistant", "content": "because"})
+    try:
+        with optree.tool("fetch"):
+            raise ValueError("404")
+    except ValueError:
+        pass
+    with optree.session("helper") as helper, optree.turn():
+        helper.title("Helping")
+"""
+
+
+@pytest.fixture(scope="module")
+def line(tmp_path_factory):
+    """Return a command line with one session that has a node of each kind."""
+    from tests.cli.conftest import CommandLine
+
+    found = CommandLine(tmp_path_factory.mktemp("show"))
+    found("run", "--", sys.executable, "-c", AGENT)
+    return found
+
+
+def parts(said):
+    """Return the headings and what is below each."""
+    found = []
+    for one in said.splitlines()[2:]:
+        if one and not one.startswith(" "):
+            found.append((one, []))
+        elif one:
+            found[-1][1].append(one.strip())
+    return found
+
+
+def test_transcript(line):
+    """An LLM op is shown in full as a transcript: its messages with their roles, reasoning, response, logs, accounting (S4-113)."""
+    said = line.read("show", "last", "1.1").stdout
+    assert said.startswith("1.1 llm openai:gpt-4o of asker ✓ ")
+    found = parts(said)
+    roles = ["system", "user", "assistant", "tool", *["user"] * 100]
+    assert ["request", *roles, "reasoning", "response", "logs", "accounting"] == [heading for heading, _ in found][: len(roles) + 5]
+    assert ["temperature: 0.5", "api_key: [REDACTED]"] == found[0][1]
+    assert ["be brief"] == found[1][1]
+    assert ["why?", "\\x1b[2Jnow"] == found[2][1][:2]
+    assert '"arguments":"{}"' in found[3][1][0]
+    assert {"key [REDACTED]", "tool_call_id: c1"} == set(found[4][1])
+    rest = dict(found[len(roles) + 1 :])
+    assert ["hm, well"] == rest["reasoning"]
+    assert '"content": "because"' in rest["response"]
+    assert rest["logs"][0].endswith(" [WRN] → two")
+    assert ["lines", '{"token":"[REDACTED]"}'] == rest["logs"][1:]
+    assert ["llm openai:gpt-4o ok 5→2 tok $0.250000"] == rest["accounting"]
+
+
+def test_nothing_secret_or_harmful_is_shown(line):
+    """Neither credentials nor control characters of the traced program reach the terminal (S4-81)."""
+    for command in (["show", "last", "1.1"], ["show", "last", "1.1", "--json"]):
+        shown = line.read(*command, env={"FORCE_COLOR": "1"}).stdout
+        assert (False, False, False, False) == tuple(word in shown for word in ("sk-abcdef", "s3cret", "t0ken", "\x1b[2J"))
+
+
+def test_json(line):
+    """--json gives the node as a saved file has it, with the messages in its request."""
+    found = line.json("show", "last", "1.1")
+    assert ["txn", "path", "type", "agentId", "node"] == list(found)
+    assert ("1.1", "op", "asker", "llm") == (found["path"], found["type"], found["agentId"], found["node"]["kind"])
+    assert 103 == len(found["node"]["request"]["payload"]["messages"])
+
+
+@pytest.mark.parametrize(
+    ("path", "head", "shown"),
+    [
+        ("1.2", "1.2 tool fetch of asker ✗ failed ", "\nerror\n  ValueError: 404\n"),
+        ("1.3", "1.3 session helper of asker ✓ ", "\nsession helper\n  title: Helping\n"),
+        ("1", "1 turn of asker ✓ ", "\nops\n  1.1 llm openai:gpt-4o\n  1.2 tool fetch\n  1.3 session helper\n"),
+        ("", "(root) session asker ✓ ", "\nuser\n  why?\n"),
+    ],
+)
+def test_nodes_of_each_kind(line, path, head, shown):
+    """Tools, sub-agents, turns and the session itself are shown too, in JSON without what is below them."""
+    said = line.read("show", "last", path).stdout
+    assert said.startswith(head)
+    assert shown in said
+    node = line.json("show", "last", path)["node"]
+    assert [] == [*node.get("turns", []), *node.get("ops", []), *node.get("childSession", {}).get("turns", [])]
+
+
+@pytest.mark.parametrize(("path", "code", "said"), [("9.9", 1, "no node 9.9 in session "), ("x", 2, "'x' is no path")])
+def test_no_such_node(line, path, code, said):
+    """A node that is not there gives exit code 1 and names some that are; what is no path is wrong usage."""
+    found = line.read("show", "last", path, code=code)
+    assert ("", 1) == (found.stdout, len(found.stderr.splitlines()))
+    assert said in found.stderr
+
+
+def test_members_that_look_like_references(optree):
+    """A request whose own members look like references is shown as it is."""
+    source = 'import optree\nwith optree.session("a"), optree.turn(), optree.tool("x") as op: op.request(query={"$history": [1]})'
+    optree("run", "--", sys.executable, "-c", source)
+    assert {"query": {"$history": [1]}} == optree.json("show", "last", "1.1")["node"]["request"]["payload"]
+    shown = json.loads(optree.read("logs", "--severity", "TRC", "--json").stdout)["line"]
+    assert '{"query":{"$history":[1]}}' in shown

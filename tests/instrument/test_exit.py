@@ -1,0 +1,108 @@
+"""The end of a process: quick, and what it does not come to is settled later."""
+
+import json
+
+from optree.store.options import StoreOptions
+from optree.store.settle import settle_all
+
+POOL = """
+    import multiprocessing as mp
+    from concurrent.futures import ProcessPoolExecutor
+
+    def work(number):
+        with optree.llm(provider="p", model="m") as op:
+            op.account(cost_usd=1.0)
+
+    if __name__ == "__main__":
+        pool = ProcessPoolExecutor(1, mp_context=mp.get_context("spawn"))
+        for _ in range(2):
+            with optree.session("root") as session, optree.turn():
+                work(0)
+                pool.submit(optree.wrap(work), 1).result()
+        optree.flush("snapshot")
+        pool.shutdown()
+"""
+
+
+def costs(directory):
+    """Return the ids in the ledger."""
+    return [json.loads(line)["id"] for line in directory.billing.read_text().splitlines()]
+
+
+def test_a_pool_worker_that_outlives_its_session_is_billed(finished, directory):
+    """A pool's worker lives on over several sessions: all that it recorded is in the ledger once, and nothing is left (S4-94, S4-104)."""
+    code, _, err = finished(POOL)
+    assert (0, "") == (code, err)
+    settle_all(StoreOptions(directory))
+    assert (4, 4) == (len(costs(directory)), len(set(costs(directory))))
+    assert [] == [saved.txn for saved in directory.saved() if saved.live is not None]
+
+
+def test_a_session_that_is_not_saved_at_exit_is_settled_by_the_next(finished, directory):
+    """The disk is too slow for the last snapshot: the process ends in time, and the next process in the directory bills it (S4-104)."""
+    code, out, _ = finished("""
+        import time
+        from optree.store.system import OS
+        def slow(self, path, pieces): time.sleep(60)
+        OS.replace = slow
+        with optree.session("root"), optree.turn(), optree.llm(provider="p", model="m") as op:
+            op.account(cost_usd=1.0)
+        import atexit, optree.instrument.runtime as runtime
+        begun = time.monotonic()
+        runtime.RUNTIME.at_exit()
+        print(time.monotonic() - begun)
+    """)
+    assert 0 == code
+    assert float(out) < 5.0
+    assert not directory.billing.exists()
+    assert 1 == len([saved for saved in directory.saved() if saved.live is not None])
+    finished(
+        """
+        with optree.session("next"):
+            end = time.monotonic() + 30
+            while not os.path.exists(os.environ["OPTREE_BASE_DIR"] + "/accounting.jsonl") and time.monotonic() < end:
+                time.sleep(0.005)
+    """,
+        head="import os, time\nimport optree\n",
+    )
+    assert 1 == len(costs(directory))
+
+
+def test_a_fork_leaves_finished_sessions_alone(finished):
+    """A process forks after a session is saved: the child makes no file of that session, nor of one that it records nothing in."""
+    code, out, _ = finished("""
+        import warnings
+        warnings.simplefilter("ignore")
+        with optree.session("over"):
+            pass
+        assert optree.flush("snapshot")
+        live = optree.Directory.of().sessions
+        with optree.session("on") as session:
+            if not (pid := os.fork()):
+                os._exit(0)
+            os.waitpid(pid, 0)
+            print(sum(path.stat().st_size > 0 for path in live.glob("*.live/j-*")), len(list(live.glob("*.live"))))
+            print(optree.load(session.txn).damage.state)
+        print(optree.flush("snapshot"), len(list(live.glob("*.live"))))
+    """)
+    assert (0, "1 1\nclean\nTrue 0\n") == (code, out)
+
+
+def test_a_fork_that_finds_no_room_runs_on(finished):
+    """The child cannot make its journal: it runs on, and says so."""
+    code, out, err = finished("""
+        import warnings
+        warnings.simplefilter("ignore")
+        from optree.store.system import OS
+        with optree.session("on"):
+            def none(self, path): raise RuntimeError("no room")
+            OS.create = none
+            if not (pid := os.fork()):
+                with optree.tool("t") as op:
+                    op.log("on")
+                print("runs on", flush=True)
+                os._exit(0)
+            os.waitpid(pid, 0)
+    """)
+    assert (0, "runs on\n") == (code, out)
+    assert "no room" in err

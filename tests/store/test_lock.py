@@ -1,0 +1,120 @@
+"""Locks: who owns a session, and who only asked."""
+
+import errno
+import threading
+
+import pytest
+
+from optree.errors import BusyError
+from optree.store import SessionStore, lock
+from optree.store.directory import journals
+from optree.store.journal import Journal
+from optree.store.options import StoreOptions
+from optree.store.system import OS
+from tests.store.faults import Faulty
+from tests.store.test_journal import busy
+
+
+class Removing(OS):
+    """Removes the file that is locked first, as an owner does that ends in this moment."""
+
+    def __init__(self):
+        self.removed = []
+        self.last = None
+
+    def append(self, path):
+        """Open, and note which file."""
+        self.last = path
+        return super().append(path)
+
+    def create(self, path):
+        """Make, and note which file."""
+        self.last = path
+        return super().create(path)
+
+    def lock(self, fd):
+        """Lock what is gone."""
+        if not self.removed:
+            self.removed.append(self.last)
+            self.last.unlink()
+        return super().lock(fd)
+
+
+def test_a_lock_on_a_removed_file_is_none(tmp_path):
+    """The file is removed between the open and the lock: the lock is taken on the one that is there then, so nobody else gets it."""
+    path = tmp_path / "LOCK"
+    fd = lock.take(path, Removing())
+    assert OS().is_at(fd, path)
+    assert -1 == lock.take(path, seconds=0.0)
+    lock.release([fd])
+
+
+def test_a_journal_that_is_removed_as_it_begins_is_made_again(tmp_path):
+    """A settling process removes a file that nobody has locked yet: its writer makes another one."""
+    journal = Journal(tmp_path, "txn-1", "0", ordinal=None, system=Removing())
+    assert [journal.path] == journals(tmp_path)
+    assert OS().is_at(journal.fd, journal.path)
+    journal.close()
+
+
+def test_those_who_ask_do_not_make_a_session_busy(tmp_path):
+    """A reader holds the lock for an instant while it asks: an owner that comes then waits it out."""
+    path = tmp_path / "LOCK"
+    path.touch()
+    asking = lock.hold([path])
+    threading.Timer(0.01, lock.release, [asking]).start()
+    fd = lock.take(path, seconds=30.0)
+    assert fd >= 0
+    assert lock.is_running(tmp_path)
+    lock.release([fd])
+    assert not lock.is_running(tmp_path)
+
+
+def test_a_writer_that_lives_cannot_be_held(tmp_path):
+    """All journals are held, or none: one writer lives."""
+    first = Journal(tmp_path, "txn-1", "0", ordinal=None)
+    second = Journal(tmp_path, "txn-1", "0", ordinal=None)
+    first.close()
+    assert lock.hold(journals(tmp_path)) is None
+    second.close()
+    held = lock.hold([*journals(tmp_path), tmp_path / "gone"])
+    assert 2 == len(held)
+    lock.release(held)
+
+
+def test_a_store_that_cannot_be_read_again_lets_go(directory):
+    """A resume whose load fails leaves no lock, no journal and no live directory."""
+    directory.sessions.mkdir(parents=True)
+    directory.snapshot("txn-9").write_bytes(b"\x28\xb5\x2f\xfd broken")
+    with pytest.raises(Exception, match="txn-9"):
+        SessionStore("txn-9", StoreOptions(directory), resume=True)
+    assert [directory.snapshot("txn-9")] == list(directory.sessions.iterdir())
+
+
+def test_a_failed_sync_closes_nothing_under_its_writer(begin):
+    """The thread that syncs only notes the fault; the file is closed by whoever writes next, who then begins another."""
+    system = Faulty("datasync", errno.EIO, times=1)
+    builder, store = begin(system=system, sync="write")
+    system.arm()
+    before = store.journal.fd
+    assert not store.flush("sync")
+    assert not store.flush("sync")
+    assert (before, 1) == (store.journal.fd, system.calls["datasync"])
+    builder.begin_turn()
+    assert 2 == len(journals(store.live))
+    assert store.flush("sync")
+
+
+def test_a_late_record_does_not_disturb_a_new_owner(begin, directory, again):
+    """A session is saved and gone, and another process goes on with it: what the first one records then is counted as lost."""
+    builder, store = begin()
+    op = builder.begin_op("llm", "p:m")
+    builder.end_session()
+    assert store.flush("snapshot")
+    resumed, _ = again("txn-1", directory)
+    op.account(cost_usd=1.0)
+    assert 1 == store.journal.lost
+    assert not store.flush()
+    busy(resumed, 1)
+    with pytest.raises(BusyError):
+        SessionStore("txn-1", StoreOptions(directory))

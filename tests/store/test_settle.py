@@ -1,0 +1,297 @@
+"""Settling: a session that ended is saved and billed once, whoever comes to it."""
+
+import errno
+import os
+import time
+
+import pytest
+
+from optree import records as r
+from optree.nodes import AccountingEntry
+from optree.store import SessionStore, load, lock, session_store
+from optree.store.directory import journals
+from optree.store.formats import read_meta
+from optree.store.ledger import Ledger
+from optree.store.options import StoreOptions
+from optree.store.settle import settle, settle_all
+from optree.store.system import OS
+from tests.store.faults import Faulty
+from tests.store.test_journal import busy
+
+LONG = 30.0
+
+
+def billed(directory):
+    """Return the ids in the ledger."""
+    return sorted(entry["id"] for entry in Ledger(directory.billing).read())
+
+
+def names(directory):
+    """Return what is in the sessions directory."""
+    return sorted(path.name for path in directory.sessions.iterdir())
+
+
+@pytest.fixture
+def left(begin, killed):
+    """Return a directory with a session whose process was killed between its root's end and its last snapshot."""
+    system = Faulty("rename")
+    builder, store = begin(system=system)
+    busy(builder, 2)
+    store.snapshot()
+    system.arm()
+    builder.end_session()
+    store.flush("snapshot")
+    image = killed()
+    system.mend()
+    return image
+
+
+def test_what_its_process_did_not_come_to_is_settled(left):
+    """A session that was killed after its root's end is saved and billed by the next who comes, once (S4-82, S4-104)."""
+    assert not left.billing.exists()
+    assert settle("txn-1", StoreOptions(left))
+    assert ["txn-1.json.zst"] == names(left)
+    assert ["txn-1:1.1#1", "txn-1:1.2#2"] == billed(left)
+    assert not settle("txn-1", StoreOptions(left))
+    assert ("ended", "clean") == (load("txn-1", left).state, load("txn-1", left).damage.state)
+
+
+def test_the_next_session_settles_the_last(left, begin):
+    """A session that opens in the directory settles, in the background, what another one left (S4-104)."""
+    begin(directory=left, txn="txn-next")
+    wait_for(lambda: left.billing.exists() and not left.live("txn-1").exists())
+    assert ["txn-1:1.1#1", "txn-1:1.2#2"] == billed(left)
+
+
+def test_a_kill_between_ledger_and_removal_bills_nothing_twice(begin, killed):
+    """Snapshot and ledger are written and the journals are still there: settling removes them and bills nothing again (S4-104)."""
+
+    class Keeping(OS):
+        def unlink(self, path):
+            if path.suffix == ".jsonl":
+                raise OSError(errno.EROFS, os.strerror(errno.EROFS))
+            super().unlink(path)
+
+    builder, store = begin(system=Keeping())
+    busy(builder, 2)
+    builder.end_session()
+    assert store.flush("snapshot")
+    image = killed()
+    assert "txn-1.live" in names(image)
+    before = billed(image)
+    assert [] == settle_all(StoreOptions(image))
+    assert (["txn-1.json.zst"], before, 2) == (names(image), billed(image), len(before))
+
+
+def test_only_what_ended_is_settled(begin, directory, killed):
+    """A running session is its owner's, an interrupted one is for a resume: both stay as they are."""
+    builder, store = begin()
+    busy(builder, 2)
+    store.flush()
+    image = killed()
+    for there in (directory, image):
+        before = journals(there.live("txn-1"))
+        assert not settle("txn-1", StoreOptions(there))
+        assert before == journals(there.live("txn-1"))
+        assert not there.billing.exists()
+
+
+def test_while_another_process_writes_nothing_is_settled(left):
+    """A joined process that still writes keeps the session where it is; as it ends it settles the session itself (S4-94, S4-104)."""
+    joined = SessionStore("txn-1", StoreOptions(left), owner=False)
+    joined.stream.put(r.Accounted("1.1", AccountingEntry("txn-1:1.1#1000001", 1.0, "llm")))
+    assert joined.flush()
+    assert not settle("txn-1", StoreOptions(left))
+    joined.close(0.0)
+    assert ["txn-1:1.1#1", "txn-1:1.1#1000001", "txn-1:1.2#2"] == billed(left)
+    assert ["txn-1.json.zst"] == names(left)
+
+
+def test_a_process_that_leaves_does_not_wait_for_the_ledger(left):
+    """Somebody holds the ledger: a process that is leaving gives up after 50 ms, and the next one bills."""
+    held = lock.take(left.billing)
+    with pytest.raises(BlockingIOError, match="another process is writing to the ledger"):
+        settle("txn-1", StoreOptions(left), leaving=True)
+    os.close(held)
+    assert settle("txn-1", StoreOptions(left), leaving=True)
+    assert 2 == len(billed(left))
+
+
+def test_a_process_that_leaves_settles_only_what_is_small(left, monkeypatch):
+    """A large session is left to the next who settles."""
+    monkeypatch.setattr("optree.store.settle.SMALL_BYTES", 100)
+    assert not settle("txn-1", StoreOptions(left), leaving=True)
+    assert settle("txn-1", StoreOptions(left))
+
+
+def test_damage_stays_to_be_seen(left):
+    """A session with a corrupt line is billed and not removed: the damaged file is all that shows what was lost."""
+    path = journals(left.live("txn-1"))[0]
+    lines = path.read_bytes().splitlines(keepends=True)
+    path.write_bytes(b"".join([*lines[:3], lines[3].replace(b":", b";"), *lines[4:]]))
+    left.snapshot("txn-1").unlink()
+    for _ in range(2):
+        assert not settle("txn-1", StoreOptions(left))
+        assert "damaged" == load("txn-1", left).damage.state
+        assert len(billed(left)) == len(set(billed(left))) > 0
+
+
+def test_an_owner_finishes_what_a_joined_process_kept_open(begin, directory, monkeypatch):
+    """The root ends while a pool worker lives: the owner tries again each second, and lets its lock go at the end (S4-94, S4-104)."""
+    monkeypatch.setattr(session_store, "SYNC_SECONDS", 0.01)
+    builder, store = begin()
+    busy(builder, 1)
+    joined = SessionStore("txn-1", StoreOptions(directory), owner=False)
+    builder.end_session()
+    assert store.flush("snapshot")
+    assert not store.finished
+    joined.stream.put(r.Accounted("1.1", AccountingEntry("txn-1:1.1#1000001", 1.0, "llm")))
+    joined.close(0.0)
+    wait_for(lambda: store.finished)
+    assert ["txn-1:1.1#1", "txn-1:1.1#1000001"] == billed(directory)
+    assert ["txn-1.json.zst"] == names(directory)
+    assert store.close(LONG)
+    assert not lock.is_running(store.live)
+
+
+def test_what_comes_after_the_removal_is_on_disk(begin, directory, killed):
+    """An entry that comes after a session is saved and its journals are gone is loaded after a kill, and is billed at the close (S4-82)."""
+    builder, store = begin()
+    op = builder.begin_op("llm", "p:m")
+    op.account(cost_usd=1.0)
+    builder.end_session()
+    assert store.flush("snapshot")
+    assert not store.live.exists()
+    assert store.flush("sync")
+    op.account(cost_usd=2.0)
+    assert store.flush("write")
+    assert store.flush("sync")
+    image = killed()
+    assert 3.0 == load("txn-1", image).session.totals.cost_usd
+    assert settle("txn-1", StoreOptions(image))
+    assert 2 == len(billed(image))
+    assert store.close(LONG)
+    assert (2, ["txn-1.json.zst"]) == (len(billed(directory)), names(directory))
+
+
+def test_a_journal_that_nobody_read_is_not_removed(begin, directory):
+    """A process that joins after the owner has looked keeps its file."""
+    builder, store = begin()
+    busy(builder, 1)
+    late = []
+
+    class Joining(OS):
+        def replace(self, path, pieces):
+            super().replace(path, pieces)
+            if not late and builder.node.ended_at is not None:
+                late.append(SessionStore("txn-1", StoreOptions(directory), owner=False))
+                late[0].stream.put(r.Accounted("1.1", AccountingEntry("txn-1:1.1#1000001", 1.0, "llm")))
+                late[0].stream.flush()
+
+    store._os = Joining()
+    object.__setattr__(store.options, "system", store._os)
+    builder.end_session()
+    assert store.flush("snapshot")
+    assert [late[0].journal.path] == journals(store.live)
+    assert store.close(LONG)
+    late[0].close(0.0)
+    assert ["txn-1:1.1#1", "txn-1:1.1#1000001"] == billed(directory)
+
+
+def test_a_ledger_that_failed_half_way_has_each_entry_once(begin, directory):
+    """The disk refuses to sync the ledger, and something comes late: the second try writes only what is missing (S4-106)."""
+    system = Faulty("datasync", errno.EIO, times=1)
+    builder, store = begin(system=system, sync="write")
+    op = builder.begin_op("llm", "p:m")
+    op.account(cost_usd=1.0)
+    system.arm()
+    builder.end_session()
+    assert not store.flush("snapshot")
+    op.log("late")
+    assert store.close(LONG)
+    assert ["txn-1:1.1#1"] == billed(directory)
+
+
+def test_a_snapshot_that_is_asked_for_is_written(begin, directory):
+    """`flush("snapshot")` of a session that goes on writes one, and says so only then."""
+    builder, store = begin()
+    busy(builder, 1)
+    assert not directory.snapshot("txn-1").exists()
+    assert store.flush("snapshot")
+    assert read_meta(directory.snapshot("txn-1"))["journal"]["0000"] == store.journal.last
+
+
+def test_a_closed_store_does_not_claim_what_failed(begin):
+    """After a close `flush` tells whether everything was delivered."""
+    system = Faulty("write")
+    builder, store = begin(system=system)
+    system.arm()
+    builder.begin_turn()
+    store.close(0.0)
+    assert not store.flush()
+
+
+def test_snapshots_after_sub_agents_are_spaced(begin, directory):
+    """The first sub-agent's end is followed by a snapshot at once, the next ones within a second by one together."""
+    builder, store = begin()
+    turn = builder.begin_turn()
+    for number in range(30):
+        op = builder.begin_op("session", "sub", turn=turn)
+        builder.attach_child_session(op, "sub").end_session()
+        op.end()
+        if not number:
+            wait_for(directory.snapshot("txn-1").exists)
+    last = store.journal.last
+    assert read_meta(directory.snapshot("txn-1"))["journal"]["0000"] < last
+    wait_for(lambda: read_meta(directory.snapshot("txn-1"))["journal"]["0000"] == last)
+
+
+def test_another_compression_replaces_the_old_file(begin, directory, again):
+    """A session that is resumed with another compression has one snapshot."""
+    builder, store = begin()
+    busy(builder, 1)
+    builder.end_session()
+    assert store.close(LONG)
+    resumed, after = again("txn-1", directory, compression="gzip")
+    resumed.end_session()
+    assert after.close(LONG)
+    assert ["txn-1.json.gz"] == names(directory)
+
+
+def test_a_gap_is_healed_by_a_snapshot(begin, directory, killed, monkeypatch):
+    """The disk refuses a record and then works again: the next snapshot has what the journal has not (S4-131)."""
+    monkeypatch.setattr(session_store, "SYNC_SECONDS", 0.01)
+    system = Faulty("write", times=1)
+    builder, store = begin(system=system)
+    system.arm()
+    builder.begin_turn(user="lost")
+    builder.begin_turn(user="kept")
+    wait_for(directory.snapshot("txn-1").exists)
+    image = killed()
+    assert ["lost", "kept"] == [turn.prompts["user"] for turn in load("txn-1", image).session.turns]
+    assert "clean" == load("txn-1", image).damage.state
+    builder.end_session()
+    assert store.close(LONG)
+    assert ["txn-1.json.zst"] == names(directory)
+
+
+def test_a_resume_with_a_clock_that_is_behind_is_billed(begin, directory, again):
+    """A machine whose clock is a minute behind goes on with a session: it is open again, and its costs are billed (S4-99, S4-104)."""
+    builder, store = begin()
+    busy(builder, 1)
+    builder.end_session()
+    assert store.close(LONG)
+    resumed, after = again("txn-1", directory, now=lambda: time.time() - 60)
+    assert resumed.node.ended_at is None
+    busy(resumed, 1)
+    resumed.end_session()
+    assert after.close(LONG)
+    assert ["txn-1:1.1#1", "txn-1:2.1#1"] == billed(directory)
+
+
+def wait_for(done):
+    """Wait until something that another thread does is done."""
+    end = time.monotonic() + LONG
+    while not done():
+        assert time.monotonic() < end
+        time.sleep(0.005)
