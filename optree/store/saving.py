@@ -53,6 +53,7 @@ def _meta(root: SessionNode, position: dict[str, int]) -> dict[str, Any]:
         "savedAt": now_ms(),
         "endedAt": root.ended_at,
         "result": {
+            "status": root.status,
             "success": root.success,
             "error": root.error,
             "finalReport": None if root.final_report is UNSET else decode(root.final_report),
