@@ -1,4 +1,4 @@
-import dataclasses
+import importlib.metadata
 import inspect
 import re
 import subprocess
@@ -6,6 +6,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from msgspec import NODEFAULT, structs
 
 import optree
 
@@ -13,6 +14,7 @@ DOCUMENTED = {
     "decorators and context managers": ["llm", "session", "tool", "turn"],
     "where one is": ["current", "current_session"],
     "other threads and processes": ["child_env", "wrap"],
+    "the version": ["__version__"],
     "this process": ["Config", "configure", "flush", "health"],
     "handles": ["Op", "Session", "SessionTreeBuilder", "Turn"],
     "the tree": ["AccountingEntry", "LogEntry", "Message", "OperationNode", "Path", "SessionNode", "Totals", "Tree", "TurnNode"],
@@ -88,15 +90,16 @@ def test_all_errors_are_public():
 def test_options_are_in_the_environment_too():
     """Each option of `configure` is a field of `Config`, with a default: a program needs none of them."""
     assert optree.Config() == optree.configure()
-    for field in dataclasses.fields(optree.Config):
-        assert field.default is not dataclasses.MISSING
+    for field in structs.fields(optree.Config):
+        assert field.default is not NODEFAULT
         assert optree.configure() == optree.configure(**{field.name: getattr(optree.configure(), field.name)})
 
 
 def test_version_is_that_of_the_package():
     """The version in the package is that of the distribution."""
     project = (Path(__file__).parents[2] / "pyproject.toml").read_text()
-    assert re.search(r'^version = "(.+)"$', project, re.MULTILINE).group(1) == optree.__version__
+    assert 'path = "optree/_version.py"' in project
+    assert optree.__version__ == importlib.metadata.version("optree-tracing")
 
 
 @pytest.mark.parametrize("name", CLASSES)

@@ -5,6 +5,7 @@ import os
 import time
 
 import pytest
+from msgspec import structs
 
 from optree import records as r
 from optree.nodes import AccountingEntry
@@ -189,7 +190,7 @@ def test_a_journal_that_nobody_read_is_not_removed(begin, directory):
                 late[0].stream.flush()
 
     store._os = Joining()
-    object.__setattr__(store.options, "system", store._os)
+    store.options = structs.replace(store.options, system=store._os)
     builder.end_session()
     assert store.flush("snapshot")
     assert [late[0].journal.path] == journals(store.live)
