@@ -12,7 +12,7 @@ from optree._guard import refuse_the_other_optree
 
 refuse_the_other_optree(__file__)
 
-from optree._version import __version__  # noqa: E402 - the guard must come first
+from optree._version import __version__ as __version__  # noqa: E402 - the guard must come first
 from optree.builder import Op, SessionTreeBuilder, Turn  # noqa: E402 - the guard must come first
 from optree.errors import (  # noqa: E402
     BusyError,
@@ -71,7 +71,6 @@ __all__ = [
     "Tree",
     "Turn",
     "TurnNode",
-    "__version__",
     "child_env",
     "configure",
     "current",

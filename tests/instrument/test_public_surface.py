@@ -14,7 +14,6 @@ DOCUMENTED = {
     "decorators and context managers": ["llm", "session", "tool", "turn"],
     "where one is": ["current", "current_session"],
     "other threads and processes": ["child_env", "wrap"],
-    "the version": ["__version__"],
     "this process": ["Config", "configure", "flush", "health"],
     "handles": ["Op", "Session", "SessionTreeBuilder", "Turn"],
     "the tree": ["AccountingEntry", "LogEntry", "Message", "OperationNode", "Path", "SessionNode", "Totals", "Tree", "TurnNode"],

@@ -48,7 +48,7 @@ def test_a_snapshot_is_one_json_document(begin, directory):
     found = document(directory.snapshot("txn-1"))
     assert (["version", "meta", "session", "pool"], VERSION) == (list(found), found["version"])
     meta = found["meta"]
-    assert {"success": False, "error": "too hard", "finalReport": {"session": 1}} == meta["result"]
+    assert {"status": "failed", "success": False, "error": "too hard", "finalReport": {"session": 1}} == meta["result"]
     assert ({"source": "cli"}, builder.node.started_at) == (meta["ingress"], meta["createdAt"])
     child = found["session"]["turns"][0]["ops"][1]["childSession"]
     assert "1.2.1.1" == child["turns"][0]["ops"][0]["path"]
