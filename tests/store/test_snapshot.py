@@ -110,7 +110,7 @@ def test_finished_turns_are_the_same_bytes_in_the_next_snapshot(begin):
 
 
 def test_the_cost_of_a_further_turn_does_not_grow(begin):
-    """A snapshot after each of 40 turns encodes what is new: the later half costs about what the earlier half did, not three times as much."""
+    """A snapshot after each of 40 turns encodes what is new: the later half costs about what the earlier half did, not thrice."""
     builder, _ = begin()
     writer = SnapshotWriter()
     costs = []
