@@ -10,14 +10,14 @@ from optree.values import cut, text
 
 PROMPT_CHARACTERS = 16_384
 """Cap of prompts, assistant texts and errors (seed 004 names 8-16 KB)."""
+MAX_COUNT = 1 << 60
+"""Largest count: four of them still add up to what a 64-bit integer holds."""
 _STATUSES = get_args(Status)
 _TEXTS = frozenset({"provider", "model", "actual_provider", "actual_model", "mcp_server", "command", "error"})
 
 
 def tokens(sent: Any, received: Any, cache_read: Any, cache_write: Any) -> Tokens:
     """Return token counts with their total."""
-    if type(sent) is type(received) is type(cache_read) is type(cache_write) is int:
-        return Tokens(sent, received, cache_read, cache_write, sent + received + cache_read + cache_write)
     sent, received, cache_read, cache_write = whole(sent), whole(received), whole(cache_read), whole(cache_write)
     return Tokens(sent, received, cache_read, cache_write, sent + received + cache_read + cache_write)
 
@@ -46,8 +46,9 @@ def known_status(status: Any) -> tuple[Status, str | None]:
 
 
 def whole(value: Any) -> int:
-    """Return a count; 0 for what is none."""
-    return value if type(value) is int else int(number(value))
+    """Return a count, from 0 to `MAX_COUNT`; 0 for what is none."""
+    found = value if type(value) is int else int(number(value))
+    return found if 0 <= found <= MAX_COUNT else MAX_COUNT if found > 0 else 0
 
 
 def number(value: Any) -> float:

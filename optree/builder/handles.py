@@ -51,7 +51,7 @@ class Turn:
     def next_op(self) -> int:
         """Return the number of the next op; in a forked child numbers come from a range of its own."""
         core = self.builder.core
-        if self._epoch is not core.epoch:
+        if self._epoch != core.epoch:
             self._epoch = core.epoch
             self._counter = count(core.base + 1)
         return next(self._counter)
@@ -188,7 +188,7 @@ class Op:
         self.builder.set_response(self, payload)
 
     def end(self, status: Status = _OK, error: str | None = None, *, reasoning: str | None = None, **attributes: Any) -> None:
-        """End the op, with its latency; the second call does nothing. A tool call without accounting gets its entry here.
+        """End the op, with its latency; the second call does nothing. An attempt or call without accounting gets its entry here.
 
         *reasoning* is the final reasoning text; *attributes* are merged into those that the op began with.
         """

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from optree import CycleError, SessionTreeBuilder, current, flatten, llm, session, tool, turn, walk_ops
 from optree import records as r
 from optree.builder import Stream
-from optree.builder.figures import PROMPT_CHARACTERS
+from optree.builder.figures import MAX_COUNT, PROMPT_CHARACTERS
 from optree.ids import trace_id
 from optree.testing import START, Ticking, capture, shape
 from optree.tree import Fold, Tree
@@ -787,3 +787,12 @@ def test_credentials_in_nested_headers(root):
     op.response({"response_headers": {"set-cookie": "s3cret"}})
     assert {"extra_headers": {"Authorization": "[REDACTED]", "accept": "json"}} == decode(op.node.request.payload)["arguments"]
     assert {"response_headers": {"set-cookie": "[REDACTED]"}} == decode(op.node.response.payload)
+
+
+def test_counts_that_no_file_can_hold(root):
+    """A token count beyond what the files can hold is cut to the most they can, one below zero is none: the entry is not lost for it."""
+    op = root.begin_op("llm", "m")
+    op.account(input_tokens=10**20, output_tokens=-5)
+    tokens = op.node.accounting[0].tokens
+    assert (MAX_COUNT, 0) == (tokens.input_tokens, tokens.output_tokens)
+    assert 1 == len(root.snapshot()["session"]["turns"][0]["ops"][0]["accounting"])
