@@ -44,8 +44,8 @@ class Fold:
         """Path and id of each accounting entry."""
         self.dropped = 0
         """Records that writers say they could not write."""
-        self._places: dict[str, int] = {}
-        """Where each accounting entry stands in its op, by id."""
+        self._places: dict[tuple[str, str], int] = {}
+        """Where each accounting entry stands in its op, by path and id."""
         self.missing = 0
         """Entries that must have stood before entries that were read."""
         self.misplaced = 0
@@ -82,7 +82,7 @@ class Fold:
                 self.turns[turn.path] = turn
                 for op in turn.ops:
                     self.ops[op.path] = op
-                    self._places.update((entry.id, place) for place, entry in enumerate(op.accounting))
+                    self._places.update(((op.path, entry.id), place) for place, entry in enumerate(op.accounting))
                     if op.child_session is not None:
                         pending.append(op.child_session)
 
@@ -202,9 +202,10 @@ class Fold:
 
     def _accounted(self, record: r.Accounted) -> None:
         op = self._op(record.path, record.entry.timestamp)
-        place = self._places.get(record.entry.id)
+        key = record.path, record.entry.id
+        place = self._places.get(key)
         if place is None:
-            self._places[record.entry.id] = len(op.accounting)
+            self._places[key] = len(op.accounting)
             apply.account(op, record.entry)
         elif op.accounting[place].status == "ok":  # the same, or that it failed after all, which is never taken back
             op.accounting[place] = record.entry

@@ -191,3 +191,11 @@ def test_entries_at_the_end():
     for number in range(3):
         fold.apply(r.Accounted("1.1", nodes.AccountingEntry(f"t:1.1#{number}", 1.0, "tool")))
     assert ["t:1.1#0", "t:1.1#1", "t:1.1#2"] == [entry.id for entry in fold.ops["1.1"].accounting]
+
+
+def test_one_id_in_two_ops():
+    """An accounting id that a broken file gives in two ops is kept in both, and nothing raises."""
+    fold = Fold("t")
+    for path in ("1.1", "1.1", "1.2", "1.2"):
+        fold.apply(r.Accounted(path, AccountingEntry("same", 1.0, "llm")))
+    assert [1, 1] == [len(op.accounting) for _, _, op in walk_ops(fold.tree.session)]
