@@ -23,7 +23,7 @@ class _Leaf(Struct, rename="camel", omit_defaults=True, gc=False):
 
 
 class _Node(Struct, rename="camel", omit_defaults=True, gc=False):
-    """A node: grows lists of entries or of nodes. Nothing in a tree points upwards, so the collector has no cycle to find."""
+    """A node. Nothing in a tree points upwards, so the collector has no cycle to find; entries are in tuples, which it forgets."""
 
 
 class LogEntry(_Leaf):
@@ -103,12 +103,8 @@ class Totals(_Leaf):
 class Reasoning(_Node):
     """Streamed reasoning of an op."""
 
-    chunks: list[ReasoningChunk] = []
+    chunks: tuple[ReasoningChunk, ...] = ()
     final: str | None = None
-
-
-NO_ACCOUNTING: list[AccountingEntry] = []
-"""What an op has until its first entry, shared by all and never changed: a list for each would double the collector's work."""
 
 
 class Payload(_Leaf):
@@ -128,8 +124,8 @@ class OperationNode(_Node):
     kind: OpKind
     name: str
     started_at: float
-    logs: list[LogEntry]
-    accounting: list[AccountingEntry]
+    logs: tuple[LogEntry, ...]
+    accounting: tuple[AccountingEntry, ...]
     ended_at: float | None = None
     status: Status | None = None
     latency: float | None = None

@@ -11,6 +11,7 @@ in their node's list: applying a record twice changes nothing.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, cast
 from zlib import crc32
 
@@ -133,9 +134,9 @@ class Entries(Record, tag="entries"):
 
     path: str
     logs_at: int = 0
-    logs: list[nodes.LogEntry] = []
+    logs: Sequence[nodes.LogEntry] = ()
     chunks_at: int = 0
-    chunks: list[nodes.ReasoningChunk] = []
+    chunks: Sequence[nodes.ReasoningChunk] = ()
 
 
 class Accounted(Record, tag="accounting"):

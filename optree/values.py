@@ -12,6 +12,7 @@ import math
 import re
 import threading
 from collections.abc import Callable, Mapping
+from functools import cache, lru_cache
 from typing import Any, ClassVar, Generic, TypeGuard, TypeVar, cast
 
 import msgspec
@@ -24,15 +25,40 @@ MAX_TEXT = 1 << 20
 MAX_CONTAINERS = 100_000
 _MAX_INT = 1 << 63
 _SHALLOW = 8
+_LONG_KEY = 64
 _BYTES = (bytes, bytearray, memoryview)
 _ATOMS = frozenset({bool, type(None)})
 _encode = msgspec.json.Encoder().encode
 _SECRET_KEY = re.compile(
-    r"authorization|api[-_]?key|x-[\w-]*-signature|secret|password|passwd|cookie"
+    r"authorization|api[-_]?key|private[-_]?key|x-[\w-]*-signature|secret|password|passwd|cookie"
     r"|(^|[-_])token$|(access|auth|refresh|id|session|bearer)[-_]?token",
     re.IGNORECASE,
 )
-_SECRET_TEXT = re.compile(r"\bBearer\s+[\w.~+/=-]{8,}|\bBasic\s+(?=\S*[0-9+/=])[A-Za-z0-9+/]{6,}={0,2}|\bsk-[\w-]{16,}")
+_FORMS = r"""
+      (?: \b | (?<=\\[nrt]) )                                                              # also behind an escape, in JSON inside a text
+      (?: Bearer\s+[\w.~+/=-]{8,}
+        | Basic\s+(?=\S*[0-9+/=]|[A-Z]*+[a-z]++[A-Z]++[a-z]++[A-Z])[A-Za-z0-9+/]{6,}={0,2}
+        | sk-[\w-]{16,}                                                                    # OpenAI, Anthropic, OpenRouter
+        | A[KS]IA[A-Z0-9]{16}\b (?:[\s:,;"'|/=]{1,4}[A-Za-z0-9/+=]{40}(?![A-Za-z0-9/+=]))? # AWS: id, with its secret
+        | gh[pousr]_[A-Za-z0-9]{20,} | github_pat_\w{20,}
+        | (?:xox[a-z]|xapp)-[A-Za-z0-9-]{10,}                                              # Slack
+        | AIza[\w-]{30,} )                                                                 # Google
+    | (?:(?:aws_)?secret_access_key|(?:AWS_)?SECRET_ACCESS_KEY|[Ss]ecretAccessKey)["']?\s{0,8}[:=]\s{0,8}["']?[\w/+=]{40,}
+    | (?: (?<![\w-]) | (?<=\\[nrt]) ) eyJ[\w-]{8,}+\.eyJ[\w-]{4,}+(?:\.[\w-]*+)?           # JWT
+    | (?<=://)[^\s/:@"'<>]*+:[^\s/?\#"'<>]+(?=@)                                           # URL: user and password
+    | -----BEGIN[A-Z0-9 ]{0,40}PRIVATE[ ]KEY(?:[ ]BLOCK)?-----
+      (?: (?:[^-]++|-(?!----))*+ -----END[A-Z0-9 ]{0,40}PRIVATE[ ]KEY(?:[ ]BLOCK)?-----
+        | (?: (?:(?:\s|\\[nr])*+[A-Za-z0-9+/=]{40,})++ (?:(?:\s|\\[nr])*+[A-Za-z0-9+/=]+)? )? )  # or it was cut off
+    """
+"""Credentials by their form. No two attempts scan the same text: each stops where another one may begin, so it takes linear time."""
+
+_MARK = re.compile(
+    r"k(?:-(?<=sk-)|ey(?<=secret_access_key))|g(?:h[pousr]_|ithub_pat_)|x(?:ox[a-z]-|app-)|B(?:earer\s|asic\s|EGIN(?<=-----BEGIN))"
+    r"|I(?:A(?<=A[KS]IA)|za(?<=AIza))|J(?<=eyJ)|K(?:ey(?<=ecretAccessKey)|EY(?<=SECRET_ACCESS_KEY))|://[^\s/:@]*+:[^\s/]*@",
+    re.ASCII,
+)
+"""A part of each of them, told by the rarest letter that it can be told by: most texts have few of these, so the scan is quick."""
+
 REDACTED = "[REDACTED]"
 
 
@@ -198,14 +224,38 @@ def _repr(value: object) -> str:
 
 
 def redact(value: Any) -> Any:
-    """Return a copy of a plain *value* with credentials replaced: by key (…token, …secret, cookie) and by text (Bearer …)."""
+    """Return a copy of a plain *value* with credentials replaced: by key (…token, …secret, cookie), and in texts by their form.
+
+    Forms: Bearer and Basic, keys of OpenAI, Anthropic, AWS, GitHub, Slack and Google, JWTs, private keys in PEM, and
+    ``user:password@`` in URLs.
+    """
     if isinstance(value, str):
-        return _SECRET_TEXT.sub(REDACTED, value)
+        return _secret_text().sub(REDACTED, value) if _MARK.search(value) else value
     if is_object(value):
-        return {key: REDACTED if _SECRET_KEY.search(str(key)) else redact(item) for key, item in value.items()}
+        return {key: REDACTED if _is_secret(str(key)) else redact(item) for key, item in value.items()}
     if is_list(value):
         return [redact(item) for item in value]
     return value
+
+
+def may_hold_secret(text: str) -> bool:
+    """Tell whether `redact` may find a credential in a text: quick, and never False where it does."""
+    return _MARK.search(text) is not None
+
+
+@cache
+def _secret_text() -> re.Pattern[str]:
+    """Return the compiled pattern; that takes milliseconds, which few programs need."""
+    return re.compile(_FORMS, re.ASCII | re.VERBOSE)
+
+
+def _is_secret(key: str) -> bool:
+    return _names_secret(key) if len(key) <= _LONG_KEY else _SECRET_KEY.search(key) is not None
+
+
+@lru_cache(maxsize=4096)
+def _names_secret(key: str) -> bool:
+    return _SECRET_KEY.search(key) is not None
 
 
 def _without_credentials(key: str, item: object) -> object:
@@ -218,10 +268,7 @@ def _names_headers(key: str) -> bool:
 
 def drop_credentials(headers: Mapping[Any, Any]) -> dict[str, Any]:
     """Return headers without the values of those that carry credentials: these never leave memory."""
-    return {
-        name: REDACTED if _SECRET_KEY.search(name) else value
-        for name, value in ((header_name(key), value) for key, value in headers.items())
-    }
+    return {name: REDACTED if _is_secret(name) else value for name, value in ((header_name(key), value) for key, value in headers.items())}
 
 
 def header_name(key: object) -> str:

@@ -102,7 +102,7 @@ class Played(NamedTuple):
         fold = Fold(self.live.session.origin_txn_id)
         for record in self.records() if found is None else found:
             fold.apply(record)
-        return fold.tree
+        return fold.finish()
 
 
 def play(program: list[tuple[Any, ...]]) -> Played:

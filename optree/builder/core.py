@@ -73,6 +73,12 @@ class Core:
         self.listeners: list[Callable[[str], None]] = []
         """Called with the session's path when a session has ended."""
 
+    def settle(self) -> None:
+        """Bring the entries that were given so far to their nodes."""
+        self.stream.flush()
+        for op in list(self.ops.values()):
+            op.settle()
+
     def now_ms(self) -> float:
         """Return the wall time in epoch milliseconds; it stands still rather than go back when the clock is set back."""
         now = self.now() * 1e3

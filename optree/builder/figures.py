@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from math import isfinite
+from math import inf, isfinite
 from typing import Any, get_args
 
 from optree.nodes import AccountingEntry, Status, Tokens
@@ -18,6 +18,11 @@ _TEXTS = frozenset({"provider", "model", "actual_provider", "actual_model", "mcp
 
 def tokens(sent: Any, received: Any, cache_read: Any, cache_write: Any) -> Tokens:
     """Return token counts with their total."""
+    if (
+        type(sent) is type(received) is type(cache_read) is type(cache_write) is int
+        and 0 <= (sent | received | cache_read | cache_write) < MAX_COUNT
+    ):
+        return Tokens(sent, received, cache_read, cache_write, sent + received + cache_read + cache_write)
     sent, received, cache_read, cache_write = whole(sent), whole(received), whole(cache_read), whole(cache_write)
     return Tokens(sent, received, cache_read, cache_write, sent + received + cache_read + cache_write)
 
@@ -53,6 +58,8 @@ def whole(value: Any) -> int:
 
 def number(value: Any) -> float:
     """Return a figure; 0.0 for what is no finite number."""
+    if type(value) is float and -inf < value < inf:
+        return value
     try:
         found = float(value)
     except Exception:  # noqa: BLE001 - a value's own code may raise anything

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import lru_cache
 from itertools import count
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
-from msgspec import UNSET
+from msgspec import UNSET, Struct
 
 from optree import records
 from optree.builder.figures import error_text, fill, known_status, number, tokens
-from optree.clock import monotonic
-from optree.nodes import AccountingEntry, LogEntry, OperationNode, Reasoning, ReasoningChunk, Severity, Status, TurnNode
+from optree.clock import Clock, monotonic
+from optree.nodes import AccountingEntry, LogEntry, OperationNode, ReasoningChunk, Severity, Status, TurnNode
 from optree.tree import apply
 from optree.tree.totals import add_entry, add_failure
 from optree.values import text
@@ -65,65 +66,80 @@ class Turn:
         self.builder.end_turn(self, status, error)
 
 
-class Op:
-    """An open op: `log`, `think`, `account`, `request`, `response`, `end`. None of them raises, on any thread."""
+class Op(Struct, eq=False):
+    """An open op: `log`, `think`, `account`, `request`, `response`, `end`. None of them raises, on any thread.
 
-    __slots__ = ("_chunked", "_clean", "_logged", "_now", "_t0", "builder", "chunks", "logs", "node", "path", "turn")
+    Entries are kept raw, as tuples, until they are delivered: ``(s, message)`` and ``(s, message, severity, direction, details)`` of a log
+    line, ``(s, text, None)`` of a chunk of reasoning.
+    """
 
-    def __init__(self, builder: SessionTreeBuilder, turn: Turn, node: OperationNode, *, began: float | None = None) -> None:
-        self.builder = builder
-        self.turn = turn
-        self.node = node
-        self.path = node.path
-        self.logs = node.logs
-        self.chunks = node.reasoning.chunks if node.reasoning is not None else None
+    builder: SessionTreeBuilder
+    turn: Turn
+    bare: OperationNode
+    """The node, perhaps without its newest entries."""
+    path: str
+    _now: Clock
+    _clean: bool
+    """False once the stream knows that there are entries to deliver; always in memory only."""
+    _t0: float
+    _taking: bool = False
+    _raw: list[tuple[Any, ...]] = []
+    _logs: list[LogEntry] = []
+    _chunks: list[ReasoningChunk] = []
+
+    def __repr__(self) -> str:
+        return f"<Op {self.bare.op_id} {self.bare.kind} {self.bare.name!r}>"
+
+    @classmethod
+    def of(cls, builder: SessionTreeBuilder, turn: Turn, node: OperationNode) -> Op:
+        """Return a handle for an op that begins now."""
         core = builder.core
-        self._now = core.now
-        self._logged = len(self.logs)
-        self._chunked = len(self.chunks) if self.chunks is not None else 0
-        self._clean = core.recorded
-        self._t0 = monotonic()
-        if began is not None:  # a handle for an op that began before
-            self._t0 -= max(0.0, core.now() - began / 1e3)
+        return cls(builder, turn, node, node.path, core.now, core.recorded, monotonic())
+
+    @classmethod
+    def of_ended(cls, builder: SessionTreeBuilder, turn: Turn, node: OperationNode) -> Op:
+        """Return a handle for an op that began before."""
+        op = cls.of(builder, turn, node)
+        op._t0 -= max(0.0, builder.core.now() - node.started_at / 1e3)  # noqa: SLF001 - of the same class
+        return op
+
+    @property
+    def node(self) -> OperationNode:
+        """The op's node, as of now. It goes on growing; entries come to it within about 10 ms, at the op's end, or when this is asked."""
+        if self._raw or self._logs or self._chunks:
+            self.settle()
+        return self.bare
 
     @property
     def id(self) -> str:
         """The op's id, ``<txn>:<path>``."""
-        return self.node.op_id
+        return self.bare.op_id
 
     def log(
         self,
         message: str,
         severity: Severity = _VRB,
-        *,
         direction: Literal["request", "response"] | None = None,
         details: Mapping[str, Any] | None = None,
     ) -> None:
         """Append a log line; on disk within about 10 ms. *details* is taken as it is now."""
         if severity is not _VRB or direction is not None or details is not None:
             self._log_more(message, severity, direction, details)
-            return
-        if type(message) is not str:
-            message = text(message)
-        self.logs.append(LogEntry(self._now() * 1e3, _VRB, message))
+        elif type(message) is str:
+            self._raw.append((self._now(), message))
+        else:
+            self._raw.append((self._now(), text(message)))
         if self._clean:
             self._mark()
 
     def _log_more(self, message: Any, severity: Any, direction: Any, details: Any) -> None:
         known = _SEVERITIES.get(severity, "VRB") if type(severity) is str else "VRB"
         side: Any = direction if type(direction) is str and direction in ("request", "response") else None
-        self.logs.append(LogEntry(self._now() * 1e3, known, text(message), side, self.builder.core.attributes(details)))
-        if self._clean:
-            self._mark()
+        self._raw.append((self._now(), text(message), known, side, self.builder.core.attributes(details)))
 
     def think(self, chunk: str) -> None:
         """Append a chunk of streamed reasoning; on disk within about 10 ms."""
-        if type(chunk) is not str:
-            chunk = text(chunk)
-        chunks = self.chunks
-        if chunks is None:
-            chunks = self._open_reasoning()
-        chunks.append(ReasoningChunk(chunk, self._now() * 1e3))
+        self._raw.append((self._now(), chunk if type(chunk) is str else text(chunk), None))
         if self._clean:
             self._mark()
 
@@ -161,17 +177,17 @@ class Op:
             stream.leave(held)
 
     def _entry(self, status: object, latency: float) -> AccountingEntry:
-        core, node = self.builder.core, self.node
+        core, node = self.builder.core, self.bare
         ended: Literal["ok", "failed"] = "failed" if type(status) is str and status == "failed" else "ok"
         identity = f"{node.op_id}#{next(core.numbers)}"
         if node.kind != "llm":
             return AccountingEntry(identity, core.now_ms(), "tool", ended, latency, command=node.name)
-        provider, _, model = node.name.partition(":")
+        provider, model = _provider_and_model(node.name)
         return AccountingEntry(identity, core.now_ms(), "llm", ended, latency, provider, model)
 
     def _add(self, entry: AccountingEntry) -> None:
         """Add an entry to the op and to the totals; within a step."""
-        node, builder = self.node, self.builder
+        node, builder = self.bare, self.builder
         apply.account(node, entry)
         for session in builder.chain:
             add_entry(session.totals, entry)
@@ -192,7 +208,7 @@ class Op:
 
         *reasoning* is the final reasoning text; *attributes* are merged into those that the op began with.
         """
-        node = self.node
+        node = self.bare
         core = self.builder.core
         known: Status = "ok"
         said: str | None = None
@@ -209,10 +225,12 @@ class Op:
             latency = (monotonic() - self._t0) * 1e3
             if known != "ok" or not node.accounting:
                 self._account_end(known, said, latency)
-            if stream.watched and (entries := self.pending()) is not None:
+            if (stream.watched or not core.recorded) and (entries := self.pending()) is not None:
                 stream.put(entries)  # whoever watches sees an op's lines before its end
             record = records.OpEnd(self.path, core.now_ms(), known, latency, said, final, block)
             apply.end_op(node, record)
+            if self._logs or self._chunks:
+                self._place()
             core.ended[self.path] = node
             core.ops.pop(self.path, None)
             stream.put(record)
@@ -221,7 +239,7 @@ class Op:
 
     def _account_end(self, status: Status, error: str | None, latency: float) -> None:
         """Make sure that each attempt and each call is accounted for once, and as failed if it failed."""
-        node = self.node
+        node = self.bare
         failed = status not in ("ok", "cancelled")
         if node.accounting:
             last = node.accounting[-1]
@@ -240,35 +258,74 @@ class Op:
             self._add(entry)
 
     def pending(self) -> records.Entries | None:
-        """Return the entries that are not delivered yet, once. Called by the stream, which lets in one thread at a time."""
-        self._clean = True  # before the lists are read: an entry appended now marks the op again
-        first_log, first_chunk = self._logged, self._chunked
-        logs = self.logs[first_log:]
-        chunks = self.chunks[first_chunk:] if self.chunks is not None else []
-        if not logs and not chunks:
+        """Return the entries that are not delivered yet, once. Within a step, or called by the stream.
+
+        They go to the node when it is asked for, or has ended: going there each time would copy those of a long op again and again.
+        """
+        core, node, raw = self.builder.core, self.bare, self._raw
+        if self._taking:  # a finalizer or a signal's handler came back to here: what it brought marks the op again
             return None
-        self._logged += len(logs)
-        self._chunked += len(chunks)
-        core = self.builder.core
-        if self.node.ended_at is not None:
+        self._clean = core.recorded  # before the list is read: an entry appended now marks the op again
+        if not raw:
+            return None
+        self._taking = True
+        batch = raw[:]
+        logs, chunks = self._read(batch)
+        del raw[: len(batch)]
+        self._taking = False
+        record = records.Entries(
+            self.path,
+            len(node.logs) + len(self._logs),
+            tuple(logs),
+            len(self._chunks) + (len(node.reasoning.chunks) if node.reasoning is not None else 0),
+            tuple(chunks),
+        )
+        self._logs += logs
+        self._chunks += chunks
+        if node.ended_at is not None:
             core.touched.add(self.path)
-        if core.redacted:
-            for entry in logs:
-                entry.message = core.text(entry.message)
-            for chunk in chunks:
-                chunk.text = core.text(chunk.text)
-        return records.Entries(self.path, first_log, logs, first_chunk, chunks)
+            self._place()
+        return record
+
+    def _read(self, batch: list[tuple[Any, ...]]) -> tuple[list[LogEntry], list[ReasoningChunk]]:
+        logs: list[LogEntry] = []
+        chunks: list[ReasoningChunk] = []
+        core = self.builder.core
+        for ts, said, *more in batch:
+            if core.redacted:
+                said = core.text(said)  # noqa: PLW2901 - what is kept is what is left of it
+            if not more:
+                logs.append(LogEntry(ts * 1e3, _VRB, said))
+            elif more[0] is None:
+                chunks.append(ReasoningChunk(said, ts * 1e3))
+            else:
+                logs.append(LogEntry(ts * 1e3, more[0], said, *more[1:]))
+        return logs, chunks
+
+    def _place(self) -> None:
+        """Add to the node what was delivered since the last time."""
+        logs, chunks = self._logs, self._chunks
+        self._logs, self._chunks = [], []
+        apply.add_entries(self.bare, logs, chunks)
+
+    def settle(self) -> None:
+        """Deliver the entries that are pending, and bring them to the node."""
+        stream = self.builder.core.stream
+        held = stream.enter()
+        try:
+            if held is not None:
+                if (entries := self.pending()) is not None:
+                    stream.put(entries)
+                self._place()
+        finally:
+            stream.leave(held)
 
     def _mark(self) -> None:
         self._clean = False
         self.builder.core.stream.defer(self)
 
-    def _open_reasoning(self) -> list[ReasoningChunk]:
-        held = self.builder.core.stream.enter()  # two threads may bring the first chunk
-        try:
-            made = Reasoning()
-            self.node.reasoning = self.node.reasoning or made  # asked after the allocation, in which a finalizer may have logged
-            self.chunks = self.node.reasoning.chunks
-            return self.chunks
-        finally:
-            self.builder.core.stream.leave(held)
+
+@lru_cache(256)
+def _provider_and_model(name: str) -> tuple[str, str]:
+    provider, _, model = name.partition(":")
+    return provider, model

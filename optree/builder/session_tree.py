@@ -82,6 +82,7 @@ class SessionTreeBuilder:
     @property
     def tree(self) -> Tree:
         """The live tree from this session down, by reference; it goes on growing."""
+        self.core.settle()
         return Tree(self.node, self.core.pool)
 
     def ancestry(self) -> list[str]:
@@ -212,7 +213,7 @@ class SessionTreeBuilder:
             record = r.OpBegin(path, core.now_ms(), known, label, above, block)
             if where.node.ended_at is not None:
                 core.touched.add(path)
-            op = core.ops[path] = Op(self, where, apply.begin_op(core.txn, where.node, record))
+            op = core.ops[path] = Op.of(self, where, apply.begin_op(core.txn, where.node, record))
             core.stream.put(record)
             return op
         finally:
@@ -232,7 +233,7 @@ class SessionTreeBuilder:
         if node is None or builder is None:
             return None
         turn = next(turn for turn in builder.node.turns if turn.path == parent_label(path))
-        handle = self.core.ops[path] = Op(builder, Turn(builder, turn, 1), node, began=node.started_at)
+        handle = self.core.ops[path] = Op.of_ended(builder, Turn(builder, turn, 1), node)
         return handle
 
     def append_log(self, op: Op | str, message: str, severity: Any = "VRB", **more: Any) -> None:
@@ -261,10 +262,10 @@ class SessionTreeBuilder:
         if (found := self.op(op)) is None:
             self._unknown(op)
             return
-        encoded = self.core.request("llm" if found.node.kind == "llm" else "tool", messages, payload)
+        encoded = self.core.request("llm" if found.bare.kind == "llm" else "tool", messages, payload)
         with self._step() as put:
             new, request = self.core.pooled(encoded)
-            found.node.request = request
+            found.bare.request = request
             if new.blobs or new.links:
                 put(new)
             self._late(found)
@@ -277,7 +278,7 @@ class SessionTreeBuilder:
             return
         response = self.core.response(payload)
         with self._step() as put:
-            found.node.response = response
+            found.bare.response = response
             self._late(found)
             put(r.Responded(found.path, self.core.now_ms(), response))
 
@@ -305,7 +306,7 @@ class SessionTreeBuilder:
             self.core.txn, host.path, self.node.trace_id, agent, f"{self.node.call_path}{ARROW}{agent}", self.core.now_ms()
         )
         node.parent_txn_id = self.node.id
-        host.node.child_session = node
+        host.bare.child_session = node
         child = SessionTreeBuilder.over(self.core, node, self)
         ingress = {
             "source": "sub-agent",
@@ -322,7 +323,6 @@ class SessionTreeBuilder:
 
     def snapshot(self) -> dict[str, Any]:
         """Return the whole session as plain values, as a saved file shows it."""
-        self.core.stream.flush()
         return to_plain(self.tree)
 
     # Inside
@@ -355,7 +355,7 @@ class SessionTreeBuilder:
             self.core.touched.add(self.path)
 
     def _late(self, op: Op) -> None:
-        if op.node.ended_at is not None:
+        if op.bare.ended_at is not None:
             self.core.touched.add(op.path)
 
     def _close_open(self, status: Status) -> None:

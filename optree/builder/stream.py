@@ -24,7 +24,7 @@ STUCK_SECONDS = 1.0
 PERIOD_SECONDS = 0.004
 _IDLE_PERIODS = 50
 _BATCH = 512
-BACKLOG_OPS = 64
+BACKLOG_OPS = 512
 """Ops with undelivered entries at which the thread that logs delivers them itself: one write for all of them costs it less than
 sharing the interpreter with the background thread."""
 Write = Literal["structure", "all", "deferred"]
@@ -182,6 +182,7 @@ class Stream:
         return None
 
     def _deliver(self) -> None:
+        """Give the records that are queued to each taker; the fault of one is its own."""
         queue = self._queue
         while queue:  # asked again after the mark is gone: a call from within may have queued just before
             self._delivering = True
@@ -190,20 +191,16 @@ class Stream:
                     batch = [queue.popleft()]
                     while queue and len(batch) < _BATCH:
                         batch.append(queue.popleft())
-                    self._hand_out(batch)
+                    for taker in self._takers:
+                        try:
+                            taker.take(batch)
+                        except Exception as error:  # noqa: BLE001 - must not reach the traced program
+                            self.fault(error)
+                        except BaseException:  # an interrupt in the middle: whoever comes next delivers it; twice does no harm
+                            self._queue.extendleft(reversed(batch))
+                            raise
             finally:
                 self._delivering = False
-
-    def _hand_out(self, batch: list[Record]) -> None:
-        """Give records to each taker; the fault of one is its own."""
-        for taker in self._takers:
-            try:
-                taker.take(batch)
-            except Exception as error:  # noqa: BLE001 - must not reach the traced program
-                self.fault(error)
-            except BaseException:  # an interrupt in the middle: whoever comes next delivers it; twice does no harm
-                self._queue.extendleft(reversed(batch))
-                raise
 
     def _rouse(self) -> None:
         self._awake = True

@@ -152,7 +152,7 @@ def _plain(entries: Sequence[Entry]) -> dict[str, Any]:
         f"by{name.capitalize()}": [{"name": key, **found.plain()} for key, found in group.items()]
         for name, group in _groups(entries).items()
     }
-    return {"total": _total(entries).plain(), **groups}
+    return {"total": _total(entries).plain(), **groups, "credits": _total(_credits(entries)).plain()}
 
 
 def _lines(entries: Sequence[Entry]) -> list[str]:
@@ -161,7 +161,17 @@ def _lines(entries: Sequence[Entry]) -> list[str]:
         rows += [(f"by {name}", "", "", "", "", "", "")] if group else []
         rows += [(f"  {key}", *found.cells()) for key, found in group.items()]
     rows.append(("total", *_total(entries).cells()))
-    return table(("", "CALLS", "FAILED", "INPUT", "CACHED", "OUTPUT", "COST"), rows, " rrrrrr")
+    lines = table(("", "CALLS", "FAILED", "INPUT", "CACHED", "OUTPUT", "COST"), rows, " rrrrrr")
+    credited = _total(_credits(entries))
+    if credited.calls:
+        said = "1 credit of" if credited.calls == 1 else f"{credited.calls} credits, together"
+        lines.append(f"includes {said} {_dollars(credited.pico_dollars)}: entries with a negative cost, which lower these sums")
+    return lines
+
+
+def _credits(entries: Iterable[Entry]) -> list[Entry]:
+    """Return the entries that take from the bill."""
+    return [entry for entry in entries if (entry.get("costUsd") or 0.0) < 0]
 
 
 def _total(entries: Iterable[Entry]) -> Sum:
@@ -193,9 +203,9 @@ def _tool(entry: Entry) -> str:
 
 def _dollars(pico: int) -> str:
     """Return money with all digits that it has, at least six."""
-    whole, part = divmod(pico, PICO)
+    whole, part = divmod(abs(pico), PICO)
     digits = f"{part:012d}"
-    return f"${whole:,}.{digits[:_CENTS]}{digits[_CENTS:].rstrip('0')}"
+    return f"{'-' if pico < 0 else ''}${whole:,}.{digits[:_CENTS]}{digits[_CENTS:].rstrip('0')}"
 
 
 def _moment(text: str) -> float:

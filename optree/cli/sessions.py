@@ -37,6 +37,8 @@ class Row:
     figures: dict[str, Any]
     size: int
     """Bytes on disk."""
+    lossy: bool = False
+    """True if something of it could not be read, or was lost before it was resumed."""
 
     def plain(self) -> dict[str, Any]:
         """Return the row under the names that JSON output has."""
@@ -63,7 +65,7 @@ def describe(saved: Saved, directory: Directory) -> Row:
     seconds = max(0.0, (ended or meta.get("savedAt") or meta["createdAt"]) - meta["createdAt"]) / 1e3
     status = result.get("status") or ("cancelled" if result.get("error") in _CANCELLED else None)
     state: State = "interrupted" if ended is None else _ended(status, success=bool(result.get("success")))
-    return Row(saved.txn, str(meta["agentId"]), state, meta["createdAt"], seconds, known, bytes_of(saved))
+    return Row(saved.txn, str(meta["agentId"]), state, meta["createdAt"], seconds, known, bytes_of(saved), bool(meta.get("damage")))
 
 
 def _from_tree(saved: Saved, directory: Directory) -> Row:
@@ -80,7 +82,8 @@ def row_of(loaded: Loaded, saved: Saved) -> Row:
     state = state_of(session, saved.live)
     end = now_ms() if state == "running" else session.ended_at or last_seen(session)
     seconds = max(0.0, end - session.started_at) / 1e3
-    return Row(saved.txn, session.agent_id, state, session.started_at, seconds, figures(session.totals), bytes_of(saved))
+    lossy = loaded.damage.state == "damaged"
+    return Row(saved.txn, session.agent_id, state, session.started_at, seconds, figures(session.totals), bytes_of(saved), lossy)
 
 
 def state_of(session: SessionNode, live: Path | None) -> State:

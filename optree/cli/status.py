@@ -49,6 +49,7 @@ def _plain(where: Directory, rows: list[Row]) -> dict[str, Any]:
         "running": of("running"),
         "interrupted": of("interrupted"),
         "damaged": of("damaged"),
+        "incomplete": [row.txn for row in rows if row.lossy],
         "billingFile": str(where.billing),
         "billingBytes": where.billing.stat().st_size if where.billing.is_file() else 0,
     }
@@ -61,6 +62,7 @@ def _lines(found: dict[str, Any]) -> list[str]:
         f"running      {_named(found['running'])}",
         f"interrupted  {_named(found['interrupted'])}",
         f"damaged      {_named(found['damaged'])}",
+        *([f"incomplete   {_named(found['incomplete'])} (optree load TXN says what was lost)"] if found["incomplete"] else []),
         f"ledger       {size(found['billingBytes'])}, {found['billingFile']}",
     ]
     hints = [f"go on with   optree load {found['interrupted'][0]} -- CMD"] if found["interrupted"] else []

@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from optree.cli.options import Json, SessionsDir, TxnOrLast, directory
-from optree.cli.screen import coloured, paint, show, show_json, unpainted
+from optree.cli.screen import coloured, complain, paint, show, show_json, unpainted
 from optree.cli.sessions import open_session, state_of
 from optree.nodes import SessionNode
 from optree.tree.text import format_tree
@@ -29,6 +29,8 @@ def tree(
     Example: [bold]optree tree last --depth 2[/bold]
     """
     loaded, live = open_session(txn, directory(sessions_dir))
+    if lost := loaded.damage.lost():
+        complain(f"the tree is not whole: {'; '.join(lost)}")
     if depth is not None:
         _prune(loaded.session, depth)
     if as_json:

@@ -283,7 +283,7 @@ class Runtime:
         core.after_fork(store.journal.base)  # as in a forked child: numbers from a range of this writer's own
         op = None
         if path and path != turn_path:
-            op = Op(builder, turn, apply.begin_op(txn, turn.node, OpBegin(path, now_ms(), "system", "")))
+            op = Op.of(builder, turn, apply.begin_op(txn, turn.node, OpBegin(path, now_ms(), "system", "")))
         if txn in self.consoles:
             self.consoles[txn].introduce(node)
         return Joined(Session(builder), turn, op)

@@ -170,11 +170,11 @@ class OpScope(_Instrument[Op]):
         RUNTIME.close_detached(handle.builder, handle.path, status, error)
 
     def called(self, handle: Op, arguments: Mapping[str, Any]) -> None:
-        if handle.node.request is None:
+        if handle.bare.request is None:
             handle.request(**{"arguments": dict(arguments)} if "messages" in arguments else arguments)
 
     def returned(self, handle: Op, value: Any) -> None:
-        if handle.node.response is None:
+        if handle.bare.response is None:
             handle.response(value)
 
     def _again(self, function: Callable[..., Any]) -> OpScope:

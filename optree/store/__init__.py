@@ -1,8 +1,9 @@
 """The store: journals, snapshots, the ledger, and the way back from disk to a tree."""
 
+from optree.store.damage import Damage
 from optree.store.directory import Directory, Saved
 from optree.store.opening import open_session, resume_session
-from optree.store.recovery import Damage, Loaded, load
+from optree.store.recovery import Loaded, load
 from optree.store.session_store import SessionStore
 
 __all__ = ["Damage", "Directory", "Loaded", "Saved", "SessionStore", "load", "open_session", "resume_session"]

@@ -21,6 +21,8 @@ from optree.ids import is_txn
 
 SUFFIXES = {"zstd": ".json.zst", "gzip": ".json.gz", "none": ".json"}
 LIVE = ".live"
+OWNERS = "j-0000-"
+"""What the names of the owner's journals begin with."""
 
 
 class Saved(Struct, frozen=True):

@@ -119,6 +119,18 @@ class Journal:
         self.dirty, self._unsynced, self._unsaid = False, None, 0
         self.whole, self._retry_at = True, 0.0
 
+    def is_there(self) -> bool:
+        """Tell whether the file is still where it was made."""
+        return self._os.is_at(self.fd, self.path)
+
+    def renew(self, gone: int) -> None:
+        """Begin a new file at once in place of one that somebody removed, and with it *gone* records that are in no other."""
+        self._close_files()
+        self.dirty, self._unsynced, self._retry_at = False, None, 0.0
+        self.lost += gone
+        self._unsaid += gone
+        self.take([])
+
     def close(self) -> None:
         """Close the file; its lock goes with it. One that was never begun is removed."""
         if self._claimed >= 0:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import gc
 import time
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -11,41 +11,17 @@ from msgspec import Struct
 
 from optree.errors import DamagedError, FormatError, NotFoundError
 from optree.nodes import OperationNode, SessionNode, TurnNode
-from optree.store.directory import Directory, Saved, journals
+from optree.store.collector import without_collector
+from optree.store.damage import Damage, earlier
+from optree.store.directory import OWNERS, Directory, Saved, journals
 from optree.store.formats import Snapshot, read_snapshot
-from optree.store.reader import Flaw, read_journal
+from optree.store.interrupted import open_nodes
+from optree.store.reader import read_journal
 from optree.store.system import OS, REAL
 from optree.tree.fold import Fold, Tree
 
-
-class Damage(Struct):
-    """What could not be read, to the byte."""
-
-    flaws: list[Flaw] = []
-    snapshot: str = ""
-    """Empty, or what is missing from the snapshot."""
-    dropped: int = 0
-    """Records that writers say the disk did not take."""
-    missing: int = 0
-    """Entries that are known to be missing from the middle of lists."""
-    unknown: int = 0
-    """Records of types that only a newer optree knows."""
-
-    @property
-    def state(self) -> str:
-        """`clean`, `torn tail` (the last write of a killed process, normal) or `damaged`."""
-        kinds = {flaw.kind for flaw in self.flaws}
-        if self.snapshot or self.dropped or self.missing or self.unknown or kinds - {"torn tail"}:
-            return "damaged"
-        return "torn tail" if kinds else "clean"
-
-    def lines(self) -> list[str]:
-        """Return the damage for people, one line each."""
-        said = [str(flaw) for flaw in self.flaws]
-        said += [self.snapshot] if self.snapshot else []
-        said += [f"{self.dropped} records were never written, since the disk would not take them"] if self.dropped else []
-        said += [f"{self.missing} entries are missing"] if self.missing else []
-        return said + ([f"{self.unknown} records are of types that only a newer optree knows"] if self.unknown else [])
+LARGE_BYTES = 16 << 20
+"""A session that takes this much on disk is loaded without the garbage collector, which would walk the growing tree again and again."""
 
 
 class Loaded(Struct):
@@ -83,13 +59,8 @@ def load(what: str | Path, directory: Directory | None = None, system: OS = REAL
     """
     saved = _located(what, directory or Directory.of())
     begun = time.perf_counter()
-    was_on = gc.isenabled()
-    gc.disable()  # it would walk the growing tree again and again: 2.5 times slower at 1 M entries
-    try:
+    with without_collector() if _size(saved) >= LARGE_BYTES else nullcontext():
         loaded = _load_settled(saved, system)
-    finally:
-        if was_on:
-            gc.enable()
     loaded.seconds = time.perf_counter() - begun
     return loaded
 
@@ -130,12 +101,12 @@ def _load(saved: Saved, system: OS) -> Loaded:
     vector = {writer: int(number) for writer, number in base.meta.get("journal", {}).items()} if base else {}
     txn = base.tree.session.origin_txn_id if base else saved.txn
     fold = Fold(txn, base.tree if base else None)
-    seen = _fold_journals(journals(saved.live), fold, vector, damage, system)
-    sources.extend(seen)
+    paths = journals(saved.live)
+    fold_journals(paths, fold, vector, damage, system)
+    sources.extend(path.name for path in paths)
     if base is None and "" not in fold.sessions:
         raise DamagedError(f"session {txn}: nothing was recorded that can be read ({'; '.join(damage.lines()) or 'no files'})")
-    damage.dropped, damage.missing = fold.dropped, fold.missing
-    return Loaded(txn, fold.tree, damage, sources, vector, base.meta if base else {})
+    return Loaded(txn, fold.finish(), damage, sources, vector, base.meta if base else {})
 
 
 def _snapshot(saved: Saved, damage: Damage, sources: list[str], system: OS) -> Snapshot | None:
@@ -148,22 +119,23 @@ def _snapshot(saved: Saved, damage: Damage, sources: list[str], system: OS) -> S
     except (FormatError, DamagedError, OSError) as error:
         if not journals(saved.live) or isinstance(error, FormatError):
             raise
-        damage.snapshot = str(error)
+        damage.snapshot, damage.replaced = str(error), _complete(journals(saved.live), system)
         return None
-    damage.snapshot = base.damage
-    return None if base.damage and _complete(journals(saved.live), system) else base
+    damage.snapshot, damage.earlier = base.damage, earlier(base.meta)
+    damage.replaced = bool(base.damage) and _complete(journals(saved.live), system)
+    return None if damage.replaced else base
 
 
 def _complete(paths: list[Path], system: OS) -> bool:
     """Tell whether the owner's journal reaches back to the beginning, so that a broken snapshot can be done without."""
-    if not paths or not paths[0].name.startswith("j-0000-"):
+    if not paths or not paths[0].name.startswith(OWNERS):
         return False
     header = read_journal(paths[0], 0, system).header
     return header is not None and header.first == 1
 
 
-def _fold_journals(paths: list[Path], fold: Fold, vector: dict[str, int], damage: Damage, system: OS) -> list[str]:
-    """Fold what the vector does not cover, and move the vector on."""
+def fold_journals(paths: list[Path], fold: Fold, vector: dict[str, int], damage: Damage, system: OS) -> None:
+    """Fold what the vector does not cover, move the vector on, and add what could not be read to the damage."""
     for path in paths:
         writer = path.stem.split("-")[1]
         found = read_journal(path, vector.get(writer, 0), system)
@@ -174,20 +146,12 @@ def _fold_journals(paths: list[Path], fold: Fold, vector: dict[str, int], damage
             fold.apply(record)
         if found.records:
             vector[writer] = max(vector.get(writer, 0), found.records[-1].n)
-    return [path.name for path in paths]
+    damage.dropped, damage.missing, damage.misplaced = fold.dropped, fold.missing, fold.misplaced
 
 
-def open_nodes(root: SessionNode) -> list[SessionNode | TurnNode | OperationNode]:
-    """Return all nodes without an end, each before those above it."""
-    found: list[SessionNode | TurnNode | OperationNode] = []
-    pending: list[SessionNode] = [root]
-    while pending:
-        session = pending.pop()
-        found.append(session)
-        for turn in session.turns:
-            found.append(turn)
-            for op in turn.ops:
-                found.append(op)
-                if op.child_session is not None:
-                    pending.append(op.child_session)
-    return [node for node in reversed(found) if node.ended_at is None]
+def _size(saved: Saved) -> int:
+    """Return how many bytes there are to read."""
+    try:
+        return sum(path.stat().st_size for path in (*journals(saved.live), saved.snapshot) if path is not None)
+    except FileNotFoundError:  # the session has ended meanwhile
+        return 0

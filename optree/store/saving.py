@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from contextlib import suppress
 from typing import Any
 
@@ -22,10 +23,22 @@ from optree.values import TypedDecoder, decode, encode, redact
 _decode_tree: TypedDecoder[Tree] = TypedDecoder(Tree)
 
 
-def save(tree: Tree, position: dict[str, int], touched: set[str], options: StoreOptions, writer: SnapshotWriter, *, last: bool) -> None:
-    """Replace a session's snapshot, and remove one in another compression; the *last* is unpacked first. Raises what any of it raises."""
+def save(
+    tree: Tree,
+    position: dict[str, int],
+    touched: set[str],
+    options: StoreOptions,
+    writer: SnapshotWriter,
+    *,
+    last: bool,
+    lost: Sequence[str] = (),
+) -> None:
+    """Replace a session's snapshot, and remove one in another compression; the *last* is unpacked first. Raises what any of it raises.
+
+    *lost* says what could not be read of the files before it, one line each.
+    """
     root, system, directory = tree.session, options.system, options.directory
-    meta = _meta(root, position)
+    meta = _meta(root, position) | ({"damage": list(lost)} if lost else {})
     pieces = writer.pieces(_redacted(tree) if options.redacted else tree, meta, touched)
     if last and writer.compression == "zstd":
         for _ in unpacked_frames(pieces):

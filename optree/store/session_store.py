@@ -13,15 +13,14 @@ from optree._version import __version__
 from optree.builder import SessionTreeBuilder, Stream, Taker
 from optree.errors import BusyError
 from optree.store import lock
-from optree.store.directory import SUFFIXES, checked, journals
-from optree.store.formats import read_meta
+from optree.store.directory import OWNERS, checked, journals
 from optree.store.journal import Journal
 from optree.store.ledger import Ledger
+from optree.store.numbering import last_number, saved_vector
 from optree.store.options import StoreOptions
-from optree.store.reader import read_journal
 from optree.store.recovery import Loaded, load
 from optree.store.saving import save, sweep
-from optree.store.settle import join, remove, settle, settle_all, unsettled
+from optree.store.settle import BACKGROUND_BYTES, join, remove, settle, settle_all, unsettled
 from optree.store.snapshot import SnapshotWriter
 from optree.tree import Tree
 
@@ -70,7 +69,9 @@ class SessionStore:
         self._take_lock()
         try:
             self._loaded = load(txn, options.directory, self._os) if resume else None
-            self.vector = self._loaded.vector if self._loaded else self._saved_vector()
+            self.lost = self._loaded.damage.lost() if self._loaded else []
+            """What could not be read of the session's files: its snapshots say it."""
+            self.vector = self._loaded.vector if self._loaded else saved_vector(options.directory, txn)
             """Per writer, the number of its last record that is in the tree, or was in it when the session ended before."""
             self.journal = self._new_journal()
         except BaseException:
@@ -184,7 +185,7 @@ class SessionStore:
         """Begin a journal of this process; numbers of records and of writers go on from all that were ever given."""
         first = 1
         if self.owner:
-            own = [] if self._loaded else [self._last_of(path) for path in self._journals(own=True)]
+            own = [] if self._loaded else [last_number(path, self._os) for path in self._journals(own=True)]
             first += max([self.vector.get("0000", 0), *own])
         return Journal(
             self.live, self.txn, __version__, ordinal=0 if self.owner else None, above=max(map(int, self.vector), default=0), first=first,
@@ -192,18 +193,7 @@ class SessionStore:
         )  # fmt: skip
 
     def _journals(self, *, own: bool) -> list[Path]:
-        return [path for path in journals(self.live) if path.name.startswith("j-0000-") == own]
-
-    def _last_of(self, path: Path) -> int:
-        found = read_journal(path, 0, self._os)
-        return found.records[-1].n if found.records else 0
-
-    def _saved_vector(self) -> dict[str, int]:
-        found: dict[str, int] = {}
-        for compression in SUFFIXES:
-            for writer, number in read_meta(self.options.directory.snapshot(self.txn, compression)).get("journal", {}).items():
-                found[writer] = max(found.get(writer, 0), number)
-        return found
+        return [path for path in journals(self.live) if path.name.startswith(OWNERS) == own]
 
     def _close_journal(self) -> None:
         held = self.stream.enter()
@@ -251,8 +241,8 @@ class SessionStore:
         return self._asked > self._answered or (self._wanted and monotonic() >= self._wanted_at)
 
     def _run(self) -> None:
-        if any(txn != self.txn for txn in unsettled(self.options)):
-            self._started(lambda: settle_all(self.options), "optree-settle")  # what goes wrong there is none of this session's faults
+        if any(txn != self.txn for txn in unsettled(self.options)):  # what goes wrong there is none of this session's faults
+            self._started(lambda: settle_all(self.options, most=BACKGROUND_BYTES), "optree-settle")
         next_tick = monotonic() + SYNC_SECONDS
         while not self._closed:
             until = min(next_tick, self._wanted_at) if self._wanted else next_tick
@@ -269,11 +259,33 @@ class SessionStore:
 
     def _tick(self) -> None:
         """Do what is due each second: force the journal to the disk, look for what came after the end, heal gaps."""
+        self._look()
         late = self.ended and (self._left or self.journal.last > self._covered)
         if late or (self.journal.lost > self._healed and self.journal.fd >= 0):
             self._serve()
         elif self.journal.dirty and self.options.sync != "write":
             self.journal.sync()
+
+    def _look(self) -> None:
+        """Begin new files where somebody removed those that are written: a snapshot has what they had (see `_tick`)."""
+        held = self.stream.enter()
+        journal, snapshot = self.journal, self.options.directory.snapshot(self.txn, self.options.compression)
+        try:
+            if not held or min(journal.fd, self._lock_fd) < 0:
+                return
+            there = journal.is_there()
+            if there and self._os.is_at(self._lock_fd, self.live / "LOCK"):
+                return
+            self._problem("files", FileNotFoundError(f"they were removed from {self.live} while it runs; they are written anew"))
+            self._release_lock()
+            if there:
+                self._own_again()
+            else:
+                journal.renew(journal.last - (self._covered if snapshot.exists() else 0))
+        except OSError as error:
+            self._problem("files", error)
+        finally:
+            self.stream.leave(held)
 
     def _serve(self) -> None:
         """Write the snapshot that is due."""
@@ -299,11 +311,12 @@ class SessionStore:
         builder = self.builder
         if builder is None:
             return False
-        self.stream.flush()
+        builder.core.settle()
         number = self.journal.last
         position = {**self.vector, f"{self.journal.ordinal:04d}": number}
+        tree = Tree(builder.node, builder.core.pool)
         try:
-            save(Tree(builder.node, builder.core.pool), position, builder.core.touched, self.options, self._writer, last=last)
+            save(tree, position, builder.core.touched, self.options, self._writer, last=last, lost=self.lost)
         except Exception as error:  # noqa: BLE001 - the journal still has everything: say it and go on
             self._problem("snapshot", error)
             return False
@@ -336,7 +349,10 @@ class SessionStore:
         try:
             if not held:
                 return False
-            builder.core.touched |= join(Tree(builder.node, builder.core.pool), others, self.vector, self._os)
+            builder.core.settle()
+            touched, lost = join(Tree(builder.node, builder.core.pool), others, self.vector, self._os)
+            builder.core.touched |= touched
+            self.lost += lost
             return True
         finally:
             self.stream.leave(held)

@@ -12,12 +12,13 @@ from pathlib import Path
 from optree import records as r
 from optree.ids import is_txn
 from optree.store import lock
-from optree.store.directory import LIVE, SUFFIXES, journals
+from optree.store.damage import Damage
+from optree.store.directory import LIVE, OWNERS, SUFFIXES, journals
 from optree.store.formats import read_meta
+from optree.store.interrupted import begun, close_begun
 from optree.store.ledger import Ledger
 from optree.store.options import StoreOptions
-from optree.store.reader import read_journal
-from optree.store.recovery import Loaded, load
+from optree.store.recovery import Loaded, fold_journals, load
 from optree.store.saving import save, sweep
 from optree.store.snapshot import SnapshotWriter
 from optree.store.system import OS
@@ -25,8 +26,10 @@ from optree.tree import Fold, Tree
 
 SMALL_BYTES = 4 << 20
 """Largest session, on disk, that a process settles as it ends."""
+BACKGROUND_BYTES = 16 << 20
+"""Largest session, on disk, that is settled while an agent runs: its memory and its time are the agent's."""
 LEDGER_BYTES = 64 << 20
-"""Largest ledger that it searches then."""
+"""Largest ledger that a process searches as it ends."""
 _END, _RESUME = b'{"t":"session.end","path":""', b'{"t":"session.resume","path":""'
 
 
@@ -39,24 +42,27 @@ def unsettled(options: StoreOptions) -> list[str]:
     return [txn for txn in found if is_txn(txn)]
 
 
-def settle_all(options: StoreOptions, txns: list[str] | None = None) -> list[str]:
-    """Settle these sessions, or all there are; returns what went wrong. Never raises."""
+def settle_all(options: StoreOptions, txns: list[str] | None = None, *, most: int | None = None) -> list[str]:
+    """Settle these sessions, or all there are of at most *most* bytes; returns what went wrong. Never raises."""
     problems: list[str] = []
     for txn in unsettled(options) if txns is None else txns:
         try:
-            settle(txn, options, seconds=0.0)
+            settle(txn, options, seconds=0.0, most=most)
         except Exception as error:  # noqa: BLE001 - the next session may be sound
             problems.append(f"session {txn} cannot be settled: {error}")
     return problems
 
 
-def settle(txn: str, options: StoreOptions, *, seconds: float = lock.TRY_SECONDS, leaving: bool = False) -> bool:
-    """Settle a session from disk; False if it goes on, is interrupted or damaged, or a process still writes to it.
+def settle(txn: str, options: StoreOptions, *, seconds: float = lock.TRY_SECONDS, leaving: bool = False, most: int | None = None) -> bool:
+    """Settle a session from disk; False if it goes on, is interrupted or damaged, has over *most* bytes, or a process still writes to it.
 
     A process that is *leaving* does only what is quick. Raises what reading, writing and locking raise.
     """
     live, system = options.directory.live(txn), options.system
-    if not live.is_dir() or (leaving and not _is_small(txn, options)) or not _seems_ended(txn, options):
+    most = SMALL_BYTES if leaving else most
+    if not live.is_dir() or (most is not None and _bytes(txn, options) > most):
+        return False
+    if (leaving and _size(options.directory.billing) > LEDGER_BYTES) or not _seems_ended(txn, options):
         return False
     owned = lock.take(live / "LOCK", system, seconds)
     if owned < 0:
@@ -66,7 +72,7 @@ def settle(txn: str, options: StoreOptions, *, seconds: float = lock.TRY_SECONDS
         sweep(txn, options)
         paths = journals(live)
         held = lock.hold(paths, system)
-        if held is None or not _settle(load(txn, options.directory, system), options, leaving=leaving):
+        if held is None or not _settle(load(txn, options.directory, system), paths, options, leaving=leaving):
             return False
         remove(live, paths, system)
         return True
@@ -74,18 +80,16 @@ def settle(txn: str, options: StoreOptions, *, seconds: float = lock.TRY_SECONDS
         lock.release([*(held or []), owned], system)
 
 
-def join(tree: Tree, paths: list[Path], vector: dict[str, int], system: OS) -> set[str]:
-    """Fold what other processes wrote into a tree, and move *vector* on; returns the paths of the ops that it touched."""
-    fold, touched = Fold(tree.session.origin_txn_id, tree), set[str]()
-    for path in paths:
-        writer = path.name.split("-")[1]
-        for record in read_journal(path, vector.get(writer, 0), system).records:
-            fold.apply(record)
-            vector[writer] = record.n
-            if isinstance(record, r.OpBegin | r.OpEnd | r.Entries | r.Accounted):
-                touched.add(record.path)
-    tree.session.totals = fold.tree.session.totals
-    return touched
+def join(tree: Tree, paths: list[Path], vector: dict[str, int], system: OS) -> tuple[set[str], list[str]]:
+    """Fold what processes wrote that have gone into a tree, end what they left open, and move *vector* on.
+
+    Returns the paths of the ops that it changed, and what could not be read.
+    """
+    fold, damage = _Noting(tree), Damage()
+    fold_journals(paths, fold, vector, damage, system)
+    fold.finish()
+    close_begun(tree.session, begun(paths, system))
+    return fold.touched, damage.lost()
 
 
 def remove(live: Path, paths: list[Path], system: OS) -> None:
@@ -97,13 +101,29 @@ def remove(live: Path, paths: list[Path], system: OS) -> None:
         system.remove_directory(live)
 
 
-def _settle(loaded: Loaded, options: StoreOptions, *, leaving: bool) -> bool:
-    """Save and bill what was loaded; False if its journals must stay."""
+class _Noting(Fold):
+    """A fold that notes the ops that it changes."""
+
+    def __init__(self, tree: Tree) -> None:
+        super().__init__(tree.session.origin_txn_id, tree)
+        self.touched: set[str] = set()
+
+    def apply(self, record: r.Record) -> None:
+        super().apply(record)
+        if isinstance(record, r.OpBegin | r.OpEnd | r.Entries | r.Accounted):
+            self.touched.add(record.path)
+
+
+def _settle(loaded: Loaded, paths: list[Path], options: StoreOptions, *, leaving: bool) -> bool:
+    """End what joined processes left open, save and bill what was loaded; False if its journals must stay."""
     if loaded.session.ended_at is None:
         return False
-    whole = loaded.damage.state != "damaged"
-    if whole and (loaded.vector != loaded.meta.get("journal") or not loaded.meta.get("endedAt")):
-        save(loaded.tree, loaded.vector, set(), options, SnapshotWriter(_compression(loaded.txn, options)), last=True)
+    whole = not loaded.damage.unsaid()
+    others = [path for path in paths if not path.name.startswith(OWNERS)]
+    closed = close_begun(loaded.session, begun(others, options.system)) if loaded.open_nodes() else 0
+    if whole and (closed or loaded.vector != loaded.meta.get("journal") or not loaded.meta.get("endedAt")):
+        writer = SnapshotWriter(_compression(loaded.txn, options))
+        save(loaded.tree, loaded.vector, set(), options, writer, last=True, lost=loaded.damage.lost())
     Ledger(options.directory.billing, options.system).append(loaded.session, again=True, seconds=lock.TRY_SECONDS if leaving else None)
     return whole
 
@@ -117,16 +137,16 @@ def _seems_ended(txn: str, options: StoreOptions) -> bool:
     """Tell whether a session's root may have ended, without parsing its journals."""
     ended = any(read_meta(options.directory.snapshot(txn, name)).get("endedAt") for name in SUFFIXES)
     for path in journals(options.directory.live(txn)):
-        data = options.system.read(path) if path.name.startswith("j-0000-") else b""
+        data = options.system.read(path) if path.name.startswith(OWNERS) else b""
         end, resume = data.rfind(_END), data.rfind(_RESUME)
         ended = ended if end == resume else end > resume
     return ended
 
 
-def _is_small(txn: str, options: StoreOptions) -> bool:
+def _bytes(txn: str, options: StoreOptions) -> int:
+    """Return what a session takes on disk."""
     directory = options.directory
-    paths = [*directory.live(txn).iterdir(), *(directory.snapshot(txn, name) for name in SUFFIXES)]
-    return sum(map(_size, paths)) < SMALL_BYTES and _size(directory.billing) < LEDGER_BYTES
+    return sum(map(_size, [*directory.live(txn).iterdir(), *(directory.snapshot(txn, name) for name in SUFFIXES)]))
 
 
 def _size(path: Path) -> int:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from msgspec import UNSET, Raw, UnsetType
 
 from optree import records as r
 from optree.ids import node_id
-from optree.nodes import NO_ACCOUNTING, AccountingEntry, OperationNode, Reasoning, SessionNode, TurnNode
+from optree.nodes import AccountingEntry, LogEntry, OperationNode, Reasoning, ReasoningChunk, SessionNode, TurnNode
 from optree.tree.path import last_index
 from optree.values import decode, raw
 
@@ -43,7 +45,7 @@ def begin_turn(session: SessionNode, record: r.TurnBegin) -> TurnNode:
 def begin_op(origin: str, turn: TurnNode, record: r.OpBegin) -> OperationNode:
     """Add an op."""
     path = record.path
-    op = OperationNode(f"{origin}:{path}", path, record.kind, record.name, record.ts, [], NO_ACCOUNTING)
+    op = OperationNode(f"{origin}:{path}", path, record.kind, record.name, record.ts, (), ())
     if record.parent_op is not None:
         op.parent_op = record.parent_op
     if record.attributes is not UNSET:
@@ -54,10 +56,17 @@ def begin_op(origin: str, turn: TurnNode, record: r.OpBegin) -> OperationNode:
 
 def account(op: OperationNode, entry: AccountingEntry) -> None:
     """Add an accounting entry to an op."""
-    if op.accounting is NO_ACCOUNTING:
-        op.accounting = [entry]
-    else:
-        op.accounting.append(entry)
+    op.accounting = (*op.accounting, entry)
+
+
+def add_entries(op: OperationNode, logs: Sequence[LogEntry], chunks: Sequence[ReasoningChunk]) -> None:
+    """Add log lines and reasoning chunks behind an op's."""
+    if logs:
+        op.logs = (*op.logs, *logs)
+    if chunks:
+        if op.reasoning is None:
+            op.reasoning = Reasoning()
+        op.reasoning.chunks = (*op.reasoning.chunks, *chunks)
 
 
 def end_op(op: OperationNode, record: r.OpEnd) -> None:

@@ -6,7 +6,7 @@ if it comes later. What stays a placeholder is a loss that readers can see, not 
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, ClassVar, TypeVar
 
 from msgspec import Struct
@@ -14,7 +14,7 @@ from msgspec import Struct
 from optree import records as r
 from optree.errors import PathError
 from optree.ids import trace_id
-from optree.nodes import AccountingEntry, OperationNode, Pool, Reasoning, SessionNode, Totals, TurnNode
+from optree.nodes import AccountingEntry, LogEntry, OperationNode, Pool, Reasoning, ReasoningChunk, SessionNode, Totals, TurnNode
 from optree.tree import apply
 from optree.tree.path import Path, last_index, parent_label
 from optree.tree.totals import add_entry
@@ -50,17 +50,30 @@ class Fold:
         """Entries that must have stood before entries that were read."""
         self.misplaced = 0
         """Records of paths that are none: no writer of ours makes them."""
+        self._growing: dict[str, tuple[list[LogEntry], list[ReasoningChunk]]] = {}
+        """Log lines and reasoning of ops, by path, until `finish`."""
+        self._accounted_for: dict[str, list[AccountingEntry]] = {}
+        """Accounting entries of ops, by path, until `finish`."""
         if tree:
             self._index(tree.session)
 
-    @property
-    def tree(self) -> Tree:
-        """The tree so far, in the order of its indices, with its totals."""
+    def finish(self) -> Tree:
+        """Return the tree so far: sorts it by its indices and sums its totals, so call it once after many records, not for each."""
         root = self._session("", 0.0)
         for session in self.sessions.values():
             session.turns.sort(key=lambda turn: turn.index)
         for turn in self.turns.values():
             turn.ops.sort(key=lambda op: last_index(op.path))
+        for path, (logs, chunks) in self._growing.items():
+            op = self.ops[path]
+            op.logs = tuple(logs)
+            if chunks:
+                op.reasoning = op.reasoning or Reasoning()
+                op.reasoning.chunks = tuple(chunks)
+        for path, entries in self._accounted_for.items():
+            self.ops[path].accounting = tuple(entries)
+        self._growing.clear()
+        self._accounted_for.clear()
         self._sum()
         return Tree(root, self.pool)
 
@@ -194,21 +207,24 @@ class Fold:
     def _entries(self, record: r.Entries) -> None:
         first = record.logs[0].timestamp if record.logs else record.chunks[0].ts if record.chunks else 0.0
         op = self._op(record.path, first)
-        self._place(op.logs, record.logs_at, record.logs)
-        if record.chunks:
-            if op.reasoning is None:
-                op.reasoning = Reasoning()
-            self._place(op.reasoning.chunks, record.chunks_at, record.chunks)
+        if record.path not in self._growing:
+            self._growing[record.path] = [*op.logs], [*op.reasoning.chunks] if op.reasoning else []
+        logs, chunks = self._growing[record.path]
+        self._place(logs, record.logs_at, record.logs)
+        self._place(chunks, record.chunks_at, record.chunks)
 
     def _accounted(self, record: r.Accounted) -> None:
         op = self._op(record.path, record.entry.timestamp)
         key = record.path, record.entry.id
+        if record.path not in self._accounted_for:
+            self._accounted_for[record.path] = [*op.accounting]
+        grown = self._accounted_for[record.path]
         place = self._places.get(key)
         if place is None:
-            self._places[key] = len(op.accounting)
-            apply.account(op, record.entry)
-        elif op.accounting[place].status == "ok":  # the same, or that it failed after all, which is never taken back
-            op.accounting[place] = record.entry
+            self._places[key] = len(grown)
+            grown.append(record.entry)
+        elif grown[place].status == "ok":  # the same, or that it failed after all, which is never taken back
+            grown[place] = record.entry
 
     def _requested(self, record: r.Requested) -> None:
         self._op(record.path, record.ts).request = record.request
@@ -229,7 +245,7 @@ class Fold:
     def _gap(self, record: r.Gap) -> None:
         self.dropped += record.dropped
 
-    def _place(self, items: list[Item], at: int, new: list[Item]) -> None:
+    def _place(self, items: list[Item], at: int, new: Sequence[Item]) -> None:
         """Put *new* at its place, or at the end where *at* is -1, as a writer says that does not own the list alone.
 
         Entries that are there already are skipped; what lies between the end and *at* was lost, and is counted.

@@ -12,7 +12,7 @@ SUM = ["calls", "failed", "inputTokens", "cacheReadInputTokens", "cacheWriteInpu
 def test_one_session(ended):
     """A session's cost is told by agent, by model and by tool, under exact names."""
     found = ended.json("cost", ended.txn)
-    assert ["of", "since", "total", "byAgent", "byModel", "byTool", "notEnded", "unreadable"] == list(found)
+    assert ["of", "since", "total", "byAgent", "byModel", "byTool", "credits", "notEnded", "unreadable"] == list(found)
     assert [*SUM, "costUsd"] == list(found["total"])
     assert ["researcher", "helper"] == [one["name"] for one in found["byAgent"]]
     [model], [tool] = found["byModel"], found["byTool"]
@@ -136,3 +136,17 @@ def write_ledger(optree, entries):
     """Write a ledger."""
     optree.base.mkdir(exist_ok=True)
     (optree.base / "accounting.jsonl").write_text("".join(json.dumps(entry) + "\n" for entry in entries))
+
+
+def test_credits_are_said(optree):
+    """A negative cost is taken off the bill, and both forms of output say so; without one there is no note."""
+    entries = [{"timestamp": 1e12, "type": "llm", "agentId": "a", "costUsd": cost} for cost in (1.0, -0.25, -1.25)]
+    write_ledger(optree, entries)
+    *_, total, note = optree.read("cost", "--all").stdout.splitlines()
+    assert "-$0.500000" == total.split()[-1]
+    assert "includes 2 credits, together -$1.500000: entries with a negative cost, which lower these sums" == note
+    found = optree.json("cost", "--all")
+    assert (-0.5, 2, -1.5) == (found["total"]["costUsd"], found["credits"]["calls"], found["credits"]["costUsd"])
+    write_ledger(optree, entries[:1])
+    assert "total" == optree.read("cost", "--all").stdout.splitlines()[-1].split()[0]
+    assert 0 == optree.json("cost", "--all")["credits"]["calls"]

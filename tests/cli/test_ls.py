@@ -113,6 +113,23 @@ def test_damaged_file(optree):
     assert {txn: "ended", "broken": "damaged"} == {row["txn"]: row["state"] for row in optree.json("ls")}
 
 
+def test_what_was_lost_is_shown(optree):
+    """A session that was resumed although a line of its journal was damaged is incomplete for ever: load, tree and status say so."""
+    txn = optree.record("kill", code=-9)
+    [journal] = (optree.sessions / f"{txn}.live").glob("j-*.jsonl")
+    data = journal.read_bytes()
+    offset = data.index(b'{"t":"accounting"')
+    journal.write_bytes(data[: offset + 20] + b"#" + data[offset + 21 :])
+    assert [txn] == optree.json("status")["incomplete"]
+    optree.read("load", txn, "--", sys.executable, optree.agent, "why")
+    assert {f"{txn}.json.zst"} == {path.name for path in optree.sessions.iterdir()}
+    said = f"{journal.name}: a line does not match its checksum (at byte {offset}, "
+    assert f"lost before: {said}" in optree.read("load", txn, code=3).stdout
+    assert said in optree.read("tree", txn).stderr
+    assert f"incomplete   1: {txn} (optree load TXN says what was lost)" in optree.read("status").stdout.splitlines()
+    assert ([txn], []) == tuple(optree.json("status")[name] for name in ("incomplete", "damaged"))
+
+
 def test_loads_little(ended):
     """Listing loads neither rich nor anything of the network."""
     heavy = {"rich", "asyncio", "httpx", "opentelemetry"}
@@ -144,7 +161,7 @@ def test_status(optree, state):
     assert [name] == found.pop(state)
     assert 0 < found.pop("bytes")
     assert (optree.base / "accounting.jsonl").stat().st_size >= found.pop("billingBytes") > 0
-    rest = {"running": [], "interrupted": [], "damaged": []}
+    rest = {"running": [], "interrupted": [], "damaged": [], "incomplete": []}
     del rest[state]
     places = {"sessionsDir": str(optree.sessions), "billingFile": str(optree.base / "accounting.jsonl"), "writable": True, "sessions": 2}
     assert rest | places == found

@@ -255,8 +255,8 @@ def test_ten_thousand_tasks():
     fold = Fold(recording.sessions[0].txn)
     for record in recording.records:
         fold.apply(record)
-    assert optree.snapshot_summary(recording.tree.session) == optree.snapshot_summary(fold.tree.session)
-    assert {op.path: len(op.logs) for op in ops} == {op.path: len(op.logs) for _, _, op in optree.walk_ops(fold.tree.session)}
+    assert optree.snapshot_summary(recording.tree.session) == optree.snapshot_summary(fold.finish().session)
+    assert {op.path: len(op.logs) for op in ops} == {op.path: len(op.logs) for _, _, op in optree.walk_ops(fold.finish().session)}
 
 
 def test_async_with(recording):

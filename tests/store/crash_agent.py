@@ -63,8 +63,8 @@ class Agent:
 
     def flush(self, op: Op) -> None:
         """Flush, and acknowledge the entries that the op had before."""
-        logs = [entry.message for entry in op.logs]
-        chunks = [chunk.text for chunk in op.chunks or []]
+        logs = [entry.message for entry in op.node.logs]
+        chunks = [chunk.text for chunk in op.node.reasoning.chunks] if op.node.reasoning else []
         if optree.flush():
             self.ack("entries", op.path, logs, chunks)
 

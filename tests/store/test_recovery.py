@@ -1,17 +1,23 @@
 """From disk to a tree: snapshot, journal tail, and the truth about what is missing."""
 
+import gc
 import os
 import random
+import subprocess
+import sys
 import threading
+from pathlib import Path
 from time import process_time
 
 import msgspec
 import pytest
 
+import optree
 from optree import records as r
 from optree.errors import DamagedError, FormatError
 from optree.nodes import AccountingEntry
-from optree.store import load
+from optree.store import load, recovery
+from optree.store.collector import without_collector
 from optree.store.directory import journals
 from optree.testing import shape
 from optree.tree import Fold
@@ -234,4 +240,59 @@ def test_many_entries_of_one_op_fold_in_linear_time():
         fold.apply(r.Accounted("1.1", AccountingEntry(f"txn-1:1.1#{number}", 1.0, "llm")))
         fold.apply(r.Accounted("1.1", AccountingEntry(f"txn-1:1.1#{number}", 1.0, "llm")))
     assert process_time() - begun < 10
+    fold.finish()
     assert 40_000 == len(fold.ops["1.1"].accounting)
+
+
+@pytest.mark.parametrize("on", [True, False])
+def test_the_collector_is_as_it_was(begin, directory, monkeypatch, on):
+    """A load leaves Python's garbage collector as it was: on for a small session, held off meanwhile for a large one."""
+    builder, store = begin()
+    busy(builder)
+    store.flush()
+    seen = []
+    reading = recovery.read_journal
+    monkeypatch.setattr(recovery, "read_journal", lambda *args: seen.append(gc.isenabled()) or reading(*args))
+    (gc.enable if on else gc.disable)()
+    try:
+        load("txn-1", directory)
+        monkeypatch.setattr(recovery, "LARGE_BYTES", 1)
+        load("txn-1", directory)
+        assert ([on, False], on) == (seen, gc.isenabled())
+    finally:
+        gc.enable()
+
+
+def test_the_collector_comes_back_when_the_last_has_left():
+    """Threads that overlap, in any order of leaving, leave the collector on; it is off as long as one is inside."""
+    entered, leave = [threading.Event(), threading.Event()], [threading.Event(), threading.Event()]
+
+    def work(number):
+        with without_collector():
+            entered[number].set()
+            assert leave[number].wait(30)
+
+    for first in (0, 1):
+        threads = [threading.Thread(target=work, args=(number,)) for number in (0, 1)]
+        for number, thread in enumerate(threads):
+            thread.start()
+            assert entered[number].wait(30)
+        leave[first].set()
+        threads[first].join()
+        assert not gc.isenabled()
+        leave[1 - first].set()
+        threads[1 - first].join()
+        assert gc.isenabled()
+        for event in entered + leave:
+            event.clear()
+
+
+def test_a_forked_child_has_its_collector_on():
+    """A process that forks while another thread loads: the thread is not in the child, and the collector is on there."""
+    script = (
+        "import gc, os\nfrom optree.store.collector import without_collector\n"
+        "with without_collector():\n    child = os.fork()\n    if not child:\n        os._exit(gc.isenabled())\n"
+        "print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), gc.isenabled())"
+    )
+    env = {**os.environ, "PYTHONPATH": str(Path(optree.__file__).parents[1])}
+    assert "1 True\n" == subprocess.run([sys.executable, "-c", script], env=env, capture_output=True, text=True, check=True).stdout

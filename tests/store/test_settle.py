@@ -2,6 +2,7 @@
 
 import errno
 import os
+import threading
 import time
 
 import pytest
@@ -123,6 +124,24 @@ def test_a_process_that_leaves_settles_only_what_is_small(left, monkeypatch):
     monkeypatch.setattr("optree.store.settle.SMALL_BYTES", 100)
     assert not settle("txn-1", StoreOptions(left), leaving=True)
     assert settle("txn-1", StoreOptions(left))
+
+
+def test_the_background_settles_only_what_is_small(left, begin, monkeypatch):
+    """An agent does not load a large session that another one left; an explicit settling does, as a command asks for it."""
+    monkeypatch.setattr(session_store, "BACKGROUND_BYTES", 100)
+    done = threading.Event()
+    settling = session_store.settle_all
+
+    def watched(*args, **options):
+        settling(*args, **options)
+        done.set()
+
+    monkeypatch.setattr(session_store, "settle_all", watched)
+    begin(directory=left, txn="txn-next")
+    assert done.wait(LONG)
+    assert left.live("txn-1").exists()
+    assert [] == settle_all(StoreOptions(left))
+    assert not left.live("txn-1").exists()
 
 
 def test_damage_stays_to_be_seen(left):

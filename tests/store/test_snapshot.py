@@ -232,7 +232,7 @@ def test_a_snapshot_taken_while_threads_write_plus_the_tail_is_the_tree(begin, d
         assert store.snapshot()
         taken += 1
         if taken % 5 == 1:
-            assert "clean" == load("txn-1", killed()).damage.state
+            assert load("txn-1", killed()).damage.state in {"clean", "torn tail"}  # the copy may end within a write
     for thread in threads:
         thread.join()
     assert store.flush()

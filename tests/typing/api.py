@@ -173,8 +173,8 @@ def loaded() -> Iterator[str]:
         assert_type(session, optree.SessionNode)
         assert_type(turn, optree.TurnNode)
         assert_type(op, optree.OperationNode)
-        assert_type(op.logs, list[optree.LogEntry])
-        assert_type(op.accounting, list[optree.AccountingEntry])
+        assert_type(op.logs, tuple[optree.LogEntry, ...])
+        assert_type(op.accounting, tuple[optree.AccountingEntry, ...])
         yield str(optree.Path.parse(op.path))
 
 

@@ -77,7 +77,7 @@ def test_prefix_goes_on(program, data):
     fold = Fold("t", msgspec.json.decode(msgspec.json.encode(before), type=Tree))
     for record in played.records()[position:]:
         fold.apply(record)
-    assert played.live == fold.tree
+    assert played.live == fold.finish()
 
 
 some_records = st.one_of(
@@ -102,7 +102,7 @@ def test_random_records_make_a_tree(found):
     fold = Fold("t")
     for record in found:
         fold.apply(record)
-    tree = fold.tree
+    tree = fold.finish()
     assert tree == msgspec.json.decode(msgspec.json.encode(tree), type=Tree)
 
 
@@ -131,9 +131,9 @@ def test_entries_of_an_unknown_op():
     """An entry whose op's begin was lost is kept under a placeholder that readers can tell."""
     fold = Fold("t")
     fold.apply(r.Entries("1.2.3.1", 0, [LogEntry(5.0, "WRN", "late")]))
-    [(session, turn, op)] = [found for found in walk_ops(fold.tree.session) if found[2].path == "1.2.3.1"]
+    [(session, turn, op)] = [found for found in walk_ops(fold.finish().session) if found[2].path == "1.2.3.1"]
     assert (UNKNOWN, "1.2", "1.2.3", UNKNOWN) == (session.agent_id, session.path, turn.path, op.name)
-    assert [LogEntry(5.0, "WRN", "late")] == op.logs
+    assert (LogEntry(5.0, "WRN", "late"),) == op.logs
 
 
 def test_begin_after_its_entries():
@@ -141,7 +141,7 @@ def test_begin_after_its_entries():
     fold = Fold("t")
     fold.apply(r.Entries("1.1", 0, [LogEntry(5.0, "WRN", "x")]))
     fold.apply(r.OpBegin("1.1", 4.0, "llm", "openai:gpt-4o"))
-    [(_, _, op)] = walk_ops(fold.tree.session)
+    [(_, _, op)] = walk_ops(fold.finish().session)
     assert ("llm", "openai:gpt-4o", 4.0, 1) == (op.kind, op.name, op.started_at, len(op.logs))
 
 
@@ -150,7 +150,7 @@ def test_begin_after_its_end():
     fold = Fold("t")
     fold.apply(r.OpEnd("1.1", 5.0, "ok", 1.0, attributes=raw({"a": "end", "b": 2})))
     fold.apply(r.OpBegin("1.1", 4.0, "llm", "m", attributes=raw({"a": "begin", "c": 3})))
-    [(_, _, op)] = walk_ops(fold.tree.session)
+    [(_, _, op)] = walk_ops(fold.finish().session)
     assert {"a": "end", "b": 2, "c": 3} == op.attributes
 
 
@@ -182,7 +182,7 @@ def test_deep_placeholders(number):
     fold = Fold("t")
     path = ".".join(["1"] * (2 * number))
     fold.apply(r.OpBegin(path, 1.0, "llm", "deep"))
-    assert [path] == [op.path for *_, op in walk_ops(fold.tree.session) if op.name == "deep"]
+    assert [path] == [op.path for *_, op in walk_ops(fold.finish().session) if op.name == "deep"]
 
 
 def test_entries_at_the_end():
@@ -190,7 +190,8 @@ def test_entries_at_the_end():
     fold = Fold("t")
     for number in range(3):
         fold.apply(r.Accounted("1.1", nodes.AccountingEntry(f"t:1.1#{number}", 1.0, "tool")))
-    assert ["t:1.1#0", "t:1.1#1", "t:1.1#2"] == [entry.id for entry in fold.ops["1.1"].accounting]
+    [(_, _, op)] = walk_ops(fold.finish().session)
+    assert ["t:1.1#0", "t:1.1#1", "t:1.1#2"] == [entry.id for entry in op.accounting]
 
 
 def test_one_id_in_two_ops():
@@ -198,4 +199,4 @@ def test_one_id_in_two_ops():
     fold = Fold("t")
     for path in ("1.1", "1.1", "1.2", "1.2"):
         fold.apply(r.Accounted(path, AccountingEntry("same", 1.0, "llm")))
-    assert [1, 1] == [len(op.accounting) for _, _, op in walk_ops(fold.tree.session)]
+    assert [1, 1] == [len(op.accounting) for _, _, op in walk_ops(fold.finish().session)]

@@ -4,6 +4,7 @@ import decimal
 import enum
 import math
 import uuid
+from time import process_time
 from unittest.mock import Mock
 
 import msgspec
@@ -11,7 +12,22 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from optree.values import MAX_DEPTH, MAX_TEXT, REDACTED, clean, cut, decode, drop_credentials, encode, plain, raw, redact, text
+from optree.values import (
+    MAX_DEPTH,
+    MAX_TEXT,
+    REDACTED,
+    _secret_text,
+    clean,
+    cut,
+    decode,
+    drop_credentials,
+    encode,
+    may_hold_secret,
+    plain,
+    raw,
+    redact,
+    text,
+)
 from tests.strategies import values
 
 
@@ -273,3 +289,101 @@ def test_credentials_in_text():
     assert f"sent {REDACTED} to host" == redact("sent Bearer abcdef0123456789 to host")
     assert f"key {REDACTED}." == redact("key sk-proj-abcdefghijklmnop0123.")
     assert "Basic idea" == redact("Basic idea")
+
+
+BODY = "MIIEpAIBAAKCAQEA7bq3VnKQ0Zf1uGxg2wYl0c9d8hT5eJ4sR6tU7vW8xY9zA0bC"
+"""A line of a private key."""
+
+SECRETS = {
+    "bearer": "Bearer abcdef0123456789",
+    "basic": "Basic dXNlcjpwYXNz",
+    "OpenAI": "sk-proj-abc_defghijklmnop-0123",
+    "Anthropic": "sk-ant-api03-AbCdEf_0123456789-xyz",
+    "AWS id": "AKIAIOSFODNN7EXAMPLE",
+    "AWS temporary id": "ASIAIOSFODNN7EXAMPLE",
+    "AWS id and secret": "AKIAIOSFODNN7EXAMPLE:wJalrXUtnFEMI/K7MDENG/bPxRfiCYEXAMPLEKEY",
+    "AWS secret": "aws_secret_access_key = wJalrXUtnFEMI/K7MDENG/bPxRfiCYEXAMPLEKEY",
+    "AWS secret in the environment": "AWS_SECRET_ACCESS_KEY=wJalrXUtnFEMI/K7MDENG/bPxRfiCYEXAMPLEKEY",
+    "AWS secret in JSON": 'SecretAccessKey": "wJalrXUtnFEMI/K7MDENG/bPxRfiCYEXAMPLEKEY',
+    "GitHub": "ghp_abcdefghijklmnopqrstuvwxyz0123456789",
+    "GitHub OAuth": "gho_abcdefghijklmnopqrstuvwxyz0123456789",
+    "GitHub fine-grained": "github_pat_11ABCDEFG0abcdefghijkl_mnopqrstuvwxyz",
+    "Slack bot": "xoxb-123456789012-abcdefghijkl",
+    "Slack user": "xoxp-123456789012-abcdefghijkl",
+    "Google": "AIzaSyA-1234567890_abcdefghijklmnopqrstuv",
+    "JWT": "eyJhbGciOiJIUzI1NiJ9.eyJzdWIiOiIxMjM0NTY3ODkwIn0.dozjgNryP4J3jVmNHl0w5N_XgL0n3I9",
+    "user and password": "user:p%40ss@word",
+    "password alone": ":s3cret",
+    "PEM": f"-----BEGIN RSA PRIVATE KEY-----\nProc-Type: 4,ENCRYPTED\n\n{BODY}\n{BODY}\n-----END RSA PRIVATE KEY-----",
+    "PEM in JSON": f"-----BEGIN PRIVATE KEY-----\\n{BODY}\\n-----END PRIVATE KEY-----",
+    "PEM that was cut": f"-----BEGIN OPENSSH PRIVATE KEY-----\n{BODY}\n{BODY[:20]}",
+}
+URLS = ("user and password", "password alone")
+
+
+@pytest.mark.parametrize("kind", SECRETS)
+def test_each_kind_of_credential_in_text(kind):
+    """A credential of a known form is replaced wherever it stands; the text around it stays (S4-120)."""
+    before, after = ("db is postgres://", "@host:5432/db?x=1 now") if kind in URLS else ('found "', '", and more')
+    said = f"{before}{SECRETS[kind]}{after}"
+    assert may_hold_secret(said)
+    assert f"{before}{REDACTED}{after}" == redact(said)
+    assert [{"a": f"{before}{REDACTED}{after}"}] == redact([{"a": said}])
+
+
+@pytest.mark.parametrize("kind", [kind for kind in SECRETS if kind not in URLS])
+def test_credentials_behind_an_escaped_newline(kind):
+    """JSON inside a text, as a model writes a tool's arguments, hides no credential behind its escapes."""
+    assert f'{{"a": "see:\\n{REDACTED}"}}' == redact(f'{{"a": "see:\\n{SECRETS[kind]}"}}')
+
+
+@pytest.mark.parametrize(
+    "said",
+    ["Basic idea", "Basic JavaScript", "task-management-system-of-records", "a risk-averse-and-careful-planner",
+     "https://host:8080/a@b", "mail me@host.org: hello",
+     "https://host/a:b@c", "AKIA is a prefix", "ASIAN FLAVOURS", "xoxo-x", "ghp_short", "github_pat_", "AIza", "eyJ is a start",
+     "eyJhbGciOiJIUzI1NiJ9 alone",
+     "-----BEGIN CERTIFICATE-----", "access_key is set", "", "see http://[::1]:80/ and a@b"],
+)  # fmt: skip
+def test_texts_like_credentials(said):
+    """Texts that only look like credentials stay as they are."""
+    assert said == redact(said)
+
+
+def test_names_of_a_private_key():
+    """A private key is known by its name too, in either spelling."""
+    assert {"private_key": REDACTED, "privateKey": REDACTED, "key": "x"} == redact({"private_key": "a", "privateKey": "b", "key": "x"})
+
+
+@given(st.text(st.sampled_from("ab ./:@-_=JI\n\\")), st.sampled_from(sorted(SECRETS)), st.text(st.sampled_from("ab ./:@-_=JI\n\\")))
+def test_no_credential_leaves_whatever_is_around_it(before, kind, after):
+    """The part of a credential that matters is gone, whatever stands around it; what the first check passes over holds none."""
+    said = f"{before} https://{SECRETS[kind]}@{after}" if kind in URLS else f'{before} "{SECRETS[kind]}" {after}'
+    assert may_hold_secret(said)
+    assert max(SECRETS[kind].split(":" if kind in URLS else None), key=len)[:40] not in redact(said)
+
+
+@given(
+    st.text(st.sampled_from("aB1 ./:@-_="))
+    | st.lists(st.sampled_from([*SECRETS.values(), "://", "eyJ", "sk-", "-----", "x", " "])).map("".join)
+)
+def test_the_first_check_never_misses(said):
+    """A text in which any form of credential stands is one that may hold a secret."""
+    assert may_hold_secret(said) >= bool(_secret_text().search(said))
+
+
+@pytest.mark.parametrize(
+    "piece",
+    ["Bearer ", "Bearer", "Basic ", "Basic aaaaaa", "sk-", "sk-a", "AKIA", "AKIAIOSFODNN7EXAMPLE ", "ghp_", "github_pat_",
+     "xoxb-", "AIza", "AIza-", "eyJ", "eyJ-", "eyJ.", "eyJaaaaaaaaaa.", "eyJaaaaaaaaaa.eyJ", "://", "://a:", ":a", "a:", ":@",
+     "://@", "-----BEGIN PRIVATE KEY-----", "-----BEGIN ", "-----BEGIN A PRIVATE KEY-----A", "-", "secret_access_key",
+     "secret_access_key=", " ", "\n", "=", "a", "@"],
+)  # fmt: skip
+def test_a_long_hostile_text_takes_linear_time(piece):
+    """64 KiB of what each pattern begins with are scanned in less than two seconds, alone and behind a beginning that fits."""
+    for start in ("", "Bearer ", "Basic ", "https://", "https://a:", "-----BEGIN PRIVATE KEY-----", "eyJaaaaaaaaaa.", "secret_access_key="):
+        hostile = start + piece * ((1 << 16) // len(piece)) + " eyJ"
+        assert may_hold_secret(hostile)
+        begun = process_time()
+        redact(hostile)
+        assert process_time() - begun < 2.0

@@ -120,7 +120,7 @@ def test_summary_of_what_broke_off():
     op = root.begin_op("llm", "m")
     for _ in range(6):
         op.think("…")
-    found = snapshot_summary(root.node, live=False)
+    found = snapshot_summary(root.tree.session, live=False)
     assert (op.node.reasoning.chunks[-1].ts, "interrupted", 8.0) == (
         last_seen(root.node),
         found["lines"][0]["status"],

@@ -1,0 +1,65 @@
+"""Closing what processes left open that have gone: as `interrupted`, each node at the last time it was seen."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from pathlib import Path
+
+from optree import records as r
+from optree.nodes import OperationNode, SessionNode, TurnNode
+from optree.store.reader import read_journal
+from optree.store.system import OS
+from optree.tree import apply
+from optree.tree.summary import last_seen, op_seen
+
+WHY = "the process ended before this did"
+Node = SessionNode | TurnNode | OperationNode
+Begun = set[tuple[type[Node], str]]
+"""Nodes by kind and path: a `session` op and the session inside it have the same path."""
+_KINDS: dict[type[r.Record], type[Node]] = {r.SessionBegin: SessionNode, r.TurnBegin: TurnNode, r.OpBegin: OperationNode}
+
+
+def open_nodes(root: SessionNode) -> list[Node]:
+    """Return all nodes without an end, each before those above it."""
+    found: list[Node] = []
+    pending: list[SessionNode] = [root]
+    while pending:
+        session = pending.pop()
+        found.append(session)
+        for turn in session.turns:
+            found.append(turn)
+            for op in turn.ops:
+                found.append(op)
+                if op.child_session is not None:
+                    pending.append(op.child_session)
+    return [node for node in reversed(found) if node.ended_at is None]
+
+
+def interrupt(node: Node) -> r.Record:
+    """End a node, those below it having ended; returns the record of that."""
+    if isinstance(node, OperationNode):
+        seen = last_seen(node.child_session) if node.child_session else op_seen(node)
+        op_end = r.OpEnd(node.path, seen, "interrupted", seen - node.started_at, WHY)
+        apply.end_op(node, op_end)
+        return op_end
+    if isinstance(node, TurnNode):
+        turn_end = r.TurnEnd(node.path, max([node.started_at, *(op.ended_at or 0.0 for op in node.ops)]), "interrupted", WHY)
+        apply.end_turn(node, turn_end)
+        return turn_end
+    session_end = r.SessionEnd(node.path, last_seen(node), "interrupted", WHY)
+    apply.end_session(node, session_end)
+    return session_end
+
+
+def begun(journals: Iterable[Path], system: OS) -> Begun:
+    """Return the nodes that the writers of these files began."""
+    records = (record for path in journals for record in read_journal(path, 0, system).records)
+    return {(_KINDS[type(record)], record.path) for record in records if isinstance(record, r.SessionBegin | r.TurnBegin | r.OpBegin)}
+
+
+def close_begun(root: SessionNode, nodes: Begun) -> int:
+    """End those of the *nodes* that are open, their writers having gone; returns how many that were."""
+    left = [node for node in open_nodes(root) if (type(node), node.path) in nodes]
+    for node in left:
+        interrupt(node)
+    return len(left)
