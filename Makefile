@@ -10,16 +10,26 @@ INSTALL := $(PY) -m pip install --constraint constraints.txt
 PYTHON = $(shell for python in python3.13 python3.12 python3.11 python3; do \
 	$$python -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && echo $$python && break; done)
 
-.PHONY: help demo test check bench crash clean
+.PHONY: help demo demo-jaeger test test-tempo backends check bench crash clean
 
 help: ## list the targets
-	@awk -F ':.*## ' '/^[a-z]+:.*## /{printf "%-7s%s\n", $$1, $$2}' Makefile
+	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "%-13s%s\n", $$1, $$2}' Makefile
 
 demo: $(VENV)/has-demo $(VENV)/has-weights ## a team of agents with a real model, traced and shown
 	@$(PY) examples/demo.py
 
-test: $(VENV)/has-demo $(VENV)/has-weights $(VENV)/has-test ## the tests
+test: $(VENV)/has-demo $(VENV)/has-weights $(VENV)/has-otel $(VENV)/has-test ## the tests
 	@$(PY) -m pytest
+
+backends: $(VENV)/made ## Jaeger and the Collector, built once, for the tests
+	@$(PY) -m tests.otel.backends.build
+
+demo-jaeger: $(VENV)/has-demo $(VENV)/has-weights $(VENV)/has-otel ## the demo, mirrored to a Jaeger on this machine
+	@$(PY) -m tests.otel.backends.build jaeger
+	@$(PY) examples/demo.py --jaeger
+
+test-tempo: $(VENV)/has-otel $(VENV)/has-test ## the tests with Grafana Tempo, from PATH or OPTREE_TEMPO
+	@OPTREE_TEMPO=$${OPTREE_TEMPO:-tempo} $(PY) -m pytest -m tempo tests/otel
 
 check: ## all that must pass before a commit: format, lint, types, layers, tests
 	@.ci/run

@@ -1,1 +1,30 @@
-"""The tree as OpenTelemetry traces."""
+"""The tree as OpenTelemetry traces: out to a collector while it runs, and in from other programs' spans.
+
+`mirror` is the entry point of the live mirror. Everything heavy is imported where it is used.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from optree_otel.incoming.processor import OpTreeSpanProcessor as OpTreeSpanProcessor
+    from optree_otel.mirror import Mirror
+
+
+def mirror(options: Mapping[str, Any]) -> Mirror | None:
+    """Return the mirror for these options (`optree_otel.settings.OPTIONS`) and the environment; None if spans go nowhere."""
+    from optree_otel.mirror import Mirror
+    from optree_otel.settings import resolve
+
+    settings = resolve(options)
+    return None if settings.disabled or settings.traces is None else Mirror(settings)
+
+
+def __getattr__(name: str) -> Any:
+    if name == "OpTreeSpanProcessor":
+        from optree_otel.incoming.processor import OpTreeSpanProcessor
+
+        return OpTreeSpanProcessor
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

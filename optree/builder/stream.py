@@ -136,10 +136,15 @@ class Stream:
             held.release()
         return True
 
-    def subscribe(self, taker: Taker) -> None:
-        """Add a taker; it gets what comes from now on."""
+    def subscribe(self, taker: Taker, *, ordered: bool = True) -> None:
+        """Add a taker; it gets what comes from now on. With *ordered* an op's entries come before its end."""
         self._takers = (*self._takers, taker)
-        self.watched = len(self._takers) > 1
+        self.watched = self.watched or ordered
+
+    @property
+    def behind(self) -> bool:
+        """True while there are entries that are not delivered."""
+        return bool(self._marked)
 
     def unsubscribe(self, taker: Taker) -> None:
         """Remove a taker."""

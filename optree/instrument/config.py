@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any, Literal, get_args
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -37,9 +38,18 @@ class Config(Struct, frozen=True):
     trace_tools: bool = False
     console: bool = True
     """Print lines on stderr at all."""
+    otel: Literal["auto", "on", "off"] | Mapping[str, Any] = "auto"
+    """Mirror sessions to OpenTelemetry: `auto` if ``OTEL_EXPORTER_OTLP_ENDPOINT`` is set, `on`, `off`, or options, which mean `on`:
+    `endpoint`, `protocol`, `profile`, `live`, `trace_per_turn`, `openinference`, `content`, `services`, `parent`."""
 
 
-_CHOICES = {"compression": tuple(SUFFIXES), "sync": get_args(Sync), "write": get_args(Write), "cycles": get_args(Cycles)}
+_CHOICES = {
+    "compression": tuple(SUFFIXES),
+    "sync": get_args(Sync),
+    "write": get_args(Write),
+    "cycles": get_args(Cycles),
+    "otel": ("auto", "on", "off"),
+}
 _PATHS = ("base_dir", "sessions_dir", "billing_file")
 
 
@@ -66,6 +76,8 @@ def changed(config: Config, options: dict[str, Any]) -> Config:
     for name, value in options.items():
         if name not in Config.__struct_fields__:
             raise SetupError(f"configure() has no option {name!r}; the options are {', '.join(sorted(Config.__struct_fields__))}")
+        if name == "otel" and isinstance(value, Mapping):
+            continue
         if name in _CHOICES and value not in _CHOICES[name]:
             raise SetupError(f"{name}={value!r} is not possible; choose one of {', '.join(_CHOICES[name])}")
         if name in _PATHS and not isinstance(value, (str, Path, type(None))):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from contextvars import ContextVar
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 from optree.builder import Op, Turn
 from optree.instrument.handles import Session
@@ -20,6 +20,40 @@ class Scope(NamedTuple):
 CURRENT: ContextVar[Scope | None] = ContextVar("optree_scope", default=None)
 REMOTE: ContextVar[str | None] = ContextVar("optree_remote_parent", default=None)
 """Parent in another process, as `child_env` writes it; carried by `wrap` to a process pool's worker."""
+
+
+class Follower(Protocol):
+    """Told where the program is, for another tracer's context."""
+
+    def enter(self, txn: str, path: str) -> None:
+        """The program is inside this node now."""
+        ...
+
+    def leave(self, txn: str, path: str) -> None:
+        """It is no longer."""
+        ...
+
+
+follower: Follower | None = None
+
+
+def enter(scope: Scope) -> None:
+    """Put *scope* in place, for this thread and task."""
+    CURRENT.set(scope)
+    if follower is not None:
+        follower.enter(scope.session.txn, _path(scope))
+
+
+def leave(scope: Scope, before: Scope | None) -> None:
+    """Put *before* in the place of *scope*."""
+    CURRENT.set(before)
+    if follower is not None:
+        follower.leave(scope.session.txn, _path(scope))
+
+
+def _path(scope: Scope) -> str:
+    place = scope.op or scope.turn
+    return scope.session.path if place is None else place.path
 
 
 def current() -> Op | None:

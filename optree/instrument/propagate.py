@@ -10,6 +10,7 @@ from contextlib import contextmanager
 from typing import Any, Generic, ParamSpec, TypeVar, cast
 
 from optree.ids import node_id, span_id, trace_id
+from optree.instrument import context
 from optree.instrument.context import CURRENT, REMOTE, Scope
 
 P = ParamSpec("P")
@@ -71,12 +72,18 @@ class _Carried(Generic[P, R]):
 @contextmanager
 def _placed(scope: Scope | None, remote: str | None) -> Generator[None, None, None]:
     before, remote_before = CURRENT.get(), REMOTE.get()
-    CURRENT.set(scope)
+    if scope is None:
+        CURRENT.set(None)
+    else:
+        context.enter(scope)
     REMOTE.set(remote)
     try:
         yield
     finally:
-        CURRENT.set(before)
+        if scope is None:
+            CURRENT.set(before)
+        else:
+            context.leave(scope, before)
         REMOTE.set(remote_before)
 
 

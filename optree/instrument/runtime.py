@@ -21,6 +21,7 @@ from optree.errors import OptreeError, SetupError
 from optree.ids import is_txn, new_txn, trace_id
 from optree.instrument.config import Config, changed, from_environment
 from optree.instrument.handles import Session
+from optree.instrument.mirroring import Mirroring
 from optree.nodes import Status
 from optree.records import OpBegin, SessionResume, TurnBegin
 from optree.store import Directory, SessionStore, open_session, resume_session
@@ -64,6 +65,7 @@ class Runtime:
         self._detached: dict[str, str] = {}
         """Txns of sessions that were opened for a node without context, with that node's path."""
         self._lock = threading.RLock()
+        self.mirroring = Mirroring(self.report)
 
     def configure(self, **options: Any) -> Config:
         """Set options; raises `SetupError` for one that does not exist or cannot have that value."""
@@ -87,6 +89,7 @@ class Runtime:
     def close_root(self, txn: str) -> None:
         """Forget a root session that has ended; its store writes the last snapshot in the background."""
         session = self.sessions.pop(txn, None)
+        self.mirroring.forget(txn)
         if session is not None and txn in self.unsaved:
             self.unsaved.discard(txn)
             session.builder.core.stream.close()
@@ -163,12 +166,14 @@ class Runtime:
             console.flush(max(0.0, until - monotonic()) / (len(consoles) + len(stores)))
         for store in stores:
             store.close(max(0.0, until - monotonic()))
+        self.mirroring.close(max(0.0, until - monotonic()))
 
     def after_fork(self) -> None:
         """In a forked child: journals and consoles of its own, no threads, and numbers that no other process gives."""
         self.forked_at = now_ms()
         self._lock = threading.RLock()
         self.consoles.clear()
+        mirrored = self.mirroring.after_fork()
         for txn, store in list(self.stores.items()):
             try:
                 self._fork_store(txn, store)
@@ -177,6 +182,9 @@ class Runtime:
         for joined in self._joined.values():
             if joined.session.txn in self.stores:
                 joined.session.builder.core.after_fork(self.stores[joined.session.txn].journal.base)
+        for traced in mirrored:
+            for core in traced.cores if traced.txn in self.stores else ():
+                self._mirror(core, self.stores[traced.txn])
         self.end_with_multiprocessing()
 
     def _fork_store(self, txn: str, store: SessionStore) -> None:
@@ -238,6 +246,7 @@ class Runtime:
             builder = SessionTreeBuilder(agent, txn=name, attributes=attributes, stream=stream, cycles=self.config.cycles)
             return Session(builder)
         self.stores[name] = store
+        self._mirror(builder.core, store)
         return Session(builder)
 
     def _saved(self) -> list[Saved]:
@@ -259,6 +268,7 @@ class Runtime:
             self.report(f"session {builder.txn}: {line}")
         if builder.node.agent_id != agent:
             self.report(f"session {builder.txn} was begun by agent {builder.node.agent_id}, and goes on with {agent}")
+        self._mirror(builder.core, store, resumed=True)
         return Session(builder, resumed=True)
 
     def _joined_store(self, txn: str) -> SessionStore | None:
@@ -286,7 +296,13 @@ class Runtime:
             op = Op.of(builder, turn, apply.begin_op(txn, turn.node, OpBegin(path, now_ms(), "system", "")))
         if txn in self.consoles:
             self.consoles[txn].introduce(node)
+        self._mirror(core, store)
         return Joined(Session(builder), turn, op)
+
+    def _mirror(self, core: Core, store: SessionStore, *, resumed: bool = False) -> None:
+        """Mirror a session elsewhere too, if that is wanted."""
+        wanted, options = (self.config.otel, {}) if isinstance(self.config.otel, str) else ("on", self.config.otel)
+        self.mirroring.follow(wanted, options, core, store.stream, store.options.directory, store.journal.ordinal, resumed=resumed)
 
     def _console(self, txn: str) -> list[ConsoleWriter]:
         if not self.config.console or sys.__stderr__ is None:
@@ -335,12 +351,14 @@ def configure(**options: Any) -> Config:
 
 
 def flush(level: str = "write", timeout: float = 5.0) -> bool:
-    """Deliver all that is recorded: to the operating system (`write`), to the disk (`sync`), or into snapshots (`snapshot`).
+    """Deliver all that is recorded: to the operating system (`write`), to the disk (`sync`), into snapshots (`snapshot`).
 
-    True only if that is done for every open session within *timeout* seconds each.
+    `export` delivers what has ended to the collector. True only if that is done for every open session within *timeout* seconds each.
     """
-    if level not in ("write", "sync", "snapshot"):
-        raise SetupError(f"flush({level!r}) is not possible; choose one of write, sync, snapshot")
+    if level not in ("write", "sync", "snapshot", "export"):
+        raise SetupError(f"flush({level!r}) is not possible; choose one of write, sync, snapshot, export")
+    if level == "export":
+        return RUNTIME.mirroring.flush(timeout)
     done = [store.flush(level, timeout) for store in list(RUNTIME.stores.values())]
     return all(done) and not RUNTIME.unsaved
 
@@ -348,6 +366,7 @@ def flush(level: str = "write", timeout: float = 5.0) -> bool:
 def health() -> dict[str, Any]:
     """Return how recording fares: ``ok``, ``problems`` (texts), and counts of what was lost, late or dropped."""
     stores, consoles = list(RUNTIME.stores.values()), list(RUNTIME.consoles.values())
-    problems = [*RUNTIME.problems, *(problem for store in stores for problem in _problems(store))]
+    mirrored = RUNTIME.mirroring.health()
+    problems = [*RUNTIME.problems, *(problem for store in stores for problem in _problems(store)), *mirrored.get("problems", ())]
     counts = {name: number + RUNTIME.past[name] for name, number in _counts(stores, consoles).items()}
-    return {"ok": not problems and not counts["lost"], "problems": problems, **counts, "sessions": sorted(RUNTIME.stores)}
+    return {"ok": not problems and not counts["lost"], "problems": problems, **counts, "sessions": sorted(RUNTIME.stores), "otel": mirrored}

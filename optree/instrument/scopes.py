@@ -11,6 +11,7 @@ from typing import Any, Generic, TypeVar, overload
 
 from optree.builder import Op, Turn
 from optree.errors import SetupError
+from optree.instrument import context
 from optree.instrument.context import CURRENT, REMOTE, Scope
 from optree.instrument.handles import Session
 from optree.instrument.outcome import outcome
@@ -34,7 +35,7 @@ class _Instrument(Generic[H]):
         before = CURRENT.get()
         handle, scope = self.begin(before)
         self._open[id(scope)] = handle, before, scope
-        CURRENT.set(scope)
+        context.enter(scope)
         return handle
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
@@ -44,7 +45,7 @@ class _Instrument(Generic[H]):
         key = id(here)
         handle, before, scope = self._open.pop(key) if key in self._open else self._open.popitem()[1]
         if here is scope:
-            CURRENT.set(before)
+            context.leave(scope, before)
         self.finish(handle, *outcome(error))
 
     async def __aenter__(self) -> H:

@@ -12,6 +12,7 @@ from collections.abc import AsyncGenerator, Callable, Generator, Mapping
 from typing import Any, NamedTuple, Protocol, Self, TypeVar
 
 from optree.errors import SetupError
+from optree.instrument import context
 from optree.instrument.context import CURRENT, Scope
 from optree.instrument.outcome import outcome
 from optree.nodes import Status
@@ -166,7 +167,7 @@ class _Piece:
         instrument.called(self._handle, _bound(names, args, kwargs))
 
     def __enter__(self) -> Self:
-        CURRENT.set(self._scope)
+        context.enter(self._scope)
         return self
 
     def result(self, value: Any) -> Any:
@@ -176,7 +177,7 @@ class _Piece:
 
     def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
         if CURRENT.get() is self._scope:
-            CURRENT.set(self._before)
+            context.leave(self._scope, self._before)
         self._instrument.finish(self._handle, *outcome(error))
 
 
@@ -196,12 +197,12 @@ class _Stream:
 
     def __enter__(self) -> Self:
         self._before = CURRENT.get()
-        CURRENT.set(self._scope)
+        context.enter(self._scope)
         return self
 
     def __exit__(self, *_error: object) -> None:
         self._scope = CURRENT.get() or self._scope  # the generator may be inside a block of its own when it yields
-        CURRENT.set(self._before)
+        context.leave(self._scope, self._before)
 
     def keep(self, item: Any) -> None:
         """Keep an item for the response."""

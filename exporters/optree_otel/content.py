@@ -1,0 +1,174 @@
+"""Content: messages, arguments, results and reasoning, which go out only where the user has said so, without credentials.
+
+Texts are cut, and older messages left out, until the JSON is within the limit: it always parses.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+from optree.nodes import OperationNode, Payload, Pool, TurnNode
+from optree.values import decode, is_list, is_object, redact
+from optree_otel import messages, names
+from optree_otel.spans import Event, nanoseconds
+from optree_otel.wire import Attribute
+
+_SHORTEST = 16
+_SLACK = 4
+"""How many times the limit is looked at: what is cut away need not be read."""
+
+
+def call_attributes(op: OperationNode, request: dict[str, Any], pool: Pool | None, limit: int) -> list[Attribute]:
+    """Return the messages of a model call: instructions, tools, input and output, each JSON of at most *limit* bytes."""
+    told: list[Attribute] = []
+    system = next((request[key] for key in ("system", "instructions", "systemInstruction", "system_instruction") if key in request), None)
+    if system is not None:
+        value = _resolved(system, pool)
+        held = value.get("parts", value) if is_object(value) else value
+        told.append((names.SYSTEM_INSTRUCTIONS, fit_json(messages.parts(held), limit)))
+    if is_list(tools := _resolved(request.get("tools"), pool)):
+        told.append((names.TOOL_DEFINITIONS, fit_json([_definition(tool) for tool in tools], limit)))
+    sent = next((request[key] for key in ("messages", "input", "contents", "prompt") if key in request), None)
+    if sent is not None:
+        left_out, found = _input(sent, pool, limit)
+        told.append((names.INPUT_MESSAGES, fit_json([messages.message(item) for item in found], limit, left_out)))
+    if op.response is not None:
+        reasoning = _reasoning(op)[: limit * _SLACK]
+        told.append((names.OUTPUT_MESSAGES, fit_json(messages.output(_value(op.response, pool), reasoning), limit)))
+    return told
+
+
+def tool_attributes(op: OperationNode, pool: Pool | None, limit: int) -> list[Attribute]:
+    """Return what a tool was called with and what it gave, as JSON of at most *limit* bytes."""
+    told: list[Attribute] = []
+    if op.request is not None:
+        told.append((names.TOOL_ARGUMENTS, fit_json(_value(op.request, pool), limit)))
+    if op.response is not None:
+        told.append((names.TOOL_RESULT, fit_json(_value(op.response, pool), limit)))
+    return told
+
+
+def turn_attributes(turn: TurnNode, limit: int) -> list[Attribute]:
+    """Return a turn's prompts and what was answered, as messages."""
+    told: list[Attribute] = []
+    prompts = turn.prompts or {}
+    if system := prompts.get("system"):
+        told.append((names.SYSTEM_INSTRUCTIONS, fit_json(messages.parts(system), limit)))
+    if user := prompts.get("user"):
+        told.append((names.INPUT_MESSAGES, fit_json([messages.message(user)], limit)))
+    if turn.assistant and (said := turn.assistant.get("content")):
+        told.append((names.OUTPUT_MESSAGES, fit_json(messages.output(said), limit)))
+    return told
+
+
+def reasoning_events(op: OperationNode) -> list[Event]:
+    """Return an op's streamed reasoning as events, one for each chunk; its final text alone where nothing was streamed."""
+    reasoning = op.reasoning
+    if reasoning is None:
+        return []
+    if not reasoning.chunks and reasoning.final:
+        return [Event(nanoseconds(op.ended_at or op.started_at), names.REASONING, [(names.REASONING_TEXT, reasoning.final)])]
+    return [Event(nanoseconds(chunk.ts), names.REASONING, [(names.REASONING_TEXT, chunk.text)]) for chunk in reasoning.chunks]
+
+
+def text_of(data: msgspec.Raw, limit: int) -> str:
+    """Return a stored value as it reads: a text as it is, anything else as JSON of at most *limit* bytes."""
+    value = _decoded(data)
+    return redact(value) if isinstance(value, str) else fit_json(value, limit)
+
+
+def fit_json(value: Any, limit: int, left_out: int = 0) -> str:
+    """Return *value* without credentials as JSON of at most *limit* bytes.
+
+    Texts in it are cut, with a mark, then the older items of a list left out; *left_out* counts those that were not even read.
+    """
+    hidden = redact(value)
+    longest = limit
+    made = _encoded(hidden, left_out)
+    while len(made) > limit and longest > _SHORTEST:
+        longest //= 2
+        made = _encoded(_shortened(hidden, longest), left_out)
+    short = _shortened(hidden, _SHORTEST) if len(made) > limit else hidden
+    while len(made) > limit and is_list(short) and len(short) > 1:
+        dropped = (len(short) + 1) // 2
+        left_out, short = left_out + dropped, short[dropped:]
+        made = _encoded(short, left_out)
+    return made.decode() if len(made) <= limit else f'{{"type":"optree.left_out","bytes":{len(made)}}}'
+
+
+def _encoded(value: Any, left_out: int) -> bytes:
+    """Return JSON; before a list of messages of which some are missing goes one that says so."""
+    if left_out and is_list(value):
+        note = {"role": "system", "parts": [{"type": "optree.left_out", "count": left_out}]}
+        value = [note, *value]
+    return msgspec.json.encode(value)
+
+
+def _shortened(value: Any, longest: int) -> Any:
+    if isinstance(value, str) and len(value) > longest:
+        return f"{value[:longest]}…[+{len(value) - longest} characters]"
+    if is_object(value):
+        return {key: _shortened(item, longest) for key, item in value.items()}
+    return [_shortened(item, longest) for item in value] if is_list(value) else value
+
+
+def _input(sent: Any, pool: Pool | None, limit: int) -> tuple[int, list[Any]]:
+    """Return the messages that were sent, and how many older ones are left out: of a pooled history only the newest are read."""
+    if is_object(sent) and "$history" in sent and pool is not None:
+        found = _newest(pool, str(sent["$history"]), limit * _SLACK)
+        total = sent.get("count")
+        return max(0, total - len(found)) if isinstance(total, int) else 0, found
+    value = _resolved(sent, pool)
+    return 0, value if is_list(value) else [value]
+
+
+def _newest(pool: Pool, head: str, limit: int) -> list[Any]:
+    """Return the last messages of a history, about *limit* bytes of them but one at least, oldest first."""
+    found: list[Any] = []
+    seen: set[str] = set()
+    while head in pool.links and head not in seen and (limit > 0 or not found):
+        seen.add(head)
+        head, blob = pool.links[head]
+        data = pool.blobs.get(blob)
+        limit -= len(memoryview(data)) if data is not None else 0
+        found.append(None if data is None else _decoded(data))
+    found.reverse()
+    return found
+
+
+def _definition(tool: Any) -> dict[str, Any]:
+    """Return a tool's definition: its type, name, description and parameters."""
+    if not is_object(tool):
+        return {"type": "function", "name": str(tool), "description": ""}
+    function = tool.get("function")
+    inner: dict[str, Any] = function if is_object(function) else tool
+    made: dict[str, Any] = {
+        "type": str(tool.get("type") or "function"),
+        "name": str(inner.get("name") or ""),
+        "description": str(inner.get("description") or ""),
+    }
+    schema = inner.get("parameters", inner.get("input_schema"))
+    return made if schema is None else {**made, "parameters": schema}
+
+
+def _reasoning(op: OperationNode) -> str:
+    if op.reasoning is None:
+        return ""
+    return op.reasoning.final or "".join(chunk.text for chunk in op.reasoning.chunks)
+
+
+def _value(payload: Payload, pool: Pool | None) -> Any:
+    return _resolved(_decoded(payload.payload), pool)
+
+
+def _resolved(value: Any, pool: Pool | None) -> Any:
+    return value if pool is None else pool.resolve(value)
+
+
+def _decoded(data: msgspec.Raw) -> Any:
+    try:
+        return decode(data)
+    except msgspec.DecodeError:
+        return bytes(data).decode(errors="replace")

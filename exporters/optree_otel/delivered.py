@@ -1,0 +1,152 @@
+"""Which nodes of a session the collector has acknowledged, on disk, so that after a crash only what is missing is sent.
+
+<sessions>/.otel/<txn>.<writer>.jsonl   lines {"sent":["1.1","1.2"]}, appended by one process each
+<sessions>/.otel/<txn>.done             the session has ended and is delivered whole
+
+Nothing is forced to the disk: what is lost here is sent again, and what is sent again is the same span.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable
+from pathlib import Path
+from typing import cast
+
+from msgspec import DecodeError
+from msgspec.json import decode, encode
+
+from optree.errors import SetupError
+from optree.ids import is_txn
+from optree.values import is_list, is_object, text
+
+FOLDER = ".otel"
+_LINES = ".jsonl"
+_DONE = ".done"
+
+
+class DeliveredFile:
+    """What one process notes about one session. A failure to write is counted: the spans concerned may be sent twice."""
+
+    def __init__(self, sessions: Path, txn: str, writer: str) -> None:
+        """Name the file; raises `SetupError` if *txn* or *writer* cannot be part of a file's name."""
+        self.path = _folder(sessions) / f"{_checked(txn)}.{_checked(writer)}{_LINES}"
+        self.failures = 0
+        self.last_failure = ""
+        self._torn = True
+
+    def begin(self) -> None:
+        """Make the file: from now on the session counts as pending until it is done."""
+        self._write(b"")
+
+    def add(self, paths: Iterable[str]) -> None:
+        """Append one line with the paths of nodes that the collector acknowledged."""
+        sent = list(paths)
+        if sent:
+            self._write(encode({"sent": sent}) + b"\n")
+
+    def _write(self, line: bytes) -> None:
+        try:
+            self.path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+            file = os.open(self.path, os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o600)
+            try:
+                if line and self._torn and _is_torn(file):
+                    line = b"\n" + line
+                self._torn = bool(line) and os.write(file, line) != len(line)
+            finally:
+                os.close(file)
+        except OSError as error:
+            self._torn = True
+            self.failures += 1
+            self.last_failure = f"{type(error).__name__}: {text(error)}"
+
+
+def delivered(sessions: Path, txn: str) -> set[str]:
+    """Return the paths that any process noted for a session. Lines that cannot be read are passed over."""
+    found: set[str] = set()
+    for path in _files(sessions, txn):
+        try:
+            data = path.read_bytes()
+        except OSError:  # done meanwhile, or not ours to read
+            continue
+        for line in data.splitlines():
+            found.update(_paths(line))
+    return found
+
+
+def mark_done(sessions: Path, txn: str) -> bool:
+    """Note that an ended session is delivered whole; what was noted node by node is removed. False if that cannot be written."""
+    mark = _folder(sessions) / f"{_checked(txn)}{_DONE}"
+    fresh = mark.with_suffix(f"{_DONE}.{os.getpid()}")
+    try:
+        mark.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        fresh.write_bytes(b"")
+        fresh.chmod(0o600)
+        fresh.replace(mark)
+        for path in _files(sessions, txn):
+            path.unlink(missing_ok=True)
+    except OSError:
+        return False
+    return True
+
+
+def is_done(sessions: Path, txn: str) -> bool:
+    """Tell whether a session is delivered whole."""
+    return (_folder(sessions) / f"{_checked(txn)}{_DONE}").exists()
+
+
+def reopen(sessions: Path, txn: str, writer: str, paths: Iterable[str]) -> DeliveredFile:
+    """Return the file of a session that goes on; if it was done, with *paths*: all nodes that it had ended then."""
+    file = DeliveredFile(sessions, txn, writer)
+    file.begin()
+    if is_done(sessions, txn):
+        file.add(paths)
+        if not file.failures:
+            (_folder(sessions) / f"{txn}{_DONE}").unlink(missing_ok=True)
+    return file
+
+
+def pending(sessions: Path) -> list[str]:
+    """Return the txns of sessions of which something is to be sent still: begun to be sent, and not done. In their names' order."""
+    try:
+        names = [path.name for path in _folder(sessions).iterdir()]
+    except OSError:
+        return []
+    done = {name.removesuffix(_DONE) for name in names if name.endswith(_DONE)}
+    begun = {name.split(".", 1)[0] for name in names if name.endswith(_LINES)}
+    return sorted(txn for txn in begun - done if is_txn(txn))
+
+
+def forget(sessions: Path, txn: str) -> None:
+    """Remove all that is noted about a session."""
+    for path in [*_files(sessions, txn), _folder(sessions) / f"{_checked(txn)}{_DONE}"]:
+        path.unlink(missing_ok=True)
+
+
+def _folder(sessions: Path) -> Path:
+    return sessions / FOLDER
+
+
+def _files(sessions: Path, txn: str) -> list[Path]:
+    return sorted(_folder(sessions).glob(f"{_checked(txn)}.*{_LINES}"))
+
+
+def _checked(name: str) -> str:
+    if not is_txn(name):
+        raise SetupError(f"{name[:80]!r} cannot be part of a file's name: use letters, digits, - and _, at most 64")
+    return name
+
+
+def _is_torn(file: int) -> bool:
+    """Tell whether the file's last line has no end: a process was killed while it wrote."""
+    size = os.fstat(file).st_size
+    return size > 0 and os.pread(file, 1, size - 1) != b"\n"
+
+
+def _paths(line: bytes) -> list[str]:
+    try:
+        entry = decode(line)
+    except DecodeError:
+        return []
+    sent = entry.get("sent") if is_object(entry) else None
+    return [path for path in cast("list[object]", sent) if isinstance(path, str)] if is_list(sent) else []

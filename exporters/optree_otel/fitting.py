@@ -1,0 +1,287 @@
+"""Spans made fit to leave: without credentials, within a backend's limits, and never refused for one bad value.
+
+Nearly all spans are fit as they are, and encoded at once. Only where a value does not fit, or a text may hold a credential, is the
+span gone through value by value.
+"""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Mapping, Sequence
+from functools import lru_cache
+from hashlib import blake2b
+from math import isfinite
+from typing import Any, cast
+
+import msgspec
+
+from optree.nodes import LogEntry
+from optree.values import clean, may_hold_secret, plain, redact
+from optree_otel import names
+from optree_otel.profiles import PROFILES, Profile
+from optree_otel.spans import ERROR, LOCAL_PARENT, UNSET, Event, Link, Span, encode_span, log_event
+from optree_otel.wire import Attribute
+
+_MARGIN = 4096
+_SMALLEST = 64
+_TIME = 1 << 64
+_NO_TRACE, _NO_SPAN = bytes(16), bytes(8)
+_ITEMS = 128
+_PLAIN = {str, bool, int, float}
+
+
+def encode(span: Span, profile: Profile) -> bytes:
+    """Return a span's bytes, fit for a backend. Never raises; what had to be changed is marked in its attributes."""
+    try:
+        if _fits(span, profile):
+            data = encode_span(span, profile.value_bytes)
+            if len(data) <= profile.span_bytes:
+                return data
+    except Exception:  # noqa: BLE001, S110 - whatever it was, the careful way finds and marks it
+        pass
+    try:
+        return _carefully(span, profile)
+    except Exception as error:  # noqa: BLE001 - one bad span must not cost its batch
+        return _stub(span, error)
+
+
+_suspicious = lru_cache(maxsize=4096)(may_hold_secret)
+"""For names: there are few of them."""
+
+
+def _fits(span: Span, profile: Profile) -> bool:
+    return (
+        len(span.logs) + len(span.events) <= profile.events
+        and 0 < len(span.name) <= profile.name_bytes // 4
+        and not _suspicious(span.name)
+        and 0 < span.start_ns <= span.end_ns < _TIME
+        and len(span.trace_id) == len(_NO_TRACE)
+        and span.trace_id != _NO_TRACE
+        and len(span.span_id) == len(_NO_SPAN)
+        and span.span_id != _NO_SPAN
+        and (not span.parent_id or (len(span.parent_id) == len(_NO_SPAN) and span.parent_id not in (_NO_SPAN, span.span_id)))
+        and len(span.attributes) <= profile.attributes
+        and not span.links
+        and profile.empty_values
+        and not profile.facts
+    )
+
+
+def _carefully(span: Span, profile: Profile) -> bytes:
+    limits = profile
+    while True:
+        data = encode_span(fitted(span, limits))
+        if len(data) <= profile.span_bytes or limits.value_bytes <= _SMALLEST:
+            return data
+        limits = msgspec.structs.replace(limits, value_bytes=limits.value_bytes // 4, events=limits.events // 4)
+
+
+def fitted(span: Span, profile: Profile) -> Span:
+    """Return a span like *span* that any backend of the profile takes; what was changed is told in its attributes."""
+    fitter = Fitter(profile)
+    trace_id = fitter.identity("trace_id", span.trace_id, len(_NO_TRACE))
+    span_id = fitter.identity("span_id", span.span_id, len(_NO_SPAN))
+    parent_id = span.parent_id
+    if parent_id and (len(parent_id) != len(_NO_SPAN) or parent_id in (_NO_SPAN, span_id)):
+        fitter.invalid("parent_id", parent_id.hex())
+        parent_id = b""
+    start, end = fitter.times(span.start_ns, span.end_ns)
+    events = [fitter.event(event) for event in fitter.kept(span)]
+    links = fitter.links(span, trace_id, parent_id)
+    attributes = fitter.attributes(span.attributes[: profile.attributes])
+    name = fitter.text(span.name, profile.name_bytes) if span.name else fitter.unnamed()
+    return msgspec.structs.replace(
+        span,
+        trace_id=trace_id,
+        span_id=span_id,
+        parent_id=parent_id,
+        name=name,
+        start_ns=start,
+        end_ns=end,
+        attributes=[*attributes, *fitter.facts(span, links), *fitter.marks(span)],
+        logs=(),
+        events=events,
+        links=links,
+        message=fitter.text(span.message),
+        trace_state=span.trace_state if span.trace_state.isascii() else "",
+        kind=span.kind if span.kind in range(6) else 1,
+        status=span.status if span.status in (UNSET, 1, ERROR) else UNSET,
+        flags=span.flags if 0 <= span.flags < 1 << 32 else LOCAL_PARENT,
+        dropped_events=span.dropped_events + fitter.dropped_events,
+        dropped_attributes=span.dropped_attributes + max(0, len(span.attributes) - profile.attributes),
+        dropped_links=span.dropped_links + len(span.links) - len(links),
+    )
+
+
+class Fitter:
+    """Makes the values of one span fit, and counts what it changed."""
+
+    def __init__(self, profile: Profile) -> None:
+        self.profile = profile
+        self.cut = 0
+        self.dropped_events = 0
+        self._marks: list[Attribute] = []
+
+    def invalid(self, what: str, was: object) -> None:
+        """Mark that something was not as it must be, and how it was."""
+        self._marks.append((names.INVALID + what, str(was)))
+
+    def identity(self, what: str, found: bytes, size: int) -> bytes:
+        """Return an id that is one: in place of another, one that follows from it."""
+        if len(found) == size and any(found):
+            return found
+        self.invalid(what, found[:64].hex())
+        return blake2b(found, digest_size=size, person=b"optree.bad.id").digest()
+
+    def times(self, start: int, end: int) -> tuple[int, int]:
+        """Return times of which the end is not before the start."""
+        if 0 < start <= end < _TIME:
+            return start, end
+        self.invalid("time", f"{start}..{end}")
+        start = start if 0 < start < _TIME else end if 0 < end < _TIME else 1
+        return start, end if start <= end < _TIME else start
+
+    def unnamed(self) -> str:
+        """Return a name for what has none."""
+        self.invalid("name", "")
+        return "(unnamed)"
+
+    def kept(self, span: Span) -> list[Event]:
+        """Return the events that are kept: of too many, warnings and errors before others, later ones before earlier."""
+        found: list[Event | LogEntry] = [*span.logs, *span.events]
+        self.dropped_events = max(0, len(found) - self.profile.events)
+        if self.dropped_events:
+            order = sorted(range(len(found)), key=lambda place: (not _is_severe(found[place]), -place))
+            found = [found[place] for place in sorted(order[: self.profile.events])]
+        return [log_event(entry) if isinstance(entry, LogEntry) else entry for entry in found]
+
+    def event(self, event: Event) -> Event:
+        """Return an event that fits; in Jaeger an attribute called ``event`` would hide its name."""
+        time = event.time_ns if 0 <= event.time_ns < _TIME else 0
+        attributes = [("event_" if key == "event" else key, value) for key, value in self.attributes(event.attributes)]
+        return Event(time, self.text(event.name, self.profile.name_bytes) or "(unnamed)", attributes, event.dropped_attributes)
+
+    def links(self, span: Span, trace_id: bytes, parent_id: bytes) -> list[Link]:
+        """Return the links that do no harm: Jaeger takes one within the trace for the parent of a span that has none."""
+        return [
+            msgspec.structs.replace(link, attributes=self.attributes(link.attributes))
+            for link in span.links
+            if len(link.trace_id) == len(_NO_TRACE)
+            and len(link.span_id) == len(_NO_SPAN)
+            and any(link.trace_id)
+            and any(link.span_id)
+            and not (link.trace_id == trace_id and (not parent_id or link.span_id == parent_id))
+        ]
+
+    def facts(self, span: Span, links: list[Link]) -> list[Attribute]:
+        """Return kind and links as attributes, for a backend that drops them where they belong."""
+        if not self.profile.facts:
+            return []
+        told = [(names.SPAN_KIND, _KINDS[span.kind] if span.kind in range(len(_KINDS)) else "unspecified")]
+        if links:
+            told.append((names.LINKS, self.text(",".join(f"{link.trace_id.hex()}:{link.span_id.hex()}" for link in links))))
+        return told
+
+    def marks(self, span: Span) -> list[Attribute]:
+        """Return what is told of the changes."""
+        told = [*self._marks]
+        if dropped := self.dropped_events + span.dropped_events:
+            told.append((names.DROPPED_EVENTS, dropped))
+        if len(span.attributes) > self.profile.attributes:
+            told.append((names.DROPPED_ATTRIBUTES, len(span.attributes) - self.profile.attributes))
+        if self.cut:
+            told.append((names.CUT_VALUES, self.cut))
+        return told
+
+    def attributes(self, pairs: list[Attribute]) -> list[Attribute]:
+        """Return attributes with values that fit, each key once: the last one of a name holds."""
+        found = {self.key(key): self.value(str(key), value) for key, value in pairs}
+        return [(key, value) for key, value in found.items() if value not in ("", None) or (self.profile.empty_values and value == "")]
+
+    def key(self, key: str) -> str:
+        """Return a key that fits."""
+        return cut_bytes(redact(clean(str(key))), self.profile.key_bytes) or "(unnamed)"
+
+    def value(self, key: str, value: Any) -> Any:
+        """Return a value of a type that every backend keeps: bytes and maps as text, and no NaN."""
+        hidden = redact({key: ""})[key]
+        if hidden or value is None or isinstance(value, bool):
+            return hidden or value
+        if isinstance(value, str):
+            return self.text(str.__str__(value))
+        if isinstance(value, int):
+            return int(value) if -(1 << 63) <= value < 1 << 63 else self.text(hex(value))
+        if isinstance(value, float):
+            return float(value) if isfinite(value) else repr(float(value))
+        if isinstance(value, (bytes, bytearray, memoryview)):
+            data = bytes(cast("bytes", value))
+            return self.text(base64.b64encode(data[: self.profile.value_bytes]).decode())
+        return self._container(value)
+
+    def _container(self, value: object) -> Any:
+        """Return a list of values of one plain type that is short in all as it is, anything else as JSON."""
+        source = value
+        if isinstance(value, (list, tuple)):
+            found = cast("Sequence[object]", value)
+            kinds = {type(item) for item in found}
+            if len(kinds) <= 1 and kinds <= _PLAIN and len(found) <= _ITEMS:
+                items = [self.value("", item) for item in found]
+                if sum(_size(str(item)) for item in items) <= self.profile.value_bytes:
+                    return items
+        held = plain(dict(cast("Mapping[object, object]", value)) if isinstance(value, Mapping) else source)
+        return self.text(msgspec.json.encode(redact(held)).decode())
+
+    def text(self, found: str, limit: int | None = None) -> str:
+        """Return a text without credentials, cut where it is longer than *limit* bytes (default: the profile's for values)."""
+        limit = limit or self.profile.value_bytes
+        seen = redact(clean(found[: limit + _MARGIN]))
+        beyond = _size(found[limit + _MARGIN :]) if len(found) > limit + _MARGIN else 0
+        kept = cut_bytes(seen, limit, beyond)
+        self.cut += kept is not seen
+        return kept
+
+
+_KINDS = ("unspecified", "internal", "server", "client", "producer", "consumer")
+
+
+def cut_bytes(found: str, limit: int, beyond: int = 0) -> str:
+    """Return a text of at most *limit* bytes: a longer one is cut at a character, and says how many bytes are missing.
+
+    *beyond* counts the bytes of what was left away behind it before.
+    """
+    if not beyond and len(found) * 4 <= limit:
+        return found
+    data = found.encode()
+    if not beyond and len(data) <= limit:
+        return found
+    room = max(0, limit - len(f"…[+{len(data) + beyond} bytes]".encode()))
+    kept = data[:room].decode(errors="ignore")
+    return f"{kept}…[+{len(data) + beyond - len(kept.encode())} bytes]"
+
+
+def _size(found: str) -> int:
+    return len(found) if found.isascii() else len(found.encode("utf-8", "surrogatepass"))
+
+
+def _is_severe(event: Event | LogEntry) -> bool:
+    return isinstance(event, Event) or event.severity in ("WRN", "ERR")
+
+
+def _stub(span: Span, error: Exception) -> bytes:
+    """Return what can be said of a span that cannot be encoded at all."""
+    said = f"{type(error).__name__}: this span could not be encoded"
+    return encode_span(
+        Span(
+            blake2b(repr(span.trace_id).encode(), digest_size=16).digest() if not _is_id(span.trace_id, 16) else span.trace_id,
+            blake2b(repr(span.span_id).encode(), digest_size=8).digest() if not _is_id(span.span_id, 8) else span.span_id,
+            span.parent_id if _is_id(span.parent_id, 8) else b"",
+            "(unencodable)",
+            1,
+            *Fitter(PROFILES["default"]).times(span.start_ns, span.end_ns),
+            [(names.UNENCODABLE, said)],
+        )
+    )
+
+
+def _is_id(found: object, size: int) -> bool:
+    return type(found) is bytes and len(found) == size and any(found)

@@ -1,0 +1,31 @@
+"""From OpenTelemetry to optree: files of spans, and spans of a running program, become sessions.
+
+found = read_file("spans.json")
+for tree in sessions(found.spans, found.notes):
+    save(tree, optree.Directory.of())
+
+provider.add_span_processor(OpTreeSpanProcessor())      # spans of this program, as they happen
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from optree_otel.incoming.reading import read, read_file
+from optree_otel.incoming.saving import save
+from optree_otel.incoming.sessions import sessions
+from optree_otel.incoming.spans import Found, InEvent, InSpan
+
+if TYPE_CHECKING:
+    from optree_otel.incoming.processor import OpTreeSpanProcessor
+
+__all__ = ["Found", "InEvent", "InSpan", "OpTreeSpanProcessor", "read", "read_file", "save", "sessions"]
+
+
+def __getattr__(name: str) -> Any:
+    """Import the processor when it is asked for: it needs opentelemetry-sdk, which files do not."""
+    if name == "OpTreeSpanProcessor":
+        from optree_otel.incoming.processor import OpTreeSpanProcessor
+
+        return OpTreeSpanProcessor
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -1,0 +1,224 @@
+"""What was said in a span: messages, arguments, results, reasoning. Messages come out as providers of chats take them.
+
+A GenAI message is ``{role, parts}``, one of OpenInference is spread over attributes (``llm.input_messages.0.message.role``), as are those
+of Traceloop's older releases (``gen_ai.prompt.0.role``). What has no counterpart stays as it is, as a part of the content.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Final
+
+import msgspec
+from msgspec import Struct
+
+from optree.values import is_list, is_object, text
+from optree_otel import names
+from optree_otel.incoming.meaning import parsed
+from optree_otel.incoming.spans import InSpan
+
+DETAILS: Final = "gen_ai.client.inference.operation.details"
+"""The event that may carry the content instead of the span."""
+_INPUT: Final = ("input.value", "traceloop.entity.input")
+_OUTPUT: Final = ("output.value", "final_result", "traceloop.entity.output")
+_ARGUMENTS: Final = (names.TOOL_ARGUMENTS, "tool.parameters", "tool_arguments", *_INPUT)
+_RESULT: Final = (names.TOOL_RESULT, "tool_response", *_OUTPUT)
+_SPREAD: Final = (
+    "llm.input_messages.",
+    "llm.output_messages.",
+    "gen_ai.prompt.",
+    "gen_ai.completion.",
+    "llm.tools.",
+    "embedding.embeddings.",
+)
+_WHOLE: Final = frozenset(
+    {names.INPUT_MESSAGES, names.OUTPUT_MESSAGES, names.SYSTEM_INSTRUCTIONS, names.TOOL_DEFINITIONS, *_ARGUMENTS, *_RESULT,
+     "pydantic_ai.all_messages", "input.mime_type", "output.mime_type"}
+)  # fmt: skip
+_THOUGHTS: Final = ("reasoning", "thinking")
+
+
+class Said(Struct):
+    """What an LLM call said: its messages, other members of its request, its answer, and its reasoning."""
+
+    messages: list[Any] | None = None
+    members: dict[str, Any] = {}
+    answer: Any = None
+    reasoning: str | None = None
+
+
+def of_llm(span: InSpan) -> Said:
+    """Return what was said in an LLM call."""
+    block = _with_details(span)
+    messages = _messages(block, names.INPUT_MESSAGES, "llm.input_messages.", "gen_ai.prompt.")
+    system = _system(block.get(names.SYSTEM_INSTRUCTIONS))
+    answers = _messages(block, names.OUTPUT_MESSAGES, "llm.output_messages.", "gen_ai.completion.")
+    said = Said(messages=[*system, *messages] or None)
+    if said.messages is None and (given := _first(block, _INPUT)) is not None:
+        said.members["input"] = given
+    if tools := parsed(block.get(names.TOOL_DEFINITIONS)) or _tools(block):
+        said.members["tools"] = tools
+    thoughts = [message.pop("reasoning") for message in answers if is_object(message) and "reasoning" in message]
+    said.reasoning = "\n".join(thoughts) or None
+    said.answer = answers[0] if len(answers) == 1 else answers or _first(block, _OUTPUT)
+    return said
+
+
+def of_tool(attributes: Mapping[str, Any]) -> tuple[Any, Any]:
+    """Return the arguments and the result of a tool call; None for what is not told."""
+    return _first(attributes, _ARGUMENTS), _first(attributes, _RESULT)
+
+
+def of_agent(span: InSpan) -> tuple[str | None, str | None, Any]:
+    """Return what an agent was asked, its last words, and its result; None for what is not told."""
+    block = _with_details(span)
+    asked = _messages(block, names.INPUT_MESSAGES, "llm.input_messages.", "gen_ai.prompt.") or _messages(block, "pydantic_ai.all_messages")
+    user = next((_content(message) for message in asked if is_object(message) and message.get("role") == "user"), None)
+    answers = _messages(block, names.OUTPUT_MESSAGES, "llm.output_messages.", "gen_ai.completion.")
+    last = _content(answers[-1]) if answers else None
+    result = _first(block, _OUTPUT)
+    if result is None and span.message == "":
+        result = last
+    return user or _text(_first(block, _INPUT)), last or _text(result), result
+
+
+def remaining(span: InSpan) -> dict[str, Any]:
+    """Return the attributes that are not content, with the span's ids: what an op keeps of it."""
+    kept = {key: value for key, value in span.attributes.items() if key not in _WHOLE and not key.startswith(_SPREAD)}
+    kept["otel.trace_id"], kept["otel.span_id"] = span.trace_id, span.span_id
+    if span.scope:
+        kept["otel.scope.name"] = span.scope
+    return kept
+
+
+def unspread(attributes: Mapping[str, Any], prefix: str) -> list[Any]:
+    """Return the list that was spread over attributes as ``<prefix><number>.<name>…``, in the order of its numbers."""
+    root: dict[str, Any] = {}
+    for key, value in attributes.items():
+        if key.startswith(prefix):
+            holder = root
+            *above, last = key[len(prefix) :].split(".")
+            for part in above:
+                inner = holder.setdefault(part, {})
+                if not is_object(inner):
+                    inner = holder[part] = {"value": inner}
+                holder = inner
+            holder[last] = value
+    found = _listed(root)
+    return found if is_list(found) else []
+
+
+def _listed(value: Any, depth: int = 0) -> Any:
+    if not is_object(value) or depth > 32:  # noqa: PLR2004 - deeper than any message
+        return value
+    if value and all(key.isdecimal() and key.isascii() for key in value):
+        return [_listed(value[key], depth + 1) for key in sorted(value, key=int)]
+    return {key: _listed(item, depth + 1) for key, item in value.items()}
+
+
+def _with_details(span: InSpan) -> Mapping[str, Any]:
+    details = next((event.attributes for event in span.events if event.name == DETAILS), None)
+    return span.attributes if details is None else {**details, **span.attributes}
+
+
+def _messages(block: Mapping[str, Any], whole: str, *spread: str) -> list[Any]:
+    given = parsed(block.get(whole))
+    if is_list(given):
+        return [turned for message in given for turned in _from_parts(message)]
+    for prefix in spread:
+        if found := unspread(block, prefix):
+            return [_from_spread(message) for message in found]
+    return [] if given is None else [given]
+
+
+def _system(instructions: Any) -> list[Any]:
+    given = parsed(instructions)
+    if not given:
+        return []
+    return _from_parts({"role": "system", "parts": given if is_list(given) else [{"type": "text", "content": given}]})
+
+
+def _from_parts(message: Any) -> list[Any]:
+    """Return a GenAI message as one of a chat, or several: each tool's answer is a message of its own."""
+    if not is_object(message) or not is_list(message.get("parts")):
+        return [message]
+    made: dict[str, Any] = {"role": message.get("role", "unknown")}
+    content: list[Any] = []
+    results: list[Any] = []
+    for part in message["parts"]:
+        _place(part if is_object(part) else {"type": "text", "content": part}, made, content, results)
+    if content:
+        plain = all(item.get("type") == "text" for item in content)
+        made["content"] = "\n".join(text(item["text"]) for item in content) if plain else content
+    if message.get("finish_reason"):
+        made["finish_reason"] = message["finish_reason"]
+    return [*results, *([made] if len(made) > 1 or not results else [])]
+
+
+def _place(part: dict[str, Any], made: dict[str, Any], content: list[Any], results: list[Any]) -> None:
+    kind = part.get("type")
+    if kind == "text":
+        content.append({"type": "text", "text": part.get("content", "")})
+    elif kind == "tool_call":
+        function = {"name": part.get("name"), "arguments": _as_json(part.get("arguments"))}
+        made.setdefault("tool_calls", []).append({"id": part.get("id"), "type": "function", "function": function})
+    elif kind == "tool_call_response":
+        result = part.get("response", part.get("result"))
+        results.append({"role": "tool", "tool_call_id": part.get("id"), "content": result})
+    elif kind in _THOUGHTS and isinstance(part.get("content"), str):
+        made["reasoning"] = made["reasoning"] + "\n" + part["content"] if "reasoning" in made else part["content"]
+    else:
+        content.append(part)
+
+
+def _from_spread(entry: Any) -> Any:
+    """Return a message of OpenInference or Traceloop as one of a chat."""
+    message = entry.get("message", entry) if is_object(entry) else entry
+    if not is_object(message):
+        return {"role": "unknown", "content": message}
+    made: dict[str, Any] = {"role": "unknown", **message}
+    made.pop("contents", None)
+    parts = [part.get("message_content", part) if is_object(part) else part for part in _list(message.get("contents"))]
+    thoughts = [text(part.get("text", "")) for part in parts if is_object(part) and part.get("type") in _THOUGHTS]
+    others = [part for part in parts if not (is_object(part) and part.get("type") in _THOUGHTS)]
+    if thoughts:
+        made["reasoning"] = "\n".join(thoughts)
+    if others and "content" not in made:
+        plain = all(is_object(part) and part.get("type") == "text" for part in others)
+        made["content"] = "\n".join(text(part.get("text", "")) for part in others) if plain else others
+    if calls := _list(message.get("tool_calls")):
+        made["tool_calls"] = [_call(call) for call in calls]
+    return made
+
+
+def _call(call: Any) -> Any:
+    call = call.get("tool_call", call) if is_object(call) else call
+    if not is_object(call) or "function" in call:
+        return {"type": "function", **call} if is_object(call) else call
+    return {"id": call.get("id"), "type": "function", "function": {"name": call.get("name"), "arguments": call.get("arguments")}}
+
+
+def _tools(block: Mapping[str, Any]) -> list[Any]:
+    found = [tool.get("tool", tool) if is_object(tool) else tool for tool in unspread(block, "llm.tools.")]
+    return [parsed(tool["json_schema"]) if is_object(tool) and "json_schema" in tool else tool for tool in found]
+
+
+def _first(block: Mapping[str, Any], keys: tuple[str, ...]) -> Any:
+    return next((parsed(block[key]) for key in keys if block.get(key) is not None), None)
+
+
+def _content(message: Any) -> str | None:
+    said = message.get("content") if is_object(message) else message
+    return said if isinstance(said, str) else None
+
+
+def _text(value: Any) -> str | None:
+    return value if isinstance(value, str) or value is None else _as_json(value)
+
+
+def _as_json(value: Any) -> Any:
+    return value if isinstance(value, str) else msgspec.json.encode(value).decode() if value is not None else ""
+
+
+def _list(value: Any) -> list[Any]:
+    return value if is_list(value) else []

@@ -1,0 +1,144 @@
+"""What a span stands for, by the conventions that its attributes follow: OpenTelemetry's GenAI and MCP, OpenInference, Traceloop.
+
+Sources: https://github.com/open-telemetry/semantic-conventions-genai (docs/gen-ai), https://github.com/Arize-ai/openinference (spec),
+https://github.com/traceloop/openllmetry (opentelemetry-semantic-conventions-ai).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Final, Literal
+
+import msgspec
+from msgspec import Struct
+
+from optree.values import is_object, text
+from optree_otel import names
+
+Role = Literal["agent", "chain", "llm", "tool", "mcp", "plain"]
+"""A `chain` is an agent if nothing is above it; `mcp` is a tool call unless it happens inside one; `plain` is what is none of them."""
+
+_OPERATIONS: Final[dict[str, Role]] = {
+    "chat": "llm",
+    "generate_content": "llm",
+    "text_completion": "llm",
+    "embeddings": "llm",
+    "invoke_agent": "agent",
+    "invoke_workflow": "agent",
+    "execute_tool": "tool",
+}
+_OPENINFERENCE: Final[dict[str, Role]] = {"LLM": "llm", "EMBEDDING": "llm", "TOOL": "tool", "AGENT": "agent", "CHAIN": "chain"}
+_TRACELOOP: Final[dict[str, Role]] = {"workflow": "chain", "agent": "agent", "tool": "tool"}
+_HINTS: Final[tuple[tuple[str, Role], ...]] = (
+    ("llm.invocation_parameters", "llm"),
+    ("llm.system", "llm"),
+    ("llm.request.type", "llm"),
+    ("embedding.invocation_parameters", "llm"),
+    ("tool.parameters", "tool"),
+)
+"""What OpenInference and Traceloop set at a span's start, before its kind."""
+_TELLING: Final = ("gen_ai.", "llm.", "openinference.", "traceloop.", "mcp.")
+_MODELS: Final = (
+    names.REQUEST_MODEL,
+    "llm.request.model",
+    "llm.invocation_parameters",
+    "embedding.invocation_parameters",
+    "llm.model_name",
+    "embedding.model_name",
+    names.RESPONSE_MODEL,
+)
+_PROVIDERS: Final = (names.PROVIDER, "gen_ai.system", "llm.provider", "llm.system", "llm.vendor")
+_AGENTS: Final = (names.AGENT_NAME, "gen_ai.workflow.name", "agent.name", "traceloop.entity.name", "agent_name")
+_TOOLS: Final = (names.TOOL_NAME, "tool.name", "traceloop.entity.name")
+_VERBS: Final = ("invoke_agent ", "invoke_workflow ", "execute_tool ", "tools/call ")
+_CONVERSATIONS: Final = (names.CONVERSATION, "session.id", "traceloop.association.properties.session_id")
+
+
+class Meaning(Struct, frozen=True):
+    """What a span stands for, and the name that its op (`provider:model` of an LLM call) or agent has."""
+
+    role: Role
+    name: str
+
+
+def meaning(name: str, attributes: Mapping[str, Any]) -> Meaning:
+    """Return what a span of this name with these attributes stands for."""
+    role = _role(attributes)
+    if role == "llm":
+        return Meaning(role, ":".join(part for part in (provider(attributes), model(attributes)) if part) or name)
+    if role in ("agent", "chain"):
+        return Meaning(role, _first(attributes, _AGENTS) or _without_verb(name))
+    if role in ("tool", "mcp"):
+        return Meaning(role, _first(attributes, _TOOLS) or _without_verb(name))
+    return Meaning(role, name)
+
+
+def tells(attributes: Mapping[str, Any]) -> bool:
+    """Tell whether a span belongs to a run of an agent or a model at all."""
+    return any(key.startswith(_TELLING) for key in attributes)
+
+
+def provider(attributes: Mapping[str, Any]) -> str:
+    """Return the provider of an LLM call; empty if nothing says it."""
+    return _first(attributes, _PROVIDERS)
+
+
+def model(attributes: Mapping[str, Any]) -> str:
+    """Return the model that was asked for, else the one that answered; empty if nothing says it."""
+    for key in _MODELS:
+        value = attributes.get(key)
+        if key.endswith("invocation_parameters"):
+            value = parsed(value)
+            value = value.get("model") if is_object(value) else None
+        if value:
+            return text(value)
+    return ""
+
+
+def answering_model(attributes: Mapping[str, Any]) -> str:
+    """Return the model that answered; empty if nothing says it."""
+    return _first(attributes, (names.RESPONSE_MODEL, "llm.model_name", "embedding.model_name"))
+
+
+def conversation(attributes: Mapping[str, Any]) -> str:
+    """Return the id of the conversation that a span belongs to; empty if it names none."""
+    return _first(attributes, _CONVERSATIONS)
+
+
+def parsed(value: Any) -> Any:
+    """Return what a text of JSON says; any other value, and text that is no JSON, as it is."""
+    if not isinstance(value, str) or value[:1] not in ("{", "[", '"'):
+        return value
+    try:
+        return msgspec.json.decode(value)
+    except (ValueError, RecursionError):
+        return value
+
+
+def _role(attributes: Mapping[str, Any]) -> Role:
+    operation = attributes.get(names.OPERATION)
+    if isinstance(operation, str) and operation in _OPERATIONS:
+        return _OPERATIONS[operation]
+    kind = attributes.get(names.OI_KIND)
+    if isinstance(kind, str):
+        return _OPENINFERENCE.get(kind.upper(), "plain")
+    if isinstance(kind := attributes.get("traceloop.span.kind"), str):
+        return _TRACELOOP.get(kind, "plain")
+    if attributes.get(names.MCP_METHOD) == "tools/call":
+        return "mcp"
+    return "llm" if operation is None and names.REQUEST_MODEL in attributes and provider(attributes) else _hinted(attributes)
+
+
+def _hinted(attributes: Mapping[str, Any]) -> Role:
+    for key, role in _HINTS:
+        if key in attributes:
+            return role
+    return "plain"
+
+
+def _without_verb(name: str) -> str:
+    return next((name.removeprefix(verb) for verb in _VERBS if name.startswith(verb) and len(name) > len(verb)), name)
+
+
+def _first(attributes: Mapping[str, Any], keys: tuple[str, ...]) -> str:
+    return next((text(attributes[key]) for key in keys if attributes.get(key)), "")

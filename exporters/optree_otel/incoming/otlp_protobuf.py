@@ -1,0 +1,210 @@
+"""OTLP as protobuf: one message, or a sequence of them behind their lengths, each perhaps compressed.
+
+An ExportTraceServiceRequest, a TracesData and Tempo's Trace have the same bytes: field 1, again and again, is a ResourceSpans. The upper
+levels are taken apart here, so that a bad span is passed over alone. The Collector's file exporter puts a length of four bytes in front of
+each message (https://github.com/open-telemetry/opentelemetry-collector-contrib/tree/main/exporter/fileexporter), others a varint.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from importlib import import_module
+from typing import Any, Final
+
+from optree.errors import FormatError, SetupError
+from optree.store.compression import GZIP, ZSTD, unpack
+from optree.values import text
+from optree_otel.incoming.spans import Found, InEvent, InSpan
+
+_WIDTHS: Final = {1: 8, 5: 4}
+_LENGTH, _VARINT = 2, 0
+_PREFIX: Final = 4
+
+
+class _CutError(ValueError):
+    """The bytes end within a field, or are no protobuf."""
+
+
+class _Types:
+    """The messages of opentelemetry-proto, which has no type hints of its own."""
+
+    def __init__(self) -> None:
+        self.resource: Any = import_module("opentelemetry.proto.resource.v1.resource_pb2").Resource
+        self.scope: Any = import_module("opentelemetry.proto.common.v1.common_pb2").InstrumentationScope
+        self.span: Any = import_module("opentelemetry.proto.trace.v1.trace_pb2").Span
+        self.error: type[Exception] = import_module("google.protobuf.message").DecodeError
+
+
+def read_protobuf(name: str, data: bytes) -> Found:
+    """Return the spans of a protobuf file. Raises `FormatError` if it is none, `SetupError` if opentelemetry-proto is not installed."""
+    try:
+        types = _Types()
+    except ImportError as error:
+        raise SetupError(f"{name} is protobuf, which needs more: pip install 'optree-tracing[otel]' ({error})") from error
+    found = Found()
+    messages = _messages(data)
+    if messages is None:
+        raise FormatError(f"{name} is no OTLP file: neither JSON with 'resourceSpans' nor a protobuf message of OTLP traces")
+    for message in messages:
+        _take_message(message, types, found)
+    return found
+
+
+def _messages(data: bytes) -> list[bytes] | None:
+    """Return the messages of a file; None if it is none of the kinds that we know. One that breaks off counts as far as it goes."""
+    if _is_traces(data):
+        return [data]
+    for framed in (_behind_varints(data), _behind_four_bytes(data)):
+        if framed:
+            return framed
+    return [data] if _begins_traces(data) else None
+
+
+def _is_traces(data: bytes) -> bool:
+    try:
+        return bool(data) and all(number == 1 and wire == _LENGTH for number, wire, _ in _fields(data))
+    except _CutError:
+        return False
+
+
+def _begins_traces(data: bytes) -> bool:
+    try:
+        number, wire, inner = next(_fields(data))
+        return number == 1 and wire == _LENGTH and all(field in (1, 2, 3, 1000) for field, _, _ in _fields(inner))
+    except (_CutError, StopIteration):
+        return False
+
+
+def _behind_varints(data: bytes) -> list[bytes]:
+    return _framed(data, lambda at: _varint(data, at))
+
+
+def _behind_four_bytes(data: bytes) -> list[bytes]:
+    return _framed(data, lambda at: (int.from_bytes(data[at : at + _PREFIX], "big"), at + _PREFIX))
+
+
+def _framed(data: bytes, size_at: Callable[[int], tuple[int, int]]) -> list[bytes]:
+    """Return what stands behind lengths; empty if one of the pieces but the last, which may break off, is no message."""
+    found: list[bytes] = []
+    at = 0
+    while at < len(data):
+        try:
+            size, at = size_at(at)
+        except _CutError:
+            return []
+        piece = data[at : at + size]
+        if piece[:4] == ZSTD or piece[:2] == GZIP:
+            piece, _ = unpack(piece)
+        whole = at + size <= len(data)
+        if size and not _is_traces(piece) and (whole or not found):
+            return []
+        found.append(piece)
+        at += size
+    return found if any(found) else []
+
+
+def _take_message(data: bytes, types: _Types, found: Found) -> None:
+    try:
+        for _, _, resource_spans in _fields(data):
+            _take_resource(resource_spans, types, found)
+    except (_CutError, types.error) as error:
+        found.notes.append(f"a message breaks off after span {len(found.spans)}: {error}")
+
+
+def _take_resource(data: bytes, types: _Types, found: Found) -> None:
+    resource: dict[str, Any] = {}
+    scopes: list[bytes] = []
+    for number, wire, value in _fields(data):
+        if number == 1 and wire == _LENGTH:
+            resource = _attributes(types.resource.FromString(value).attributes)
+        elif number in (2, 1000) and wire == _LENGTH:
+            scopes.append(value)
+    for scope in scopes:
+        _take_scope(scope, resource, types, found)
+
+
+def _take_scope(data: bytes, resource: dict[str, Any], types: _Types, found: Found) -> None:
+    scope = ""
+    for number, wire, value in _fields(data):
+        if wire != _LENGTH:
+            continue
+        if number == 1:
+            scope = types.scope.FromString(value).name
+        elif number == 2:  # noqa: PLR2004 - the field of spans
+            place = len(found.spans) + len(found.notes) + 1
+            try:
+                span = _span(types.span.FromString(value))
+            except (types.error, ValueError, RecursionError) as error:
+                found.notes.append(f"span {place} is passed over: {error}")
+                continue
+            span.resource, span.scope, span.number = resource, scope, place
+            found.spans.append(span)
+
+
+def _span(span: Any) -> InSpan:
+    for what, size, value in (("trace id", 16, span.trace_id), ("span id", 8, span.span_id), ("parent id", 8, span.parent_span_id)):
+        if len(value) not in (0, size):
+            raise ValueError(f"its {what} has {len(value)} bytes, not {size}")
+    return InSpan(
+        trace_id=span.trace_id.hex(),
+        span_id=span.span_id.hex(),
+        parent_id=span.parent_span_id.hex() if any(span.parent_span_id) else "",
+        name=span.name,
+        kind=span.kind,
+        start_ns=span.start_time_unix_nano,
+        end_ns=span.end_time_unix_nano,
+        attributes=_attributes(span.attributes),
+        events=[InEvent(event.time_unix_nano, event.name, _attributes(event.attributes)) for event in span.events],
+        status=span.status.code,
+        message=span.status.message,
+    )
+
+
+def _attributes(pairs: Any) -> dict[str, Any]:
+    return {text(pair.key): _value(pair.value) for pair in pairs}
+
+
+def _value(value: Any) -> Any:
+    kind = value.WhichOneof("value")
+    if kind is None:
+        return None
+    found = getattr(value, kind)
+    if kind == "array_value":
+        return [_value(item) for item in found.values]
+    return _attributes(found.values) if kind == "kvlist_value" else found
+
+
+def _fields(data: bytes) -> Iterator[tuple[int, int, bytes]]:
+    """Yield number, wire type and content of each field of a message; the content of a number is empty."""
+    at = 0
+    while at < len(data):
+        key, at = _varint(data, at)
+        wire = key & 7
+        if wire == _VARINT:
+            _, at = _varint(data, at)
+            yield key >> 3, wire, b""
+            continue
+        if wire == _LENGTH:
+            size, at = _varint(data, at)
+        elif wire in _WIDTHS:
+            size = _WIDTHS[wire]
+        else:
+            raise _CutError(f"byte {at} begins no field")
+        if at + size > len(data):
+            raise _CutError(f"{size} bytes are announced, {len(data) - at} are there")
+        yield key >> 3, wire, data[at : at + size]
+        at += size
+
+
+def _varint(data: bytes, at: int) -> tuple[int, int]:
+    found = shift = 0
+    while at < len(data):
+        byte = data[at]
+        at += 1
+        found |= (byte & 127) << shift
+        if byte < 128:  # noqa: PLR2004 - the bit that says that more follows
+            return found, at
+        shift += 7
+        if shift > 63:  # noqa: PLR2004 - of a 64-bit number
+            break
+    raise _CutError("a number breaks off")

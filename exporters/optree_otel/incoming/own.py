@@ -1,0 +1,322 @@
+"""optree's own spans back into the tree that they came from: same paths, kinds, names, statuses, times, logs and sums.
+
+Each span says by `optree.kind` and `optree.path` which node it was. They become records again, and the fold makes the tree: what is
+missing among them, since its span was never sent, stands there as a placeholder, as after any other loss.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Final, get_args
+
+import msgspec
+from msgspec import UNSET, Raw, UnsetType
+
+from optree import records as r
+from optree.builder import Op, SessionTreeBuilder, Turn
+from optree.builder.core import Core
+from optree.clock import wall
+from optree.errors import PathError
+from optree.ids import is_txn, node_id
+from optree.nodes import AccountingEntry, LogEntry, OpKind, ReasoningChunk, SessionNode, Severity, Status
+from optree.tree import Fold, Path, Tree, walk_sessions
+from optree.tree.fold import UNKNOWN
+from optree.tree.path import last_index
+from optree.values import encode, is_object, text
+from optree_otel import names
+from optree_otel.incoming import content
+from optree_otel.incoming.forest import Key
+from optree_otel.incoming.meaning import parsed
+from optree_otel.incoming.recorder import Place
+from optree_otel.incoming.spans import ERROR, InEvent, InSpan
+from optree_otel.incoming.usage import count, usage
+
+_OPS: Final[dict[str, OpKind]] = {"llm": "llm", "tool": "tool", "session_op": "session", "system": "system"}
+_KINDS: Final = frozenset({"session", "turn", *_OPS})
+_STATUSES: Final[dict[str, Status]] = {status: status for status in get_args(Status)}
+_SEVERITIES: Final = get_args(Severity)
+_NAME: Final = "optree.name"
+_PHASE: Final = "optree.phase"
+_OPEN: Final = "open"
+_CONVENTIONS: Final = ("optree.", "openinference.", "gen_ai.usage.", "gen_ai.agent.", "llm.", "otel.")
+_CONSUMED: Final = frozenset(
+    {names.OPERATION, names.PROVIDER, names.CONVERSATION, names.REQUEST_MODEL, names.TOOL_NAME, names.TOOL_TYPE, names.ERROR_TYPE,
+     *names.OPENINFERENCE.values()}
+)  # fmt: skip
+
+
+def is_own(span: InSpan) -> bool:
+    """Tell whether a span is one of optree's own."""
+    kind = span.attributes.get(names.KIND)
+    placed = names.PATH in span.attributes or kind == "session"  # some backends keep no empty text, which the root's path is
+    return isinstance(kind, str) and kind in _KINDS and names.TXN in span.attributes and placed
+
+
+def own_sessions(spans: list[InSpan], notes: list[str]) -> tuple[list[Tree], dict[Key, Place]]:
+    """Return the trees of optree's own spans, and where spans of others that happened inside them go."""
+    trees: list[Tree] = []
+    places: dict[Key, Place] = {}
+    by_txn: dict[str, list[InSpan]] = {}
+    for span in _once(spans, notes):
+        by_txn.setdefault(text(span.attributes[names.TXN]), []).append(span)
+    for txn, members in by_txn.items():
+        fold = _folded(txn, members)
+        tree = fold.finish()
+        if fold.misplaced:
+            notes.append(f"session {txn}: {fold.misplaced} spans have a path that does not fit their kind, and are passed over")
+        _name_chains(tree.session)
+        trees.append(tree)
+        places |= _places(fold, tree, members)
+    return trees, places
+
+
+def _once(spans: list[InSpan], notes: list[str]) -> list[InSpan]:
+    """Return the spans with a txn and a path, each once; those that a live trace repeats come first, so that the canonical ones win."""
+    found: dict[tuple[Any, ...], InSpan] = {}
+    for span in sorted(spans, key=_order):
+        block = span.attributes
+        if flaw := _flaw(text(block[names.TXN]), _path(span)):
+            notes.append(f"span {span.number} ({span.name!r}) is passed over: {flaw}")
+            continue
+        key = (span.trace_id, span.span_id)
+        first = found.setdefault(key, span)
+        if first is not span and msgspec.structs.replace(span, number=first.number) != first:
+            notes.append(f"span {span.number} ({span.name!r}) is passed over: span {first.number} has the same id and says something else")
+    return list(found.values())
+
+
+def _path(span: InSpan) -> str:
+    return text(span.attributes.get(names.PATH, ""))
+
+
+def _flaw(txn: str, path: str) -> str:
+    """Return why a node cannot be placed; empty if it can."""
+    try:
+        Path.parse(path)
+    except PathError as error:
+        return str(error)
+    return "" if is_txn(txn) else f"{txn[:80]!r} names no session"
+
+
+def _order(span: InSpan) -> tuple[bool, int, int]:
+    return span.attributes.get(_PHASE) is None, count(span.attributes.get(names.ROUND)) or 0, span.number
+
+
+def _folded(txn: str, spans: list[InSpan]) -> Fold:
+    fold = Fold(txn)
+    ops = {(span.trace_id, span.span_id): _path(span) for span in spans if span.attributes[names.KIND] in _OPS}
+    core = Core(txn, None, now=wall, pool=fold.pool)
+    for span in spans:
+        for record in _records(span, ops, core):
+            fold.apply(record)
+    return fold
+
+
+def _records(span: InSpan, ops: dict[Key, str], core: Core) -> list[r.Record]:
+    kind, path = span.attributes[names.KIND], _path(span)
+    if kind == "session":
+        return _session(span, path)
+    if kind == "turn":
+        return _turn(span, path)
+    above = ops.get((span.trace_id, span.parent_id))
+    same_turn = above is not None and above.rpartition(".")[0] == path.rpartition(".")[0]
+    return _op(span, path, above if same_turn else None, core)
+
+
+def _session(span: InSpan, path: str) -> list[r.Record]:
+    block = span.attributes
+    agent = text(block.get(names.AGENT_NAME, UNKNOWN))
+    kept = _own_attributes(span)
+    if source := block.get(names.INGRESS):
+        kept["ingress"] = {"source": source}
+    if block.get(names.CYCLE):
+        kept["cycle"] = True
+    made: list[r.Record] = []
+    if count(block.get(names.ROUND)):
+        made.append(r.SessionResume(path, span.started_at))
+    else:
+        made.append(r.SessionBegin(path, span.started_at, agent, text(block.get(names.CALL_PATH, agent)), _raw(kept)))
+    made += [r.SessionResume(path, event.time_ns / 1_000_000) for event in span.events if event.name == names.RESUMED]
+    title, latest = block.get(names.TITLE), block.get(names.LATEST_STATUS)
+    if title or latest:
+        made.append(r.SessionSet(path, span.started_at, title, latest))
+    report = block.get(names.FINAL_REPORT)
+    final = UNSET if report is None else Raw(encode(parsed(report)))
+    return made + _ended(span, lambda status, error: r.SessionEnd(path, span.ended_at, status, error, final))
+
+
+def _turn(span: InSpan, path: str) -> list[r.Record]:
+    said = content.of_llm(span)
+    prompts = {
+        message["role"]: message["content"]
+        for message in said.messages or []
+        if is_object(message) and message.get("role") in ("system", "user") and isinstance(message.get("content"), str)
+    }
+    made: list[r.Record] = [r.TurnBegin(path, span.started_at, prompts or None, _raw(_own_attributes(span)))]
+    answer = said.answer.get("content") if is_object(said.answer) else None
+    if isinstance(answer, str):
+        made.append(r.TurnSet(path, {"content": answer}))
+    return made + _ended(span, lambda status, error: r.TurnEnd(path, span.ended_at, status, error))
+
+
+def _op(span: InSpan, path: str, above: str | None, core: Core) -> list[r.Record]:
+    kind = _OPS[span.attributes[names.KIND]]
+    kept = _own_attributes(span)
+    if kind == "llm":
+        named = {"provider": span.attributes.get(names.PROVIDER), "model": span.attributes.get(names.REQUEST_MODEL)}
+        kept = {**{key: value for key, value in named.items() if value and value != "unknown"}, **kept}
+    if kind == "tool" and (provider := span.attributes.get(names.TOOL_PROVIDER)):
+        kept["provider"] = provider
+    made: list[r.Record] = [r.OpBegin(path, span.started_at, kind, _name(span, kind), above, _raw(kept))]
+    logs = [_line(event, core) for event in span.events if event.name == names.LOG]
+    chunks = [
+        ReasoningChunk(text(_told(event, names.REASONING_TEXT)), event.time_ns / 1_000_000)
+        for event in span.events
+        if event.name == names.REASONING
+    ]
+    if logs or chunks:
+        made.append(r.Entries(path, 0, tuple(logs), 0, tuple(chunks)))
+    made += _said(span, path, kind, core)
+    if (entry := _entry(span, path, kind, core.txn)) is not None:
+        made.append(r.Accounted(path, entry))
+    latency = span.ended_at - span.started_at
+    return made + _ended(span, lambda status, error: r.OpEnd(path, span.ended_at, status, latency, error))
+
+
+def _said(span: InSpan, path: str, kind: OpKind, core: Core) -> list[r.Record]:
+    made: list[r.Record] = []
+    if kind == "llm":
+        said = content.of_llm(span)
+        answer = said.answer
+        if said.messages is not None or said.members:
+            model = span.attributes.get(names.REQUEST_MODEL)
+            new, payload = core.pooled(core.request("llm", said.messages, {**({"model": model} if model else {}), **said.members}))
+            made += [new, r.Requested(path, span.started_at, payload)]
+    else:
+        arguments, answer = content.of_tool(span.attributes)
+        if arguments is not None:
+            given = arguments if is_object(arguments) else {"arguments": arguments}
+            _, payload = core.pooled(core.request("tool", None, given))
+            made.append(r.Requested(path, span.started_at, payload))
+    if answer is not None:
+        made.append(r.Responded(path, span.ended_at, core.response(answer)))
+    return made
+
+
+def _entry(span: InSpan, path: str, kind: OpKind, txn: str) -> AccountingEntry | None:
+    """Return all that an op's attempts took as one entry; None if its span says nothing of it."""
+    block = span.attributes
+    took = usage(block)
+    status, _ = _status(span)
+    failed = status in ("failed", "interrupted")
+    if kind == "llm" and not (took.said or names.INPUT_TOKENS in block):
+        return None
+    if kind != "llm" and not (took.said or names.CHARACTERS_IN in block):
+        return None
+    entry = AccountingEntry(f"{node_id(txn, path)}#1", span.ended_at, "llm" if kind == "llm" else "tool", "failed" if failed else "ok")
+    entry.latency = span.ended_at - span.started_at
+    entry.cost_usd, entry.upstream_inference_cost_usd = took.cost_usd, took.upstream_cost_usd
+    if kind == "llm":
+        entry.tokens = took.tokens
+        entry.provider, _, entry.model = _name(span, kind).partition(":")
+        answered = block.get(names.RESPONSE_MODEL)
+        entry.actual_model = text(answered) if answered and answered != entry.model else None
+        return entry
+    entry.command = _name(span, kind)
+    entry.characters_in, entry.characters_out = count(block.get(names.CHARACTERS_IN)) or 0, count(block.get(names.CHARACTERS_OUT)) or 0
+    server = block.get(names.MCP_SERVER)
+    entry.mcp_server = text(server) if server else None
+    return entry
+
+
+def _name(span: InSpan, kind: OpKind) -> str:
+    """Return an op's name: as its span has it, else as the conventions spread it over attributes."""
+    block = span.attributes
+    for told in (_NAME, names.INVALID + "name"):
+        if told in block:
+            return text(block[told])
+    if kind == "llm":
+        provider, model = block.get(names.PROVIDER), block.get(names.REQUEST_MODEL)
+        return ":".join(text(part) for part in (provider if provider != "unknown" else None, model) if part) or span.name.partition(" ")[2]
+    if kind == "tool":
+        name = text(block.get(names.TOOL_NAME, ""))
+        return f"{block[names.TOOL_PROVIDER]}:{name}" if block.get(names.TOOL_PROVIDER) else name
+    return text(block.get(names.AGENT_NAME, "")) if kind == "session" else span.name
+
+
+def _status(span: InSpan) -> tuple[Status, str | None]:
+    """Return how a node ended. An error text that says no more than the status is none."""
+    said, error = span.attributes.get(names.STATUS), span.attributes.get(names.ERROR)
+    status = _STATUSES.get(said) if isinstance(said, str) else None
+    status = status or ("failed" if span.status == ERROR else "ok")
+    if error is None and status == "failed" and span.message not in ("", "failed"):
+        error = span.message
+    return status, None if error is None else text(error)
+
+
+def _ended(span: InSpan, record: Callable[[Status, str | None], r.Record]) -> list[r.Record]:
+    """Return the record of an end; none for what a live trace shows as open."""
+    if not span.end_ns or span.attributes.get(_PHASE) == _OPEN:
+        return []
+    return [record(*_status(span))]
+
+
+def _line(event: InEvent, core: Core) -> LogEntry:
+    severity, direction = _told(event, names.LOG_SEVERITY), _told(event, names.LOG_DIRECTION)
+    details = parsed(_told(event, names.LOG_DETAILS))
+    return LogEntry(
+        event.time_ns / 1_000_000,
+        severity if severity in _SEVERITIES else "VRB",
+        text(_told(event, names.LOG_MESSAGE)),
+        direction if direction in ("request", "response") else None,
+        core.attributes(details) if details else UNSET,
+    )
+
+
+def _told(event: InEvent, name: str) -> Any:
+    return event.attributes.get(name, "")
+
+
+def _own_attributes(span: InSpan) -> dict[str, Any]:
+    """Return what the program itself had set on a node."""
+    kept = {key: value for key, value in content.remaining(span).items() if key not in _CONSUMED and not key.startswith(_CONVENTIONS)}
+    own = {key.removeprefix(names.ATTRIBUTE): value for key, value in span.attributes.items() if key.startswith(names.ATTRIBUTE)}
+    return {**own, **kept}
+
+
+def _raw(block: dict[str, Any]) -> Raw | UnsetType:
+    return Raw(encode(block)) if block else UNSET
+
+
+def _name_chains(root: SessionNode) -> None:
+    """Give sessions whose own span is missing what those around them tell."""
+    for session in walk_sessions(root):
+        for turn in session.turns:
+            for op in turn.ops:
+                child = op.child_session
+                if child is not None and child.agent_id == UNKNOWN and op.name != UNKNOWN:
+                    child.agent_id = op.name
+                    child.call_path = f"{session.call_path}->{op.name}"
+
+
+def _places(fold: Fold, tree: Tree, spans: list[InSpan]) -> dict[Key, Place]:
+    """Return where spans inside optree's own go: into new ops behind those that there are."""
+    core = Core(fold.txn, None, now=wall, pool=fold.pool)
+    builders: dict[str, SessionTreeBuilder] = {}
+    for session in walk_sessions(tree.session):
+        above = builders.get(session.path.rpartition(".")[0].rpartition(".")[0]) if session.path else None
+        builders[session.path] = SessionTreeBuilder.over(core, session, above)
+    turns = {
+        path: Turn(builders[path.rpartition(".")[0]], turn, max((last_index(op.path) for op in turn.ops), default=0) + 1)
+        for path, turn in fold.turns.items()
+    }
+    found: dict[Key, Place] = {}
+    for span in spans:
+        kind, path = span.attributes[names.KIND], _path(span)
+        if kind == "turn" and path in turns:
+            found[span.trace_id, span.span_id] = Place(turns[path].builder, turns[path])
+        elif kind in _OPS and path in fold.ops:
+            turn = turns[path.rpartition(".")[0]]
+            op = Op.of_ended(turn.builder, turn, fold.ops[path])
+            found[span.trace_id, span.span_id] = Place(turn.builder, turn, op)
+    return found

@@ -1,0 +1,63 @@
+"""An imported session on disk: a snapshot and its lines in the ledger, as if it had been recorded and had ended here."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from optree.errors import BusyError, SetupError, StoreError
+from optree.nodes import SessionNode
+from optree.store import Directory
+from optree.store.directory import SUFFIXES
+from optree.store.ledger import Ledger
+from optree.store.lock import is_running
+from optree.store.options import StoreOptions
+from optree.store.saving import save as save_snapshot
+from optree.store.snapshot import MAX_NESTED, SnapshotWriter
+from optree.tree import Tree, walk_ops, walk_sessions
+
+
+def save(tree: Tree, directory: Directory, *, replace: bool = False, compression: str = "zstd") -> Path:
+    """Write a session's snapshot and its bill; returns the snapshot's path. The ledger gets no entry that it has already.
+
+    Raises `SetupError` if a session of that txn is there and *replace* is not set, `BusyError` if it still has journals, `StoreError` if
+    it is nested too deeply for a file, and `OSError`.
+    """
+    root = tree.session
+    txn = root.origin_txn_id
+    _check(txn, directory, replace=replace)
+    if any(session.path.count(".") >= 2 * MAX_NESTED for session in walk_sessions(root)):
+        raise StoreError(f"session {txn} is not saved: its sub-agents are nested more than {MAX_NESTED} deep, which no snapshot holds")
+    ledger = Ledger(directory.billing)
+    _take_known_ids(root, ledger)
+    options = StoreOptions(directory, compression)
+    save_snapshot(tree, {}, set(), options, SnapshotWriter(compression), last=True)
+    ledger.append(root, again=True)
+    return directory.snapshot(txn, compression)
+
+
+def _check(txn: str, directory: Directory, *, replace: bool) -> None:
+    live = directory.live(txn)
+    if live.is_dir():
+        if is_running(live):
+            raise BusyError(f"session {txn} is running: import it when it has ended, or elsewhere (--sessions-dir)")
+        raise BusyError(
+            f"session {txn} was interrupted and has its journals here, which say more: optree load {txn}, or use --sessions-dir"
+        )
+    there = [directory.snapshot(txn, name) for name in SUFFIXES if directory.snapshot(txn, name).exists()]
+    if there and not replace:
+        raise SetupError(
+            f"session {txn} is there already ({there[0].name}): it stays as it is; --replace puts the imported one in its place"
+        )
+
+
+def _take_known_ids(root: SessionNode, ledger: Ledger) -> None:
+    """Give entries of ops that are billed already the ids that the ledger has for them, so that they are not billed again."""
+    mark = f"{root.origin_txn_id}:"
+    known: dict[str, list[str]] = {}
+    for line in ledger.read():
+        identity = line.get("id")
+        if isinstance(identity, str) and identity.startswith(mark):
+            known.setdefault(identity.rpartition("#")[0], []).append(identity)
+    for _, _, op in walk_ops(root) if known else ():
+        for entry, identity in zip(op.accounting, known.get(op.op_id, []), strict=False):
+            entry.id = identity

@@ -1,0 +1,145 @@
+"""The conventions' two metrics of model calls: tokens and durations, as cumulative histograms.
+
+Names, units and boundaries: semantic-conventions-genai, docs/gen-ai/gen-ai-metrics.md. The bytes are those that the stock encoder
+writes for the same points.
+"""
+
+from __future__ import annotations
+
+import threading
+from bisect import bisect_left
+from struct import pack
+from time import time_ns
+from typing import Any, Final
+
+import msgspec
+
+from optree.nodes import OperationNode
+from optree.values import redact
+from optree_otel import llm, names
+from optree_otel.fitting import Fitter
+from optree_otel.outcome import outcome
+from optree_otel.profiles import PROFILES, Profile
+from optree_otel.wire import Attribute, KeyValues, double, field, some, tag, time
+
+TOKEN_BOUNDS: Final = tuple(float(4**power) for power in range(14))
+DURATION_BOUNDS: Final = tuple(0.01 * 2**power for power in range(14))
+_CUMULATIVE = b"\x10\x02"
+_ATTRIBUTES = KeyValues(9)
+
+
+class Instrument(msgspec.Struct, frozen=True):
+    """A histogram's name, description, unit and upper bounds."""
+
+    name: str
+    description: str
+    unit: str
+    bounds: tuple[float, ...]
+
+
+TOKENS: Final = Instrument(names.TOKEN_USAGE, "Number of input and output tokens used.", "{token}", TOKEN_BOUNDS)
+DURATION: Final = Instrument(names.OPERATION_DURATION, "GenAI operation duration.", "s", DURATION_BOUNDS)
+
+
+class Point(msgspec.Struct):
+    """The values recorded for one set of attributes: how many lie in each bucket (up to and with its bound), and their sum."""
+
+    buckets: list[int]
+    count: int = 0
+    sum: float = 0.0
+    least: float = 0.0
+    most: float = 0.0
+
+    def add(self, value: float, bounds: tuple[float, ...]) -> None:
+        """Count one value."""
+        self.least = min(self.least, value) if self.count else value
+        self.most = max(self.most, value) if self.count else value
+        self.buckets[bisect_left(bounds, value)] += 1
+        self.count += 1
+        self.sum += value
+
+
+Key = tuple[str, Instrument, tuple[Attribute, ...]]
+
+
+class Meter:
+    """What this process has counted since *start_ns*, by service. Any thread may record."""
+
+    def __init__(self, *, start_ns: int | None = None, profile: Profile = PROFILES["default"]) -> None:
+        self.start_ns = time_ns() if start_ns is None else start_ns
+        self._profile = profile
+        self._points: dict[Key, Point] = {}
+        self._lock = threading.Lock()
+
+    @property
+    def used(self) -> bool:
+        """True if anything is counted."""
+        return bool(self._points)
+
+    def record(self, op: OperationNode, service: str) -> None:
+        """Count an ended model call for a service; other ops are passed over. Call it once an op."""
+        if op.kind != "llm" or op.ended_at is None:
+            return
+        about, error = _about(op)
+        duration = max(0.0, op.ended_at - op.started_at) / 1e3
+        usage = dict(llm.usage(op.accounting))
+        with self._lock:
+            self._add(service, DURATION, (*about, *error), duration)
+            for kind, name in (("input", names.INPUT_TOKENS), ("output", names.OUTPUT_TOKENS)):
+                if name in usage:
+                    self._add(service, TOKENS, (*about, (names.TOKEN_TYPE, kind)), usage[name])
+
+    def _add(self, service: str, instrument: Instrument, attributes: tuple[Attribute, ...], value: float) -> None:
+        key = (service, instrument, attributes)
+        point = self._points.get(key)
+        if point is None:
+            point = self._points[key] = Point([0] * (len(instrument.bounds) + 1))
+        point.add(value, instrument.bounds)
+
+    def encoded(self, now_ns: int) -> dict[str, list[bytes]]:
+        """Return for each service its metrics, encoded: the items of a group for `request.request`."""
+        found: dict[str, dict[Instrument, list[bytes]]] = {}
+        with self._lock:
+            for (service, instrument, attributes), point in self._points.items():
+                pairs = Fitter(self._profile).attributes(list(attributes))
+                made = encode_point(point, instrument, pairs, self.start_ns, now_ns)
+                found.setdefault(service, {}).setdefault(instrument, []).append(made)
+        return {service: [encode_metric(kind, points) for kind, points in held.items()] for service, held in found.items()}
+
+
+def _about(op: OperationNode) -> tuple[list[Attribute], list[Attribute]]:
+    """Return what a call is counted under, and the class of its error."""
+    request, own = llm.request_of(op), op.attributes
+    call = llm.called(op, own, request)
+    about: list[Attribute] = [(names.OPERATION, call.operation), (names.PROVIDER, call.provider)]
+    if call.model is not None:
+        about.append((names.REQUEST_MODEL, call.model))
+    answered = dict(llm.answered(op, own)).get(names.RESPONSE_MODEL)
+    if answered is not None:
+        about.append((names.RESPONSE_MODEL, answered))
+    hidden: list[Attribute] = [(key, redact(value)) for key, value in about]
+    return hidden, [pair for pair in outcome(op.status, op.error).attributes if pair[0] == names.ERROR_TYPE]
+
+
+def encode_metric(instrument: Instrument, points: list[bytes]) -> bytes:
+    """Return a histogram of encoded points: `opentelemetry.proto.metrics.v1.Metric`."""
+    histogram = b"".join(field(1, point) for point in points) + _CUMULATIVE
+    parts = [some(number, text.encode()) for number, text in enumerate((instrument.name, instrument.description, instrument.unit), 1)]
+    return b"".join(parts) + field(9, histogram)
+
+
+def encode_point(point: Point, instrument: Instrument, attributes: list[Any], start_ns: int, now_ns: int) -> bytes:
+    """Return a HistogramDataPoint."""
+    return b"".join(
+        (
+            time(2, start_ns),
+            time(3, now_ns),
+            time(4, point.count),
+            tag(5, 1) + double(point.sum),
+            field(6, pack(f"<{len(point.buckets)}Q", *point.buckets)),
+            field(7, pack(f"<{len(instrument.bounds)}d", *instrument.bounds)),
+            _ATTRIBUTES.encode(attributes),
+            tag(11, 1) + double(point.least),
+            tag(12, 1) + double(point.most),
+        )
+    )

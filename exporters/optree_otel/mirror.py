@@ -1,0 +1,336 @@
+"""The mirror: each node of a running session becomes a span when it ends, and is sent until a collector has it.
+
+The program's threads pay for a look at each record's type, and an append to a queue for those that end a node. The rest happens on
+the senders' threads, from the nodes of the live tree: while a collector is away the queue holds references, not bytes.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from time import monotonic
+from typing import Any, NamedTuple
+
+from optree.exporting import OpEnd, Record, SessionEnd, Taker, Traced, TurnEnd
+from optree.nodes import OperationNode
+from optree_otel import placing
+from optree_otel.batches import Encoded, Limits
+from optree_otel.destination import SIGNALS, Signal
+from optree_otel.logs import details, log_records
+from optree_otel.metrics import Meter
+from optree_otel.origin import Origin, here
+from optree_otel.outlet import Outlet
+from optree_otel.profiles import profile
+from optree_otel.request import Group, joined, of_joined, request
+from optree_otel.resource import Resources
+from optree_otel.sender import Sender
+from optree_otel.settings import Settings
+from optree_otel.spans import Event, Span
+from optree_otel.transport import connect
+from optree_otel.view import Key, View
+
+_ENDS: dict[type[Record], str] = {OpEnd: "op", TurnEnd: "turn", SessionEnd: "session"}
+METRICS_SECONDS = 10.0
+
+
+class Item(NamedTuple):
+    """A node on its way."""
+
+    outlet: Outlet
+    key: Key
+
+
+class Mirror:
+    """Mirrors the sessions of this process; `optree.exporting.Mirror`."""
+
+    def __init__(self, settings: Settings) -> None:
+        self.settings = settings
+        self.profile = profile(settings.profile)
+        self.resources = Resources(
+            service=settings.service_name, attributes=settings.resource, per_agent=settings.services, profile=self.profile
+        )
+        self.meter = Meter(profile=self.profile)
+        self.outlets: dict[str, Outlet] = {}
+        self.traces: Sender[Item] = self._sender("traces", Spans(self))
+        self.logs: Sender[Item] | None = self._sender("logs", LogLines(self)) if settings.logs is not None else None
+        self.metrics: Sender[float] | None = self._sender("metrics", Figures(self)) if settings.metrics is not None else None
+        self._metered = 0.0
+        self._sweeping: threading.Thread | None = None
+
+    def attach(self, session: Traced) -> Taker | None:
+        """Take up a session; see `optree.exporting.Mirror`."""
+        root = session.session("")
+        owned = session.writer == "0000"
+        origin = here(root.attributes, self.settings.parent) if root is not None and owned else None
+        outlet = self.outlet(session, session, origin)
+        self.outlets[session.txn] = outlet
+        if session.resumed:
+            self.send(outlet, outlet.missing())
+            outlet.go_on()
+        if self._sweeping is None:
+            self._sweeping = self._sweep(session)
+        return Ends(outlet, self.traces.put)
+
+    def outlet(self, view: View, session: Traced, origin: Origin | None = None) -> Outlet:
+        """Return the way out of a session."""
+        return Outlet(
+            view,
+            session.directory.sessions,
+            session.writer,
+            resources=self.resources,
+            profile=self.profile,
+            origin=origin,
+            content=self.settings.content in ("span_only", "span_and_event"),
+            openinference=self.settings.openinference,
+            trace_per_turn=self.settings.trace_per_turn,
+        )
+
+    def send(self, outlet: Outlet, keys: Sequence[Key]) -> None:
+        """Put nodes on their way that no record tells of."""
+        outlet.asked += len(keys)
+        for key in keys:
+            self.traces.put(Item(outlet, key))
+
+    def enter(self, txn: str, path: str) -> None:
+        """Make a node's span the current one of OpenTelemetry."""
+        ids = self._ids(txn, path)
+        if ids is not None:
+            placing.enter(*ids)
+
+    def leave(self, txn: str, path: str) -> None:
+        """Put back what was current before."""
+        ids = self._ids(txn, path)
+        if ids is not None:
+            placing.leave(ids[1])
+
+    def flush(self, timeout: float) -> bool:
+        """Wait until all that has ended is acknowledged."""
+        until = monotonic() + timeout
+        whole = self.traces.flush(timeout)
+        for sender in (self.logs, self._measured()):
+            if sender is not None:
+                whole = sender.flush(max(0.0, until - monotonic())) and whole
+        return whole
+
+    def close(self, timeout: float) -> bool:
+        """Deliver what can be delivered within *timeout* seconds."""
+        until = monotonic() + timeout
+        whole = self.traces.close(timeout)
+        for sender in (self.logs, self._measured()):
+            if sender is not None:
+                whole = sender.close(max(0.0, until - monotonic())) and whole
+        return whole
+
+    def after_fork(self) -> None:
+        """Start anew in a forked child."""
+        for sender in (self.traces, self.logs, self.metrics):
+            if sender is not None:
+                sender.after_fork()
+        self.outlets = {}
+        self.meter = Meter(profile=self.profile)
+
+    def health(self) -> Mapping[str, Any]:
+        """Return counts a signal, and ``problems``: what is wrong with the options, the collector, or the disk."""
+        problems = list(self.settings.problems)
+        found: dict[str, Any] = {}
+        for signal, sender in (("traces", self.traces), ("logs", self.logs), ("metrics", self.metrics)):
+            if sender is not None:
+                found[signal] = told = sender.health()
+                problems += [f"OpenTelemetry {signal}: {told['trouble']}"] if told["trouble"] else []
+        over = sum(outlet.over_budget for outlet in list(self.outlets.values()))
+        if over:
+            said = f"{over} spans were left out: a trace of {self.profile.name} holds {self.profile.trace_bytes} bytes"
+            problems.append(f"OpenTelemetry traces: {said}; set trace_per_turn")
+        failed = next((outlet.file.last_failure for outlet in list(self.outlets.values()) if outlet.file.failures), "")
+        problems += [f"OpenTelemetry: what is delivered cannot be noted: {failed}"] if failed else []
+        return {**found, "problems": problems}
+
+    def measure(self, op: OperationNode, service: str) -> None:
+        """Count a call in the metrics, which go out now and then."""
+        self.meter.record(op, service)
+        if self.metrics is not None and op.kind == "llm" and monotonic() >= self._metered + METRICS_SECONDS:
+            self._metered = monotonic()
+            self.metrics.put(self._metered)
+
+    def _measured(self) -> Sender[float] | None:
+        """Return the sender of metrics, with what is newest on its way."""
+        if self.metrics is not None and self.meter.used:
+            self.metrics.put(monotonic())
+        return self.metrics
+
+    def _ids(self, txn: str, path: str) -> tuple[bytes, bytes] | None:
+        outlet = self.outlets.get(txn)
+        return None if outlet is None else outlet.ids(path)
+
+    def _sender(self, signal: Signal, source: Any) -> Sender[Any]:
+        destination = self.settings.destination(signal)
+        if destination is None:
+            raise ValueError(f"{signal} go nowhere")
+        return Sender(signal, source, lambda: connect(destination), Limits.of(destination))
+
+    def _sweep(self, session: Traced) -> threading.Thread | None:
+        """Send in the background what earlier runs could not."""
+        from optree_otel.pending import sweep
+
+        thread = threading.Thread(target=sweep, args=(self, session.directory), name="optree-otel-pending", daemon=True)
+        try:
+            thread.start()
+        except RuntimeError:
+            return None
+        return thread
+
+
+class Ends:
+    """Picks the records that end nodes; called by the program's threads."""
+
+    def __init__(self, outlet: Outlet, put: Callable[[Item], None]) -> None:
+        self._outlet = outlet
+        self._put = put
+
+    def take(self, batch: list[Record]) -> None:
+        """Put ended nodes on their way."""
+        for record in batch:
+            kind = _ENDS.get(type(record))
+            if kind is not None:
+                outlet = self._outlet
+                outlet.asked += 1
+                path: str = record.path  # type: ignore[attr-defined]
+                if kind == "session" and not path:
+                    outlet.ended = True
+                self._put(Item(outlet, Key(kind, path)))
+
+
+class Spans:
+    """The source of spans; called on their sender's thread."""
+
+    def __init__(self, mirror: Mirror) -> None:
+        self._mirror = mirror
+
+    def encode(self, item: Item) -> Encoded | None:
+        """Return a node's span; its log lines and figures are put on their way too."""
+        outlet, key = item
+        outlet.view.settle()
+        made = outlet.encoded(key)
+        if made is None:
+            outlet.sent([key])
+            return None
+        scope, data = made
+        service = outlet.service(scope)
+        node = outlet.node(key)
+        if isinstance(node, OperationNode):
+            self._mirror.measure(node, service)
+            if self._mirror.logs is not None and (node.logs or self._mirror.settings.content in ("event_only", "span_and_event")):
+                self._mirror.logs.put(item)
+        return Encoded(service, data)
+
+    def frame(self, entries: Sequence[Encoded]) -> bytes:
+        """Return an ExportTraceServiceRequest."""
+        return request(grouped(self._mirror.resources, entries))
+
+    def shrink(self, item: Item, limit: int) -> Encoded | None:
+        """Return a smaller span of a node, without its events and with shorter texts."""
+        from optree_otel.fitting import encode
+
+        outlet, key = item
+        node = outlet.node(key)
+        scope = outlet.scope_of(key)
+        if node is None or scope is None:
+            return None
+        span: Span = outlet.span(node, scope)
+        from msgspec.structs import replace
+
+        bare = replace(span, logs=(), events=[Event(span.end_ns, "optree.shrunk")], dropped_events=len(span.logs) + len(span.events))
+        data = encode(bare, replace(self._mirror.profile, span_bytes=limit, value_bytes=256))
+        return Encoded(outlet.service(scope), data) if len(data) <= limit else None
+
+    def delivered(self, items: Sequence[Item]) -> None:
+        """Note what the collector has."""
+        by_outlet: dict[int, tuple[Outlet, list[Key]]] = {}
+        for outlet, key in items:
+            by_outlet.setdefault(id(outlet), (outlet, []))[1].append(key)
+        for outlet, keys in by_outlet.values():
+            outlet.sent(keys)
+
+    def lost(self, item: Item, reason: str) -> None:  # noqa: ARG002 - the sender tells the reason in its health
+        """Note that a span cannot be delivered: to try again for ever would not help."""
+        item.outlet.sent([item.key])
+
+    def left(self, items: Sequence[Item]) -> None:
+        """Leave these for the next run: their session stays pending."""
+
+
+class LogLines:
+    """The source of log records: one item is an op, whose lines are one entry."""
+
+    def __init__(self, mirror: Mirror) -> None:
+        self._mirror = mirror
+
+    def encode(self, item: Item) -> Encoded | None:
+        """Return an op's log lines, as the fields of a ScopeLogs."""
+        outlet, key = item
+        op, scope = outlet.view.op(key.path), outlet.scope_of(key)
+        if op is None or scope is None:
+            return None
+        records = log_records(op, scope)
+        if op.kind == "llm" and self._mirror.settings.content in ("event_only", "span_and_event"):
+            records.append(details(op, scope))
+        return Encoded(outlet.service(scope), joined(records)) if records else None
+
+    def frame(self, entries: Sequence[Encoded]) -> bytes:
+        """Return an ExportLogsServiceRequest."""
+        return of_joined(grouped(self._mirror.resources, entries))
+
+    def shrink(self, item: Item, limit: int) -> Encoded | None:  # noqa: ARG002 - lines are cut already
+        """Return nothing: what does not fit is counted as lost."""
+        return None
+
+    def delivered(self, items: Sequence[Item]) -> None:
+        """Do nothing: what is noted is spans."""
+
+    def lost(self, item: Item, reason: str) -> None:
+        """Do nothing: the sender counts it."""
+
+    def left(self, items: Sequence[Item]) -> None:
+        """Do nothing: the sender counts it."""
+
+
+class Figures:
+    """The source of metrics: each item stands for all that is counted so far."""
+
+    def __init__(self, mirror: Mirror) -> None:
+        self._mirror = mirror
+
+    def encode(self, item: float) -> Encoded | None:  # noqa: ARG002 - what is sent is as of now
+        """Return the place of the figures."""
+        return Encoded("", b"")
+
+    def frame(self, entries: Sequence[Encoded]) -> bytes:  # noqa: ARG002 - several become one
+        """Return an ExportMetricsServiceRequest."""
+        from time import time_ns
+
+        resources = self._mirror.resources
+        return request([(resources.encoded(service), metrics) for service, metrics in self._mirror.meter.encoded(time_ns()).items()])
+
+    def shrink(self, item: float, limit: int) -> Encoded | None:  # noqa: ARG002 - there is nothing to cut
+        """Return nothing."""
+        return None
+
+    def delivered(self, items: Sequence[float]) -> None:
+        """Do nothing."""
+
+    def lost(self, item: float, reason: str) -> None:
+        """Do nothing."""
+
+    def left(self, items: Sequence[float]) -> None:
+        """Do nothing."""
+
+
+def grouped(resources: Resources, entries: Sequence[Encoded]) -> list[Group]:
+    """Return entries under the resources of their services."""
+    groups: dict[Any, list[bytes]] = {}
+    for group, body in entries:
+        groups.setdefault(group, []).append(body)
+    return [(resources.encoded(service), bodies) for service, bodies in groups.items()]
+
+
+__all__ = ["SIGNALS", "Mirror"]

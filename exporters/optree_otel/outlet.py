@@ -1,0 +1,208 @@
+"""One session on its way out: which of its nodes are delivered, and their spans."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from pathlib import Path
+
+from optree.nodes import OperationNode, SessionNode, TurnNode
+from optree.tree.path import parent_label
+from optree_otel import mapping
+from optree_otel.delivered import DeliveredFile, delivered, is_done, mark_done, reopen
+from optree_otel.fitting import encode
+from optree_otel.origin import Origin
+from optree_otel.profiles import Profile
+from optree_otel.resource import Resources
+from optree_otel.scope import Scope
+from optree_otel.spans import Link, Span
+from optree_otel.view import Key, View, nodes
+
+_ROUND, _ORIGIN = "@", "^"
+"""Beginnings of notes among the paths: a round that began, and where the trace hangs."""
+
+
+class Outlet:
+    """What one process sends of one session.
+
+    *origin* is the span of somebody else that the session began in; it is noted on disk, and what is noted there wins.
+    """
+
+    def __init__(
+        self,
+        view: View,
+        sessions: Path,
+        writer: str,
+        *,
+        resources: Resources,
+        profile: Profile,
+        origin: Origin | None = None,
+        content: bool = False,
+        openinference: bool = False,
+        trace_per_turn: bool = False,
+    ) -> None:
+        self.view = view
+        self.txn = view.txn
+        self.writer = writer
+        self._sessions = sessions
+        self._resources = resources
+        self._profile = profile
+        self._per_turn = trace_per_turn
+        self._content, self._openinference = content, openinference
+        self._scopes: dict[str, Scope] = {}
+        root = view.session("")
+        ended = (
+            [str(key) for key, node in nodes(root) if node.ended_at is not None] if root is not None and is_done(sessions, self.txn) else []
+        )
+        self.file: DeliveredFile = reopen(sessions, self.txn, writer, ended)
+        self.done = delivered(sessions, self.txn)
+        """What the collector has, as of when this process took the session up."""
+        noted = next((note[1:] for note in sorted(self.done) if note.startswith(_ORIGIN)), None)
+        self.origin = Origin.parse(noted) if noted is not None else origin
+        if self.origin is not None and noted is None:
+            self.file.add([f"{_ORIGIN}{self.origin}"])
+        self.round = max((int(note[1:]) for note in self.done if note.startswith(_ROUND)), default=0)
+        self.asked = self.acknowledged = 0
+        """Nodes that were put on their way, and those that arrived."""
+        self.bytes = 0
+        self.over_budget = 0
+        """Spans that were not sent, since the backend would throw them away without a word."""
+        self.ended = False
+
+    def go_on(self) -> None:
+        """Begin another round if the root's span of the last one was sent already: a span is sent once."""
+        root = self.view.session("")
+        if root is not None and root.resumed_at and self.key(Key("session", "")) in self.done:
+            self.round = len(root.resumed_at)
+            self._scopes.clear()
+            self.file.add([f"{_ROUND}{self.round}"])
+
+    def key(self, key: Key) -> str:
+        """Return what a node is noted as."""
+        return f"{key}#{self.round}" if key == ("session", "") and self.round else str(key)
+
+    def missing(self, *, also_open: bool = False) -> list[Key]:
+        """Return the nodes that have ended (or all) and that no process has delivered."""
+        root = self.view.session("")
+        if root is None:
+            return []
+        return [key for key, node in nodes(root) if (also_open or node.ended_at is not None) and self.key(key) not in self.done]
+
+    def node(self, key: Key) -> SessionNode | TurnNode | OperationNode | None:
+        """Return a node of this session."""
+        find = {"op": self.view.op, "turn": self.view.turn, "session": self.view.session}[key.kind]
+        return find(key.path)
+
+    def scope(self, path: str) -> Scope | None:
+        """Return the scope of the session at *path*."""
+        found = self._scopes.get(path)
+        if found is None:
+            session = self.view.session(path)
+            if session is None:
+                return None
+            found = self._scopes[path] = self._made(session)
+        return found
+
+    def scope_of(self, key: Key) -> Scope | None:
+        """Return the scope of the session that a node belongs to."""
+        path = key.path
+        for _ in range({"session": 0, "turn": 1, "op": 2}[key.kind]):
+            path = parent_label(path)
+        return self.scope(path)
+
+    def ids(self, path: str) -> tuple[bytes, bytes] | None:
+        """Return trace and span id of the node at *path*; of a child session those of its op. Quick: the program's threads ask it."""
+        root = self.scope("")
+        if root is None:
+            return None
+        if not path:
+            return root.trace_id, root.session_span_id
+        return self._turn_trace(path) if self._per_turn else root.trace_id, root.span_id(f"{self.txn}:{path}")
+
+    def service(self, scope: Scope) -> str:
+        """Return the service that a session's spans come from."""
+        return self._resources.service(scope.session.agent_id)
+
+    def encoded(self, key: Key) -> tuple[Scope, bytes] | None:
+        """Return a node's span, and where it belongs; None if there is no such node, or the trace is full."""
+        node = self.node(key)
+        scope = self.scope_of(key)
+        if node is None or scope is None:
+            return None
+        data = encode(self.span(node, scope), self._profile)
+        self.bytes += len(data)
+        limit = self._profile.trace_bytes
+        if limit is not None and not self._per_turn and isinstance(node, OperationNode) and self.bytes > limit:
+            self.over_budget += 1
+            return None
+        return scope, data
+
+    def span(self, node: SessionNode | TurnNode | OperationNode, scope: Scope) -> Span:
+        """Return a node's span."""
+        if isinstance(node, OperationNode):
+            return mapping.op_span(node, self._of_turn(scope, parent_label(node.path)))
+        if isinstance(node, TurnNode):
+            return mapping.turn_span(node, self._of_turn(scope, node.path), links=self._to_session(scope, node))
+        links = [self.origin.link()] if self.origin is not None and self.origin.linked and not node.path else []
+        if scope.round:
+            links.append(Link(scope.trace_id, scope.span_id(node.id)))
+        return mapping.session_span(node, scope, links=links)
+
+    def sent(self, keys: Iterable[Key]) -> None:
+        """Note that the collector has these; the last of an ended session closes it, if no other process sends some of it."""
+        known = [self.key(key) for key in keys]
+        self.acknowledged += len(known)
+        self.file.add(known)
+        if self.ended and self.acknowledged >= self.asked:
+            self.close()
+
+    def close(self) -> None:
+        """Note that the session is delivered whole, if it is and this process alone sent it."""
+        others = [path for path in self.file.path.parent.glob(f"{self.txn}.*.jsonl") if path != self.file.path]
+        if self.writer == "0000" and not others:
+            mark_done(self._sessions, self.txn)
+
+    def _made(self, session: SessionNode) -> Scope:
+        scope = Scope(
+            self.txn,
+            bytes.fromhex(session.trace_id),
+            session,
+            self._profile,
+            self._content,
+            self._openinference,
+            self._resources.service(session.agent_id),
+            self.view.pool,
+            round=0 if session.path else self.round,
+        )
+        if self.origin is not None and not self.origin.linked:
+            scope.trace_id = self.origin.trace_id
+            if not session.path:
+                scope.parent_id, scope.parent_flags = self.origin.span_id, self.origin.flags
+        if session.path:
+            scope.parent_id = scope.span_id(f"{self.txn}:{session.path}")
+            if self._per_turn:
+                scope.trace_id = self._turn_trace(session.path)
+        return scope
+
+    # A trace a turn: the root's turns, and all inside each of them.
+
+    def _of_turn(self, scope: Scope, turn: str) -> Scope:
+        if not self._per_turn or scope.session.path:
+            return scope
+        from msgspec.structs import replace
+
+        return replace(scope, trace_id=self._turn_trace(turn), turn_parent_id=b"")
+
+    def _turn_trace(self, path: str) -> bytes:
+        from optree_otel.scope import trace_id
+
+        return trace_id(f"{self.txn}/turn/{path.partition('.')[0]}")
+
+    def _to_session(self, scope: Scope, turn: TurnNode) -> list[Link]:
+        if not self._per_turn or scope.session.path:
+            return []
+        links = [Link(scope.trace_id, scope.session_span_id)]
+        earlier = [one for one in scope.session.turns if one.index < turn.index]
+        if earlier:
+            last = max(earlier, key=lambda one: one.index)
+            links.append(Link(self._turn_trace(last.path), scope.turn_span_id(last)))
+        return links

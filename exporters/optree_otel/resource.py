@@ -1,0 +1,130 @@
+"""What spans come from: one resource a service, encoded once.
+
+A program whose user names no service gets one for each agent, in the program's namespace. Attributes of OTEL_RESOURCE_ATTRIBUTES win
+over ours. host.id, host.name and ip must all stand here: without a host Jaeger takes a child for one of another machine, and its
+older interface looks at `ip` alone.
+"""
+
+from __future__ import annotations
+
+import os
+import platform
+import socket
+import sys
+from collections.abc import Mapping
+from contextlib import closing
+from functools import lru_cache
+from hashlib import blake2b
+from pathlib import Path
+from typing import Any, Final, Literal
+
+from optree import __version__
+from optree_otel import names
+from optree_otel.fitting import Fitter
+from optree_otel.profiles import PROFILES, Profile
+from optree_otel.wire import KeyValues
+
+PerAgent = Literal["auto", "always", "never"]
+"""Whether each agent is a service of its own; `auto`: if the user has named no service."""
+
+_ATTRIBUTES: Final = KeyValues(1)
+_MACHINE_ID = ("/etc/machine-id", "/var/lib/dbus/machine-id")
+_NOWHERE = ("192.0.2.1", 9)
+"""An address of RFC 5737, to which nothing is sent: connecting a datagram socket to it tells this machine's own."""
+
+
+class Resources:
+    """The resources of this process's services.
+
+    *service* and *attributes* are what the user has set (`Settings.service_name`, `Settings.resource`); *program* names the process
+    where nothing is (default: the script's name).
+    """
+
+    def __init__(
+        self,
+        *,
+        service: str | None = None,
+        attributes: Mapping[str, Any] | None = None,
+        program: str | None = None,
+        per_agent: PerAgent = "auto",
+        profile: Profile = PROFILES["default"],
+    ) -> None:
+        self._given = dict(attributes or {})
+        named = service or self._given.pop("service.name", None)
+        self._given.pop("service.name", None)
+        self.program: str = str(named or program or _program())
+        self.agents = per_agent == "always" or (per_agent == "auto" and not named)
+        self._profile = profile
+        self._encoded: dict[tuple[int, str], bytes] = {}
+
+    def service(self, agent: str, suffix: str = "") -> str:
+        """Return the name of an agent's service; *suffix* is for a second trace of it (`` live``)."""
+        return ((agent if self.agents and agent else self.program) or "unknown_service") + suffix
+
+    def encoded(self, service: str) -> bytes:
+        """Return the resource of a service, encoded: `opentelemetry.proto.resource.v1.Resource`."""
+        key = (os.getpid(), service)  # a forked child is a process of its own
+        found = self._encoded.get(key)
+        if found is None:
+            pairs = Fitter(self._profile).attributes(list(self.attributes(service).items()))
+            found = self._encoded[key] = _ATTRIBUTES.encode(pairs)
+        return found
+
+    def attributes(self, service: str) -> dict[str, Any]:
+        """Return the attributes of a service's resource."""
+        told: dict[str, Any] = {"service.name": service}
+        if self.agents:
+            told["service.namespace"] = self.program
+        told |= _of_process()
+        if self._profile.openinference:
+            told[names.OI_PROJECT] = self.program
+        return told | self._given
+
+
+def _of_process() -> dict[str, Any]:
+    return {
+        **_of_host(),
+        "process.pid": os.getpid(),
+        "process.runtime.name": sys.implementation.name,
+        "process.runtime.version": platform.python_version(),
+        "telemetry.sdk.language": "python",
+        "telemetry.sdk.name": "optree",
+        "telemetry.sdk.version": __version__,
+        names.VERSION: __version__,
+    }
+
+
+@lru_cache(maxsize=1)
+def _of_host() -> dict[str, Any]:
+    name = socket.gethostname()
+    return {"host.id": _machine_id() or blake2b(name.encode(), digest_size=16).hexdigest(), "host.name": name, "ip": _address()}
+
+
+def _machine_id() -> str:
+    for path in _MACHINE_ID:
+        try:
+            found = Path(path).read_text(encoding="ascii").strip()
+        except (OSError, UnicodeDecodeError):
+            continue
+        if found:
+            return found
+    return ""
+
+
+def _address() -> str:
+    """Return this machine's address as others see it; the loopback one where there is no other."""
+    try:
+        with closing(socket.socket(socket.AF_INET, socket.SOCK_DGRAM)) as probe:
+            probe.connect(_NOWHERE)
+            return str(probe.getsockname()[0])
+    except OSError:
+        return "127.0.0.1"
+
+
+def _program() -> str:
+    """Return the name of the script or module that runs, as a service's name."""
+    main = sys.modules.get("__main__")
+    spec = getattr(main, "__spec__", None)
+    if spec is not None and spec.name:
+        return str(spec.name).removesuffix(".__main__")
+    return Path(sys.argv[0]).stem if sys.argv and sys.argv[0] not in ("", "-c", "-m") else "python"

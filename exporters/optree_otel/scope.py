@@ -1,0 +1,105 @@
+"""Where a node's span belongs: its trace, its session, and what its backend takes."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import lru_cache
+
+import msgspec
+
+from optree import ids
+from optree.nodes import OperationNode, Pool, SessionNode, TurnNode
+from optree_otel.profiles import PROFILES, Profile
+from optree_otel.spans import LOCAL_PARENT
+
+KEPT_IDS = 8192
+
+
+class Scope(msgspec.Struct):
+    """What the spans of one session have in common. Make one for each session of a tree, a child's by `for_child`."""
+
+    txn: str
+    trace_id: bytes
+    """16 bytes."""
+    session: SessionNode
+    profile: Profile = PROFILES["default"]
+    content: bool = False
+    """Whether messages, arguments, results and reasoning go out."""
+    openinference: bool = False
+    service: str = ""
+    """The name of the service, where a backend wants it among the attributes."""
+    pool: Pool | None = None
+    """Where histories and long members of requests are; needed for content only."""
+    parent_id: bytes = b""
+    """The span above the session's: that of its `session` op, or somebody else's; empty for none."""
+    parent_flags: int = LOCAL_PARENT
+    turn_parent_id: bytes | None = None
+    """The span above the turns, where it is not the session's: empty where each turn is a trace of its own."""
+    round: int = 0
+    """How often the session had been resumed: each round after the first has a session span of its own."""
+    salt: str = ""
+    """Told apart by it: spans of a second trace over the same nodes (``/live``), since a span id stands once in all traces."""
+
+    @property
+    def session_span_id(self) -> bytes:
+        """The id of the session's span in this round. A child session's node has the id of its op, which has a span as well."""
+        node = f"{self.session.id}/session" if self.session.path else self.session.id
+        return self.span_id(f"{node}#{self.round}" if self.round else node)
+
+    def span_id(self, node: str) -> bytes:
+        """Return the id of the span of an op or a turn, given the node's id."""
+        return span_id(node + self.salt if self.salt else node)
+
+    def turn_span_id(self, turn: TurnNode) -> bytes:
+        """Return the id of a turn's span."""
+        return self.span_id(turn.id)
+
+    def parent_of(self, op: OperationNode) -> bytes:
+        """Return the id of the span above an op's: that of the op it began in, else of its turn."""
+        return self.span_id(ids.node_id(self.txn, op.parent_op or op.path.rpartition(".")[0]))
+
+    def for_child(self, op: OperationNode, child: SessionNode) -> Scope:
+        """Return the scope of the session inside *op*, in the same trace."""
+        return msgspec.structs.replace(
+            self, session=child, parent_id=self.span_id(op.op_id), parent_flags=LOCAL_PARENT, turn_parent_id=None, round=0
+        )
+
+
+@lru_cache(maxsize=KEPT_IDS)
+def span_id(node: str) -> bytes:
+    """Return the 8 bytes that stand for a node (`optree.ids.span_id`)."""
+    return bytes.fromhex(ids.span_id(node))
+
+
+def trace_id(txn: str) -> bytes:
+    """Return the 16 bytes that stand for a session's trace (`optree.ids.trace_id`)."""
+    return bytes.fromhex(ids.trace_id(txn))
+
+
+def latest(turns: Sequence[TurnNode]) -> float:
+    """Return the last moment that anything in *turns* is known of, in epoch ms: where an interrupted node ended, as far as one can tell."""
+    found = 0.0
+    pending = list(turns)
+    while pending:
+        turn = pending.pop()
+        found = max(found, turn.started_at, turn.ended_at or 0.0)
+        for op in turn.ops:
+            found = max(found, last_of(op))
+            if op.child_session is not None and op.ended_at is None:
+                child = op.child_session
+                found = max(found, child.started_at, child.ended_at or 0.0)
+                pending.extend(child.turns)
+    return found
+
+
+def last_of(op: OperationNode) -> float:
+    """Return the last moment that is known of an op itself, in epoch ms."""
+    if op.ended_at is not None:
+        return op.ended_at
+    chunks = op.reasoning.chunks if op.reasoning is not None else ()
+    return max(
+        op.started_at,
+        op.logs[-1].timestamp if op.logs else 0.0,
+        op.accounting[-1].timestamp if op.accounting else 0.0,
+        chunks[-1].ts if chunks else 0.0,
+    )

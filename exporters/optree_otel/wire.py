@@ -1,0 +1,197 @@
+"""Protobuf, written: what OTLP needs of it, byte for byte as the stock encoder writes it.
+
+A field is its tag (number and wire type), then its value; a nested message is preceded by its length. Source:
+https://protobuf.dev/programming-guides/encoding/ and opentelemetry-proto's common.proto. Keys and short texts are encoded once and kept.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from math import isfinite
+from struct import Struct
+from typing import Any, Final, cast
+
+from optree.values import may_hold_secret, redact
+
+Attribute = tuple[str, Any]
+"""A key and its value: str, bool, int, float, bytes, None, or a list or mapping of these."""
+
+ANY_LENGTH: Final = 0
+"""As a limit: values pass as they are."""
+KEY_BYTES: Final = 117
+"""Longest key that all backends take: VictoriaTraces keeps 128 bytes of ``span_attr:<key>``."""
+_KEPT: Final = 4096
+_SHORT: Final = 64
+_ONE_BYTE: Final = 1 << 7
+"""Where a varint takes a second byte."""
+fixed64 = Struct("<Q").pack
+double = Struct("<d").pack
+
+
+class UnfitError(ValueError):
+    """A value that some backend would not take: the careful way makes it fit."""
+
+
+def varint(number: int) -> bytes:
+    """Return an unsigned integer, seven bits a byte, lowest first."""
+    if number < len(VARINTS):
+        return VARINTS[number]
+    return _varint(number)
+
+
+def _varint(number: int) -> bytes:
+    out = bytearray()
+    while number >= _ONE_BYTE:
+        out.append(number & (_ONE_BYTE - 1) | _ONE_BYTE)
+        number >>= 7
+    out.append(number)
+    return bytes(out)
+
+
+VARINTS: Final = [_varint(number) for number in range(1 << 12)]
+
+
+def tag(number: int, wire_type: int) -> bytes:
+    """Return what stands before a field's value; wire types: 0 varint, 1 fixed64, 2 length and bytes, 5 fixed32."""
+    return varint(number << 3 | wire_type)
+
+
+def field(number: int, data: bytes) -> bytes:
+    """Return a field of text, bytes or a message, also where it is empty."""
+    size = len(data)
+    return b"%b%b%b" % (VARINTS[number << 3 | 2], VARINTS[size] if size < len(VARINTS) else _varint(size), data)
+
+
+def some(number: int, data: bytes) -> bytes:
+    """Return a field of text or bytes; nothing where it is empty, as proto3 says."""
+    return field(number, data) if data else b""
+
+
+def count(number: int, value: int) -> bytes:
+    """Return a field of an unsigned integer; nothing for 0."""
+    return tag(number, 0) + varint(value) if value else b""
+
+
+def time(number: int, nanoseconds: int) -> bytes:
+    """Return a field of a fixed 64-bit integer; nothing for 0."""
+    return tag(number, 1) + fixed64(nanoseconds) if nanoseconds else b""
+
+
+def any_value(value: object) -> bytes:
+    """Return an AnyValue. Raises for text with lone surrogates, integers beyond 64 bits and types that OTLP does not have."""
+    if isinstance(value, str):
+        return field(1, value.encode())
+    if isinstance(value, list):  # asked for before the kinds of containers, which take long to tell
+        return field(5, b"".join([field(1, any_value(item)) for item in cast("list[object]", value)]))
+    if isinstance(value, bytes):
+        return field(7, value)
+    if isinstance(value, Mapping):
+        pairs = [(str(key), item) for key, item in cast("Mapping[object, object]", value).items()]
+        return field(6, KeyValues(1).encode(pairs))
+    if isinstance(value, Sequence):
+        return field(5, b"".join([field(1, any_value(item)) for item in cast("Sequence[object]", value)]))
+    return _scalar(value)
+
+
+def _scalar(value: object) -> bytes:
+    if isinstance(value, bool):
+        return b"\x10\x01" if value else b"\x10\x00"
+    if isinstance(value, int):
+        return b"\x18" + _signed(value)
+    if isinstance(value, float):
+        return b"\x21" + double(value)
+    if value is None:
+        return b""
+    raise UnfitError(f"OTLP has no {type(value).__name__}; give text, a number, a boolean, bytes, or a list or mapping of these")
+
+
+def _signed(value: int) -> bytes:
+    if not -(1 << 63) <= value < 1 << 63:
+        raise UnfitError(f"an integer of {value.bit_length()} bits; OTLP takes 64")
+    return varint(value if value >= 0 else value + (1 << 64))
+
+
+class KeyValues:
+    """Writes attributes as field *number* of a message. What it has written of short texts is kept, at most some thousand."""
+
+    __slots__ = ("_kept", "_keys", "_tag")
+
+    def __init__(self, number: int) -> None:
+        self._tag = tag(number, 2)
+        self._keys: dict[str, tuple[bytes, int]] = {}
+        self._kept: dict[Attribute, bytes] = {}
+
+    def encode(self, pairs: Iterable[Attribute], limit: int = ANY_LENGTH) -> bytes:
+        """Return the attributes, encoded, in their order.
+
+        With a *limit* in bytes only what may leave and all backends take passes: finite numbers, texts within it that hold no
+        credential, lists of such texts, keys that are short and name no secret. Else `UnfitError`, or what Python raises.
+        """
+        out: list[bytes] = []
+        kept = self._kept
+        for pair in pairs:
+            key, value = pair
+            if type(value) is not str:
+                out.append(self._key_value(key, _item(key, value, limit), limit))
+            elif (known := kept.get(pair)) is not None:
+                out.append(known)
+            else:
+                data = value.encode()
+                size = len(data)
+                if limit and (size > limit or may_hold_secret(value)):
+                    raise UnfitError(key)
+                item = b"\x0a%b%b" % (VARINTS[size] if size < len(VARINTS) else _varint(size), data)
+                made = self._key_value(key, item, limit)
+                if limit and size < _SHORT:
+                    self._keep(pair, made)
+                out.append(made)
+        return b"".join(out)
+
+    def _keep(self, pair: Attribute, made: bytes) -> None:
+        if len(self._kept) >= _KEPT:
+            self._kept.clear()
+        self._kept[pair] = made
+
+    def _key_value(self, key: str, item: bytes, limit: int) -> bytes:
+        size = len(item)
+        head, head_size = self._keys.get(key) or self._head(key, limit)
+        if head_size + size + 1 < _ONE_BYTE:
+            return b"%b%c%b%c%b" % (self._tag, head_size + size + 1, head, size, item)
+        length = varint(size)
+        return b"%b%b%b%b%b" % (self._tag, varint(head_size + len(length) + size), head, length, item)
+
+    def _head(self, key: str, limit: int) -> tuple[bytes, int]:
+        """Return what stands before a value, and its size; it is kept for keys that may leave."""
+        data = key.encode()
+        head = some(1, data) + b"\x12"
+        if len(data) > KEY_BYTES or not data or may_hold_secret(key) or redact({key: ""})[key]:
+            if limit:
+                raise UnfitError(key)
+            return head, len(head)
+        if len(self._keys) >= _KEPT:
+            self._keys.clear()
+        self._keys[key] = head, len(head)
+        return head, len(head)
+
+
+def _item(key: str, value: Any, limit: int) -> bytes:
+    """Return an AnyValue that is no text."""
+    kind = type(value)  # pyright: ignore[reportUnknownVariableType] - of any type
+    if kind is int:
+        return b"\x18%b" % (VARINTS[int(value)] if 0 <= value < len(VARINTS) else _signed(value))
+    if kind is float:
+        if limit and not isfinite(value):
+            raise UnfitError(key)
+        return b"\x21" + double(value)
+    if limit and kind is not bool:
+        _check(key, value, limit)
+    return any_value(value)
+
+
+def _check(key: str, value: Any, limit: int) -> None:
+    """Let through nothing but lists of plain texts that are short in all."""
+    if type(value) is not list:
+        raise UnfitError(key)
+    items = cast("list[object]", value)
+    if sum(len(item) * 4 if type(item) is str and not may_hold_secret(item) else limit + 1 for item in items) > limit:
+        raise UnfitError(key)

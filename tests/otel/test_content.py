@@ -1,0 +1,264 @@
+"""Content: in the form of the conventions, within its limit, without credentials, and only where asked for."""
+
+import json
+
+import msgspec
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from optree.builder import SessionTreeBuilder
+from optree.testing import Ticking
+from optree_otel import messages, names
+from optree_otel.content import fit_json
+from optree_otel.mapping import op_span, session_span, turn_span
+from optree_otel.scope import Scope, trace_id
+from tests.otel.tree_of_all import TXN, tree_of_all
+
+SECRET = "sk-abcdefghijklmnop1234"
+TEXT = (str,)
+MAYBE = (str, type(None))
+ANY = (object,)
+PARTS = {
+    "text": {"content": TEXT},
+    "reasoning": {"content": TEXT},
+    "tool_call": {"name": TEXT, "id": MAYBE, "arguments": ANY},
+    "tool_call_response": {"id": MAYBE, "response": ANY},
+    "server_tool_call": {"name": TEXT, "id": MAYBE, "server_tool_call": (dict,)},
+    "blob": {"modality": TEXT, "mime_type": MAYBE, "content": TEXT},
+    "uri": {"modality": TEXT, "uri": TEXT},
+    "file": {"modality": TEXT, "file_id": TEXT},
+}
+"""Members of each part and their types; a part of another type has any members.
+
+Source: open-telemetry/semantic-conventions-genai, docs/gen-ai/gen-ai-input-messages.json and gen-ai-output-messages.json.
+"""
+
+
+def is_part(part) -> bool:
+    """Tell whether a value follows the schema of a part."""
+    return (
+        isinstance(part, dict)
+        and isinstance(part["type"], str)
+        and all(isinstance(part[key], kinds) for key, kinds in PARTS.get(part["type"], {}).items())
+    )
+
+
+def check(found, *, output=False):
+    """Fail the test where a list of messages does not follow the schema."""
+    assert isinstance(found, list)
+    for message in found:
+        assert isinstance(message["role"], str)
+        assert isinstance(message.get("name", ""), str)
+        assert isinstance(message["finish_reason"], str) if output else True
+        assert all(is_part(part) for part in message["parts"]), message
+
+
+@pytest.mark.parametrize(
+    ("given_message", "expected"),
+    [
+        ({"role": "user", "content": "hi"}, [{"type": "text", "content": "hi"}]),
+        ("hi", [{"type": "text", "content": "hi"}]),
+        (
+            {"role": "user", "content": [{"type": "text", "text": "see"}, {"type": "image_url", "image_url": {"url": "https://x/y.png"}}]},
+            [{"type": "text", "content": "see"}, {"type": "uri", "modality": "image", "uri": "https://x/y.png"}],
+        ),
+        (
+            {"role": "user", "content": [{"type": "image_url", "image_url": {"url": "data:image/png;base64,AAAA"}}]},
+            [{"type": "blob", "modality": "image", "mime_type": "image/png", "content": "AAAA"}],
+        ),
+        (
+            {"role": "assistant", "content": None, "tool_calls": [{"id": "c", "function": {"name": "f", "arguments": '{"a":1}'}}]},
+            [{"type": "tool_call", "id": "c", "name": "f", "arguments": {"a": 1}}],
+        ),
+        (
+            {"role": "assistant", "tool_calls": [{"id": "c", "function": {"name": "f", "arguments": '{"a":'}}]},
+            [{"type": "tool_call", "id": "c", "name": "f", "arguments": '{"a":'}],
+        ),
+        ({"role": "tool", "tool_call_id": "c", "content": "rain"}, [{"type": "tool_call_response", "id": "c", "response": "rain"}]),
+        (
+            {
+                "role": "assistant",
+                "content": [{"type": "thinking", "thinking": "hm"}, {"type": "tool_use", "id": "t", "name": "f", "input": {}}],
+            },
+            [{"type": "reasoning", "content": "hm"}, {"type": "tool_call", "id": "t", "name": "f", "arguments": {}}],
+        ),
+        (
+            {"role": "user", "content": [{"type": "tool_result", "tool_use_id": "t", "content": "x"}]},
+            [{"type": "tool_call_response", "id": "t", "response": "x"}],
+        ),
+        (
+            {"role": "user", "content": [{"type": "image", "source": {"type": "base64", "media_type": "image/png", "data": "AA"}}]},
+            [{"type": "blob", "modality": "image", "mime_type": "image/png", "content": "AA"}],
+        ),
+        (
+            {"type": "function_call", "call_id": "c", "name": "f", "arguments": "{}"},
+            [{"type": "tool_call", "id": "c", "name": "f", "arguments": {}}],
+        ),
+        ({"type": "function_call_output", "call_id": "c", "output": "x"}, [{"type": "tool_call_response", "id": "c", "response": "x"}]),
+        (
+            {"role": "model", "parts": [{"functionCall": {"name": "f", "args": {"a": 1}}}]},
+            [{"type": "tool_call", "id": None, "name": "f", "arguments": {"a": 1}}],
+        ),
+        (
+            {"role": "assistant", "reasoning_content": "hm", "content": "x"},
+            [{"type": "reasoning", "content": "hm"}, {"type": "text", "content": "x"}],
+        ),
+        ({"role": "user", "content": [{"type": "hologram", "depth": 3}]}, [{"type": "hologram", "depth": 3}]),
+    ],
+)
+def test_a_message_of_each_provider_has_the_parts_of_the_conventions(given_message, expected):
+    """OpenAI's chat and responses, Anthropic's blocks, Gemini's parts, plain text."""
+    found = messages.message(given_message)
+    check([found])
+    assert expected == found["parts"]
+
+
+@pytest.mark.parametrize(
+    ("response", "kinds", "finish"),
+    [
+        ("plain", ["text"], "stop"),
+        ({"choices": [{"message": {"content": "x"}, "finish_reason": "length"}]}, ["text"], "length"),
+        ({"content": [{"type": "text", "text": "x"}], "stop_reason": "end_turn"}, ["text"], "stop"),
+        (
+            {"output": [{"type": "reasoning", "summary": []}, {"type": "function_call", "name": "f"}], "status": "completed"},
+            ["reasoning", "tool_call"],
+            "tool_call",
+        ),
+        ({"candidates": [{"content": {"parts": [{"text": "x"}]}, "finishReason": "MAX_TOKENS"}]}, ["text"], "length"),
+        ({"message": {"role": "assistant", "content": "x"}, "done_reason": "stop"}, ["text"], "stop"),
+        ({"answer": 7}, ["text"], "stop"),
+        ([1, 2], ["text", "text"], "stop"),
+        (None, [], "stop"),
+    ],
+)
+def test_a_response_of_each_provider_is_an_output_message(response, kinds, finish):
+    """With why it ended in the words of the conventions."""
+    found = messages.output(response)
+    check(found, output=True)
+    assert [(kinds, finish)] == [([part["type"] for part in message["parts"]], message["finish_reason"]) for message in found]
+
+
+def test_streamed_reasoning_stands_before_the_answer():
+    """Unless the response has it already."""
+    assert ["reasoning", "text"] == [part["type"] for part in messages.output("x", "hm")[0]["parts"]]
+
+
+KEYS = [
+    *("role", "content", "type", "text", "parts", "tool_calls", "function", "source"),
+    *("image_url", "choices", "message", "output", "summary", "functionCall", "name"),
+]
+anything = st.recursive(
+    st.none() | st.booleans() | st.integers(-9, 9) | st.text(max_size=5),
+    lambda inner: st.lists(inner, max_size=3)
+    | st.dictionaries(
+        st.sampled_from(KEYS),
+        inner | st.sampled_from(["text", "image", "tool_use", "thinking", "input_audio", "function_call", "assistant", "tool"]),
+        max_size=4,
+    ),
+    max_leaves=12,
+)  # fmt: skip
+
+
+@settings(deadline=None)
+@given(anything)
+def test_whatever_a_program_sends_becomes_messages(value):
+    """Nothing raises, and what comes out follows the schema."""
+    check([messages.message(value)])
+    check(messages.output(value), output=True)
+
+
+@settings(deadline=None)
+@given(st.lists(st.dictionaries(st.text(max_size=5), st.text(max_size=400), max_size=3), max_size=30), st.integers(60, 2000))
+def test_json_that_is_cut_still_parses(value, limit):
+    """At most the limit's bytes, whatever is in it."""
+    found = fit_json(value, limit)
+    assert limit >= len(found.encode())
+    assert value == json.loads(found) or len(msgspec.json.encode(value)) > limit
+
+
+def test_of_a_long_conversation_the_newest_messages_stay():
+    """What is missing is told in the place of it."""
+    found = json.loads(fit_json([messages.message(f"message {number}") for number in range(500)], 2_000, left_out=1000))
+    check(found)
+    assert "message 499" == found[-1]["parts"][0]["content"]
+    assert 1500 == found[0]["parts"][0]["count"] + len(found) - 1
+
+
+def test_a_pooled_history_is_read_from_its_end_only():
+    """A call late in a session costs no more than an early one."""
+    builder = SessionTreeBuilder("agent", txn=TXN, now=Ticking())
+    op = builder.begin_op("llm", "openai:m")
+    op.request([{"role": "user", "content": f"message {number}"} for number in range(5_000)])
+    op.end()
+    pool = builder.core.pool
+    blobs = dict(pool.blobs)
+    keep = list(blobs)[-400:]
+    pool.blobs.clear()
+    pool.blobs.update({key: blobs[key] for key in keep})
+    found = json.loads(
+        dict(op_span(op.node, Scope(TXN, trace_id(TXN), builder.node, content=True, pool=pool)).attributes)[names.INPUT_MESSAGES]
+    )
+    assert "message 4999" == found[-1]["parts"][0]["content"]
+    assert 5_000 == found[0]["parts"][0]["count"] + len(found) - 1
+
+
+def everything(*, switch: bool) -> str:
+    """Return all that the spans of the tree say, as text."""
+    builder = tree_of_all()
+    scope = Scope(TXN, trace_id(TXN), builder.node, content=switch, pool=builder.core.pool)
+    turn = builder.node.turns[0]
+    spans = [session_span(builder.node, scope), turn_span(turn, scope), *(op_span(op, scope) for op in turn.ops)]
+    return repr([(span.attributes, span.events) for span in spans])
+
+
+@pytest.mark.parametrize("text", ["Weather in Paris?", "Be brief.", "rain ", "or sun?", '"q":"Paris"', '"answer":"Rain."', "Rain."])
+def test_content_goes_out_only_where_asked_for(text):
+    """Prompts, messages, arguments, results, reasoning, reports."""
+    assert (False, True) == (text in everything(switch=False), text in everything(switch=True))
+
+
+def test_a_calls_content_is_whole_and_follows_the_schema():
+    """Instructions, tools, input and output of one call."""
+    builder = tree_of_all()
+    scope = Scope(TXN, trace_id(TXN), builder.node, content=True, pool=builder.core.pool)
+    found = dict(op_span(builder.node.turns[0].ops[0], scope).attributes)
+    sent, received = json.loads(found[names.INPUT_MESSAGES]), json.loads(found[names.OUTPUT_MESSAGES])
+    check(sent)
+    check(received, output=True)
+    assert ["system", "user"] == [message["role"] for message in sent]
+    assert [("reasoning", "rain or sun?"), ("tool_call", None)] == [(part["type"], part.get("content")) for part in received[0]["parts"]]
+    assert {"type", "name", "description", "parameters"} == set(json.loads(found[names.TOOL_DEFINITIONS])[0])
+
+
+def test_reasoning_is_told_as_events_chunk_by_chunk():
+    """Each with the time at which it came."""
+    builder = tree_of_all()
+    op = builder.node.turns[0].ops[0]
+    scope = Scope(TXN, trace_id(TXN), builder.node, content=True, pool=builder.core.pool)
+    expected = [(int(chunk.ts * 1e6), names.REASONING, [(names.REASONING_TEXT, chunk.text)]) for chunk in op.reasoning.chunks]
+    assert expected == [(event.time_ns, event.name, event.attributes) for event in op_span(op, scope).events]
+
+
+def test_content_holds_no_credentials():
+    """Neither in texts nor behind their keys."""
+    builder = SessionTreeBuilder("agent", txn=TXN, now=Ticking())
+    call = builder.begin_op("llm", "openai:m")
+    call.request([{"role": "user", "content": f"use {SECRET}"}], system=f"my key is {SECRET}")
+    call.response({"content": SECRET})
+    tool = builder.begin_op("tool", "login")
+    tool.request(password="hunter2")
+    for op in (call, tool):
+        op.end()
+    scope = Scope(TXN, trace_id(TXN), builder.node, content=True, pool=builder.core.pool)
+    said = repr([op_span(op.node, scope).attributes for op in (call, tool)])
+    assert [False, False, 4] == [SECRET in said, "hunter2" in said, said.count("[REDACTED]")]
+
+
+def test_content_that_cannot_be_told_costs_only_itself(monkeypatch):
+    """The span goes out, and says why its content is missing."""
+    monkeypatch.setattr(messages, "output", None)
+    builder = tree_of_all()
+    scope = Scope(TXN, trace_id(TXN), builder.node, content=True, pool=builder.core.pool)
+    found = dict(op_span(builder.node.turns[0].ops[0], scope).attributes)
+    assert ("gpt-4o", True) == (found[names.REQUEST_MODEL], found[names.CONTENT_ERROR].startswith("TypeError"))

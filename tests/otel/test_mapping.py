@@ -1,0 +1,409 @@
+"""From nodes to spans: one each, in its place, with what the conventions ask for."""
+
+import msgspec
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from opentelemetry.proto.trace.v1.trace_pb2 import Span as Sent
+
+from optree import ids
+from optree.builder import SessionTreeBuilder
+from optree.nodes import SessionNode
+from optree.testing import Ticking
+from optree.tree import walk_ops, walk_sessions
+from optree_otel import names
+from optree_otel.fitting import encode
+from optree_otel.mapping import op_span, session_span, total_attributes, turn_span
+from optree_otel.profiles import PROFILES, profile
+from optree_otel.scope import Scope, span_id, trace_id
+from optree_otel.spans import CLIENT, ERROR, INTERNAL, UNSET, Link, Span, encode_span
+from optree_otel.wire import UnfitError
+from tests.otel.tree_of_all import TXN, tree_of_all
+from tests.strategies import play, programs
+
+NODES = ["", "1", "1.1", "1.2", "1.3", "1.4", "1.5", "1.5.1", "1.5.1.1", "2"]
+
+
+def scope_of(builder: SessionTreeBuilder, **changes) -> Scope:
+    """Return the scope of a builder's session."""
+    return Scope(builder.txn, trace_id(builder.txn), builder.node, pool=builder.core.pool, **changes)
+
+
+def spans_of(session: SessionNode, scope: Scope) -> list[Span]:
+    """Return the spans of a session and all below."""
+    found = [session_span(session, scope)]
+    for turn in session.turns:
+        found.append(turn_span(turn, scope))
+        for op in turn.ops:
+            found.append(op_span(op, scope))
+            if op.child_session is not None:
+                found += spans_of(op.child_session, scope.for_child(op, op.child_session))
+    return found
+
+
+@pytest.fixture(scope="module")
+def builder() -> SessionTreeBuilder:
+    """A tree with everything in it."""
+    return tree_of_all()
+
+
+@pytest.fixture(scope="module")
+def spans(builder) -> dict[str, Span]:
+    """Its spans by path; a child session's is at ``1.5/``, since its `session` op has the path as well."""
+    found = spans_of(builder.node, scope_of(builder))
+    return {(told(span)[names.PATH] + ("/" if told(span)[names.KIND] == "session" and span.parent_id else "")): span for span in found}
+
+
+def told(span: Span) -> dict:
+    """Return a span's attributes; a name that stands twice fails the test."""
+    assert len({key for key, _ in span.attributes}) == len(span.attributes)
+    return dict(span.attributes)
+
+
+def one_op(kind="llm", name="openai:gpt-4o", *, end=True, status="ok", error=None, attributes=None, **changes):
+    """Return the span of a single op."""
+    builder = SessionTreeBuilder("agent", txn=TXN, now=Ticking())
+    op = builder.begin_op(kind, name, attributes=attributes)
+    if end:
+        op.end(status, error)
+    return op_span(op.node, scope_of(builder, **changes))
+
+
+def test_each_node_is_one_span_with_an_id_of_its_own(spans):
+    """A `session` op and the session inside it are two nodes; the ids are those that optree.ids gives."""
+    assert sorted([*NODES, "1.5/"]) == sorted(spans)
+    expected = {path: bytes.fromhex(ids.span_id(ids.node_id(TXN, path))) for path in NODES}
+    assert {**expected} == {path: span.span_id for path, span in spans.items() if path != "1.5/"}
+    assert {bytes.fromhex(ids.trace_id(TXN))} == {span.trace_id for span in spans.values()}
+
+
+def test_the_two_spans_of_a_sub_agent_have_two_ids(spans):
+    """Backends keep one span an id: were it one, the agent's session or the call to it would be lost."""
+    assert len(spans) == len({span.span_id for span in spans.values()})
+
+
+def test_parents_are_those_of_the_tree(spans):
+    """Turn in session, op in turn or in the op that it began in, child session in its op."""
+    parents = {
+        "1": "",
+        "2": "",
+        "1.1": "1",
+        "1.2": "1",
+        "1.3": "1.2",
+        "1.4": "1",
+        "1.5": "1",
+        "1.5/": "1.5",
+        "1.5.1": "1.5/",
+        "1.5.1.1": "1.5.1",
+    }
+    assert {path: spans[above].span_id for path, above in parents.items()} == {path: spans[path].parent_id for path in parents}
+    assert b"" == spans[""].parent_id
+
+
+def test_names_and_kinds_are_those_of_the_conventions(spans):
+    """`{operation} {target}`; calls out of the process are CLIENT."""
+    expected = {
+        "": ("invoke_agent planner", INTERNAL),
+        "1": ("turn 1", INTERNAL),
+        "1.1": ("chat gpt-4o", CLIENT),
+        "1.2": ("execute_tool search", INTERNAL),
+        "1.3": ("execute_tool fetch", INTERNAL),
+        "1.4": ("compact", INTERNAL),
+        "1.5": ("invoke_agent reader", CLIENT),
+        "1.5/": ("invoke_agent reader", INTERNAL),
+        "1.5.1": ("turn 1", INTERNAL),
+        "1.5.1.1": ("generate_content claude", CLIENT),
+        "2": ("turn 2", INTERNAL),
+    }
+    assert expected == {path: (span.name, span.kind) for path, span in spans.items()}
+
+
+def test_times_are_those_of_the_nodes(builder, spans):
+    """Nanoseconds of the recorded times; a child never begins before its parent, nor ends after it."""
+    assert int(builder.node.started_at * 1e6) == spans[""].start_ns
+    assert int(builder.node.turns[0].ops[0].ended_at * 1e6) == spans["1.1"].end_ns
+    by_id = {span.span_id: span for span in spans.values()}
+    for span in spans.values():
+        if span.parent_id:
+            above = by_id[span.parent_id]
+            assert above.start_ns <= span.start_ns <= span.end_ns <= above.end_ns
+
+
+def test_a_model_call_tells_what_the_conventions_ask(spans):
+    """Who was called, with what, what answered, tokens with the cached ones, and money under names of ours."""
+    assert {
+        "optree.kind": "llm",
+        "optree.path": "1.1",
+        "optree.txn": TXN,
+        "optree.status": "ok",
+        "optree.actual_provider": "azure",
+        "optree.attempts": 2,
+        "optree.cost_usd": 0.75,
+        "optree.upstream_inference_cost_usd": 0.1,
+        "optree.reasoning.chunks": 2,
+        "optree.reasoning.characters": 12,
+        "gen_ai.agent.name": "planner",
+        "gen_ai.conversation.id": TXN,
+        "gen_ai.operation.name": "chat",
+        "gen_ai.provider.name": "openai",
+        "gen_ai.request.max_tokens": 100,
+        "gen_ai.request.model": "gpt-4o",
+        "gen_ai.request.reasoning.level": "low",
+        "gen_ai.request.seed": 7,
+        "gen_ai.request.stop_sequences": ["END"],
+        "gen_ai.request.stream": True,
+        "gen_ai.request.temperature": 0.0,
+        "gen_ai.request.top_p": 0.9,
+        "gen_ai.response.finish_reasons": ["tool_calls"],
+        "gen_ai.response.id": "r1",
+        "gen_ai.response.model": "gpt-4o-2024-08-06",
+        "gen_ai.response.time_to_first_chunk": 0.25,
+        "gen_ai.usage.cache_creation.input_tokens": 12,
+        "gen_ai.usage.cache_read.input_tokens": 100,
+        "gen_ai.usage.cache_write.input_tokens": 12,
+        "gen_ai.usage.input_tokens": 922,
+        "gen_ai.usage.output_tokens": 60,
+        "gen_ai.usage.reasoning.output_tokens": 20,
+        "server.address": "api.openai.com",
+        "server.port": 443,
+    } == told(spans["1.1"])
+
+
+def test_a_tool_call_tells_its_name_and_its_mcp_server(spans):
+    """MCP's attributes stand on the tool's span: no second span for the same call."""
+    found = told(spans["1.3"])
+    expected = {
+        names.OPERATION: "execute_tool", names.TOOL_NAME: "fetch", names.TOOL_TYPE: "function", names.MCP_METHOD: "tools/call",
+        names.MCP_SERVER: "web-mcp", names.CHARACTERS_IN: 3, names.CHARACTERS_OUT: 4, "optree.attr.deep": '{"a":1}',
+    }  # fmt: skip
+    assert expected == {key: found[key] for key in expected}
+    assert ("c1", "Searches.") == (told(spans["1.2"])[names.TOOL_CALL_ID], told(spans["1.2"])[names.TOOL_DESCRIPTION])
+
+
+def test_a_session_tells_how_it_began_and_what_came_of_it(spans):
+    """Title, latest status, ingress, size of the report; its own attributes without credentials."""
+    found = told(spans[""])
+    expected = {
+        names.TITLE: "Plans", names.LATEST_STATUS: "planning", names.INGRESS: "cli", names.TURNS: 2, names.CALL_PATH: "planner",
+        names.FINAL_REPORT_SIZE: 18, "user.id": "u1", "optree.attr.team": "blue", "optree.attr.api_key": "[REDACTED]",
+    }  # fmt: skip
+    assert expected == {key: found[key] for key in expected}
+
+
+def test_usage_stands_on_model_calls_only_and_sums_agree(builder, spans):
+    """No backend counts twice: containers have totals of ours, equal to the sum over the calls."""
+    with_usage = {path for path, span in spans.items() if any(key.startswith("gen_ai.usage.") for key in told(span))}
+    assert {"1.1", "1.5.1.1"} == with_usage
+    for usage, total in ((names.INPUT_TOKENS, "input_tokens"), (names.OUTPUT_TOKENS, "output_tokens"), (names.COST, "cost_usd")):
+        calls = sum(told(span).get(usage, 0) for span in spans.values())
+        assert [calls, calls] == [told(spans[path])[names.TOTAL + total] for path in ("", "1")]
+    assert 5 == told(spans["1.5/"])[names.TOTAL + "input_tokens"]
+    assert [] == total_attributes(builder.node.totals.__class__())
+
+
+def test_failed_is_an_error_with_its_class(spans):
+    """The text is the status's message; the class is what it begins with, or none of the known."""
+    assert (ERROR, "TimeoutError: no answer", "TimeoutError") == (
+        spans["1.5.1.1"].status, spans["1.5.1.1"].message, told(spans["1.5.1.1"])[names.ERROR_TYPE]
+    )  # fmt: skip
+    assert (ERROR, "boom", "_OTHER") == (spans["1.3"].status, spans["1.3"].message, told(spans["1.3"])[names.ERROR_TYPE])
+
+
+def test_cancelled_is_no_error(spans):
+    """The status stays unset, and the attributes say what happened."""
+    assert (UNSET, "", "cancelled", "KeyboardInterrupt") == (
+        spans["2"].status, spans["2"].message, told(spans["2"])[names.STATUS], told(spans["2"])[names.ERROR]
+    )  # fmt: skip
+    assert (UNSET, "ok") == (spans[""].status, told(spans[""])[names.STATUS])
+
+
+@pytest.mark.parametrize(
+    ("error", "expected"),
+    [
+        ("ValueError: x", "ValueError"),
+        ("httpx.ReadTimeout", "httpx.ReadTimeout"),
+        ("no luck", "_OTHER"),
+        (None, "_OTHER"),
+        ("I failed", "_OTHER"),
+    ],
+)
+def test_the_class_of_an_error_is_one_only_if_it_looks_like_one(error, expected):
+    """Attributes by which errors are counted hold no free text."""
+    assert expected == told(one_op(status="failed", error=error))[names.ERROR_TYPE]
+
+
+def test_an_open_node_is_interrupted_where_it_was_last_heard_of():
+    """A crash left it: the end is the last thing known, or what the caller says."""
+    builder = SessionTreeBuilder("agent", txn=TXN, now=Ticking())
+    turn = builder.begin_turn()
+    op = builder.begin_op("llm", "openai:m")
+    op.log("asked")
+    builder.core.stream.flush()
+    scope = scope_of(builder)
+    last = int(op.node.logs[-1].timestamp * 1e6)
+    found = [op_span(op.node, scope), turn_span(turn.node, scope), session_span(builder.node, scope)]
+    assert [(ERROR, "interrupted", last)] * 3 == [(span.status, span.message, span.end_ns) for span in found]
+    assert {"interrupted"} == {told(span)[names.STATUS] for span in found} | {told(span)[names.ERROR_TYPE] for span in found}
+    assert int((builder.node.started_at + 9000) * 1e6) == session_span(builder.node, scope, end=builder.node.started_at + 9000).end_ns
+
+
+def test_a_resumed_session_has_a_span_for_each_round():
+    """The first keeps the node's id; later ones have their own, begin at the resume, and take a link as given."""
+    builder = SessionTreeBuilder("agent", txn=TXN, now=Ticking())
+    began = builder.node.started_at
+    builder.end_session()
+    builder.node.resumed_at = [began + 5000]
+    builder.node.ended_at = began + 9000
+    first, second = scope_of(builder), scope_of(builder, round=1)
+    link = Link(first.trace_id, first.session_span_id)
+    found = session_span(builder.node, second, links=[link])
+    assert (int((began + 5000) * 1e6), 1, [link]) == (found.start_ns, told(found)[names.ROUND], found.links)
+    assert session_span(builder.node, first).span_id != found.span_id == second.session_span_id
+    assert [int((began + 5000) * 1e6)] == [event.time_ns for event in session_span(builder.node, first).events]
+
+
+def test_a_session_goes_below_a_span_of_somebody_else():
+    """An incoming context's span is the parent, and is marked as remote."""
+    builder = SessionTreeBuilder("agent", txn=TXN, now=Ticking())
+    builder.end_session()
+    found = session_span(builder.node, scope_of(builder, parent_id=b"p" * 8, parent_flags=0x301))
+    assert (b"p" * 8, 0x301) == (found.parent_id, found.flags)
+
+
+def test_turns_can_be_traces_of_their_own(builder):
+    """With another trace id and no parent, linked as given."""
+    link = Link(b"o" * 16, b"o" * 8)
+    found = turn_span(
+        builder.node.turns[0], msgspec.structs.replace(scope_of(builder), trace_id=b"n" * 16, turn_parent_id=b""), links=[link]
+    )
+    assert (b"n" * 16, b"", [link]) == (found.trace_id, found.parent_id, found.links)
+
+
+def test_a_second_trace_has_span_ids_of_its_own(builder):
+    """An id stands once in all traces: some backends keep the first only."""
+    first = {span.span_id for span in spans_of(builder.node, scope_of(builder))}
+    second = {span.span_id for span in spans_of(builder.node, scope_of(builder, salt="/live"))}
+    assert set() == first & second
+    assert span_id(f"{TXN}/live") == scope_of(builder, salt="/live").session_span_id
+
+
+def test_victoriatraces_gets_no_numbers_in_names(builder):
+    """There each span name is an index of its own."""
+    assert "turn" == turn_span(builder.node.turns[0], scope_of(builder, profile=profile("victoriatraces"))).name
+
+
+@pytest.mark.parametrize(
+    ("name", "attributes", "expected"),
+    [
+        ("openai:gpt-4o", None, ("chat gpt-4o", "openai", "gpt-4o")),
+        ("ask", None, ("chat ask", "unknown", None)),
+        ("ask", {"provider": "Google", "model": "gemini"}, ("chat gemini", "gcp.gen_ai", "gemini")),
+        ("ask", {"operation": "embeddings", "model": "e5"}, ("embeddings e5", "unknown", "e5")),
+        ("ollama:llama3:8b", None, ("chat llama3:8b", "ollama", "llama3:8b")),
+    ],
+)
+def test_provider_and_model_come_from_attributes_then_from_the_name(name, attributes, expected):
+    """Providers have the names of the conventions."""
+    found = one_op(name=name, attributes=attributes)
+    assert expected == (found.name, told(found)[names.PROVIDER], told(found).get(names.REQUEST_MODEL))
+
+
+@pytest.mark.parametrize(
+    ("payload", "expected"),
+    [
+        ({"temperature": "hot", "max_tokens": True, "stop": 5, "seed": 1.5}, {}),
+        ({"n": 3, "top_k": 5, "stop": "END"}, {names.CHOICES: 3, "gen_ai.request.top_k": 5.0, "gen_ai.request.stop_sequences": ["END"]}),
+        ({"max_completion_tokens": 9}, {"gen_ai.request.max_tokens": 9}),
+        ({"top_k": 1 << 2000}, {}),
+    ],
+)
+def test_parameters_have_the_type_of_their_attribute_or_are_left_out(payload, expected):
+    """A backend's column has one type."""
+    builder = SessionTreeBuilder("agent", txn=TXN, now=Ticking())
+    op = builder.begin_op("llm", "openai:m")
+    op.request(**payload)
+    op.end()
+    found = {key: value for key, value in told(op_span(op.node, scope_of(builder))).items() if key.startswith("gen_ai.request.")}
+    assert {names.REQUEST_MODEL: "m", **expected} == found
+
+
+@pytest.mark.parametrize(
+    "response",
+    ["plain text", {"choices": "x"}, {"choices": [{"finish_reason": 7}]}, {"id": 5}, [1], None, {"usage": {"output_tokens_details": []}}],
+)
+def test_a_response_of_another_shape_tells_nothing(response):
+    """It is never an error."""
+    builder = SessionTreeBuilder("agent", txn=TXN, now=Ticking())
+    op = builder.begin_op("llm", "openai:m")
+    op.response(response)
+    op.end()
+    assert names.FINISH_REASONS not in told(op_span(op.node, scope_of(builder)))
+
+
+@pytest.mark.parametrize(
+    ("response", "expected"),
+    [
+        ({"stop_reason": "end_turn", "model": "claude"}, ["end_turn"]),
+        ({"candidates": [{"finishReason": "STOP"}]}, ["STOP"]),
+        ({"choices": [{"finish_reason": "stop"}, {"finish_reason": "length"}]}, ["stop", "length"]),
+        ({"done_reason": "stop"}, ["stop"]),
+    ],
+)
+def test_finish_reasons_are_found_in_each_providers_response(response, expected):
+    """One for each choice, in the provider's words."""
+    builder = SessionTreeBuilder("agent", txn=TXN, now=Ticking())
+    op = builder.begin_op("llm", "openai:m")
+    op.response(response)
+    op.end()
+    assert expected == told(op_span(op.node, scope_of(builder)))[names.FINISH_REASONS]
+
+
+@pytest.mark.parametrize("kind", ["llm", "tool", "session", "system"])
+@pytest.mark.parametrize(
+    "block", [b"[1]", b"{", b'{"model":5,"provider":[1],"base_url":"http://[x","finish_reason":{}}', b'{"":1,".":2,"x":null}']
+)
+def test_attributes_from_a_strange_file_do_no_harm(kind, block):
+    """A node read from a file may hold anything that is JSON, or not even that."""
+    builder = SessionTreeBuilder("agent", txn=TXN, now=Ticking())
+    op = builder.begin_op(kind, "x:y")
+    op.end()
+    op.node.attributes_json = msgspec.Raw(block)
+    assert 8 == len(op_span(op.node, scope_of(builder)).span_id)
+
+
+def test_openinference_stands_beside_where_asked(builder):
+    """Kind, model, tokens and cost by its names too; a name is never given twice."""
+    found = {told(span)[names.PATH]: told(span) for span in spans_of(builder.node, scope_of(builder, openinference=True, content=True))}
+    expected = {
+        names.OI_KIND: "LLM", "llm.model_name": "gpt-4o", "llm.provider": "openai", "llm.token_count.prompt": 922,
+        "llm.token_count.completion": 60, "llm.token_count.total": 982, "llm.cost.total": 0.75, "session.id": TXN,
+        "llm.token_count.prompt_details.cache_read": 100, "input.mime_type": "application/json",
+    }  # fmt: skip
+    assert expected == {key: found["1.1"][key] for key in expected}
+    assert ["AGENT", "CHAIN", "TOOL"] == [found[path][names.OI_KIND] for path in ("", "1", "1.2")]
+
+
+def test_usual_spans_are_fit_without_care(builder):
+    """The quick way is the usual one: only the session with an attribute called api_key needs care."""
+    careful = 0
+    for span in spans_of(builder.node, scope_of(builder)):
+        try:
+            encode_span(span, profile().value_bytes)
+        except UnfitError:
+            careful += 1
+    assert 1 == careful
+
+
+@settings(deadline=None)
+@given(programs, st.booleans(), st.sampled_from(sorted(PROFILES)))
+def test_any_tree_is_one_trace(program, content, profile_name):
+    """Whatever a program records, in whatever order: each node is one span below a span that is there, and all of them go out."""
+    tree = play(program).live
+    scope = Scope("t", trace_id("t"), tree.session, profile(profile_name), content=content, openinference=content, pool=tree.pool)
+    sent = [Sent.FromString(encode(span, scope.profile)) for span in spans_of(tree.session, scope)]
+    nodes = sum(1 for _ in walk_sessions(tree.session)) + sum(len(session.turns) for session in walk_sessions(tree.session))
+    assert nodes + sum(1 for _ in walk_ops(tree.session)) == len({span.span_id for span in sent}) == len(sent)
+    assert {span.parent_span_id for span in sent} <= {b"", *(span.span_id for span in sent)}
+    assert 1 == sum(not span.parent_span_id for span in sent)
+    assert not [span.name for span in sent if span.name == "(unencodable)"]
+    assert all(0 < span.start_time_unix_nano <= span.end_time_unix_nano for span in sent)

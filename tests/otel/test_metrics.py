@@ -1,0 +1,135 @@
+"""The conventions' metrics: what the stock SDK would count and write."""
+
+import threading
+
+import pytest
+from opentelemetry.exporter.otlp.proto.common.metrics_encoder import encode_metrics
+from opentelemetry.proto.metrics.v1.metrics_pb2 import Metric
+from opentelemetry.sdk.metrics import MeterProvider
+from opentelemetry.sdk.metrics.export import InMemoryMetricReader
+from opentelemetry.sdk.resources import Resource
+
+import optree
+from optree.builder import SessionTreeBuilder
+from optree.testing import Ticking
+from optree_otel import names
+from optree_otel.metrics import DURATION, DURATION_BOUNDS, TOKEN_BOUNDS, TOKENS, Instrument, Meter, Point, encode_metric, encode_point
+from optree_otel.request import request
+from optree_otel.wire import KeyValues
+from tests.otel.tree_of_all import tree_of_all
+
+VALUES = [0, 0.005, 0.01, 0.02, 1, 3, 4, 5, 70_000_000, 1e12]
+
+
+def call(status="ok", error=None, name="openai:m", **figures):
+    """Return the node of one model call that took 2 s."""
+    builder = SessionTreeBuilder("agent", now=Ticking())
+    op = builder.begin_op("llm", name)
+    op.account(**figures)
+    op.end(status, error)
+    op.node.ended_at = op.node.started_at + 2000
+    return op.node
+
+
+def points(data: bytes) -> list[tuple[dict, int, float]]:
+    """Return a metric's points as (attributes, count, sum)."""
+    return [
+        ({pair.key: pair.value.string_value for pair in point.attributes}, point.count, point.sum)
+        for point in Metric.FromString(data).histogram.data_points
+    ]
+
+
+@pytest.mark.parametrize("instrument", [TOKENS, DURATION])
+@pytest.mark.parametrize("attributes", [{}, {"gen_ai.token.type": "input", "gen_ai.request.model": "m"}])
+def test_a_histogram_has_the_bytes_of_the_stock_sdk(instrument: Instrument, attributes):
+    """The same values given to the stock SDK and to ours end as the same request, byte for byte."""
+    reader = InMemoryMetricReader()
+    provider = MeterProvider([reader], Resource({"service.name": "x"}), shutdown_on_exit=False)
+    stock = provider.get_meter("optree", optree.__version__).create_histogram(
+        instrument.name, instrument.unit, instrument.description, explicit_bucket_boundaries_advisory=list(instrument.bounds)
+    )
+    ours = Point([0] * (len(instrument.bounds) + 1))
+    for value in VALUES:
+        stock.record(float(value), attributes)
+        ours.add(float(value), instrument.bounds)
+    data = reader.get_metrics_data()
+    point = data.resource_metrics[0].scope_metrics[0].metrics[0].data.data_points[0]
+    encoded = encode_point(ours, instrument, list(attributes.items()), point.start_time_unix_nano, point.time_unix_nano)
+    resource = KeyValues(1).encode([("service.name", "x")])
+    assert encode_metrics(data).SerializeToString() == request([(resource, [encode_metric(instrument, [encoded])])])
+    provider.shutdown()
+
+
+def test_the_boundaries_are_those_of_the_conventions():
+    """Source: semantic-conventions-genai, docs/gen-ai/gen-ai-metrics.md."""
+    assert (1, 4, 16, 64, 256, 1024, 4096, 16384, 65536, 262144, 1048576, 4194304, 16777216, 67108864) == TOKEN_BOUNDS
+    assert (0.01, 0.02, 0.04, 0.08, 0.16, 0.32, 0.64, 1.28, 2.56, 5.12, 10.24, 20.48, 40.96, 81.92) == DURATION_BOUNDS
+
+
+def test_tokens_and_durations_are_counted_by_service_and_model():
+    """Input tokens with the cached ones; each kind of token is a point of its own."""
+    meter = Meter(start_ns=1)
+    meter.record(call(input_tokens=10, cache_read_tokens=90, output_tokens=7), "planner")
+    meter.record(call(input_tokens=50, output_tokens=3), "planner")
+    meter.record(call(input_tokens=1, output_tokens=1), "reader")
+    about = {names.OPERATION: "chat", names.PROVIDER: "openai", names.REQUEST_MODEL: "m"}
+    found = meter.encoded(2)
+    assert ["planner", "reader"] == sorted(found)
+    assert [[(about, 2, 4.0)], [({**about, names.TOKEN_TYPE: "input"}, 2, 150.0), ({**about, names.TOKEN_TYPE: "output"}, 2, 10.0)]] == [
+        points(data) for data in found["planner"]
+    ]
+
+
+def test_it_counts_from_its_start_on():
+    """Cumulative: a second look shows all, from the same start to a later time."""
+    meter = Meter(start_ns=1)
+    for now in (5, 9):
+        meter.record(call(), "x")
+        point = Metric.FromString(meter.encoded(now)["x"][0]).histogram.data_points[0]
+        assert (1, now) == (point.start_time_unix_nano, point.time_unix_nano)
+    assert 2 == point.count
+
+
+def test_a_failed_call_counts_under_its_error():
+    """For durations; tokens have no error."""
+    meter = Meter(start_ns=1)
+    meter.record(call("failed", "TimeoutError: slow", input_tokens=3), "x")
+    duration, tokens = meter.encoded(2)["x"]
+    assert [("TimeoutError", False)] == [(points(duration)[0][0][names.ERROR_TYPE], names.ERROR_TYPE in points(tokens)[0][0])]
+
+
+def test_a_call_without_known_tokens_counts_none():
+    """Where usage is not known it must not be reported."""
+    builder = SessionTreeBuilder("agent", now=Ticking())
+    op = builder.begin_op("llm", "openai:m")
+    op.end()
+    meter = Meter(start_ns=1)
+    meter.record(op.node, "x")
+    assert [names.OPERATION_DURATION] == [Metric.FromString(data).name for data in meter.encoded(2)["x"]]
+
+
+def test_only_ended_model_calls_are_counted():
+    """Tools, sub-agents, steps and open calls are passed over."""
+    meter = Meter(start_ns=1)
+    for op in tree_of_all().node.turns[0].ops[1:]:
+        meter.record(op, "x")
+    meter.record(SessionTreeBuilder("agent").begin_op("llm", "m").node, "x")
+    assert {} == meter.encoded(2)
+
+
+def test_any_thread_may_record():
+    """Nothing is lost between them."""
+    meter, node = Meter(start_ns=1), call(input_tokens=1)
+    threads = [threading.Thread(target=lambda: [meter.record(node, "x") for _ in range(200)]) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert 800 == points(meter.encoded(2)["x"][0])[0][1]
+
+
+def test_labels_hold_no_credentials():
+    """A model name may be anything."""
+    meter = Meter(start_ns=1)
+    meter.record(call(name="openai:sk-abcdefghijklmnop1234"), "x")
+    assert "[REDACTED]" == points(meter.encoded(2)["x"][0])[0][0][names.REQUEST_MODEL]
