@@ -183,6 +183,9 @@ class Op(Struct, eq=False):
         if node.kind != "llm":
             return AccountingEntry(identity, core.now_ms(), "tool", ended, latency, command=node.name)
         provider, model = _provider_and_model(node.name)
+        if model is None:
+            own = node.attributes
+            provider, model = (text(own[key]) if key in own else None for key in ("provider", "model"))
         return AccountingEntry(identity, core.now_ms(), "llm", ended, latency, provider, model)
 
     def _add(self, entry: AccountingEntry) -> None:
@@ -326,6 +329,7 @@ class Op(Struct, eq=False):
 
 
 @lru_cache(256)
-def _provider_and_model(name: str) -> tuple[str, str]:
-    provider, _, model = name.partition(":")
-    return provider, model
+def _provider_and_model(name: str) -> tuple[str | None, str | None]:
+    """Return the two parts of an llm op's name; None for one that names neither."""
+    provider, colon, model = name.partition(":")
+    return (provider, model) if colon else (None, None)

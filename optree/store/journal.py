@@ -53,6 +53,7 @@ class Journal:
         self.live = live
         self.txn = txn
         self.sync_level: Sync = sync
+        self._syncs = sync in ("turn", "op")
         self.last = first - 1
         """Number of the last record that is with the operating system, or that it refused."""
         self.lost = 0
@@ -82,13 +83,11 @@ class Journal:
             self._poison(self._unsynced, [])
         if self.fd < 0 and not self._recover(batch):
             return
-        seed = self._seed
-        number = self.last + 1
         if len(batch) == 1 and not self.ordinal:
-            batch[0].n = number
-            data = r.line(batch[0], seed)
+            batch[0].n = self.last + 1
+            data = r.line(batch[0], self._seed)
         else:
-            data = b"".join([self._line(record, n, seed) for n, record in enumerate(batch, number)])
+            data = b"".join([self._line(record, n, self._seed) for n, record in enumerate(batch, self.last + 1)])
         try:
             if (done := self._write(self.fd, data)) < len(data):
                 self._os.write_all(self.fd, data[done:])
@@ -97,7 +96,7 @@ class Journal:
             return
         self.last += len(batch)
         self.dirty = True
-        if self.sync_level in ("turn", "op"):
+        if self._syncs:
             self._sync_structure(batch)
 
     def sync(self) -> bool:
