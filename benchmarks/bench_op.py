@@ -11,7 +11,7 @@ from typing import Any
 
 import optree
 from benchmarks import work
-from benchmarks.floor import FloorJournal, JournalOp, MemoryOp
+from benchmarks.floor import FloorJournal, JournalOp, MemoryOp, ThroughOp
 from benchmarks.measure import Job, Rounds, Variant
 from benchmarks.peers import Peer, installed
 from benchmarks.report import Aim, Cell, Report, Table, at_least, at_most
@@ -19,7 +19,7 @@ from benchmarks.sessions import LABEL, opened, removed
 from optree.builder import SessionTreeBuilder
 from optree.builder.stream import Write
 
-FLOOR, FLOOR_JOURNAL = "floor, memory", "floor, journal"
+FLOOR, FLOOR_JOURNAL, FLOOR_THROUGH = "floor, memory", "floor, journal", "floor, structure through"
 MEMORY, JOURNAL, ALL, CONTEXT = "optree, memory", "optree, journal (default)", 'optree, write="all"', "optree, journal, with-blocks"
 OTEL = "OTel SDK, no-op processor"
 LOOP = "loop"
@@ -28,6 +28,7 @@ LOGS_PER_OP = 1000
 DOES = {
     FLOOR: "memory; no checks, locks or ids",
     FLOOR_JOURNAL: "memory, and msgpack to a file, written 64 KiB at a time",
+    FLOOR_THROUGH: "the same, but structure and accounting as JSON lines with a checksum, each written at once",
     MEMORY: "memory: typed tree, ids, totals",
     JOURNAL: "memory, and structure and accounting written before the call returns, entries within 10 ms",
     ALL: "memory, and everything written before the call returns",
@@ -79,7 +80,8 @@ def _log_table(logs: Rounds, missing: list[str]) -> Table:
 def _op_variants(folder: Path, peers: list[Peer]) -> dict[str, Variant]:
     variants: dict[str, Variant] = {
         FLOOR: _floor_ops,
-        FLOOR_JOURNAL: functools.partial(_floor_journal_ops, folder),
+        FLOOR_JOURNAL: functools.partial(_floor_journal_ops, folder, JournalOp),
+        FLOOR_THROUGH: functools.partial(_floor_journal_ops, folder, ThroughOp),
         MEMORY: _memory_ops,
         JOURNAL: functools.partial(_journal_ops, "structure"),
         ALL: functools.partial(_journal_ops, "all"),
@@ -126,13 +128,13 @@ def _floor_ops(ops: int) -> Job:
     return Job(do)
 
 
-def _floor_journal_ops(folder: Path, ops: int) -> Job:
+def _floor_journal_ops(folder: Path, kind: type[JournalOp] | type[ThroughOp], ops: int) -> Job:
     tree: list[MemoryOp] = []
     journal = FloorJournal(folder / "floor-ops")
 
     def do() -> None:
         for number in range(ops):
-            op = JournalOp(number, number // work.OPS_PER_TURN, "llm", LABEL, journal)
+            op = kind(number, number // work.OPS_PER_TURN, "llm", LABEL, journal)
             tree.append(op)
             _floor_op(op)
 

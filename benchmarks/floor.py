@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 from pathlib import Path
 from time import time_ns
+from zlib import crc32
 
 import msgspec
 
@@ -158,3 +159,39 @@ class JournalOp(MemoryOp):
         self.ended = now = time_ns()
         self.status = status
         self.encode(End(self.number, now, status), self.buffer, -1)
+
+
+class ThroughOp(MemoryOp):
+    """The floor of what optree promises: structure as JSON lines with a checksum, written before the call returns; log lines as above."""
+
+    __slots__ = ("buffer", "encode", "journal")
+
+    def __init__(self, number: int, turn: int, kind: str, name: str, journal: FloorJournal) -> None:
+        MemoryOp.__init__(self, number, turn, kind, name)
+        self.journal = journal
+        self.encode = journal.encode
+        self.buffer = journal.buffer
+        _write_line(journal.fd, Begin(number, self.begun, turn, kind, name))
+
+    log = JournalOp.log
+    think = JournalOp.think
+
+    def account(self, model: str, sent: int, received: int, cached: int, cost: float, latency: float) -> None:
+        """Append what an attempt cost."""
+        event = Account(self.number, time_ns(), model, sent, received, cached, cost, latency)
+        self.accounts.append(event)
+        _write_line(self.journal.fd, event)
+
+    def end(self, status: str = "ok") -> None:
+        """End the op."""
+        self.ended = now = time_ns()
+        self.status = status
+        _write_line(self.journal.fd, End(self.number, now, status))
+
+
+_json = msgspec.json.Encoder().encode
+
+
+def _write_line(fd: int, event: Event) -> None:
+    line = _json(event)
+    os.write(fd, b'%b,"c":"%08x"}\n' % (line, crc32(line)))
