@@ -128,7 +128,7 @@ def _floor_ops(ops: int) -> Job:
     return Job(do)
 
 
-def _floor_journal_ops(folder: Path, kind: type[JournalOp] | type[ThroughOp], ops: int) -> Job:
+def _floor_journal_ops(folder: Path, kind: type[JournalOp | ThroughOp], ops: int) -> Job:
     tree: list[MemoryOp] = []
     journal = FloorJournal(folder / "floor-ops")
 

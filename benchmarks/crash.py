@@ -288,7 +288,7 @@ def run(kills: int, seed: int, *, progress: bool = True) -> Result:
             base = Path(name) / str(result.counts["kills"])
             Round(base, choice.randrange(1 << 30), result).run(span)
             shutil.rmtree(base, ignore_errors=True)
-            if progress:
+            if progress and sys.stdout.isatty():
                 done = result.counts["kills"]
                 print(
                     f"\r{done} of {kills} kills, {done / (time.perf_counter() - begun):.1f}/s, {len(result.lost)} lost", end="", flush=True

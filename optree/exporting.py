@@ -1,7 +1,7 @@
 """What an exporter builds on: a session while it is recorded, and what a mirror of it has to offer.
 
-A *mirror* sends sessions elsewhere while they run. It is found by its entry point in the group ``optree.exporters``; its `Mirror` is made
-once a process, and told of each root session. A *format* needs none of this: it takes an `optree.Loaded` or an `optree.Tree`.
+A *mirror* sends sessions elsewhere while they run: `optree_otel` is one. It is made once a process, and told of each root session. A
+*format* needs none of this: it is found by its entry point in the group ``optree.exporters``, and takes an `optree.Loaded`.
 """
 
 from __future__ import annotations

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping
+from importlib import import_module
 from typing import Any
 
 from optree.builder.core import Core
 from optree.builder.stream import Stream
-from optree.exporting import GROUP, Mirror, Traced
+from optree.exporting import MakeMirror, Mirror, Traced
 from optree.instrument import context
 from optree.store import Directory
 
+PACKAGE = "optree_otel"
+"""By name, since it lies above; its entry point would be slow to look up on the thread that begins a session."""
 ENDPOINTS = ("OTEL_EXPORTER_OTLP_ENDPOINT", "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT")
 
 
@@ -79,14 +82,9 @@ class Mirroring:
     def _found(self, wanted: str, options: Mapping[str, Any]) -> Mirror | None:
         if wanted == "auto" and not options and not any(os.environ.get(name) for name in ENDPOINTS):
             return None
-        from importlib.metadata import entry_points
-
-        for point in entry_points(group=GROUP, name="otel"):
-            try:
-                found: Mirror | None = point.load()(options)
-            except Exception as error:  # noqa: BLE001 - an exporter's fault must not reach the program
-                self._report(f"OpenTelemetry: nothing is sent: {type(error).__name__}: {error}")
-                return None
-            return found
-        self._report("OpenTelemetry: nothing is sent: optree is not installed with its entry points (pip install 'optree-tracing[otel]')")
-        return None
+        try:
+            make: MakeMirror = import_module(PACKAGE).mirror
+            return make(options)
+        except Exception as error:  # noqa: BLE001 - an exporter's fault must not reach the program
+            self._report(f"OpenTelemetry: nothing is sent: {type(error).__name__}: {error}")
+            return None
