@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 
 _VRB: Severity = "VRB"
 _OK: Status = "ok"
+_LOG, _CHUNK = 2, 3
+"""How many parts the tuple of a plain log line has, and that of a chunk of reasoning."""
 _SEVERITIES: dict[str, Severity] = {
     **{name: name for name in get_args(Severity)},
     "DEBUG": "VRB",
@@ -291,18 +293,18 @@ class Op(Struct, eq=False):
         return record
 
     def _read(self, batch: list[tuple[Any, ...]]) -> tuple[list[LogEntry], list[ReasoningChunk]]:
+        if self.builder.core.redacted:
+            batch = [(entry[0], self.builder.core.text(entry[1]), *entry[2:]) for entry in batch]
         logs: list[LogEntry] = []
         chunks: list[ReasoningChunk] = []
-        core = self.builder.core
-        for ts, said, *more in batch:
-            if core.redacted:
-                said = core.text(said)  # noqa: PLW2901 - what is kept is what is left of it
-            if not more:
-                logs.append(LogEntry(ts * 1e3, _VRB, said))
-            elif more[0] is None:
-                chunks.append(ReasoningChunk(said, ts * 1e3))
+        for entry in batch:
+            parts = len(entry)
+            if parts == _LOG:
+                logs.append(LogEntry(entry[0] * 1e3, _VRB, entry[1]))
+            elif parts == _CHUNK:
+                chunks.append(ReasoningChunk(entry[1], entry[0] * 1e3))
             else:
-                logs.append(LogEntry(ts * 1e3, more[0], said, *more[1:]))
+                logs.append(LogEntry(entry[0] * 1e3, entry[2], entry[1], *entry[3:]))
         return logs, chunks
 
     def _place(self) -> None:
