@@ -15,7 +15,10 @@ PYTHON = $(shell for python in python3.13 python3.12 python3.11 python3; do \
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "%-13s%s\n", $$1, $$2}' Makefile
 
-demo: $(VENV)/has-demo $(VENV)/has-weights ## a team of agents with a real model, traced and shown
+# A Jaeger that is at hand, named or built: then the demo is mirrored to it.
+JAEGER = $(OPTREE_JAEGER)$(wildcard $(or $(OPTREE_BACKENDS_DIR),$(HOME)/.cache/optree/backends)/jaeger-*)
+
+demo: $(VENV)/has-demo $(VENV)/has-weights $(if $(JAEGER),$(VENV)/has-otel) ## a team of agents with a real model, traced and shown
 	@$(PY) examples/demo.py
 
 test: $(VENV)/has-demo $(VENV)/has-weights $(VENV)/has-otel $(VENV)/has-test ## the tests

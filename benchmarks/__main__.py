@@ -20,7 +20,7 @@ from time import perf_counter
 
 import msgspec
 
-from benchmarks import bench_growth, bench_import, bench_load, bench_memory, bench_op, bench_snapshot, picture, report
+from benchmarks import bench_growth, bench_import, bench_load, bench_memory, bench_op, bench_otel, bench_snapshot, picture, report
 from benchmarks.measure import ROOT, Pressure
 
 BENCHES: dict[str, Callable[..., report.Report]] = {
@@ -30,8 +30,9 @@ BENCHES: dict[str, Callable[..., report.Report]] = {
     "growth": bench_growth.measure,
     "snapshot": bench_snapshot.measure,
     "load": bench_load.measure,
+    "otel": bench_otel.measure,
 }
-PACKAGES = ["msgspec", "zstandard", "opentelemetry-sdk", "structlog", "eliot", "orjson"]
+PACKAGES = ["msgspec", "zstandard", "opentelemetry-sdk", "opentelemetry-exporter-otlp", "structlog", "eliot", "orjson"]
 FORMAT = 1
 
 

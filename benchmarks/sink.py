@@ -11,7 +11,7 @@ import socket
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Generator
 
 from benchmarks.measure import ROOT, child_environ
 
@@ -20,7 +20,7 @@ _YES = b"HTTP/1.1 200 OK\r\nContent-Type: application/x-protobuf\r\nContent-Leng
 
 
 @contextlib.contextmanager
-def sink() -> Iterator[str]:
+def sink() -> Generator[str, None, None]:
     """Run one; yields its endpoint."""
     command = [sys.executable, "-m", "benchmarks.sink"]
     with subprocess.Popen(command, env=child_environ(), cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:

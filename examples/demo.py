@@ -2,6 +2,7 @@
 
 It starts a real language model on this machine, runs `research_team.py` with optree, kills it with SIGKILL while two of its agents are
 working, loads what is on disk, resumes it to its end, and checks that nothing that was acknowledged is missing.
+Where a Jaeger is at hand, or with --jaeger, the run is mirrored to it, and in the end each node must stand there as exactly one span.
 """
 
 from __future__ import annotations
@@ -14,10 +15,13 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
+from jaeger_beside import Beside, jaeger_beside
+
 import optree
+from optree.ids import new_txn
 
 HERE = Path(__file__).resolve().parent
 KILL_AFTER_CALLS = 4
@@ -31,28 +35,48 @@ def main() -> int:
     """Run the demo; 0 if all that was acknowledged came back."""
     parser = argparse.ArgumentParser(description="A team of agents dies in the middle of its work, and comes back.")
     parser.add_argument("--dir", default=".demo", help="where its sessions are kept (default: .demo)")
-    os.environ["OPTREE_BASE_DIR"] = parser.parse_args().dir
+    parser.add_argument("--jaeger", action="store_true", help="fail if there is no Jaeger to mirror it to")
+    options = parser.parse_args()
+    os.environ["OPTREE_BASE_DIR"] = options.dir
+    txn = new_txn()
+    with jaeger_beside(txn, must=options.jaeger) as jaeger:
+        code = acts(txn, jaeger)
+        if jaeger is not None and sys.stdin.isatty():
+            print(f"\nJaeger goes on until you press Enter: {jaeger.address()}", flush=True)
+            with suppress(KeyboardInterrupt):
+                sys.stdin.readline()
+    return code
+
+
+def acts(txn: str, jaeger: Beside | None) -> int:
+    """Play it; returns the exit code."""
     started = time.monotonic()
+    if jaeger is not None:
+        print(f"Mirrored to a real Jaeger on this machine; watch it there: {jaeger.address()}", flush=True)
     title("1. A real language model on this machine")
     with model_server() as url:
         print(f"SmolLM2-135M answers at {url}")
         os.environ["OPENAI_BASE_URL"] = url
         title("2. A research team of four agents: the lines are optree's, live")
-        seen, txn = run_and_kill()
+        seen = run_and_kill(txn)
         title("3. Killed with SIGKILL. What is on disk?")
         show("load", txn)
         lost = missing(seen, optree.load(txn))
+        if jaeger is not None:
+            print(f"\nJaeger has {jaeger.count()} spans of it: what had ended. Look: {jaeger.address()}", flush=True)
         title("4. Resumed: finished steps are not asked again")
         resumed = subprocess.run([*OPTREE, "load", txn, "--verbose", "--", *TEAM], check=False).returncode
     title("5. The whole tree, over both lives")
     show("tree", txn)
     show("cost", txn)
-    return proof(txn, seen, lost, resumed, time.monotonic() - started)
+    if jaeger is not None:
+        show("export", "--pending")
+    return proof(txn, seen, lost, resumed, jaeger, time.monotonic() - started)
 
 
-def run_and_kill() -> tuple[list[re.Match[str]], str]:
-    """Run the team until it is in the middle of its work, and kill it; returns the lines that it had shown, and its txn."""
-    process = subprocess.Popen(TEAM, env={**os.environ, "OPTREE_VERBOSE": "1"}, stderr=subprocess.PIPE, text=True)
+def run_and_kill(txn: str) -> list[re.Match[str]]:
+    """Run the team until it is in the middle of its work, and kill it; returns the lines that it had shown."""
+    process = subprocess.Popen(TEAM, env={**os.environ, "OPTREE_VERBOSE": "1", "OPTREE_TXN": txn}, stderr=subprocess.PIPE, text=True)
     assert process.stderr is not None
     seen: list[re.Match[str]] = []
     finished = on_the_way = 0
@@ -72,7 +96,7 @@ def run_and_kill() -> tuple[list[re.Match[str]], str]:
     process.stderr.close()
     if not seen:
         raise SystemExit("demo: the team showed no line; run examples/research_team.py by hand to see why")
-    return seen, seen[0]["txn"]
+    return seen
 
 
 def missing(seen: list[re.Match[str]], loaded: optree.Loaded) -> list[str]:
@@ -84,7 +108,7 @@ def missing(seen: list[re.Match[str]], loaded: optree.Loaded) -> list[str]:
     return begun + ended
 
 
-def proof(txn: str, seen: list[re.Match[str]], lost: list[str], resumed: int, seconds: float) -> int:
+def proof(txn: str, seen: list[re.Match[str]], lost: list[str], resumed: int, jaeger: Beside | None, seconds: float) -> int:
     """Print and check what must hold; returns the exit code."""
     loaded = optree.load(txn)
     ops = [op for _, _, op in optree.walk_ops(loaded.session)]
@@ -102,6 +126,7 @@ def proof(txn: str, seen: list[re.Match[str]], lost: list[str], resumed: int, se
         f"entries add up to ${cost:.8f}, the total says ${loaded.session.totals.cost_usd:.8f}": abs(cost - loaded.session.totals.cost_usd)
         < 1e-12,
         f"damage: {loaded.damage.state}": loaded.damage.state == "clean",
+        **(jaeger.checks(loaded) if jaeger is not None else {}),
     }
     title("6. Did it hold?")
     for text, holds in checks.items():

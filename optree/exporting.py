@@ -85,6 +85,10 @@ class Mirror(Protocol):
         """Note that it is no longer."""
         ...
 
+    def traceparent(self, txn: str, path: str) -> str | None:
+        """Return the W3C header that names a node's span; None if the session is not mirrored."""
+        ...
+
     def flush(self, timeout: float) -> bool:
         """Wait until all that has ended so far is delivered; False if it is not within *timeout* seconds."""
         ...

@@ -1,6 +1,6 @@
 """The tree as OpenTelemetry traces: out to a collector while it runs, and in from other programs' spans.
 
-`mirror` is the entry point of the live mirror. Everything heavy is imported where it is used.
+`make` is the entry point of the live mirror. Everything heavy is imported where it is used.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from optree_otel.mirror import Mirror
 
 
-def mirror(options: Mapping[str, Any]) -> Mirror | None:
+def make(options: Mapping[str, Any]) -> Mirror | None:
     """Return the mirror for these options (`optree_otel.settings.OPTIONS`) and the environment; None if spans go nowhere."""
     from optree_otel.mirror import Mirror
     from optree_otel.settings import resolve

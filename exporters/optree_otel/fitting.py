@@ -54,7 +54,7 @@ def _fits(span: Span, profile: Profile) -> bool:
         len(span.logs) + len(span.events) <= profile.events
         and 0 < len(span.name) <= profile.name_bytes // 4
         and not _suspicious(span.name)
-        and 0 < span.start_ns <= span.end_ns < _TIME
+        and 0 < span.start_ns < span.end_ns < _TIME
         and len(span.trace_id) == len(_NO_TRACE)
         and span.trace_id != _NO_TRACE
         and len(span.span_id) == len(_NO_SPAN)
@@ -134,12 +134,12 @@ class Fitter:
         return blake2b(found, digest_size=size, person=b"optree.bad.id").digest()
 
     def times(self, start: int, end: int) -> tuple[int, int]:
-        """Return times of which the end is not before the start."""
+        """Return times of which the end is after the start: Jaeger warns of a span without duration, and makes it last 1 ns."""
         if 0 < start <= end < _TIME:
-            return start, end
+            return start, max(end, start + 1)
         self.invalid("time", f"{start}..{end}")
         start = start if 0 < start < _TIME else end if 0 < end < _TIME else 1
-        return start, end if start <= end < _TIME else start
+        return start, end if start < end < _TIME else start + 1
 
     def unnamed(self) -> str:
         """Return a name for what has none."""

@@ -61,6 +61,16 @@ class Call(NamedTuple):
     provider: str
     model: str | None
 
+    def name(self, otherwise: str) -> str:
+        """Return the span's name; *otherwise* stands for a model that is not known."""
+        return f"{self.operation} {self.model or otherwise}"
+
+    @property
+    def attributes(self) -> list[Attribute]:
+        """As the conventions say it."""
+        told: list[Attribute] = [(names.OPERATION, self.operation), (names.PROVIDER, self.provider)]
+        return told if self.model is None else [*told, (names.REQUEST_MODEL, self.model)]
+
 
 _response: TypedDecoder[Response] = TypedDecoder(Response)
 _NO_RESPONSE = Response()
@@ -149,8 +159,10 @@ def usage(entries: Sequence[AccountingEntry]) -> list[Attribute]:
 
 def answered(op: OperationNode, own: dict[str, Any]) -> list[Attribute]:
     """Return what a call's response and accounting say: the model that answered, why it stopped."""
-    said = response_of(op.response)
     last = op.accounting[-1] if op.accounting else None
+    if op.response is None and not own and (last is None or not (last.actual_model or last.actual_provider)):
+        return []
+    said = response_of(op.response)
     model = (own and own.pop("response_model", None)) or (last.actual_model if last else None) or said.model
     told: list[Attribute] = [(names.RESPONSE_MODEL, str(model))] if model else []
     if last is not None and last.actual_provider:

@@ -22,7 +22,7 @@ from optree_otel.scope import Scope, last_of, latest
 from optree_otel.spans import CLIENT, INTERNAL, Event, Link, Span, nanoseconds
 from optree_otel.wire import Attribute
 
-_KINDS = {"llm": "llm", "tool": "tool", "session": "session_op", "system": "system"}
+KINDS = {"llm": "llm", "tool": "tool", "session": "session_op", "system": "system"}
 _TOTALS = Totals.__struct_fields__
 
 
@@ -31,20 +31,17 @@ def op_span(op: OperationNode, scope: Scope, *, end: float | None = None) -> Spa
     ended = op.ended_at if op.ended_at is not None else max(op.started_at, last_of(op) if end is None else end)
     how = outcome(op.status, op.error)
     session = scope.session
-    own: dict[str, Any] = {} if op.attributes_json is UNSET else _attributes(op.attributes_json)
+    own: dict[str, Any] = {} if op.attributes_json is UNSET else attributes_of(op.attributes_json)
     attributes: list[Attribute] = [
-        (names.KIND, _KINDS.get(op.kind, "system")),
         (names.PATH, op.path),
         (names.TXN, scope.txn),
         (names.CONVERSATION, session.id),
         (names.AGENT_NAME, session.agent_id),
         *how.attributes,
+        (names.KIND, KINDS.get(op.kind, "system")),
     ]
     name = _SHAPES.get(op.kind, _system)(op, scope, own, attributes)
-    if op.accounting:
-        _put_money(op, attributes)
-    if op.reasoning is not None:
-        attributes += _of_reasoning(op.reasoning)
+    attributes += figures(op)
     if own:
         _put_own(own, attributes)
     return _finished(
@@ -70,7 +67,7 @@ def turn_span(turn: TurnNode, scope: Scope, *, end: float | None = None, links: 
     """Return the span of a turn; *end* as for an op. *links* go to other traces, as to the turn before where each has its own."""
     ended = turn.ended_at if turn.ended_at is not None else max(turn.started_at, latest([turn]) if end is None else end)
     how = outcome(turn.status, turn.error)
-    own: dict[str, Any] = {} if turn.attributes_json is UNSET else _attributes(turn.attributes_json)
+    own: dict[str, Any] = {} if turn.attributes_json is UNSET else attributes_of(turn.attributes_json)
     attributes: list[Attribute] = [
         (names.KIND, "turn"),
         (names.PATH, turn.path),
@@ -120,7 +117,7 @@ def session_span(session: SessionNode, scope: Scope, *, end: float | None = None
         *total_attributes(session.totals),
     ]
     if session.attributes_json is not UNSET:
-        _put_session_attributes(_attributes(session.attributes_json), attributes)
+        _put_session_attributes(attributes_of(session.attributes_json), attributes)
     return _finished(
         Span(
             scope.trace_id,
@@ -186,10 +183,19 @@ def total_attributes(totals: Totals) -> list[Attribute]:
     return [(names.TOTALS[field], value) for field, value in told.items() if value]
 
 
+def figures(op: OperationNode) -> list[Attribute]:
+    """Return what an op's attempts cost, in US dollars, what else its accounting tells, and how much reasoning there was."""
+    told = _money(op) if op.accounting else []
+    if op.reasoning is not None:
+        told += _of_reasoning(op.reasoning)
+    return told
+
+
 def _of_reasoning(reasoning: Reasoning) -> list[Attribute]:
     """Return how much of it there was: the text itself is content."""
-    characters = sum(len(chunk.text) for chunk in reasoning.chunks) or len(reasoning.final or "")
-    return [(names.REASONING_CHUNKS, len(reasoning.chunks)), (names.REASONING_CHARACTERS, characters)]
+    chunks = reasoning.chunks
+    characters = sum([len(chunk.text) for chunk in chunks]) or len(reasoning.final or "")
+    return [(names.REASONING_CHUNKS, len(chunks)), (names.REASONING_CHARACTERS, characters)]
 
 
 # One function for each kind of op: it takes what it knows out of *own*, adds attributes, and returns the span's name.
@@ -198,45 +204,55 @@ def _of_reasoning(reasoning: Reasoning) -> list[Attribute]:
 def _llm(op: OperationNode, scope: Scope, own: dict[str, Any], attributes: list[Attribute]) -> str:
     request = llm.request_of(op)
     call = llm.called(op, own, request)
-    attributes += [(names.OPERATION, call.operation), (names.PROVIDER, call.provider)]
-    if call.model is not None:
-        attributes.append((names.REQUEST_MODEL, call.model))
+    attributes += call.attributes
+    if own:
+        attributes += server(own)
     if request or own:
         attributes += llm.parameters(own, request)
     attributes += llm.usage(op.accounting)
     attributes += llm.answered(op, own)
-    if own:
-        _put_server(own, attributes)
     if scope.content:
         attributes += _captured(content.call_attributes, op, request, scope.pool, scope.profile.value_bytes)
-    return f"{call.operation} {call.model or op.name}"
+    return call.name(op.name)
 
 
 def _tool(op: OperationNode, scope: Scope, own: dict[str, Any], attributes: list[Attribute]) -> str:
+    name, told = tool(op.name, own)
+    attributes += told
+    if own:
+        attributes += server(own)
+    attributes += tool_figures(op)
+    if scope.content:
+        attributes += _captured(content.tool_attributes, op, scope.pool, scope.profile.value_bytes)
+    return f"execute_tool {name}"
+
+
+def tool(called: str, own: dict[str, Any]) -> tuple[str, list[Attribute]]:
+    """Return a tool's name, and what is said of the tool; what it is said by is taken out of *own*."""
     provider = own.pop("provider", None)
     prefix = f"{provider}:"
-    name = op.name[len(prefix) :] if provider and op.name.startswith(prefix) else op.name
-    attributes += [
+    name = called[len(prefix) :] if provider and called.startswith(prefix) else called
+    told: list[Attribute] = [
         (names.OPERATION, "execute_tool"),
         (names.TOOL_NAME, name),
         (names.TOOL_TYPE, str(own.pop("tool_type", None) or "function")),
     ]
     if provider:
-        attributes.append((names.TOOL_PROVIDER, str(provider)))
-    for given, told in _TOOL_ATTRIBUTES.items():
+        told.append((names.TOOL_PROVIDER, str(provider)))
+    for given, key in _TOOL_ATTRIBUTES.items():
         if (value := own.pop(given, None)) is not None:
-            attributes.append((told, str(value)))
-    server = next((entry.mcp_server for entry in op.accounting if entry.mcp_server), None)
-    if server is not None:
-        attributes += [(names.MCP_METHOD, "tools/call"), (names.MCP_SERVER, server)]
+            told.append((key, str(value)))
+    return name, told
+
+
+def tool_figures(op: OperationNode) -> list[Attribute]:
+    """Return what is said of one call of a tool: the MCP server that ran it, and the sizes of what went in and out."""
+    served = next((entry.mcp_server for entry in op.accounting if entry.mcp_server), None)
+    told: list[Attribute] = [] if served is None else [(names.MCP_METHOD, "tools/call"), (names.MCP_SERVER, served)]
     for payload, size in ((op.request, names.REQUEST_SIZE), (op.response, names.RESPONSE_SIZE)):
         if payload is not None and payload.size is not None:
-            attributes.append((size, payload.size))
-    if own:
-        _put_server(own, attributes)
-    if scope.content:
-        attributes += _captured(content.tool_attributes, op, scope.pool, scope.profile.value_bytes)
-    return f"execute_tool {name}"
+            told.append((size, payload.size))
+    return told
 
 
 def _session(op: OperationNode, scope: Scope, own: dict[str, Any], attributes: list[Attribute]) -> str:  # noqa: ARG001 - as the others
@@ -254,25 +270,30 @@ _SHAPES = {"llm": _llm, "tool": _tool, "session": _session, "system": _system}
 _TOOL_ATTRIBUTES = {"tool_call_id": names.TOOL_CALL_ID, "call_id": names.TOOL_CALL_ID, "description": names.TOOL_DESCRIPTION}
 
 
-def _put_money(op: OperationNode, attributes: list[Attribute]) -> None:
-    """Append what an op's attempts cost, in US dollars, and what else its accounting tells."""
-    costs = [entry.cost_usd for entry in op.accounting if entry.cost_usd is not None]
-    if costs:
-        attributes.append((names.COST, float(sum(costs))))
-    upstream = [entry.upstream_inference_cost_usd for entry in op.accounting if entry.upstream_inference_cost_usd]
-    if upstream:
-        attributes.append((names.UPSTREAM_COST, float(sum(upstream))))
+def _money(op: OperationNode) -> list[Attribute]:
+    cost = upstream = None
+    for entry in op.accounting:
+        if entry.cost_usd is not None:
+            cost = (cost or 0.0) + entry.cost_usd
+        if entry.upstream_inference_cost_usd:
+            upstream = (upstream or 0.0) + entry.upstream_inference_cost_usd
+    told: list[Attribute] = []
+    if cost is not None:
+        told.append((names.COST, cost))
+    if upstream is not None:
+        told.append((names.UPSTREAM_COST, upstream))
     if len(op.accounting) > 1:
-        attributes.append((names.ATTEMPTS, len(op.accounting)))
+        told.append((names.ATTEMPTS, len(op.accounting)))
     if op.kind == "tool":
-        attributes += [
+        told += [
             (names.CHARACTERS_IN, sum(entry.characters_in or 0 for entry in op.accounting)),
             (names.CHARACTERS_OUT, sum(entry.characters_out or 0 for entry in op.accounting)),
         ]
+    return told
 
 
-def _put_server(own: dict[str, Any], attributes: list[Attribute]) -> None:
-    """Append the address of what was called, where the op's attributes name it."""
+def server(own: dict[str, Any]) -> list[Attribute]:
+    """Return the address of what was called, where the op's attributes name it; it is taken out of *own*."""
     address, port = own.pop("server_address", None), own.pop("server_port", None)
     url = own.pop("base_url", None)
     if address is None and isinstance(url, str):
@@ -280,11 +301,10 @@ def _put_server(own: dict[str, Any], attributes: list[Attribute]) -> None:
             parts = urlsplit(url)
             address, port = parts.hostname, parts.port or {"https": 443, "http": 80}.get(parts.scheme)
         except ValueError:
-            return
-    if isinstance(address, str) and address:
-        attributes.append((names.SERVER_ADDRESS, address))
-        if type(port) is int:
-            attributes.append((names.SERVER_PORT, port))
+            return []
+    if not isinstance(address, str) or not address:
+        return []
+    return [(names.SERVER_ADDRESS, address), *([(names.SERVER_PORT, port)] if type(port) is int else [])]
 
 
 def _captured(make: Callable[..., list[Attribute]], *given: Any) -> list[Attribute]:
@@ -298,11 +318,14 @@ def _captured(make: Callable[..., list[Attribute]], *given: Any) -> list[Attribu
 def _put_own(own: dict[str, Any], attributes: list[Attribute]) -> None:
     """Append a program's own attributes, without credentials; a name that ours have already is theirs."""
     taken = {key for key, _ in attributes}
+    attributes += [(name, value) for name, value in others(own) if name not in taken]
+
+
+def others(own: dict[str, Any]) -> list[Attribute]:
+    """Return a program's own attributes, without credentials: those that no name of the conventions stands for."""
     hidden: dict[str, Any] = redact(own)
-    for key, value in hidden.items():
-        name = key if "." in key.strip(".") else names.ATTRIBUTE + key
-        if name not in taken and value is not None:
-            attributes.append((name, _flat(value)))
+    told = {key if "." in key.strip(".") else names.ATTRIBUTE + key: value for key, value in hidden.items() if value is not None}
+    return [(name, _flat(value)) for name, value in told.items()]
 
 
 def _flat(value: Any) -> Any:
@@ -312,7 +335,8 @@ def _flat(value: Any) -> Any:
     return msgspec.json.encode(value).decode() if isinstance(value, (list, dict)) else value
 
 
-def _attributes(block: msgspec.Raw) -> dict[str, Any]:
+def attributes_of(block: msgspec.Raw | bytes) -> dict[str, Any]:
+    """Return a block of attributes; nothing for one that cannot be read."""
     try:
         found = decode(block)
     except msgspec.DecodeError:
@@ -322,6 +346,8 @@ def _attributes(block: msgspec.Raw) -> dict[str, Any]:
 
 def _finished(span: Span, scope: Scope) -> Span:
     """Add what other readers look for."""
+    if span.end_ns == span.start_ns:
+        span.end_ns += 1  # Jaeger warns of spans without duration, and makes them so
     if scope.openinference or scope.profile.openinference:
         span.attributes += openinference.beside(span.attributes)
     if scope.profile.facts and scope.service:

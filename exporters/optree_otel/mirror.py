@@ -11,11 +11,17 @@ from collections.abc import Callable, Mapping, Sequence
 from time import monotonic
 from typing import Any, NamedTuple
 
+from msgspec.structs import replace
+
 from optree.exporting import OpEnd, Record, SessionEnd, Taker, Traced, TurnEnd
 from optree.nodes import OperationNode
+from optree.store import Directory
 from optree_otel import placing
 from optree_otel.batches import Encoded, Limits
 from optree_otel.destination import SIGNALS, Signal
+from optree_otel.live import Live
+from optree_otel.live_spans import HEARTBEAT
+from optree_otel.live_trace import Item as LiveItem
 from optree_otel.logs import details, log_records
 from optree_otel.metrics import Meter
 from optree_otel.origin import Origin, here
@@ -27,10 +33,16 @@ from optree_otel.sender import Sender
 from optree_otel.settings import Settings
 from optree_otel.spans import Event, Span
 from optree_otel.transport import connect
-from optree_otel.view import Key, View
+from optree_otel.view import Key, Resumed, View
 
 _ENDS: dict[type[Record], str] = {OpEnd: "op", TurnEnd: "turn", SessionEnd: "session"}
+EXIT_SECONDS = 0.12
+"""The longest that the mirror holds the end of a process: to take down what sends takes the interpreter as long again as it has left."""
 METRICS_SECONDS = 10.0
+LIVE_LINGER = 0.05
+"""Seconds that a span of a live trace waits for company: what brings it comes by ten times a second anyway."""
+SWEPT_AHEAD = 2_000
+"""Spans on their way at which the sessions of earlier runs wait on disk."""
 
 
 class Item(NamedTuple):
@@ -54,7 +66,10 @@ class Mirror:
         self.traces: Sender[Item] = self._sender("traces", Spans(self))
         self.logs: Sender[Item] | None = self._sender("logs", LogLines(self)) if settings.logs is not None else None
         self.metrics: Sender[float] | None = self._sender("metrics", Figures(self)) if settings.metrics is not None else None
+        self.live = Live(self, lambda source: self._sender("traces", source, LIVE_LINGER)) if settings.live else None
         self._metered = 0.0
+        self._past = 0
+        """Spans over a trace's budget, of sessions that are let go of."""
         self._sweeping: threading.Thread | None = None
 
     def attach(self, session: Traced) -> Taker | None:
@@ -62,14 +77,14 @@ class Mirror:
         root = session.session("")
         owned = session.writer == "0000"
         origin = here(root.attributes, self.settings.parent) if root is not None and owned else None
-        outlet = self.outlet(session, session, origin)
+        view = Resumed(session, root) if session.resumed and root is not None else session
+        outlet = self.outlet(view, session, origin)
         self.outlets[session.txn] = outlet
         if session.resumed:
-            self.send(outlet, outlet.missing())
-            outlet.go_on()
+            self.send(outlet, outlet.take_up())
         if self._sweeping is None:
             self._sweeping = self._sweep(session)
-        return Ends(outlet, self.traces.put)
+        return Ends(outlet, self.traces.put, self.live.attach(session, outlet) if self.live is not None else None)
 
     def outlet(self, view: View, session: Traced, origin: Origin | None = None) -> Outlet:
         """Return the way out of a session."""
@@ -85,11 +100,29 @@ class Mirror:
             trace_per_turn=self.settings.trace_per_turn,
         )
 
-    def send(self, outlet: Outlet, keys: Sequence[Key]) -> None:
-        """Put nodes on their way that no record tells of."""
+    def send(self, outlet: Outlet, keys: Sequence[Key], beside: Sequence[LiveItem] = ()) -> None:
+        """Put nodes on their way that no record tells of; *beside*, on the way to the live trace."""
+        self.outlets[outlet.txn] = outlet
         outlet.asked += len(keys)
         for key in keys:
             self.traces.put(Item(outlet, key))
+        if self.live is not None:
+            self.live.put(beside)
+
+    def beat(self, outlet: Outlet, now: float) -> None:
+        """Let the logs tell that a session is open still, at *now* (epoch ms)."""
+        if self.logs is not None:
+            self.logs.put(Item(outlet, Key(HEARTBEAT, str(now))))
+
+    def settle(self, outlet: Outlet) -> None:
+        """Let go of a session of which nothing is on its way any more: other processes may have what is left of it."""
+        if outlet.finished:
+            if not outlet.left and not outlet.asked:
+                outlet.close()
+            outlet.file.release()
+            if self.outlets.get(outlet.txn) is outlet:
+                self._past += outlet.over_budget
+                del self.outlets[outlet.txn]
 
     def enter(self, txn: str, path: str) -> None:
         """Make a node's span the current one of OpenTelemetry."""
@@ -103,29 +136,41 @@ class Mirror:
         if ids is not None:
             placing.leave(ids[1])
 
+    def traceparent(self, txn: str, path: str) -> str | None:
+        """Return the W3C header that names a node's span; None if the session is not mirrored."""
+        ids = self._ids(txn, path)
+        return None if ids is None else f"00-{ids[0].hex()}-{ids[1].hex()}-01"
+
     def flush(self, timeout: float) -> bool:
         """Wait until all that has ended is acknowledged."""
         until = monotonic() + timeout
-        whole = self.traces.flush(timeout)
-        for sender in (self.logs, self._measured()):
+        if self._sweeping is not None and self._sweeping is not threading.current_thread():
+            self._sweeping.join(max(0.0, timeout))
+        whole = self.traces.flush(max(0.0, until - monotonic()))
+        for sender in (self.live, self.logs, self._measured()):
             if sender is not None:
                 whole = sender.flush(max(0.0, until - monotonic())) and whole
         return whole
 
     def close(self, timeout: float) -> bool:
-        """Deliver what can be delivered within *timeout* seconds."""
+        """Deliver what can be delivered within *timeout* seconds, or `EXIT_SECONDS` if that is less."""
+        timeout = min(timeout, EXIT_SECONDS)
         until = monotonic() + timeout
-        whole = self.traces.close(timeout)
-        for sender in (self.logs, self._measured()):
+        if self.live is not None:
+            self.live.look(timeout)
+        whole = self.traces.close(max(0.0, until - monotonic()))
+        for sender in (self.live, self.logs, self._measured()):
             if sender is not None:
                 whole = sender.close(max(0.0, until - monotonic())) and whole
         return whole
 
     def after_fork(self) -> None:
         """Start anew in a forked child."""
-        for sender in (self.traces, self.logs, self.metrics):
+        for sender in (self.traces, self.live, self.logs, self.metrics):
             if sender is not None:
                 sender.after_fork()
+        for outlet in self.outlets.values():
+            outlet.file.release()
         self.outlets = {}
         self.meter = Meter(profile=self.profile)
 
@@ -133,11 +178,11 @@ class Mirror:
         """Return counts a signal, and ``problems``: what is wrong with the options, the collector, or the disk."""
         problems = list(self.settings.problems)
         found: dict[str, Any] = {}
-        for signal, sender in (("traces", self.traces), ("logs", self.logs), ("metrics", self.metrics)):
+        for signal, sender in (("traces", self.traces), ("live", self.live), ("logs", self.logs), ("metrics", self.metrics)):
             if sender is not None:
                 found[signal] = told = sender.health()
                 problems += [f"OpenTelemetry {signal}: {told['trouble']}"] if told["trouble"] else []
-        over = sum(outlet.over_budget for outlet in list(self.outlets.values()))
+        over = self._past + sum(outlet.over_budget for outlet in list(self.outlets.values()))
         if over:
             said = f"{over} spans were left out: a trace of {self.profile.name} holds {self.profile.trace_bytes} bytes"
             problems.append(f"OpenTelemetry traces: {said}; set trace_per_turn")
@@ -147,8 +192,10 @@ class Mirror:
 
     def measure(self, op: OperationNode, service: str) -> None:
         """Count a call in the metrics, which go out now and then."""
+        if self.metrics is None:
+            return
         self.meter.record(op, service)
-        if self.metrics is not None and op.kind == "llm" and monotonic() >= self._metered + METRICS_SECONDS:
+        if op.kind == "llm" and monotonic() >= self._metered + METRICS_SECONDS:
             self._metered = monotonic()
             self.metrics.put(self._metered)
 
@@ -162,35 +209,52 @@ class Mirror:
         outlet = self.outlets.get(txn)
         return None if outlet is None else outlet.ids(path)
 
-    def _sender(self, signal: Signal, source: Any) -> Sender[Any]:
+    def _sender(self, signal: Signal, source: Any, linger: float | None = None) -> Sender[Any]:
         destination = self.settings.destination(signal)
         if destination is None:
             raise ValueError(f"{signal} go nowhere")
-        return Sender(signal, source, lambda: connect(destination), Limits.of(destination))
+        limits = Limits.of(destination)
+        return Sender(signal, source, lambda: connect(destination), limits if linger is None else replace(limits, linger=linger))
 
     def _sweep(self, session: Traced) -> threading.Thread | None:
         """Send in the background what earlier runs could not."""
-        from optree_otel.pending import sweep
-
-        thread = threading.Thread(target=sweep, args=(self, session.directory), name="optree-otel-pending", daemon=True)
+        thread = threading.Thread(target=self._sweep_all, args=(session.directory,), name="optree-otel-pending", daemon=True)
         try:
             thread.start()
         except RuntimeError:
             return None
         return thread
 
+    def _sweep_all(self, directory: Directory) -> None:
+        """Take up one session after the other, as fast as the collector takes them."""
+        from optree_otel.pending import sweep
+
+        sweep(self, directory, go_on=self._has_room)
+
+    def _has_room(self) -> bool:
+        """Wait until little is on its way; False once this process ends."""
+        return self.traces.wait_for_room(SWEPT_AHEAD)
+
 
 class Ends:
-    """Picks the records that end nodes; called by the program's threads."""
+    """Picks the records that end nodes; called by the program's threads, one at a time."""
 
-    def __init__(self, outlet: Outlet, put: Callable[[Item], None]) -> None:
+    def __init__(self, outlet: Outlet, put: Callable[[Item], None], beside: Callable[[list[Record]], None] | None) -> None:
         self._outlet = outlet
+        self._beside = beside
         self._put = put
+        self._first: Record | None = None
+        self._taken = 0
 
     def take(self, batch: list[Record]) -> None:
-        """Put ended nodes on their way."""
-        for record in batch:
+        """Put ended nodes on their way. A batch that an interrupt broke off comes again: then what was taken of it is passed over."""
+        if batch[0] is not self._first:
+            self._first, self._taken = batch[0], 0
+        if self._beside is not None:
+            self._beside(batch)
+        for record in batch[self._taken :] if self._taken else batch:
             kind = _ENDS.get(type(record))
+            self._taken += 1
             if kind is not None:
                 outlet = self._outlet
                 outlet.asked += 1
@@ -212,15 +276,17 @@ class Spans:
         outlet.view.settle()
         made = outlet.encoded(key)
         if made is None:
-            outlet.sent([key])
+            self._note(outlet, [key])
             return None
         scope, data = made
         service = outlet.service(scope)
-        node = outlet.node(key)
-        if isinstance(node, OperationNode):
-            self._mirror.measure(node, service)
-            if self._mirror.logs is not None and (node.logs or self._mirror.settings.content in ("event_only", "span_and_event")):
-                self._mirror.logs.put(item)
+        mirror = self._mirror
+        if mirror.logs is not None or mirror.metrics is not None:
+            node = outlet.node(key)
+            if isinstance(node, OperationNode):
+                mirror.measure(node, service)
+                if mirror.logs is not None and (node.logs or mirror.settings.content in ("event_only", "span_and_event")):
+                    mirror.logs.put(item)
         return Encoded(service, data)
 
     def frame(self, entries: Sequence[Encoded]) -> bytes:
@@ -249,14 +315,21 @@ class Spans:
         for outlet, key in items:
             by_outlet.setdefault(id(outlet), (outlet, []))[1].append(key)
         for outlet, keys in by_outlet.values():
-            outlet.sent(keys)
+            self._note(outlet, keys)
 
     def lost(self, item: Item, reason: str) -> None:  # noqa: ARG002 - the sender tells the reason in its health
         """Note that a span cannot be delivered: to try again for ever would not help."""
-        item.outlet.sent([item.key])
+        self._note(item.outlet, [item.key])
 
     def left(self, items: Sequence[Item]) -> None:
         """Leave these for the next run: their session stays pending."""
+        for outlet, _ in items:
+            outlet.left += 1
+            self._mirror.settle(outlet)
+
+    def _note(self, outlet: Outlet, keys: Sequence[Key]) -> None:
+        outlet.sent(keys)
+        self._mirror.settle(outlet)
 
 
 class LogLines:
@@ -268,6 +341,9 @@ class LogLines:
     def encode(self, item: Item) -> Encoded | None:
         """Return an op's log lines, as the fields of a ScopeLogs."""
         outlet, key = item
+        if key.kind == HEARTBEAT:
+            live = self._mirror.live
+            return live.log_record(outlet, float(key.path)) if live is not None else None
         op, scope = outlet.view.op(key.path), outlet.scope_of(key)
         if op is None or scope is None:
             return None

@@ -27,7 +27,8 @@ from optree_otel.http_deadline import DeadlineAdapter
 from optree_otel.transport import Outcome
 
 MAX_ANSWER_BYTES = 1 << 16
-GZIP_LEVEL = 6
+GZIP_LEVEL = 1
+"""Spans repeat themselves: level 6 takes three times as long and saves a tenth."""
 _IMPOSSIBLE = (requests.exceptions.InvalidURL, requests.exceptions.InvalidHeader, requests.exceptions.InvalidSchema, UnicodeError)
 _WHOSE = re.compile(r"^\w+\(host=.*?\): ")
 """urllib3 begins its texts with the object that had the error."""
@@ -94,7 +95,7 @@ class HttpTransport:
     def _compressed(self, body: bytes) -> bytes:
         if self._to.compression == "gzip":
             return gzip.compress(body, GZIP_LEVEL, mtime=0)
-        return zlib.compress(body) if self._to.compression == "deflate" else body
+        return zlib.compress(body, GZIP_LEVEL) if self._to.compression == "deflate" else body
 
     def _outcome(self, signal: Signal, response: requests.Response, answer: bytes) -> Outcome:
         code = response.status_code

@@ -4,21 +4,29 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from optree.nodes import OperationNode, SessionNode, TurnNode
 from optree.tree.path import parent_label
 from optree_otel import mapping
-from optree_otel.delivered import DeliveredFile, delivered, is_done, mark_done, reopen
+from optree_otel.delivered import DeliveredFile, delivered, is_done, is_sending, kept, mark_done, reopen
 from optree_otel.fitting import encode
 from optree_otel.origin import Origin
 from optree_otel.profiles import Profile
+from optree_otel.quick import encode_op
 from optree_otel.resource import Resources
 from optree_otel.scope import Scope
 from optree_otel.spans import Link, Span
 from optree_otel.view import Key, View, nodes
 
+if TYPE_CHECKING:
+    from optree_otel.live_trace import LiveTrace
+
 _ROUND, _ORIGIN = "@", "^"
 """Beginnings of notes among the paths: a round that began, and where the trace hangs."""
+
+
+_ROOT = Key("session", "")
 
 
 class Outlet:
@@ -49,36 +57,40 @@ class Outlet:
         self._per_turn = trace_per_turn
         self._content, self._openinference = content, openinference
         self._scopes: dict[str, Scope] = {}
-        root = view.session("")
-        ended = (
-            [str(key) for key, node in nodes(root) if node.ended_at is not None] if root is not None and is_done(sessions, self.txn) else []
-        )
-        self.file: DeliveredFile = reopen(sessions, self.txn, writer, ended)
+        self.file: DeliveredFile = reopen(sessions, self.txn, writer, self._whole())
         self.done = delivered(sessions, self.txn)
         """What the collector has, as of when this process took the session up."""
         noted = next((note[1:] for note in sorted(self.done) if note.startswith(_ORIGIN)), None)
         self.origin = Origin.parse(noted) if noted is not None else origin
         if self.origin is not None and noted is None:
             self.file.add([f"{_ORIGIN}{self.origin}"])
-        self.round = max((int(note[1:]) for note in self.done if note.startswith(_ROUND)), default=0)
-        self.asked = self.acknowledged = 0
-        """Nodes that were put on their way, and those that arrived."""
+        self.round = _round(self.done)
+        self.asked = self.acknowledged = self.left = 0
+        """Nodes that were put on their way, those that arrived, and those that are for a later run."""
         self.bytes = 0
         self.over_budget = 0
         """Spans that were not sent, since the backend would throw them away without a word."""
         self.ended = False
+        self.live: LiveTrace | None = None
+        """The live trace beside this one."""
 
-    def go_on(self) -> None:
-        """Begin another round if the root's span of the last one was sent already: a span is sent once."""
+    def take_up(self) -> list[Key]:
+        """Go on with a session that was loaded; returns the nodes that are missing still.
+
+        If the root's span was sent already, another round begins: a span is sent once. While another process sends what is missing,
+        nobody knows: then nothing is, and a round begins as well.
+        """
         root = self.view.session("")
-        if root is not None and root.resumed_at and self.key(Key("session", "")) in self.done:
+        others = is_sending(self._sessions, self.txn, self.file)
+        if root is not None and root.resumed_at and (others or self.key(_ROOT) in self.done):
             self.round = len(root.resumed_at)
             self._scopes.clear()
             self.file.add([f"{_ROUND}{self.round}"])
+        return [] if others else self.missing()
 
     def key(self, key: Key) -> str:
         """Return what a node is noted as."""
-        return f"{key}#{self.round}" if key == ("session", "") and self.round else str(key)
+        return f"{key}#{self.round}" if key == _ROOT and self.round else str(key)
 
     def missing(self, *, also_open: bool = False) -> list[Key]:
         """Return the nodes that have ended (or all) and that no process has delivered."""
@@ -89,8 +101,10 @@ class Outlet:
 
     def node(self, key: Key) -> SessionNode | TurnNode | OperationNode | None:
         """Return a node of this session."""
-        find = {"op": self.view.op, "turn": self.view.turn, "session": self.view.session}[key.kind]
-        return find(key.path)
+        kind, path = key
+        if kind == "op":
+            return self.view.op(path)
+        return self.view.turn(path) if kind == "turn" else self.view.session(path)
 
     def scope(self, path: str) -> Scope | None:
         """Return the scope of the session at *path*."""
@@ -104,10 +118,10 @@ class Outlet:
 
     def scope_of(self, key: Key) -> Scope | None:
         """Return the scope of the session that a node belongs to."""
-        path = key.path
-        for _ in range({"session": 0, "turn": 1, "op": 2}[key.kind]):
+        kind, path = key
+        if kind != "session":
             path = parent_label(path)
-        return self.scope(path)
+        return self.scope(parent_label(path) if kind == "op" else path)
 
     def ids(self, path: str) -> tuple[bytes, bytes] | None:
         """Return trace and span id of the node at *path*; of a child session those of its op. Quick: the program's threads ask it."""
@@ -128,7 +142,10 @@ class Outlet:
         scope = self.scope_of(key)
         if node is None or scope is None:
             return None
-        data = encode(self.span(node, scope), self._profile)
+        if isinstance(node, OperationNode):
+            data = encode_op(node, self._of_turn(scope, parent_label(node.path)) if self._per_turn else scope)
+        else:
+            data = encode(self.span(node, scope), self._profile)
         self.bytes += len(data)
         limit = self._profile.trace_bytes
         if limit is not None and not self._per_turn and isinstance(node, OperationNode) and self.bytes > limit:
@@ -143,6 +160,7 @@ class Outlet:
         if isinstance(node, TurnNode):
             return mapping.turn_span(node, self._of_turn(scope, node.path), links=self._to_session(scope, node))
         links = [self.origin.link()] if self.origin is not None and self.origin.linked and not node.path else []
+        links += [self.live.link] if self.live is not None and not node.path else []
         if scope.round:
             links.append(Link(scope.trace_id, scope.span_id(node.id)))
         return mapping.session_span(node, scope, links=links)
@@ -152,14 +170,43 @@ class Outlet:
         known = [self.key(key) for key in keys]
         self.acknowledged += len(known)
         self.file.add(known)
-        if self.ended and self.acknowledged >= self.asked:
+        self.finish()
+
+    def finish(self) -> None:
+        """Note that the session is delivered whole, if nothing of it is on its way or was left out."""
+        if self.finished and not self.left and (self.live is None or not self.live.left):
             self.close()
 
+    @property
+    def finished(self) -> bool:
+        """True if the session has ended and nothing of it is on its way any more."""
+        return self.ended and self.settled
+
+    @property
+    def settled(self) -> bool:
+        """True if nothing is on its way, of this trace or of the live one."""
+        return self.acknowledged + self.left >= self.asked and (self.live is None or self.live.settled)
+
     def close(self) -> None:
-        """Note that the session is delivered whole, if it is and this process alone sent it."""
+        """Note that the session is delivered whole, if this process alone sent it; else the next run looks what is missing."""
         others = [path for path in self.file.path.parent.glob(f"{self.txn}.*.jsonl") if path != self.file.path]
         if self.writer == "0000" and not others:
-            mark_done(self._sessions, self.txn)
+            self.mark_done()
+
+    def mark_done(self) -> None:
+        """Note that the session is delivered whole, with what must be known if it goes on."""
+        rounds = [f"{_ROUND}{self.round}"] if self.round else []
+        mark_done(self._sessions, self.txn, [*rounds, *([f"{_ORIGIN}{self.origin}"] if self.origin is not None else [])])
+
+    def _whole(self) -> list[str]:
+        """Return what is noted about a session that was done: all that it had, since then nothing was added to it."""
+        root = self.view.session("")
+        if root is None or not is_done(self._sessions, self.txn):
+            return []
+        found = kept(self._sessions, self.txn)
+        self.round = _round(found)
+        ended = [self.key(key) for key, node in nodes(root) if node.ended_at is not None]
+        return [*found, self.key(_ROOT), *ended]
 
     def _made(self, session: SessionNode) -> Scope:
         scope = Scope(
@@ -206,3 +253,13 @@ class Outlet:
             last = max(earlier, key=lambda one: one.index)
             links.append(Link(self._turn_trace(last.path), scope.turn_span_id(last)))
         return links
+
+
+def _round(notes: Iterable[str]) -> int:
+    """Return the last round that is noted."""
+    return max((int(note[1:]) for note in notes if note.startswith(_ROUND) and note[1:].isdecimal()), default=0)
+
+
+def origin_of(notes: Iterable[str]) -> list[str]:
+    """Return those of the notes that say where the trace hangs."""
+    return [note for note in notes if note.startswith(_ORIGIN)]

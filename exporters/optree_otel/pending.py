@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from msgspec import Struct
 
 from optree import Directory, Loaded, NotFoundError, OptreeError, load
 from optree.store.lock import is_running
-from optree_otel.delivered import forget, is_done, mark_done, pending
-from optree_otel.outlet import Outlet
+from optree_otel.delivered import DeliveredFile, delivered, forget, is_done, is_sending, kept, mark_open, pending
+from optree_otel.outlet import Outlet, origin_of
 from optree_otel.view import Saved
 
 if TYPE_CHECKING:
     from optree_otel.mirror import Mirror
+
+
+WRITER = "resent"
 
 
 class Sent(Struct):
@@ -25,16 +29,18 @@ class Sent(Struct):
     """Why it was left out."""
 
 
-def sweep(mirror: Mirror, directory: Directory, *, also_open: bool = False) -> list[Sent]:
-    """Put on their way what is missing of all sessions that are pending and that no process is recording.
+def sweep(mirror: Mirror, directory: Directory, *, also_open: bool = False, go_on: Callable[[], bool] = lambda: True) -> list[Sent]:
+    """Put on their way what is missing of all sessions that are pending and that no process is recording or sending.
 
     Nodes that a crash left open are sent only with *also_open*: then they count as interrupted for good, and a session that is resumed
-    later goes on in a round of its own. Never raises.
+    later goes on in a round of its own. *go_on* is asked before each session; the sweep ends where it says no. Never raises.
     """
     found: list[Sent] = []
-    for txn in pending(directory.sessions):
-        if txn in mirror.outlets or is_running(directory.live(txn)):
+    for txn in pending(directory.sessions, also_open=also_open):
+        if txn in mirror.outlets or _is_busy(txn, directory):
             continue
+        if not go_on():
+            break
         try:
             loaded = load(txn, directory)
         except NotFoundError:
@@ -47,32 +53,54 @@ def sweep(mirror: Mirror, directory: Directory, *, also_open: bool = False) -> l
 
 
 def send(mirror: Mirror, loaded: Loaded, directory: Directory, *, also_open: bool = False, again: bool = False) -> Sent:
-    """Put on its way what is missing of a loaded session; with *again* everything, under the same ids."""
-    if again:
-        forget(directory.sessions, loaded.txn)
-    elif is_done(directory.sessions, loaded.txn):
-        return Sent(loaded.txn, 0, "is delivered already; send it once more with --again")
+    """Put on its way what is missing of a loaded session; with *again* everything, in one round, under the same ids."""
+    sessions, txn = directory.sessions, loaded.txn
+    if again and not is_sending(sessions, txn):
+        origin = origin_of(delivered(sessions, txn) | kept(sessions, txn))
+        forget(sessions, txn)
+        DeliveredFile(sessions, txn, WRITER).add(origin)
+    elif is_done(sessions, txn):
+        return Sent(txn, 0, "is delivered already; send it once more with --again")
     outlet = Resent(
         Saved(loaded.tree),
-        directory.sessions,
-        "resent",
+        sessions,
+        WRITER,
         resources=mirror.resources,
         profile=mirror.profile,
         content=mirror.settings.content in ("span_only", "span_and_event"),
         openinference=mirror.settings.openinference,
         trace_per_turn=mirror.settings.trace_per_turn,
     )
-    outlet.ended = loaded.session.ended_at is not None
+    if not outlet.file.held or is_sending(sessions, txn, outlet.file) or _is_recording(txn, directory):
+        outlet.file.release()
+        return Sent(txn, 0, "another process is sending it")
+    outlet.ended = also_open or loaded.session.ended_at is not None
     keys = outlet.missing(also_open=also_open)
-    mirror.send(outlet, keys)
-    if not keys and outlet.ended:
-        outlet.close()
-    return Sent(loaded.txn, len(keys))
+    mirror.send(outlet, keys, mirror.live.missing(outlet, also_open=also_open) if mirror.live is not None else ())
+    if not keys:
+        mirror.settle(outlet)
+    return Sent(txn, len(keys))
 
 
 class Resent(Outlet):
     """A session that was loaded: what is on disk is all there is of it."""
 
+    @property
+    def finished(self) -> bool:
+        """True if nothing of it is on its way any more."""
+        return self.settled
+
     def close(self) -> None:
-        """Note that the session is delivered whole."""
-        mark_done(self.file.path.parent.parent, self.txn)
+        """Note that the session is delivered whole, or as far as it has ended."""
+        if self.ended:
+            self.mark_done()
+        else:
+            mark_open(self._sessions, self.txn)
+
+
+def _is_recording(txn: str, directory: Directory) -> bool:
+    return is_running(directory.live(txn))
+
+
+def _is_busy(txn: str, directory: Directory) -> bool:
+    return _is_recording(txn, directory) or is_sending(directory.sessions, txn)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import lru_cache
+from hashlib import blake2b
 
 import msgspec
 
@@ -54,6 +55,10 @@ class Scope(msgspec.Struct):
         """Return the id of a turn's span."""
         return self.span_id(turn.id)
 
+    def close_id(self, anchor: bytes, number: int = 0) -> bytes:
+        """Return the id of the span that closes an anchor of a live trace; *number* tells several of one anchor apart."""
+        return span_id(f"{anchor.hex()}/close#{number}" if number else f"{anchor.hex()}/close")
+
     def parent_of(self, op: OperationNode) -> bytes:
         """Return the id of the span above an op's: that of the op it began in, else of its turn."""
         return self.span_id(ids.node_id(self.txn, op.parent_op or op.path.rpartition(".")[0]))
@@ -68,7 +73,7 @@ class Scope(msgspec.Struct):
 @lru_cache(maxsize=KEPT_IDS)
 def span_id(node: str) -> bytes:
     """Return the 8 bytes that stand for a node (`optree.ids.span_id`)."""
-    return bytes.fromhex(ids.span_id(node))
+    return blake2b(node.encode(), digest_size=8, person=b"optree.span").digest()
 
 
 def trace_id(txn: str) -> bytes:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections import deque
 from collections.abc import Callable
+from contextlib import suppress
 from time import monotonic
 from typing import Any, Generic, TypeVar
 
@@ -19,6 +20,7 @@ from optree_otel.transport import Outcome, Transport
 T = TypeVar("T")
 _SLICE = 1.0
 """Seconds after which a waiting thread looks whether the queue is full."""
+_ROOM_SECONDS = 0.05
 _inherited: list[Transport] = []
 """Connections of the process that this one was forked from: kept and not touched, since closing them would be felt there."""
 
@@ -38,13 +40,15 @@ class Clock:
 class _Mark:
     """A place in the queue that somebody waits for."""
 
-    __slots__ = ("done", "given_up", "urgent", "whole")
+    __slots__ = ("done", "given_up", "last", "urgent", "whole")
 
-    def __init__(self) -> None:
+    def __init__(self, *, last: bool = False) -> None:
         self.done = threading.Event()
         self.whole = False
         self.urgent = True
         """It may cut one pause short."""
+        self.last = last
+        """It is not worth another pause: the process ends."""
         self.given_up = False
 
 
@@ -87,11 +91,13 @@ class Sender(Generic[T]):
         False if it is not within *timeout* seconds, or if something of it (since the last flush that ended) was lost, rejected, or taken
         out of the full queue. A signal that the collector does not serve is not waited for: True, see `health`.
         """
+        return self._flush(_Mark(), timeout)
+
+    def _flush(self, mark: _Mark, timeout: float) -> bool:
         if not self._queue and self._thread is None:
             return True
         if threading.current_thread() is self._thread:  # called by what the thread itself calls: it cannot wait for itself
             return False
-        mark = _Mark()
         self._flushing.append(mark)
         self._queue.append(mark)
         try:
@@ -101,8 +107,11 @@ class Sender(Generic[T]):
             self._flushing.remove(mark)
 
     def close(self, timeout: float = 0.25) -> bool:
-        """Flush, and let the thread end; what is put afterwards is not sent. Takes *timeout* seconds at most."""
-        whole = False if self._closed else self.flush(timeout)
+        """Flush, and let the thread end; what is put afterwards is not sent.
+
+        Takes *timeout* seconds at most, and no longer than one attempt where that fails.
+        """
+        whole = False if self._closed else self._flush(_Mark(last=True), timeout)
         self._closed = True
         self._bell.ring()
         return whole
@@ -119,6 +128,13 @@ class Sender(Generic[T]):
         self._starting = threading.Lock()
         self._awake = False
         self._told = 0
+
+    def wait_for_room(self, count: int) -> bool:
+        """Wait until fewer than *count* entries are queued or on their way; False once this is closed."""
+        pause = threading.Event()
+        while self.waiting >= count and not self._closed:
+            pause.wait(_ROOM_SECONDS)
+        return not self._closed
 
     @property
     def waiting(self) -> int:
@@ -189,11 +205,18 @@ class Sender(Generic[T]):
             if not self._queue:
                 self._sleep()
                 return
+            if self._transport is None:
+                self._warm()
             if len(self._queue) < self._limits.max_items and not self._flushing:
                 self._clock.wait(self._bell, self._limits.linger)
             self._batches.gather(self._take)
         if not self._batches.empty and (pause := self._batches.attempt()) is not None:
             self._pause(pause)
+
+    def _warm(self) -> None:
+        """Load what sends: that takes long, so it is done while entries wait for company."""
+        with suppress(Exception):  # the first attempt tells what is wrong
+            self._transport = self._connect()
 
     def _sleep(self) -> None:
         self._awake = False
@@ -206,6 +229,8 @@ class Sender(Generic[T]):
         while not self._closed and (left := until - self._clock.now()) > 0:
             if not pause.firm and self._hurried():
                 return
+            for mark in [mark for mark in list(self._flushing) if mark.last]:
+                mark.done.set()
             self._clock.wait(self._bell, min(left, _SLICE))
             self._trim()
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Final
+from typing import Final, get_args
 
 import msgspec
 
-from optree.nodes import LogEntry
+from optree.nodes import LogEntry, Severity
 from optree.values import may_hold_secret, redact
 from optree_otel import names
 from optree_otel.wire import ANY_LENGTH, VARINTS, Attribute, KeyValues, UnfitError, count, field, fixed64, some, tag, time, varint
@@ -79,8 +79,11 @@ _TRACE_ID = b"\x0a\x10"
 _SPAN_ID = b"\x12\x08"
 _PARENT_ID = b"\x22\x08"
 _FLAGS = tag(16, 5)
+ENDED_WELL: Final = b"\x7a\x00" + _FLAGS + LOCAL_PARENT.to_bytes(4, "little")
+"""What the bytes of a span end with that has no status, no links, and its parent in this process."""
 _EVENT = tag(11, 2)
-_heads: dict[tuple[str, int], tuple[bytes, bytes]] = {}
+_SEVERITIES = get_args(Severity)
+_heads: dict[str, dict[int, tuple[bytes, bytes]]] = {severity: {} for severity in _SEVERITIES}
 
 
 def encode_span(span: Span, limit: int = ANY_LENGTH) -> bytes:
@@ -99,7 +102,7 @@ def encode_span(span: Span, limit: int = ANY_LENGTH) -> bytes:
         count(10, span.dropped_attributes) if span.dropped_attributes else b"",
     ]
     if span.logs:
-        _put_logs(out, span.logs, limit)
+        put_logs(out, span.logs, limit)
     for event in span.events:
         out += (_EVENT, _sized(_event(event, limit)))
     if span.dropped_events:
@@ -112,8 +115,11 @@ def encode_span(span: Span, limit: int = ANY_LENGTH) -> bytes:
     return b"".join(out)
 
 
-def _put_logs(out: list[bytes], logs: Sequence[LogEntry], limit: int) -> None:
-    """Append log lines as events. Those with nothing but a text share all bytes around it with others of the same length."""
+def put_logs(out: list[bytes], logs: Sequence[LogEntry], limit: int) -> None:
+    """Append log lines as events. Those with nothing but a text share all bytes around it with others of the same length.
+
+    With a *limit* as in `encode_span`.
+    """
     if limit and may_hold_secret("\n".join([entry.message for entry in logs])):
         raise UnfitError(names.LOG)
     heads = _heads
@@ -124,8 +130,11 @@ def _put_logs(out: list[bytes], logs: Sequence[LogEntry], limit: int) -> None:
             size = len(data)
             if size > longest:
                 raise UnfitError(names.LOG_MESSAGE)
-            head = heads.get((entry.severity, size)) or _head(entry.severity, size)
-            out += (head[0], fixed64(int(entry.timestamp * 1e6)), head[1], data)
+            try:
+                before, between = heads[entry.severity][size]
+            except KeyError:
+                before, between = _head(entry.severity, size)
+            out += (before, fixed64(int(entry.timestamp * 1e6)), between, data)
         else:
             out += (_EVENT, _sized(_event(log_event(entry), limit)))
 
@@ -137,8 +146,8 @@ def _head(severity: str, size: int) -> tuple[bytes, bytes]:
     message = b"\x1a" + varint(len(key) + size) + key
     around = field(2, names.LOG.encode()) + _OF_EVENT.encode([(names.LOG_SEVERITY, severity)]) + message
     made = (_EVENT + varint(9 + len(around) + size) + b"\x09", around)
-    if len(_heads) < len(VARINTS) and len(severity) < len("SEVERITY"):
-        _heads[severity, size] = made
+    if severity in _SEVERITIES and size < len(VARINTS):
+        _heads[severity][size] = made
     return made
 
 

@@ -80,6 +80,36 @@ class Saved:
         return self._ops.get(path)
 
 
+class Resumed:
+    """A session that was loaded and goes on: its nodes of before, then those of this process."""
+
+    def __init__(self, live: View, root: SessionNode) -> None:
+        self.txn = live.txn
+        self._live = live
+        self._before = Saved(Tree(root, live.pool))
+
+    @property
+    def pool(self) -> Pool:
+        """What requests refer to."""
+        return self._live.pool
+
+    def settle(self) -> None:
+        """Bring to the nodes what is on its way."""
+        self._live.settle()
+
+    def session(self, path: str) -> SessionNode | None:
+        """Return a session by its path."""
+        return self._before.session(path) or self._live.session(path)
+
+    def turn(self, path: str) -> TurnNode | None:
+        """Return a turn by its path."""
+        return self._before.turn(path) or self._live.turn(path)
+
+    def op(self, path: str) -> OperationNode | None:
+        """Return an op by its path."""
+        return self._before.op(path) or self._live.op(path)
+
+
 def nodes(root: SessionNode) -> Iterator[tuple[Key, SessionNode | TurnNode | OperationNode]]:
     """Yield all nodes of a tree, those inside before those around them."""
     found: list[tuple[Key, SessionNode | TurnNode | OperationNode]] = []

@@ -24,6 +24,14 @@ _KEPT: Final = 4096
 _SHORT: Final = 64
 _ONE_BYTE: Final = 1 << 7
 """Where a varint takes a second byte."""
+_LONGEST_NUMBER: Final = 11
+"""Bytes of an AnyValue of a number, at most."""
+_TABLE: Final = 1 << 12
+_LOW: Final = [bytes([number | _ONE_BYTE]) for number in range(_ONE_BYTE)]
+"""Seven bits that others follow."""
+_ONES = [bytes([number]) for number in range(_ONE_BYTE)]
+VARINTS: Final = [*_ONES, *(_LOW[number & 127] + _ONES[number >> 7] for number in range(_ONE_BYTE, _TABLE))]
+"""The numbers below `_TABLE`."""
 fixed64 = Struct("<Q").pack
 double = Struct("<d").pack
 
@@ -34,21 +42,7 @@ class UnfitError(ValueError):
 
 def varint(number: int) -> bytes:
     """Return an unsigned integer, seven bits a byte, lowest first."""
-    if number < len(VARINTS):
-        return VARINTS[number]
-    return _varint(number)
-
-
-def _varint(number: int) -> bytes:
-    out = bytearray()
-    while number >= _ONE_BYTE:
-        out.append(number & (_ONE_BYTE - 1) | _ONE_BYTE)
-        number >>= 7
-    out.append(number)
-    return bytes(out)
-
-
-VARINTS: Final = [_varint(number) for number in range(1 << 12)]
+    return VARINTS[number] if number < _TABLE else _LOW[number & 127] + varint(number >> 7)
 
 
 def tag(number: int, wire_type: int) -> bytes:
@@ -59,7 +53,7 @@ def tag(number: int, wire_type: int) -> bytes:
 def field(number: int, data: bytes) -> bytes:
     """Return a field of text, bytes or a message, also where it is empty."""
     size = len(data)
-    return b"%b%b%b" % (VARINTS[number << 3 | 2], VARINTS[size] if size < len(VARINTS) else _varint(size), data)
+    return b"%b%b%b" % (VARINTS[number << 3 | 2], VARINTS[size] if size < _TABLE else varint(size), data)
 
 
 def some(number: int, data: bytes) -> bytes:
@@ -114,11 +108,12 @@ def _signed(value: int) -> bytes:
 class KeyValues:
     """Writes attributes as field *number* of a message. What it has written of short texts is kept, at most some thousand."""
 
-    __slots__ = ("_kept", "_keys", "_tag")
+    __slots__ = ("_fronts", "_kept", "_keys", "_tag")
 
     def __init__(self, number: int) -> None:
         self._tag = tag(number, 2)
         self._keys: dict[str, tuple[bytes, int]] = {}
+        self._fronts: dict[str, list[bytes]] = {}
         self._kept: dict[Attribute, bytes] = {}
 
     def encode(self, pairs: Iterable[Attribute], limit: int = ANY_LENGTH) -> bytes:
@@ -128,24 +123,42 @@ class KeyValues:
         credential, lists of such texts, keys that are short and name no secret. Else `UnfitError`, or what Python raises.
         """
         out: list[bytes] = []
-        kept = self._kept
+        kept, fronts = self._kept, self._fronts
         for pair in pairs:
             key, value = pair
-            if type(value) is not str:
-                out.append(self._key_value(key, _item(key, value, limit), limit))
+            kind = type(value)  # pyright: ignore[reportUnknownVariableType] - of any type
+            if kind is int or kind is float:
+                item = _number(key, value, limit)
+                out += ((fronts.get(key) or self._front(key, limit))[len(item)], item)
+            elif kind is not str:
+                if limit and kind is not bool:
+                    _check(key, value, limit)
+                out.append(self._key_value(key, any_value(value), limit))
             elif (known := kept.get(pair)) is not None:
                 out.append(known)
             else:
-                data = value.encode()
-                size = len(data)
-                if limit and (size > limit or may_hold_secret(value)):
-                    raise UnfitError(key)
-                item = b"\x0a%b%b" % (VARINTS[size] if size < len(VARINTS) else _varint(size), data)
-                made = self._key_value(key, item, limit)
-                if limit and size < _SHORT:
-                    self._keep(pair, made)
-                out.append(made)
+                out.append(self._text(pair, limit))
         return b"".join(out)
+
+    def _text(self, pair: Attribute, limit: int) -> bytes:
+        key, value = pair
+        data = value.encode()
+        size = len(data)
+        if limit and (size > limit or may_hold_secret(value)):
+            raise UnfitError(key)
+        made = self._key_value(key, field(1, data), limit)
+        if limit and size < _SHORT:
+            self._keep(pair, made)
+        return made
+
+    def _front(self, key: str, limit: int) -> list[bytes]:
+        """Return what stands before a number, by its size."""
+        made = [self._key_value(key, bytes(size), limit)[: -size or None] for size in range(_LONGEST_NUMBER + 1)]
+        if key in self._keys:
+            if len(self._fronts) >= _KEPT:
+                self._fronts.clear()
+            self._fronts[key] = made
+        return made
 
     def _keep(self, pair: Attribute, made: bytes) -> None:
         if len(self._kept) >= _KEPT:
@@ -174,18 +187,13 @@ class KeyValues:
         return head, len(head)
 
 
-def _item(key: str, value: Any, limit: int) -> bytes:
-    """Return an AnyValue that is no text."""
-    kind = type(value)  # pyright: ignore[reportUnknownVariableType] - of any type
-    if kind is int:
-        return b"\x18%b" % (VARINTS[int(value)] if 0 <= value < len(VARINTS) else _signed(value))
-    if kind is float:
-        if limit and not isfinite(value):
-            raise UnfitError(key)
-        return b"\x21" + double(value)
-    if limit and kind is not bool:
-        _check(key, value, limit)
-    return any_value(value)
+def _number(key: str, value: float, limit: int) -> bytes:
+    """Return an AnyValue of an int or a float."""
+    if type(value) is int:
+        return b"\x18" + (VARINTS[value] if 0 <= value < _TABLE else _signed(value))
+    if limit and not isfinite(value):
+        raise UnfitError(key)
+    return b"\x21" + double(value)
 
 
 def _check(key: str, value: Any, limit: int) -> None:

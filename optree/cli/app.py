@@ -14,6 +14,7 @@ from typer.core import TyperGroup
 
 from optree._version import __version__
 from optree.cli.cost import cost
+from optree.cli.export import export
 from optree.cli.import_ import import_
 from optree.cli.load import load
 from optree.cli.logs import logs
@@ -122,4 +123,5 @@ app.command("show")(show)
 app.command("logs")(logs)
 app.command("cost")(cost)
 app.command("status")(status)
+app.command("export")(export)
 app.command("import")(import_)

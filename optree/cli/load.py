@@ -8,7 +8,7 @@ from typing import Annotated, Any
 
 import typer
 
-from optree.cli.options import BillingFile, Json, SessionsDir, TraceLlm, TraceTools, Txn, Verbose, directory, place
+from optree.cli.options import BillingFile, Json, Otel, SessionsDir, TraceLlm, TraceTools, Txn, Verbose, directory, place
 from optree.cli.screen import coloured, duration, figures, paint, show, show_json, unpainted, when
 from optree.cli.sessions import open_session, state_of
 from optree.cli.traced import Tracing, run_traced
@@ -32,6 +32,7 @@ def load(
     verbose: Verbose = False,
     trace_llm: TraceLlm = False,
     trace_tools: TraceTools = False,
+    otel: Otel = None,
     as_json: Json = False,
 ) -> None:
     """Show what was saved of a session, or go on with it.
@@ -45,7 +46,7 @@ def load(
     where = directory(sessions_dir, billing_file)
     if command:
         found = place(txn, where)
-        tracing = Tracing(verbose, trace_llm, trace_tools, as_json)
+        tracing = Tracing(verbose, trace_llm, trace_tools, as_json, otel)
         raise typer.Exit(run_traced(command, found.directory, tracing, found))
     loaded, live = open_session(txn, where)
     if as_json:

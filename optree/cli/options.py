@@ -44,6 +44,11 @@ Verbose = Annotated[bool, typer.Option("--verbose", "-v", help="Print a line for
 TraceLlm = Annotated[bool, typer.Option("--trace-llm", help="Print the payloads of LLM ops, capped and without credentials.")]
 TraceTools = Annotated[bool, typer.Option("--trace-tools", help="Print the payloads of tool ops, capped and without credentials.")]
 
+Otel = Annotated[
+    str | None,
+    typer.Option("--otel", metavar="URL", help="Mirror the session to the OpenTelemetry collector there, such as http://localhost:4318."),
+]
+
 
 def directory(sessions_dir: Path | None = None, billing_file: Path | None = None) -> Directory:
     """Return the sessions directory and the ledger: flags win over environment, environment over the home directory."""

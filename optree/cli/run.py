@@ -7,7 +7,7 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperCommand
 
-from optree.cli.options import BillingFile, Json, SessionsDir, TraceLlm, TraceTools, Verbose, complete_txn, directory, place
+from optree.cli.options import BillingFile, Json, Otel, SessionsDir, TraceLlm, TraceTools, Verbose, complete_txn, directory, place
 from optree.cli.traced import Tracing, run_traced
 from optree.errors import SetupError
 
@@ -43,6 +43,7 @@ def run(
     verbose: Verbose = False,
     trace_llm: TraceLlm = False,
     trace_tools: TraceTools = False,
+    otel: Otel = None,
     resume: Annotated[
         str | None,
         typer.Option(
@@ -63,5 +64,5 @@ def run(
         raise SetupError("optree run needs a program: write it behind two dashes, as in: optree run -- python agent.py")
     where = directory(sessions_dir, billing_file)
     found = place(resume, where) if resume is not None else None
-    tracing = Tracing(verbose, trace_llm, trace_tools, as_json)
+    tracing = Tracing(verbose, trace_llm, trace_tools, as_json, otel)
     raise typer.Exit(run_traced(command, found.directory if found else where, tracing, found))

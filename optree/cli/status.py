@@ -6,17 +6,22 @@ import os
 from pathlib import Path
 from typing import Any
 
+from optree.cli.exporters import collector, pending, waiting
 from optree.cli.options import BillingFile, Json, SessionsDir, directory
 from optree.cli.progress import working
 from optree.cli.screen import show, show_json, size
 from optree.cli.sessions import Row, State, describe, settled
+from optree.errors import OptreeError
 from optree.store.directory import Directory
+from optree.store.lock import is_running
 
 SHOWN = 5
 
 
 def status(*, sessions_dir: SessionsDir = None, billing_file: BillingFile = None, as_json: Json = False) -> None:
     """Show how the sessions directory fares: its size, what is running, what was interrupted, where the ledger is.
+
+    Of sessions that are mirrored to OpenTelemetry also what no collector has yet, and whether the one that the environment names answers.
 
     A session that ended, and that its own process could not save and bill to the end, is settled first.
 
@@ -30,7 +35,7 @@ def status(*, sessions_dir: SessionsDir = None, billing_file: BillingFile = None
         for one in saved:
             rows.append(describe(one, where))
             step()
-    found = _plain(where, rows)
+        found = _plain(where, rows) | _mirrored(where)
     if as_json:
         show_json(found)
     else:
@@ -65,8 +70,35 @@ def _lines(found: dict[str, Any]) -> list[str]:
         *([f"incomplete   {_named(found['incomplete'])} (optree load TXN says what was lost)"] if found["incomplete"] else []),
         f"ledger       {size(found['billingBytes'])}, {found['billingFile']}",
     ]
+    lines += _unsent(found["pending"], found["collector"])
     hints = [f"go on with   optree load {found['interrupted'][0]} -- CMD"] if found["interrupted"] else []
+    hints += ["send them    optree export --pending"] if found["pending"] else []
     return lines + hints
+
+
+def _mirrored(where: Directory) -> dict[str, Any]:
+    """Return what of mirrored sessions is not delivered, and whether the collector that the environment names takes anything."""
+    found = [{"txn": txn, "spans": spans} for txn in pending(where) if (spans := _spans(txn, where)) != 0]
+    endpoint, trouble = collector() if found else ("", "")
+    return {"pending": found, "collector": {"endpoint": endpoint, "trouble": trouble} if endpoint else None}
+
+
+def _spans(txn: str, where: Directory) -> int | None:
+    """Return how many spans of a session wait to be sent; 0 if its own process is at it, None if the session cannot be read."""
+    try:
+        return 0 if is_running(where.live(txn)) else waiting(txn, where)
+    except (OptreeError, OSError, RecursionError):
+        return None
+
+
+def _unsent(pending: list[dict[str, Any]], collector: dict[str, str] | None) -> list[str]:
+    if not pending:
+        return []
+    named = [f"{one['txn']} ({'unreadable' if one['spans'] is None else one['spans']})" for one in pending]
+    lines = [f"not sent     {_named(named)} spans of mirrored sessions"]
+    if collector is not None:
+        lines.append(f"collector    {collector['endpoint']}: {collector['trouble'] or 'answers'}")
+    return lines
 
 
 def _named(txns: list[str]) -> str:

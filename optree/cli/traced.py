@@ -31,6 +31,8 @@ class Tracing:
     trace_llm: bool = False
     trace_tools: bool = False
     as_json: bool = False
+    otel: str | None = None
+    """The collector to mirror to."""
 
 
 def run_traced(command: list[str], directory: Directory, tracing: Tracing, resume: Place | None = None) -> int:
@@ -70,6 +72,8 @@ def _environment(txn: str, directory: Directory, tracing: Tracing, *, again: boo
     for name in ("verbose", "trace_llm", "trace_tools"):
         if getattr(tracing, name):
             found[f"OPTREE_{name.upper()}"] = "1"
+    if tracing.otel is not None:
+        found |= {"OPTREE_OTEL": "on", "OPTREE_OTEL_ENDPOINT": tracing.otel}
     return found
 
 

@@ -33,6 +33,10 @@ class Follower(Protocol):
         """It is no longer."""
         ...
 
+    def traceparent(self, txn: str, path: str) -> str | None:
+        """Return what names the node to other tracers; None if this one does not know the session."""
+        ...
+
 
 follower: Follower | None = None
 

@@ -83,7 +83,7 @@ class Mirroring:
         if wanted == "auto" and not options and not any(os.environ.get(name) for name in ENDPOINTS):
             return None
         try:
-            make: MakeMirror = import_module(PACKAGE).mirror
+            make: MakeMirror = import_module(PACKAGE).make
             return make(options)
         except Exception as error:  # noqa: BLE001 - an exporter's fault must not reach the program
             self._report(f"OpenTelemetry: nothing is sent: {type(error).__name__}: {error}")

@@ -27,7 +27,9 @@ def child_env(env: dict[str, str] | None = None) -> dict[str, str]:
     if scope is not None:
         parent, ancestry = _token(scope).split(" ", 1)
         txn = scope.session.txn
-        found |= {"OPTREE_PARENT": parent, "OPTREE_ANCESTRY": ancestry, "TRACEPARENT": f"00-{trace_id(txn)}-{span_id(parent)}-01"}
+        told = context.follower.traceparent(txn, parent.partition(":")[2]) if context.follower is not None else None
+        traceparent = told or f"00-{trace_id(txn)}-{span_id(parent)}-01"
+        found |= {"OPTREE_PARENT": parent, "OPTREE_ANCESTRY": ancestry, "TRACEPARENT": traceparent}
         for meant_for_this_process in ("OPTREE_RESUME", "OPTREE_TXN"):
             found.pop(meant_for_this_process, None)
     return found

@@ -6,7 +6,11 @@ from pathlib import Path
 
 import pytest
 
+from tests.otel.receiver import receiver
+
 ROOT = Path(__file__).resolve().parents[2]
+COLLECTOR = "http://localhost:4318"
+CHECK = "assert optree.flush('export') and optree.health()['ok'], optree.health()\n"
 BLOCK = re.compile(r"^```python\n(.*?)^```", re.MULTILINE | re.DOTALL)
 LINK = re.compile(r"\]\(([^)#:]+)(?:#[^)]*)?\)")
 PAGES = sorted([ROOT / "README.md", ROOT / "CHANGELOG.md", *(ROOT / "docs").rglob("*.md")])
@@ -19,10 +23,12 @@ BLOCKS = [
 
 @pytest.mark.parametrize("code", BLOCKS)
 def test_code_runs(code, tmp_path):
-    """Every piece of Python in the documents runs as it stands, and records without a problem."""
-    checked = f"{code}\nassert optree.health()['ok'], optree.health()\n" if "import optree" in code else code
-    run = run_code(checked, tmp_path)
+    """Every piece of Python in the documents runs as it stands, with a collector where it names one, and records without a problem."""
+    checked = f"{code}\n{CHECK}" if "import optree" in code else code
+    with receiver("http/protobuf") as collector:
+        run = run_code(checked.replace(COLLECTOR, collector.endpoint), tmp_path)
     assert (0, "") == (run.returncode, "" if run.returncode == 0 else run.stderr)
+    assert (COLLECTOR in code) == bool(collector.spans())
 
 
 def test_readme_output(tmp_path):

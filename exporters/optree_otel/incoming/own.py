@@ -35,9 +35,9 @@ _OPS: Final[dict[str, OpKind]] = {"llm": "llm", "tool": "tool", "session_op": "s
 _KINDS: Final = frozenset({"session", "turn", *_OPS})
 _STATUSES: Final[dict[str, Status]] = {status: status for status in get_args(Status)}
 _SEVERITIES: Final = get_args(Severity)
-_NAME: Final = "optree.name"
-_PHASE: Final = "optree.phase"
 _OPEN: Final = "open"
+_CLOSE: Final = "close"
+_HEARTBEAT: Final = "heartbeat"
 _CONVENTIONS: Final = ("optree.", "openinference.", "gen_ai.usage.", "gen_ai.agent.", "llm.", "otel.")
 _CONSUMED: Final = frozenset(
     {names.OPERATION, names.PROVIDER, names.CONVERSATION, names.REQUEST_MODEL, names.TOOL_NAME, names.TOOL_TYPE, names.ERROR_TYPE,
@@ -49,7 +49,11 @@ def is_own(span: InSpan) -> bool:
     """Tell whether a span is one of optree's own."""
     kind = span.attributes.get(names.KIND)
     placed = names.PATH in span.attributes or kind == "session"  # some backends keep no empty text, which the root's path is
-    return isinstance(kind, str) and kind in _KINDS and names.TXN in span.attributes and placed
+    return (isinstance(kind, str) and kind in _KINDS and names.TXN in span.attributes and placed) or _is_heartbeat(span)
+
+
+def _is_heartbeat(span: InSpan) -> bool:
+    return span.attributes.get(names.PHASE) == _HEARTBEAT
 
 
 def own_sessions(spans: list[InSpan], notes: list[str]) -> tuple[list[Tree], dict[Key, Place]]:
@@ -57,7 +61,7 @@ def own_sessions(spans: list[InSpan], notes: list[str]) -> tuple[list[Tree], dic
     trees: list[Tree] = []
     places: dict[Key, Place] = {}
     by_txn: dict[str, list[InSpan]] = {}
-    for span in _once(spans, notes):
+    for span in _once([span for span in spans if not _is_heartbeat(span)], notes):
         by_txn.setdefault(text(span.attributes[names.TXN]), []).append(span)
     for txn, members in by_txn.items():
         fold = _folded(txn, members)
@@ -99,17 +103,25 @@ def _flaw(txn: str, path: str) -> str:
 
 
 def _order(span: InSpan) -> tuple[bool, int, int]:
-    return span.attributes.get(_PHASE) is None, count(span.attributes.get(names.ROUND)) or 0, span.number
+    return span.attributes.get(names.PHASE) is None, count(span.attributes.get(names.ROUND)) or 0, span.number
 
 
 def _folded(txn: str, spans: list[InSpan]) -> Fold:
     fold = Fold(txn)
+    known = {(span.trace_id, span.span_id): span for span in spans}
+    spans = [_in_place(span, known) for span in spans]
     ops = {(span.trace_id, span.span_id): _path(span) for span in spans if span.attributes[names.KIND] in _OPS}
     core = Core(txn, None, now=wall, pool=fold.pool)
     for span in spans:
         for record in _records(span, ops, core):
             fold.apply(record)
     return fold
+
+
+def _in_place(span: InSpan, known: dict[Key, InSpan]) -> InSpan:
+    """Return a span with its node's parent: what closes an anchor stands below it."""
+    anchor = known.get((span.trace_id, span.parent_id)) if span.attributes.get(names.PHASE) == _CLOSE else None
+    return span if anchor is None else msgspec.structs.replace(span, parent_id=anchor.parent_id)
 
 
 def _records(span: InSpan, ops: dict[Key, str], core: Core) -> list[r.Record]:
@@ -232,7 +244,7 @@ def _entry(span: InSpan, path: str, kind: OpKind, txn: str) -> AccountingEntry |
 def _name(span: InSpan, kind: OpKind) -> str:
     """Return an op's name: as its span has it, else as the conventions spread it over attributes."""
     block = span.attributes
-    for told in (_NAME, names.INVALID + "name"):
+    for told in (names.NAME, names.INVALID + "name"):
         if told in block:
             return text(block[told])
     if kind == "llm":
@@ -256,7 +268,7 @@ def _status(span: InSpan) -> tuple[Status, str | None]:
 
 def _ended(span: InSpan, record: Callable[[Status, str | None], r.Record]) -> list[r.Record]:
     """Return the record of an end; none for what a live trace shows as open."""
-    if not span.end_ns or span.attributes.get(_PHASE) == _OPEN:
+    if not span.end_ns or span.attributes.get(names.PHASE) == _OPEN:
         return []
     return [record(*_status(span))]
 

@@ -1,0 +1,276 @@
+"""The live trace: a second trace of each session, whole and well-formed at every moment, in services of its own (``<service> live``).
+
+The program's threads pay for one append a batch of records. A thread of its own looks at them ten times a second, finds ops that live
+long and sessions that are silent, and a sender of its own delivers, so that the canonical trace is what it is without this one.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Sequence
+from time import monotonic
+from typing import TYPE_CHECKING, Any, Final
+
+from optree.clock import now_ms
+from optree.exporting import OpBegin, OpEnd, Record, SessionBegin, SessionEnd, Traced, TurnBegin, TurnEnd
+from optree.values import text
+from optree_otel import logs, names
+from optree_otel.batches import Encoded
+from optree_otel.fitting import Fitter
+from optree_otel.live_spans import CLOSE, HEARTBEAT, OPEN
+from optree_otel.live_trace import LONG_SECONDS, Item, LiveTrace, Made
+from optree_otel.request import joined, request
+from optree_otel.view import Key
+from optree_otel.wire import KeyValues
+
+if TYPE_CHECKING:
+    from optree_otel.mirror import Mirror
+    from optree_otel.outlet import Outlet
+    from optree_otel.sender import Sender
+
+LOOK_SECONDS: Final = 0.1
+HEARTBEAT_SECONDS: Final = 10.0
+"""From one log record that tells of an open session to the next; and the silence after which a span does, each time twice as long."""
+LONGEST_SILENCE: Final = 320.0
+LATE_SECONDS: Final = 60.0
+"""How long a session is watched after its end, for ops that end late."""
+_BEGINS: Final[dict[type[Record], str]] = {SessionBegin: "session", TurnBegin: "turn", OpBegin: "op"}
+_ENDS: Final[dict[type[Record], str]] = {SessionEnd: "session", TurnEnd: "turn", OpEnd: "op"}
+_RESOURCE = KeyValues(1)
+_OF_PROCESS = ("process.", "telemetry.sdk.version", names.VERSION)
+"""Not told of live services: a process that takes the session up sends the same bytes."""
+
+
+class Watched:
+    """A session that is watched."""
+
+    def __init__(self, trace: LiveTrace) -> None:
+        self.trace = trace
+        self.young: dict[str, float] = {}
+        """Open ops that are not anchored, by path, and since when (monotonic)."""
+        self.ended = False
+        self.beaten = self.heard = monotonic()
+        self.silence = HEARTBEAT_SECONDS
+
+
+class Live:
+    """Live traces of the sessions of this process, and the source of their sender."""
+
+    def __init__(self, mirror: Mirror, make: Callable[[Any], Sender[Item]]) -> None:
+        self._mirror = mirror
+        self.sender = make(self)
+        self._watched: dict[str, Watched] = {}
+        self._resources: dict[str, bytes] = {}
+        self._trouble = ""
+        self._start_anew()
+
+    def attach(self, session: Traced, outlet: Outlet) -> Callable[[list[Record]], None]:
+        """Take up a session; what is returned takes its records, on threads of the program."""
+        trace = self._trace(outlet, joined=session.writer != "0000")
+        watched = Watched(trace)
+        if trace.begun is None:
+            if session.resumed:
+                self.put(self._asked(trace, CLOSE, trace.missing()))
+            self.put(self._asked(trace, OPEN, [Key("session", "")]))
+        self._watched[outlet.txn] = watched
+        self._rouse()
+        return trace.records.extend
+
+    def missing(self, outlet: Outlet, *, also_open: bool) -> list[Item]:
+        """Return what is missing of a session that an earlier run began to show live: to be put on its way."""
+        trace = self._trace(outlet)
+        return self._asked(trace, CLOSE, trace.missing(also_open=also_open)) if trace.known else []
+
+    def put(self, items: Sequence[Item]) -> None:
+        """Put items on their way."""
+        for item in items:
+            self.sender.put(item)
+
+    def flush(self, timeout: float) -> bool:
+        """Wait until all that has begun or ended is acknowledged."""
+        self.look(timeout)
+        return self.sender.flush(timeout)
+
+    def close(self, timeout: float) -> bool:
+        """Deliver what can be delivered within *timeout* seconds."""
+        self.look(timeout)
+        self._stopped.set()
+        return self.sender.close(timeout)
+
+    def after_fork(self) -> None:
+        """Start anew in a forked child; its sessions are attached again."""
+        self.sender.after_fork()
+        self._watched = {}
+        self._start_anew()
+
+    def health(self) -> dict[str, Any]:
+        """Return what the sender says, and what was wrong here."""
+        found = self.sender.health()
+        return {**found, "trouble": found["trouble"] or self._trouble}
+
+    @property
+    def over_budget(self) -> int:
+        """Short ops that were left out, since the backend takes no more of one trace."""
+        return sum(watched.trace.over_budget for watched in list(self._watched.values()))
+
+    def log_record(self, outlet: Outlet, now: float) -> Encoded | None:
+        """Return a sign of life at *now* (epoch ms) as a log record, with the ids of the live trace."""
+        watched, session = self._watched.get(outlet.txn), outlet.view.session("")
+        scope = watched.trace.scope("") if watched is not None else None
+        if scope is None or session is None or session.ended_at is not None:
+            return None
+        return Encoded(outlet.service(scope), joined([logs.heartbeat(session, scope, now)]))
+
+    # The source of spans, on the sender's thread.
+
+    def encode(self, item: Item) -> Encoded | None:
+        """Return an item's span, behind the anchors that it needs."""
+        item.trace.outlet.view.settle()
+        made = item.trace.spans(item)
+        if not made:
+            self._arrived([item])
+            return None
+        return Encoded(tuple(made), b"".join(one.body for one in made))
+
+    def frame(self, entries: Sequence[Encoded]) -> bytes:
+        """Return an ExportTraceServiceRequest."""
+        groups: dict[str, list[bytes]] = {}
+        for group, _ in entries:
+            made: tuple[Made, ...] = group  # type: ignore[assignment]
+            for service, body in made:
+                groups.setdefault(service, []).append(body)
+        return request([(self._resource(service), bodies) for service, bodies in groups.items()])
+
+    def shrink(self, item: Item, limit: int) -> Encoded | None:  # noqa: ARG002 - what a profile lets pass is never so large
+        """Return nothing."""
+        return None
+
+    def delivered(self, items: Sequence[Item]) -> None:
+        """Note what the collector has."""
+        by_outlet: dict[int, tuple[Outlet, list[str]]] = {}
+        for item in items:
+            by_outlet.setdefault(id(item.trace), (item.trace.outlet, []))[1].extend(item.trace.notes(item))
+        for outlet, notes in by_outlet.values():
+            outlet.file.add(notes)
+        self._arrived(items)
+
+    def lost(self, item: Item, reason: str) -> None:  # noqa: ARG002 - the sender tells the reason in its health
+        """Note that something cannot be delivered; anchors that were with it go with what comes next."""
+        item.trace.undo(item)
+        self._arrived([item])
+
+    def left(self, items: Sequence[Item]) -> None:
+        """Leave these for the next run: their session stays pending."""
+        for item in items:
+            item.trace.left += item.what != HEARTBEAT
+            self._mirror.settle(item.trace.outlet)
+
+    def _arrived(self, items: Sequence[Item]) -> None:
+        for item in items:
+            if item.what != HEARTBEAT:
+                item.trace.acknowledged += 1
+        for outlet in {id(item.trace): item.trace.outlet for item in items}.values():
+            outlet.finish()
+            self._mirror.settle(outlet)
+
+    def _resource(self, service: str) -> bytes:
+        found = self._resources.get(service)
+        if found is None:
+            told = self._mirror.resources.attributes(service)
+            pairs = Fitter(self._mirror.profile).attributes([pair for pair in told.items() if not pair[0].startswith(_OF_PROCESS)])
+            found = self._resources[service] = _RESOURCE.encode(pairs)
+        return found
+
+    # What is on its way there, on the thread that looks, or on one that flushes.
+
+    def _trace(self, outlet: Outlet, *, joined: bool = False) -> LiveTrace:
+        trace = outlet.live = LiveTrace(outlet, self._mirror.resources, joined=joined)
+        return trace
+
+    def _asked(self, trace: LiveTrace, what: str, keys: Sequence[Key]) -> list[Item]:
+        trace.asked += len(keys)
+        return [Item(trace, what, key) for key in keys]
+
+    def _start_anew(self) -> None:
+        self._looking = threading.Lock()
+        self._stopped = threading.Event()
+        self._thread: threading.Thread | None = None
+
+    def _rouse(self) -> None:
+        if self._thread is None and not self._stopped.is_set():
+            self._thread = threading.Thread(target=self._run, name="optree-otel-live", daemon=True)
+            try:
+                self._thread.start()
+            except RuntimeError:  # no more threads, or the interpreter is going down: a flush looks as well
+                self._thread = None
+
+    def _run(self) -> None:
+        me = threading.current_thread()
+        while self._thread is me and not self._stopped.wait(LOOK_SECONDS):
+            try:
+                self.look()
+            except Exception as error:  # noqa: BLE001 - whatever it is, the next look may do
+                self._trouble = f"{type(error).__name__}: {text(error)}"
+
+    def look(self, seconds: float = -1.0) -> None:
+        """Put on its way what has come since the last look; *seconds* is how long to wait for another thread that does, -1 for ever."""
+        if not self._looking.acquire(timeout=seconds):
+            return
+        try:
+            now = monotonic()
+            for watched in list(self._watched.values()):
+                self._take(watched, now)
+                self._anchor_long(watched, now)
+                if watched.trace.begun is None and not watched.ended:
+                    self._beat(watched, now)
+                if watched.ended and watched.trace.settled and now - watched.heard > LATE_SECONDS:
+                    self._watched.pop(watched.trace.outlet.txn, None)
+        finally:
+            self._looking.release()
+
+    def _take(self, watched: Watched, now: float) -> None:
+        records = watched.trace.records
+        while records:
+            record = records[0]  # it stays until what it asks for is counted
+            begins, ends = _BEGINS.get(type(record)), _ENDS.get(type(record))
+            if begins is not None:
+                self._begun(watched, record, Key(begins, record.path), now)  # type: ignore[attr-defined]
+            elif ends is not None:
+                key = Key(ends, record.path)  # type: ignore[attr-defined]
+                if ends == "op":
+                    watched.young.pop(key.path, None)
+                    watched.trace.over.add(key.path)
+                watched.ended = watched.ended or key == ("session", "")
+                self._news(watched, CLOSE, key, now)
+            records.popleft()
+
+    def _begun(self, watched: Watched, record: Record, key: Key, now: float) -> None:
+        trace = watched.trace
+        if trace.begun is not None:
+            trace.begun.add(str(key))
+        if isinstance(record, OpBegin) and record.kind != "session":
+            watched.young[key.path] = now
+        else:
+            self._news(watched, OPEN, key, now)
+
+    def _anchor_long(self, watched: Watched, now: float) -> None:
+        """Anchor ops that live long. The oldest stand first."""
+        while watched.young:
+            path, since = next(iter(watched.young.items()))
+            if now - since < LONG_SECONDS:
+                return
+            del watched.young[path]
+            self._news(watched, OPEN, Key("op", path), now)
+
+    def _beat(self, watched: Watched, now: float) -> None:
+        """Give signs of life of an open session."""
+        if now - watched.beaten >= HEARTBEAT_SECONDS and self._mirror.logs is not None:
+            watched.beaten = now
+            self._mirror.beat(watched.trace.outlet, now_ms())
+        if now - watched.heard >= watched.silence:
+            watched.heard, watched.silence = now, min(watched.silence * 2, LONGEST_SILENCE)
+            self.sender.put(Item(watched.trace, HEARTBEAT, now=now_ms()))
+
+    def _news(self, watched: Watched, what: str, key: Key, now: float) -> None:
+        self.put(self._asked(watched.trace, what, [key]))
+        watched.heard, watched.silence = now, HEARTBEAT_SECONDS

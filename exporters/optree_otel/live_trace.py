@@ -1,0 +1,288 @@
+"""One session's live trace: which anchors and closes have gone out, and what must go before what.
+
+Nothing leaves before all anchors above it. Those that are not known to be on their way go in the same request, in front of it; so it does
+not matter what a full queue, a crash or another order of things has lost before.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+import msgspec
+
+from optree.exporting import Record, node_id
+from optree.nodes import OperationNode, SessionNode, TurnNode
+from optree.tree.path import parent_label
+from optree_otel import live_spans
+from optree_otel.fitting import encode
+from optree_otel.live_spans import CLOSE, HEARTBEAT, SALT, Node
+from optree_otel.scope import Scope, span_id, trace_id
+from optree_otel.spans import LOCAL_PARENT, Link, Span
+from optree_otel.view import Key, nodes
+
+if TYPE_CHECKING:
+    from optree_otel.outlet import Outlet
+    from optree_otel.resource import Resources
+
+LONG_SECONDS: Final = 1.0
+"""Ops that live longer are anchored: with what it takes to send one, each is visible within two seconds of its begin."""
+_NOTE, _CLOSED, _TRIED = "~", "!", "?"
+"""In the file of what is delivered: ``~<key>`` for an anchor, ``~<key>!`` for an end, ``~/session!2`` for the root's after two resumes.
+
+``~<key>?`` stands there before an op's anchor is sent at all: if it was and nobody knows, the same anchor goes again, not a whole span.
+"""
+SERVICE: Final = " live"
+_ROOT = Key("session", "")
+
+
+class Made(NamedTuple):
+    """A span's bytes, and the service that it comes from."""
+
+    service: str
+    body: bytes
+
+
+class Item(msgspec.Struct):
+    """Something on its way: a node that began (``open``) or ended (``close``), or a sign of life at *now* (epoch ms)."""
+
+    trace: LiveTrace
+    what: str
+    key: Key = _ROOT
+    now: float = 0.0
+    changed: dict[str, tuple[str | None, str]] = {}
+    """What it has changed of `LiveTrace.state` when it was encoded: before and after."""
+
+
+class LiveTrace:
+    """What goes out of one session. Methods that make spans are called on the sender's thread.
+
+    With *joined*, the session is another process's, which anchors what it began itself: here only what is in `begun` is anchored.
+    """
+
+    def __init__(self, outlet: Outlet, resources: Resources, *, joined: bool = False) -> None:
+        self.outlet = outlet
+        self.trace_id = trace_id(outlet.txn + SALT)
+        self.begun: set[str] | None = set() if joined else None
+        self.records: deque[Record] = deque()
+        """What has happened, and is still to be looked at."""
+        self.asked = self.acknowledged = self.left = 0
+        """Begins and ends that were put on their way, that arrived, and that are for a later run."""
+        self.bytes = self.over_budget = 0
+        self.over: set[str] = set()
+        """Paths of ops whose end is on its way."""
+        self.tried: set[str] = set()
+        """Paths of ops that may have been anchored."""
+        self.state: dict[str, str] = {}
+        """The nodes whose id is given away, by their key: "" while open, what their note ends with once they have ended."""
+        for note in outlet.done:
+            if note.startswith(_NOTE):
+                self._noted(note.removeprefix(_NOTE))
+        self.known = bool(self.state or self.tried)
+        """True if an earlier process has sent some of it."""
+        self._resources = resources
+        self._scopes: dict[str, Scope] = {}
+
+    @property
+    def link(self) -> Link:
+        """The way from the canonical trace to this one."""
+        return Link(self.trace_id, span_id(self.outlet.txn + SALT))
+
+    @property
+    def settled(self) -> bool:
+        """True if nothing of it is on its way."""
+        return not self.records and self.acknowledged + self.left >= self.asked
+
+    def missing(self, *, also_open: bool = False) -> list[Key]:
+        """Return the nodes that have ended (or all), and whose end nobody has sent.
+
+        Of a session that was delivered whole, nothing is missing.
+        """
+        root = self.outlet.view.session("")
+        if root is None:
+            return []
+        found = [(key, node) for key, node in nodes(root) if also_open or node.ended_at is not None]
+        if not self.known and str(_ROOT) in self.outlet.done:
+            skipped = {str(key): _closed(node) for key, node in found if key != _ROOT}
+            self.state |= skipped
+            self.outlet.file.add([_NOTE + key + end for key, end in skipped.items()])
+        missing = [key for key, node in found if self.state.get(str(key)) != _closed(node)]
+        self.over.update(key.path for key in missing if key.kind == "op")
+        return missing
+
+    def spans(self, item: Item) -> list[Made]:
+        """Return what goes out for an item, behind the anchors that it needs; empty if there is nothing to send."""
+        item.changed = {}
+        if item.what == HEARTBEAT:
+            return self._heartbeat(item)
+        node = self.outlet.node(item.key)
+        if node is None:
+            return []
+        if item.what == CLOSE:
+            return self._ended(node, item)
+        if isinstance(node, OperationNode) and node.kind != "session" and node.ended_at is not None:
+            return []  # over before it was looked at: its end tells all
+        return self._anchored(item.key, item)
+
+    def undo(self, item: Item) -> None:
+        """Forget that the item's spans went out: what follows will bring the anchors again."""
+        for key, (before, _) in item.changed.items():
+            if before is None:
+                self.state.pop(key, None)
+            else:
+                self.state[key] = before
+
+    def notes(self, item: Item) -> list[str]:
+        """Return how it is noted that the item's spans have arrived."""
+        return [_NOTE + key + after for key, (_, after) in item.changed.items()]
+
+    def scope(self, path: str) -> Scope | None:
+        """Return the scope of the session at *path* in this trace."""
+        found = self._scopes.get(path)
+        canonical = self.outlet.scope(path) if found is None else None
+        if canonical is not None:
+            found = self._scopes[path] = msgspec.structs.replace(
+                canonical,
+                trace_id=self.trace_id,
+                content=False,
+                service=self._resources.service(canonical.session.agent_id, SERVICE),
+                parent_flags=LOCAL_PARENT,
+                turn_parent_id=None,
+                round=0,
+                salt=SALT,
+            )
+            found.parent_id = found.span_id(node_id(self.outlet.txn, path)) if path else b""
+        return found
+
+    def scope_of(self, key: Key) -> Scope | None:
+        """Return the scope of the session that a node belongs to."""
+        path = key.path
+        for _ in range({"session": 0, "turn": 1, "op": 2}[key.kind]):
+            path = parent_label(path)
+        return self.scope(path)
+
+    def _anchored(self, key: Key, item: Item) -> list[Made]:
+        """Return the anchors that are missing at a node and above it, the outermost first. An op that is over already goes whole."""
+        found: list[tuple[Key, Node]] = []
+        at: Key | None = key
+        while at is not None and str(at) not in self.state and (self.begun is None or str(at) in self.begun):
+            node = self.outlet.node(at)
+            if node is None:
+                break
+            found.append((at, node))
+            at = _above(at, node)
+        return [made for at, node in reversed(found) for made in self._begins(at, node, item)]
+
+    def _begins(self, key: Key, node: Node, item: Item) -> list[Made]:
+        scope = self.scope_of(key)
+        if scope is None:
+            return []
+        if isinstance(node, OperationNode) and node.kind != "session":
+            if node.path in self.over and node.path not in self.tried:
+                self._note(key, _CLOSED, item)
+                return [self._encoded(live_spans.whole(node, scope), scope)]
+            self.tried.add(node.path)
+            self.outlet.file.add([f"{_NOTE}{key}{_TRIED}"])
+        self._note(key, "", item)
+        return [self._encoded(live_spans.anchor(node, scope, self._to_canonical(key)), scope)]
+
+    def _ended(self, node: Node, item: Item) -> list[Made]:
+        key, closed = item.key, _closed(node)
+        if key.kind == "op":
+            self.over.discard(key.path)
+        before = self.state.get(str(key))
+        scope = self.scope_of(key)
+        if scope is None or before == closed:
+            return []
+        if before is None and isinstance(node, OperationNode) and node.kind != "session" and node.path not in self.tried:
+            return self._whole(node, scope, item)
+        made = self._anchored(key, item)
+        number, since = self._round(node, before)
+        self._note(key, closed, item)
+        return [*made, self._encoded(live_spans.close(node, scope, number, since), scope)]
+
+    def _whole(self, op: OperationNode, scope: Scope, item: Item) -> list[Made]:
+        above = _above(item.key, op)
+        made = self._anchored(above, item) if above is not None else []
+        self._note(item.key, _CLOSED, item)
+        span = self._encoded(live_spans.whole(op, scope), scope)
+        limit = scope.profile.trace_bytes
+        if limit is None or self.bytes <= limit:
+            return [*made, span]
+        self.over_budget += 1
+        return made
+
+    def _heartbeat(self, item: Item) -> list[Made]:
+        key, current = innermost(self.outlet.view.session(""))
+        made = self._anchored(key, item)
+        node, scope = self.outlet.node(key), self.scope_of(key)
+        if node is None or scope is None:
+            return []
+        return [*made, self._encoded(live_spans.heartbeat(node, scope, item.now, current), scope)]
+
+    def _noted(self, note: str) -> None:
+        """Take up what an earlier process, or this one before, has noted."""
+        if note.endswith(_TRIED):
+            self.tried.add(note.removesuffix(_TRIED))
+            return
+        key, closed, number = note.partition(_CLOSED)
+        self.state[key] = max(self.state.get(key, ""), closed + number, key=_round)
+
+    def _round(self, node: Node, state: str | None) -> tuple[int, float | None]:
+        """Return which close of the session this is, and when it went on after the one before."""
+        if not isinstance(node, SessionNode) or node.path or not node.resumed_at:
+            return 0, None
+        number = len(node.resumed_at)
+        last = max(_round(state), self.outlet.round - 1)
+        return number, node.resumed_at[last] if 0 <= last < number else None
+
+    def _to_canonical(self, key: Key) -> list[Link]:
+        scope = self.outlet.scope("") if key == _ROOT else None
+        return [Link(scope.trace_id, scope.span_id(scope.session.id))] if scope is not None else []
+
+    def _note(self, key: Key, state: str, item: Item) -> None:
+        name = str(key)
+        item.changed[name] = (item.changed[name][0] if name in item.changed else self.state.get(name), state)
+        self.state[name] = state
+
+    def _encoded(self, span: Span, scope: Scope) -> Made:
+        data = encode(span, scope.profile)
+        self.bytes += len(data)
+        return Made(scope.service, data)
+
+
+def innermost(root: SessionNode | None) -> tuple[Key, OperationNode | None]:
+    """Return the innermost open container of a session, and the op that is open in it, if there is one."""
+    found, session = _ROOT, root
+    while session is not None:
+        turn, current = _open_in(session)
+        if turn is None:
+            return found, None
+        if current is None or current.child_session is None:
+            return Key("turn", turn.path), current
+        found, session = Key("session", current.path), current.child_session
+    return found, None
+
+
+def _open_in(session: SessionNode) -> tuple[TurnNode | None, OperationNode | None]:
+    turn = next((turn for turn in reversed(session.turns) if turn.ended_at is None), None)
+    return turn, next((op for op in reversed(turn.ops) if op.ended_at is None), None) if turn is not None else None
+
+
+def _above(key: Key, node: Node) -> Key | None:
+    """Return the node that a node's span hangs under."""
+    if isinstance(node, OperationNode):
+        return Key("op", node.parent_op) if node.parent_op else Key("turn", parent_label(key.path))
+    if isinstance(node, TurnNode):
+        return Key("session", parent_label(key.path))
+    return Key("op", key.path) if key.path else None
+
+
+def _closed(node: Node) -> str:
+    """Return what the note of a node's end ends with: of a resumed session's also its round."""
+    return _CLOSED + (str(len(node.resumed_at)) if isinstance(node, SessionNode) and not node.path else "")
+
+
+def _round(state: str | None) -> int:
+    """Return the round of a state; -1 for what has not ended."""
+    return int(state.removeprefix(_CLOSED) or 0) if state else -1

@@ -1,0 +1,119 @@
+"""`optree export`: saved sessions go to where other programs can see them."""
+
+from __future__ import annotations
+
+from time import monotonic
+from typing import Annotated
+
+import typer
+
+from optree.cli.exporters import OTEL, Report, Resender, exporters
+from optree.cli.options import Json, SessionsDir, complete_txn, directory
+from optree.cli.progress import working
+from optree.cli.screen import complain, show, show_json, table
+from optree.cli.sessions import open_session
+from optree.errors import BusyError, NotFoundError, OptreeError, SetupError
+from optree.store.directory import Directory
+from optree.store.lock import is_running
+
+
+def export(
+    *,
+    txns: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="TXN",
+            help="Sessions: their txns or the beginnings of them, [bold]last[/bold], or files' paths.",
+            autocompletion=complete_txn,
+            show_default=False,
+        ),
+    ] = None,
+    all_pending: Annotated[bool, typer.Option("--pending", help="All sessions that earlier runs could not deliver whole.")] = False,
+    to: Annotated[str, typer.Option("--to", metavar="NAME", help="The exporter.", autocompletion=exporters)] = OTEL,
+    again: Annotated[bool, typer.Option("--again", help="Send also what is delivered already; it has the same ids.")] = False,
+    endpoint: Annotated[
+        str | None, typer.Option("--endpoint", metavar="URL", help="The collector. Wins over OTEL_EXPORTER_OTLP_ENDPOINT.")
+    ] = None,
+    protocol: Annotated[str | None, typer.Option("--protocol", metavar="NAME", help="http/protobuf or grpc.")] = None,
+    profile: Annotated[
+        str | None,
+        typer.Option("--profile", metavar="NAME", help="What the backend takes: default, jaeger, tempo, phoenix, mlflow…"),
+    ] = None,
+    timeout: Annotated[float, typer.Option("--timeout", metavar="SECONDS", min=0, help="How long to try, in all.")] = 30.0,
+    sessions_dir: SessionsDir = None,
+    as_json: Json = False,
+) -> None:
+    """Send saved sessions to an OpenTelemetry collector, or with --pending what earlier runs could not deliver.
+
+    Only what the collector does not have yet is sent. What a crash left open goes out as interrupted; a session that is resumed later
+    goes on in the same trace. Options and environment are those of the mirror.
+
+    Exit code 1 if something could not be delivered within the time: it stays pending.
+
+    Example: [bold]optree export --pending[/bold], or [bold]optree export last --endpoint http://localhost:4318[/bold]
+    """
+    where = directory(sessions_dir)
+    _check(txns, all_pending=all_pending, again=again)
+    sender = Resender(to, {"endpoint": endpoint, "protocol": protocol, "profile": profile})
+    wanted = sender.pending(where) if all_pending else list(txns or ())
+    reports: list[Report] = []
+    until = monotonic() + timeout
+    with working(f"sending to {sender.collector}", len(wanted)) as step:
+        for txn in wanted:
+            found = _sent(txn, where, sender, until, again=again, all_pending=all_pending)
+            reports += [found] if found is not None else []
+            step()
+    problems = sender.problems()
+    sender.close()
+    if as_json:
+        show_json({"to": to, "collector": sender.collector, "sessions": reports, "problems": problems})
+    else:
+        _show(reports, problems, sender.collector)
+    if not all(report.whole for report in reports):
+        raise typer.Exit(1)
+
+
+def _check(txns: list[str] | None, *, all_pending: bool, again: bool) -> None:
+    if not txns and not all_pending:
+        raise SetupError("name a session (optree export last), or send what earlier runs could not: optree export --pending")
+    if txns and all_pending:
+        raise SetupError("give either sessions or --pending, not both")
+    if again and all_pending:
+        raise SetupError("--again wants the sessions named: optree export TXN --again")
+
+
+def _sent(txn: str, where: Directory, sender: Resender, until: float, *, again: bool, all_pending: bool) -> Report | None:
+    """Return what became of one session; None of a pending one that its own process sends, or that is gone. A named one may raise."""
+    if all_pending and is_running(where.live(txn)):
+        return None
+    if all_pending and monotonic() >= until:
+        return Report(txn, whole=False, said="not tried: the time is up")
+    try:
+        loaded, live = open_session(txn, where)
+    except NotFoundError:
+        if not all_pending:
+            raise
+        sender.forget(txn, where)
+        return None
+    except (OptreeError, OSError) as error:
+        if not all_pending:
+            raise
+        return Report(txn, whole=False, said=str(error))
+    if live is not None and is_running(live):
+        raise BusyError(f"session {loaded.txn} is running; export it when it has ended, or run it mirrored: optree run --otel URL -- CMD")
+    return sender.send(loaded, where, again=again, until=until)
+
+
+def _show(reports: list[Report], problems: list[str], collector: str) -> None:
+    told = [report for report in reports if report.sent or report.said or not report.whole]
+    if told:
+        rows = [(report.txn, str(report.sent), str(report.left), str(report.lost), report.said) for report in told]
+        show("\n".join(table(("TXN", "SENT", "LEFT", "LOST", ""), rows, " rrr")))
+    for problem in problems:
+        complain(problem)
+    if not told:
+        show("nothing is pending")
+    elif all(report.whole for report in reports):
+        show(f"delivered to {collector}")
+    else:
+        complain(f"not all could be delivered to {collector}; try again with: optree export --pending")

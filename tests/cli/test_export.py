@@ -1,0 +1,173 @@
+import json
+import os
+import sys
+
+import pytest
+
+from optree.ids import trace_id
+from tests.cli.conftest import ROOT, CommandLine
+from tests.otel.receiver import receiver, refused, unavailable
+
+NODES = 7
+"""A session, its turn, a model call, a `session` op, the session in it, its turn, a tool call."""
+
+
+@pytest.fixture
+def line(tmp_path):
+    """Return the command line, with the exporters that an installed optree would have, and no collector."""
+    made = CommandLine(tmp_path)
+    made.env = {name: value for name, value in made.env.items() if not name.startswith("OTEL_")}
+    made.env["PYTHONPATH"] = os.pathsep.join([str(ROOT), str(ROOT / "exporters")])
+    return made
+
+
+@pytest.fixture
+def collector():
+    """Return a receiver that accepts everything."""
+    with receiver("http/protobuf") as running:
+        yield running
+
+
+def mirrored(line, endpoint, *steps, code=0):
+    """Let the agent record a session while it is mirrored to an address; returns its txn."""
+    line.env["OPTREE_OTEL"], line.env["OPTREE_OTEL_ENDPOINT"] = "on", endpoint
+    txn = line.record(*steps, code=code)
+    del line.env["OPTREE_OTEL"], line.env["OPTREE_OTEL_ENDPOINT"]
+    return txn
+
+
+def dead():
+    """Return an address that nobody listens on."""
+    with receiver("http/protobuf") as gone:
+        pass
+    return gone.endpoint
+
+
+def exported(line, *args, code=0):
+    """Run `optree export … --json` and return what it printed."""
+    return json.loads(line("export", *args, "--json", code=code).stdout)
+
+
+def test_export(line, collector):
+    """A session that was never mirrored is sent whole, each node once, in the trace that its txn stands for."""
+    txn = line.record()
+    found = exported(line, "last", "--endpoint", collector.endpoint)
+    assert [{"txn": txn, "sent": NODES, "left": 0, "lost": 0, "whole": True, "said": ""}] == found["sessions"]
+    assert (f"{collector.endpoint}/v1/traces", "otel", []) == (found["collector"], found["to"], found["problems"])
+    assert NODES == len({span.span_id for span in collector.spans()}) == len(collector.spans())
+    assert {trace_id(txn)} == {span.trace_id.hex() for span in collector.spans()}
+
+
+def test_again(line, collector):
+    """What is delivered is not sent a second time, but with --again: then under the same ids."""
+    txn = line.record()
+    exported(line, txn, "--endpoint", collector.endpoint)
+    [kept] = exported(line, txn, "--endpoint", collector.endpoint)["sessions"]
+    assert (0, True, "is delivered already; send it once more with --again") == (kept["sent"], kept["whole"], kept["said"])
+    assert NODES == exported(line, txn, "--again", "--endpoint", collector.endpoint)["sessions"][0]["sent"]
+    assert (2 * NODES, NODES) == (len(collector.spans()), len({span.span_id for span in collector.spans()}))
+
+
+def test_pending(line, collector):
+    """What a run could not deliver goes out afterwards, of all sessions, and then nothing is pending."""
+    gone = dead()
+    txns = [mirrored(line, gone), mirrored(line, gone)]
+    said = line("export", "--pending", "--endpoint", collector.endpoint)
+    assert [[txn, str(NODES), "0", "0"] for txn in sorted(txns)] == [row.split() for row in said.stdout.splitlines()[1:3]]
+    assert f"delivered to {collector.endpoint}/v1/traces" == said.stdout.splitlines()[-1]
+    assert {trace_id(txn) for txn in txns} == {span.trace_id.hex() for span in collector.spans()}
+    assert "nothing is pending\n" == line("export", "--pending", "--endpoint", collector.endpoint).stdout
+
+
+def test_crash(line, collector):
+    """Nodes that a crash left open go out as interrupted, and each node is sent once."""
+    txn = mirrored(line, dead(), "kill", code=-9)
+    [report] = exported(line, "--pending", "--endpoint", collector.endpoint)["sessions"]
+    assert (txn, NODES, True) == (report["txn"], report["sent"], report["whole"])
+    told = [{one.key: one.value.string_value for one in span.attributes} for span in collector.spans()]
+    assert ["", "1"] == sorted(one["optree.path"] for one in told if one["optree.status"] == "interrupted")
+    assert NODES == len({span.span_id for span in collector.spans()}) == len(collector.spans())
+
+
+def test_no_collector(line):
+    """Where nothing listens, the address and the reason are said, the exit code is 1, and the session stays pending."""
+    txn, gone = line.record(), dead()
+    said = line("export", txn, "--endpoint", gone, "--timeout", "0.5", code=1)
+    assert [txn, "0", str(NODES), "0"] == said.stdout.splitlines()[1].split()[:4]
+    assert f"not all could be delivered to {gone}/v1/traces; try again with: optree export --pending" in said.stderr
+    assert "refused" in said.stdout
+    assert [txn] == [one["txn"] for one in line.json("status")["pending"]]
+
+
+@pytest.mark.parametrize(("fault", "counts"), [(unavailable(), (0, NODES, 0)), (refused(), (0, 0, NODES))])
+def test_unwilling_collector(line, collector, fault, counts):
+    """A collector that takes nothing now leaves the session pending; what it refuses for good is counted as lost."""
+    line.record()
+    collector.always = fault
+    [report] = exported(line, "last", "--endpoint", collector.endpoint, "--timeout", "2", code=1)["sessions"]
+    assert counts == tuple(report[name] for name in ("sent", "left", "lost"))
+    assert fault.text in report["said"]
+
+
+def test_removed(line, collector):
+    """A session that is gone from the disk is no longer pending."""
+    txn = mirrored(line, dead())
+    (line.sessions / f"{txn}.json.zst").unlink()
+    assert [] == exported(line, "--pending", "--endpoint", collector.endpoint)["sessions"]
+    assert [] == line.json("status")["pending"]
+
+
+def test_unreadable(line, collector):
+    """A pending session that cannot be read is named, with exit code 1, and the others are sent."""
+    gone = dead()
+    broken, sound = mirrored(line, gone), mirrored(line, gone)
+    (line.sessions / f"{broken}.json.zst").write_bytes(b"broken")
+    reports = {one["txn"]: one for one in exported(line, "--pending", "--endpoint", collector.endpoint, code=1)["sessions"]}
+    assert (False, True, NODES) == (reports[broken]["whole"], reports[sound]["whole"], reports[sound]["sent"])
+    assert broken in reports[broken]["said"]
+
+
+def test_running(line, collector):
+    """A session that is running is refused by name, and passed over among the pending ones: its own process sends it."""
+    line.env |= {"OPTREE_OTEL": "on", "OPTREE_OTEL_ENDPOINT": dead()}
+    with line.start(*line.command("run", "--", sys.executable, line.agent, "why", "wait")) as run:
+        while run.stdout.readline().strip() != "ready":
+            assert run.poll() is None
+        [txn] = line.txns()
+        assert f"session {txn} is running" in line("export", txn, "--endpoint", collector.endpoint, code=1).stderr
+        assert [] == exported(line, "--pending", "--endpoint", collector.endpoint)["sessions"]
+        run.communicate("\n")
+
+
+@pytest.mark.parametrize(
+    ("args", "said"),
+    [
+        ([], "name a session (optree export last)"),
+        (["last", "--pending"], "either sessions or --pending"),
+        (["--pending", "--again"], "--again wants the sessions named"),
+        (["last", "--to", "paper"], "there is no exporter 'paper'; choose one of otel"),
+        (["last", "--endpoint", "nowhere"], "otel has nowhere to send to: endpoint='nowhere' is no address"),
+    ],
+)
+def test_wrong_usage(line, args, said):
+    """Wrong usage says what to do."""
+    line.record()
+    assert said in line("export", *args, code=2).stderr
+
+
+def test_switched_off(line):
+    """Where OpenTelemetry is switched off, nothing is sent, and that is said."""
+    line.record()
+    assert "OTEL_SDK_DISABLED" in line("export", "last", code=2, env={"OTEL_SDK_DISABLED": "true"}).stderr
+
+
+def test_run_and_load(line, collector):
+    """--otel mirrors a run to a collector, and goes on with it there: one trace, in which each node of both lives is one span."""
+    line("run", "--otel", collector.endpoint, "--", sys.executable, line.agent, "why", "kill", code=137)
+    [txn] = line.txns()
+    line("load", txn, "--otel", collector.endpoint, "--", sys.executable, line.agent, "why again")
+    exported(line, "--pending", "--endpoint", collector.endpoint)  # what the exit of a program on a busy machine did not wait for
+    assert [] == line.json("status")["pending"]
+    assert {trace_id(txn)} == {span.trace_id.hex() for span in collector.spans()}
+    assert 2 * NODES - 1 == len({span.span_id for span in collector.spans()})
+    assert 1 == len({span.span_id for span in collector.spans() if not span.parent_span_id})
