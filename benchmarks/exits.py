@@ -26,9 +26,10 @@ from tests.otel import receiver as fake
 from tests.otel.mirroring import environ
 
 AGENT = Path(fake.__file__).with_name("exiting_agent.py")
-WAYS = ("normal", "sys.exit", "exception", "SIGINT", "SIGTERM", "SIGHUP", "os._exit", "abort", "SIGKILL", "thread") + (
-    "fork", "mp fork", "mp spawn", "execv", "asyncio",
-)  # fmt: skip
+WAYS = (
+    *("normal", "sys.exit", "exception", "SIGINT", "SIGTERM", "SIGHUP", "os._exit", "abort", "SIGKILL", "thread"),
+    *("fork", "mp fork", "mp spawn", "execv", "asyncio"),
+)
 BRIEF = ("normal", "exception", "SIGTERM", "mp fork")
 STATES = ("up", "closed", "silent", "1 byte/s", "429", "503", "TLS", "names", "partial")
 PAUSES = (0.0, 0.6)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from time import monotonic
-from typing import Any, NamedTuple
+from typing import Any
 
 from msgspec.structs import replace
 
@@ -17,21 +17,19 @@ from optree.exporting import OpEnd, Record, SessionEnd, Taker, Traced, TurnEnd
 from optree.nodes import OperationNode
 from optree.store import Directory
 from optree_otel import placing
-from optree_otel.batches import Encoded, Limits
+from optree_otel.batches import Limits
 from optree_otel.destination import SIGNALS, Signal
 from optree_otel.live import Live
 from optree_otel.live_spans import HEARTBEAT
 from optree_otel.live_trace import Item as LiveItem
-from optree_otel.logs import details, log_records
 from optree_otel.metrics import Meter
 from optree_otel.origin import Origin, here
 from optree_otel.outlet import Outlet
 from optree_otel.profiles import profile
-from optree_otel.request import Group, joined, of_joined, request
 from optree_otel.resource import Resources
 from optree_otel.sender import Sender
 from optree_otel.settings import Settings
-from optree_otel.spans import Event, Span
+from optree_otel.sources import Figures, Item, LogLines, Spans
 from optree_otel.transport import connect
 from optree_otel.view import Key, Resumed, View
 
@@ -43,13 +41,6 @@ LIVE_LINGER = 0.05
 """Seconds that a span of a live trace waits for company: what brings it comes by ten times a second anyway."""
 SWEPT_AHEAD = 2_000
 """Spans on their way at which the sessions of earlier runs wait on disk."""
-
-
-class Item(NamedTuple):
-    """A node on its way."""
-
-    outlet: Outlet
-    key: Key
 
 
 class Mirror:
@@ -82,6 +73,7 @@ class Mirror:
         self.outlets[session.txn] = outlet
         if session.resumed:
             self.send(outlet, outlet.take_up())
+        self.traces.warm()
         if self._sweeping is None:
             self._sweeping = self._sweep(session)
         return Ends(outlet, self.traces.put, self.live.attach(session, outlet) if self.live is not None else None)
@@ -262,151 +254,6 @@ class Ends:
                 if kind == "session" and not path:
                     outlet.ended = True
                 self._put(Item(outlet, Key(kind, path)))
-
-
-class Spans:
-    """The source of spans; called on their sender's thread."""
-
-    def __init__(self, mirror: Mirror) -> None:
-        self._mirror = mirror
-
-    def encode(self, item: Item) -> Encoded | None:
-        """Return a node's span; its log lines and figures are put on their way too."""
-        outlet, key = item
-        outlet.view.settle()
-        made = outlet.encoded(key)
-        if made is None:
-            self._note(outlet, [key])
-            return None
-        scope, data = made
-        service = outlet.service(scope)
-        mirror = self._mirror
-        if mirror.logs is not None or mirror.metrics is not None:
-            node = outlet.node(key)
-            if isinstance(node, OperationNode):
-                mirror.measure(node, service)
-                if mirror.logs is not None and (node.logs or mirror.settings.content in ("event_only", "span_and_event")):
-                    mirror.logs.put(item)
-        return Encoded(service, data)
-
-    def frame(self, entries: Sequence[Encoded]) -> bytes:
-        """Return an ExportTraceServiceRequest."""
-        return request(grouped(self._mirror.resources, entries))
-
-    def shrink(self, item: Item, limit: int) -> Encoded | None:
-        """Return a smaller span of a node, without its events and with shorter texts."""
-        from optree_otel.fitting import encode
-
-        outlet, key = item
-        node = outlet.node(key)
-        scope = outlet.scope_of(key)
-        if node is None or scope is None:
-            return None
-        span: Span = outlet.span(node, scope)
-        from msgspec.structs import replace
-
-        bare = replace(span, logs=(), events=[Event(span.end_ns, "optree.shrunk")], dropped_events=len(span.logs) + len(span.events))
-        data = encode(bare, replace(self._mirror.profile, span_bytes=limit, value_bytes=256))
-        return Encoded(outlet.service(scope), data) if len(data) <= limit else None
-
-    def delivered(self, items: Sequence[Item]) -> None:
-        """Note what the collector has."""
-        by_outlet: dict[int, tuple[Outlet, list[Key]]] = {}
-        for outlet, key in items:
-            by_outlet.setdefault(id(outlet), (outlet, []))[1].append(key)
-        for outlet, keys in by_outlet.values():
-            self._note(outlet, keys)
-
-    def lost(self, item: Item, reason: str) -> None:  # noqa: ARG002 - the sender tells the reason in its health
-        """Note that a span cannot be delivered: to try again for ever would not help."""
-        self._note(item.outlet, [item.key])
-
-    def left(self, items: Sequence[Item]) -> None:
-        """Leave these for the next run: their session stays pending."""
-        for outlet, _ in items:
-            outlet.left += 1
-            self._mirror.settle(outlet)
-
-    def _note(self, outlet: Outlet, keys: Sequence[Key]) -> None:
-        outlet.sent(keys)
-        self._mirror.settle(outlet)
-
-
-class LogLines:
-    """The source of log records: one item is an op, whose lines are one entry."""
-
-    def __init__(self, mirror: Mirror) -> None:
-        self._mirror = mirror
-
-    def encode(self, item: Item) -> Encoded | None:
-        """Return an op's log lines, as the fields of a ScopeLogs."""
-        outlet, key = item
-        if key.kind == HEARTBEAT:
-            live = self._mirror.live
-            return live.log_record(outlet, float(key.path)) if live is not None else None
-        op, scope = outlet.view.op(key.path), outlet.scope_of(key)
-        if op is None or scope is None:
-            return None
-        records = log_records(op, scope)
-        if op.kind == "llm" and self._mirror.settings.content in ("event_only", "span_and_event"):
-            records.append(details(op, scope))
-        return Encoded(outlet.service(scope), joined(records)) if records else None
-
-    def frame(self, entries: Sequence[Encoded]) -> bytes:
-        """Return an ExportLogsServiceRequest."""
-        return of_joined(grouped(self._mirror.resources, entries))
-
-    def shrink(self, item: Item, limit: int) -> Encoded | None:  # noqa: ARG002 - lines are cut already
-        """Return nothing: what does not fit is counted as lost."""
-        return None
-
-    def delivered(self, items: Sequence[Item]) -> None:
-        """Do nothing: what is noted is spans."""
-
-    def lost(self, item: Item, reason: str) -> None:
-        """Do nothing: the sender counts it."""
-
-    def left(self, items: Sequence[Item]) -> None:
-        """Do nothing: the sender counts it."""
-
-
-class Figures:
-    """The source of metrics: each item stands for all that is counted so far."""
-
-    def __init__(self, mirror: Mirror) -> None:
-        self._mirror = mirror
-
-    def encode(self, item: float) -> Encoded | None:  # noqa: ARG002 - what is sent is as of now
-        """Return the place of the figures."""
-        return Encoded("", b"")
-
-    def frame(self, entries: Sequence[Encoded]) -> bytes:  # noqa: ARG002 - several become one
-        """Return an ExportMetricsServiceRequest."""
-        from time import time_ns
-
-        resources = self._mirror.resources
-        return request([(resources.encoded(service), metrics) for service, metrics in self._mirror.meter.encoded(time_ns()).items()])
-
-    def shrink(self, item: float, limit: int) -> Encoded | None:  # noqa: ARG002 - there is nothing to cut
-        """Return nothing."""
-        return None
-
-    def delivered(self, items: Sequence[float]) -> None:
-        """Do nothing."""
-
-    def lost(self, item: float, reason: str) -> None:
-        """Do nothing."""
-
-    def left(self, items: Sequence[float]) -> None:
-        """Do nothing."""
-
-
-def grouped(resources: Resources, entries: Sequence[Encoded]) -> list[Group]:
-    """Return entries under the resources of their services."""
-    groups: dict[Any, list[bytes]] = {}
-    for group, body in entries:
-        groups.setdefault(group, []).append(body)
-    return [(resources.encoded(service), bodies) for service, bodies in groups.items()]
 
 
 __all__ = ["SIGNALS", "Mirror"]

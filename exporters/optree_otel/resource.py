@@ -1,7 +1,8 @@
 """What spans come from: one resource a service, encoded once.
 
 A program whose user names no service gets one for each agent, in the program's namespace. Attributes of OTEL_RESOURCE_ATTRIBUTES win
-over ours. host.id, host.name and ip must all stand here: without a host Jaeger takes a child for one of another machine, and its
+over ours. Nothing in it tells one process of a machine from another: Jaeger takes a span that was sent twice for one only if all is
+the same, and a resumed session's spans come from another process than the first ones. host.id, host.name and ip must all stand here: without a host Jaeger takes a child for one of another machine, and its
 older interface looks at `ip` alone.
 """
 
@@ -55,7 +56,7 @@ class Resources:
         self.program: str = str(named or program or _program())
         self.agents = per_agent == "always" or (per_agent == "auto" and not named)
         self._profile = profile
-        self._encoded: dict[tuple[int, str], bytes] = {}
+        self._encoded: dict[str, bytes] = {}
 
     def service(self, agent: str, suffix: str = "") -> str:
         """Return the name of an agent's service; *suffix* is for a second trace of it (`` live``)."""
@@ -63,11 +64,10 @@ class Resources:
 
     def encoded(self, service: str) -> bytes:
         """Return the resource of a service, encoded: `opentelemetry.proto.resource.v1.Resource`."""
-        key = (os.getpid(), service)  # a forked child is a process of its own
-        found = self._encoded.get(key)
+        found = self._encoded.get(service)
         if found is None:
             pairs = Fitter(self._profile).attributes(list(self.attributes(service).items()))
-            found = self._encoded[key] = _ATTRIBUTES.encode(pairs)
+            found = self._encoded[service] = _ATTRIBUTES.encode(pairs)
         return found
 
     def attributes(self, service: str) -> dict[str, Any]:
@@ -84,7 +84,6 @@ class Resources:
 def _of_process() -> dict[str, Any]:
     return {
         **_of_host(),
-        "process.pid": os.getpid(),
         "process.runtime.name": sys.implementation.name,
         "process.runtime.version": platform.python_version(),
         "telemetry.sdk.language": "python",

@@ -85,6 +85,11 @@ class Sender(Generic[T]):
         if not self._awake:
             self._rouse()
 
+    def warm(self) -> None:
+        """Load what sends, on the thread: it takes longer than a short program has."""
+        if self._thread is None:
+            self._rouse()
+
     def flush(self, timeout: float = 5.0) -> bool:
         """Wait until all that was put before is acknowledged.
 
@@ -202,11 +207,11 @@ class Sender(Generic[T]):
         if self._batches.off:
             self._batches.give_up(self._taken(len(self._queue)))
         if self._batches.empty:
+            if self._transport is None:
+                self._warm()
             if not self._queue:
                 self._sleep()
                 return
-            if self._transport is None:
-                self._warm()
             if len(self._queue) < self._limits.max_items and not self._flushing:
                 self._clock.wait(self._bell, self._limits.linger)
             self._batches.gather(self._take)

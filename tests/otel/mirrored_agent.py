@@ -92,6 +92,7 @@ def sub() -> None:
     with optree.session("helper"), optree.turn(user="help"):
         call("large")
         search("elsewhere")
+    optree.flush("export", 30)
 
 
 def everything() -> None:

@@ -131,9 +131,9 @@ def test_a_stock_span_inside_an_op_hangs_under_it(mirrored, tracer, jaeger):
     """What other instrumentation makes inside an op is in the op's trace, below its span; the global provider is as it was."""
     provider = trace.get_tracer_provider()
     mirrored()
-    with optree.session("lead") as session, optree.turn(), optree.tool("search") as op, tracer.start_as_current_span("query"):
-        with optree.tool("within") as within:
-            assert of(session, within) == here()
+    query = tracer.start_as_current_span("query")
+    with optree.session("lead") as session, optree.turn(), optree.tool("search") as op, query, optree.tool("within") as within:
+        assert of(session, within) == here()
     assert optree.flush("export", 20)
     spans = by_name(jaeger, trace_of(session.txn), 5)
     assert span_id(op.node.op_id) == spans["query"].parent_id

@@ -75,7 +75,7 @@ def test_what_a_crash_left_open_goes_out_on_request(jaeger, tmp_path):
     mirror = Mirror(resolve({"endpoint": jaeger.http}, {}))
     found = sweep(mirror, Directory.of(tmp_path, None, None), also_open=True)
     assert [(txn, len(nodes) - len(ended), "")] == [(sent.txn, sent.spans, sent.said) for sent in found]
-    assert mirror.close(20)
+    assert mirror.flush(20)
     spans = jaeger.wait_for_trace(trace_of(txn), len(nodes))
     assert [node[:4] for node in nodes] == [span[:4] for span in once(spans)]
     assert {"interrupted"} == {span.told for span in once(spans)} - {"ok"}
@@ -93,7 +93,7 @@ def test_two_processes_do_not_send_the_same(jaeger, tmp_path):
         program.kill()
         program.wait()
         assert [Sent(txn, 4)] == sweep(mirror, Directory.of(tmp_path, None, None))
-        assert mirror.close(20)
+        assert mirror.flush(20)
     assert 4 == len(once(jaeger.wait_for_trace(trace_of(txn), 4)))
 
 
@@ -106,7 +106,7 @@ def test_sent_once_more(jaeger, tmp_path):
     mirror = Mirror(resolve({"endpoint": jaeger.http}, {}))
     assert "is delivered already; send it once more with --again" == send(mirror, loaded(tmp_path, txn), where).said
     assert 4 == send(mirror, loaded(tmp_path, txn), where, again=True).spans
-    assert mirror.close(20)
+    assert mirror.flush(20)
     both = jaeger.wait_for_trace(origin[3:35], 8)
     assert sorted([*first, *first]) == sorted(span.span_id for span in both)
     assert all(seen([first[span.span_id]]) == seen([span]) for span in both)
