@@ -20,6 +20,7 @@ from optree_otel.fitting import Fitter
 from optree_otel.live_spans import CLOSE, HEARTBEAT, OPEN
 from optree_otel.live_trace import LONG_SECONDS, Item, LiveTrace, Made
 from optree_otel.request import joined, request
+from optree_otel.resource import Owner
 from optree_otel.view import Key
 from optree_otel.wire import KeyValues
 
@@ -60,7 +61,7 @@ class Live:
         self._mirror = mirror
         self.sender = make(self)
         self._watched: dict[str, Watched] = {}
-        self._resources: dict[str, bytes] = {}
+        self._resources: dict[tuple[str, Owner], bytes] = {}
         self._trouble = ""
         self._start_anew()
 
@@ -119,7 +120,7 @@ class Live:
         scope = watched.trace.scope("") if watched is not None else None
         if scope is None or session is None or session.ended_at is not None:
             return None
-        return Encoded(outlet.service(scope), joined([logs.heartbeat(session, scope, now)]))
+        return Encoded(outlet.group(scope), joined([logs.heartbeat(session, scope, now)]))
 
     # The source of spans, on the sender's thread.
 
@@ -134,12 +135,12 @@ class Live:
 
     def frame(self, entries: Sequence[Encoded]) -> bytes:
         """Return an ExportTraceServiceRequest."""
-        groups: dict[str, list[bytes]] = {}
-        for group, _ in entries:
-            made: tuple[Made, ...] = group  # type: ignore[assignment]
-            for service, body in made:
-                groups.setdefault(service, []).append(body)
-        return request([(self._resource(service), bodies) for service, bodies in groups.items()])
+        groups: dict[tuple[str, Owner], list[bytes]] = {}
+        for entry in entries:
+            made: tuple[Made, ...] = entry.group  # type: ignore[assignment]
+            for group, body in made:
+                groups.setdefault(group, []).append(body)
+        return request([(self._resource(*group), bodies) for group, bodies in groups.items()])
 
     def shrink(self, item: Item, limit: int) -> Encoded | None:  # noqa: ARG002 - what a profile lets pass is never so large
         """Return nothing."""
@@ -173,12 +174,12 @@ class Live:
             outlet.finish()
             self._mirror.settle(outlet)
 
-    def _resource(self, service: str) -> bytes:
-        found = self._resources.get(service)
+    def _resource(self, service: str, owner: Owner) -> bytes:
+        found = self._resources.get((service, owner))
         if found is None:
-            told = self._mirror.resources.attributes(service)
+            told = self._mirror.resources.attributes(service, owner)
             pairs = Fitter(self._mirror.profile).attributes([pair for pair in told.items() if not pair[0].startswith(_OF_PROCESS)])
-            found = self._resources[service] = _RESOURCE.encode(pairs)
+            found = self._resources[service, owner] = _RESOURCE.encode(pairs)
         return found
 
     # What is on its way there, on the thread that looks, or on one that flushes.

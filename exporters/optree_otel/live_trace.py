@@ -23,7 +23,7 @@ from optree_otel.view import Key, nodes
 
 if TYPE_CHECKING:
     from optree_otel.outlet import Outlet
-    from optree_otel.resource import Resources
+    from optree_otel.resource import Owner, Resources
 
 LONG_SECONDS: Final = 1.0
 """Ops that live longer are anchored: with what it takes to send one, each is visible within two seconds of its begin."""
@@ -37,9 +37,9 @@ _ROOT = Key("session", "")
 
 
 class Made(NamedTuple):
-    """A span's bytes, and the service that it comes from."""
+    """A span's bytes, and the service that it comes from, with its owner."""
 
-    service: str
+    group: tuple[str, Owner]
     body: bytes
 
 
@@ -145,7 +145,7 @@ class LiveTrace:
                 canonical,
                 trace_id=self.trace_id,
                 content=False,
-                service=self._resources.service(canonical.session.agent_id, SERVICE),
+                service=self._resources.service(canonical.session.agent_id, SERVICE, self.outlet.owner),
                 parent_flags=LOCAL_PARENT,
                 turn_parent_id=None,
                 round=0,
@@ -248,7 +248,7 @@ class LiveTrace:
     def _encoded(self, span: Span, scope: Scope) -> Made:
         data = encode(span, scope.profile)
         self.bytes += len(data)
-        return Made(scope.service, data)
+        return Made((scope.service, self.outlet.owner), data)
 
 
 def innermost(root: SessionNode | None) -> tuple[Key, OperationNode | None]:

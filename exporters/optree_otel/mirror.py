@@ -34,7 +34,7 @@ from optree_otel.transport import connect
 from optree_otel.view import Key, Resumed, View
 
 _ENDS: dict[type[Record], str] = {OpEnd: "op", TurnEnd: "turn", SessionEnd: "session"}
-EXIT_SECONDS = 0.12
+EXIT_SECONDS = 0.09
 """The longest that the mirror holds the end of a process: to take down what sends takes the interpreter as long again as it has left."""
 METRICS_SECONDS = 10.0
 LIVE_LINGER = 0.05

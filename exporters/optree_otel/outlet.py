@@ -14,7 +14,7 @@ from optree_otel.fitting import encode
 from optree_otel.origin import Origin
 from optree_otel.profiles import Profile
 from optree_otel.quick import encode_op
-from optree_otel.resource import Resources
+from optree_otel.resource import Owner, Resources
 from optree_otel.scope import Scope
 from optree_otel.spans import Link, Span
 from optree_otel.view import Key, View, nodes
@@ -22,8 +22,8 @@ from optree_otel.view import Key, View, nodes
 if TYPE_CHECKING:
     from optree_otel.live_trace import LiveTrace
 
-_ROUND, _ORIGIN = "@", "^"
-"""Beginnings of notes among the paths: a round that began, and where the trace hangs."""
+_ROUND, _ORIGIN, _OWNER = "@", "^", "%"
+"""Beginnings of notes among the paths: a round that began, where the trace hangs, and whose services its spans are of."""
 
 
 _ROOT = Key("session", "")
@@ -64,6 +64,11 @@ class Outlet:
         self.origin = Origin.parse(noted) if noted is not None else origin
         if self.origin is not None and noted is None:
             self.file.add([f"{_ORIGIN}{self.origin}"])
+        owner = next((note[1:] for note in sorted(self.done) if note.startswith(_OWNER)), None)
+        self.owner = Owner.parse(owner) if owner is not None else resources.owner
+        """Whose services its spans are of; as noted by the process that recorded it."""
+        if owner is None:
+            self.file.add([f"{_OWNER}{self.owner}"])
         self.round = _round(self.done)
         self.asked = self.acknowledged = self.left = 0
         """Nodes that were put on their way, those that arrived, and those that are for a later run."""
@@ -134,7 +139,11 @@ class Outlet:
 
     def service(self, scope: Scope) -> str:
         """Return the service that a session's spans come from."""
-        return self._resources.service(scope.session.agent_id)
+        return self._resources.service(scope.session.agent_id, owner=self.owner)
+
+    def group(self, scope: Scope) -> tuple[str, Owner]:
+        """Return what tells the resource of a session's spans."""
+        return self.service(scope), self.owner
 
     def encoded(self, key: Key) -> tuple[Scope, bytes] | None:
         """Return a node's span, and where it belongs; None if there is no such node, or the trace is full."""
@@ -196,7 +205,8 @@ class Outlet:
     def mark_done(self) -> None:
         """Note that the session is delivered whole, with what must be known if it goes on."""
         rounds = [f"{_ROUND}{self.round}"] if self.round else []
-        mark_done(self._sessions, self.txn, [*rounds, *([f"{_ORIGIN}{self.origin}"] if self.origin is not None else [])])
+        origin = [f"{_ORIGIN}{self.origin}"] if self.origin is not None else []
+        mark_done(self._sessions, self.txn, [*rounds, *origin, f"{_OWNER}{self.owner}"])
 
     def _whole(self) -> list[str]:
         """Return what is noted about a session that was done: all that it had, since then nothing was added to it."""
@@ -216,7 +226,7 @@ class Outlet:
             self._profile,
             self._content,
             self._openinference,
-            self._resources.service(session.agent_id),
+            self._resources.service(session.agent_id, owner=self.owner),
             self.view.pool,
             round=0 if session.path else self.round,
         )
@@ -260,6 +270,6 @@ def _round(notes: Iterable[str]) -> int:
     return max((int(note[1:]) for note in notes if note.startswith(_ROUND) and note[1:].isdecimal()), default=0)
 
 
-def origin_of(notes: Iterable[str]) -> list[str]:
-    """Return those of the notes that say where the trace hangs."""
-    return [note for note in notes if note.startswith(_ORIGIN)]
+def lasting(notes: Iterable[str]) -> list[str]:
+    """Return those of the notes that hold however often the session is sent: where the trace hangs, and whose it is."""
+    return [note for note in notes if note.startswith((_ORIGIN, _OWNER))]

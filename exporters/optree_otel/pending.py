@@ -10,7 +10,7 @@ from msgspec import Struct
 from optree import Directory, Loaded, NotFoundError, OptreeError, load
 from optree.store.lock import is_running
 from optree_otel.delivered import DeliveredFile, delivered, forget, is_done, is_sending, kept, mark_open, pending
-from optree_otel.outlet import Outlet, origin_of
+from optree_otel.outlet import Outlet, lasting
 from optree_otel.view import Saved
 
 if TYPE_CHECKING:
@@ -56,9 +56,9 @@ def send(mirror: Mirror, loaded: Loaded, directory: Directory, *, also_open: boo
     """Put on its way what is missing of a loaded session; with *again* everything, in one round, under the same ids."""
     sessions, txn = directory.sessions, loaded.txn
     if again and not is_sending(sessions, txn):
-        origin = origin_of(delivered(sessions, txn) | kept(sessions, txn))
+        notes = lasting(delivered(sessions, txn) | kept(sessions, txn))
         forget(sessions, txn)
-        DeliveredFile(sessions, txn, WRITER).add(origin)
+        DeliveredFile(sessions, txn, WRITER).add(notes)
     elif is_done(sessions, txn):
         return Sent(txn, 0, "is delivered already; send it once more with --again")
     outlet = Resent(

@@ -1,14 +1,13 @@
 """What spans come from: one resource a service, encoded once.
 
 A program whose user names no service gets one for each agent, in the program's namespace. Attributes of OTEL_RESOURCE_ATTRIBUTES win
-over ours. Nothing in it tells one process of a machine from another: Jaeger takes a span that was sent twice for one only if all is
-the same, and a resumed session's spans come from another process than the first ones. host.id, host.name and ip must all stand here: without a host Jaeger takes a child for one of another machine, and its
-older interface looks at `ip` alone.
+over ours. Nothing tells one process of a machine from another: Jaeger takes a span that was sent twice for one only if its resource is
+the same too, and what is sent again comes from another process. host.id, host.name and ip must all stand here: without a host Jaeger
+takes a child for one of another machine, and its older interface looks at `ip` alone.
 """
 
 from __future__ import annotations
 
-import os
 import platform
 import socket
 import sys
@@ -17,7 +16,7 @@ from contextlib import closing
 from functools import lru_cache
 from hashlib import blake2b
 from pathlib import Path
-from typing import Any, Final, Literal
+from typing import Any, Final, Literal, NamedTuple
 
 from optree import __version__
 from optree_otel import names
@@ -32,6 +31,23 @@ _ATTRIBUTES: Final = KeyValues(1)
 _MACHINE_ID = ("/etc/machine-id", "/var/lib/dbus/machine-id")
 _NOWHERE = ("192.0.2.1", 9)
 """An address of RFC 5737, to which nothing is sent: connecting a datagram socket to it tells this machine's own."""
+
+
+class Owner(NamedTuple):
+    """The program that a session was recorded by, and whether its agents are services of their own: the same for whoever sends it."""
+
+    program: str
+    agents: bool
+
+    def __str__(self) -> str:
+        """Return it as it is noted on disk."""
+        return f"{'each' if self.agents else 'one'} {self.program}"
+
+    @classmethod
+    def parse(cls, noted: str) -> Owner:
+        """Return what `str` made."""
+        kind, _, program = noted.partition(" ")
+        return cls(program, kind == "each")
 
 
 class Resources:
@@ -56,28 +72,36 @@ class Resources:
         self.program: str = str(named or program or _program())
         self.agents = per_agent == "always" or (per_agent == "auto" and not named)
         self._profile = profile
-        self._encoded: dict[str, bytes] = {}
+        self._encoded: dict[tuple[str, Owner], bytes] = {}
 
-    def service(self, agent: str, suffix: str = "") -> str:
+    @property
+    def owner(self) -> Owner:
+        """Whose services these are."""
+        return Owner(self.program, self.agents)
+
+    def service(self, agent: str, suffix: str = "", owner: Owner | None = None) -> str:
         """Return the name of an agent's service; *suffix* is for a second trace of it (`` live``)."""
-        return ((agent if self.agents and agent else self.program) or "unknown_service") + suffix
+        whose = owner or self.owner
+        return ((agent if whose.agents and agent else whose.program) or "unknown_service") + suffix
 
-    def encoded(self, service: str) -> bytes:
+    def encoded(self, service: str, owner: Owner | None = None) -> bytes:
         """Return the resource of a service, encoded: `opentelemetry.proto.resource.v1.Resource`."""
-        found = self._encoded.get(service)
+        key = service, owner or self.owner
+        found = self._encoded.get(key)
         if found is None:
-            pairs = Fitter(self._profile).attributes(list(self.attributes(service).items()))
-            found = self._encoded[service] = _ATTRIBUTES.encode(pairs)
+            pairs = Fitter(self._profile).attributes(list(self.attributes(*key).items()))
+            found = self._encoded[key] = _ATTRIBUTES.encode(pairs)
         return found
 
-    def attributes(self, service: str) -> dict[str, Any]:
+    def attributes(self, service: str, owner: Owner | None = None) -> dict[str, Any]:
         """Return the attributes of a service's resource."""
+        whose = owner or self.owner
         told: dict[str, Any] = {"service.name": service}
-        if self.agents:
-            told["service.namespace"] = self.program
+        if whose.agents:
+            told["service.namespace"] = whose.program
         told |= _of_process()
         if self._profile.openinference:
-            told[names.OI_PROJECT] = self.program
+            told[names.OI_PROJECT] = whose.program
         return told | self._given
 
 

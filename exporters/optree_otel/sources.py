@@ -52,7 +52,7 @@ class Spans:
                 mirror.measure(node, service)
                 if mirror.logs is not None and (node.logs or mirror.settings.content in ("event_only", "span_and_event")):
                     mirror.logs.put(item)
-        return Encoded(service, data)
+        return Encoded(outlet.group(scope), data)
 
     def frame(self, entries: Sequence[Encoded]) -> bytes:
         """Return an ExportTraceServiceRequest."""
@@ -68,7 +68,7 @@ class Spans:
         span: Span = outlet.span(node, scope)
         bare = replace(span, logs=(), events=[Event(span.end_ns, "optree.shrunk")], dropped_events=len(span.logs) + len(span.events))
         data = encode(bare, replace(self._mirror.profile, span_bytes=limit, value_bytes=256))
-        return Encoded(outlet.service(scope), data) if len(data) <= limit else None
+        return Encoded(outlet.group(scope), data) if len(data) <= limit else None
 
     def delivered(self, items: Sequence[Item]) -> None:
         """Note what the collector has."""
@@ -111,7 +111,7 @@ class LogLines:
         records = log_records(op, scope)
         if op.kind == "llm" and self._mirror.settings.content in ("event_only", "span_and_event"):
             records.append(details(op, scope))
-        return Encoded(outlet.service(scope), joined(records)) if records else None
+        return Encoded(outlet.group(scope), joined(records)) if records else None
 
     def frame(self, entries: Sequence[Encoded]) -> bytes:
         """Return an ExportLogsServiceRequest."""
@@ -167,4 +167,4 @@ def grouped(resources: Resources, entries: Sequence[Encoded]) -> list[Group]:
     groups: dict[Any, list[bytes]] = {}
     for group, body in entries:
         groups.setdefault(group, []).append(body)
-    return [(resources.encoded(service), bodies) for service, bodies in groups.items()]
+    return [(resources.encoded(*group), bodies) for group, bodies in groups.items()]

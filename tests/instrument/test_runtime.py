@@ -198,7 +198,7 @@ def test_health():
     with optree.session("root") as session, optree.turn(), optree.tool("x"):
         pass
     found = optree.health()
-    assert {"ok", "problems", "records", "lost", "late", "failures", "console_dropped", "sessions"} == set(found)
+    assert {"ok", "problems", "records", "lost", "late", "failures", "console_dropped", "sessions", "otel"} == set(found)
     assert (True, [], 0, 0, 0, [session.txn]) == tuple(found[name] for name in ("ok", "problems", "lost", "failures", "late", "sessions"))
     assert 7 == found["records"]  # begin and end of session, turn and op, and the tool's accounting
 

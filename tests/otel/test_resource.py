@@ -1,6 +1,5 @@
 """Resources: what a service is called, and where it runs."""
 
-import os
 import socket
 
 import pytest
