@@ -11,6 +11,7 @@ from typing import Any, Protocol
 
 from optree.builder.core import Core
 from optree.builder.stream import Taker
+from optree.builder.wake import Wake
 from optree.ids import node_id, span_id, trace_id
 from optree.nodes import OperationNode, Pool, SessionNode, TurnNode
 from optree.records import OpBegin, OpEnd, Record, SessionBegin, SessionEnd, TurnBegin, TurnEnd
@@ -122,6 +123,7 @@ __all__ = [
     "Traced",
     "TurnBegin",
     "TurnEnd",
+    "Wake",
     "node_id",
     "span_id",
     "trace_id",

@@ -14,38 +14,20 @@ from msgspec import DecodeError
 from msgspec.json import decode
 
 from optree.values import is_object, redact
+from optree_otel.fields import VARINT, NotProtobufError, fields
 from optree_otel.transport import DELIVERED, Outcome
 
 MAX_TEXT = 300
 _CONTROL = re.compile(r"[\x00-\x1f\x7f]+")
-_VARINT, _FIXED64, _LENGTH, _FIXED32 = 0, 1, 2, 5
-_MAX_VARINT_BITS = 63
 _TOO_LARGE = ("too large", "larger than max", "message size", "length too large", "exceeds the limit", "exceeds limit")
-Fields = dict[int, list[int | bytes]]
+Members = dict[int, list[int | bytes]]
 
 
-class NotProtobufError(ValueError):
-    """The bytes are no protobuf message."""
-
-
-def fields(data: bytes) -> Fields:
+def members(data: bytes) -> Members:
     """Return the fields of a protobuf message by number: varints as int, all else as bytes. Raises `NotProtobufError`."""
-    found: Fields = {}
-    at = 0
-    while at < len(data):
-        key, at = _varint(data, at)
-        number, kind = key >> 3, key & 7
-        value: int | bytes
-        if kind == _VARINT:
-            value, at = _varint(data, at)
-        elif kind in (_FIXED64, _FIXED32, _LENGTH):
-            size, at = _varint(data, at) if kind == _LENGTH else (8 if kind == _FIXED64 else 4, at)
-            value, at = data[at : at + size], at + size
-        else:
-            raise NotProtobufError
-        if at > len(data) or number == 0:
-            raise NotProtobufError
-        found.setdefault(number, []).append(value)
+    found: Members = {}
+    for number, wire, content, value in fields(data):
+        found.setdefault(number, []).append(value if wire == VARINT else content)
     return found
 
 
@@ -53,7 +35,7 @@ def accepted(body: bytes) -> Outcome:
     """Return the outcome of an ``Export…ServiceResponse``. Raises `NotProtobufError` if *body* is none."""
     if not body:
         return DELIVERED
-    partial = fields(_message(fields(body), 1))
+    partial = members(_message(members(body), 1))
     return partly(_number(partial, 1), _text(partial, 2))
 
 
@@ -83,7 +65,7 @@ def status_text(body: bytes, content_type: str) -> str:
     """Return what an error answer says: the message of a ``google.rpc.Status``, or its text."""
     if "protobuf" in content_type:
         try:
-            return shown(_text(fields(body), 2))
+            return shown(_text(members(body), 2))
         except NotProtobufError:
             return ""
     if "json" in content_type:
@@ -115,8 +97,8 @@ def retry_delay(metadata: Mapping[str, bytes]) -> float | None:
     try:
         if "google.rpc.retryinfo-bin" in metadata:
             return _delay(metadata["google.rpc.retryinfo-bin"])
-        for detail in fields(metadata.get("grpc-status-details-bin", b"")).get(3, []):
-            packed = fields(detail) if isinstance(detail, bytes) else {}
+        for detail in members(metadata.get("grpc-status-details-bin", b"")).get(3, []):
+            packed = members(detail) if isinstance(detail, bytes) else {}
             if _text(packed, 1).endswith("/google.rpc.RetryInfo"):
                 return _delay(_message(packed, 2))
     except NotProtobufError:
@@ -150,35 +132,22 @@ def shown(text: str) -> str:
     return str(redact(line))[:MAX_TEXT]
 
 
-def _varint(data: bytes, at: int) -> tuple[int, int]:
-    value = shift = 0
-    while True:
-        if at >= len(data) or shift > _MAX_VARINT_BITS:
-            raise NotProtobufError
-        byte = data[at]
-        at += 1
-        value |= (byte & 0x7F) << shift
-        if byte < 0x80:  # noqa: PLR2004 - the bit that says that more follows
-            return value, at
-        shift += 7
-
-
-def _message(found: Fields, number: int) -> bytes:
+def _message(found: Members, number: int) -> bytes:
     value = found.get(number, [b""])[-1]
     if isinstance(value, int):
         raise NotProtobufError
     return value
 
 
-def _text(found: Fields, number: int) -> str:
+def _text(found: Members, number: int) -> str:
     return _message(found, number).decode("utf-8", "replace")
 
 
-def _number(found: Fields, number: int) -> int:
+def _number(found: Members, number: int) -> int:
     value = found.get(number, [0])[-1]
     return value if isinstance(value, int) and value < 1 << 63 else 0
 
 
 def _delay(info: bytes) -> float:
-    duration = fields(_message(fields(info), 1))
+    duration = members(_message(members(info), 1))
     return _number(duration, 1) + _number(duration, 2) / 1e9

@@ -9,8 +9,9 @@ from typing import Any
 import grpc as _grpc  # type: ignore[import-untyped]
 
 from optree import __version__
-from optree_otel.answers import NotProtobufError, accepted, is_too_large, retry_delay, shown
+from optree_otel.answers import accepted, is_too_large, retry_delay, shown
 from optree_otel.destination import SIGNALS, Destination, Signal
+from optree_otel.fields import NotProtobufError
 from optree_otel.transport import Outcome
 
 grpc: Any = _grpc

@@ -13,7 +13,6 @@ import requests
 
 from optree import __version__
 from optree_otel.answers import (
-    NotProtobufError,
     accepted,
     accepted_json,
     is_page,
@@ -23,6 +22,7 @@ from optree_otel.answers import (
     status_text,
 )
 from optree_otel.destination import Destination, Signal
+from optree_otel.fields import NotProtobufError
 from optree_otel.http_deadline import DeadlineAdapter
 from optree_otel.transport import Outcome
 

@@ -11,9 +11,9 @@ from typing import Any, Generic, TypeVar
 
 from msgspec.structs import asdict
 
+from optree.exporting import Wake
 from optree.values import text
 from optree_otel.batches import Batches, Limits, Pause, Source
-from optree_otel.bell import Bell
 from optree_otel.destination import Signal
 from optree_otel.transport import Outcome, Transport
 
@@ -32,7 +32,7 @@ class Clock:
         """Return seconds."""
         return monotonic()
 
-    def wait(self, bell: Bell, seconds: float | None) -> None:
+    def wait(self, bell: Wake, seconds: float | None) -> None:
         """Wait until the bell rings, at most *seconds*."""
         bell.wait(seconds)
 
@@ -70,7 +70,7 @@ class Sender(Generic[T]):
         self._batches: Batches[T] = Batches(source, self._send, self._limits)
         self._source = source
         self._transport: Transport | None = None
-        self._bell = Bell()
+        self._bell = Wake()
         self._awake = False
         self._thread: threading.Thread | None = None
         self._starting = threading.Lock()
@@ -118,7 +118,7 @@ class Sender(Generic[T]):
         """
         whole = False if self._closed else self._flush(_Mark(last=True), timeout)
         self._closed = True
-        self._bell.ring()
+        self._bell.set()
         return whole
 
     def after_fork(self) -> None:
@@ -129,7 +129,7 @@ class Sender(Generic[T]):
         self._flushing.clear()
         self._batches = Batches(self._source, self._send, self._limits)
         self._transport = self._thread = None
-        self._bell = Bell()
+        self._bell = Wake()
         self._starting = threading.Lock()
         self._awake = False
         self._told = 0
@@ -168,7 +168,7 @@ class Sender(Generic[T]):
                 self._start()
             finally:
                 self._starting.release()
-        self._bell.ring()
+        self._bell.set()
         return self._thread is not None
 
     def _start(self) -> None:

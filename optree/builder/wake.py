@@ -24,6 +24,6 @@ class Wake:
         except RuntimeError:  # it is given already
             return
 
-    def wait(self) -> None:
-        """Wait for the signal, and take it."""
-        self._lock.acquire()
+    def wait(self, seconds: float | None = None) -> bool:
+        """Wait for the signal, at most *seconds*, and take it; False if it did not come."""
+        return self._lock.acquire(True, -1 if seconds is None else max(0.0, seconds))

@@ -6,8 +6,8 @@ from collections.abc import Callable, Sequence
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 from opentelemetry.proto.trace.v1.trace_pb2 import Span
 
+from optree.exporting import Wake
 from optree_otel.batches import Encoded
-from optree_otel.bell import Bell
 from optree_otel.sender import Clock
 from optree_otel.transport import Outcome
 
@@ -64,7 +64,7 @@ class Simulated(Clock):
         """Return the simulated time."""
         return self.time
 
-    def wait(self, bell: Bell, seconds: float | None) -> None:
+    def wait(self, bell: Wake, seconds: float | None) -> None:
         """Jump to the end; wait for the bell where there is none."""
         if seconds is None:
             bell.wait()

@@ -7,22 +7,17 @@ each message (https://github.com/open-telemetry/opentelemetry-collector-contrib/
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from importlib import import_module
 from typing import Any, Final
 
 from optree.errors import FormatError, SetupError
 from optree.store.compression import GZIP, ZSTD, unpack
 from optree.values import text
+from optree_otel.fields import LENGTH, NotProtobufError, fields, varint
 from optree_otel.incoming.spans import Found, InEvent, InSpan
 
-_WIDTHS: Final = {1: 8, 5: 4}
-_LENGTH, _VARINT = 2, 0
 _PREFIX: Final = 4
-
-
-class _CutError(ValueError):
-    """The bytes end within a field, or are no protobuf."""
 
 
 class _Types:
@@ -62,21 +57,21 @@ def _messages(data: bytes) -> list[bytes] | None:
 
 def _is_traces(data: bytes) -> bool:
     try:
-        return bool(data) and all(number == 1 and wire == _LENGTH for number, wire, _ in _fields(data))
-    except _CutError:
+        return bool(data) and all((one.number, one.wire) == (1, LENGTH) for one in fields(data))
+    except NotProtobufError:
         return False
 
 
 def _begins_traces(data: bytes) -> bool:
     try:
-        number, wire, inner = next(_fields(data))
-        return number == 1 and wire == _LENGTH and all(field in (1, 2, 3, 1000) for field, _, _ in _fields(inner))
-    except (_CutError, StopIteration):
+        first = next(fields(data))
+        return (first.number, first.wire) == (1, LENGTH) and all(one.number in (1, 2, 3, 1000) for one in fields(first.data))
+    except (NotProtobufError, StopIteration):
         return False
 
 
 def _behind_varints(data: bytes) -> list[bytes]:
-    return _framed(data, lambda at: _varint(data, at))
+    return _framed(data, lambda at: varint(data, at))
 
 
 def _behind_four_bytes(data: bytes) -> list[bytes]:
@@ -90,7 +85,7 @@ def _framed(data: bytes, size_at: Callable[[int], tuple[int, int]]) -> list[byte
     while at < len(data):
         try:
             size, at = size_at(at)
-        except _CutError:
+        except NotProtobufError:
             return []
         piece = data[at : at + size]
         if piece[:4] == ZSTD or piece[:2] == GZIP:
@@ -105,19 +100,19 @@ def _framed(data: bytes, size_at: Callable[[int], tuple[int, int]]) -> list[byte
 
 def _take_message(data: bytes, types: _Types, found: Found) -> None:
     try:
-        for _, _, resource_spans in _fields(data):
-            _take_resource(resource_spans, types, found)
-    except (_CutError, types.error) as error:
+        for one in fields(data):
+            _take_resource(one.data, types, found)
+    except (NotProtobufError, types.error) as error:
         found.notes.append(f"a message breaks off after span {len(found.spans)}: {error}")
 
 
 def _take_resource(data: bytes, types: _Types, found: Found) -> None:
     resource: dict[str, Any] = {}
     scopes: list[bytes] = []
-    for number, wire, value in _fields(data):
-        if number == 1 and wire == _LENGTH:
+    for number, wire, value, _ in fields(data):
+        if number == 1 and wire == LENGTH:
             resource = _attributes(types.resource.FromString(value).attributes)
-        elif number in (2, 1000) and wire == _LENGTH:
+        elif number in (2, 1000) and wire == LENGTH:
             scopes.append(value)
     for scope in scopes:
         _take_scope(scope, resource, types, found)
@@ -125,8 +120,8 @@ def _take_resource(data: bytes, types: _Types, found: Found) -> None:
 
 def _take_scope(data: bytes, resource: dict[str, Any], types: _Types, found: Found) -> None:
     scope = ""
-    for number, wire, value in _fields(data):
-        if wire != _LENGTH:
+    for number, wire, value, _ in fields(data):
+        if wire != LENGTH:
             continue
         if number == 1:
             scope = types.scope.FromString(value).name
@@ -172,39 +167,3 @@ def _value(value: Any) -> Any:
     if kind == "array_value":
         return [_value(item) for item in found.values]
     return _attributes(found.values) if kind == "kvlist_value" else found
-
-
-def _fields(data: bytes) -> Iterator[tuple[int, int, bytes]]:
-    """Yield number, wire type and content of each field of a message; the content of a number is empty."""
-    at = 0
-    while at < len(data):
-        key, at = _varint(data, at)
-        wire = key & 7
-        if wire == _VARINT:
-            _, at = _varint(data, at)
-            yield key >> 3, wire, b""
-            continue
-        if wire == _LENGTH:
-            size, at = _varint(data, at)
-        elif wire in _WIDTHS:
-            size = _WIDTHS[wire]
-        else:
-            raise _CutError(f"byte {at} begins no field")
-        if at + size > len(data):
-            raise _CutError(f"{size} bytes are announced, {len(data) - at} are there")
-        yield key >> 3, wire, data[at : at + size]
-        at += size
-
-
-def _varint(data: bytes, at: int) -> tuple[int, int]:
-    found = shift = 0
-    while at < len(data):
-        byte = data[at]
-        at += 1
-        found |= (byte & 127) << shift
-        if byte < 128:  # noqa: PLR2004 - the bit that says that more follows
-            return found, at
-        shift += 7
-        if shift > 63:  # noqa: PLR2004 - of a 64-bit number
-            break
-    raise _CutError("a number breaks off")
