@@ -42,7 +42,10 @@ _FORMS = r"""
         | A[KS]IA[A-Z0-9]{16}\b (?:[\s:,;"'|/=]{1,4}[A-Za-z0-9/+=]{40}(?![A-Za-z0-9/+=]))? # AWS: id, with its secret
         | gh[pousr]_[A-Za-z0-9]{20,} | github_pat_\w{20,}
         | (?:xox[a-z]|xapp)-[A-Za-z0-9-]{10,}                                              # Slack
-        | AIza[\w-]{30,} )                                                                 # Google
+        | AIza[\w-]{30,}                                                                   # Google
+        | [rs]k_(?:live|test)_[A-Za-z0-9]{10,}                                             # Stripe
+        | hf_[A-Za-z0-9]{20,} )                                                            # Hugging Face
+    | (?:[Pp]assw(?:or)?d|PASSW(?:OR)?D|[Aa]pi[_-][Kk]ey|API[_-]KEY)["']?\s{0,4}[:=]\s{0,4}["']?[^\s"',;&\\]{6,}
     | (?:(?:aws_)?secret_access_key|(?:AWS_)?SECRET_ACCESS_KEY|[Ss]ecretAccessKey)["']?\s{0,8}[:=]\s{0,8}["']?[\w/+=]{40,}
     | (?: (?<![\w-]) | (?<=\\[nrt]) ) eyJ[\w-]{8,}+\.eyJ[\w-]{4,}+(?:\.[\w-]*+)?           # JWT
     | (?<=://)[^\s/:@"'<>]*+:[^\s/?\#"'<>]+(?=@)                                           # URL: user and password
@@ -52,8 +55,10 @@ _FORMS = r"""
     """
 """Credentials by their form. No two attempts scan the same text: each stops where another one may begin, so it takes linear time."""
 
-_AT_HYPHEN = re.compile(r"-(?:(?<=sk-)|(?<=xox[a-z]-)|(?<=xapp-)|----BEGIN)").search
-_AT_UNDERSCORE = re.compile(r"_(?:(?<=gh[pousr]_)|pat_(?<=github_pat_)|key(?<=secret_access_key)|KEY(?<=SECRET_ACCESS_KEY))").search
+_AT_HYPHEN = re.compile(r"-(?:(?<=sk-)|(?<=xox[a-z]-)|(?<=xapp-)|(?<=[Aa]pi-)[Kk]ey|(?<=API-)KEY|----BEGIN)").search
+_AT_UNDERSCORE = re.compile(
+    r"_(?:(?<=gh[pousr]_)|(?<=[rs]k_)(?:live|test)_|(?<=hf_)|(?<=[Aa]pi_)[Kk]ey|(?<=API_)KEY|pat_(?<=github_pat_)|key(?<=secret_access_key)|KEY(?<=SECRET_ACCESS_KEY))"
+).search
 _AT_B = re.compile(r"B(?:earer|asic)\s", re.ASCII).search
 _AT_I = re.compile(r"I(?:A(?<=A[KS]IA)|za(?<=AIza))").search
 _AT_URL = re.compile(r"://[^\s/:@]*+:[^\s/]*@", re.ASCII).search
@@ -225,8 +230,8 @@ def _repr(value: object) -> str:
 def redact(value: Any) -> Any:
     """Return a copy of a plain *value* with credentials replaced: by key (…token, …secret, cookie), and in texts by their form.
 
-    Forms: Bearer and Basic, keys of OpenAI, Anthropic, AWS, GitHub, Slack and Google, JWTs, private keys in PEM, and
-    ``user:password@`` in URLs.
+    Forms: Bearer and Basic, keys of OpenAI, Anthropic, AWS, GitHub, Slack, Google, Stripe and Hugging Face, JWTs, private keys in PEM,
+    ``user:password@`` in URLs, and what a text assigns to a password or an api key.
     """
     if isinstance(value, str):
         return _secret_text().sub(REDACTED, value) if may_hold_secret(value) else value
@@ -248,6 +253,8 @@ def may_hold_secret(text: str) -> bool:
         or ("B" in text and _AT_B(text) is not None)
         or ("I" in text and _AT_I(text) is not None)
         or ("J" in text and "eyJ" in text)
+        or "assw" in text
+        or "ASSW" in text
         or ("K" in text and "ecretAccessKey" in text)
         or ("@" in text and _AT_URL(text) is not None)
     )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from itertools import count
+from time import monotonic, sleep
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, cast
 
 from msgspec import UNSET, Raw, UnsetType
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
     from optree.builder.session_tree import SessionTreeBuilder
 
 Cycles = Literal["mark", "block"]
+_PAUSE_SECONDS = 0.02
 POOL_BYTES = 512
 """A member of a request at least this long is stored once and referred to."""
 
@@ -73,11 +75,21 @@ class Core:
         self.listeners: list[Callable[[str], None]] = []
         """Called with the session's path when a session has ended."""
 
-    def settle(self) -> None:
-        """Bring the entries that were given so far to their nodes."""
-        self.stream.flush()
-        for op in list(self.ops.values()):
-            op.settle()
+    def settle(self, patience: float = 0.0) -> bool:
+        """Bring the entries that were given so far to their nodes; False if other threads hold the lock for *patience* seconds more."""
+        held = self.stream.enter()
+        until = monotonic() + patience
+        while held is None and monotonic() < until:
+            sleep(_PAUSE_SECONDS)
+            held = self.stream.enter()
+        try:
+            if held is not None:
+                self.stream.flush()
+                for op in list(self.ops.values()):
+                    op.settle()
+            return held is not None
+        finally:
+            self.stream.leave(held)
 
     def now_ms(self) -> float:
         """Return the wall time in epoch milliseconds; it stands still rather than go back when the clock is set back."""
@@ -100,6 +112,8 @@ class Core:
         self.base = base
         self.epoch += 1
         self.numbers = count(base + 1)
+        for op in list(self.ops.values()):
+            op.after_fork()
 
     def attributes(self, block: object) -> Raw | UnsetType:
         """Return an attribute block as JSON; what is no mapping becomes its member ``value``."""

@@ -5,8 +5,8 @@ from __future__ import annotations
 from math import inf, isfinite
 from typing import Any, get_args
 
-from optree.nodes import AccountingEntry, Status, Tokens
-from optree.values import cut, text
+from optree.nodes import AccountingEntry, Status, Tokens, TurnNode
+from optree.values import cut, decode, is_object, text
 
 PROMPT_CHARACTERS = 16_384
 """Cap of prompts, assistant texts and errors (seed 004 names 8-16 KB)."""
@@ -65,3 +65,14 @@ def number(value: Any) -> float:
     except Exception:  # noqa: BLE001 - a value's own code may raise anything
         return 0.0
     return found if isfinite(found) else 0.0
+
+
+def last_said(turn: TurnNode) -> str | None:
+    """Return the text of a turn's last answer; None if it has none."""
+    for op in reversed(turn.ops):
+        if op.kind == "llm" and op.response is not None:
+            said = decode(op.response.payload)
+            if is_object(said):
+                said = said.get("content")
+            return said if isinstance(said, str) else None
+    return None

@@ -274,23 +274,30 @@ class Op(Struct, eq=False):
         if not raw:
             return None
         self._taking = True
-        batch = raw[:]
-        logs, chunks = self._read(batch)
-        del raw[: len(batch)]
-        self._taking = False
-        record = records.Entries(
-            self.path,
-            len(node.logs) + len(self._logs),
-            tuple(logs),
-            len(self._chunks) + (len(node.reasoning.chunks) if node.reasoning is not None else 0),
-            tuple(chunks),
-        )
-        self._logs += logs
-        self._chunks += chunks
+        try:
+            batch = raw[:]
+            logs, chunks = self._read(batch)
+            record = records.Entries(
+                self.path,
+                len(node.logs) + len(self._logs),
+                tuple(logs),
+                len(self._chunks) + (len(node.reasoning.chunks) if node.reasoning is not None else 0),
+                tuple(chunks),
+            )
+            self._logs += logs
+            self._chunks += chunks
+            del raw[: len(batch)]
+        finally:
+            self._taking = False
         if node.ended_at is not None:
-            core.touched.add(self.path)
             self._place()
+            core.touched.add(self.path)
         return record
+
+    def after_fork(self) -> None:
+        """In a forked child: leave to the parent what it has not delivered yet."""
+        self._taking = False  # the parent's thread may have been at it
+        self.pending()
 
     def _read(self, batch: list[tuple[Any, ...]]) -> tuple[list[LogEntry], list[ReasoningChunk]]:
         if self.builder.core.redacted:
@@ -313,8 +320,8 @@ class Op(Struct, eq=False):
         self._logs, self._chunks = [], []
         apply.add_entries(self.bare, logs, chunks)
 
-    def settle(self) -> None:
-        """Deliver the entries that are pending, and bring them to the node."""
+    def settle(self) -> bool:
+        """Deliver the entries that are pending, and bring them to the node; False if another thread held the lock too long."""
         stream = self.builder.core.stream
         held = stream.enter()
         try:
@@ -322,6 +329,7 @@ class Op(Struct, eq=False):
                 if (entries := self.pending()) is not None:
                     stream.put(entries)
                 self._place()
+            return held is not None
         finally:
             stream.leave(held)
 

@@ -15,7 +15,7 @@ from msgspec import UNSET, Raw, UnsetType
 from optree import clock, ids
 from optree import records as r
 from optree.builder.core import Core, Cycles
-from optree.builder.figures import PROMPT_CHARACTERS, error_text, known_status
+from optree.builder.figures import PROMPT_CHARACTERS, error_text, known_status, last_said
 from optree.builder.handles import Op, Turn
 from optree.builder.stream import Stream
 from optree.errors import CycleError
@@ -24,7 +24,7 @@ from optree.tree import apply
 from optree.tree.fold import Tree
 from optree.tree.path import parent_label
 from optree.tree.walk import to_plain
-from optree.values import cut, decode, is_object, text
+from optree.values import cut, decode, text
 
 ARROW = "->"
 _KINDS = get_args(OpKind)
@@ -83,6 +83,11 @@ class SessionTreeBuilder:
     def tree(self) -> Tree:
         """The live tree from this session down, by reference; it goes on growing."""
         self.core.settle()
+        return self.whole
+
+    @property
+    def whole(self) -> Tree:
+        """The same, perhaps without its newest entries."""
         return Tree(self.node, self.core.pool)
 
     def ancestry(self) -> list[str]:
@@ -179,7 +184,7 @@ class SessionTreeBuilder:
                     self.core.builders[op.path].end_session(left, said)
                 if (handle := self.core.ops.get(op.path)) is not None:
                     handle.end(left, said)
-            if turn.node.assistant is None and (last := _last_said(turn)) is not None:
+            if turn.node.assistant is None and (last := last_said(turn.node)) is not None:
                 turn.node.assistant = {"content": self._prompt(last)}
                 put(r.TurnSet(turn.path, turn.node.assistant))
             record = r.TurnEnd(turn.path, self.core.now_ms(), known, said)
@@ -386,13 +391,3 @@ class _Step:
             self._stream.fault(error)
             return True
         return False
-
-
-def _last_said(turn: Turn) -> str | None:
-    for op in reversed(turn.node.ops):
-        if op.kind == "llm" and op.response is not None:
-            said = decode(op.response.payload)
-            if is_object(said):
-                said = said.get("content")
-            return said if isinstance(said, str) else None
-    return None

@@ -143,8 +143,8 @@ class Stream:
 
     @property
     def behind(self) -> bool:
-        """True while there are entries that are not delivered."""
-        return bool(self._marked)
+        """True while there are entries that are not delivered, or that may just be."""
+        return bool(self._marked) or self._delivering
 
     def unsubscribe(self, taker: Taker) -> None:
         """Remove a taker."""

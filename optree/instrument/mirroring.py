@@ -50,7 +50,11 @@ class Mirroring:
             traced.cores.append(core)
             return
         traced = self._traced[core.txn] = Traced(core, directory, writer, resumed=resumed)
-        taker = self._mirror.attach(traced)
+        try:
+            taker = self._mirror.attach(traced)
+        except Exception as error:  # noqa: BLE001 - an exporter's fault must not reach the program
+            self._report(f"OpenTelemetry: session {core.txn} is not sent: {type(error).__name__}: {error}")
+            return
         if taker is not None:
             stream.subscribe(taker, ordered=False)
 

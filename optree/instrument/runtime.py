@@ -301,7 +301,8 @@ class Runtime:
 
     def _mirror(self, core: Core, store: SessionStore, *, resumed: bool = False) -> None:
         """Mirror a session elsewhere too, if that is wanted."""
-        wanted, options = (self.config.otel, {}) if isinstance(self.config.otel, str) else ("on", self.config.otel)
+        otel = self.config.otel
+        wanted, options = (otel, dict[str, Any]()) if isinstance(otel, str) else ("on", otel)
         self.mirroring.follow(wanted, options, core, store.stream, store.options.directory, store.journal.ordinal, resumed=resumed)
 
     def _console(self, txn: str) -> list[ConsoleWriter]:

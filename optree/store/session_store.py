@@ -22,9 +22,8 @@ from optree.store.recovery import Loaded, load
 from optree.store.saving import save, sweep
 from optree.store.settle import BACKGROUND_BYTES, join, remove, settle, settle_all, unsettled
 from optree.store.snapshot import SnapshotWriter
-from optree.tree import Tree
 
-SYNC_SECONDS = 1.0
+SYNC_SECONDS, PATIENCE = 1.0, 5.0
 PAUSES = 20
 """After a snapshot that nobody asked for, the next such one comes after this many times what it took, and not within a second."""
 
@@ -311,12 +310,13 @@ class SessionStore:
         builder = self.builder
         if builder is None:
             return False
-        builder.core.settle()
-        number = self.journal.last
+        self.stream.flush()
+        number = self.journal.last  # read before the nodes are brought up to date: the file may be ahead of it, never behind
+        if not builder.core.settle(PATIENCE):
+            return self._problem("snapshot", TimeoutError("another thread holds the session's lock"))
         position = {**self.vector, f"{self.journal.ordinal:04d}": number}
-        tree = Tree(builder.node, builder.core.pool)
         try:
-            save(tree, position, builder.core.touched, self.options, self._writer, last=last, lost=self.lost)
+            save(builder.whole, position, builder.core.touched, self.options, self._writer, last=last, lost=self.lost)
         except Exception as error:  # noqa: BLE001 - the journal still has everything: say it and go on
             self._problem("snapshot", error)
             return False
@@ -350,9 +350,9 @@ class SessionStore:
             if not held:
                 return False
             builder.core.settle()
-            touched, lost = join(Tree(builder.node, builder.core.pool), others, self.vector, self._os)
+            touched, lost = join(builder.whole, others, self.vector, self._os)
             builder.core.touched |= touched
-            self.lost += lost
+            self.lost += [line for line in lost if line not in self.lost]
             return True
         finally:
             self.stream.leave(held)
@@ -390,10 +390,11 @@ class SessionStore:
         except Exception as error:  # noqa: BLE001 - the next one who settles may have more luck
             self._problem("settling", error)
 
-    def _problem(self, what: str, error: BaseException) -> None:
+    def _problem(self, what: str, error: BaseException) -> bool:
         said = f"{what} of session {self.txn}: {error}"
         if said not in self.problems:
             self.problems.append(said)
+        return False
 
 
 __all__ = ["SessionStore", "StoreOptions"]

@@ -6,6 +6,7 @@ if it comes later. What stays a placeholder is a loss that readers can see, not 
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Callable, Sequence
 from typing import Any, ClassVar, TypeVar
 
@@ -40,8 +41,6 @@ class Fold:
         self.turns: dict[str, TurnNode] = {}
         self.ops: dict[str, OperationNode] = {}
         self.pool = tree.pool if tree else Pool()
-        self._accounts: set[tuple[str, str]] = set()
-        """Path and id of each accounting entry."""
         self.dropped = 0
         """Records that writers say they could not write."""
         self._places: dict[tuple[str, str], int] = {}
@@ -100,14 +99,15 @@ class Fold:
                         pending.append(op.child_session)
 
     def _sum(self) -> None:
-        for session in self.sessions.values():
-            session.totals = Totals()
+        totals: defaultdict[str, Totals] = defaultdict(Totals)
         accounted = [(entry, op.path) for op in self.ops.values() for entry in op.accounting]
         accounted.sort(key=_time)  # the order in which the live tree added them: floats give the same sums
         above: dict[str, list[SessionNode]] = {}
         for entry, path in accounted:
             for session in above.get(path) or above.setdefault(path, self._sessions_of(path)):
-                add_entry(session.totals, entry)
+                add_entry(totals[session.path], entry)
+        for path, session in self.sessions.items():
+            session.totals = totals[path]  # at once: the tree may be a live one, that is looked at meanwhile
 
     def _sessions_of(self, op_path: str) -> list[SessionNode]:
         found: list[SessionNode] = []

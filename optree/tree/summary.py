@@ -52,6 +52,6 @@ def last_seen(session: SessionNode) -> float:
 
 def op_seen(op: OperationNode) -> float:
     """Return the last time at which anything in an op itself was seen to happen, in epoch ms."""
-    chunks = op.reasoning.chunks[-1:] if op.reasoning else []
+    chunks = op.reasoning.chunks[-1:] if op.reasoning else ()
     times = [op.started_at, op.ended_at or 0.0, *(entry.timestamp for entry in op.logs[-1:]), *(chunk.ts for chunk in chunks)]
     return max([*times, *(entry.timestamp for entry in op.accounting[-1:])])

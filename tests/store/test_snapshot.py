@@ -328,3 +328,27 @@ def test_a_deep_chain_of_sub_agents_is_saved(begin, directory):
     assert store.snapshot()
     loaded = load("txn-1", directory)
     assert shape(Tree(builder.node, builder.core.pool)) == shape(loaded.tree)
+
+
+def test_a_snapshot_of_ops_that_log_all_the_time_lacks_no_line_that_it_claims(begin, killed):
+    """What a snapshot's position covers is in its nodes, also while threads log: nothing is missing when it is loaded (S4-94)."""
+    builder, store = begin()
+    ops = [builder.begin_op("tool", f"t{number}") for number in range(6)]
+    over = threading.Event()
+
+    def work(op):
+        while not over.wait(0.0005):
+            for _ in range(50):
+                op.log("line")
+
+    threads = [threading.Thread(target=work, args=(op,)) for op in ops]
+    for thread in threads:
+        thread.start()
+    try:
+        for _ in range(6):
+            assert store.snapshot(), store.problems
+            assert 0 == load("txn-1", killed()).damage.missing
+    finally:
+        over.set()
+        for thread in threads:
+            thread.join()

@@ -657,3 +657,23 @@ def test_lines_come_before_the_end_for_those_who_watch(opened):
     kinds = [type(record) for record in watcher.records]
     assert [1, 1] == [len(watcher.of(r.Entries)[0].logs), len(watcher.of(r.Entries)[0].chunks)]
     assert kinds.index(r.Entries) < kinds.index(r.OpEnd) == len(kinds) - 1
+
+
+def test_an_interrupt_while_entries_are_read_costs_none(monkeypatch):
+    """Ctrl-C in the middle of a delivery, and the op goes on: what it had and what comes are delivered once."""
+    taker = Counting()
+    builder = SessionTreeBuilder("a", txn="t", stream=Stream([taker]))
+    op = builder.begin_op("tool", "x")
+    reading = handles.Op._read
+
+    def interrupted(_op, _batch):
+        monkeypatch.setattr(handles.Op, "_read", reading)
+        raise KeyboardInterrupt
+
+    op.log("before")
+    monkeypatch.setattr(handles.Op, "_read", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        builder.core.stream.flush()
+    op.log("after")
+    assert ["before", "after"] == [entry.message for entry in op.node.logs]
+    builder.core.stream.close()

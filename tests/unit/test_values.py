@@ -308,6 +308,8 @@ SECRETS = {
     "GitHub": "ghp_abcdefghijklmnopqrstuvwxyz0123456789",
     "GitHub OAuth": "gho_abcdefghijklmnopqrstuvwxyz0123456789",
     "GitHub fine-grained": "github_pat_11ABCDEFG0abcdefghijkl_mnopqrstuvwxyz",
+    "Stripe": "sk_live_abcdefghijklmnop",
+    "Hugging Face": "hf_abcdefghijklmnopqrstuvwxyz0123",
     "Slack bot": "xoxb-123456789012-abcdefghijkl",
     "Slack user": "xoxp-123456789012-abcdefghijkl",
     "Google": "AIzaSyA-1234567890_abcdefghijklmnopqrstuv",
@@ -329,6 +331,24 @@ def test_each_kind_of_credential_in_text(kind):
     assert may_hold_secret(said)
     assert f"{before}{REDACTED}{after}" == redact(said)
     assert [{"a": f"{before}{REDACTED}{after}"}] == redact([{"a": said}])
+
+
+@pytest.mark.parametrize(
+    ("said", "expected"),
+    [
+        ("password=hunter2pass9999 ok", f"{REDACTED} ok"),
+        ('{"password": "hunter2pass9999"}', f'{{"{REDACTED}"}}'),
+        ("export OPENAI_API_KEY=abcdef123456", f"export OPENAI_{REDACTED}"),
+        ("DB_PASSWORD: hunter2pass; next", f"DB_{REDACTED}; next"),
+        ("x-api-key: 0123456789", f"x-{REDACTED}"),
+        ("the password is wrong", "the password is wrong"),
+        ("password: short", "password: short"),
+    ],
+)
+def test_what_a_text_assigns_to_a_password_or_key(said, expected):
+    """An assignment in plain text is replaced with its value, talk about passwords is not (S4-120)."""
+    assert expected == redact(said)
+    assert may_hold_secret(said) or said == expected
 
 
 @pytest.mark.parametrize("kind", [kind for kind in SECRETS if kind not in URLS])
