@@ -98,6 +98,10 @@ class Mirror(Protocol):
         """Deliver what can be within *timeout* seconds; the rest is for the next run."""
         ...
 
+    def left(self) -> int:
+        """Return how much of what has ended is not delivered; to be asked after `close`."""
+        ...
+
     def after_fork(self) -> None:
         """Start anew in a forked child; its sessions are attached again."""
         ...

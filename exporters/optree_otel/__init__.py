@@ -14,11 +14,17 @@ if TYPE_CHECKING:
 
 
 def make(options: Mapping[str, Any]) -> Mirror | None:
-    """Return the mirror for these options (`optree_otel.settings.OPTIONS`) and the environment; None if spans go nowhere."""
+    """Return the mirror for these options (`optree_otel.settings.OPTIONS`) and the environment; None if spans are switched off.
+
+    Raises `SetupError` if they are not, and have no possible destination.
+    """
+    from optree.errors import SetupError
     from optree_otel.mirror import Mirror
     from optree_otel.settings import resolve
 
     settings = resolve(options)
+    if settings.traces is None and settings.problems and not (settings.disabled or settings.traces_off):
+        raise SetupError(f"otel has nowhere to send to: {'; '.join(settings.problems)}")
     return None if settings.disabled or settings.traces is None else Mirror(settings)
 
 

@@ -63,6 +63,11 @@ class DeliveredFile:
         if sent:
             self._write(encode({"sent": sent}) + b"\n")
 
+    def fail(self, error: OSError) -> None:
+        """Count a failure."""
+        self.failures += 1
+        self.last_failure = f"{type(error).__name__}: {text(error)}"
+
     def _write(self, line: bytes) -> None:
         try:
             self.path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -75,8 +80,7 @@ class DeliveredFile:
                 os.close(file)
         except OSError as error:
             self._torn = True
-            self.failures += 1
-            self.last_failure = f"{type(error).__name__}: {text(error)}"
+            self.fail(error)
 
 
 def delivered(sessions: Path, txn: str) -> set[str]:
@@ -126,18 +130,25 @@ def mark_open(sessions: Path, txn: str) -> None:
 
 def is_done(sessions: Path, txn: str) -> bool:
     """Tell whether a session is delivered whole."""
-    return (_folder(sessions) / f"{_checked(txn)}{_DONE}").exists()
+    mark = _folder(sessions) / f"{_checked(txn)}{_DONE}"
+    try:
+        return mark.exists()
+    except OSError:  # a folder that may not be looked into
+        return False
 
 
 def reopen(sessions: Path, txn: str, writer: str, paths: Iterable[str]) -> DeliveredFile:
     """Return the file of a session that goes on; if it was done, with *paths*: all nodes that it had ended then."""
     file = DeliveredFile(sessions, txn, writer)
     file.begin()
-    (_folder(sessions) / f"{txn}{_OPEN}").unlink(missing_ok=True)
-    if is_done(sessions, txn):
-        file.add(paths)
-        if not file.failures:
-            (_folder(sessions) / f"{txn}{_DONE}").unlink(missing_ok=True)
+    try:
+        (_folder(sessions) / f"{txn}{_OPEN}").unlink(missing_ok=True)
+        if is_done(sessions, txn):
+            file.add(paths)
+            if not file.failures:
+                (_folder(sessions) / f"{txn}{_DONE}").unlink(missing_ok=True)
+    except OSError as error:
+        file.fail(error)
     return file
 
 
@@ -159,7 +170,8 @@ def pending(sessions: Path, *, also_open: bool = False) -> list[str]:
 def forget(sessions: Path, txn: str) -> None:
     """Remove all that is noted about a session."""
     for path in [*_files(sessions, txn), *(_folder(sessions) / f"{_checked(txn)}{mark}" for mark in (_DONE, _OPEN))]:
-        path.unlink(missing_ok=True)
+        with suppress(OSError):
+            path.unlink(missing_ok=True)
 
 
 def _folder(sessions: Path) -> Path:

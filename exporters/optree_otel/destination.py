@@ -14,6 +14,8 @@ from urllib.parse import unquote, urlsplit
 
 from msgspec import Struct
 
+from optree.values import REDACTED
+
 Signal = Literal["traces", "logs", "metrics"]
 Protocol = Literal["http/protobuf", "grpc"]
 Compression = Literal["none", "gzip", "deflate"]
@@ -22,6 +24,8 @@ DEFAULT_ENDPOINTS: dict[Protocol, str] = {"http/protobuf": "http://localhost:431
 DEFAULT_TIMEOUT = 10.0
 _LONG_SECONDS = 1000.0
 _COMPRESSIONS: dict[Protocol, tuple[str, ...]] = {"http/protobuf": get_args(Compression), "grpc": ("none", "gzip")}
+_GRPC_SCHEMES = frozenset({"http", "https", "grpc", "grpcs", "dns", "unix", "ipv4", "ipv6"})
+_USER = re.compile(r"^([^/@]*//)?.*@", re.DOTALL)
 _HEADER_NAME = re.compile(r"[!#-'*+.0-9A-Z^-z|~-]+")
 _ENCODED_VALUE = re.compile(r"[!#-+\--:<-\[\]-~]*")
 _PLAIN_VALUE = re.compile(r"[ !#-+\--:<-\[\]-~]*")
@@ -44,6 +48,11 @@ class Destination(Struct, frozen=True):
     """File of the authorities to trust; None for those of the machine."""
     client_certificate: str | None = None
     client_key: str | None = None
+
+    @property
+    def shown(self) -> str:
+        """The endpoint as it may be shown: without user and password."""
+        return without_user(self.endpoint)
 
 
 class Variables:
@@ -131,11 +140,12 @@ def _http_target(variables: Variables, signal: Signal, option: str | None) -> tu
         variable, general, url = own, exact, exact
     scheme, host, port = _split(url)
     if scheme not in ("http", "https") or not host:
-        advice = f"write it as http://host:4318; {signal} are not sent"
-        variables.say(f"{variable}={general!r} is no address for OTLP over HTTP: {advice}")
+        advice = "write it as http://host:4318; nothing is sent there"
+        variables.say(f"{variable}={without_user(general)!r} is no address for OTLP over HTTP: {advice}")
         return None, False
     if port == 4317:  # noqa: PLR2004 - the port that OTLP over gRPC has
-        variables.say(f"{variable}={general!r} is used with http/protobuf, but port 4317 is usually gRPC's: use 4318, or protocol grpc")
+        shown = without_user(general)
+        variables.say(f"{variable}={shown!r} is used with http/protobuf, but port 4317 is usually gRPC's: use 4318, or protocol grpc")
     return url, scheme == "http"
 
 
@@ -143,10 +153,20 @@ def _grpc_target(variables: Variables, option: str | None) -> tuple[str | None, 
     variable, value = ("endpoint", option) if option else variables.find("ENDPOINT")
     scheme, host, port = _split(value or DEFAULT_ENDPOINTS["grpc"])
     if port == 4318:  # noqa: PLR2004 - the port that OTLP over HTTP has
-        variables.say(f"{variable}={value!r} is used with grpc, but port 4318 is usually HTTP's: use 4317, or protocol http/protobuf")
+        shown = without_user(value)
+        variables.say(f"{variable}={shown!r} is used with grpc, but port 4318 is usually HTTP's: use 4317, or protocol http/protobuf")
+    if host and scheme not in _GRPC_SCHEMES:
+        advice = "write it as http://host:4317; nothing is sent there"
+        variables.say(f"{variable}={without_user(value)!r} is no address for OTLP over gRPC: {advice}")
+        return None, False
     said = variables.find("INSECURE")[1].lower()
     insecure = scheme != "https" and (said == "true" if said else scheme == "http")
-    return host or value, insecure
+    return (host or value).rpartition("@")[2], insecure  # gRPC has no user in an address
+
+
+def without_user(endpoint: str) -> str:
+    """Return an endpoint as it may be shown: what stands before an ``@`` may be a password."""
+    return _USER.sub(rf"\g<1>{REDACTED}@", endpoint)
 
 
 def _split(url: str) -> tuple[str, str, int | None]:

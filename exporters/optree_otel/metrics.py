@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import threading
 from bisect import bisect_left
+from functools import cached_property
 from struct import pack
 from time import time_ns
 from typing import Any, Final
@@ -70,6 +71,13 @@ class Meter:
         self._profile = profile
         self._points: dict[Key, Point] = {}
         self._lock = threading.Lock()
+
+    @cached_property
+    def instance(self) -> str:
+        """Return what tells this process's figures from those of others, at random."""
+        from uuid import uuid4
+
+        return str(uuid4())
 
     @property
     def used(self) -> bool:

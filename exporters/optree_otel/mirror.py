@@ -7,21 +7,25 @@ the senders' threads, from the nodes of the live tree: while a collector is away
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from time import monotonic
 from typing import Any
 
 from msgspec.structs import replace
 
-from optree.exporting import OpEnd, Record, SessionEnd, Taker, Traced, TurnEnd
+from optree.exporting import Taker, Traced
 from optree.nodes import OperationNode
 from optree.store import Directory
+from optree.store.settle import BACKGROUND_BYTES
 from optree_otel import placing
 from optree_otel.batches import Limits
 from optree_otel.destination import SIGNALS, Signal
+from optree_otel.ends import Ends
+from optree_otel.faults import Faults
 from optree_otel.live import Live
 from optree_otel.live_spans import HEARTBEAT
 from optree_otel.live_trace import Item as LiveItem
+from optree_otel.loading import loading
 from optree_otel.metrics import Meter
 from optree_otel.origin import Origin, here
 from optree_otel.outlet import Outlet
@@ -33,8 +37,7 @@ from optree_otel.sources import Figures, Item, LogLines, Spans
 from optree_otel.transport import connect
 from optree_otel.view import Key, Resumed, View
 
-_ENDS: dict[type[Record], str] = {OpEnd: "op", TurnEnd: "turn", SessionEnd: "session"}
-EXIT_SECONDS = 0.09
+EXIT_SECONDS = 0.12
 """The longest that the mirror holds the end of a process: to take down what sends takes the interpreter as long again as it has left."""
 METRICS_SECONDS = 10.0
 LIVE_LINGER = 0.05
@@ -54,6 +57,7 @@ class Mirror:
         )
         self.meter = Meter(profile=self.profile)
         self.outlets: dict[str, Outlet] = {}
+        self._settling = threading.Lock()
         self.traces: Sender[Item] = self._sender("traces", Spans(self))
         self.logs: Sender[Item] | None = self._sender("logs", LogLines(self)) if settings.logs is not None else None
         self.metrics: Sender[float] | None = self._sender("metrics", Figures(self)) if settings.metrics is not None else None
@@ -61,13 +65,25 @@ class Mirror:
         self._metered = 0.0
         self._past = 0
         """Spans over a trace's budget, of sessions that are let go of."""
+        self._left = 0
+        """Spans for a later run, of sessions that are let go of."""
+        self.faults = Faults()
+        self.large = 0
+        """Sessions of earlier runs that are too large to be sent in the background."""
         self._sweeping: threading.Thread | None = None
 
     def attach(self, session: Traced) -> Taker | None:
-        """Take up a session; see `optree.exporting.Mirror`."""
+        """Take up a session; see `optree.exporting.Mirror`. One that cannot be is not sent."""
+        with self.faults.caught():
+            return self._attached(session)
+        return None
+
+    def _attached(self, session: Traced) -> Taker:
         root = session.session("")
         owned = session.writer == "0000"
-        origin = here(root.attributes, self.settings.parent) if root is not None and owned else None
+        origin: Origin | None = None
+        with self.faults.caught():
+            origin = here(root.attributes, self.settings.parent) if root is not None and owned else None
         view = Resumed(session, root) if session.resumed and root is not None else session
         outlet = self.outlet(view, session, origin)
         self.outlets[session.txn] = outlet
@@ -112,26 +128,34 @@ class Mirror:
             if not outlet.left and not outlet.asked:
                 outlet.close()
             outlet.file.release()
-            if self.outlets.get(outlet.txn) is outlet:
-                self._past += outlet.over_budget
-                del self.outlets[outlet.txn]
+            with self._settling:  # senders of several signals come here
+                if self.outlets.get(outlet.txn) is outlet:
+                    self._past += outlet.over_budget
+                    self._left += outlet.left
+                    del self.outlets[outlet.txn]
 
     def enter(self, txn: str, path: str) -> None:
         """Make a node's span the current one of OpenTelemetry."""
-        ids = self._ids(txn, path)
-        if ids is not None:
-            placing.enter(*ids)
+        try:
+            ids = self._ids(txn, path)
+            if ids is not None:
+                placing.enter((txn, path), *ids)
+        except Exception as error:  # noqa: BLE001 - OpenTelemetry may be half imported, a span anybody's
+            self.faults.note(error)
 
     def leave(self, txn: str, path: str) -> None:
-        """Put back what was current before."""
-        ids = self._ids(txn, path)
-        if ids is not None:
-            placing.leave(ids[1])
+        """Put back what was current before, also where the session is delivered and gone."""
+        try:
+            placing.leave((txn, path))
+        except Exception as error:  # noqa: BLE001 - as in `enter`
+            self.faults.note(error)
 
     def traceparent(self, txn: str, path: str) -> str | None:
         """Return the W3C header that names a node's span; None if the session is not mirrored."""
-        ids = self._ids(txn, path)
-        return None if ids is None else f"00-{ids[0].hex()}-{ids[1].hex()}-01"
+        with self.faults.caught():
+            ids = self._ids(txn, path)
+            return None if ids is None else f"00-{ids[0].hex()}-{ids[1].hex()}-01"
+        return None
 
     def flush(self, timeout: float) -> bool:
         """Wait until all that has ended is acknowledged."""
@@ -145,7 +169,7 @@ class Mirror:
         return whole
 
     def close(self, timeout: float) -> bool:
-        """Deliver what can be delivered within *timeout* seconds, or `EXIT_SECONDS` if that is less."""
+        """Deliver what can be delivered within *timeout* seconds, or `EXIT_SECONDS` if that is less; False if something is left."""
         timeout = min(timeout, EXIT_SECONDS)
         until = monotonic() + timeout
         if self.live is not None:
@@ -154,7 +178,11 @@ class Mirror:
         for sender in (self.live, self.logs, self._measured()):
             if sender is not None:
                 whole = sender.close(max(0.0, until - monotonic())) and whole
-        return whole
+        return whole and not self.left()
+
+    def left(self) -> int:
+        """Return how many spans of ended nodes no collector has yet: after `close`, those that a later run sends."""
+        return self._left + sum(max(0, outlet.asked - outlet.acknowledged) for outlet in list(self.outlets.values()))
 
     def after_fork(self) -> None:
         """Start anew in a forked child."""
@@ -164,6 +192,8 @@ class Mirror:
         for outlet in self.outlets.values():
             outlet.file.release()
         self.outlets = {}
+        self._left = 0
+        self._settling = threading.Lock()
         self.meter = Meter(profile=self.profile)
 
     def health(self) -> Mapping[str, Any]:
@@ -180,6 +210,10 @@ class Mirror:
             problems.append(f"OpenTelemetry traces: {said}; set trace_per_turn")
         failed = next((outlet.file.last_failure for outlet in list(self.outlets.values()) if outlet.file.failures), "")
         problems += [f"OpenTelemetry: what is delivered cannot be noted: {failed}"] if failed else []
+        problems += self.faults.problems()
+        if self.large:
+            said = f"{self.large} sessions of earlier runs are too large to be sent in the background"
+            problems.append(f"OpenTelemetry: {said}; send them with: optree export --pending")
         return {**found, "problems": problems}
 
     def measure(self, op: OperationNode, service: str) -> None:
@@ -219,41 +253,14 @@ class Mirror:
 
     def _sweep_all(self, directory: Directory) -> None:
         """Take up one session after the other, as fast as the collector takes them."""
-        from optree_otel.pending import sweep
+        with loading():
+            from optree_otel.pending import sweep
 
-        sweep(self, directory, go_on=self._has_room)
+        sweep(self, directory, go_on=self._has_room, most=BACKGROUND_BYTES)
 
     def _has_room(self) -> bool:
         """Wait until little is on its way; False once this process ends."""
         return self.traces.wait_for_room(SWEPT_AHEAD)
-
-
-class Ends:
-    """Picks the records that end nodes; called by the program's threads, one at a time."""
-
-    def __init__(self, outlet: Outlet, put: Callable[[Item], None], beside: Callable[[list[Record]], None] | None) -> None:
-        self._outlet = outlet
-        self._beside = beside
-        self._put = put
-        self._first: Record | None = None
-        self._taken = 0
-
-    def take(self, batch: list[Record]) -> None:
-        """Put ended nodes on their way. A batch that an interrupt broke off comes again: then what was taken of it is passed over."""
-        if batch[0] is not self._first:
-            self._first, self._taken = batch[0], 0
-        if self._beside is not None:
-            self._beside(batch)
-        for record in batch[self._taken :] if self._taken else batch:
-            kind = _ENDS.get(type(record))
-            self._taken += 1
-            if kind is not None:
-                outlet = self._outlet
-                outlet.asked += 1
-                path: str = record.path  # type: ignore[attr-defined]
-                if kind == "session" and not path:
-                    outlet.ended = True
-                self._put(Item(outlet, Key(kind, path)))
 
 
 __all__ = ["SIGNALS", "Mirror"]

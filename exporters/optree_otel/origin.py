@@ -9,6 +9,7 @@ from typing import Any, Literal
 
 import msgspec
 
+from optree.values import is_object
 from optree_otel.spans import REMOTE_PARENT, Link
 
 Parent = Literal["child", "link", "ignore"]
@@ -60,4 +61,4 @@ def here(attributes: Mapping[str, Any], parent: Parent) -> Origin | None:
         if found.is_valid:
             return Origin.of(f"00-{found.trace_id:032x}-{found.span_id:016x}-{int(found.trace_flags):02x}", parent)
     ingress: Any = attributes.get("ingress")
-    return Origin.of(ingress.get("traceparent"), parent) if isinstance(ingress, Mapping) else None
+    return Origin.of(ingress.get("traceparent"), parent) if is_object(ingress) else None

@@ -57,12 +57,12 @@ class GrpcTransport:
             return self._failure(signal, error)
         except Exception as error:  # noqa: BLE001 - an unreadable certificate, no more threads: the library may raise anything
             self.close()
-            return Outcome("retry", f"{self._to.endpoint}: {type(error).__name__}: {shown(str(error))}")
+            return Outcome("retry", f"{self._to.shown}: {type(error).__name__}: {shown(str(error))}")
         try:
             return accepted(answer)
         except NotProtobufError:
             return Outcome(
-                "denied", f"{self._to.endpoint} answered something that is no OTLP; give a collector's endpoint, such as http://host:4317"
+                "denied", f"{self._to.shown} answered something that is no OTLP; give a collector's endpoint, such as http://host:4317"
             )
 
     def close(self) -> None:
@@ -87,7 +87,7 @@ class GrpcTransport:
     def _failure(self, signal: Signal, error: Any) -> Outcome:
         code: str = error.code().name
         details = shown(error.details() or "")
-        said = f"{self._to.endpoint} answered {code}: {details}"
+        said = f"{self._to.shown} answered {code}: {details}"
         if code in _SIZE and is_too_large(details):
             return Outcome("too_large", said)
         if code in _NOW:
@@ -97,7 +97,7 @@ class GrpcTransport:
         if code == "UNIMPLEMENTED" and "ecompress" in details:
             return Outcome("denied", f"{said}; set OTEL_EXPORTER_OTLP_COMPRESSION=none")
         if code == "UNIMPLEMENTED" and signal != "traces":
-            return Outcome("unsupported", f"{self._to.endpoint} answered {code}: this collector takes no {signal}, they are not sent to it")
+            return Outcome("unsupported", f"{self._to.shown} answered {code}: this collector takes no {signal}, they are not sent to it")
         if code in _DENIED:
             return Outcome("denied", f"{said}; {_DENIED[code]}")
         return Outcome("refused" if code == "INVALID_ARGUMENT" else "failed", said)

@@ -8,6 +8,7 @@ import zlib
 from contextlib import suppress
 from http.client import BadStatusLine, LineTooLong
 from time import monotonic
+from urllib.parse import urlsplit
 
 import requests
 
@@ -32,6 +33,7 @@ GZIP_LEVEL = 1
 _IMPOSSIBLE = (requests.exceptions.InvalidURL, requests.exceptions.InvalidHeader, requests.exceptions.InvalidSchema, UnicodeError)
 _WHOSE = re.compile(r"^\w+\(host=.*?\): ")
 """urllib3 begins its texts with the object that had the error."""
+_GRPC_PORT = 4317
 _NOW = frozenset({408, 425, 429, 502, 503, 504})
 _CREDENTIALS = frozenset({401, 403, 407})
 _NOT_SERVED = frozenset({404, 405, 501})
@@ -58,18 +60,23 @@ class HttpTransport:
         except requests.exceptions.SSLError as error:
             self.close()
             advice = "name the file of its authority in OTEL_EXPORTER_OTLP_CERTIFICATE if that is a private one"
-            return Outcome("retry", f"{self._to.endpoint}: no trusted TLS connection ({shown(_reason(error))}); {advice}")
+            return Outcome("retry", f"{self._to.shown}: no trusted TLS connection ({shown(_reason(error))}); {advice}")
         except _IMPOSSIBLE as error:
-            return Outcome("denied", f"{self._to.endpoint}: {shown(str(error))}; check the endpoint and OTEL_EXPORTER_OTLP_HEADERS")
+            return Outcome("denied", f"{self._to.shown}: {shown(str(error))}; check the endpoint and OTEL_EXPORTER_OTLP_HEADERS")
         except Exception as error:  # noqa: BLE001 - the network and its libraries may raise anything
             self.close()
-            return Outcome("retry", f"{self._to.endpoint}: {shown(_reason(error))}")
+            return Outcome("retry", f"{self._to.shown}: {shown(_reason(error))}{self._hint(error)}")
 
     def close(self) -> None:
         """Close the connection; `send` opens another."""
         session, self._session = self._session, None
         if session is not None:
             session.close()
+
+    def _hint(self, error: Exception) -> str:
+        if "ConnectionResetError" in _reason(error) and urlsplit(self._to.endpoint).port == _GRPC_PORT:
+            return "; port 4317 is usually gRPC's: use 4318, or OTEL_EXPORTER_OTLP_PROTOCOL=grpc"
+        return ""
 
     def _send(self, signal: Signal, body: bytes, timeout: float) -> Outcome:
         until = monotonic() + timeout
@@ -102,7 +109,7 @@ class HttpTransport:
         kind = response.headers.get("content-type", "").lower()
         if 200 <= code < 300:  # noqa: PLR2004 - the codes of success
             return self._success(answer, kind)
-        said = f"{self._to.endpoint} answered {code}: {status_text(answer, kind) or response.reason}"
+        said = f"{self._to.shown} answered {code}: {status_text(answer, kind) or response.reason}"
         if code == 413 or (code in _BAD_CONTENT and is_too_large(said)):  # noqa: PLR2004 - Content Too Large
             return Outcome("too_large", said)
         if code in _NOW:
@@ -110,7 +117,7 @@ class HttpTransport:
         if code in _BAD_CONTENT:
             return Outcome("refused", said)
         if code in _NOT_SERVED and signal != "traces":
-            return Outcome("unsupported", f"{self._to.endpoint} answered {code}: this collector takes no {signal}, they are not sent to it")
+            return Outcome("unsupported", f"{self._to.shown} answered {code}: this collector takes no {signal}, they are not sent to it")
         return Outcome("failed", said) if code >= 500 else Outcome("denied", f"{said}; {_advice(code, response)}")  # noqa: PLR2004
 
     def _success(self, answer: bytes, kind: str) -> Outcome:
@@ -124,7 +131,7 @@ class HttpTransport:
             return outcome
         what = "a web page" if is_page(answer, kind) else f"something that is no OTLP ({kind or 'no content type'})"
         return Outcome(
-            "denied", f"{self._to.endpoint} answered {what}: it is not an OTLP endpoint; give a collector's, such as http://host:4318"
+            "denied", f"{self._to.shown} answered {what}: it is not an OTLP endpoint; give a collector's, such as http://host:4318"
         )
 
 

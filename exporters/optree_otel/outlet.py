@@ -69,7 +69,7 @@ class Outlet:
         """Whose services its spans are of; as noted by the process that recorded it."""
         if owner is None:
             self.file.add([f"{_OWNER}{self.owner}"])
-        self.round = _round(self.done)
+        self.round = last_round(self.done)
         self.asked = self.acknowledged = self.left = 0
         """Nodes that were put on their way, those that arrived, and those that are for a later run."""
         self.bytes = 0
@@ -214,7 +214,7 @@ class Outlet:
         if root is None or not is_done(self._sessions, self.txn):
             return []
         found = kept(self._sessions, self.txn)
-        self.round = _round(found)
+        self.round = last_round(found)
         ended = [self.key(key) for key, node in nodes(root) if node.ended_at is not None]
         return [*found, self.key(_ROOT), *ended]
 
@@ -265,7 +265,7 @@ class Outlet:
         return links
 
 
-def _round(notes: Iterable[str]) -> int:
+def last_round(notes: Iterable[str]) -> int:
     """Return the last round that is noted."""
     return max((int(note[1:]) for note in notes if note.startswith(_ROUND) and note[1:].isdecimal()), default=0)
 

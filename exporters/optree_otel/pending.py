@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from msgspec import Struct
 
 from optree import Directory, Loaded, NotFoundError, OptreeError, load
+from optree.store.directory import SUFFIXES
 from optree.store.lock import is_running
 from optree_otel.delivered import DeliveredFile, delivered, forget, is_done, is_sending, kept, mark_open, pending
 from optree_otel.outlet import Outlet, lasting
@@ -29,15 +31,21 @@ class Sent(Struct):
     """Why it was left out."""
 
 
-def sweep(mirror: Mirror, directory: Directory, *, also_open: bool = False, go_on: Callable[[], bool] = lambda: True) -> list[Sent]:
+def sweep(
+    mirror: Mirror, directory: Directory, *, also_open: bool = False, go_on: Callable[[], bool] = lambda: True, most: int | None = None
+) -> list[Sent]:
     """Put on their way what is missing of all sessions that are pending and that no process is recording or sending.
 
     Nodes that a crash left open are sent only with *also_open*: then they count as interrupted for good, and a session that is resumed
-    later goes on in a round of its own. *go_on* is asked before each session; the sweep ends where it says no. Never raises.
+    later goes on in a round of its own. *go_on* is asked before each session; the sweep ends where it says no. Sessions of over *most*
+    bytes on disk are passed over, and counted in `Mirror.large`. Never raises.
     """
     found: list[Sent] = []
     for txn in pending(directory.sessions, also_open=also_open):
         if txn in mirror.outlets or _is_busy(txn, directory):
+            continue
+        if most is not None and _bytes(txn, directory) > most:
+            mirror.large += 1
             continue
         if not go_on():
             break
@@ -100,6 +108,17 @@ class Resent(Outlet):
 
 def _is_recording(txn: str, directory: Directory) -> bool:
     return is_running(directory.live(txn))
+
+
+def _bytes(txn: str, directory: Directory) -> int:
+    """Return the size of a session on disk; nought for one that is not there."""
+    found = 0
+    with suppress(OSError):
+        found = sum(file.stat().st_size for file in directory.live(txn).iterdir())
+    for compression in SUFFIXES:
+        with suppress(OSError):
+            found += directory.snapshot(txn, compression).stat().st_size
+    return found
 
 
 def _is_busy(txn: str, directory: Directory) -> bool:

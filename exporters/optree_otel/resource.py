@@ -72,7 +72,7 @@ class Resources:
         self.program: str = str(named or program or _program())
         self.agents = per_agent == "always" or (per_agent == "auto" and not named)
         self._profile = profile
-        self._encoded: dict[tuple[str, Owner], bytes] = {}
+        self._encoded: dict[tuple[str, Owner, str], bytes] = {}
 
     @property
     def owner(self) -> Owner:
@@ -84,19 +84,24 @@ class Resources:
         whose = owner or self.owner
         return ((agent if whose.agents and agent else whose.program) or "unknown_service") + suffix
 
-    def encoded(self, service: str, owner: Owner | None = None) -> bytes:
-        """Return the resource of a service, encoded: `opentelemetry.proto.resource.v1.Resource`."""
-        key = service, owner or self.owner
+    def encoded(self, service: str, owner: Owner | None = None, instance: str = "") -> bytes:
+        """Return the resource of a service, encoded: `opentelemetry.proto.resource.v1.Resource`.
+
+        *instance* tells one process from another: metrics need it, since each process counts from nought.
+        """
+        key = service, owner or self.owner, instance
         found = self._encoded.get(key)
         if found is None:
             pairs = Fitter(self._profile).attributes(list(self.attributes(*key).items()))
             found = self._encoded[key] = _ATTRIBUTES.encode(pairs)
         return found
 
-    def attributes(self, service: str, owner: Owner | None = None) -> dict[str, Any]:
+    def attributes(self, service: str, owner: Owner | None = None, instance: str = "") -> dict[str, Any]:
         """Return the attributes of a service's resource."""
         whose = owner or self.owner
         told: dict[str, Any] = {"service.name": service}
+        if instance:
+            told["service.instance.id"] = instance
         if whose.agents:
             told["service.namespace"] = whose.program
         told |= _of_process()

@@ -12,10 +12,11 @@ from typing import Any, Generic, TypeVar
 from msgspec.structs import asdict
 
 from optree.exporting import Wake
-from optree.values import text
+from optree.values import redact, text
 from optree_otel.batches import Batches, Limits, Pause, Source
 from optree_otel.destination import Signal
 from optree_otel.transport import Outcome, Transport
+from optree_otel.unseen import unseen
 
 T = TypeVar("T")
 _SLICE = 1.0
@@ -155,6 +156,7 @@ class Sender(Generic[T]):
         """Return the counts (see `Counts`), `waiting`, and the texts `last_error`, `trouble` (why nothing passes now) and `off`."""
         batches = self._batches
         texts = {"last_error": batches.last_error, "trouble": batches.trouble, "off": batches.off}
+        texts = {name: str(redact(said)) for name, said in texts.items()}
         return {**asdict(batches.counts), "waiting": self.waiting, **texts}
 
     def _rouse(self) -> bool:
@@ -220,6 +222,7 @@ class Sender(Generic[T]):
 
     def _warm(self) -> None:
         """Load what sends: that takes long, so it is done while entries wait for company."""
+        unseen()
         with suppress(Exception):  # the first attempt tells what is wrong
             self._transport = self._connect()
 
@@ -247,6 +250,7 @@ class Sender(Generic[T]):
         return bool(hurried)
 
     def _send(self, body: bytes, timeout: float) -> Outcome:
+        unseen()
         try:
             if self._transport is None:
                 self._transport = self._connect()

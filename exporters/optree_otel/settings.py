@@ -12,6 +12,7 @@ from urllib.parse import unquote
 
 from msgspec import Struct
 
+from optree.values import redact
 from optree_otel.destination import SIGNALS, Destination, Signal, destination
 from optree_otel.origin import Parent
 
@@ -50,6 +51,8 @@ class Settings(Struct, frozen=True):
     """What a session becomes that begins inside somebody else's span."""
     opt_in: tuple[str, ...] = ()
     """``OTEL_SEMCONV_STABILITY_OPT_IN``."""
+    traces_off: bool = False
+    """True by ``OTEL_TRACES_EXPORTER=none``."""
     problems: tuple[str, ...] = ()
     """What was passed over, and what to write instead."""
 
@@ -85,7 +88,8 @@ def resolve(options: Mapping[str, Any] | None = None, environ: Mapping[str, str]
         chosen.choice("services", get_args(Services)),
         chosen.choice("parent", get_args(Parent)),
         tuple(part.strip() for part in environ.get("OTEL_SEMCONV_STABILITY_OPT_IN", "").split(",") if part.strip()),
-        tuple(dict.fromkeys(problems)),
+        environ.get("OTEL_TRACES_EXPORTER", "").strip().lower() == "none",
+        tuple(dict.fromkeys(str(redact(problem)) for problem in problems)),
     )
 
 

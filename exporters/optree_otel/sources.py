@@ -27,6 +27,8 @@ class Item(NamedTuple):
 
     outlet: Outlet
     key: Key
+    fresh: bool = False
+    """True if it ended in this process just now: its call is measured, once."""
 
 
 class Spans:
@@ -37,7 +39,7 @@ class Spans:
 
     def encode(self, item: Item) -> Encoded | None:
         """Return a node's span; its log lines and figures are put on their way too."""
-        outlet, key = item
+        outlet, key, _ = item
         outlet.view.settle()
         made = outlet.encoded(key)
         if made is None:
@@ -49,7 +51,8 @@ class Spans:
         if mirror.logs is not None or mirror.metrics is not None:
             node = outlet.node(key)
             if isinstance(node, OperationNode):
-                mirror.measure(node, service)
+                if item.fresh:
+                    mirror.measure(node, service)
                 if mirror.logs is not None and (node.logs or mirror.settings.content in ("event_only", "span_and_event")):
                     mirror.logs.put(item)
         return Encoded(outlet.group(scope), data)
@@ -60,7 +63,7 @@ class Spans:
 
     def shrink(self, item: Item, limit: int) -> Encoded | None:
         """Return a smaller span of a node, without its events and with shorter texts."""
-        outlet, key = item
+        outlet, key, _ = item
         node = outlet.node(key)
         scope = outlet.scope_of(key)
         if node is None or scope is None:
@@ -73,7 +76,7 @@ class Spans:
     def delivered(self, items: Sequence[Item]) -> None:
         """Note what the collector has."""
         by_outlet: dict[int, tuple[Outlet, list[Key]]] = {}
-        for outlet, key in items:
+        for outlet, key, _ in items:
             by_outlet.setdefault(id(outlet), (outlet, []))[1].append(key)
         for outlet, keys in by_outlet.values():
             self._note(outlet, keys)
@@ -84,7 +87,7 @@ class Spans:
 
     def left(self, items: Sequence[Item]) -> None:
         """Leave these for the next run: their session stays pending."""
-        for outlet, _ in items:
+        for outlet, _, _ in items:
             outlet.left += 1
             self._mirror.settle(outlet)
 
@@ -101,7 +104,7 @@ class LogLines:
 
     def encode(self, item: Item) -> Encoded | None:
         """Return an op's log lines, as the fields of a ScopeLogs."""
-        outlet, key = item
+        outlet, key, _ = item
         if key.kind == HEARTBEAT:
             live = self._mirror.live
             return live.log_record(outlet, float(key.path)) if live is not None else None
@@ -145,8 +148,9 @@ class Figures:
         """Return an ExportMetricsServiceRequest."""
         from time import time_ns
 
-        resources = self._mirror.resources
-        return request([(resources.encoded(service), metrics) for service, metrics in self._mirror.meter.encoded(time_ns()).items()])
+        resources, meter = self._mirror.resources, self._mirror.meter
+        found = meter.encoded(time_ns()).items()
+        return request([(resources.encoded(service, instance=meter.instance), metrics) for service, metrics in found])
 
     def shrink(self, item: float, limit: int) -> Encoded | None:  # noqa: ARG002 - there is nothing to cut
         """Return nothing."""

@@ -7,10 +7,17 @@ from typing import Literal, Protocol
 from msgspec import Struct
 
 from optree_otel.destination import Destination, Signal
+from optree_otel.loading import load, loading
 
 Kind = Literal["delivered", "retry", "failed", "refused", "too_large", "denied", "unsupported"]
 MAX_BYTES = {"http/protobuf": 15 << 20, "grpc": 3_670_016}
 """Bytes of one request before compression that every collector takes: they refuse 20 MiB over HTTP and 4 MiB over gRPC."""
+
+_PARTS = {
+    "http/protobuf": ("encodings.idna", "netrc", "ssl", "http.client", "urllib3", "charset_normalizer", "requests"),
+    "grpc": ("asyncio", "concurrent.futures", "grpc._cython.cygrpc", "grpc"),
+}
+"""What the libraries are made of, and load later or at once."""
 
 
 class Outcome(Struct, frozen=True):
@@ -48,10 +55,12 @@ class Transport(Protocol):
 
 def connect(destination: Destination) -> Transport:
     """Return a transport to *destination*. Slow the first time: to be called on the thread that sends."""
-    if destination.protocol == "grpc":
-        from optree_otel.otlp_grpc import GrpcTransport
+    load(_PARTS[destination.protocol])
+    with loading():
+        if destination.protocol == "grpc":
+            from optree_otel.otlp_grpc import GrpcTransport
 
-        return GrpcTransport(destination)
-    from optree_otel.otlp_http import HttpTransport
+            return GrpcTransport(destination)
+        from optree_otel.otlp_http import HttpTransport
 
-    return HttpTransport(destination)
+        return HttpTransport(destination)

@@ -51,7 +51,7 @@ class Resender:
     @property
     def collector(self) -> str:
         """The address that spans go to."""
-        return str(self._mirror.settings.traces.endpoint)
+        return str(self._mirror.settings.traces.shown)
 
     def problems(self) -> list[str]:
         """Return what is wrong with the options or the collector now."""
@@ -121,7 +121,7 @@ def collector() -> tuple[str, str]:
     connection = _part(point, "transport").connect(target)
     outcome = connection.send("traces", b"", PROBE_SECONDS)
     connection.close()
-    return str(target.endpoint), "" if outcome.kind == "delivered" else str(outcome.text or outcome.kind)
+    return str(target.shown), "" if outcome.kind == "delivered" else str(outcome.text or outcome.kind)
 
 
 def _point(name: str) -> EntryPoint:

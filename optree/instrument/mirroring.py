@@ -67,9 +67,9 @@ class Mirroring:
         return self._mirror is None or self._mirror.flush(timeout)
 
     def close(self, timeout: float) -> None:
-        """Deliver what can be delivered within *timeout* seconds."""
-        if self._mirror is not None:
-            self._mirror.close(timeout)
+        """Deliver what can be delivered within *timeout* seconds, and say what is left."""
+        if self._mirror is not None and not self._mirror.close(timeout) and (left := self._mirror.left()):
+            self._report(f"OpenTelemetry: {left} spans are not sent yet: the next mirrored run sends them, or optree export --pending")
 
     def after_fork(self) -> list[Traced]:
         """Start anew in a forked child; returns the sessions that were mirrored."""

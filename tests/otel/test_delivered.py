@@ -107,3 +107,11 @@ def test_private(tmp_path: Path):
     mark_done(tmp_path, "txn-2")
     found = [path.stat().st_mode & 0o777 for path in (file.path.parent, file.path, file.path.with_name("txn-2.done"))]
     assert [0o700, 0o600, 0o600] == found
+
+
+def test_reopened_where_nothing_can_be_written(tmp_path: Path):
+    """What cannot be removed or looked at is counted too."""
+    (tmp_path / ".otel").write_text("a file")
+    file = reopen(tmp_path, "txn-1", "0", ["1"])
+    assert (2, True) == (file.failures, "Not a directory" in file.last_failure)
+    forget(tmp_path, "txn-1")

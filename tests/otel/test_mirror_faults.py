@@ -1,9 +1,23 @@
+import os
+import subprocess
+import sys
+import threading
 from collections import Counter
+from types import ModuleType
+
+import requests
+from opentelemetry import context, trace
 
 import optree
+from optree.store import Directory
+from optree_otel.delivered import DeliveredFile
+from optree_otel.mirror import Mirror
+from optree_otel.pending import send, sweep
+from optree_otel.settings import resolve
+from optree_otel.waiting import waiting
 from tests.otel import receiver as fake
 from tests.otel.backends.waiting import wait_for
-from tests.otel.mirroring import expected, loaded, mirrored, resume, tracing
+from tests.otel.mirroring import expected, loaded, mirrored, resume, run, sessions, tracing
 from tests.otel.receiver import PROTOCOLS, Fault, partial, receiver
 
 HANGS = Fault(way="hang")
@@ -79,3 +93,124 @@ def test_bad_nodes_do_not_cost_the_others(tmp_path):
             assert all(span.end_time_unix_nano > span.start_time_unix_nano > 0 for span in collector.spans())
             assert all(one.message.ByteSize() < 4 << 20 for one in collector.received)
             assert (0, 0) == tuple(optree.health()["otel"]["traces"][count] for count in ("lost", "rejected"))
+
+
+def test_no_fault_reaches_the_program(tmp_path, monkeypatch):
+    """A folder that is a file, an OpenTelemetry that is imported by half: the program runs on, and health says it."""
+    sessions(tmp_path).mkdir(parents=True)
+    (sessions(tmp_path) / ".otel").write_text("a file")
+    for name in ("opentelemetry.trace", "opentelemetry.context"):
+        monkeypatch.setitem(sys.modules, name, ModuleType(name))
+    ran = []
+    with receiver("http/protobuf") as collector, mirrored(tmp_path, collector.endpoint):
+        with optree.session("lead"), optree.turn(), optree.tool("search"):
+            ran.append(optree.child_env({})["TRACEPARENT"])
+        assert optree.flush("export", 20)
+        problems = " ".join(optree.health()["problems"])
+        assert 3 == len(ids(collector))
+    assert 1 == len(ran)
+    assert "faults of the mirror itself, the last: AttributeError" in problems
+
+
+def test_an_op_that_outlives_its_session_leaves_nothing_current(tmp_path):
+    """Also where the session is delivered and gone: what the thread begins next is a trace of its own."""
+    inside, go_on = threading.Event(), threading.Event()
+    after = []
+
+    def work():
+        with optree.tool("slow"):
+            inside.set()
+            go_on.wait(20)
+        after.append(trace.get_current_span().get_span_context().is_valid)
+
+    with receiver("http/protobuf") as collector, mirrored(tmp_path, collector.endpoint) as mirroring:
+        thread = threading.Thread(target=work)
+        with optree.session("first") as session:
+            thread.start()
+            assert inside.wait(20)
+        assert optree.flush("export", 20)
+        assert wait_for(lambda: session.txn not in mirroring._mirror.outlets)
+        go_on.set()
+        thread.join()
+    assert [False] == after
+
+
+def test_what_we_send_is_unseen(tmp_path, monkeypatch):
+    """Other instrumentation sees in the context that it is to leave our requests alone, and is as it was in the program's threads."""
+    seen, send = [], requests.Session.send
+
+    def traced(self, *args, **kwargs):
+        seen.append(is_instrumentation_enabled())
+        return send(self, *args, **kwargs)
+
+    def is_instrumentation_enabled():
+        return not any(context.get_value(key) for key in ("suppress_instrumentation", context._SUPPRESS_INSTRUMENTATION_KEY))
+
+    monkeypatch.setattr(requests.Session, "send", traced)
+    with receiver("http/protobuf") as collector, mirrored(tmp_path, collector.endpoint):
+        with optree.session("lead"):
+            pass
+        assert optree.flush("export", 20)
+    assert {False} == set(seen)
+    assert is_instrumentation_enabled()
+
+
+def test_what_is_left_is_told(tmp_path):
+    """At the end the mirror knows how many spans a later run is to send."""
+    with receiver("http/protobuf") as collector, mirrored(tmp_path, collector.endpoint) as mirroring:
+        collector.always = fake.unavailable()
+        with optree.session("lead"), optree.turn(), optree.tool("search"):
+            pass
+        mirror = mirroring._mirror
+        assert (False, 3) == (mirror.close(0.1), mirror.left())
+    with receiver("http/protobuf") as collector, mirrored(tmp_path, collector.endpoint) as mirroring:
+        with optree.session("lead"):
+            pass
+        assert optree.flush("export", 20)
+        assert wait_for(lambda: not mirroring._mirror.left())
+
+
+def sent_again(base, mirror, txn):
+    """Send a session once more; returns how many spans were put on their way."""
+    return send(mirror, loaded(base, txn), Directory.of(base, None, None), again=True).spans
+
+
+def test_what_is_sent_again_is_not_measured_again(tmp_path):
+    """A call counts in the metrics of the process that made it, and in no other's."""
+    with receiver("http/protobuf") as collector:
+        with mirrored(tmp_path, collector.endpoint) as mirroring:
+            with optree.session("lead") as session, optree.llm("openai:gpt") as op:
+                op.account(input_tokens=100, output_tokens=5)
+            assert optree.flush("export", 20)
+            assert mirroring._mirror.meter.used
+        mirror = Mirror(resolve({"endpoint": collector.endpoint}, {}))
+        assert 3 == sent_again(tmp_path, mirror, session.txn)
+        assert mirror.flush(20)
+        assert not mirror.meter.used
+
+
+def test_a_large_session_is_not_swept_in_the_background(tmp_path):
+    """It is passed over and told; who asks for it gets it sent."""
+    [txn] = run(["brief"], tmp_path, "http://127.0.0.1:1")
+    with receiver("http/protobuf") as collector:
+        mirror = Mirror(resolve({"endpoint": collector.endpoint}, {}))
+        assert [] == sweep(mirror, Directory.of(tmp_path, None, None), most=10)
+        assert "1 sessions of earlier runs are too large" in " ".join(mirror.health()["problems"])
+        assert [txn] == [sent.txn for sent in sweep(mirror, Directory.of(tmp_path, None, None))]
+        assert mirror.flush(20)
+        assert 4 == len(ids(collector))
+
+
+def test_notes_that_are_no_rounds(tmp_path):
+    """A note that somebody else wrote does not keep what waits from being counted."""
+    [txn] = run(["brief"], tmp_path, "http://127.0.0.1:1")
+    DeliveredFile(sessions(tmp_path), txn, "other").add(["@x", "@"])
+    assert 4 == waiting(Directory.of(tmp_path, None, None), txn)
+
+
+def test_what_is_left_at_the_end_is_said(tmp_path):
+    """A program that ends before its spans are sent says on stderr how many they are, and what sends them."""
+    program = "import optree\nwith optree.session('a'), optree.turn():\n pass\n"
+    environment = {**os.environ, "OPTREE_BASE_DIR": str(tmp_path), "OTEL_EXPORTER_OTLP_ENDPOINT": "http://127.0.0.1:9"}
+    ended = subprocess.run([sys.executable, "-c", program], env=environment, capture_output=True, text=True, timeout=60, check=True)
+    assert "OpenTelemetry: 2 spans are not sent yet: the next mirrored run sends them, or optree export --pending" in ended.stderr

@@ -13,6 +13,8 @@ from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExport
 from opentelemetry.sdk.resources import OTELResourceDetector
 from opentelemetry.util.re import parse_env_headers
 
+from optree.errors import SetupError
+from optree_otel import make
 from optree_otel.destination import Destination, parsed_headers
 from optree_otel.settings import Settings, resolve
 
@@ -230,3 +232,33 @@ def test_import_is_light():
     environ = {**os.environ, "PYTHONPATH": os.pathsep.join(["exporters", "."])}
     loaded = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, env=environ).stdout.split()
     assert set() == {"grpc", "requests", "opentelemetry", "google"} & set(loaded)
+
+
+@pytest.mark.parametrize("endpoint", ["localhost:4318", "garbage", "ftp://x"])
+def test_an_impossible_endpoint_is_said(endpoint: str, monkeypatch: pytest.MonkeyPatch):
+    """Once, whether an option or the environment names it; not where traces are switched off."""
+    for name, options in (("endpoint", {"endpoint": endpoint}), (f"{PREFIX}ENDPOINT", {})):
+        monkeypatch.setenv(f"{PREFIX}ENDPOINT", endpoint)
+        with pytest.raises(SetupError) as caught:
+            make(options)
+        assert 1 == str(caught.value).count(f"{name}={endpoint!r} is no address for OTLP over HTTP")
+    monkeypatch.setenv("OTEL_TRACES_EXPORTER", "none")
+    assert make({}) is None
+
+
+def test_an_impossible_endpoint_over_grpc():
+    """Another scheme is no address; a target without any is one."""
+    found = [resolve({"endpoint": endpoint, "protocol": "grpc"}, {}) for endpoint in ("ftp://x", "localhost:4317")]
+    assert [True, False] == [one.traces is None for one in found]
+    assert [1, 0] == [len(one.problems) for one in found]
+
+
+@pytest.mark.parametrize("protocol", ["http/protobuf", "grpc"])
+@pytest.mark.parametrize(
+    "endpoint", ["http://user:sec@c:4317", "http://user:sec@c:4318", "user:sec@c:4318", "ftp://sec@c", "http://u:a/sec@c"]
+)
+def test_no_password_in_problems(endpoint: str, protocol: str):
+    """An address is shown without its user."""
+    found = resolve({"endpoint": endpoint, "protocol": protocol}, {})
+    assert "sec" not in " ".join(found.problems)
+    assert found.traces is None or "sec" not in found.traces.shown

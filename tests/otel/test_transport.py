@@ -1,5 +1,8 @@
+import socket
+import threading
 from collections.abc import Iterator
 from pathlib import Path
+from struct import pack
 from time import monotonic
 
 import grpc
@@ -7,7 +10,7 @@ import pytest
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest, ExportTraceServiceResponse
 from opentelemetry.proto.trace.v1.trace_pb2 import Span
 
-from optree_otel.answers import accepted_json, fields, retry_after, shown
+from optree_otel.answers import accepted_json, members, retry_after, shown
 from optree_otel.destination import Destination
 from optree_otel.transport import Transport, connect
 from tests.otel import receiver as faults
@@ -260,9 +263,9 @@ def test_fields():
     message = ExportTraceServiceResponse()
     message.partial_success.rejected_spans = 2**40
     message.partial_success.error_message = "é"
-    inner = fields(message.SerializeToString())[1][0]
+    inner = members(message.SerializeToString())[1][0]
     assert isinstance(inner, bytes)
-    assert {1: [2**40], 2: ["é".encode()]} == fields(inner)
+    assert {1: [2**40], 2: ["é".encode()]} == members(inner)
 
 
 def test_json_answer():
@@ -277,3 +280,35 @@ def test_shown():
     """A collector's text is cut, on one line, and without credentials."""
     text = shown("denied:\r\n Bearer abcdefghijklmnop \x00" + "x" * 10_000)
     assert (300, False, False) == (len(text), "abcdefghijklmnop" in text, "\n" in text)
+
+
+def test_no_password_in_outcomes():
+    """What is said of an endpoint names neither its user nor his password."""
+    for destination in (
+        Destination("http/protobuf", f"http://someone:secret@127.0.0.1:{faults.free_port()}/v1/traces"),
+        Destination("http/protobuf", "http://someone:secret@:x/v1/traces"),
+        Destination("http/protobuf", "http://secret@no.such.host.invalid/v1/traces"),
+    ):
+        one = connect(destination)
+        outcome = one.send("traces", b"", 2)
+        assert ("delivered" != outcome.kind, True, False) == (True, bool(outcome.text), "secret" in outcome.text)
+        one.close()
+
+
+def test_a_reset_by_the_port_of_grpc():
+    """Who resets a connection at port 4317 likely speaks gRPC, and the outcome says so."""
+    with socket.create_server(("127.0.0.9", 4317)) as server:
+
+        def reset() -> None:
+            taken, _ = server.accept()
+            taken.recv(1)
+            taken.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, pack("ii", 1, 0))
+            taken.close()
+
+        thread = threading.Thread(target=reset)
+        thread.start()
+        one = connect(Destination("http/protobuf", "http://127.0.0.9:4317/v1/traces"))
+        outcome = one.send("traces", b"x" * 100, 5)
+        thread.join()
+        one.close()
+    assert ("retry", True, True) == (outcome.kind, "4318" in outcome.text, "OTEL_EXPORTER_OTLP_PROTOCOL=grpc" in outcome.text)

@@ -1,0 +1,45 @@
+"""What the program's threads pay: they look at each record's type, and put those that end a node on their way."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from optree.exporting import OpEnd, Record, SessionEnd, TurnEnd
+from optree_otel.outlet import Outlet
+from optree_otel.sources import Item
+from optree_otel.view import Key
+
+_ENDS: dict[type[Record], str] = {OpEnd: "op", TurnEnd: "turn", SessionEnd: "session"}
+
+
+class Ends:
+    """Picks the records that end nodes; called by the program's threads, one at a time."""
+
+    def __init__(self, outlet: Outlet, put: Callable[[Item], None], beside: Callable[[list[Record]], None] | None) -> None:
+        self._outlet = outlet
+        self._beside = beside
+        self._put = put
+        self._first: Record | None = None
+        self._taken = 0
+
+    def take(self, batch: list[Record]) -> None:
+        """Put ended nodes on their way. A batch that an interrupt broke off comes again: then what was taken of it is passed over.
+
+        A node is counted, put, and taken, in this order: where an interrupt comes between, it is counted or sent twice, but not lost,
+        and its session does not count as delivered too early.
+        """
+        if batch[0] is not self._first:
+            self._taken = 0
+            if self._beside is not None:
+                self._beside(batch)
+            self._first = batch[0]
+        for record in batch[self._taken :] if self._taken else batch:
+            kind = _ENDS.get(type(record))
+            if kind is not None:
+                outlet = self._outlet
+                outlet.asked += 1
+                path: str = record.path  # type: ignore[attr-defined]
+                if kind == "session" and not path:
+                    outlet.ended = True
+                self._put(Item(outlet, Key(kind, path), fresh=True))
+            self._taken += 1
