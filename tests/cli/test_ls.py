@@ -161,7 +161,7 @@ def test_status(optree, state):
     assert [name] == found.pop(state)
     assert 0 < found.pop("bytes")
     assert (optree.base / "accounting.jsonl").stat().st_size >= found.pop("billingBytes") > 0
-    rest = {"running": [], "interrupted": [], "damaged": [], "incomplete": []}
+    rest = {"running": [], "interrupted": [], "damaged": [], "incomplete": [], "pending": [], "collector": None}
     del rest[state]
     places = {"sessionsDir": str(optree.sessions), "billingFile": str(optree.base / "accounting.jsonl"), "writable": True, "sessions": 2}
     assert rest | places == found
