@@ -45,7 +45,6 @@ _FORMS = r"""
         | AIza[\w-]{30,}                                                                   # Google
         | [rs]k_(?:live|test)_[A-Za-z0-9]{10,}                                             # Stripe
         | hf_[A-Za-z0-9]{20,} )                                                            # Hugging Face
-    | (?P<kept> (?:[Pp]assw(?:or)?d|PASSW(?:OR)?D|[Aa]pi[_-][Kk]ey|API[_-]KEY)["']?\s{0,4}[:=]\s{0,4}["']? ) [^\s"',;&\\]{6,}
     | (?:(?:aws_)?secret_access_key|(?:AWS_)?SECRET_ACCESS_KEY|[Ss]ecretAccessKey)["']?\s{0,8}[:=]\s{0,8}["']?[\w/+=]{40,}
     | (?: (?<![\w-]) | (?<=\\[nrt]) ) eyJ[\w-]{8,}+\.eyJ[\w-]{4,}+(?:\.[\w-]*+)?           # JWT
     | (?<=://)[^\s/:@"'<>]*+:[^\s/?\#"'<>]+(?=@)                                           # URL: user and password
@@ -64,7 +63,10 @@ _AT_I = re.compile(r"I(?:A(?<=A[KS]IA)|za(?<=AIza))").search
 _AT_URL = re.compile(r"://[^\s/:@]*+:[^\s/]*@", re.ASCII).search
 
 REDACTED = "[REDACTED]"
-_REPLACED = rf"\g<kept>{REDACTED}"
+_ASSIGNED = re.compile(
+    r"""((?:[Pp]assw(?:or)?d|PASSW(?:OR)?D|[Aa]pi[_-][Kk]ey|API[_-]KEY)["']?\s{0,4}[:=]\s{0,4}["']?)[^\s"',;&\\]{6,}""", re.ASCII
+)
+"""A password or key that a text assigns: what is kept, and the value. Apart, since older Pythons mix up groups and possessive repeats."""
 
 
 def raw(value: object) -> msgspec.Raw:
@@ -235,7 +237,7 @@ def redact(value: Any) -> Any:
     ``user:password@`` in URLs, and what a text assigns to a password or an api key.
     """
     if isinstance(value, str):
-        return _secret_text().sub(_REPLACED, value) if may_hold_secret(value) else value
+        return _ASSIGNED.sub(rf"\1{REDACTED}", _secret_text().sub(REDACTED, value)) if may_hold_secret(value) else value
     if is_object(value):
         return {key: REDACTED if _is_secret(str(key)) else redact(item) for key, item in value.items()}
     if is_list(value):

@@ -9,7 +9,7 @@ import pytest
 from benchmarks import report
 from benchmarks.measure import ROOT, Cost, Job, Rounds, child_environ, run
 
-NAMES = ["op", "import", "memory", "growth", "snapshot", "load"]
+NAMES = ["op", "import", "memory", "growth", "snapshot", "load", "otel"]
 
 
 @pytest.fixture(scope="module")
