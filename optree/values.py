@@ -49,7 +49,7 @@ _FORMS = r"""
     | (?: (?<![\w-]) | (?<=\\[nrt]) ) eyJ[\w-]{8,}+\.eyJ[\w-]{4,}+(?:\.[\w-]*+)?           # JWT
     | (?<=://)[^\s/:@"'<>]*+:[^\s/?\#"'<>]+(?=@)                                           # URL: user and password
     | -----BEGIN[A-Z0-9 ]{0,40}PRIVATE[ ]KEY(?:[ ]BLOCK)?-----
-      (?: (?:[^-]++|-(?!----))*+ -----END[A-Z0-9 ]{0,40}PRIVATE[ ]KEY(?:[ ]BLOCK)?-----
+      (?: [^-]*(?:-(?!----)[^-]*)* -----END[A-Z0-9 ]{0,40}PRIVATE[ ]KEY(?:[ ]BLOCK)?-----
         | (?: (?:(?:\s|\\[nr])*+[A-Za-z0-9+/=]{40,})++ (?:(?:\s|\\[nr])*+[A-Za-z0-9+/=]+)? )? )  # or it was cut off
     """
 """Credentials by their form. No two attempts scan the same text: each stops where another one may begin, so it takes linear time."""

@@ -311,4 +311,4 @@ def test_a_reset_by_the_port_of_grpc():
         outcome = one.send("traces", b"x" * 100, 5)
         thread.join()
         one.close()
-    assert ("retry", True, True) == (outcome.kind, "4318" in outcome.text, "OTEL_EXPORTER_OTLP_PROTOCOL=grpc" in outcome.text)
+    assert ("retry", True) == (outcome.kind, "OTEL_EXPORTER_OTLP_PROTOCOL=grpc" in outcome.text)
