@@ -16,6 +16,7 @@ from time import sleep
 FORK_SECONDS = 0.2
 """The longest that a fork waits."""
 _lock = threading.RLock()
+_process = os.getpid()
 
 
 @contextmanager
@@ -42,11 +43,14 @@ def _in_parent() -> None:
         _lock.release()
 
 
-def _in_child() -> None:
-    global _lock  # noqa: PLW0603 - its holder may be a thread that is not here
-    _lock = threading.RLock()
+def after_fork() -> None:
+    """Forget, in a forked child, who was loading; to be called before a thread is started there, which may be before our own hook."""
+    global _lock, _process  # noqa: PLW0603 - the lock's holder may be a thread that is not here
+    if _process != os.getpid():
+        _process = os.getpid()
+        _lock = threading.RLock()
 
 
 if hasattr(os, "register_at_fork"):
     import_module("logging")  # it registers too: who does so later is asked earlier, so before its lock is taken
-    os.register_at_fork(before=_before, after_in_parent=_in_parent, after_in_child=_in_child)
+    os.register_at_fork(before=_before, after_in_parent=_in_parent, after_in_child=after_fork)

@@ -17,15 +17,14 @@ from optree.exporting import Taker, Traced
 from optree.nodes import OperationNode
 from optree.store import Directory
 from optree.store.settle import BACKGROUND_BYTES
-from optree_otel import placing
+from optree_otel import loading, placing
 from optree_otel.batches import Limits
-from optree_otel.destination import SIGNALS, Signal
+from optree_otel.destination import Signal
 from optree_otel.ends import Ends
 from optree_otel.faults import Faults
 from optree_otel.live import Live
 from optree_otel.live_spans import HEARTBEAT
 from optree_otel.live_trace import Item as LiveItem
-from optree_otel.loading import loading
 from optree_otel.metrics import Meter
 from optree_otel.origin import Origin, here
 from optree_otel.outlet import Outlet
@@ -186,6 +185,7 @@ class Mirror:
 
     def after_fork(self) -> None:
         """Start anew in a forked child."""
+        loading.after_fork()
         for sender in (self.traces, self.live, self.logs, self.metrics):
             if sender is not None:
                 sender.after_fork()
@@ -253,7 +253,7 @@ class Mirror:
 
     def _sweep_all(self, directory: Directory) -> None:
         """Take up one session after the other, as fast as the collector takes them."""
-        with loading():
+        with loading.loading():
             from optree_otel.pending import sweep
 
         sweep(self, directory, go_on=self._has_room, most=BACKGROUND_BYTES)
@@ -261,6 +261,3 @@ class Mirror:
     def _has_room(self) -> bool:
         """Wait until little is on its way; False once this process ends."""
         return self.traces.wait_for_room(SWEPT_AHEAD)
-
-
-__all__ = ["SIGNALS", "Mirror"]
