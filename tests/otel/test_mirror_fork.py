@@ -19,7 +19,7 @@ with optree.session("a"):
         signal.alarm(20)
         import requests
         os._exit(0 if requests.get else 1)
-    print(LIBRARY in sys.modules, os.waitpid(child, 0)[1])
+    print(LIBRARY in sys.modules, os.waitpid(child, 0)[1], flush=True)
 os._exit(0)
 """
 
