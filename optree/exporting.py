@@ -1,7 +1,8 @@
 """What an exporter builds on: a session while it is recorded, and what a mirror of it has to offer.
 
 A *mirror* sends sessions elsewhere while they run: `optree_otel` is one. It is made once a process, and told of each root session. A
-*format* needs none of this: it is found by its entry point in the group ``optree.exporters``, and takes an `optree.Loaded`.
+*format* (`optree.formats`) needs none of this: it writes saved trees to files and reads them back. Both are found by their entry points
+in the group ``optree.exporters``: a function that makes a mirror, or an object that is a format.
 """
 
 from __future__ import annotations

@@ -75,12 +75,26 @@ class AccountingEntry(_Leaf):
     error: str | None = None
 
 
+PIECE_OF_TEXT = "piece_of_text"
+"""The role of a text that is in nobody's transcript: made on the way, and heard by others (seeds 000 and 001)."""
+
+
 class Message(_Leaf):
-    """One entry of a session's transcript: the message as given to or by the provider, as JSON."""
+    """One entry of a session's transcript: the message as given to or by the provider, as JSON.
+
+    It is new content, with a *cause*, or stands for the content of another message, its *substance*; never both.
+    """
 
     timestamp: float
     role: str
+    """``user``, ``assistant``, ``tool``, ``system``, or `PIECE_OF_TEXT`."""
     body: Raw
+    id: str | None = None
+    """The message's id, unique in the whole tree."""
+    substance: str | None = None
+    """Id of the message whose content this one represents."""
+    cause: tuple[str, ...] = ()
+    """Ids of the messages that this one came from; ``<message>.<tool call>`` names one call of several."""
 
 
 class Totals(_Leaf):

@@ -165,14 +165,15 @@ class Core:
             size += length + max(1, len(request.history)) + 1 + len('"messages":,')
         return new, Payload(Raw(b"{%b}" % b",".join(held)), request.kind, size + (1 if held else 2))
 
-    def message(self, body: Any) -> Message:
+    def message(self, body: Any, identity: object = None, substance: object = None, cause: object = ()) -> Message:
         """Return a transcript entry; *body* is a message as the provider takes it, or plain text of the user."""
         if isinstance(body, str):
             body = {"role": "user", "content": body}
         data = self.json(body)
         found = decode(data)
         role = found.get("role") if is_object(found) else None
-        return Message(self.now_ms(), role if isinstance(role, str) else "unknown", data)
+        known = role if isinstance(role, str) else "unknown"
+        return Message(self.now_ms(), known, data, _name(identity), _name(substance), _names(cause))
 
     def _data(self, value: object) -> bytes:
         return encode(redact(plain(value)) if self.redacted else value)
@@ -192,3 +193,14 @@ class Core:
             self.pool.links[link] = (previous, blob)
             new.links.append((link, previous, blob))
         return link
+
+
+def _name(identity: object) -> str | None:
+    return None if identity is None else text(identity)
+
+
+def _names(cause: object) -> tuple[str, ...]:
+    if cause is None:
+        return ()
+    several = cast("list[object]", cause) if isinstance(cause, (list, tuple)) else [cause]
+    return tuple(text(one) for one in several)

@@ -6,7 +6,7 @@ that fails is counted and reported once (`failures`). Every structural method re
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from itertools import count
 from typing import Any, get_args
 
@@ -104,9 +104,14 @@ class SessionTreeBuilder:
             self._late_session()
             put(r.SessionSet(self.path, self.core.now_ms(), self.node.session_title, self.node.latest_status))
 
-    def append_message(self, message: Any) -> None:
-        """Append an entry to the transcript: a message dict as the provider takes it; plain text is the user's."""
-        entry = self.core.message(message)
+    def append_message(
+        self, message: Any, *, message_id: str | None = None, substance: str | None = None, cause: str | Sequence[str] = ()
+    ) -> None:
+        """Append an entry to the transcript: a message dict as the provider takes it; plain text is the user's.
+
+        *substance* is the id of the message whose content this one represents, *cause* those that it came from; see `nodes.Message`.
+        """
+        entry = self.core.message(message, message_id, substance, cause)
         with self._step() as put:
             self.node.messages.append(entry)
             self._late_session()

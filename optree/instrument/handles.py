@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from optree.builder import SessionTreeBuilder
-from optree.nodes import OperationNode, SessionNode, Totals
+from optree.nodes import PIECE_OF_TEXT, OperationNode, SessionNode, Totals
 from optree.tree import Tree, walk_ops
 from optree.values import decode, is_object
 
@@ -50,9 +50,14 @@ class Session:
         """Tokens, money and calls of this session and all below it, as of now."""
         return self.builder.node.totals
 
-    def message(self, message: Any) -> None:
-        """Append to the transcript, on disk before this returns: a message as the provider takes it; plain text is the user's."""
-        self.builder.append_message(message)
+    def message(
+        self, message: Any, *, message_id: str | None = None, substance: str | None = None, cause: str | Sequence[str] = ()
+    ) -> None:
+        """Append to the transcript, on disk before this returns: a message as the provider takes it; plain text is the user's.
+
+        *substance* is the id of the message whose content this one represents, *cause* those that it came from.
+        """
+        self.builder.append_message(message, message_id=message_id, substance=substance, cause=cause)
 
     def title(self, title: str) -> None:
         """Set the session's title, for people."""
@@ -69,7 +74,7 @@ class Session:
         LLM call, with its answer. A tool call whose result was lost gets one that says so, since providers refuse it otherwise.
         """
         runs = [*self.earlier, self.builder.node]
-        found = [decode(entry.body) for node in runs for entry in node.messages]
+        found = [decode(entry.body) for node in runs for entry in node.messages if entry.role != PIECE_OF_TEXT]
         for node in reversed(runs):
             found = found or self._sent(node)
         return answered(found)

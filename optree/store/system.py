@@ -108,6 +108,14 @@ class OS:
         """Lock a file, waiting for whoever has it."""
         fcntl.flock(fd, fcntl.LOCK_EX)
 
+    def unlock(self, fd: int) -> None:
+        """Let others lock the file."""
+        fcntl.flock(fd, fcntl.LOCK_UN)
+
+    def truncate(self, fd: int, size: int) -> None:
+        """Cut a file to its first *size* bytes."""
+        os.ftruncate(fd, size)
+
     def close(self, fd: int) -> None:
         """Close a descriptor; locks that it held are released when its last copy is closed."""
         os.close(fd)

@@ -2,7 +2,7 @@ import os
 import subprocess
 import sys
 
-LIMIT = 3.5  # times msgspec's own import, which has most of it; 1.4 to 2.6 was measured on busy machines, and any library of `TOO_HEAVY` adds 2
+LIMIT = 3.5  # times msgspec's own import, which has most of it; 1.4 to 2.6 was measured on busy machines; a library of `TOO_HEAVY` adds 2
 RUNS = 9
 TOO_HEAVY = ["typer", "rich", "httpx", "asyncio", "opentelemetry", "starlette", "importlib.metadata"]
 ENVIRON = os.environ | {"PYTHONDONTWRITEBYTECODE": ""}  # empty counts as unset: only the first run compiles

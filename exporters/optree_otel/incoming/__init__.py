@@ -11,8 +11,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from optree.store.importing import save
 from optree_otel.incoming.reading import read, read_file
-from optree_otel.incoming.saving import save
 from optree_otel.incoming.sessions import sessions
 from optree_otel.incoming.spans import Found, InEvent, InSpan
 

@@ -6,8 +6,7 @@ from pathlib import Path
 
 from optree.errors import BusyError, SetupError, StoreError
 from optree.nodes import SessionNode
-from optree.store import Directory
-from optree.store.directory import SUFFIXES
+from optree.store.directory import SUFFIXES, Directory
 from optree.store.ledger import Ledger
 from optree.store.lock import is_running
 from optree.store.options import StoreOptions

@@ -1,0 +1,62 @@
+"""What a conversation is made of: three kinds of events in one stream, as seeds 000 and 001 name them.
+
+In a tree, an agent is a session, and its transcript that session's messages (`optree.nodes.Message`, which has the same links):
+
+    AgentCreated      a session; its attribute ``conversation`` holds ``{agentId, messageId, name, languageModel, cause, parent}``
+    TranscriptEntry   a message of the agent's session; its body is the message as a provider takes it
+    PieceOfText       a message of role `PIECE_OF_TEXT` in the session of the agent that made it, in nobody's transcript
+
+A session that was captured otherwise has no ids in its messages: then they are given, in the order of time, when it is looked at.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from msgspec import Struct
+
+
+class Event(Struct, kw_only=True):
+    """Base of all events. Ids are unique in the stream, and of any form: ``msg_001``, ``agent_root``, ``7``."""
+
+    message_id: str
+    agent_id: str = ""
+    """Whose transcript, who made the text, or who was created; empty where a text's maker is not known (seed 000)."""
+    cause: tuple[str, ...] = ()
+    """Ids of the messages that brought this about; ``<message>.<tool call>`` names one call of several. Never beside a substance."""
+    timestamp: float | None = None
+    """Epoch milliseconds, where they are known: the seeds' files have none."""
+
+
+class TranscriptEntry(Event, kw_only=True, tag="transcript_entry", tag_field="event_type"):
+    """Something that entered an agent's transcript."""
+
+    role: str
+    """``user``, ``assistant``, ``tool`` or ``system``."""
+    content: Any = None
+    """Text, a provider's list of content blocks, or None."""
+    substance: str | None = None
+    """Id of the event whose content this one represents; None if it is new content."""
+    tool_calls: list[dict[str, Any]] | None = None
+    tool_call_id: str | None = None
+    name: str | None = None
+    more: dict[str, Any] = {}
+    """Members of the message that the seeds do not name."""
+
+
+class PieceOfText(Event, kw_only=True, tag="piece_of_text", tag_field="event_type"):
+    """A text that a tool made for others to hear; its cause is the call."""
+
+    content: Any = None
+
+
+class AgentCreated(Event, kw_only=True, tag="agent_created", tag_field="event_type"):
+    """An agent came into being; *cause* is the message with the call that created it, and its agent the parent. The root has none."""
+
+    name: str | None = None
+    language_model: str | None = None
+    parent: str | None = None
+    """Agent id of the parent, where it is known by other means than the cause."""
+
+
+AnyEvent = TranscriptEntry | PieceOfText | AgentCreated

@@ -1,0 +1,139 @@
+"""Reading files of JSON lines piece by piece, in bounded memory, whatever is wrong in them; plain, gzip and zstd.
+
+Whole blocks of lines are decoded at once, which is many times as quick as line by line; only a block with a bad line in it is halved
+until the bad lines stand alone. So a reader reports each bad line by its number, and has all others.
+"""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, BinaryIO, Generic, NamedTuple, TypeVar, cast
+
+import msgspec
+import zstandard
+
+from optree.errors import FormatError
+from optree.store.compression import GZIP, ZSTD
+from optree.values import text
+
+T = TypeVar("T")
+BLOCK_BYTES = 1 << 20
+MAX_LINE_BYTES = 256 << 20
+"""A longer line is no line of a log: reading stops there."""
+_BOM = b"\xef\xbb\xbf"
+_BLANK = b" \t\r\n"
+_any_lines: Callable[[bytes], list[Any]] = msgspec.json.Decoder().decode_lines
+
+
+class Fault(NamedTuple):
+    """What was wrong at one line; lines count from 1. The line was left out, unless *said* says else."""
+
+    line: int
+    said: str
+
+
+class Block(NamedTuple, Generic[T]):
+    """Lines that could be decoded, in their order."""
+
+    line: int
+    """Number of the first."""
+    data: bytes
+    values: list[T]
+
+    def line_of(self, index: int) -> int:
+        """Return the number of the line that a value is on; slow, for faults."""
+        seen = -1
+        for offset, line in enumerate(self.data.split(b"\n")):
+            seen += len(_any_lines(line)) if line.strip(_BLANK) else 0
+            if seen >= index:
+                return self.line + offset
+        return self.line
+
+
+class Bad(NamedTuple):
+    """A line that could not be decoded."""
+
+    line: int
+    data: bytes
+    said: str
+
+
+def opened(path: Path) -> BinaryIO:
+    """Open a file for reading; gzip and zstd are unpacked as they are read. Raises `OSError`."""
+    file = path.open("rb")
+    head = file.read(4)
+    file.seek(0)
+    if head == ZSTD:
+        return cast("BinaryIO", zstandard.ZstdDecompressor().stream_reader(file, read_across_frames=True, closefd=True))
+    if head[:2] == GZIP:
+        import gzip
+
+        return cast("BinaryIO", gzip.GzipFile(fileobj=file))
+    return file
+
+
+def blocks(source: BinaryIO) -> Iterator[tuple[int, bytes]]:
+    """Yield whole lines, as many as make a block, each block with the number of its first line. A byte order mark is left out.
+
+    The last block may end without a newline. A compressed source that breaks off ends there. Raises `OSError`, and `FormatError` for a
+    line longer than `MAX_LINE_BYTES`.
+    """
+    number, rest = 1, b""
+    while piece := _piece(source):
+        if number == 1 and not rest:
+            piece = piece.removeprefix(_BOM)
+        whole, newline, torn = piece.rpartition(b"\n")
+        if not newline:
+            rest += piece
+            if len(rest) > MAX_LINE_BYTES:
+                raise FormatError(f"line {number} is longer than {MAX_LINE_BYTES} bytes: this is no file of lines")
+            continue
+        block = rest + whole + newline
+        yield number, block
+        number += block.count(b"\n")
+        rest = torn
+    if rest:
+        yield number, rest
+
+
+def decoded(source: BinaryIO, decode_lines: Callable[[bytes], list[T]]) -> Iterator[Block[T] | Bad]:
+    """Yield the values of a file's lines, block by block, and each bad line in its place. Blank lines are passed over.
+
+    *decode_lines* is that of a `msgspec.json.Decoder`.
+    """
+    for first, block in blocks(source):
+        yield from _decoded(first, block, decode_lines)
+
+
+def _decoded(first: int, block: bytes, decode_lines: Callable[[bytes], list[T]]) -> Iterator[Block[T] | Bad]:
+    """Decode a block, or its halves where it has a bad line."""
+    pending = [(first, block)]
+    while pending:
+        number, data = pending.pop()
+        try:
+            yield Block(number, data, decode_lines(data))
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+            middle = data.find(b"\n", len(data) // 2) + 1 or data.rfind(b"\n", 0, len(data) // 2) + 1
+            if 0 < middle < len(data):
+                head = data[:middle]
+                pending += [(number + head.count(b"\n"), data[middle:]), (number, head)]
+            elif data.strip(_BLANK):
+                yield Bad(number, data.strip(_BLANK), _reason(error))
+
+
+def _piece(source: BinaryIO) -> bytes:
+    """Read on; a compressed source that breaks off, or is damaged, ends."""
+    try:
+        return source.read(BLOCK_BYTES)
+    except (EOFError, zstandard.ZstdError):
+        return b""
+    except OSError:
+        if isinstance(source, io.BufferedReader):
+            raise
+        return b""
+
+
+def _reason(error: Exception) -> str:
+    return "is nested too deeply" if isinstance(error, RecursionError) else text(error).replace("$[0]", "$")
