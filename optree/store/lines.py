@@ -6,6 +6,7 @@ until the bad lines stand alone. So a reader reports each bad line by its number
 
 from __future__ import annotations
 
+import gzip
 import io
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -20,7 +21,7 @@ from optree.values import text
 
 T = TypeVar("T")
 BLOCK_BYTES = 1 << 20
-MAX_LINE_BYTES = 256 << 20
+MAX_LINE_BYTES = 64 << 20
 """A longer line is no line of a log: reading stops there."""
 _BOM = b"\xef\xbb\xbf"
 _BLANK = b" \t\r\n"
@@ -68,9 +69,8 @@ def opened(path: Path) -> BinaryIO:
     if head == ZSTD:
         return cast("BinaryIO", zstandard.ZstdDecompressor().stream_reader(file, read_across_frames=True, closefd=True))
     if head[:2] == GZIP:
-        import gzip
-
-        return cast("BinaryIO", gzip.GzipFile(fileobj=file))
+        file.close()
+        return cast("BinaryIO", gzip.open(path))
     return file
 
 
@@ -115,8 +115,9 @@ def _decoded(first: int, block: bytes, decode_lines: Callable[[bytes], list[T]])
         try:
             yield Block(number, data, decode_lines(data))
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-            middle = data.find(b"\n", len(data) // 2) + 1 or data.rfind(b"\n", 0, len(data) // 2) + 1
-            if 0 < middle < len(data):
+            half, end = len(data) // 2, len(data) - 1
+            middle = data.find(b"\n", half, end) + 1 or data.rfind(b"\n", 0, half) + 1
+            if middle:
                 head = data[:middle]
                 pending += [(number + head.count(b"\n"), data[middle:]), (number, head)]
             elif data.strip(_BLANK):
