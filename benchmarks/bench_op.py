@@ -80,8 +80,8 @@ def _log_table(logs: Rounds, missing: list[str]) -> Table:
 def _op_variants(folder: Path, peers: list[Peer]) -> dict[str, Variant]:
     variants: dict[str, Variant] = {
         FLOOR: _floor_ops,
-        FLOOR_JOURNAL: functools.partial(_floor_journal_ops, folder, JournalOp),
-        FLOOR_THROUGH: functools.partial(_floor_journal_ops, folder, ThroughOp),
+        FLOOR_JOURNAL: functools.partial(floor_journal_ops, folder, JournalOp),
+        FLOOR_THROUGH: functools.partial(floor_journal_ops, folder, ThroughOp),
         MEMORY: _memory_ops,
         JOURNAL: functools.partial(_journal_ops, "structure"),
         ALL: functools.partial(_journal_ops, "all"),
@@ -128,7 +128,8 @@ def _floor_ops(ops: int) -> Job:
     return Job(do)
 
 
-def _floor_journal_ops(folder: Path, kind: type[JournalOp | ThroughOp], ops: int) -> Job:
+def floor_journal_ops(folder: Path, kind: type[JournalOp | ThroughOp], ops: int) -> Job:
+    """Return the job of recording ops as the floor does, with its journal."""
     tree: list[MemoryOp] = []
     journal = FloorJournal(folder / "floor-ops")
 
