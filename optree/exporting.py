@@ -28,13 +28,15 @@ class Traced:
     Nodes are those of the live tree: they go on growing, and are looked at from the mirror's own thread.
     """
 
-    def __init__(self, core: Core, directory: Directory, writer: int, *, resumed: bool = False) -> None:
+    def __init__(self, core: Core, directory: Directory, writer: int, *, resumed: bool = False, saved: bool = True) -> None:
         self.txn = core.txn
         self.directory = directory
         self.writer = f"{writer:04d}"
         """``0000`` in the process that owns the session."""
         self.resumed = resumed
         """True if it was loaded from disk: what had ended before is in the tree, and no record tells of it again."""
+        self.saved = saved
+        """False if the session could not be saved: it is in memory only, and nothing is to be noted of it on disk."""
         self.cores = [core]
         """What its handles share; a process that joined has one for each node that it was started from."""
 

@@ -81,7 +81,7 @@ class Limits(Struct, frozen=True):
     linger: float = 0.2
     """How long an entry may wait for company."""
     queue: int = 200_000
-    """References that are queued at most."""
+    """References that are queued at most, but for those of the last second."""
     attempt: float = 10.0
     first_backoff: float = 1.0
     last_backoff: float = 30.0

@@ -85,17 +85,21 @@ def fit_json(value: Any, limit: int, left_out: int = 0) -> str:
     Texts in it are cut, with a mark, then the older items of a list left out; *left_out* counts those that were not even read.
     """
     hidden = redact(value)
-    longest = limit
     made = _encoded(hidden, left_out)
-    while len(made) > limit and longest > _SHORTEST:
-        longest //= 2
-        made = _encoded(_shortened(hidden, longest), left_out)
-    short = _shortened(hidden, _SHORTEST) if len(made) > limit else hidden
-    while len(made) > limit and is_list(short) and len(short) > 1:
+    if len(made) <= limit:
+        return made.decode()
+    short = _shortened(hidden, _SHORTEST)
+    least, longest = _encoded(short, left_out), limit
+    if len(least) <= limit:  # else no length of texts is short enough, and there is no need to try them
+        while len(made) > limit and longest > _SHORTEST:
+            longest //= 2
+            made = _encoded(_shortened(hidden, longest), left_out)
+        return (made if len(made) <= limit else least).decode()
+    while len(least) > limit and is_list(short) and len(short) > 1:
         dropped = (len(short) + 1) // 2
         left_out, short = left_out + dropped, short[dropped:]
-        made = _encoded(short, left_out)
-    return made.decode() if len(made) <= limit else f'{{"type":"optree.left_out","bytes":{len(made)}}}'
+        least = _encoded(short, left_out)
+    return least.decode() if len(least) <= limit else f'{{"type":"optree.left_out","bytes":{len(least)}}}'
 
 
 def _encoded(value: Any, left_out: int) -> bytes:

@@ -1,8 +1,11 @@
 """Which nodes of a session the collector has acknowledged, on disk, so that after a crash only what is missing is sent.
 
-<sessions>/.otel/<txn>.<writer>.jsonl   lines {"sent":["1.1","1.2"]}, appended by one process each, which has it locked while it sends
-<sessions>/.otel/<txn>.open             it broke off, and what had ended by then is delivered
-<sessions>/.otel/<txn>.done             the session has ended and is delivered whole; what must be known if it goes on
+<sessions>/.otel/notes/<txn>/<writer>.jsonl   lines {"sent":["1.1","1.2"]}, appended by one process each, which has it locked while it sends
+<sessions>/.otel/open/<txn>                   it broke off, and what had ended by then is delivered
+<sessions>/.otel/done/<txn>                   the session has ended and is delivered whole; what must be known if it goes on
+
+Only `notes` and `open` are ever listed: they hold sessions that are not delivered whole. Of a session that is, there is one mark, found by
+its name, so a thousand of them cost what one does. A mark is written before notes go, and notes are before the mark goes.
 
 Nothing is forced to the disk: what is lost here is sent again, and what is sent again is the same span.
 """
@@ -21,12 +24,12 @@ from msgspec.json import decode, encode
 from optree.errors import SetupError
 from optree.ids import is_txn
 from optree.store import lock
+from optree.store.system import REAL
 from optree.values import is_list, is_object, text
 
 FOLDER = ".otel"
+NOTES, DONE, OPEN = "notes", "done", "open"
 _LINES = ".jsonl"
-_DONE = ".done"
-_OPEN = ".open"
 
 
 class DeliveredFile:
@@ -34,7 +37,7 @@ class DeliveredFile:
 
     def __init__(self, sessions: Path, txn: str, writer: str) -> None:
         """Name the file; raises `SetupError` if *txn* or *writer* cannot be part of a file's name."""
-        self.path = _folder(sessions) / f"{_checked(txn)}.{_checked(writer)}{_LINES}"
+        self.path = _notes(sessions, txn) / f"{_checked(writer)}{_LINES}"
         self.failures = 0
         self.last_failure = ""
         self._torn = True
@@ -57,6 +60,14 @@ class DeliveredFile:
         held, self._held = self._held, []
         lock.release(held)
 
+    def withdraw(self) -> None:
+        """Release it, and leave no trace of it if nothing is noted in it."""
+        with suppress(OSError):
+            if self._held and not self.path.stat().st_size:
+                self.path.unlink()
+                self.path.parent.rmdir()
+        self.release()
+
     def add(self, paths: Iterable[str]) -> None:
         """Append one line with the paths of nodes that the collector acknowledged."""
         sent = list(paths)
@@ -68,10 +79,17 @@ class DeliveredFile:
         self.failures += 1
         self.last_failure = f"{type(error).__name__}: {text(error)}"
 
+    def _opened(self) -> int:
+        try:
+            REAL.make_directory(self.path.parent)
+            return REAL.append(self.path)
+        except FileNotFoundError:  # just now another process took the empty folder for one that nobody needs
+            REAL.make_directory(self.path.parent)
+            return REAL.append(self.path)
+
     def _write(self, line: bytes) -> None:
         try:
-            self.path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-            file = os.open(self.path, os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o600)
+            file = self._opened()
             try:
                 if line and self._torn and _is_torn(file):
                     line = b"\n" + line
@@ -83,20 +101,36 @@ class DeliveredFile:
             self.fail(error)
 
 
+class NotNoted(DeliveredFile):
+    """Of a session that is in memory only nothing is noted: no later process can go on with it."""
+
+    def begin(self) -> None:
+        """Do nothing."""
+
+    def add(self, paths: Iterable[str]) -> None:
+        """Do nothing."""
+
+
 def delivered(sessions: Path, txn: str) -> set[str]:
     """Return the paths that any process noted for a session. Lines that cannot be read are passed over."""
-    return {path for file in _files(sessions, txn) for path in _read(file)}
+    return {path for file in writers(sessions, txn) for path in _read(file)}
 
 
 def kept(sessions: Path, txn: str) -> set[str]:
     """Return what `mark_done` kept."""
-    return _read(_folder(sessions) / f"{_checked(txn)}{_DONE}")
+    return _read(_mark(sessions, DONE, txn))
+
+
+def writers(sessions: Path, txn: str) -> list[Path]:
+    """Return the files in which processes note what they have delivered of a session."""
+    folder = _notes(sessions, txn)
+    return [folder / name for name in sorted(_names(folder)) if name.endswith(_LINES)]
 
 
 def is_sending(sessions: Path, txn: str, but: DeliveredFile | None = None) -> bool:
     """Tell whether a living process sends spans of a session, beside the one that has the file *but*."""
     try:
-        held = lock.hold(path for path in _files(sessions, txn) if but is None or path != but.path)
+        held = lock.hold(path for path in writers(sessions, txn) if but is None or path != but.path)
     except OSError:
         return False
     lock.release(held or [])
@@ -108,15 +142,14 @@ def mark_done(sessions: Path, txn: str, keep: Iterable[str] = ()) -> bool:
 
     False if that cannot be written.
     """
-    mark = _folder(sessions) / f"{_checked(txn)}{_DONE}"
-    fresh = mark.with_suffix(f"{_DONE}.{os.getpid()}")
+    mark = _mark(sessions, DONE, txn)
+    fresh = mark.with_name(f".{txn}.{os.getpid()}")
     try:
-        mark.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        REAL.make_directory(mark.parent)
         fresh.write_bytes(encode({"sent": sorted(keep)}) + b"\n")
         fresh.chmod(0o600)
         fresh.replace(mark)
-        for path in [*_files(sessions, txn), mark.with_suffix(_OPEN)]:
-            path.unlink(missing_ok=True)
+        _remove_notes(sessions, txn)
     except OSError:
         return False
     return True
@@ -124,17 +157,16 @@ def mark_done(sessions: Path, txn: str, keep: Iterable[str] = ()) -> bool:
 
 def mark_open(sessions: Path, txn: str) -> None:
     """Note that of a session that broke off all is delivered that had ended."""
+    mark = _mark(sessions, OPEN, txn)
     with suppress(OSError):
-        (_folder(sessions) / f"{_checked(txn)}{_OPEN}").touch(0o600)
+        REAL.make_directory(mark.parent)
+        mark.touch(0o600)
 
 
 def is_done(sessions: Path, txn: str) -> bool:
     """Tell whether a session is delivered whole."""
-    mark = _folder(sessions) / f"{_checked(txn)}{_DONE}"
-    try:
-        return mark.exists()
-    except OSError:  # a folder that may not be looked into
-        return False
+    _adopt(sessions)
+    return _is_marked(sessions, txn)
 
 
 def reopen(sessions: Path, txn: str, writer: str, paths: Iterable[str]) -> DeliveredFile:
@@ -142,11 +174,11 @@ def reopen(sessions: Path, txn: str, writer: str, paths: Iterable[str]) -> Deliv
     file = DeliveredFile(sessions, txn, writer)
     file.begin()
     try:
-        (_folder(sessions) / f"{txn}{_OPEN}").unlink(missing_ok=True)
+        _mark(sessions, OPEN, txn).unlink(missing_ok=True)
         if is_done(sessions, txn):
             file.add(paths)
             if not file.failures:
-                (_folder(sessions) / f"{txn}{_DONE}").unlink(missing_ok=True)
+                _mark(sessions, DONE, txn).unlink(missing_ok=True)
     except OSError as error:
         file.fail(error)
     return file
@@ -157,29 +189,63 @@ def pending(sessions: Path, *, also_open: bool = False) -> list[str]:
 
     Those that broke off count if some of what had ended is missing, or *also_open*.
     """
-    try:
-        names = [path.name for path in _folder(sessions).iterdir()]
-    except OSError:
-        return []
-    marks = (_DONE,) if also_open else (_DONE, _OPEN)
-    done = {name.partition(".")[0] for name in names if name.endswith(marks)}
-    begun = {name.partition(".")[0] for name in names if name.endswith(_LINES)}
-    return sorted(txn for txn in begun - done if is_txn(txn))
+    _adopt(sessions)
+    begun = _names(sessions / FOLDER / NOTES)
+    if not also_open:
+        begun -= _names(sessions / FOLDER / OPEN)
+    return sorted(txn for txn in begun if is_txn(txn) and not _is_marked(sessions, txn) and writers(sessions, txn))
 
 
 def forget(sessions: Path, txn: str) -> None:
     """Remove all that is noted about a session."""
-    for path in [*_files(sessions, txn), *(_folder(sessions) / f"{_checked(txn)}{mark}" for mark in (_DONE, _OPEN))]:
+    with suppress(OSError):
+        _remove_notes(sessions, txn)
+    with suppress(OSError):
+        _mark(sessions, DONE, txn).unlink(missing_ok=True)
+
+
+def _notes(sessions: Path, txn: str) -> Path:
+    return sessions / FOLDER / NOTES / _checked(txn)
+
+
+def _mark(sessions: Path, kind: str, txn: str) -> Path:
+    return sessions / FOLDER / kind / _checked(txn)
+
+
+def _is_marked(sessions: Path, txn: str) -> bool:
+    try:
+        return _mark(sessions, DONE, txn).exists()
+    except OSError:  # a folder that may not be looked into
+        return False
+
+
+def _names(folder: Path) -> set[str]:
+    try:
+        return {path.name for path in folder.iterdir()}
+    except OSError:  # not there, or not ours to read
+        return set()
+
+
+def _remove_notes(sessions: Path, txn: str) -> None:
+    """Remove what was noted node by node. Raises `OSError`."""
+    for path in writers(sessions, txn):
+        path.unlink(missing_ok=True)
+    _mark(sessions, OPEN, txn).unlink(missing_ok=True)
+    with suppress(OSError):  # not there, or a process begins to note just now
+        _notes(sessions, txn).rmdir()
+
+
+def _adopt(sessions: Path) -> None:
+    """Bring to their places the marks and notes of the first layout, in which all lay in one folder."""
+    folder = sessions / FOLDER
+    for name in _names(folder) - {NOTES, DONE, OPEN}:
+        txn, _, kind = name.partition(".")
+        if not is_txn(txn):
+            continue
+        new = _mark(sessions, kind, txn) if kind in (DONE, OPEN) else _notes(sessions, txn) / kind
         with suppress(OSError):
-            path.unlink(missing_ok=True)
-
-
-def _folder(sessions: Path) -> Path:
-    return sessions / FOLDER
-
-
-def _files(sessions: Path, txn: str) -> list[Path]:
-    return sorted(_folder(sessions).glob(f"{_checked(txn)}.*{_LINES}"))
+            REAL.make_directory(new.parent)
+            (folder / name).replace(new)
 
 
 def _checked(name: str) -> str:

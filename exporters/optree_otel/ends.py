@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from optree.exporting import OpEnd, Record, SessionEnd, TurnEnd
+from optree.exporting import OpBegin, OpEnd, Record, SessionBegin, SessionEnd, TurnBegin, TurnEnd
 from optree_otel.outlet import Outlet
 from optree_otel.sources import Item
 from optree_otel.view import Key
 
 _ENDS: dict[type[Record], str] = {OpEnd: "op", TurnEnd: "turn", SessionEnd: "session"}
+_BEGINS: frozenset[type[Record]] = frozenset({OpBegin, TurnBegin, SessionBegin})
 
 
 class Ends:
@@ -43,3 +44,30 @@ class Ends:
                     outlet.ended = True
                 self._put(Item(outlet, Key(kind, path), fresh=True))
             self._taken += 1
+
+
+class EndsOfPart(Ends):
+    """The same where another process owns the session: no record tells when this process's part is over, so what is open is counted.
+
+    *wake* takes up again what was let go of meanwhile.
+    """
+
+    def __init__(
+        self,
+        outlet: Outlet,
+        put: Callable[[Item], None],
+        beside: Callable[[list[Record]], None] | None,
+        wake: Callable[[Outlet], None],
+    ) -> None:
+        super().__init__(outlet, put, beside)
+        self._wake = wake
+
+    def take(self, batch: list[Record]) -> None:
+        """Put ended nodes on their way. Where a batch comes again, more may count as open than is: then the session is kept."""
+        outlet = self._outlet
+        outlet.touched = True
+        outlet.open += sum(type(record) in _BEGINS for record in batch)
+        super().take(batch)
+        outlet.open -= sum(type(record) in _ENDS for record in batch)
+        if outlet.resting:
+            self._wake(outlet)

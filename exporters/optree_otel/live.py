@@ -20,7 +20,7 @@ from optree_otel.fitting import Fitter
 from optree_otel.live_spans import CLOSE, HEARTBEAT, OPEN
 from optree_otel.live_trace import LONG_SECONDS, Item, LiveTrace, Made
 from optree_otel.request import joined, request
-from optree_otel.resource import Owner
+from optree_otel.resource import KEPT_RESOURCES, Owner
 from optree_otel.view import Key
 from optree_otel.wire import KeyValues
 
@@ -53,6 +53,11 @@ class Watched:
         self.beaten = self.heard = monotonic()
         self.silence = HEARTBEAT_SECONDS
 
+    @property
+    def over(self) -> bool:
+        """True if all is told: of another process's session, if nothing is open in this one."""
+        return self.trace.settled and (self.ended or (self.trace.begun is not None and self.trace.outlet.open <= 0))
+
 
 class Live:
     """Live traces of the sessions of this process, and the source of their sender."""
@@ -75,7 +80,14 @@ class Live:
             self.put(self._asked(trace, OPEN, [Key("session", "")]))
         self._watched[outlet.txn] = watched
         self._rouse()
-        return trace.records.extend
+        if trace.begun is None:
+            return trace.records.extend
+
+        def take(batch: list[Record]) -> None:
+            trace.records.extend(batch)
+            self._watched.setdefault(outlet.txn, watched)  # it may have been let go of
+
+        return take
 
     def missing(self, outlet: Outlet, *, also_open: bool) -> list[Item]:
         """Return what is missing of a session that an earlier run began to show live: to be put on its way."""
@@ -177,6 +189,8 @@ class Live:
     def _resource(self, service: str, owner: Owner) -> bytes:
         found = self._resources.get((service, owner))
         if found is None:
+            if len(self._resources) >= KEPT_RESOURCES:
+                self._resources.pop(next(iter(self._resources)), None)
             told = self._mirror.resources.attributes(service, owner)
             pairs = Fitter(self._mirror.profile).attributes([pair for pair in told.items() if not pair[0].startswith(_OF_PROCESS)])
             found = self._resources[service, owner] = _RESOURCE.encode(pairs)
@@ -224,8 +238,11 @@ class Live:
                 self._anchor_long(watched, now)
                 if watched.trace.begun is None and not watched.ended:
                     self._beat(watched, now)
-                if watched.ended and watched.trace.settled and now - watched.heard > LATE_SECONDS:
-                    self._watched.pop(watched.trace.outlet.txn, None)
+                if watched.over and now - watched.heard > LATE_SECONDS:
+                    txn = watched.trace.outlet.txn
+                    self._watched.pop(txn, None)
+                    if watched.trace.records:  # some came just now
+                        self._watched[txn] = watched
         finally:
             self._looking.release()
 

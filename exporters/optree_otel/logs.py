@@ -12,11 +12,12 @@ import msgspec
 from optree.nodes import LogEntry, OperationNode, SessionNode
 from optree.values import may_hold_secret
 from optree_otel import content, llm, names
+from optree_otel.breaks import last_of
 from optree_otel.fitting import Fitter
 from optree_otel.mapping import total_attributes
 from optree_otel.outcome import outcome
 from optree_otel.profiles import Profile
-from optree_otel.scope import Scope, last_of
+from optree_otel.scope import Scope
 from optree_otel.spans import log_event, nanoseconds
 from optree_otel.wire import ANY_LENGTH, Attribute, KeyValues, UnfitError, any_value, count, field, some, tag, time
 

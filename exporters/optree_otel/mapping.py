@@ -17,8 +17,9 @@ from optree.nodes import OperationNode, Reasoning, SessionNode, Totals, TurnNode
 from optree.tree.totals import add_entry
 from optree.values import decode, is_list, is_object, redact
 from optree_otel import content, llm, names, openinference
+from optree_otel.breaks import op_end, session_end, turn_end
 from optree_otel.outcome import outcome
-from optree_otel.scope import Scope, last_of, latest
+from optree_otel.scope import Scope
 from optree_otel.spans import CLIENT, INTERNAL, Event, Link, Span, nanoseconds
 from optree_otel.wire import Attribute
 
@@ -27,8 +28,8 @@ _TOTALS = Totals.__struct_fields__
 
 
 def op_span(op: OperationNode, scope: Scope, *, end: float | None = None) -> Span:
-    """Return the span of an op. One still open ends as `interrupted`, at *end* (epoch ms) or when it was last heard of."""
-    ended = op.ended_at if op.ended_at is not None else max(op.started_at, last_of(op) if end is None else end)
+    """Return the span of an op. One still open ends as `interrupted`, at *end* (epoch ms) or as `breaks` tells."""
+    ended = op_end(op, scope) if end is None or op.ended_at is not None else max(op.started_at, end)
     how = outcome(op.status, op.error)
     session = scope.session
     own: dict[str, Any] = {} if op.attributes_json is UNSET else attributes_of(op.attributes_json)
@@ -65,7 +66,7 @@ def op_span(op: OperationNode, scope: Scope, *, end: float | None = None) -> Spa
 
 def turn_span(turn: TurnNode, scope: Scope, *, end: float | None = None, links: Sequence[Link] = ()) -> Span:
     """Return the span of a turn; *end* as for an op. *links* go to other traces, as to the turn before where each has its own."""
-    ended = turn.ended_at if turn.ended_at is not None else max(turn.started_at, latest([turn]) if end is None else end)
+    ended = turn_end(turn, scope) if end is None or turn.ended_at is not None else max(turn.started_at, end)
     how = outcome(turn.status, turn.error)
     own: dict[str, Any] = {} if turn.attributes_json is UNSET else attributes_of(turn.attributes_json)
     attributes: list[Attribute] = [
@@ -103,7 +104,7 @@ def turn_span(turn: TurnNode, scope: Scope, *, end: float | None = None, links: 
 def session_span(session: SessionNode, scope: Scope, *, end: float | None = None, links: Sequence[Link] = ()) -> Span:
     """Return the span of a session, or of its latest round where it was resumed; *end* as for an op, *links* to other rounds."""
     began = session.resumed_at[scope.round - 1] if 0 < scope.round <= len(session.resumed_at) else session.started_at
-    ended = session.ended_at if session.ended_at is not None else max(began, latest(session.turns) if end is None else end)
+    ended = session_end(session, began) if end is None or session.ended_at is not None else max(began, end)
     how = outcome(session.status, session.error)
     attributes: list[Attribute] = [
         (names.KIND, "session"),

@@ -25,6 +25,11 @@ from optree_otel.wire import Attribute, KeyValues, double, field, some, tag, tim
 
 TOKEN_BOUNDS: Final = tuple(float(4**power) for power in range(14))
 DURATION_BOUNDS: Final = tuple(0.01 * 2**power for power in range(14))
+MOST_POINTS: Final = 2000
+"""Points of an instrument, as in the stock SDK. What would need another is counted in one with `names.OVERFLOW` instead, so sums stay
+right: a cumulative point that was forgotten would begin anew at nought. Source: OpenTelemetry's metrics SDK specification, cardinality
+limits."""
+_OVERFLOWN: Final[tuple[Attribute, ...]] = ((names.OVERFLOW, True),)
 _CUMULATIVE = b"\x10\x02"
 _ATTRIBUTES = KeyValues(9)
 
@@ -70,6 +75,8 @@ class Meter:
         self.start_ns = time_ns() if start_ns is None else start_ns
         self._profile = profile
         self._points: dict[Key, Point] = {}
+        self._counts: dict[Instrument, int] = {}
+        self._services: dict[str, None] = {}
         self._lock = threading.Lock()
 
     @cached_property
@@ -101,8 +108,19 @@ class Meter:
         key = (service, instrument, attributes)
         point = self._points.get(key)
         if point is None:
-            point = self._points[key] = Point([0] * (len(instrument.bounds) + 1))
+            point = self._made(key)
         point.add(value, instrument.bounds)
+
+    def _made(self, key: Key) -> Point:
+        """Return a new point; where there are too many, the one for what overflows: of the service, if it is known, else of the first."""
+        service, instrument, _ = key
+        count = self._counts.get(instrument, 0)
+        if count < MOST_POINTS:
+            self._counts[instrument] = count + 1
+            self._services[service] = None
+        else:
+            key = (service if service in self._services else next(iter(self._services)), instrument, _OVERFLOWN)
+        return self._points.setdefault(key, Point([0] * (len(instrument.bounds) + 1)))
 
     def encoded(self, now_ns: int) -> dict[str, list[bytes]]:
         """Return for each service its metrics, encoded: the items of a group for `request.request`."""

@@ -7,9 +7,10 @@ the senders' threads, from the nodes of the live tree: while a collector is away
 from __future__ import annotations
 
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from time import monotonic
 from typing import Any
+from weakref import WeakKeyDictionary, WeakValueDictionary
 
 from msgspec.structs import replace
 
@@ -20,7 +21,7 @@ from optree.store.settle import BACKGROUND_BYTES
 from optree_otel import loading, placing
 from optree_otel.batches import Limits
 from optree_otel.destination import Signal
-from optree_otel.ends import Ends
+from optree_otel.ends import Ends, EndsOfPart
 from optree_otel.faults import Faults
 from optree_otel.live import Live
 from optree_otel.live_spans import HEARTBEAT
@@ -45,6 +46,10 @@ SWEPT_AHEAD = 2_000
 """Spans on their way at which the sessions of earlier runs wait on disk."""
 
 
+MOST_SHARED = 1_000
+"""Sessions that are looked at again at a flush; what is beyond is for a later run."""
+
+
 class Mirror:
     """Mirrors the sessions of this process; `optree.exporting.Mirror`."""
 
@@ -56,7 +61,9 @@ class Mirror:
         )
         self.meter = Meter(profile=self.profile)
         self.outlets: dict[str, Outlet] = {}
-        self._settling = threading.Lock()
+        self._resting: WeakValueDictionary[str, Outlet] = WeakValueDictionary()
+        """Sessions of other processes that are let go of, for as long as something else holds them."""
+        self._settling = threading.RLock()
         self.traces: Sender[Item] = self._sender("traces", Spans(self))
         self.logs: Sender[Item] | None = self._sender("logs", LogLines(self)) if settings.logs is not None else None
         self.metrics: Sender[float] | None = self._sender("metrics", Figures(self)) if settings.metrics is not None else None
@@ -69,6 +76,11 @@ class Mirror:
         self.faults = Faults()
         self.large = 0
         """Sessions of earlier runs that are too large to be sent in the background."""
+        self._closed = False
+        self._homes: WeakKeyDictionary[Outlet, Directory] = WeakKeyDictionary()
+        """Where sessions are that this process began."""
+        self._shared: dict[str, Directory] = {}
+        """Those of them that are delivered as far as this process has them, and in which others had a part."""
         self._sweeping: threading.Thread | None = None
 
     def attach(self, session: Traced) -> Taker | None:
@@ -86,12 +98,14 @@ class Mirror:
         view = Resumed(session, root) if session.resumed and root is not None else session
         outlet = self.outlet(view, session, origin)
         self.outlets[session.txn] = outlet
+        self._homes[outlet] = session.directory
         if session.resumed:
             self.send(outlet, outlet.take_up())
         self.traces.warm()
         if self._sweeping is None:
-            self._sweeping = self._sweep(session)
-        return Ends(outlet, self.traces.put, self.live.attach(session, outlet) if self.live is not None else None)
+            self._sweeping = _started(self._sweep_all, session.directory)
+        beside = self.live.attach(session, outlet) if self.live is not None else None
+        return EndsOfPart(outlet, self.traces.put, beside, self.wake) if outlet.joined else Ends(outlet, self.traces.put, beside)
 
     def outlet(self, view: View, session: Traced, origin: Origin | None = None) -> Outlet:
         """Return the way out of a session."""
@@ -105,6 +119,7 @@ class Mirror:
             content=self.settings.content in ("span_only", "span_and_event"),
             openinference=self.settings.openinference,
             trace_per_turn=self.settings.trace_per_turn,
+            saved=session.saved,
         )
 
     def send(self, outlet: Outlet, keys: Sequence[Key], beside: Sequence[LiveItem] = ()) -> None:
@@ -128,10 +143,33 @@ class Mirror:
                 outlet.close()
             outlet.file.release()
             with self._settling:  # senders of several signals come here
-                if self.outlets.get(outlet.txn) is outlet:
-                    self._past += outlet.over_budget
-                    self._left += outlet.left
-                    del self.outlets[outlet.txn]
+                self._let_go(outlet)
+        elif outlet.idle and not outlet.resting:
+            with self._settling:
+                outlet.resting = True
+                if outlet.idle:  # asked again after the mark is there: what begins from now on sees it
+                    outlet.file.release()
+                    self._resting[outlet.txn] = outlet
+                    self._let_go(outlet)
+                else:
+                    outlet.resting = False
+
+    def wake(self, outlet: Outlet) -> None:
+        """Take up again a session of another process in which this one goes on."""
+        with self._settling:
+            if outlet.resting:
+                outlet.resting = False
+                self.outlets[outlet.txn] = outlet
+                outlet.file.begin()
+
+    def _let_go(self, outlet: Outlet) -> None:
+        if self.outlets.get(outlet.txn) is outlet:
+            self._past += outlet.over_budget
+            self._left += outlet.left if outlet.saved else 0
+            outlet.over_budget = 0
+            if outlet.shared and outlet in self._homes and len(self._shared) < MOST_SHARED:
+                self._shared[outlet.txn] = self._homes[outlet]
+            del self.outlets[outlet.txn]
 
     def enter(self, txn: str, path: str) -> None:
         """Make a node's span the current one of OpenTelemetry."""
@@ -157,15 +195,29 @@ class Mirror:
         return None
 
     def flush(self, timeout: float) -> bool:
-        """Wait until all that has ended is acknowledged."""
+        """Wait until all that has ended is acknowledged; then, in the time that is left, what earlier runs and other processes left."""
         until = monotonic() + timeout
-        if self._sweeping is not None and self._sweeping is not threading.current_thread():
-            self._sweeping.join(max(0.0, timeout))
+        sweeping = [self._sweeping] if self._sweeping is not None and self._sweeping.is_alive() else []
+        whole = self._flushed(until)
+        for thread in [*sweeping, *self._gathering()]:
+            if thread is not threading.current_thread():
+                thread.join(max(0.0, until - monotonic()))
+            if not thread.is_alive():  # else it goes on: what others have left is no fault of what this process has
+                whole = self._flushed(until) and whole
+        return whole
+
+    def _flushed(self, until: float) -> bool:
         whole = self.traces.flush(max(0.0, until - monotonic()))
         for sender in (self.live, self.logs, self._measured()):
             if sender is not None:
                 whole = sender.flush(max(0.0, until - monotonic())) and whole
         return whole
+
+    def _gathering(self) -> list[threading.Thread]:
+        """Begin to send what other processes, having gone, left of sessions of this one."""
+        shared, self._shared = self._shared, {}
+        thread = _started(self._gather_all, shared) if shared else None
+        return [thread] if thread is not None else []
 
     def close(self, timeout: float) -> bool:
         """Deliver what can be delivered within *timeout* seconds, or `EXIT_SECONDS` if that is less; False if something is left."""
@@ -177,11 +229,18 @@ class Mirror:
         for sender in (self.live, self.logs, self._measured()):
             if sender is not None:
                 whole = sender.close(max(0.0, until - monotonic())) and whole
+        for outlet in list(self.outlets.values()):
+            outlet.withdraw()
+        self._closed = True
         return whole and not self.left()
 
     def left(self) -> int:
         """Return how many spans of ended nodes no collector has yet: after `close`, those that a later run sends."""
-        return self._left + sum(max(0, outlet.asked - outlet.acknowledged) for outlet in list(self.outlets.values()))
+        return self._left + self._undelivered(saved=True)
+
+    def _undelivered(self, *, saved: bool) -> int:
+        found = [outlet for outlet in list(self.outlets.values()) if outlet.saved == saved]
+        return sum(max(0, outlet.asked - outlet.acknowledged) for outlet in found)
 
     def after_fork(self) -> None:
         """Start anew in a forked child."""
@@ -193,7 +252,9 @@ class Mirror:
             outlet.file.release()
         self.outlets = {}
         self._left = 0
-        self._settling = threading.Lock()
+        self._shared = {}
+        self._settling = threading.RLock()
+        self._resting.clear()
         self.meter = Meter(profile=self.profile)
 
     def health(self) -> Mapping[str, Any]:
@@ -211,6 +272,8 @@ class Mirror:
         failed = next((outlet.file.last_failure for outlet in list(self.outlets.values()) if outlet.file.failures), "")
         problems += [f"OpenTelemetry: what is delivered cannot be noted: {failed}"] if failed else []
         problems += self.faults.problems()
+        if self._closed and (lost := self._undelivered(saved=False)):
+            problems.append(f"OpenTelemetry: {lost} spans were not sent, and no later run can: their session could not be saved")
         if self.large:
             said = f"{self.large} sessions of earlier runs are too large to be sent in the background"
             problems.append(f"OpenTelemetry: {said}; send them with: optree export --pending")
@@ -232,7 +295,7 @@ class Mirror:
         return self.metrics
 
     def _ids(self, txn: str, path: str) -> tuple[bytes, bytes] | None:
-        outlet = self.outlets.get(txn)
+        outlet = self.outlets.get(txn) or self._resting.get(txn)
         return None if outlet is None else outlet.ids(path)
 
     def _sender(self, signal: Signal, source: Any, linger: float | None = None) -> Sender[Any]:
@@ -242,22 +305,29 @@ class Mirror:
         limits = Limits.of(destination)
         return Sender(signal, source, lambda: connect(destination), limits if linger is None else replace(limits, linger=linger))
 
-    def _sweep(self, session: Traced) -> threading.Thread | None:
-        """Send in the background what earlier runs could not."""
-        thread = threading.Thread(target=self._sweep_all, args=(session.directory,), name="optree-otel-pending", daemon=True)
-        try:
-            thread.start()
-        except RuntimeError:
-            return None
-        return thread
-
     def _sweep_all(self, directory: Directory) -> None:
-        """Take up one session after the other, as fast as the collector takes them."""
+        """Take up one session of earlier runs after the other, as fast as the collector takes them."""
         with loading.loading():
             from optree_otel.pending import sweep
 
         sweep(self, directory, go_on=self._has_room, most=BACKGROUND_BYTES)
 
+    def _gather_all(self, shared: dict[str, Directory]) -> None:
+        with loading.loading():
+            from optree_otel.pending import gather
+
+        self._shared |= gather(self, shared)
+
     def _has_room(self) -> bool:
         """Wait until little is on its way; False once this process ends."""
         return self.traces.wait_for_room(SWEPT_AHEAD)
+
+
+def _started(work: Callable[..., None], *given: Any) -> threading.Thread | None:
+    """Start a thread for what is not of this process; None if there can be none."""
+    thread = threading.Thread(target=work, args=given, name="optree-otel-pending", daemon=True)
+    try:
+        thread.start()
+    except RuntimeError:
+        return None
+    return thread

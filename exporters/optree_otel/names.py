@@ -85,6 +85,8 @@ MCP_SESSION: Final = "mcp.session.id"
 MCP_PROTOCOL: Final = "mcp.protocol.version"
 JSONRPC_ID: Final = "jsonrpc.request.id"
 ERROR_TYPE: Final = "error.type"
+OVERFLOW: Final = "otel.metric.overflow"
+"""On the point of a metric that stands for all sets of attributes beyond the limit."""
 SERVER_ADDRESS: Final = "server.address"
 SERVER_PORT: Final = "server.port"
 TOKEN_USAGE: Final = "gen_ai.client.token.usage"  # noqa: S105 - a metric
@@ -95,6 +97,7 @@ NEWER: Final = {
     "gen_ai.request.reasoning.level": "semantic-conventions-genai, docs/gen-ai/gen-ai-spans.md",
     "gen_ai.request.previous_response.id": "semantic-conventions-genai, docs/gen-ai/gen-ai-spans.md",
     "ip": "not of the conventions: Jaeger's older API takes a resource's host from it (model/adjuster/clockskew.go)",
+    "otel.metric.overflow": "OpenTelemetry's metrics SDK specification, cardinality limits; the stock SDK writes it too",
     "optree": "names under optree. are ours",
 }
 """Names that opentelemetry-semantic-conventions does not have, each with its source."""

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from optree.nodes import OperationNode, SessionNode, TurnNode
 from optree.tree.path import parent_label
 from optree_otel import mapping
-from optree_otel.delivered import DeliveredFile, delivered, is_done, is_sending, kept, mark_done, reopen
+from optree_otel.delivered import DeliveredFile, NotNoted, delivered, is_done, is_sending, kept, mark_done, reopen, writers
 from optree_otel.fitting import encode
 from optree_otel.origin import Origin
 from optree_otel.profiles import Profile
@@ -27,6 +27,7 @@ _ROUND, _ORIGIN, _OWNER = "@", "^", "%"
 
 
 _ROOT = Key("session", "")
+_OWNING = "0000"
 
 
 class Outlet:
@@ -47,6 +48,7 @@ class Outlet:
         content: bool = False,
         openinference: bool = False,
         trace_per_turn: bool = False,
+        saved: bool = True,
     ) -> None:
         self.view = view
         self.txn = view.txn
@@ -57,7 +59,8 @@ class Outlet:
         self._per_turn = trace_per_turn
         self._content, self._openinference = content, openinference
         self._scopes: dict[str, Scope] = {}
-        self.file: DeliveredFile = reopen(sessions, self.txn, writer, self._whole())
+        self.saved = saved
+        self.file: DeliveredFile = reopen(sessions, self.txn, writer, self._whole()) if saved else NotNoted(sessions, self.txn, writer)
         self.done = delivered(sessions, self.txn)
         """What the collector has, as of when this process took the session up."""
         noted = next((note[1:] for note in sorted(self.done) if note.startswith(_ORIGIN)), None)
@@ -76,6 +79,14 @@ class Outlet:
         self.over_budget = 0
         """Spans that were not sent, since the backend would throw them away without a word."""
         self.ended = False
+        self.open = 0
+        """Nodes of another process's session that are open in this one."""
+        self.touched = False
+        """True once this process has recorded anything in another's session."""
+        self.resting = False
+        """True while this process's part of another's session is let go of: it is delivered, and nothing of it is open."""
+        self.shared = False
+        """True once it is delivered as far as this process has it, and other processes had a part in it."""
         self.live: LiveTrace | None = None
         """The live trace beside this one."""
 
@@ -196,11 +207,28 @@ class Outlet:
         """True if nothing is on its way, of this trace or of the live one."""
         return self.acknowledged + self.left >= self.asked and (self.live is None or self.live.settled)
 
+    @property
+    def joined(self) -> bool:
+        """True in a process that works in another's session."""
+        return self.writer.isdecimal() and self.writer != _OWNING
+
+    @property
+    def idle(self) -> bool:
+        """True if this process's part of another's session is over, as far as one can tell."""
+        return self.joined and self.open <= 0 and self.settled and not self.left
+
+    def withdraw(self) -> None:
+        """Leave no notes of another process's session in which this one has done nothing."""
+        if self.joined and not self.touched:
+            self.file.withdraw()
+
     def close(self) -> None:
         """Note that the session is delivered whole, if this process alone sent it; else the next run looks what is missing."""
-        others = [path for path in self.file.path.parent.glob(f"{self.txn}.*.jsonl") if path != self.file.path]
-        if self.writer == "0000" and not others:
-            self.mark_done()
+        others = [path for path in writers(self._sessions, self.txn) if path != self.file.path]
+        if self.writer == _OWNING and self.saved:
+            self.shared = bool(others)
+            if not others:
+                self.mark_done()
 
     def mark_done(self) -> None:
         """Note that the session is delivered whole, with what must be known if it goes on."""

@@ -11,6 +11,7 @@ from msgspec import Struct
 from optree import Directory, Loaded, NotFoundError, OptreeError, load
 from optree.store.directory import SUFFIXES
 from optree.store.lock import is_running
+from optree.store.settle import BACKGROUND_BYTES
 from optree_otel.delivered import DeliveredFile, delivered, forget, is_done, is_sending, kept, mark_open, pending
 from optree_otel.outlet import Outlet, lasting
 from optree_otel.view import Saved
@@ -60,8 +61,31 @@ def sweep(
     return found
 
 
-def send(mirror: Mirror, loaded: Loaded, directory: Directory, *, also_open: bool = False, again: bool = False) -> Sent:
-    """Put on its way what is missing of a loaded session; with *again* everything, in one round, under the same ids."""
+def gather(mirror: Mirror, shared: dict[str, Directory]) -> dict[str, Directory]:
+    """Put on their way what other processes left of sessions of this one that have ended, those processes having gone. Never raises.
+
+    Returns the sessions that are not to be sent yet, since a process is at work in them or has left something open. Those that are large
+    or cannot be read are for a later run.
+    """
+    later: dict[str, Directory] = {}
+    for txn, directory in shared.items():
+        if is_sending(directory.sessions, txn):
+            later[txn] = directory
+        elif txn not in mirror.outlets and _bytes(txn, directory) <= BACKGROUND_BYTES:
+            with suppress(OptreeError, OSError):
+                loaded = load(txn, directory)
+                if loaded.session.ended_at is None or loaded.open_nodes():
+                    later[txn] = directory
+                else:
+                    send(mirror, loaded, directory, own=True)
+    return later
+
+
+def send(mirror: Mirror, loaded: Loaded, directory: Directory, *, also_open: bool = False, again: bool = False, own: bool = False) -> Sent:
+    """Put on its way what is missing of a loaded session; with *again* everything, in one round, under the same ids.
+
+    With *own*, this process is the one that has recorded it.
+    """
     sessions, txn = directory.sessions, loaded.txn
     if again and not is_sending(sessions, txn):
         notes = lasting(delivered(sessions, txn) | kept(sessions, txn))
@@ -79,7 +103,7 @@ def send(mirror: Mirror, loaded: Loaded, directory: Directory, *, also_open: boo
         openinference=mirror.settings.openinference,
         trace_per_turn=mirror.settings.trace_per_turn,
     )
-    if not outlet.file.held or is_sending(sessions, txn, outlet.file) or _is_recording(txn, directory):
+    if not outlet.file.held or is_sending(sessions, txn, outlet.file) or (not own and _is_recording(txn, directory)):
         outlet.file.release()
         return Sent(txn, 0, "another process is sending it")
     outlet.ended = also_open or loaded.session.ended_at is not None

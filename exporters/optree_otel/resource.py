@@ -27,6 +27,8 @@ from optree_otel.wire import KeyValues
 PerAgent = Literal["auto", "always", "never"]
 """Whether each agent is a service of its own; `auto`: if the user has named no service."""
 
+KEPT_RESOURCES: Final = 1000
+"""Encoded ones that are kept; of a program with more agents the oldest goes."""
 _ATTRIBUTES: Final = KeyValues(1)
 _MACHINE_ID = ("/etc/machine-id", "/var/lib/dbus/machine-id")
 _NOWHERE = ("192.0.2.1", 9)
@@ -92,6 +94,8 @@ class Resources:
         key = service, owner or self.owner, instance
         found = self._encoded.get(key)
         if found is None:
+            if len(self._encoded) >= KEPT_RESOURCES:
+                self._encoded.pop(next(iter(self._encoded)), None)
             pairs = Fitter(self._profile).attributes(list(self.attributes(*key).items()))
             found = self._encoded[key] = _ATTRIBUTES.encode(pairs)
         return found

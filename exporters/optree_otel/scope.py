@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from functools import lru_cache
 from hashlib import blake2b
 
@@ -40,6 +39,8 @@ class Scope(msgspec.Struct):
     """How often the session had been resumed: each round after the first has a session span of its own."""
     salt: str = ""
     """Told apart by it: spans of a second trace over the same nodes (``/live``), since a span id stands once in all traces."""
+    last_sign: float | None = None
+    """When anything in a session that broke off was last heard of (epoch ms), once somebody has asked."""
 
     @property
     def session_span_id(self) -> bytes:
@@ -79,32 +80,3 @@ def span_id(node: str) -> bytes:
 def trace_id(txn: str) -> bytes:
     """Return the 16 bytes that stand for a session's trace (`optree.ids.trace_id`)."""
     return bytes.fromhex(ids.trace_id(txn))
-
-
-def latest(turns: Sequence[TurnNode]) -> float:
-    """Return the last moment that anything in *turns* is known of, in epoch ms: where an interrupted node ended, as far as one can tell."""
-    found = 0.0
-    pending = list(turns)
-    while pending:
-        turn = pending.pop()
-        found = max(found, turn.started_at, turn.ended_at or 0.0)
-        for op in turn.ops:
-            found = max(found, last_of(op))
-            if op.child_session is not None and op.ended_at is None:
-                child = op.child_session
-                found = max(found, child.started_at, child.ended_at or 0.0)
-                pending.extend(child.turns)
-    return found
-
-
-def last_of(op: OperationNode) -> float:
-    """Return the last moment that is known of an op itself, in epoch ms."""
-    if op.ended_at is not None:
-        return op.ended_at
-    chunks = op.reasoning.chunks if op.reasoning is not None else ()
-    return max(
-        op.started_at,
-        op.logs[-1].timestamp if op.logs else 0.0,
-        op.accounting[-1].timestamp if op.accounting else 0.0,
-        chunks[-1].ts if chunks else 0.0,
-    )

@@ -20,7 +20,7 @@ from optree_otel.unseen import unseen
 
 T = TypeVar("T")
 _SLICE = 1.0
-"""Seconds after which a waiting thread looks whether the queue is full."""
+"""Seconds after which a thread looks whether the queue is full: it may hold as much more as is put meanwhile."""
 _ROOM_SECONDS = 0.05
 _inherited: list[Transport] = []
 """Connections of the process that this one was forked from: kept and not touched, since closing them would be felt there."""
@@ -75,6 +75,8 @@ class Sender(Generic[T]):
         self._awake = False
         self._thread: threading.Thread | None = None
         self._starting = threading.Lock()
+        self._guard: threading.Thread | None = None
+        self._trimming = threading.Lock()
         self._closed = False
         self._flushing: list[_Mark] = []
         self._told = 0
@@ -129,9 +131,10 @@ class Sender(Generic[T]):
         self._queue.clear()
         self._flushing.clear()
         self._batches = Batches(self._source, self._send, self._limits)
-        self._transport = self._thread = None
+        self._transport = self._thread = self._guard = None
         self._bell = Wake()
         self._starting = threading.Lock()
+        self._trimming = threading.Lock()
         self._awake = False
         self._told = 0
 
@@ -251,6 +254,7 @@ class Sender(Generic[T]):
 
     def _send(self, body: bytes, timeout: float) -> Outcome:
         unseen()
+        self._be_guarded()
         try:
             if self._transport is None:
                 self._transport = self._connect()
@@ -276,8 +280,28 @@ class Sender(Generic[T]):
     def _trim(self) -> None:
         """Take out what a full queue has too much of: the newest, so that what is delivered has no gap before its end."""
         too_many = len(self._queue) - self._limits.queue
-        if too_many > 0:
-            self._batches.give_up(self._taken(too_many))
+        if too_many > 0 and self._trimming.acquire(blocking=False):
+            try:
+                self._batches.give_up(self._taken(too_many))
+            finally:
+                self._trimming.release()
+
+    def _be_guarded(self) -> None:
+        """Have the queue looked at while an attempt is under way, which may take a minute: what is put meanwhile costs nothing more."""
+        if self._guard is None:
+            self._guard = threading.Thread(target=self._keep_guard, name=f"optree-otel-{self._signal}-guard", daemon=True)
+            try:
+                self._guard.start()
+            except RuntimeError:
+                self._guard = None
+
+    def _keep_guard(self) -> None:
+        me, pause = threading.current_thread(), threading.Event()
+        while self._guard is me and self._awake and not self._closed:
+            pause.wait(_SLICE)
+            self._trim()
+        if self._guard is me:
+            self._guard = None
 
     def _answer_marks(self) -> None:
         """Answer those who wait for what is delivered by now."""

@@ -69,8 +69,9 @@ class Stream:
 
     def __init__(self, takers: Sequence[Taker], write: Write = "structure") -> None:
         self._takers: tuple[Taker, ...] = tuple(takers)
-        self.watched = len(self._takers) > 1
-        """True if somebody beside the journal takes the records."""
+        self._ordered: tuple[Taker, ...] = self._takers[1:]
+        self.watched = bool(self._ordered)
+        """True if somebody beside the journal takes the records, and wants an op's entries before its end."""
         self._write = write
         self._queue: deque[Record] = deque()
         self._marked: deque[Pending] = deque()
@@ -139,7 +140,8 @@ class Stream:
     def subscribe(self, taker: Taker, *, ordered: bool = True) -> None:
         """Add a taker; it gets what comes from now on. With *ordered* an op's entries come before its end."""
         self._takers = (*self._takers, taker)
-        self.watched = self.watched or ordered
+        self._ordered = (*self._ordered, taker) if ordered else self._ordered
+        self.watched = bool(self._ordered)
 
     @property
     def behind(self) -> bool:
@@ -149,6 +151,8 @@ class Stream:
     def unsubscribe(self, taker: Taker) -> None:
         """Remove a taker."""
         self._takers = tuple(one for one in self._takers if one is not taker)
+        self._ordered = tuple(one for one in self._ordered if one is not taker)
+        self.watched = bool(self._ordered)
 
     def close(self) -> None:
         """Deliver what is queued and let the thread end."""
@@ -163,6 +167,8 @@ class Stream:
         self._marked.clear()
         self._queue.clear()
         self._takers = tuple(takers)
+        self._ordered = self._takers[1:]
+        self.watched = bool(self._ordered)
         self._lock = threading.RLock()
         self._delivering = self._awake = False
         self._wake = Wake()

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from optree.builder import SessionTreeBuilder
 from optree.nodes import PIECE_OF_TEXT, OperationNode, SessionNode, Totals
 from optree.tree import Tree, walk_ops
+from optree.tree.answered import NO_RESULT, answered
 from optree.values import decode, is_object
 
-NO_RESULT = "[interrupted: the process ended before this call's result was recorded]"
+__all__ = ["NO_RESULT", "Session", "answered"]
 
 
 class Session:
@@ -93,46 +94,3 @@ def _answer(op: OperationNode) -> list[Any]:
     if isinstance(said, str):
         return [{"role": "assistant", "content": said}]
     return [said] if is_object(said) and "role" in said else []
-
-
-def answered(messages: list[Any]) -> list[Any]:
-    """Return messages with a result for every tool call that has none, and without second results for one call."""
-    results = {call for message in messages for call in _results(message)}
-    given: set[str] = set()
-    found: list[Any] = []
-    for message in messages:
-        here = _results(message)
-        if here and given.issuperset(here):
-            continue
-        given.update(here)
-        found.append(message)
-        found.extend(reply for call, reply in _calls(message) if call not in results)
-    return found
-
-
-def _results(message: Any) -> list[str]:
-    """Return the ids of the calls that a message answers: a `tool` message, or `tool_result` blocks."""
-    if not is_object(message):
-        return []
-    blocks = [block["tool_use_id"] for block in _blocks(message, "tool_result") if "tool_use_id" in block]
-    return [message["tool_call_id"], *blocks] if "tool_call_id" in message else blocks
-
-
-def _calls(message: Any) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Yield the id of each tool call in a message, with the answer that says that its result was lost."""
-    if not is_object(message):
-        return
-    calls: list[Any] = message.get("tool_calls") or []
-    for call in calls:
-        if is_object(call) and "id" in call:
-            yield call["id"], {"role": "tool", "tool_call_id": call["id"], "content": NO_RESULT}
-    for block in _blocks(message, "tool_use"):
-        if "id" in block:
-            lost = {"type": "tool_result", "tool_use_id": block["id"], "content": NO_RESULT, "is_error": True}
-            yield block["id"], {"role": "user", "content": [lost]}
-
-
-def _blocks(message: dict[str, Any], kind: str) -> list[dict[str, Any]]:
-    content: Any = message.get("content")
-    blocks: Any = content if content.__class__ is list else ()
-    return [block for block in blocks if is_object(block) and block.get("type") == kind]

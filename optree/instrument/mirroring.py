@@ -37,6 +37,7 @@ class Mirroring:
         writer: int,
         *,
         resumed: bool = False,
+        saved: bool = True,
     ) -> None:
         """Let the mirror have a session from now on, if *wanted* (``auto``, ``on``, ``off``) and the environment say so."""
         if not self._looked and wanted != "off":
@@ -49,7 +50,7 @@ class Mirroring:
         if traced is not None and stream is traced.cores[0].stream and writer:
             traced.cores.append(core)
             return
-        traced = self._traced[core.txn] = Traced(core, directory, writer, resumed=resumed)
+        traced = self._traced[core.txn] = Traced(core, directory, writer, resumed=resumed, saved=saved)
         try:
             taker = self._mirror.attach(traced)
         except Exception as error:  # noqa: BLE001 - an exporter's fault must not reach the program

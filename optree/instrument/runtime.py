@@ -8,9 +8,9 @@ import os
 import sys
 import threading
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from time import monotonic
-from typing import Any, NamedTuple
+from typing import Any
 
 from optree.builder import Op, SessionTreeBuilder, Turn
 from optree.builder.core import Core
@@ -21,6 +21,7 @@ from optree.errors import OptreeError, SetupError
 from optree.ids import is_txn, new_txn, trace_id
 from optree.instrument.config import Config, changed, from_environment
 from optree.instrument.handles import Session
+from optree.instrument.joined import Joined
 from optree.instrument.mirroring import Mirroring
 from optree.nodes import Status
 from optree.records import OpBegin, SessionResume, TurnBegin
@@ -32,14 +33,8 @@ from optree.tree.path import parent_label
 
 EXIT_SECONDS = 0.25
 """The longest that optree delays the end of the process."""
-
-
-class Joined(NamedTuple):
-    """Stand-ins for a session, turn and op of another process."""
-
-    session: Session
-    turn: Turn
-    op: Op | None
+IDLE_SESSIONS = 64
+"""Sessions of other processes that stay open here though nothing is open in them: each holds a journal, and its owner waits for that."""
 
 
 class Runtime:
@@ -106,9 +101,9 @@ class Runtime:
             store = self.stores.get(txn) or self._joined_store(txn)
             if store is None:
                 return None
-            if parent not in self._joined:
-                self._joined[parent] = self._stand_in(store, path, ancestry)
-            return self._joined[parent]
+            found = self._joined.pop(parent, None) or self._stand_in(store, path, ancestry)
+            self._joined[parent] = found  # behind those that were not joined for longer
+            return found
 
     def open_detached(self, agent: str, attributes: Mapping[str, Any]) -> Session:
         """Begin a root session for a node that comes without one; it ends with the node that opens first in it."""
@@ -174,6 +169,8 @@ class Runtime:
         self._lock = threading.RLock()
         self.consoles.clear()
         mirrored = self.mirroring.after_fork()
+        for txn in self.unsaved & self.sessions.keys():
+            self.sessions[txn].builder.core.stream.after_fork(())
         for txn, store in list(self.stores.items()):
             try:
                 self._fork_store(txn, store)
@@ -231,6 +228,23 @@ class Runtime:
                 for problem in _problems(store):
                     self.report(problem)
 
+    def _leave_idle(self) -> None:
+        """Close the sessions of other processes that nothing was begun in for longest, and nothing is open in."""
+        joined: dict[str, list[str]] = {}
+        for parent in self._joined:
+            joined.setdefault(parent.partition(":")[0], []).append(parent)
+        idle = [txn for txn, parents in joined.items() if txn in self.stores and not any(self._joined[one].busy for one in parents)]
+        for txn in idle[:-IDLE_SESSIONS]:
+            store, consoles = self.stores.pop(txn), [self.consoles.pop(txn)] if txn in self.consoles else []
+            for parent in joined[txn]:
+                del self._joined[parent]
+            self.mirroring.forget(txn)
+            self.past.update(_counts([store], consoles))
+            closing: list[Callable[[], object]] = [store.close, *(console.close for console in consoles)]
+            for close in closing:  # aside: who leaves a session last finishes it
+                with contextlib.suppress(RuntimeError):
+                    threading.Thread(target=close, name="optree-leave", daemon=True).start()
+
     def _opened(self, txn: str | None, agent: str, attributes: Mapping[str, Any]) -> Session:
         free = txn and is_txn(txn) and not any(saved.txn == txn for saved in self._saved())
         name = txn if txn and free else new_txn()
@@ -242,8 +256,8 @@ class Runtime:
             where = self.directory().sessions
             self.report(f"nothing is saved in {where}: {said}; the agent runs on (set OPTREE_SESSIONS_DIR to one that can be written)")
             self.unsaved.add(name)
-            stream = Stream(console) if console else None
-            builder = SessionTreeBuilder(agent, txn=name, attributes=attributes, stream=stream, cycles=self.config.cycles)
+            builder = SessionTreeBuilder(agent, txn=name, attributes=attributes, stream=Stream(console), cycles=self.config.cycles)
+            self._mirror(builder.core, None)
             return Session(builder)
         self.stores[name] = store
         self._mirror(builder.core, store)
@@ -280,6 +294,7 @@ class Runtime:
             self.report(f"cannot join session {txn}: {error}; this process records a session of its own")
             return None
         self.stores[txn] = store
+        self._leave_idle()
         return store
 
     def _stand_in(self, store: SessionStore, path: str, ancestry: str) -> Joined:
@@ -299,11 +314,12 @@ class Runtime:
         self._mirror(core, store)
         return Joined(Session(builder), turn, op)
 
-    def _mirror(self, core: Core, store: SessionStore, *, resumed: bool = False) -> None:
-        """Mirror a session elsewhere too, if that is wanted."""
+    def _mirror(self, core: Core, store: SessionStore | None, *, resumed: bool = False) -> None:
+        """Mirror a session elsewhere too, if that is wanted; without *store* from memory."""
         otel = self.config.otel
         wanted, options = (otel, dict[str, Any]()) if isinstance(otel, str) else ("on", otel)
-        self.mirroring.follow(wanted, options, core, store.stream, store.options.directory, store.journal.ordinal, resumed=resumed)
+        where, writer = (store.options.directory, store.journal.ordinal) if store else (self.directory(), 0)
+        self.mirroring.follow(wanted, options, core, core.stream, where, writer, resumed=resumed, saved=store is not None)
 
     def _console(self, txn: str) -> list[ConsoleWriter]:
         if not self.config.console or sys.__stderr__ is None:

@@ -10,30 +10,34 @@ from contextlib import contextmanager
 
 
 class _Collector:
-    """Counts who needs it off; the last one out puts it back as the first one found it. A forked child has it back at once."""
+    """Counts who needs it off; the last one out puts it back as the first one found it. A forked child has it back at once.
+
+    A signal handler, or an object's end, may come in between any two steps and need it off too: on the same thread, so the lock lets it
+    in, and the steps are in an order in which it leaves everything as it was.
+    """
 
     def __init__(self) -> None:
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()
         self._holders = 0
         self._was_on = False
         os.register_at_fork(after_in_child=self._after_fork)
 
     def hold(self) -> None:
         with self._lock:
-            if not self._holders:
+            self._holders += 1
+            if self._holders == 1:
                 self._was_on = gc.isenabled()
                 gc.disable()
-            self._holders += 1
 
     def release(self) -> None:
         with self._lock:
-            self._holders = max(0, self._holders - 1)
-            if not self._holders and self._was_on:
+            if self._holders == 1 and self._was_on:
                 gc.enable()
+            self._holders = max(0, self._holders - 1)
 
     def _after_fork(self) -> None:
         """The threads that held it are not in the child."""
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()
         if self._holders and self._was_on:
             gc.enable()
         self._holders = 0

@@ -14,8 +14,6 @@ from optree.tree.summary import last_seen, op_seen
 
 WHY = "the process ended before this did"
 Node = SessionNode | TurnNode | OperationNode
-Begun = set[tuple[type[Node], str]]
-"""Nodes by kind and path: a `session` op and the session inside it have the same path."""
 _KINDS: dict[type[r.Record], type[Node]] = {r.SessionBegin: SessionNode, r.TurnBegin: TurnNode, r.OpBegin: OperationNode}
 
 
@@ -51,15 +49,22 @@ def interrupt(node: Node) -> r.Record:
     return session_end
 
 
-def begun(journals: Iterable[Path], system: OS) -> Begun:
-    """Return the nodes that the writers of these files began."""
-    records = (record for path in journals for record in read_journal(path, 0, system).records)
-    return {(_KINDS[type(record)], record.path) for record in records if isinstance(record, r.SessionBegin | r.TurnBegin | r.OpBegin)}
+def close_begun(root: SessionNode, journals: Iterable[Path], system: OS) -> int:
+    """End what is open and was begun by the writers of these files, who have gone; returns how many nodes that were.
 
-
-def close_begun(root: SessionNode, nodes: Begun) -> int:
-    """End those of the *nodes* that are open, their writers having gone; returns how many that were."""
-    left = [node for node in open_nodes(root) if (type(node), node.path) in nodes]
+    The files are read only if anything is open.
+    """
+    opened = open_nodes(root)
+    if not opened:
+        return 0
+    nodes = _begun(journals, system)
+    left = [node for node in opened if (type(node), node.path) in nodes]
     for node in left:
         interrupt(node)
     return len(left)
+
+
+def _begun(journals: Iterable[Path], system: OS) -> set[tuple[type[Node], str]]:
+    """Return what these writers began, by kind and path: a `session` op and the session inside it have the same path."""
+    records = (record for path in journals for record in read_journal(path, 0, system).records)
+    return {(_KINDS[type(record)], record.path) for record in records if isinstance(record, r.SessionBegin | r.TurnBegin | r.OpBegin)}

@@ -15,7 +15,7 @@ from optree.store import lock
 from optree.store.damage import Damage
 from optree.store.directory import LIVE, OWNERS, SUFFIXES, journals
 from optree.store.formats import read_meta
-from optree.store.interrupted import begun, close_begun
+from optree.store.interrupted import close_begun
 from optree.store.ledger import Ledger
 from optree.store.options import StoreOptions
 from optree.store.recovery import Loaded, fold_journals, load
@@ -88,7 +88,7 @@ def join(tree: Tree, paths: list[Path], vector: dict[str, int], system: OS) -> t
     fold, damage = _Noting(tree), Damage()
     fold_journals(paths, fold, vector, damage, system)
     fold.finish()
-    close_begun(tree.session, begun(paths, system))
+    close_begun(tree.session, paths, system)
     return fold.touched, damage.lost()
 
 
@@ -120,7 +120,7 @@ def _settle(loaded: Loaded, paths: list[Path], options: StoreOptions, *, leaving
         return False
     whole = not loaded.damage.unsaid()
     others = [path for path in paths if not path.name.startswith(OWNERS)]
-    closed = close_begun(loaded.session, begun(others, options.system)) if loaded.open_nodes() else 0
+    closed = close_begun(loaded.session, others, options.system)
     if whole and (closed or loaded.vector != loaded.meta.get("journal") or not loaded.meta.get("endedAt")):
         writer = SnapshotWriter(_compression(loaded.txn, options))
         save(loaded.tree, loaded.vector, set(), options, writer, last=True, lost=loaded.damage.lost())

@@ -14,6 +14,7 @@ from optree.ids import node_id, span_id, trace_id
 from optree.instrument import context
 from optree.instrument.mirroring import Mirroring
 from optree.instrument.runtime import RUNTIME
+from optree.nodes import OperationNode, TurnNode
 from optree.store import Directory
 from optree_otel.delivered import is_done, pending
 from tests.otel.backends.spans import Span
@@ -152,9 +153,15 @@ def _nodes(session: SessionNode, above: str, rounds: int, service: str) -> Itera
             found = span_id(node_id(txn, op.path))
             parent = span_id(node_id(txn, op.parent_op or turn.path))
             kind = "session_op" if op.kind == "session" else op.kind
-            yield Seen(found, parent, kind, op.path, where, *_times(op.started_at, op.ended_at), *_status(op.status))
+            yield Seen(found, parent, kind, op.path, where, *_times(op.started_at, _ended(op, turn)), *_status(op.status))
             if op.child_session is not None:
                 yield from _nodes(op.child_session, found, 0, service)
+
+
+def _ended(op: OperationNode, turn: TurnNode) -> float | None:
+    """Return when an op ended: one that broke off with no sign of life is told to last as long as its turn, which broke off too."""
+    silent = op.status == "interrupted" and op.ended_at == op.started_at and turn.status == "interrupted"
+    return turn.ended_at if silent else op.ended_at
 
 
 def _times(started: float, ended: float | None) -> tuple[int, int]:

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from optree.builder import SessionTreeBuilder
 from optree.testing import Ticking
-from optree_otel import messages, names
+from optree_otel import content, messages, names
 from optree_otel.content import fit_json
 from optree_otel.mapping import op_span, session_span, turn_span
 from optree_otel.scope import Scope, trace_id
@@ -171,10 +171,20 @@ def test_whatever_a_program_sends_becomes_messages(value):
 @settings(deadline=None)
 @given(st.lists(st.dictionaries(st.text(max_size=5), st.text(max_size=400), max_size=3), max_size=30), st.integers(60, 2000))
 def test_json_that_is_cut_still_parses(value, limit):
-    """At most the limit's bytes, whatever is in it."""
+    """At most the limit's bytes, whatever is in it; what fits is not cut, and what does not is."""
     found = fit_json(value, limit)
     assert limit >= len(found.encode())
-    assert value == json.loads(found) or len(msgspec.json.encode(value)) > limit
+    assert (len(msgspec.json.encode(value)) <= limit) == (value == json.loads(found))
+
+
+def test_much_that_is_small_is_not_shortened_again_and_again(monkeypatch):
+    """Where no length of texts is short enough, that is found at once: a large request is read through once, not twelve times."""
+    read = []
+    shortened = content._shortened
+    monkeypatch.setattr(content, "_shortened", lambda value, longest: read.append(value) or shortened(value, longest))
+    found = json.loads(fit_json([{"name": f"tool {number}", "description": "d" * 20} for number in range(1000)], 32 << 10))
+    assert 200 < len(found) < 1000
+    assert len(read) <= 3001
 
 
 def test_of_a_long_conversation_the_newest_messages_stay():

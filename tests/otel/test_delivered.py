@@ -6,7 +6,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from optree.errors import SetupError
-from optree_otel.delivered import DeliveredFile, delivered, forget, is_done, mark_done, pending, reopen
+from optree_otel.delivered import DeliveredFile, delivered, forget, is_done, is_sending, kept, mark_done, pending, reopen
+
+
+def files(sessions: Path) -> list[str]:
+    """Return the files in which something is noted."""
+    folder = sessions / ".otel"
+    return sorted(str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file())
 
 
 def test_union_over_writers(tmp_path: Path):
@@ -59,7 +65,7 @@ def test_pending_until_done(tmp_path: Path):
     assert ["txn-1", "txn-2"] == pending(tmp_path)
     assert mark_done(tmp_path, "txn-1")
     assert (["txn-2"], True, False) == (pending(tmp_path), is_done(tmp_path, "txn-1"), is_done(tmp_path, "txn-2"))
-    assert ["txn-1.done", "txn-2.0.jsonl"] == sorted(path.name for path in (tmp_path / ".otel").iterdir())
+    assert ["done/txn-1", "notes/txn-2/0.jsonl"] == files(tmp_path)
 
 
 def test_reopened(tmp_path: Path):
@@ -78,7 +84,7 @@ def test_forgotten(tmp_path: Path):
     mark_done(tmp_path, "txn-1")
     for _ in range(2):
         forget(tmp_path, "txn-1")
-    assert [] == list((tmp_path / ".otel").iterdir())
+    assert [] == files(tmp_path)
 
 
 def test_cannot_write(tmp_path: Path):
@@ -101,12 +107,12 @@ def test_names(tmp_path: Path, name: str):
 
 
 def test_private(tmp_path: Path):
-    """Folder and files are their owner's only."""
-    file = DeliveredFile(tmp_path, "txn-1", "0")
-    file.begin()
+    """Folders and files are their owner's only."""
+    DeliveredFile(tmp_path, "txn-1", "0").begin()
     mark_done(tmp_path, "txn-2")
-    found = [path.stat().st_mode & 0o777 for path in (file.path.parent, file.path, file.path.with_name("txn-2.done"))]
-    assert [0o700, 0o600, 0o600] == found
+    made = [tmp_path / ".otel", *(tmp_path / ".otel").rglob("*")]
+    assert 6 == len(made)
+    assert {(True, 0o700), (False, 0o600)} == {(path.is_dir(), path.stat().st_mode & 0o777) for path in made}
 
 
 def test_reopened_where_nothing_can_be_written(tmp_path: Path):
@@ -115,3 +121,56 @@ def test_reopened_where_nothing_can_be_written(tmp_path: Path):
     file = reopen(tmp_path, "txn-1", "0", ["1"])
     assert (2, True) == (file.failures, "Not a directory" in file.last_failure)
     forget(tmp_path, "txn-1")
+
+
+def test_what_is_done_is_not_looked_at_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """However many sessions are done, no folder that grows with them is listed, neither for one session nor for all that are pending."""
+    for number in range(50):
+        DeliveredFile(tmp_path, f"txn-{number}", "0").add(["1"])
+        assert mark_done(tmp_path, f"txn-{number}")
+    DeliveredFile(tmp_path, "txn-50", "0").begin()
+    listed: list[int] = []
+    listdir, scandir = os.listdir, os.scandir
+    monkeypatch.setattr(os, "listdir", lambda path: listed.append(len(listdir(path))) or listdir(path))
+    monkeypatch.setattr(os, "scandir", lambda path: listed.append(len(listdir(path))) or scandir(path))
+    assert ["txn-50"] == pending(tmp_path, also_open=True)
+    reopen(tmp_path, "txn-50", "1", []).add(["1.1"])
+    assert ({"1.1"}, set()) == (delivered(tmp_path, "txn-50"), delivered(tmp_path, "txn-7"))
+    assert not is_sending(tmp_path, "txn-7")
+    assert mark_done(tmp_path, "txn-50")
+    assert listed
+    assert max(listed) <= 3
+
+
+def test_the_first_layout_is_taken_over(tmp_path: Path):
+    """Marks and notes that lie side by side in one folder still hold, and come to their places when they are met."""
+    folder = tmp_path / ".otel"
+    folder.mkdir()
+    (folder / "done-1.done").write_text('{"sent":["@2"]}\n')
+    (folder / "sent-1.0000.jsonl").write_text('{"sent":["1.1"]}\n')
+    (folder / "open-1.0000.jsonl").write_text("")
+    (folder / "open-1.open").write_text("")
+    (folder / "what is this").write_text("")
+    assert is_done(tmp_path, "done-1")
+    assert ({"@2"}, {"1.1"}) == (kept(tmp_path, "done-1"), delivered(tmp_path, "sent-1"))
+    assert (["sent-1"], ["open-1", "sent-1"]) == (pending(tmp_path), pending(tmp_path, also_open=True))
+    assert ["done/done-1", "notes/open-1/0000.jsonl", "notes/sent-1/0000.jsonl", "open/open-1", "what is this"] == files(tmp_path)
+
+
+@pytest.mark.parametrize("txn", ["done", "open", "notes"])
+def test_a_session_with_a_name_of_ours(tmp_path: Path, txn: str):
+    """A session may have any name, also that of one of the folders."""
+    DeliveredFile(tmp_path, txn, "0").add(["1"])
+    assert ([txn], {"1"}) == (pending(tmp_path), delivered(tmp_path, txn))
+    assert mark_done(tmp_path, txn, ["@1"])
+    assert ([], {"@1"}, True) == (pending(tmp_path), kept(tmp_path, txn), is_done(tmp_path, txn))
+
+
+def test_killed_between_mark_and_notes(tmp_path: Path):
+    """A session that is marked as done while its notes are still there counts as done."""
+    DeliveredFile(tmp_path, "txn-1", "0").add(["1"])
+    notes = (tmp_path / ".otel" / "notes" / "txn-1" / "0.jsonl").read_bytes()
+    assert mark_done(tmp_path, "txn-1")
+    DeliveredFile(tmp_path, "txn-1", "0").begin()
+    (tmp_path / ".otel" / "notes" / "txn-1" / "0.jsonl").write_bytes(notes)
+    assert ([], True) == (pending(tmp_path, also_open=True), is_done(tmp_path, "txn-1"))

@@ -55,7 +55,8 @@ class Looked(dict):
 def test_two_senders_let_go_of_a_session_once():
     """Neither raises, and what was left out is counted once."""
     mirror = Mirror(resolve({"endpoint": "http://127.0.0.1:1"}, {}))
-    outlet = SimpleNamespace(finished=True, left=2, asked=2, acknowledged=0, file=SimpleNamespace(release=int), txn="t", over_budget=3)
+    counts = {"left": 2, "asked": 2, "acknowledged": 0, "over_budget": 3}
+    outlet = SimpleNamespace(finished=True, saved=True, shared=False, file=SimpleNamespace(release=int), txn="t", **counts)
     mirror.outlets = Looked(t=outlet)
     errors = []
 

@@ -136,7 +136,7 @@ def test_a_killed_session_goes_on_in_the_same_live_trace(jaeger, tmp_path, befor
 
 def forget_arrivals(base):
     """Leave of what is noted what was before it was sent, as if the process had been killed before it knew."""
-    [file] = (folder(base) / ".otel").glob("*.jsonl")
+    [file] = (folder(base) / ".otel" / "notes").glob("*/*.jsonl")
     lines = file.read_text().splitlines(keepends=True)
     kept = [line for line in lines if "?" in line]
     assert 0 < len(kept) < len(lines)

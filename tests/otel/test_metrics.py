@@ -12,7 +12,7 @@ from opentelemetry.sdk.resources import Resource
 import optree
 from optree.builder import SessionTreeBuilder
 from optree.testing import Ticking
-from optree_otel import names
+from optree_otel import metrics, names
 from optree_otel.metrics import DURATION, DURATION_BOUNDS, TOKEN_BOUNDS, TOKENS, Instrument, Meter, Point, encode_metric, encode_point
 from optree_otel.request import request
 from optree_otel.wire import KeyValues
@@ -34,7 +34,7 @@ def call(status="ok", error=None, name="openai:m", **figures):
 def points(data: bytes) -> list[tuple[dict, int, float]]:
     """Return a metric's points as (attributes, count, sum)."""
     return [
-        ({pair.key: pair.value.string_value for pair in point.attributes}, point.count, point.sum)
+        ({pair.key: pair.value.string_value or pair.value.bool_value for pair in point.attributes}, point.count, point.sum)
         for point in Metric.FromString(data).histogram.data_points
     ]
 
@@ -64,6 +64,27 @@ def test_the_boundaries_are_those_of_the_conventions():
     """Source: semantic-conventions-genai, docs/gen-ai/gen-ai-metrics.md."""
     assert (1, 4, 16, 64, 256, 1024, 4096, 16384, 65536, 262144, 1048576, 4194304, 16777216, 67108864) == TOKEN_BOUNDS
     assert (0.01, 0.02, 0.04, 0.08, 0.16, 0.32, 0.64, 1.28, 2.56, 5.12, 10.24, 20.48, 40.96, 81.92) == DURATION_BOUNDS
+
+
+def test_what_overflows_is_counted_in_one_point(monkeypatch):
+    """However many agents and models there are, the points are few, those there are go on, and nothing that was counted goes missing."""
+    monkeypatch.setattr(metrics, "MOST_POINTS", 10)
+    meter = Meter(start_ns=1)
+    for number in range(100):
+        meter.record(call(name=f"openai:m{number}", input_tokens=3), f"agent-{number // 2}")
+    for _ in range(5):
+        meter.record(call(name="openai:m0", input_tokens=3), "agent-0")
+    found: dict[str, list[tuple[dict, int, float]]] = {}
+    for kinds in meter.encoded(2).values():
+        for data in kinds:
+            found.setdefault(Metric.FromString(data).name, []).extend(points(data))
+    durations, tokens = found[names.OPERATION_DURATION], found[names.TOKEN_USAGE]
+    assert (105, 210.0) == (sum(count for _, count, _ in durations), sum(total for *_, total in durations))
+    assert (210, 315.0) == (sum(count for _, count, _ in tokens), sum(total for *_, total in tokens))
+    of_m0 = [[count for told, count, _ in kind if told.get(names.REQUEST_MODEL) == "m0"] for kind in (durations, tokens)]
+    assert [[6], [6, 6]] == of_m0
+    assert (10, 10) == tuple(sum(names.OVERFLOW not in told for told, *_ in kind) for kind in (durations, tokens))
+    assert 2 <= sum(names.OVERFLOW in told for told, *_ in durations + tokens) <= 10
 
 
 def test_tokens_and_durations_are_counted_by_service_and_model():

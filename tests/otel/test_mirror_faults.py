@@ -5,6 +5,7 @@ import threading
 from collections import Counter
 from types import ModuleType
 
+import pytest
 import requests
 from opentelemetry import context, trace
 
@@ -17,7 +18,7 @@ from optree_otel.settings import resolve
 from optree_otel.waiting import waiting
 from tests.otel import receiver as fake
 from tests.otel.backends.waiting import wait_for
-from tests.otel.mirroring import expected, loaded, mirrored, resume, run, sessions, tracing
+from tests.otel.mirroring import environ, expected, loaded, mirrored, resume, run, sessions, tracing
 from tests.otel.receiver import PROTOCOLS, Fault, partial, receiver
 
 HANGS = Fault(way="hang")
@@ -170,6 +171,19 @@ def test_what_is_left_is_told(tmp_path):
         assert wait_for(lambda: not mirroring._mirror.left())
 
 
+def test_a_flush_is_whole_while_earlier_runs_are_still_swept(tmp_path):
+    """What others have left may take longer than the flush: what this process has is told by itself."""
+    go_on = threading.Event()
+    with receiver("http/protobuf") as collector, mirrored(tmp_path, collector.endpoint) as mirroring:
+        with optree.session("lead"):
+            pass
+        mirroring._mirror._sweeping = threading.Thread(target=go_on.wait, daemon=True)
+        mirroring._mirror._sweeping.start()
+        assert optree.flush("export", 1.0)
+        assert 1 == len(ids(collector))
+        go_on.set()
+
+
 def sent_again(base, mirror, txn):
     """Send a session once more; returns how many spans were put on their way."""
     return send(mirror, loaded(base, txn), Directory.of(base, None, None), again=True).spans
@@ -214,3 +228,48 @@ def test_what_is_left_at_the_end_is_said(tmp_path):
     environment = {**os.environ, "OPTREE_BASE_DIR": str(tmp_path), "OTEL_EXPORTER_OTLP_ENDPOINT": "http://127.0.0.1:9"}
     ended = subprocess.run([sys.executable, "-c", program], env=environment, capture_output=True, text=True, timeout=60, check=True)
     assert "OpenTelemetry: 2 spans are not sent yet: the next mirrored run sends them, or optree export --pending" in ended.stderr
+
+
+UNSAVED = """
+import os, sys, optree
+with optree.session("lead") as session, optree.turn():
+    child = os.fork() if sys.argv[1] == "fork" else 0
+    if child or sys.argv[1] != "fork":
+        with optree.tool("search") as op:
+            op.log("found")
+        if child:
+            os.waitpid(child, 0)
+    else:
+        with optree.tool("elsewhere"):
+            pass
+        os._exit(0)
+whole = sys.argv[1] == "away" or optree.flush("export", 20)
+print(session.txn, whole, len(optree.health()["problems"]))
+"""
+
+
+def unsaved(base, endpoint, way):
+    """Run an agent whose sessions directory is a file; returns what it printed, and the complaints."""
+    (base / "sessions").write_text("a file")
+    command = [sys.executable, "-W", "ignore", "-c", UNSAVED, way]
+    done = subprocess.run(command, env=environ(base, endpoint), capture_output=True, text=True, timeout=60, check=True)
+    return done.stdout.split(), done.stderr
+
+
+@pytest.mark.parametrize("way", ["alone", "fork"])
+def test_a_session_that_cannot_be_saved_is_mirrored(tmp_path, way):
+    """It goes out from memory, whole and once, and health has one problem: that nothing is saved."""
+    with receiver("http/protobuf") as collector:
+        (_, whole, problems), said = unsaved(tmp_path, collector.endpoint, way)
+        assert ("True", "1") == (whole, problems)
+        assert ["execute_tool search", "invoke_agent lead", "turn 1"] == sorted(span.name for span in collector.spans())
+        assert ["optree.log"] == [event.name for span in collector.spans() for event in span.events]
+    assert 1 == said.count("optree: ")
+    assert "nothing is saved in" in said
+
+
+def test_what_is_neither_saved_nor_sent_is_said_to_be_lost(tmp_path):
+    """No later run can send it."""
+    _, said = unsaved(tmp_path, "http://127.0.0.1:9", "away")
+    assert "OpenTelemetry: 3 spans were not sent, and no later run can: their session could not be saved" in said
+    assert "the next mirrored run" not in said

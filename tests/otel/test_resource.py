@@ -6,6 +6,7 @@ import pytest
 from opentelemetry.proto.resource.v1.resource_pb2 import Resource
 
 import optree
+from optree_otel import resource
 from optree_otel.profiles import profile
 from optree_otel.resource import Resources
 from optree_otel.settings import resolve
@@ -72,3 +73,14 @@ def test_attributes_of_a_resource_are_made_fit():
     found = told(Resources(program="bench", attributes={"key": "sk-abcdefghijklmnop1234", "long": "x" * 5000}).encoded("x"))
     assert "[REDACTED]" == found["key"]
     assert found["long"].endswith("bytes]")
+
+
+def test_few_resources_are_kept(monkeypatch):
+    """A program with any number of agents keeps the encoded resources of the last; each is as it was."""
+    monkeypatch.setattr(resource, "KEPT_RESOURCES", 10)
+    resources = Resources(program="p")
+    first = resources.encoded("agent-0")
+    for number in range(100):
+        assert f"agent-{number}".encode() in resources.encoded(f"agent-{number}")
+        assert len(resources._encoded) <= 10
+    assert first == resources.encoded("agent-0")

@@ -145,6 +145,22 @@ def test_a_full_queue(begin: Callable[..., Sender[str]], source: Names):
     assert sender.flush(20)
 
 
+def test_a_full_queue_while_the_collector_hangs(begin: Callable[..., Sender[str]], source: Names):
+    """The queue is kept to its limit also in the middle of an attempt; what was before stays, and is delivered in order."""
+    sender = begin(held := Holding(), Limits(linger=0.0, queue=100))
+    sender.put("first")
+    assert held.reached.wait(20)
+    for name in names(1000):
+        sender.put(name)
+    assert until(lambda: sender.waiting <= 101)
+    assert names(1000)[100:] == source.away
+    assert 1 == sender.health()["requests"]
+    held.go_on.set()
+    assert not sender.flush(20)
+    assert ["first", *names(100)] == source.done
+    assert 900 == sender.health()["left"]
+
+
 def test_one_bad_span(collector: Receiver, begin: Callable[..., Sender[str]], source: Names):
     """Of a batch that is refused for one span only that span is lost, and it is named with the collector's reason."""
     collector.always = faults.refused(lambda message: any(span.name == "bad" for span in message.resource_spans[0].scope_spans[0].spans))

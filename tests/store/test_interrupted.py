@@ -12,7 +12,7 @@ import pytest
 import optree
 from optree import records as r
 from optree.nodes import LogEntry
-from optree.store import SessionStore, load
+from optree.store import SessionStore, interrupted, load
 from optree.store.options import StoreOptions
 from optree.store.settle import settle
 from optree.tree import walk_ops
@@ -111,8 +111,23 @@ def test_while_a_worker_lives_nothing_of_it_is_closed(begin, directory):
     assert ["1.1000001.1.1", "1.1000001.1", "1.1000001", "1.1000001"] == [node.path for node in load("txn-1", directory).open_nodes()]
     living.close(0.0)
     assert store.close(LONG)
-    assert settle("txn-1", StoreOptions(directory)) or EXPECTED == closed(directory)
+    settle("txn-1", StoreOptions(directory))  # where the owner's end did not come to it
+    assert not directory.live("txn-1").exists()
     assert EXPECTED == closed(directory)
+
+
+def test_journals_are_read_once_where_nothing_is_open(begin, directory, monkeypatch):
+    """What a worker wrote that ended all it began is parsed by who settles the session, not a second time for what may be open."""
+    seen: list[str] = []
+    reading = interrupted.read_journal
+    monkeypatch.setattr(interrupted, "read_journal", lambda path, *rest: seen.append(path.name) or reading(path, *rest))
+    builder, store = begin()
+    busy(builder, 1)
+    worked(directory, [WORK[0], r.OpEnd("1.1000001", 120.0, "ok", 20.0)])
+    builder.end_session()
+    assert store.close(LONG)
+    settle("txn-1", StoreOptions(directory))
+    assert ([], False) == (seen, directory.live("txn-1").exists())
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork on this system: what it is about cannot happen")

@@ -6,6 +6,7 @@ import random
 import subprocess
 import sys
 import threading
+from functools import partial
 from pathlib import Path
 from time import process_time
 
@@ -285,6 +286,40 @@ def test_the_collector_comes_back_when_the_last_has_left():
         assert gc.isenabled()
         for event in entered + leave:
             event.clear()
+
+
+@pytest.mark.parametrize(
+    ("step", "on"), [("isenabled", True), ("disable", True), ("enable", True), ("isenabled", False), ("disable", False)]
+)
+def test_a_load_within_a_step_of_the_collector(monkeypatch, step, on):
+    """A signal handler that loads too, before or after any step of its own thread, neither waits for ever nor changes what comes after."""
+    calls, inside, real = [], [], getattr(gc, step)
+
+    def interrupted(*, after):
+        found = real() if after else None
+        calls.append(step)
+        if len(calls) == 1:
+            with without_collector():
+                pass
+        return found if after else real()
+
+    def work():
+        with without_collector():
+            inside.append(gc.isenabled())
+
+    (gc.enable if on else gc.disable)()
+    try:
+        for after in (False, True):
+            calls.clear()
+            monkeypatch.setattr(gc, step, partial(interrupted, after=after))
+            thread = threading.Thread(target=work, daemon=True)
+            thread.start()
+            thread.join(20)
+            monkeypatch.undo()
+            assert (False, [False], on) == (thread.is_alive(), inside[-1:], gc.isenabled())
+    finally:
+        monkeypatch.undo()
+        gc.enable()
 
 
 def test_a_forked_child_has_its_collector_on():

@@ -160,6 +160,23 @@ def test_subscribers_come_and_go(opened):
     assert ["x"] == [record.name for record in taker.records]
 
 
+def test_nobody_watches_when_the_last_has_gone(opened):
+    """A stream orders entries before their op's end for those who want that, as long as one is there; a forked child begins without."""
+    stream = opened(Counting()).core.stream
+    first, second, unordered = Counting(), Counting(), Counting()
+    for taker in (first, second):
+        stream.subscribe(taker)
+    stream.subscribe(unordered, ordered=False)
+    seen = [stream.watched]
+    for taker in (first, second, second):
+        stream.unsubscribe(taker)
+        seen.append(stream.watched)
+    assert [True, True, False, False] == seen
+    stream.subscribe(first)
+    stream.after_fork((Counting(),))
+    assert not stream.watched
+
+
 def test_faults_of_takers_are_counted(opened):
     """What a taker raises does not reach the traced program; it is counted and told."""
     builder = opened(Faulty(RuntimeError("full")))

@@ -12,11 +12,8 @@ import re
 from collections.abc import Callable, Iterator
 from typing import Any, Final
 
-import msgspec
-
-from optree.errors import FormatError
 from optree.values import is_list, is_object, text
-from optree_otel.incoming.spans import Found, InEvent, InSpan
+from optree_otel.incoming.spans import InEvent, InSpan
 
 _RESOURCE_SPANS: Final = ("resourceSpans", "resource_spans", "batches")
 _SCOPE_SPANS: Final = ("scopeSpans", "scope_spans", "instrumentationLibrarySpans", "instrumentation_library_spans")
@@ -35,75 +32,33 @@ _DEPTH: Final = 64
 _PLAIN: Final[dict[str, Callable[[Any], Any]]] = {"string": text, "bool": bool, "int": int, "double": float, "bytes": base64.b64decode}
 
 
-def read_json(name: str, data: bytes) -> Found:
-    """Return the spans of a JSON file. Raises `FormatError` if it holds no OTLP at all."""
-    found = Found()
-    seen = False
-    for label, document in _documents(name, data, found.notes):
-        for resource_spans in _resource_spans(label, document, found.notes):
-            seen = True
-            for span in _of_resource(resource_spans):
-                _take(found, span)
-    if not seen:
-        said = f" ({found.notes[0]})" if found.notes else ""
-        raise FormatError(f"{name} is JSON, but holds no OTLP spans{said}: it has no 'resourceSpans'")
-    return found
+Parts = tuple[Any, dict[str, Any], str]
+"""A span as it stands in a document, the attributes of its resource, and the name of its scope."""
 
 
-def _take(found: Found, parts: tuple[Any, dict[str, Any], str]) -> None:
-    span, resource, scope = parts
-    number = len(found.spans) + len(found.notes) + 1
-    try:
-        made = _span(span, resource, scope)
-    except (ValueError, TypeError, AttributeError, RecursionError) as error:
-        found.notes.append(f"span {number} is passed over: {error}")
-        return
-    made.number = number
-    found.spans.append(made)
+def parts(label: str, document: Any, notes: list[str]) -> list[Parts] | None:
+    """Return the spans of a document; None, with a note, if it holds none."""
+    found = _resource_spans(label, document, notes)
+    return None if found is None else [span for one in found for span in _of_resource(one)]
 
 
-def _documents(name: str, data: bytes, notes: list[str]) -> Iterator[tuple[str, Any]]:
-    """Yield each document with what to call it; lines that are no JSON are noted."""
-    try:
-        whole = msgspec.json.decode(data)
-    except RecursionError:
-        notes.append(f"{name} is nested too deeply to be OTLP")
-        return
-    except msgspec.DecodeError:
-        yield from _lines(data, notes)
-        return
-    if is_list(whole):
-        yield from ((f"document {number}", document) for number, document in enumerate(whole, 1))
-    else:
-        yield name, whole
-
-
-def _lines(data: bytes, notes: list[str]) -> Iterator[tuple[str, Any]]:
-    for number, line in enumerate(data.split(b"\n"), 1):
-        if line.strip():
-            try:
-                yield f"line {number}", msgspec.json.decode(line)
-            except (msgspec.DecodeError, RecursionError) as error:
-                notes.append(f"line {number} is no JSON and is passed over: {error}")
-
-
-def _resource_spans(label: str, document: Any, notes: list[str]) -> list[Any]:
+def _resource_spans(label: str, document: Any, notes: list[str]) -> list[Any] | None:
     for _ in range(len(_WRAPPERS)):
         for wrapper in _WRAPPERS:
             if is_object(document) and is_object(document.get(wrapper)):
                 document = document[wrapper]
     if not is_object(document):
         notes.append(f"{label} is no OTLP document and is passed over")
-        return []
+        return None
     for key in _RESOURCE_SPANS:
         if is_list(found := document.get(key)):
             return found
     other = next((what for key, what in _OTHERS.items() if key in document), None)
     notes.append(f"{label} holds {other or 'no spans'} and is passed over")
-    return []
+    return None
 
 
-def _of_resource(resource_spans: Any) -> Iterator[tuple[Any, dict[str, Any], str]]:
+def _of_resource(resource_spans: Any) -> Iterator[Parts]:
     if not is_object(resource_spans):
         yield resource_spans, {}, ""
         return
@@ -117,14 +72,15 @@ def _of_resource(resource_spans: Any) -> Iterator[tuple[Any, dict[str, Any], str
                 yield from ((span, known, name) for span in _list(scope_spans.get("spans")))
 
 
-def _span(span: Any, resource: dict[str, Any], scope: str) -> InSpan:
+def made(span: Any, resource: dict[str, Any], scope: str) -> InSpan:
+    """Return a span; raises `ValueError` and the like, with the reason, if it cannot be read."""
     if not is_object(span):
         raise ValueError("it is no object")
     status = span.get("status")
     status = status if is_object(status) else {}
     return InSpan(
-        trace_id=_id(_get(span, "traceId"), 16, "trace id"),
-        span_id=_id(_get(span, "spanId"), 8, "span id"),
+        trace_id=identity(_get(span, "traceId"), 16, "trace id"),
+        span_id=identity(_get(span, "spanId"), 8, "span id"),
         parent_id=_parent(_get(span, "parentSpanId")),
         name=text(span.get("name") or ""),
         kind=_enum(span.get("kind"), "SPAN_KIND_", _KINDS),
@@ -162,7 +118,7 @@ def _value(value: Any, depth: int) -> Any:
     return None
 
 
-def _id(value: Any, size: int, what: str) -> str:
+def identity(value: Any, size: int, what: str) -> str:
     """Return an id as hex: it comes in hex, or in base64 as protobuf's own JSON has it. Empty for none."""
     if not value:
         return ""
@@ -179,7 +135,7 @@ def _id(value: Any, size: int, what: str) -> str:
 
 
 def _parent(value: Any) -> str:
-    found = _id(value, 8, "parent id")
+    found = identity(value, 8, "parent id")
     return found if found.strip("0") else ""
 
 

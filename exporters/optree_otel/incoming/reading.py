@@ -6,13 +6,13 @@ from pathlib import Path
 
 from optree.errors import FormatError, NotFoundError
 from optree.store.compression import unpack
-from optree_otel.incoming.otlp_json import read_json
+from optree_otel.incoming.json_files import read_json
 from optree_otel.incoming.otlp_protobuf import read_protobuf
 from optree_otel.incoming.spans import Found
 
 
 def read_file(path: str | Path) -> Found:
-    """Return the spans of a file in OTLP: JSON, JSON lines or protobuf, plain, gzip or zstd, or an answer of Jaeger or Tempo.
+    """Return the spans of a file in OTLP: JSON, JSON lines or protobuf, or in Jaeger's own JSON; plain, gzip or zstd.
 
     Spans that cannot be read are passed over, each with a note. Raises `NotFoundError`, `FormatError` (none of it is OTLP) and `OSError`.
     """
