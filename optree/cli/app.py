@@ -14,11 +14,15 @@ from typer.core import TyperGroup
 
 from optree._version import __version__
 from optree.cli.cost import cost
+from optree.cli.diff import diff
+from optree.cli.diff_context import diff_context
 from optree.cli.export import export
+from optree.cli.formats import formats
 from optree.cli.import_ import import_
 from optree.cli.load import load
 from optree.cli.logs import logs
 from optree.cli.ls import ls
+from optree.cli.messages import messages
 from optree.cli.run import RunCommand, run
 from optree.cli.screen import OutputError, complain, flush
 from optree.cli.show import show
@@ -122,6 +126,10 @@ app.command("tree")(tree)
 app.command("show")(show)
 app.command("logs")(logs)
 app.command("cost")(cost)
+app.command("messages")(messages)
+app.command("diff")(diff)
+app.command("diff-context")(diff_context)
 app.command("status")(status)
 app.command("export")(export)
 app.command("import")(import_)
+app.command("formats")(formats)

@@ -1,4 +1,4 @@
-"""`optree export`: saved sessions go to where other programs can see them."""
+"""`optree export`: saved sessions go to where other programs can see them: to a collector, or to files of a format."""
 
 from __future__ import annotations
 
@@ -8,10 +8,12 @@ from typing import Annotated
 import typer
 
 from optree.cli.exporters import OTEL, Report, Resender, exporters
+from optree.cli.installed import format_named
 from optree.cli.options import Json, SessionsDir, complete_txn, directory
 from optree.cli.progress import working
 from optree.cli.screen import complain, show, show_json, table
 from optree.cli.sessions import open_session
+from optree.cli.written import STDOUT, Written, export_to_file
 from optree.errors import BusyError, NotFoundError, OptreeError, SetupError
 from optree.store.directory import Directory
 from optree.store.lock import is_running
@@ -29,7 +31,16 @@ def export(
         ),
     ] = None,
     all_pending: Annotated[bool, typer.Option("--pending", help="All sessions that earlier runs could not deliver whole.")] = False,
-    to: Annotated[str, typer.Option("--to", metavar="NAME", help="The exporter.", autocompletion=exporters)] = OTEL,
+    to: Annotated[
+        str,
+        typer.Option(
+            "--to", metavar="NAME", help="otel, or a file format ([bold]optree formats[/bold] lists them).", autocompletion=exporters
+        ),
+    ] = OTEL,
+    output: Annotated[
+        str | None, typer.Option("--output", "-o", metavar="PATH", help="For formats: a file, a directory, or - for stdout.")
+    ] = None,
+    force: Annotated[bool, typer.Option("--force", help="For formats: replace files that are there.")] = False,
     again: Annotated[bool, typer.Option("--again", help="Send also what is delivered already; it has the same ids.")] = False,
     endpoint: Annotated[
         str | None, typer.Option("--endpoint", metavar="URL", help="The collector. Wins over OTEL_EXPORTER_OTLP_ENDPOINT.")
@@ -43,16 +54,26 @@ def export(
     sessions_dir: SessionsDir = None,
     as_json: Json = False,
 ) -> None:
-    """Send saved sessions to an OpenTelemetry collector, or with --pending what earlier runs could not deliver.
+    """Send saved sessions to an OpenTelemetry collector, or with --pending what earlier runs could not deliver; or write them to files.
 
     Only what the collector does not have yet is sent. What a crash left open goes out as interrupted; a session that is resumed later
     goes on in the same trace. Options and environment are those of the mirror.
 
+    With --to and the name of a format each session becomes a file, <txn> and the format's suffix. What a session has and the format does
+    not hold is said on stderr.
+
     Exit code 1 if something could not be delivered within the time: it stays pending.
 
-    Example: [bold]optree export --pending[/bold], or [bold]optree export last --endpoint http://localhost:4318[/bold]
+    Example: [bold]optree export --pending[/bold], [bold]optree export last --endpoint http://localhost:4318[/bold], or
+    [bold]optree export last --to events -o -[/bold]
     """
     where = directory(sessions_dir)
+    if to != OTEL:
+        _for_collectors(to, pending=all_pending, again=again, endpoint=endpoint, protocol=protocol, profile=profile)
+        _write(txns or [], where, to, output, force=force, as_json=as_json)
+        return
+    if output is not None or force:
+        raise SetupError("--output and --force are for files: name a format with --to (optree formats lists them)")
     _check(txns, all_pending=all_pending, again=again)
     sender = Resender(to, {"endpoint": endpoint, "protocol": protocol, "profile": profile})
     wanted = sender.pending(where) if all_pending else list(txns or ())
@@ -71,6 +92,38 @@ def export(
         _show(reports, problems, sender.collector)
     if not all(report.whole for report in reports):
         raise typer.Exit(1)
+
+
+def _write(txns: list[str], where: Directory, to: str, output: str | None, *, force: bool, as_json: bool) -> None:
+    """Write sessions in a format."""
+    form = format_named(to)
+    if not txns:
+        raise SetupError(f"name a session: optree export last --to {to}")
+    if output == STDOUT and as_json:
+        raise SetupError("--json and the file cannot both go to stdout: name a file with --output")
+    done: list[Written] = []
+    with working(f"writing {to}", len(txns)) as step:
+        for txn in txns:
+            loaded, live = open_session(txn, where)
+            if live is not None and is_running(live):
+                complain(f"session {loaded.txn} is running: written is what there is so far")
+            done.append(export_to_file(loaded, form, output, several=len(txns) > 1, force=force))
+            if done[-1].lacking:
+                complain(f"{to} does not hold all of {loaded.txn}; left out: {', '.join(done[-1].lacking)}")
+            step()
+    if as_json:
+        show_json({"to": to, "sessions": done})
+        return
+    for one in done:
+        if one.files:
+            show(one.files[0] + (f" and {len(one.files) - 1} more" if len(one.files) > 1 else ""))
+
+
+def _for_collectors(to: str, **options: object) -> None:
+    """Refuse options that mean nothing for files."""
+    given = [name for name, value in options.items() if value]
+    if given:
+        raise SetupError(f"--{given[0]} is for collectors; {to} writes files")
 
 
 def _check(txns: list[str] | None, *, all_pending: bool, again: bool) -> None:

@@ -1,1 +1,48 @@
 """Conversations: what agents say to each other, as a stream of events that is their state, and the views of it (seeds 000 and 001)."""
+
+from optree.conversation.agent import Agent, restored
+from optree.conversation.events import AgentCreated, AnyEvent, PieceOfText, TranscriptEntry
+from optree.conversation.hooks import ApprovalHook, Hook, RedactingHook, ToolCall, deliver
+from optree.conversation.loading import load_root, load_session, load_traced
+from optree.conversation.logger import SessionLogger
+from optree.conversation.model import ChatModel
+from optree.conversation.protocol import AnyAgent, MakeAgent, Model, Reply
+from optree.conversation.registry import AgentRecord
+from optree.conversation.session import Session
+from optree.conversation.strings import LoggedString, MessageString
+from optree.conversation.tools import TOOLS, Tool
+from optree.conversation.viewer import SessionViewer
+from optree.conversation.wire import line, read_events, stream_events
+
+__all__ = [
+    "TOOLS",
+    "Agent",
+    "AgentCreated",
+    "AgentRecord",
+    "AnyAgent",
+    "AnyEvent",
+    "ApprovalHook",
+    "ChatModel",
+    "Hook",
+    "LoggedString",
+    "MakeAgent",
+    "MessageString",
+    "Model",
+    "PieceOfText",
+    "RedactingHook",
+    "Reply",
+    "Session",
+    "SessionLogger",
+    "SessionViewer",
+    "Tool",
+    "ToolCall",
+    "TranscriptEntry",
+    "deliver",
+    "line",
+    "load_root",
+    "load_session",
+    "load_traced",
+    "read_events",
+    "restored",
+    "stream_events",
+]

@@ -11,8 +11,8 @@ from typing import Any
 import msgspec
 
 from optree.errors import DamagedError, FormatError
-from optree.ids import trace_id
 from optree.nodes import Pool, SessionNode
+from optree.store import ai_agent
 from optree.store.compression import GZIP, ZSTD, first_frame, unpack
 from optree.store.snapshot import VERSION
 from optree.store.system import OS, REAL
@@ -29,6 +29,8 @@ class Snapshot(msgspec.Struct):
     meta: dict[str, Any]
     damage: str = ""
     """Empty, or what is missing from the file, for people."""
+    notes: list[str] = []
+    """What was passed over in a file of the original ai-agent."""
 
 
 class _File(msgspec.Struct):
@@ -53,7 +55,7 @@ def read_snapshot(path: Path, system: OS = REAL) -> Snapshot:
     if whole:
         try:
             return _parse(path.name, text)
-        except msgspec.DecodeError as error:
+        except (msgspec.DecodeError, UnicodeDecodeError) as error:
             if isinstance(error, msgspec.ValidationError):
                 raise FormatError(f"{path.name} is JSON, but no session: {error}") from error
         except RecursionError:
@@ -89,7 +91,7 @@ def _unpack(name: str, data: bytes) -> tuple[bytes, bool]:
 def _is_json(data: bytes) -> bool:
     try:
         msgspec.json.decode(data)
-    except (msgspec.DecodeError, RecursionError):
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         return False
     return True
 
@@ -115,7 +117,7 @@ def _salvage(name: str, text: bytes, said: str) -> Snapshot:
     for closed in _closings(text):
         try:
             found = _parse(name, closed)
-        except (msgspec.DecodeError, FormatError, RecursionError):
+        except (msgspec.DecodeError, UnicodeDecodeError, FormatError, RecursionError):
             continue
         kept = sum(1 for _ in found.tree.session.turns)
         turns = f"{kept} turn{'' if kept == 1 else 's'} of the root session"
@@ -140,56 +142,12 @@ def _closings(text: bytes) -> Iterator[bytes]:
         yield text[:end] + closing
 
 
-# The original ai-agent's files: {version, reason, opTree}, paths relative to each child, prompts in the attributes.
-
-
 def _ai_agent(document: dict[str, Any]) -> Snapshot:
     version = document.get("version")
-    if version not in (1, 2):
-        raise FormatError(f"an ai-agent file of version {version}; this optree reads versions 1 and 2 (version 3 is a folder of records)")
-    root: dict[str, Any] = document["opTree"]
-    attributes: dict[str, Any] = root.get("attributes") or {}
-    origin = str(document.get("originTxnId") or attributes.get("originTxnId") or root.get("traceId") or root.get("id") or "unknown")
-    session = msgspec.convert(_theirs(root, origin), SessionNode)
-    return Snapshot(Tree(session, Pool()), {"txn": origin, "reason": document.get("reason"), "source": f"ai-agent {version}"})
-
-
-def _theirs(root: dict[str, Any], origin: str) -> dict[str, Any]:
-    pending: list[tuple[dict[str, Any], str]] = [(root, "")]
-    while pending:
-        node, path = pending.pop()
-        node["attributes"] = _raw(node.get("attributes") or {})
-        node |= {"path": path, "originTxnId": origin, "traceId": str(node.get("traceId") or trace_id(origin))}
-        node.setdefault("agentId", "(unknown)")
-        node["callPath"] = str(node.get("callPath") or node["agentId"])
-        node.pop("totals", None)
-        turns: list[dict[str, Any]] = list(node.get("turns") or [])
-        node["turns"] = turns
-        for turn in turns:
-            turn.setdefault("ops", [])
-            turn["path"] = f"{path}.{turn['index']}" if path else str(turn["index"])
-            block: dict[str, Any] = turn.get("attributes") or {}
-            turn |= {key: block[key] for key in ("prompts", "assistant") if isinstance(block.get(key), dict)}
-            turn["attributes"] = _raw(block)
-            for number, op in enumerate(turn.get("ops") or [], 1):
-                _their_op(op, f"{turn['path']}.{number}")
-                if isinstance(op.get("childSession"), dict):
-                    pending.append((op["childSession"], op["path"]))
-    return root
-
-
-def _their_op(op: dict[str, Any], path: str) -> None:
-    block: dict[str, Any] = op.get("attributes") or {}
-    provider, model = block.get("provider"), block.get("model")
-    op["name"] = ":".join(str(part) for part in (provider, model if op["kind"] == "llm" else block.get("name")) if part) or op["kind"]
-    op |= {"path": path, "latency": block.get("latency"), "attributes": _raw(block)}
-    for key in ("request", "response"):
-        if isinstance(op.get(key), dict):
-            op[key]["payload"] = _raw(op[key].get("payload"))
-    for number, entry in enumerate(op.setdefault("accounting", []), 1):
-        entry["id"] = f"{op['opId']}#{number}"
-    op.setdefault("logs", [])
-
-
-def _raw(value: Any) -> msgspec.Raw:
-    return msgspec.Raw(msgspec.json.encode(value))
+    if version not in ai_agent.VERSIONS:
+        raise FormatError(
+            f"an ai-agent file of version {version}; this optree reads versions 1 and 2 here; "
+            "version 3 is a folder of records: optree import FOLDER"
+        )
+    found = ai_agent.tree_of(document)
+    return Snapshot(found.tree, found.meta, notes=found.notes)

@@ -145,7 +145,7 @@ def test_running(line, collector):
         ([], "name a session (optree export last)"),
         (["last", "--pending"], "either sessions or --pending"),
         (["--pending", "--again"], "--again wants the sessions named"),
-        (["last", "--to", "paper"], "there is no exporter 'paper'; choose one of otel"),
+        (["last", "--to", "paper"], "there is no exporter 'paper'; choose one of ai-agent"),
         (["last", "--endpoint", "nowhere"], "otel has nowhere to send to: endpoint='nowhere' is no address"),
     ],
 )

@@ -19,7 +19,7 @@ COMMANDS = get_command(app).commands
 def test_reference_is_complete(name):
     """Every command and each of its options and arguments stands in its section of the reference, and no other option."""
     sections = re.split(r"^## ", REFERENCE.read_text(), flags=re.MULTILINE)
-    [text] = [section for section in sections if section.startswith(f"`optree {name}")]
+    [text] = [section for section in sections if section.startswith(f"`optree {name} ")]
     options = {option for param in COMMANDS[name].params for option in param.opts if option.startswith("-")}
     assert options == named(text)
 

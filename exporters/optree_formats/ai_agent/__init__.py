@@ -1,0 +1,84 @@
+"""The files of the original ai-agent: snapshots of versions 1 and 2, and the folders of records that are version 3.
+
+`AI_AGENT` is version 2, which holds the most; each of the three reads all of them.
+"""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+from optree.errors import FormatError
+from optree.formats import Fault, Read
+from optree.ids import content_id, is_txn
+from optree.store.compression import compressor
+from optree.store.formats import read_snapshot
+from optree.store.heads import head_of
+from optree.tree import Tree, walk_sessions
+from optree_formats.ai_agent import assembly, records
+from optree_formats.ai_agent.folder import Ledgers
+from optree_formats.ai_agent.snapshot import document
+from optree_formats.new_files import write_new
+
+_SNAPSHOT = re.compile(rb'\s*\{[^{}\[\]]*?"version"\s*:\s*([12])\b[^{}\[\]]*"opTree"\s*:')
+_RECORD = re.compile(rb'\s*\{[^\n]*?"recordType"\s*:\s*"(?:session_start|turn_start|turn_end|session_summary|session_error)"')
+
+
+class AiAgent:
+    """One version of the original's files."""
+
+    def __init__(self, name: str, version: int, suffix: str, about: str, cannot_hold: tuple[str, ...]) -> None:
+        self.name, self.suffix, self.about, self.cannot_hold = name, suffix, about, cannot_hold
+        self._version = version
+
+    def detect(self, path: Path, head: bytes) -> bool:
+        """Tell whether a file is a snapshot of this version, or a folder or file holds records."""
+        if path.is_dir():
+            return self._version == records.VERSION and any((path / "session").glob("*.jsonl"))
+        if self._version == records.VERSION:
+            return _RECORD.match(head) is not None
+        found = _SNAPSHOT.match(head)
+        return found is not None and int(found[1]) == self._version
+
+    def write(self, tree: Tree, target: Path) -> list[Path]:
+        """Write a tree to a gzip file; in version 3 into a folder, which may have other sessions in it."""
+        if self._version == records.VERSION:
+            return records.write(tree, target)
+        return [write_new(target, compressor("gzip")(document(tree, self._version)))]
+
+    def read(self, path: Path, *, strict: bool = False) -> Read:
+        """Read a snapshot, a folder of records, or one session's records with those of its children."""
+        if path.is_dir() or _RECORD.match(head_of(path)):
+            ledgers = Ledgers(path, strict=strict)
+            return Read(assembly.trees(ledgers), ledgers.faults)
+        return _read_snapshot(path, strict=strict)
+
+
+def _read_snapshot(path: Path, *, strict: bool) -> Read:
+    snapshot = read_snapshot(path)
+    said = [*([snapshot.damage] if snapshot.damage else []), *snapshot.notes]
+    if strict and said:
+        raise FormatError(f"{path.name}: {said[0]}")
+    txn = snapshot.tree.session.origin_txn_id
+    if not is_txn(txn):
+        for session in walk_sessions(snapshot.tree.session):
+            session.origin_txn_id = f"ai-agent-{content_id(txn.encode())}"
+    return Read([snapshot.tree], [Fault(0, one) for one in said])
+
+
+_ALL = (
+    "messages", "resumes", "statuses other than ok and failed", "parents of ops", "gaps in ops' numbers", "empty names of ops",
+    "attributes of names that it uses itself", "fractions of milliseconds",
+)  # fmt: skip
+_SNAPSHOTS = (*_ALL, "statuses of turns", "errors of turns", "ids of accounting entries", "empty titles")
+_RECORDS = (
+    *_ALL, "logs", "accounting of tools", "accounting entry by entry", "chunks of reasoning", "turn 0", "colons in call paths",
+    "sizes of payloads as they were counted",
+)  # fmt: skip
+AI_AGENT = AiAgent("ai-agent", 2, ".json.gz", "a snapshot of the original ai-agent, version 2: one gzip file", _SNAPSHOTS)
+AI_AGENT_V1 = AiAgent(
+    "ai-agent-v1", 1, ".v1.json.gz", "a snapshot of the original ai-agent as it first was, version 1", (*_SNAPSHOTS, "reports")
+)
+AI_AGENT_V3 = AiAgent(
+    "ai-agent-v3", records.VERSION, ".ai-agent", "the original ai-agent's folder of records and payloads, version 3", _RECORDS
+)

@@ -1,0 +1,239 @@
+"""Version 3: a folder with a file of records a session, only ever appended to, and each payload in a gzip file of its own.
+
+    session/<sessionId>.jsonl                                   session_start, turn_start, turn_end (with its ops), session_summary
+    payloads/<sessionId>/turn-NNNN/llm-NNNN-sdk-request.json.gz what an op sent and got, named by its record with size and sha256
+
+A failed session says so in its summary; `session_error` is what the original writes when it breaks down itself, and only read.
+"""
+
+from __future__ import annotations
+
+import re
+from datetime import UTC, datetime, timedelta
+from hashlib import sha256
+from pathlib import Path
+from typing import Any, Final
+
+import msgspec
+from msgspec import UNSET
+
+from optree.nodes import AccountingEntry, OperationNode, Payload, SessionNode, TurnNode
+from optree.store.compression import compressor
+from optree.tree import Tree, walk_sessions
+from optree.values import decode, is_list, is_object
+from optree_formats.ai_agent.terms import attributes_of_op, attributes_of_turn, ms, named, numbered, outcome, payload
+from optree_formats.new_files import write_new
+
+VERSION: Final = 3
+CALLED_BY_PROGRAM: Final = "api"
+"""How a session began of which nothing else is known."""
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_LATEST = 253_402_300_799_999
+"""The last millisecond of the year 9999."""
+_SAFE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
+
+
+def session_id(session: SessionNode) -> str:
+    """Return the id of a session in files' names: its own where that may be one, else made from its path."""
+    return session.id if _SAFE.fullmatch(session.id) else derived_id(session.origin_txn_id, session.path)
+
+
+def derived_id(txn: str, path: str) -> str:
+    """Return the id that a session of ours gets by its path."""
+    return f"{txn}-{path.replace('.', '-')}" if path else txn
+
+
+def iso(time: float) -> str:
+    """Return a time as records have it."""
+    at = _EPOCH + timedelta(milliseconds=min(max(ms(time), 0), _LATEST))
+    return at.isoformat(timespec="milliseconds").replace("+00:00", "Z")
+
+
+def write(tree: Tree, folder: Path) -> list[Path]:
+    """Write a tree into a folder, beside what other sessions are there; returns all files, the root's records first."""
+    ledgers: list[Path] = []
+    payloads: list[Path] = []
+    callers: dict[str, tuple[str, str]] = {}
+    for session in walk_sessions(tree.session):
+        callers |= {op.path: (session_id(session), op.op_id) for turn in session.turns for op in turn.ops if op.child_session is not None}
+        if "0" in session.path.split(".")[::2]:  # within a turn 0, for which there are no records
+            continue
+        writer = _Writer(tree, session, folder, callers.get(session.path))
+        lines = b"".join(msgspec.json.encode(record) + b"\n" for record in writer.records())
+        ledgers.append(write_new(folder / "session" / f"{writer.id}.jsonl", lines))
+        payloads += writer.files
+    return ledgers + payloads
+
+
+class _Writer:
+    """Makes one session's records, and its payload files as it comes to them."""
+
+    def __init__(self, tree: Tree, session: SessionNode, folder: Path, caller: tuple[str, str] | None) -> None:
+        self._pool, self._session, self._folder, self._caller = tree.pool, session, folder, caller
+        self._origin = session.origin_txn_id
+        self._seq = 0
+        self._children: list[dict[str, Any]] = []
+        self.id = session_id(session)
+        self.files: list[Path] = []
+
+    def records(self) -> list[dict[str, Any]]:
+        """Return the records in their order."""
+        session = self._session
+        found = [self._record("session_start", session.started_at, self._start())]
+        for turn in session.turns:
+            if turn.index > 0:
+                found += self._turn(turn)
+        if session.ended_at is not None:
+            found.append(self._record("session_summary", session.ended_at, self._summary()))
+        return found
+
+    def _record(self, kind: str, time: float, body: dict[str, Any]) -> dict[str, Any]:
+        self._seq += 1
+        head = {"version": VERSION, "recordType": kind, "seq": self._seq, "ts": iso(time), "originId": self._origin, "sessionId": self.id}
+        return {**head, **_set(body)}
+
+    def _start(self) -> dict[str, Any]:
+        session, attributes = self._session, self._session.attributes
+        ingress = attributes.get("ingress")
+        source = ingress.get("source") if is_object(ingress) else None
+        titles = {"sessionTitle": session.session_title, "latestStatus": session.latest_status}
+        parent, op = self._caller or (None, None)
+        return {
+            "agentId": session.agent_id,
+            "callPath": session.call_path.replace("->", ":"),
+            "parentSessionId": parent,
+            "parentOpId": op,
+            "headendId": "sub-agent" if session.path else source if isinstance(source, str) else CALLED_BY_PROGRAM,
+            "capturePayloads": True,
+            "attributes": {"ledgerPath": f"session/{self.id}.jsonl", **attributes, **_set(titles)},
+        }
+
+    def _turn(self, turn: TurnNode) -> list[dict[str, Any]]:
+        attributes = attributes_of_turn(turn)
+        assistant, warnings, errors = attributes.pop("assistant", None), _take(attributes, "warnings"), _take(attributes, "errors")
+        found = [self._record("turn_start", turn.started_at, {"turn": turn.index, "attributes": attributes or None})]
+        if turn.ended_at is None and not turn.ops and assistant is None and turn.error is None:
+            return found
+        times = [turn.started_at, *(time for op in turn.ops for time in (op.started_at, op.ended_at) if time is not None)]
+        body: dict[str, Any] = {
+            "turn": turn.index,
+            "status": outcome(turn.status, ended=turn.ended_at is not None),
+            "ops": [self._op(op, number, turn) for number, op in numbered(turn)],
+            "accounting": _sums([entry for op in turn.ops for entry in op.accounting]),
+            "warnings": [*warnings, *_messages(turn, "WRN")],
+            "errors": [*errors, *_messages(turn, "ERR")],
+            "attributes": _set({"assistant": assistant, "error": turn.error}) or None,
+        }
+        return [*found, self._record("turn_end", turn.ended_at if turn.ended_at is not None else max(times), body)]
+
+    def _op(self, op: OperationNode, number: int, turn: TurnNode) -> dict[str, Any]:
+        provider, name = named(op)
+        found: dict[str, Any] = {
+            "opId": op.op_id,
+            "opIndex": number,
+            "kind": op.kind,
+            "status": outcome(op.status, ended=op.ended_at is not None),
+            "startedAt": iso(op.started_at),
+            "endedAt": None if op.ended_at is None else iso(op.ended_at),
+            "durationMs": None if op.latency is None else ms(op.latency),
+            "name": name or None if op.kind != "llm" else None,
+            "provider": provider or None,
+            "model": name or None if op.kind == "llm" else None,
+            "payloadRefs": self._payloads(op, number, turn.index) or None,
+            "childSessions": self._child(op),
+            "accounting": _sums(op.accounting),
+            "attributes": attributes_of_op(op),
+            "error": op.error,
+        }
+        return _set(found)
+
+    def _child(self, op: OperationNode) -> list[dict[str, Any]] | None:
+        child = op.child_session
+        if child is None:
+            return None
+        identity = session_id(child)
+        found = {
+            "agentId": child.agent_id,
+            "callPath": child.call_path.replace("->", ":"),
+            "sessionId": identity,
+            "originId": self._origin,
+            "parentSessionId": self.id,
+            "parentOpId": op.op_id,
+            "ledgerPath": f"session/{identity}.jsonl",
+            "status": outcome(child.status, ended=child.ended_at is not None),
+        }
+        self._children.append(found)
+        return [found]
+
+    def _payloads(self, op: OperationNode, number: int, turn: int) -> list[dict[str, Any]]:
+        llm = op.kind == "llm"
+        names = ("sdk_request", "sdk_response") if llm else ("tool_request", "tool_response")
+        parts: list[tuple[str, Payload | str | None]] = [(names[0], op.request), (names[1], op.response)]
+        if op.reasoning is not None:
+            thought = op.reasoning.final
+            parts.append(("reasoning_stream", "".join(chunk.text for chunk in op.reasoning.chunks) if thought is None else thought))
+        place = f"payloads/{self.id}/turn-{turn:04d}/{'llm' if llm else 'tool'}-{number:04d}"
+        head = {"opId": op.op_id, "turn": turn, "opIndex": number}
+        return [self._put(kind, part, place, head) for kind, part in parts if part is not None]
+
+    def _put(self, kind: str, part: Payload | str, place: str, head: dict[str, Any]) -> dict[str, Any]:
+        if isinstance(part, str):
+            form, data, stem, extension = "text", part.encode(), "reasoning", "txt"
+        else:
+            form = "json" if kind.startswith("sdk") else "jsonrpc"
+            data = msgspec.json.encode(payload(self._pool, part.payload))
+            stem, extension = kind.removeprefix("tool_").replace("_", "-"), form
+        packed = compressor("gzip")(data)
+        path = f"{place}-{stem}.{extension}.gz"
+        self.files.append(write_new(self._folder / path, packed))
+        found = {"kind": kind, **head, "format": form, "compression": "gzip", "path": path, "originalBytes": len(data)}
+        cut = isinstance(part, Payload) and bool(part.truncated)
+        told = {"compressedBytes": len(packed), "sha256": sha256(data).hexdigest(), "captured": True, "truncated": cut, "redacted": False}
+        return {**found, **told}
+
+    def _summary(self) -> dict[str, Any]:
+        session = self._session
+        report = None if session.final_report is UNSET else decode(session.final_report)
+        own = [entry for turn in session.turns for op in turn.ops for entry in op.accounting]
+        return {
+            "status": outcome(session.status, ended=True),
+            "accounting": _sums(own),
+            "childSessions": self._children or None,
+            "finalReport": None if report is None else {"format": "text" if isinstance(report, str) else "json", "captured": True},
+            "error": session.error,
+            "attributes": None if report is None else {"finalReport": report},
+        }
+
+
+def _sums(entries: list[AccountingEntry] | tuple[AccountingEntry, ...]) -> dict[str, Any] | None:
+    """Return what model calls took; None if there was none. A cost of nothing is left out."""
+    calls = [entry for entry in entries if entry.type == "llm"]
+    if not calls:
+        return None
+    tokens = [entry.tokens for entry in calls if entry.tokens is not None]
+    found: dict[str, Any] = {
+        "tokensIn": sum(one.input_tokens for one in tokens),
+        "tokensOut": sum(one.output_tokens for one in tokens),
+        "tokensCacheRead": sum(one.cache_read_input_tokens for one in tokens),
+        "tokensCacheWrite": sum(one.cache_write_input_tokens for one in tokens),
+        "costUsd": sum(entry.cost_usd or 0.0 for entry in calls) or None,
+    }
+    return _set(found)
+
+
+def _messages(turn: TurnNode, severity: str) -> list[str]:
+    return [entry.message for op in turn.ops for entry in op.logs if entry.severity == severity]
+
+
+def _take(attributes: dict[str, Any], name: str) -> list[str]:
+    """Take a list of texts out of attributes, as reading puts it there."""
+    found = attributes.get(name)
+    if not is_list(found) or not all(isinstance(one, str) for one in found):
+        return []
+    del attributes[name]
+    return found
+
+
+def _set(block: dict[str, Any]) -> dict[str, Any]:
+    """Return a block without the members that are not set."""
+    return {key: value for key, value in block.items() if value is not None}

@@ -1,0 +1,86 @@
+"""Conversations as flat streams of events, a JSON object a line: ``events`` as seed 001 names things, ``events-v1`` as seed 000 does."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+from optree.conversation.events import AnyEvent
+from optree.conversation.of_tree import events_of
+from optree.conversation.to_tree import TICK, tree_of
+from optree.conversation.wire import SEED_000, SEED_001, line, stream_events
+from optree.errors import FormatError
+from optree.formats import Fault, Read
+from optree.ids import is_txn
+from optree.store.lines import opened
+from optree.tree import Tree
+from optree_formats.new_files import write_new
+
+_TYPES = re.compile(rb'"event_type"\s*:\s*"(?:transcript_entry|piece_of_text|fragment|agent_created|transcript_edit)"')
+_SEED_000 = re.compile(rb'"(?:content_id|caused_by)"\s*:')
+_SEED_001 = re.compile(rb'"(?:substance|cause|agent)"\s*:')
+_EXPORTED = re.compile(r"([^.]+)\.events(?:-v1)?\.jsonl(?:\.gz|\.zst)?")
+_NOT_CONVERSATION = (
+    "turns", "ops", "logs", "accounting", "reasoning", "requests", "responses", "reports", "statuses", "titles", "attributes", "resumes",
+    "ends of sessions",
+)  # fmt: skip
+
+
+class Events:
+    """One of the two forms; each reads both."""
+
+    def __init__(self, name: str, version: int, about: str, cannot_hold: tuple[str, ...]) -> None:
+        self.name = name
+        self.suffix = f".{name}.jsonl"
+        self.about = about
+        self.cannot_hold = cannot_hold
+        self._version = version
+
+    def detect(self, path: Path, head: bytes) -> bool:
+        """Tell whether it is of this form: by the type of its first events, and by the names of their links."""
+        if path.is_dir() or _TYPES.search(head) is None:
+            return False
+        older = _SEED_000.search(head) is not None and _SEED_001.search(head) is None
+        return older == (self._version == SEED_000)
+
+    def write(self, tree: Tree, target: Path) -> list[Path]:
+        """Write the conversation in a tree, in the order of time."""
+        return [write_new(target, b"".join(line(event, self._version) + b"\n" for event in events_of(tree)))]
+
+    def read(self, path: Path, *, strict: bool = False) -> Read:
+        """Read a stream of events. Its txn is that in the name which an export gives a file, or else made from the events."""
+        events: list[AnyEvent] = []
+        faults: list[Fault] = []
+        with opened(path) as source:
+            for found in stream_events(source):
+                if isinstance(found, Fault):
+                    faults.append(found)
+                    _refuse(path, faults, strict=strict)
+                else:
+                    events += found
+        notes: list[str] = []
+        latest = path.stat().st_mtime * 1e3
+        tree = tree_of(events, txn=_txn(path), start=float(int(latest)) - len(events) * TICK, notes=notes)
+        faults += (Fault(0, note) for note in notes)
+        _refuse(path, faults, strict=strict)
+        return Read([tree] if events else [], faults)
+
+
+def _txn(path: Path) -> str | None:
+    """Return the txn in the name of a file, where an export has named it; either form may be told for the other where no link is in it."""
+    found = _EXPORTED.fullmatch(path.name)
+    return found[1] if found is not None and is_txn(found[1]) else None
+
+
+def _refuse(path: Path, faults: list[Fault], *, strict: bool) -> None:
+    if strict and faults:
+        raise FormatError(f"{path.name}, line {faults[0].line}: {faults[0].said}")
+
+
+EVENTS = Events("events", SEED_001, "conversation events, one a line: substance and cause (seed 001)", _NOT_CONVERSATION)
+EVENTS_V1 = Events(
+    "events-v1",
+    SEED_000,
+    "conversation events, one a line: content_id and caused_by (seed 000)",
+    (*_NOT_CONVERSATION, "times", "who created an agent", "causes of entries", "who made a text"),
+)

@@ -1,0 +1,31 @@
+"""The event log of seed 003: Markdown for people, with a block of YAML for each event, for programs. See docs/reference/markdown-log.md."""
+
+from optree_formats.markdown.events import Event, Refused, tool_call, tool_error
+from optree_formats.markdown.format import FORMAT
+from optree_formats.markdown.live import follow
+from optree_formats.markdown.reader import Entry, Log, extract_events, read_log, stream_log
+from optree_formats.markdown.replay import State, state_at
+from optree_formats.markdown.seals import verify
+from optree_formats.markdown.summary import summarise, write_summary
+from optree_formats.markdown.writer import EventLog, log_path
+
+__all__ = [
+    "FORMAT",
+    "Entry",
+    "Event",
+    "EventLog",
+    "Log",
+    "Refused",
+    "State",
+    "extract_events",
+    "follow",
+    "log_path",
+    "read_log",
+    "state_at",
+    "stream_log",
+    "summarise",
+    "tool_call",
+    "tool_error",
+    "verify",
+    "write_summary",
+]

@@ -1,0 +1,186 @@
+"""Reads YAML and JSON of any form, as others write it, with its comments: ruamel.yaml finds the structure, values are made here.
+
+So no tag runs code, an alias that multiplies or contains itself is refused, of a key that comes twice the last value holds, and what looks
+like a date stays a text.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from typing import Any, NamedTuple, cast
+
+from optree.errors import FormatError, SetupError
+from optree.values import clean
+from optree_formats.markdown import scalars
+from optree_formats.markdown.comments import Comments, Place, add, shown
+
+MAX_CHARACTERS = 1 << 18
+"""A longer text is not read: it would take too long."""
+MAX_VALUES = 100_000
+"""Values that a text may stand for, with each alias counted as all that it names."""
+
+
+class Parsed(NamedTuple):
+    """What a text of YAML holds."""
+
+    value: Any
+    comments: Comments
+    faults: list[tuple[int, str]]
+    """What was mended: line in the text, from 0, and what it was."""
+
+
+class _Entry(NamedTuple):
+    line: int
+    column: int
+    place: Place
+
+
+def parse(text: str) -> Parsed:
+    """Read one document. Raises `FormatError` for what is no YAML, with the line it says; `SetupError` without ruamel.yaml."""
+    if len(text) > MAX_CHARACTERS:
+        raise FormatError(f"{len(text)} characters in one block: blocks that optree did not write are read up to {MAX_CHARACTERS}")
+    node = _composed(text)
+    made = _Maker(text)
+    value = made.value(node, ())
+    _attach(text, made)
+    return Parsed(value, made.comments, made.faults)
+
+
+def _composed(text: str) -> Any:
+    try:
+        from ruamel.yaml import YAML
+        from ruamel.yaml.error import MarkedYAMLError
+    except ImportError:
+        raise SetupError("reading YAML that optree did not write needs ruamel.yaml: pip install 'optree-tracing[markdown]'") from None
+    try:
+        return cast("Any", YAML(typ="safe", pure=True)).compose(text)
+    except RecursionError:
+        raise FormatError("is nested too deeply") from None
+    except MarkedYAMLError as error:
+        said, mark = cast("Any", error).problem or cast("Any", error).context, cast("Any", error).problem_mark
+        raise FormatError(f"{said}{f' (line {mark.line + 1} of the block)' if mark else ''}") from None
+    except Exception as error:  # noqa: BLE001 - whatever the text makes the library do
+        raise FormatError(f"is no YAML: {type(error).__name__}: {str(error).splitlines()[0] if str(error) else ''}") from None
+
+
+class _Maker:
+    """Makes plain values of nodes, and notes where each stands."""
+
+    def __init__(self, text: str) -> None:
+        self.lines = text.split("\n")
+        self.left = MAX_VALUES
+        self.above: set[int] = set()
+        self.entries: list[_Entry] = []
+        self.spans: list[tuple[int, int]] = []
+        """Where the texts of scalars are: what looks like a comment there is none."""
+        self.comments: Comments = {}
+        self.faults: list[tuple[int, str]] = []
+
+    def value(self, node: Any, place: Place) -> Any:
+        self.left -= 1
+        if self.left < 0:
+            raise FormatError(f"stands for more than {MAX_VALUES} values: its aliases multiply")
+        if node is None:
+            return None
+        kind = type(node).__name__
+        if kind == "ScalarNode":
+            return self._scalar(node)
+        if id(node) in self.above:
+            raise FormatError(f"contains itself, by an alias (line {node.start_mark.line + 1} of the block)")
+        self.above.add(id(node))
+        try:
+            if kind == "SequenceNode":
+                return [self._listed(node, item, (*place, number)) for number, item in enumerate(node.value)]
+            return self._map(node, place)
+        finally:
+            self.above.discard(id(node))
+
+    def _scalar(self, node: Any) -> Any:
+        written: str = node.value
+        header = 1 if node.style in ("|", ">") else 0
+        self.spans.append((node.start_mark.index + header, node.end_mark.index))
+        if node.style or node.tag.endswith(":str"):
+            return clean(written)
+        return scalars.bare(clean(written))
+
+    def _map(self, node: Any, place: Place) -> dict[str, Any]:
+        found: dict[str, Any] = {}
+        least = min((key.start_mark.column for key, _ in node.value), default=0)
+        for key, item in node.value:
+            name = self._key(key)
+            if name == "<<" and key.tag.endswith(":merge"):
+                merged = self.value(item, (*place, name))
+                found = {**merged, **found} if isinstance(merged, dict) else {**found, name: merged}
+                continue
+            if name in found:
+                self.faults.append((key.start_mark.line, f"{name[:80]!r} stands there twice: the last value holds"))
+            column = key.start_mark.column if node.flow_style else min(least, node.start_mark.column)  # of `? key` as of the others
+            self.entries.append(_Entry(key.start_mark.line, column, (*place, name)))
+            found[name] = self.value(item, (*place, name))
+        return found
+
+    def _key(self, key: Any) -> str:
+        if type(key).__name__ == "ScalarNode":
+            self._scalar(key)
+            return clean(str(key.value))
+        return clean(str(self.value(key, ())))
+
+    def _listed(self, above: Any, node: Any, place: Place) -> Any:
+        """Note where the dash of an item stands, which may be on a line before it."""
+        line, column = node.start_mark.line, above.start_mark.column
+        while not above.flow_style and line > above.start_mark.line and self.lines[line][column : column + 1] != "-":
+            line -= 1
+        self.entries.append(_Entry(line, node.start_mark.column if above.flow_style else column, place))
+        return self.value(node, place)
+
+
+def _attach(text: str, made: _Maker) -> None:
+    """Give each comment to the place that it stands at."""
+    made.entries.sort(key=lambda entry: entry[:2])
+    spans = sorted(set(made.spans))
+    starts = [start for start, _ in spans]
+    offset = 0
+    for number, line in enumerate(made.lines):
+        at = line.find("#")
+        while at >= 0:
+            if (at == 0 or line[at - 1] in " \t") and not _inside(text, offset + at, starts, spans):
+                _give(made, number, at, shown(line[at + 1 :]), alone=not line[:at].strip())
+                break
+            at = line.find("#", at + 1)
+        offset += len(line) + 1
+
+
+def _inside(text: str, index: int, starts: list[int], spans: list[tuple[int, int]]) -> bool:
+    """Tell whether a character is in a scalar; the header line of a block is not."""
+    found = bisect_right(starts, index) - 1
+    if found < 0 or index >= spans[found][1]:
+        return False
+    start = spans[found][0]
+    return not (text[start - 1] in "|>" and "\n" not in text[start:index])
+
+
+def _give(made: _Maker, line: int, column: int, said: str, *, alone: bool) -> None:
+    entries = made.entries
+    behind = bisect_right(entries, (line, column, ()), key=lambda entry: (entry.line, entry.column, ()))
+    last = entries[behind - 1] if behind else None
+    following = entries[behind] if behind < len(entries) else None
+    if not alone:
+        add(made.comments, last.place if last else (), said, "beside" if last else "before")
+    elif last is None:
+        add(made.comments, (), said, "before")
+    elif following is not None and column <= following.column:
+        add(made.comments, following.place, said, "before")
+    else:
+        add(made.comments, _ending(entries[:behind], column), said, "end")
+
+
+def _ending(entries: list[_Entry], column: int) -> Place:
+    """Return the innermost container that a comment in this column can end, of those that are open behind the last entry."""
+    place = entries[-1].place
+    columns = {entry.place: entry.column for entry in entries[-_NEAR:]}
+    while len(place) > 1 and columns.get(place, 0) > column:
+        place = place[:-1]
+    return place[:-1]
+
+
+_NEAR = 1000

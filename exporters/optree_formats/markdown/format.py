@@ -1,0 +1,107 @@
+"""The Markdown event log as a format: a tree is written as a log that reads back to it, and any log is read as a tree."""
+
+from __future__ import annotations
+
+from hashlib import blake2b
+from pathlib import Path
+from typing import Any
+
+from optree.errors import FormatError, SetupError
+from optree.formats import Read
+from optree.ids import is_txn
+from optree.store.lines import Fault, opened
+from optree.tree import Tree
+from optree_formats.markdown import foreign_tree, to_tree
+from optree_formats.markdown.of_tree import SCHEMA, events_of
+from optree_formats.markdown.reader import Entry, Head, stream_log
+from optree_formats.markdown.rendering import RULE, header, section
+from optree_formats.markdown.seals import LINES, Chain, mark
+from optree_formats.markdown.summary import write_summary
+from optree_formats.markdown.times import iso
+from optree_formats.markdown.writer import FILE, SUMMARY
+
+
+class MarkdownLog:
+    """See `optree.formats.Format`."""
+
+    name = "markdown"
+    suffix = ".session-log.md"
+    about = "event log for people: Markdown with a block of YAML for each event (seed 003, EVENT-LOG/0.2)"
+    cannot_hold = (
+        "where reasoning was cut into chunks, and when each came: its text is held, and when the first came",
+        "requests of an op that were replaced by a later one",
+        "content in the pool that nothing refers to",
+    )
+
+    def detect(self, path: Path, head: bytes) -> bool:
+        """Tell by a log's title, or the name of its protocol; a directory by the log in it."""
+        if path.is_dir():
+            return (path / FILE).is_file()
+        start = head[:4096].removeprefix(b"\xef\xbb\xbf").lstrip()
+        return start.startswith(b"# Session Log") or (start.startswith(b"#") and (b"EVENT-LOG/" in start or b"SESSION-LOG/" in start))
+
+    def write(self, tree: Tree, target: Path) -> list[Path]:
+        """Write a tree as a log, and beside it its summary if the session has ended; returns both, the log first.
+
+        Raises `SetupError` if one of them is there, `OSError`.
+        """
+        ended = tree.session.ended_at is not None
+        paths = [target, *([_summary_path(target)] if ended else [])]
+        for path in paths:
+            if path.exists():
+                raise SetupError(f"{path} is there already: it stays as it is; name another file")
+        with target.open("xb") as file:
+            chain = Chain()
+            pending = header(tree.session.origin_txn_id, str(iso(tree.session.started_at // 1000 * 1000)))
+            for event in events_of(tree):
+                written = (pending + section(event, event.at or 0.0, "verbose")).encode(errors="replace")
+                sealed = written + f"{mark(chain.seal(written))}{RULE}".encode()
+                for line in LINES.findall(sealed):
+                    chain.add(line)
+                file.write(sealed)
+                pending = ""
+        if ended:
+            write_summary(target, paths[1])
+        return paths
+
+    def read(self, path: Path, *, strict: bool = False) -> Read:
+        """Read a log, or the one in a session's directory. Raises `OSError`; with *strict* `FormatError` for the first fault."""
+        if path.is_dir():
+            path /= FILE
+        head, entries, faults = Head(), list[Entry](), list[Fault]()
+        with opened(path) as source:
+            for found in stream_log(source):
+                if isinstance(found, Fault):
+                    _refuse(path, found, strict=strict)
+                    faults.append(found)
+                elif isinstance(found, Entry):
+                    entries.append(found)
+                else:
+                    head = found
+        none: dict[str, Any] = {}
+        start = next((entry.fields for entry in entries if entry.kind == "session_start"), none)
+        back = to_tree.tree_of if start.get("tree") == SCHEMA else foreign_tree.tree_of
+        tree, more = back(entries, _txn(start.get("session_id") or head.session_id, path))
+        for fault in more:
+            _refuse(path, fault, strict=strict)
+        return Read([tree], sorted(faults + more))
+
+
+def _refuse(path: Path, fault: Fault, *, strict: bool) -> None:
+    if strict:
+        raise FormatError(f"{path.name}, line {fault.line}: {fault.said}")
+
+
+def _txn(named: object, path: Path) -> str:
+    """Return the txn that a session's name can be; one made of it where it cannot, the same each time."""
+    said = named if isinstance(named, str) and named else path.parent.name if path.name == FILE else path.stem
+    return said if is_txn(said) else f"log-{blake2b(said.encode(errors='replace'), digest_size=8).hexdigest()}"
+
+
+def _summary_path(target: Path) -> Path:
+    if target.name.endswith("session-log.md"):
+        return target.with_name(target.name.removesuffix("session-log.md") + SUMMARY)
+    return target.with_name(f"{target.stem}.{SUMMARY}")
+
+
+FORMAT = MarkdownLog()

@@ -1,0 +1,37 @@
+"""Who may touch a log: nobody but its writers, who append. Attempts at more, and traces of it, become ``violation`` events."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from optree_formats.markdown.events import Event
+
+HARMLESS = frozenset(["append", "read"])
+
+
+def touches(path: Path, log: Path) -> bool:
+    """Tell whether a path names the log, by whichever name, or a directory that it lies in."""
+    try:
+        if path.samefile(log):
+            return True
+    except (OSError, ValueError):  # one of them is not there, or is no path
+        pass
+    try:
+        mine, other = log.resolve(), path.resolve()
+    except (OSError, RuntimeError, ValueError):  # a link that leads to itself
+        return False
+    return mine == other or other in mine.parents
+
+
+def attempted(path: Path | str, tool: str, action: str) -> Event:
+    """Return the event for a tool that would have changed the log."""
+    event = Event("violation", {"action": action, "path": str(path), **({"tool": tool} if tool else {}), "refused": True})
+    return event.comment("", "Session logs are append-only: the call was not made.")
+
+
+def found(log: Path, what: str, *, line: int | None = None) -> Event:
+    """Return the event for a log that somebody else has changed; *line* is that of the seal that does not fit."""
+    event = Event("violation", {"action": what, "path": log.name, **({} if line is None else {"line": line}), "refused": False})
+    if line is None:
+        return event.comment("", "Something else than a writer of this log changed what it had written.")
+    return event.comment("line", "The seal on this line does not fit: what stands between it and the seal before was changed.")

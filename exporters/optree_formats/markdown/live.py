@@ -1,0 +1,222 @@
+"""A log that is written while a session runs: a subscriber turns records into events, on a thread of its own.
+
+Nodes are kept only while they are open. The begin of an op is written with its request, or when the next thing happens in it. What comes
+after an op's end is an ``addition`` to it.
+"""
+
+from __future__ import annotations
+
+import atexit
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, ClassVar
+
+from msgspec import UNSET
+
+from optree import records as r
+from optree.builder import SessionTreeBuilder
+from optree.builder.subscriber import Subscriber
+from optree.instrument import Session
+from optree.nodes import OperationNode, Pool, SessionNode, TurnNode
+from optree.tree import apply
+from optree.tree.path import parent_label
+from optree.values import decode
+from optree_formats.markdown.entries import held
+from optree_formats.markdown.events import Event, Verbosity
+from optree_formats.markdown.of_tree import Teller
+from optree_formats.markdown.summary import write_summary
+from optree_formats.markdown.times import iso
+from optree_formats.markdown.writer import EventLog
+
+_EXIT_SECONDS = 0.25
+
+
+def follow(session: Session | SessionTreeBuilder, path: Path, *, verbosity: Verbosity = "standard", redacted: bool = True) -> Follower:
+    """Write what happens in a root session from now on to a new log at *path*, see `EventLog`; the summary comes at its end.
+
+    Credentials are replaced unless *redacted* is off. Raises `SetupError`, `OSError` now, and nothing later.
+    """
+    builder = session.builder if isinstance(session, Session) else session
+    return Follower(builder, path, verbosity, redacted=redacted)
+
+
+class Follower:
+    """Receives a session's records and writes its log."""
+
+    def __init__(self, builder: SessionTreeBuilder, path: Path, verbosity: Verbosity, *, redacted: bool) -> None:
+        self._stream = builder.core.stream
+        self._pool = Pool(dict(builder.core.pool.blobs), dict(builder.core.pool.links))
+        self._teller = Teller(self._pool)
+        root = builder.node
+        self._sessions = {root.path: _copy(root)}
+        self._turns: dict[str, TurnNode] = {}
+        self._ops: dict[str, OperationNode] = {}
+        self._untold: set[str] = set()
+        """Paths of ops whose begin is not written yet."""
+        self.log = EventLog(path, root.origin_txn_id, verbosity=verbosity, start=self._teller.session_start(root, None), redacted=redacted)
+        self._subscriber = Subscriber(self._handle, "markdown")
+        self._stream.subscribe(self._subscriber)
+        atexit.register(self.close, _EXIT_SECONDS)
+
+    @property
+    def failures(self) -> tuple[int, str]:
+        """How many records could not be written, and why the last could not; those that were dropped count as well."""
+        return self._subscriber.failures + self._subscriber.dropped, self._subscriber.last_failure
+
+    def flush(self, timeout: float = 0.25) -> bool:
+        """Wait until what has happened so far is written; False if it is not within *timeout* seconds."""
+        self._stream.flush()
+        return self._subscriber.flush(timeout)
+
+    def close(self, timeout: float = 0.25) -> bool:
+        """Write what has happened so far and follow no longer; False if not all was written within *timeout* seconds."""
+        done = self.flush(timeout)
+        self._stream.unsubscribe(self._subscriber)
+        self._subscriber.close()
+        if done:
+            self.log.close()
+        atexit.unregister(self.close)
+        return done
+
+    def _handle(self, record: r.Record) -> None:
+        step = self._STEPS.get(type(record))
+        if step is not None:
+            step(self, record)
+
+    # Sessions and turns
+
+    def _session_begin(self, record: r.SessionBegin) -> None:
+        if not record.path:
+            return
+        self._tell(record.path)
+        above = self._sessions[parent_label(parent_label(record.path))]
+        node = apply.new_session(above.origin_txn_id, record.path, above.trace_id, record.agent, record.call_path, record.ts)
+        node.attributes_json = record.attributes
+        self._sessions[record.path] = node
+        self.log.append(self._teller.session_start(node, above))
+
+    def _session_set(self, record: r.SessionSet) -> None:
+        known = {"title": record.title, "latest_status": record.latest_status}
+        place = {"path": record.path} if record.path else {}
+        fields = {"timestamp": iso(record.ts), **place, **{key: said for key, said in known.items() if said is not None}}
+        self.log.append(Event.of_plain("session_update", fields, at=record.ts))
+
+    def _session_resume(self, record: r.SessionResume) -> None:
+        self.log.append(self._teller.resumed(self._sessions[record.path], record.ts))
+
+    def _session_end(self, record: r.SessionEnd) -> None:
+        node = self._sessions[record.path]
+        apply.end_session(node, record)
+        self.log.append(self._teller.session_end(node))
+        if not record.path:
+            write_summary(self.log.path)
+
+    def _message(self, record: r.MessageAdded) -> None:
+        self.log.append(self._teller.message(self._sessions[record.path], record.message))
+
+    def _turn_begin(self, record: r.TurnBegin) -> None:
+        session = self._sessions[parent_label(record.path)]
+        self._turns[record.path] = turn = apply.begin_turn(_copy(session), record)
+        self.log.append(self._teller.turn_start(session, turn))
+
+    def _turn_set(self, record: r.TurnSet) -> None:
+        if (turn := self._turns.get(record.path)) is not None:
+            turn.assistant = record.assistant
+
+    def _turn_end(self, record: r.TurnEnd) -> None:
+        turn = self._turns.pop(record.path)
+        apply.end_turn(turn, record)
+        self.log.append(self._teller.turn_end(self._sessions[parent_label(record.path)], turn))
+
+    # Ops
+
+    def _op_begin(self, record: r.OpBegin) -> None:
+        session = self._session_of(record.path)
+        turn = self._turns.get(parent_label(record.path)) or apply.begin_turn(
+            _copy(session), r.TurnBegin(parent_label(record.path), record.ts)
+        )
+        self._ops[record.path] = apply.begin_op(session.origin_txn_id, turn, record)
+        self._untold.add(record.path)
+
+    def _requested(self, record: r.Requested) -> None:
+        if (op := self._ops.get(record.path)) is not None:
+            op.request = record.request
+            self._tell(record.path)
+
+    def _responded(self, record: r.Responded) -> None:
+        self._change(record.path, lambda op: setattr(op, "response", record.response))
+
+    def _entries(self, record: r.Entries) -> None:
+        self._change(record.path, lambda op: apply.add_entries(op, record.logs, record.chunks))
+
+    def _accounted(self, record: r.Accounted) -> None:
+        def account(op: OperationNode) -> None:
+            op.accounting = tuple(entry for entry in op.accounting if entry.id != record.entry.id)
+            apply.account(op, record.entry)
+
+        self._change(record.path, account)
+
+    def _op_end(self, record: r.OpEnd) -> None:
+        op = self._ops.get(record.path)
+        if op is None:
+            return
+        self._tell(record.path)
+        del self._ops[record.path]
+        block, record.attributes = record.attributes, UNSET
+        apply.end_op(op, record)
+        event = self._teller.op_end(self._session_of(record.path), op)
+        if block is not UNSET:
+            event.fields["attributes"] = decode(block)
+        self.log.append(event)
+
+    def _pooled(self, record: r.Pooled) -> None:
+        self._pool.blobs.update(record.blobs)
+        self._pool.links.update({link: (before, blob) for link, before, blob in record.links})
+
+    def _change(self, path: str, change: Callable[[OperationNode], Any]) -> None:
+        """Change an open op; of one that has ended, log what is added."""
+        op = self._ops.get(path)
+        if op is not None:
+            self._tell(path)
+            change(op)
+            return
+        late = OperationNode(f"{self.log.session_id}:{path}", path, "system", "", 0.0, (), ())
+        change(late)
+        fields = {"path": path, **held(late)}
+        self.log.append(Event.of_plain("addition", fields, title=f"Addition: {path}"))
+
+    def _tell(self, path: str) -> None:
+        """Write the begin of an op, once."""
+        if path in self._untold:
+            self._untold.discard(path)
+            op = self._ops[path]
+            turn = self._turns.get(parent_label(path)) or TurnNode("", parent_label(path), 0, 0.0, [])
+            self.log.append(self._teller.op_start(self._session_of(path), turn, op, with_all=False))
+
+    def _session_of(self, path: str) -> SessionNode:
+        return self._sessions[parent_label(parent_label(path))]
+
+    _STEPS: ClassVar[dict[type[r.Record], Callable[[Any, Any], None]]] = {
+        r.SessionBegin: _session_begin,
+        r.SessionSet: _session_set,
+        r.SessionResume: _session_resume,
+        r.SessionEnd: _session_end,
+        r.MessageAdded: _message,
+        r.TurnBegin: _turn_begin,
+        r.TurnSet: _turn_set,
+        r.TurnEnd: _turn_end,
+        r.OpBegin: _op_begin,
+        r.Requested: _requested,
+        r.Responded: _responded,
+        r.Entries: _entries,
+        r.Accounted: _accounted,
+        r.OpEnd: _op_end,
+        r.Pooled: _pooled,
+    }
+
+
+def _copy(node: SessionNode) -> SessionNode:
+    """Return a session's node without what is in it."""
+    made = apply.new_session(node.origin_txn_id, node.path, node.trace_id, node.agent_id, node.call_path, node.started_at)
+    made.session_title, made.attributes_json = node.session_title, node.attributes_json
+    return made

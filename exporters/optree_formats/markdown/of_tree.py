@@ -1,0 +1,256 @@
+"""From a tree to events: what each node says in a log, at its begin and at its end.
+
+    session           session_start … session_end; of a sub-agent agent_start … agent_end
+    turn              user_message (turn_start where nobody said anything) … turn_end
+    llm op            model_input … model_output
+    tool op           tool_call … tool_result or tool_error
+    session op        agent_call … agent_result
+    system op         repair, gc_run, …, by its name (system_step where it has another) … system_end
+    message           message
+
+What is still open has no second event; then all that is known of it stands in the first. Each event has the `path` of its node.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from functools import partial
+from typing import Any, NamedTuple
+
+from msgspec import UNSET
+
+from optree.nodes import Message, OperationNode, Pool, SessionNode, TurnNode
+from optree.tree import Tree
+from optree.values import decode, is_object
+from optree_formats.markdown.entries import held
+from optree_formats.markdown.events import PROTOCOL, Event
+from optree_formats.markdown.requests import Requests
+from optree_formats.markdown.stories import op_story, result_story, turn_story
+from optree_formats.markdown.times import iso
+from optree_formats.markdown.why import code_of, why_of
+
+SCHEMA = "optree/1"
+"""In the first event of a log made of a tree: it reads back as that tree."""
+SYSTEM = frozenset(
+    [
+        "repair",
+        "bootstrap",
+        "gc_run",
+        "context_assembly",
+        "working_set_update",
+        "cache_advice",
+        "summary_created",
+        "recovery",
+        "user_approval",
+    ]
+)
+REASONS = {"ok": "completed", "failed": "error", "cancelled": "cancelled", "interrupted": "interrupted"}
+
+
+class Timed(NamedTuple):
+    """What tells an event, with the place that it has among those of the same time."""
+
+    ts: float
+    number: int
+    tell: Callable[[], Event]
+
+
+def events_of(tree: Tree) -> Iterator[Event]:
+    """Yield a whole tree as events, in the order of time: the session's start first, its end last."""
+    root = tree.session
+    found = [Timed(ts, number, tell) for number, (ts, tell) in enumerate(_all(Teller(tree.pool), root))]
+    last = len(found) - (root.ended_at is not None)
+    for timed in [found[0], *sorted(found[1:last]), *found[max(last, 1) :]]:
+        yield timed.tell()
+
+
+Told = tuple[float, Callable[[], Event]]
+
+
+def _all(teller: Teller, root: SessionNode) -> Iterator[Told]:
+    """Yield what tells a session's events, and all below it; without recursion, since agents may be nested deeply."""
+    pending: list[Iterator[Told | SessionNode]] = [_nodes(teller, root, None)]
+    above = [root]
+    while pending:
+        following = next(pending[-1], None)
+        if following is None:
+            pending.pop()
+            above.pop()
+        elif isinstance(following, SessionNode):
+            pending.append(_nodes(teller, following, above[-1]))
+            above.append(following)
+        else:
+            yield following
+
+
+def _nodes(teller: Teller, session: SessionNode, above: SessionNode | None) -> Iterator[Told | SessionNode]:
+    yield session.started_at, partial(teller.session_start, session, above)
+    latest = 0.0
+    for ts in session.resumed_at:
+        yield ts, partial(teller.resumed, session, ts)
+    for message in session.messages:
+        latest = max(latest, message.timestamp)
+        yield latest, partial(teller.message, session, message)
+    for turn in session.turns:
+        yield turn.started_at, partial(teller.turn_start, session, turn)
+        for op in turn.ops:
+            yield op.started_at, partial(teller.op_start, session, turn, op, with_all=op.ended_at is None)
+            if op.child_session is not None:
+                yield op.child_session
+            if op.ended_at is not None:
+                yield op.ended_at, partial(teller.op_end, session, op)
+        if turn.ended_at is not None:
+            yield turn.ended_at, partial(teller.turn_end, session, turn)
+    if session.ended_at is not None:
+        yield session.ended_at, partial(teller.session_end, session)
+
+
+class Teller:
+    """Makes the events of nodes. It remembers which content the log has already, and says that once."""
+
+    def __init__(self, pool: Pool) -> None:
+        self.requests = Requests(pool)
+        self.counts = {"turns": 0, "tools": 0, "repairs": 0}
+
+    def session_start(self, session: SessionNode, above: SessionNode | None) -> Event:
+        """Return the start of a session; *above* is that of its parent."""
+        expected = session.agent_id if above is None else f"{above.call_path}->{session.agent_id}"
+        own = {"session_id": session.origin_txn_id, "protocol": PROTOCOL, "tree": SCHEMA} if above is None else {"path": session.path}
+        fields = {
+            "timestamp": iso(session.started_at),
+            **own,
+            "agent": session.agent_id,
+            **_said(call_path=None if session.call_path == expected else session.call_path),
+            **_said(title=session.session_title, latest_status=session.latest_status, attributes=_block(session)),
+        }
+        title = "" if above is None else f"Agent Start: {session.agent_id}"
+        return Event.of_plain("session_start" if above is None else "agent_start", fields, title=title, at=session.started_at)
+
+    def session_end(self, session: SessionNode) -> Event:
+        """Return the end of a session."""
+        root = not session.path
+        status = session.status or "ok"
+        fields = {
+            "timestamp": iso(session.ended_at or 0.0),
+            **({"session_id": session.origin_txn_id} if root else {"path": session.path, "agent": session.agent_id}),
+            "reason": REASONS[status],
+            **({"stats": dict(self.counts)} if root else {}),
+            "status": status,
+            **_said(error=session.error),
+            **({} if session.final_report is UNSET else {"final_report": decode(session.final_report)}),
+        }
+        title = "" if root else f"Agent End: {session.agent_id}"
+        return Event.of_plain("session_end" if root else "agent_end", fields, title=title, at=session.ended_at)
+
+    def resumed(self, session: SessionNode, ts: float) -> Event:
+        """Return the event of a session that goes on in a new process."""
+        fields = {"timestamp": iso(ts), **self._place(session, session.path)}
+        return Event.of_plain("session_resume", fields, at=ts)
+
+    def message(self, session: SessionNode, message: Message) -> Event:
+        """Return an entry of an agent's transcript."""
+        known = _said(role=message.role, id=message.id, substance=message.substance, cause=list(message.cause) or None)
+        fields = {"timestamp": iso(message.timestamp), **self._place(session, session.path), **known, "body": decode(message.body)}
+        return Event.of_plain("message", fields, title=f"Message: {message.role}", at=message.timestamp)
+
+    def turn_start(self, session: SessionNode, turn: TurnNode) -> Event:
+        """Return the begin of a turn: what the user said, if somebody did."""
+        self.counts["turns"] += 1
+        prompts = dict(turn.prompts or {})
+        user = prompts.pop("user", None)
+        fields = {"timestamp": iso(turn.started_at), **self._place(session, turn.path)}
+        if user is not None:
+            fields |= {"length": len(user), "content": user}
+        fields |= {**({"prompts": prompts} if prompts else {}), **_said(attributes=_block(turn))}
+        if turn.ended_at is None:
+            fields |= _said(assistant=turn.assistant)
+        kind = "turn_start" if user is None else "user_message"
+        return Event.of_plain(kind, fields, narrative=turn_story(session, user), at=turn.started_at)
+
+    def turn_end(self, session: SessionNode, turn: TurnNode) -> Event:
+        """Return the end of a turn, with what the assistant said last."""
+        known = _said(status=turn.status, error=turn.error, assistant=turn.assistant)
+        fields = {"timestamp": iso(turn.ended_at or 0.0), **self._place(session, turn.path), **known}
+        return Event.of_plain("turn_end", fields, at=turn.ended_at)
+
+    def op_start(self, session: SessionNode, turn: TurnNode, op: OperationNode, *, with_all: bool) -> Event:
+        """Return the begin of an op; *with_all* that is known of it, if no end will follow."""
+        place = {"timestamp": iso(op.started_at), **self._place(session, op.path)}
+        known = {**_said(parent=op.parent_op, attributes=_block(op)), **(held(op) if with_all else {})}
+        story = op_story(session, op, self.requests.pool)
+        if op.kind == "llm":
+            tokens = sum(entry.tokens.input_tokens for entry in op.accounting if entry.tokens is not None)
+            fields = {**place, **({"tokens": tokens} if tokens else {}), "model": op.name, **self.requests.told(op), **known}
+            return Event.of_plain(
+                "model_input", fields, narrative=story, title=f"Model Input: {op.name}" if op.name else "", at=op.started_at
+            )
+        if op.kind == "tool":
+            self.counts["tools"] += 1
+            return self._tool_call(turn, op, place, known, story)
+        if op.kind == "session":
+            fields = {**place, "name": op.name, **self.requests.told(op), **known}
+            return Event.of_plain("agent_call", fields, narrative=story, title=f"Agent Call: {op.name}", at=op.started_at)
+        kind = op.name if op.name in SYSTEM else "system_step"
+        self.counts["repairs"] += kind == "repair"
+        own = _of_system(kind, op.attributes)
+        fields = {**place, **({} if kind == op.name else {"name": op.name}), **own, **self.requests.told(op), **known}
+        return Event.of_plain(kind, fields, narrative=story, title="" if kind == op.name else f"System Step: {op.name}", at=op.started_at)
+
+    def op_end(self, session: SessionNode, op: OperationNode) -> Event:
+        """Return the end of an op."""
+        place = {"timestamp": iso(op.ended_at or 0.0), **self._place(session, op.path)}
+        story = result_story(op)
+        if op.kind == "tool" and op.status == "ok":
+            fields = {"call_id": op.path, "success": True, **place, **held(op)}
+            return Event.of_plain("tool_result", fields, narrative=story, title=f"Tool Result: {op.name}", at=op.ended_at)
+        if op.kind == "tool":
+            fields = {"call_id": op.path, **place, **held(op)}
+            fields["error"] = {"code": code_of(op), "message": op.error or op.status, **({} if op.error is not None else {"stated": False})}
+            return Event.of_plain("tool_error", fields, narrative=story, title=f"Tool Error: {op.name}", at=op.ended_at)
+        kind = {"llm": "model_output", "session": "agent_result"}.get(op.kind, "system_end")
+        return Event.of_plain(
+            kind, {**place, **held(op)}, narrative=story, title=f"{kind.replace('_', ' ').title()}: {op.name}", at=op.ended_at
+        )
+
+    def _tool_call(self, turn: TurnNode, op: OperationNode, place: dict[str, Any], known: dict[str, Any], story: str) -> Event:
+        """Return a tool call, which must say why."""
+        request = self.requests.told(op)
+        args = request.pop("request", None)
+        given = args if is_object(args) else {}
+        why, source = why_of(turn, op, given)
+        mark: dict[str, Any] = {}
+        if source != "args":
+            mark = {"why_from": source, **({"given_why": given["why"]} if "why" in given else {})}
+        if op.request is None:
+            mark["args_given"] = False
+        fields = {"tool": op.name, "call_id": op.path, **place, "args": {**given, "why": why}, **mark, **request, **known}
+        event = Event.of_plain("tool_call", fields, narrative=story, at=op.started_at)
+        if source == "nobody":
+            event.comment("args.why", "Nobody said why; this stands here since every call must say it.")
+        return event
+
+    def _place(self, session: SessionNode, path: str) -> dict[str, Any]:
+        """Return where a node is; the root session's own path is empty, and left out."""
+        return {**({"path": path} if path else {}), **({"agent": session.agent_id} if session.path else {})}
+
+
+def _block(node: SessionNode | TurnNode | OperationNode) -> dict[str, Any] | None:
+    return None if node.attributes_json is UNSET else node.attributes
+
+
+def _said(**fields: Any) -> dict[str, Any]:
+    """Return the fields that have a value."""
+    return {key: value for key, value in fields.items() if value is not None}
+
+
+def _of_system(kind: str, attributes: dict[str, Any]) -> dict[str, Any]:
+    """Return what the seed's types of the system must say, from what the op says of itself."""
+    if kind == "repair":
+        return {"demon": attributes.get("demon", "unknown"), "action": attributes.get("action", "unknown")}
+    if kind == "bootstrap":
+        return {"files_created": attributes.get("files_created", [])}
+    if kind == "recovery":
+        return {"from": attributes.get("from", "unknown"), "backup": attributes.get("backup", "unknown")}
+    if kind == "user_approval":
+        return {"action": attributes.get("action", "unknown"), "approved": attributes.get("approved", "unknown")}
+    return {}

@@ -1,0 +1,46 @@
+"""Agent exchange transcripts (seed 002): what a run and its agents, messages and tools did, one line an event, one file a run.
+
+`Recorder` writes them and hands them to subscribers, `read` reads them past whatever is wrong, `follow` writes those of a session that is
+recorded right now, and `FORMAT` turns trees into them and back.
+"""
+
+from optree_formats.transcript.fanout import FanOut, Stats, Subscription
+from optree_formats.transcript.format import FORMAT
+from optree_formats.transcript.live import Follower, follow
+from optree_formats.transcript.reader import OutOfOrder, batches, read
+from optree_formats.transcript.recorder import NopRecorder, Recorder
+from optree_formats.transcript.runs import Family, Run, family, run_id_of
+from optree_formats.transcript.strict import InvalidEventError
+from optree_formats.transcript.to_tree import tree_of
+from optree_formats.transcript.tolerant import UnknownBlockType, UnknownBlockTypeError, UnknownEventType, UnknownEventTypeError
+from optree_formats.transcript.wire import ContentBlock, Event, MessagePayload, StepPayload, ToolPayload, line
+
+__all__ = [
+    "FORMAT",
+    "ContentBlock",
+    "Event",
+    "Family",
+    "FanOut",
+    "Follower",
+    "InvalidEventError",
+    "MessagePayload",
+    "NopRecorder",
+    "OutOfOrder",
+    "Recorder",
+    "Run",
+    "Stats",
+    "StepPayload",
+    "Subscription",
+    "ToolPayload",
+    "UnknownBlockType",
+    "UnknownBlockTypeError",
+    "UnknownEventType",
+    "UnknownEventTypeError",
+    "batches",
+    "family",
+    "follow",
+    "line",
+    "read",
+    "run_id_of",
+    "tree_of",
+]

@@ -1,0 +1,105 @@
+"""The format: a tree's runs as files, one a session, and such files as trees."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import msgspec
+
+from optree.errors import SetupError
+from optree.formats import Read
+from optree.store.lines import Fault
+from optree.tree import Tree
+from optree.values import is_object
+from optree_formats.new_files import write_new
+from optree_formats.transcript.of_tree import transcripts
+from optree_formats.transcript.runs import SUFFIX, family
+from optree_formats.transcript.to_tree import tree_of
+from optree_formats.transcript.wire import line
+
+_SIGNS = {"seq", "run_id", "type", "timestamp"}
+
+
+class Transcript:
+    """The agent exchange transcript of seed 002."""
+
+    name = "transcript"
+    suffix = ".transcript.jsonl"
+    about = "agent exchange transcripts, one file of events a run, linked both ways"
+    cannot_hold = (
+        "logs",
+        "accounting, and the totals that follow from it",
+        "messages of sessions, and their links",
+        "of llm ops' requests all but the text and the tool results that are new in them",
+        "requests of session and system ops",
+        "responses of session, system and tool ops that have no end",
+        "how reasoning was streamed; reasoning that stands in a response is an op's reasoning too when it is read again",
+        "latencies where they are not the difference of the times",
+        "payloads and reports that are null, prompts and reasoning without any text, the sizes of payloads that were cut",
+    )
+
+    def detect(self, path: Path, head: bytes) -> bool:
+        """Tell by the first line's members; a directory by its first file of lines."""
+        if path.is_dir():
+            return any(map(_is_transcript, sorted(path.glob(f"*{SUFFIX}"))[:1]))
+        return _begins(head)
+
+    def write(self, tree: Tree, target: Path) -> list[Path]:
+        """Write the root's run to *target*, or to ``<run id>.jsonl`` in it if it is a directory, and all others beside that, 0600.
+
+        Raises `SetupError` if one of the files is there, `OSError`.
+        """
+        runs = transcripts(tree)
+        root = runs[""][0].run_id
+        main = target / f"{root}{SUFFIX}" if target.is_dir() else target
+        paths = {path: main.with_name(f"{events[0].run_id}{SUFFIX}") if path else main for path, events in runs.items()}
+        there = [path.name for path in paths.values() if path.exists()]
+        if there:
+            raise SetupError(f"{main.parent} has {', '.join(there[:3])} already: remove it, or write elsewhere")
+        return [write_new(paths[path], b"".join(line(event) + b"\n" for event in events)) for path, events in runs.items()]
+
+    def read(self, path: Path, *, strict: bool = False) -> Read:
+        """Read a run's file with those of the runs below it; of a directory, all runs that no other has called."""
+        if not path.is_dir():
+            found = family(path, strict=strict)
+            return Read([tree_of(found)], found.faults)
+        read = Read([], [])
+        for one in sorted(path.glob(f"*{SUFFIX}")):
+            if _is_transcript(one) and not _has_parent(one, path):
+                found = family(one, strict=strict)
+                read.trees.append(tree_of(found))
+                read.faults += [Fault(fault.line, f"{one.name}: {fault.said}") for fault in found.faults]
+        return read
+
+
+FORMAT = Transcript()
+
+
+def _is_transcript(path: Path) -> bool:
+    with path.open("rb") as file:
+        return _begins(file.read(1 << 16))
+
+
+def _begins(head: bytes) -> bool:
+    """Tell whether the first line that can be read is an event's; one that is longer than what is there by how it begins."""
+    for part in head.removeprefix(b"\xef\xbb\xbf").splitlines()[:5]:
+        try:
+            value = msgspec.json.decode(part)
+        except (msgspec.DecodeError, RecursionError):
+            if part.startswith(b'{"seq":') and b'"run_id":' in part[:200]:
+                return True
+            continue
+        if is_object(value):
+            return set(value) >= _SIGNS
+    return False
+
+
+def _has_parent(path: Path, directory: Path) -> bool:
+    """Tell whether another run in the directory has called this one."""
+    with path.open("rb") as file:
+        head = file.read(1 << 16).splitlines()[:1]
+    try:
+        parent = msgspec.json.decode(head[0]).get("parent_run_id", "") if head else ""
+    except (msgspec.DecodeError, AttributeError, RecursionError):
+        return False
+    return isinstance(parent, str) and bool(parent) and (directory / f"{parent}{SUFFIX}").is_file()

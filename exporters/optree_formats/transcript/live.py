@@ -1,0 +1,151 @@
+"""The transcript of a session that is recorded right now, written on a thread of its own: the program waits for nothing of it.
+
+    with optree.session(agent="researcher") as session:
+        transcript = follow(session, "storage/transcripts")
+        ...
+
+The journal, the console and the ledger are the same with it and without.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from optree import records as r
+from optree.builder.subscriber import Subscriber
+from optree.errors import SetupError
+from optree.instrument import Session
+from optree.nodes import Reasoning
+from optree.values import text
+from optree_formats.transcript.fanout import BUFFER, LOGGER, Subscription
+from optree_formats.transcript.of_tree import known, records
+from optree_formats.transcript.reader import read
+from optree_formats.transcript.recorder import Mask, Recorder
+from optree_formats.transcript.runs import SUFFIX
+from optree_formats.transcript.transcriber import Said, Transcriber
+from optree_formats.transcript.wire import Event, ToolPayload
+
+_Key = tuple[str, str, str, str]
+
+
+def follow(session: Session, directory: Path | str, *, mask: Mask | None = None, buffer: int = BUFFER) -> Follower:
+    """Write a session's whole tree to *directory* from now on, a file a run, beginning with what it has so far.
+
+    Close what is returned when the session has ended. A resumed session goes on in its files, with what they lack. In a process that has
+    joined a session of another, what this process records of it is written; run ids follow from the session's, so the files of all
+    processes are linked. Raises `SetupError` if the directory is not there.
+    """
+    return Follower(session, Path(directory), mask, buffer)
+
+
+class Follower:
+    """Writes one session's transcript while it runs."""
+
+    def __init__(self, session: Session, directory: Path, mask: Mask | None, buffer: int) -> None:
+        if not directory.is_dir():
+            raise SetupError(f"{directory} is no directory: make it before a session is followed into it")
+        core = session.builder.core
+        self._core = core
+        self._directory = directory
+        self._mask = mask
+        self._buffer = buffer
+        self._recorders: dict[str, Recorder] = {}
+        self._there: dict[str, set[_Key]] | None = None
+        """What files had before, by the path of the session; None once the backlog is written."""
+        self._lost = 0
+        self._last_failure = ""
+        self._worker = Subscriber(self._take, "transcript")
+        held = core.stream.enter()
+        try:
+            tree = core.builders.get("", session.builder).whole
+            self._transcriber = Transcriber(core.txn, core.pool, self._emit, known(tree), self._thought)
+            found = [] if core.base else records(tree)  # what another process began is its to write
+            self._backlog = [record for record in found if type(record) is not Said]
+            core.stream.subscribe(self._worker, ordered=False)
+        finally:
+            core.stream.leave(held)
+        self._worker.take([r.Gap(ts=0.0, dropped=0)])  # wakes the worker, which takes the backlog first
+
+    @property
+    def dropped(self) -> int:
+        """Records that were dropped since the disk was too slow, and events that could not be written."""
+        return self._lost + self._worker.dropped + sum(one.failures for one in list(self._recorders.values()))
+
+    @property
+    def problems(self) -> list[str]:
+        """What went wrong, for people."""
+        found = [self._worker.last_failure, self._last_failure, *(one.last_failure for one in list(self._recorders.values()))]
+        return [said for said in found if said]
+
+    def subscribe(self, path: str = "", buffer: int | None = None) -> Subscription:
+        """Return a subscription to the events of the session at *path*, the root's by default, from now on."""
+        return self._recorder(path).subscribe(buffer)
+
+    def flush(self, timeout: float = 5.0) -> bool:
+        """Wait until all that was recorded so far is written; False if it is not within *timeout* seconds."""
+        self._core.stream.flush()
+        return self._worker.flush(timeout)
+
+    def close(self, timeout: float = 5.0) -> bool:
+        """Write what has come so far and close the files; False if *timeout* seconds do not do. The second call does nothing."""
+        done = self.flush(timeout)
+        self._core.stream.unsubscribe(self._worker)
+        if done and not self._worker.finished:
+            self._transcriber.finish()
+        self._worker.close()
+        for recorder in list(self._recorders.values()):
+            recorder.close()
+        return done
+
+    def _take(self, record: r.Record) -> None:
+        """Write what a record says; on the worker's thread."""
+        backlog, self._backlog = self._backlog, []
+        self._there = {} if backlog else None
+        for one in backlog:
+            self._transcriber.take(one)
+        self._there = None
+        self._transcriber.take(record)
+
+    def _emit(self, path: str, event: Event) -> None:
+        try:
+            recorder = self._recorder(path)
+            if self._there is not None:
+                there = self._there.get(path)
+                if there is None:
+                    there = self._there[path] = _keys(recorder.path)
+                if _key(event) in there:
+                    return
+            recorder.write(event)
+        except Exception as error:  # noqa: BLE001 - one event that cannot be written is said; the next one may be
+            self._lost += 1
+            self._last_failure = f"{type(error).__name__}: {text(error)}"
+            if self._lost == 1:
+                LOGGER.warning("transcript: an event of %s is left out: %s", path or "the root session", self._last_failure)
+
+    def _recorder(self, path: str) -> Recorder:
+        found = self._recorders.get(path)
+        if found is None:
+            run_id = self._transcriber.run_id(path)
+            made = Recorder(self._directory / f"{run_id}{SUFFIX}", run_id, mask=self._mask, buffer=self._buffer)
+            found = self._recorders.setdefault(path, made)
+        return found
+
+    def _thought(self, path: str) -> Reasoning | None:
+        """Return the reasoning of an op that has ended; what is on its way is brought to it first."""
+        node = self._core.ended.get(path)
+        if node is None or node.kind != "llm":
+            return None
+        if self._core.stream.behind:
+            self._core.stream.flush()
+        return node.reasoning
+
+
+def _keys(path: Path) -> set[_Key]:
+    """Return what a file has already, as of a session that is resumed."""
+    return {_key(event) for event in read(path) if isinstance(event, Event)} if path.exists() else set()
+
+
+def _key(event: Event) -> _Key:
+    """Return what tells an event from all others of its run: a run may begin and end more than once."""
+    call = event.payload.call_id if isinstance(event.payload, ToolPayload) else ""
+    return event.type, event.path, call, event.timestamp if event.type.startswith("run.") else ""

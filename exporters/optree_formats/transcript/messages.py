@@ -1,0 +1,114 @@
+"""Content blocks from what providers send and answer, and back. How each provider says it, `optree.conversation` knows."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import suppress
+from typing import Any
+
+import msgspec
+from msgspec import UNSET, Raw
+
+from optree.conversation.content import calls_of, text_of, thought_of
+from optree.conversation.events import TranscriptEntry
+from optree.conversation.provider_messages import answers_of, entries_of, history_in, instructions_in
+from optree.values import clean, encode, is_list, raw
+from optree_formats.transcript.wire import ContentBlock
+
+Said = tuple[str, ContentBlock]
+"""A block with the role of the message that it is from."""
+
+
+def sent(request: Any) -> list[Said]:
+    """Return what is new in a request: what follows its last answer, and then its system prompts."""
+    found = history_in(request)
+    if found is None:
+        return [_text("user", encode(request).decode())] if request else []
+    entries = [entry for message in (found if is_list(found) else [found]) for entry in entries_of(message)]
+    answered = max((place for place, entry in enumerate(entries) if entry.role == "assistant"), default=-1)
+    new = [entry for entry in entries[answered + 1 :] if entry.role != "system"]
+    system = [entry for entry in entries if entry.role == "system"]
+    if (told := instructions_in(request)) and told is not found:
+        system += entries_of(told, "system")
+    return [said for entry in new + system for said in _block(entry)]
+
+
+def answer(response: Any, thought: str) -> list[ContentBlock]:
+    """Return an answer's blocks: its reasoning (*thought*, or what stands in it), its text, and the calls that it makes."""
+    entries = [entry for entry in answers_of(response) if entry.role != "system"]
+    thinking = thought or "\n".join(filter(None, map(thought_of, entries)))
+    text = "\n".join(filter(None, (text_of(entry.content) for entry in entries)))
+    blocks = [ContentBlock(type="thinking", fidelity="agent_emitted", thinking=clean(thinking))] if thinking else []
+    if text:
+        blocks.append(ContentBlock(type="text", fidelity="agent_emitted", text=clean(text)))
+    for call in (call for entry in entries for call in calls_of(entry)):
+        given = raw(_arguments(call.arguments))
+        blocks.append(
+            ContentBlock(type="tool_use", fidelity="agent_emitted", tool_name=clean(call.name), tool_id=clean(call.id), tool_input=given)
+        )
+    return blocks
+
+
+def roles(blocks: Sequence[ContentBlock]) -> list[str]:
+    """Return what roles the blocks of a user's message have where nothing says more: a prompt, and a second text is the system's."""
+    texts = [block for block in blocks if block.type != "tool_result"]
+    two = len(texts) == 2  # noqa: PLR2004 - the prompt and the system prompt
+    return ["tool" if block.type == "tool_result" else "system" if two and block is texts[1] else "user" for block in blocks]
+
+
+def request_of(said: Sequence[Said]) -> dict[str, Any]:
+    """Return a request in which `sent` finds these blocks."""
+    return {"messages": [_message(role, block) for role, block in said]}
+
+
+def answer_of(blocks: Sequence[ContentBlock]) -> Any:
+    """Return an answer in which `answer` finds these blocks, thoughts apart; None for none."""
+    text = "\n".join(filter(None, (plain_text(block) for block in blocks if block.type not in ("thinking", "tool_use", "tool_result"))))
+    calls = [
+        {"id": block.tool_id, "type": "function", "function": {"name": block.tool_name, "arguments": _json(block.tool_input)}}
+        for block in blocks
+        if block.type == "tool_use"
+    ]
+    return {"role": "assistant", "content": text or None, "tool_calls": calls} if calls else text or None
+
+
+def thoughts(blocks: Sequence[ContentBlock]) -> str:
+    """Return the thoughts in an answer's blocks."""
+    return "\n".join(block.thinking for block in blocks if block.type == "thinking" and block.thinking)
+
+
+def plain_text(block: ContentBlock) -> str:
+    """Return a block's text, whatever its type; a stream's chunk may stand in either of two members."""
+    return block.text or block.chunk or block.command or block.thinking
+
+
+def _block(entry: TranscriptEntry) -> list[Said]:
+    if entry.role == "tool":
+        content = raw(entry.content)
+        return [
+            ("tool", ContentBlock(type="tool_result", fidelity="router", tool_id=clean(entry.tool_call_id or ""), tool_content=content))
+        ]
+    text = text_of(entry.content)
+    return [_text(entry.role, text)] if text else []
+
+
+def _text(role: str, text: str) -> Said:
+    return role, ContentBlock(type="text", fidelity="router", text=clean(text))
+
+
+def _message(role: str, block: ContentBlock) -> dict[str, Any]:
+    if block.type == "tool_result":
+        content = None if block.tool_content is UNSET else msgspec.json.decode(block.tool_content)
+        return {"role": "tool", "tool_call_id": block.tool_id, "content": content}
+    return {"role": role, "content": plain_text(block)}
+
+
+def _arguments(text: str) -> Any:
+    """Return a call's arguments, which are JSON in a text."""
+    with suppress(msgspec.DecodeError):  # not whole, as a stream that was cut leaves them: kept as text
+        return msgspec.json.decode(text) if text else None
+    return text
+
+
+def _json(value: Raw | Any) -> str:
+    return "" if value is UNSET else bytes(value).decode()

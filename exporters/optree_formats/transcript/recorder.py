@@ -1,0 +1,223 @@
+"""`Recorder`: writes one run's events to its file, and hands each to subscribers once it is written.
+
+Events that the format does not allow are refused (`InvalidEventError`). A disk that does not take one is no fault of the caller's: `record`
+returns False, nothing is handed on, and the logger ``optree.transcript`` says so once a second at most.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
+from threading import Lock
+from time import monotonic
+from typing import Any
+
+import msgspec
+
+from optree import clock
+from optree.errors import SetupError
+from optree.store.line_log import LineLog
+from optree.values import raw, text
+from optree_formats.transcript.fanout import BUFFER, LOGGER, WARN_SECONDS, FanOut, Stats, Subscription
+from optree_formats.transcript.strict import InvalidEventError, check, check_run_id
+from optree_formats.transcript.times import rfc3339
+from optree_formats.transcript.wire import ContentBlock, Event, Fidelity, MessagePayload, Payload, StepPayload, ToolPayload, line
+
+Mask = Callable[[Event], Event]
+"""Takes an event before it has a number, and returns what is written and handed on in its place."""
+_HEAD = b'{"seq":'
+
+
+class Recorder:
+    """One run's file. Safe for threads, and for several processes that have one each on the same file: numbers go on across all of them.
+
+    *target* is the file, or a directory in which it is ``<run id>.jsonl``; it is made at the first event, 0600. Subscribers get what this
+    recorder writes. Raises `SetupError` if the directory is not there, `InvalidEventError` for ids that are no UUID v4.
+    """
+
+    def __init__(self, target: Path | str, run_id: str, parent_run_id: str = "", *, mask: Mask | None = None, buffer: int = BUFFER) -> None:
+        path = Path(target)
+        check_run_id("run_id", run_id)
+        if parent_run_id:
+            check_run_id("parent_run_id", parent_run_id)
+        self.path = path / f"{run_id}.jsonl" if path.is_dir() else path
+        if not self.path.parent.is_dir():
+            raise SetupError(f"{self.path.parent} is no directory: make it before a transcript is recorded there")
+        self.run_id = run_id
+        self.parent_run_id = parent_run_id
+        self.failures = 0
+        """Events that could not be written."""
+        self.last_failure = ""
+        self._mask = mask
+        self._fanout = FanOut(buffer)
+        self._lock = Lock()
+        self._log: LineLog | None = None
+        self._closed = False
+        self._warned_at = -WARN_SECONDS
+
+    def record(
+        self,
+        kind: str,
+        payload: Payload | Mapping[str, Any] | None = None,
+        *,
+        path: str = "",
+        iteration: int = 0,
+        child_run_id: str = "",
+        timestamp: str | None = None,
+        optree: dict[str, Any] | None = None,
+    ) -> bool:
+        """Write an event of type *kind*, by default of now; False if it could not be written. Raises `InvalidEventError`."""
+        event = Event(
+            seq=0,
+            run_id=self.run_id,
+            parent_run_id=self.parent_run_id,
+            child_run_id=child_run_id,
+            type=kind,  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType] - `check` refuses others
+            path=path,
+            iteration=iteration,
+            timestamp=rfc3339(clock.now_ms()) if timestamp is None else timestamp,
+            payload=payload,
+            optree=optree,
+        )
+        return self.write(event)
+
+    def run_started(self, name: str, kind: str = "workflow", **more: Any) -> bool:
+        """Record that the run began."""
+        return self.record("run.started", StepPayload(name=name, kind=kind), **more)
+
+    def run_completed(self, name: str, kind: str = "workflow", *, error: str = "", result: Any = None, **more: Any) -> bool:
+        """Record that the run ended."""
+        return self.record("run.completed", _ended(name, kind, error, result), **more)
+
+    def step_started(self, path: str, name: str, kind: str, *, child_run_id: str = "", **more: Any) -> bool:
+        """Record that a step began; with *child_run_id*, that it began the run of that id."""
+        known = "step.call_workflow.started" if child_run_id else "step.started"
+        return self.record(known, StepPayload(name=name, kind=kind), path=path, child_run_id=child_run_id, **more)
+
+    def step_completed(
+        self, path: str, name: str, kind: str, *, error: str = "", result: Any = None, child_run_id: str = "", **more: Any
+    ) -> bool:
+        """Record that a step ended."""
+        known = "step.call_workflow.completed" if child_run_id else "step.completed"
+        return self.record(known, _ended(name, kind, error, result), path=path, child_run_id=child_run_id, **more)
+
+    def user(self, path: str, prompt: str, system_prompt: str = "", **more: Any) -> bool:
+        """Record what an agent was sent: the resolved prompt and, if there is one, the composed system prompt."""
+        blocks = [ContentBlock(type="text", fidelity="router", text=said) for said in (prompt, system_prompt) if said or said is prompt]
+        return self.record("message.user", MessagePayload(role="user", blocks=blocks), path=path, **more)
+
+    def assistant(self, path: str, blocks: Sequence[ContentBlock], **more: Any) -> bool:
+        """Record what an agent answered; an answer without any block is none, and not recorded."""
+        return not blocks or self.record("message.assistant", MessagePayload(role="assistant", blocks=list(blocks)), path=path, **more)
+
+    def tool_call(self, path: str, name: str, call_id: str, value: Any, *, fidelity: Fidelity = "router", **more: Any) -> bool:
+        """Record a call with its input."""
+        payload = ToolPayload(name=name, call_id=call_id, input=raw(value), output=_NULL, fidelity=fidelity)
+        return self.record("tool.call", payload, path=path, **more)
+
+    def tool_result(
+        self, path: str, name: str, call_id: str, value: Any, output: Any, *, error: str = "", fidelity: Fidelity = "router", **more: Any
+    ) -> bool:
+        """Record a call's output, or its error; the input is repeated."""
+        payload = ToolPayload(name=name, call_id=call_id, input=raw(value), output=raw(output), error=error, fidelity=fidelity)
+        return self.record("tool.result", payload, path=path, **more)
+
+    def subscribe(self, buffer: int | None = None) -> Subscription:
+        """Return a subscription to what is written from now on; a closed one after `close`."""
+        return self._fanout.subscribe(buffer)
+
+    def stats(self) -> Stats:
+        """Return how many subscribe, and how much they lost."""
+        return self._fanout.stats()
+
+    def close(self) -> None:
+        """Close the file and the subscriptions; the second call does nothing."""
+        with self._lock:
+            self._closed = True
+            if self._log is not None:
+                self._log.close()
+        self._fanout.close()
+
+    def write(self, event: Event) -> bool:
+        """Write an event of this run, with the number that comes next; else as `record`."""
+        if event.run_id != self.run_id:
+            raise InvalidEventError(f"an event of run {event.run_id!r} does not go into the file of run {self.run_id}")
+        check(event)
+        try:
+            if self._mask is not None:
+                event = self._mask(event)
+                check(event)
+            event.seq = 0
+            body = line(event)[len(_HEAD) + 1 :]
+            with self._lock:  # for both, so that subscribers see the file's order
+                event.seq = self._opened().append(lambda number: b"%b%d%b" % (_HEAD, number, body))
+                self._fanout.publish(event)
+        except Exception as error:  # noqa: BLE001 - the disk's fault, or the mask's: neither is the workflow's
+            self._failed(error)
+            return False
+        return True
+
+    def _opened(self) -> LineLog:
+        if self._closed:
+            raise SetupError("the recorder is closed")
+        if self._log is None:
+            self._log = LineLog(self.path, _numbers)
+        return self._log
+
+    def _failed(self, error: Exception) -> None:
+        self.failures += 1
+        self.last_failure = f"{type(error).__name__}: {text(error)}"
+        now = monotonic()
+        if now - self._warned_at >= WARN_SECONDS:
+            self._warned_at = now
+            LOGGER.warning("transcript %s: %d events not recorded: %s", self.path.name, self.failures, self.last_failure)
+
+
+class NopRecorder:
+    """Takes what a `Recorder` takes, and does nothing."""
+
+    failures = 0
+    last_failure = ""
+
+    def record(self, _kind: str, _payload: object = None, **_more: Any) -> bool:
+        """Do nothing."""
+        return True
+
+    def _nothing(self, *_: object, **__: Any) -> bool:
+        return True
+
+    run_started = run_completed = step_started = step_completed = user = assistant = tool_call = tool_result = write = _nothing
+
+    def subscribe(self, _buffer: int | None = None) -> Subscription:
+        """Return a closed subscription."""
+        made = Subscription()
+        made.cancel()
+        return made
+
+    def stats(self) -> Stats:
+        """Return zeros."""
+        return Stats(0, 0)
+
+    def close(self) -> None:
+        """Do nothing."""
+
+
+_NULL = raw(None)
+
+
+def _ended(name: str, kind: str, error: str, result: Any) -> StepPayload:
+    made = StepPayload(name=name, kind=kind, error=error)
+    if result is not None:
+        made.result = raw(result)
+    return made
+
+
+def _numbers(data: bytes) -> Iterable[int]:
+    """Return the number of a line of a file that is gone on with; none for a line that is none."""
+    head, comma, _ = data.partition(b",")
+    if comma and head.startswith(_HEAD) and head[len(_HEAD) :].isdigit():
+        return (int(head[len(_HEAD) :]),)
+    with suppress(msgspec.DecodeError, TypeError, ValueError, KeyError, RecursionError):
+        return (int(msgspec.json.decode(data)["seq"]),)
+    return ()

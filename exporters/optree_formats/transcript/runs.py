@@ -1,0 +1,129 @@
+"""Runs and their files: ids that follow from a session's, and the walk from a parent's file to its children's."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from uuid import UUID
+
+from msgspec import Struct
+
+from optree.errors import FormatError
+from optree.store.lines import Fault
+from optree_formats.transcript.reader import read
+from optree_formats.transcript.tolerant import raised
+from optree_formats.transcript.wire import Event, is_sound
+
+_UUID4 = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-4[0-9a-f]{3}-[89ab][0-9a-f]{3}-[0-9a-f]{12}")
+_NAME = re.compile(r"[A-Za-z0-9][\w-]{0,127}", re.ASCII)
+SUFFIX = ".jsonl"
+
+
+def run_id_of(session_id: str) -> str:
+    """Return a session's run id: its own id where that is a UUID v4, else one that follows from it."""
+    if _UUID4.fullmatch(session_id):
+        return session_id
+    from hashlib import blake2b
+
+    digest = blake2b(session_id.encode(), digest_size=16, person=b"optree.run").digest()
+    return str(UUID(bytes=digest, version=4))
+
+
+class Run(Struct):
+    """One file: its events in the order of their numbers, and the runs that its steps began."""
+
+    run_id: str
+    path: Path
+    events: list[Event]
+    children: dict[str, Run] = {}
+    """By run id: those whose files were found."""
+
+
+class Family(Struct):
+    """A run with all below it."""
+
+    root: Run
+    faults: list[Fault]
+    """Also those of the children's files, which name them, and of links that lead nowhere."""
+
+
+def family(path: Path, *, strict: bool = False) -> Family:
+    """Read a run's file, and those of all runs below it, which lie beside it as ``<run id>.jsonl``.
+
+    Links to files that are missing or cannot be read, that were followed already, or that lead back, are reported and not followed; with
+    *strict* the first fault is raised as `FormatError`. Raises `OSError` for the first file.
+    """
+    faults: list[Fault] = []
+    root = _run(path, "", faults, strict=strict)
+    known = {root.run_id}
+    pending = [root]
+    while pending:
+        run = pending.pop(0)
+        for event in run.events:
+            child = event.child_run_id
+            if child and child not in run.children and _follow(run, event, known, faults, strict=strict):
+                pending.append(run.children[child])
+    return Family(root, faults)
+
+
+def _follow(run: Run, event: Event, known: set[str], faults: list[Fault], *, strict: bool) -> bool:
+    """Read a child's file; False if it is reported, or the same link stood before."""
+    child = event.child_run_id
+    said = ""
+    if not _NAME.fullmatch(child):
+        said = "its id is no file's name"
+    elif child in known:
+        said = "it was met before, so the links go in a circle or meet" if event.type.endswith("started") else "-"
+    else:
+        known.add(child)
+        try:
+            found = _run(run.path.with_name(child + SUFFIX), f"{child}{SUFFIX}: ", faults, strict=strict)
+        except FileNotFoundError:
+            said = f"there is no file {child}{SUFFIX} beside this one"
+        except (OSError, FormatError) as error:
+            if strict:
+                raise
+            said = f"its file cannot be read: {error}"
+        else:
+            run.children[child] = found
+            if any(one.parent_run_id != run.run_id for one in found.events[:1]):
+                faults.append(Fault(1, f"{child}{SUFFIX}: names another parent than {run.run_id}; kept"))
+            return True
+    if said.strip("-"):
+        fault = Fault(event.seq, f"{run.path.name}: seq {event.seq}: run {child} is not followed: {said}")
+        _report(fault, faults, strict=strict)
+    return False
+
+
+def _report(fault: Fault, faults: list[Fault], *, strict: bool) -> None:
+    if strict:
+        raise raised(fault)
+    faults.append(fault)
+
+
+def _run(path: Path, label: str, faults: list[Fault], *, strict: bool) -> Run:
+    """Read one file; events of other runs are left out. Where no number is there twice, they are put in order."""
+    events: list[Event] = []
+    for found in read(path, strict=strict):
+        if not isinstance(found, Event):
+            faults.append(type(found)(found.line, label + found.said))
+        elif is_sound(found):
+            events.append(found)
+        else:
+            said = f"{label}seq {found.seq}: left out: holds a number that is too large, or is nested too deeply"
+            _report(Fault(found.seq, said), faults, strict=strict)
+    if not events:
+        raise FormatError(f"{path.name} holds no event of a transcript")
+    run_id = events[0].run_id
+    others = {event.run_id for event in events} - {run_id}
+    if others:
+        faults.append(Fault(1, f"{label}events of other runs are left out: {', '.join(sorted(others)[:5])}"))
+        events = [event for event in events if event.run_id == run_id]
+    numbers = [event.seq for event in events]
+    if len(set(numbers)) == len(numbers):
+        events.sort(key=_number)
+    return Run(run_id, path, events)
+
+
+def _number(event: Event) -> int:
+    return event.seq

@@ -1,0 +1,162 @@
+"""One line that is not exactly as the seed has it: what can be read of it, and what is said about the rest.
+
+Types that are not known are kept as they are, and reported by faults of their own kind, so that a caller may take them for warnings.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import msgspec
+from msgspec import UNSET, Raw
+
+from optree.errors import FormatError
+from optree.store.lines import Fault
+from optree.values import TypedDecoder, decode, is_list
+from optree_formats.transcript.times import milliseconds
+from optree_formats.transcript.wire import BLOCK_TYPES, EVENT_TYPES, ContentBlock, Event, MessagePayload, StepPayload, ToolPayload
+
+Members = dict[str, Any]
+"""An object's members, each the JSON that it has: nothing of what is only passed on is changed."""
+_members: TypedDecoder[Members] = TypedDecoder(dict[str, Raw])
+_items: TypedDecoder[list[Any]] = TypedDecoder(list[Raw])
+_TEXTS = ("text", "thinking", "tool_name", "tool_id", "command", "chunk")
+
+
+class UnknownEventType(Fault):
+    """An event of a type that the seed does not have; it is kept."""
+
+
+class UnknownBlockType(Fault):
+    """A content block of a type that the seed does not have; it is kept."""
+
+
+class UnknownEventTypeError(FormatError):
+    """`UnknownEventType`, in strict reading."""
+
+
+class UnknownBlockTypeError(FormatError):
+    """`UnknownBlockType`, in strict reading."""
+
+
+def raised(fault: Fault) -> FormatError:
+    """Return a fault as the error that strict reading raises."""
+    errors: dict[type[Fault], type[FormatError]] = {UnknownEventType: UnknownEventTypeError, UnknownBlockType: UnknownBlockTypeError}
+    return errors.get(type(fault), FormatError)(f"line {fault.line}: {fault.said}")
+
+
+class _WrongError(Exception):
+    """Why a line, or a part of it, is not read."""
+
+
+def event_of(number: int, data: bytes) -> tuple[Event | None, list[Fault]]:
+    """Return what a line holds, and what is wrong with it; None for a line that holds no event."""
+    faults: list[Fault] = []
+    try:
+        value = _members(data)
+        event = _event(value)
+        event.payload = payload_of(value.get("payload"))
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError, _WrongError) as error:
+        return None, [Fault(number, f"left out: {'nested too deeply' if isinstance(error, RecursionError) else error}")]
+    if event.type not in EVENT_TYPES:
+        faults.append(UnknownEventType(number, f"unknown type of event {event.type!r}; kept"))
+    unknown = [block.type for block in _blocks(event.payload) if block.type not in BLOCK_TYPES]
+    faults += [UnknownBlockType(number, f"unknown type of block {kind!r}; kept") for kind in unknown]
+    if "payload" not in value and not event.type.startswith("run."):
+        faults.append(Fault(number, "has no payload; kept"))
+    return event, faults
+
+
+def payload_of(value: Raw | None) -> Any:
+    """Return a payload by the seed's rule: an array is of blocks; then by the members role, call_id, kind; else the value itself."""
+    data = b"null" if value is None else bytes(value)
+    if data.startswith(b"["):
+        items = _items(data)
+        return [_block(item) for item in map(_members, items)] if all(map(_is_block, items)) else decode(data)
+    if not data.startswith(b"{"):
+        return decode(data)
+    members = _members(data)
+    if "role" in members:
+        return _message(members)
+    if "call_id" in members:
+        return _tool(members)
+    return _step(members) if "kind" in members else decode(data)
+
+
+def _event(value: Members) -> Event:
+    rest = dict(value)
+    own = _members(rest.pop("optree")) if bytes(rest.get("optree", b"")).startswith(b"{") else None
+    rest.pop("payload", None)
+    seq, iteration = _taken(rest, "seq", int), _taken(rest, "iteration", int, 0)
+    if seq < 0:
+        raise _WrongError("seq is negative")
+    timestamp = _taken(rest, "timestamp", str)
+    if milliseconds(timestamp) is None:
+        raise _WrongError(f"timestamp {timestamp[:40]!r} is no time with a zone as RFC 3339 has it")
+    names = {name: _taken(rest, name, str, "") for name in ("parent_run_id", "child_run_id", "path")}
+    kind = _taken(rest, "type", str)
+    if not kind:
+        raise _WrongError("its type is empty")
+    return Event(
+        seq=seq,
+        run_id=_taken(rest, "run_id", str),
+        type=kind,
+        iteration=iteration,
+        timestamp=timestamp,
+        payload=None,
+        optree=own,
+        more=rest or None,
+        **names,
+    )
+
+
+def _message(members: Members) -> MessagePayload:
+    rest = dict(members)
+    role, blocks = _taken(rest, "role", str, ""), rest.pop("blocks", Raw(b"[]"))
+    items = [] if bytes(blocks) == b"null" else _items(blocks) if bytes(blocks).startswith(b"[") else [blocks]
+    if not all(map(_is_block, items)):
+        raise _WrongError("the payload's blocks are not all objects with a type")
+    found = [_block(item) for item in map(_members, items)]
+    return MessagePayload(role=role, blocks=found, more=rest or None)
+
+
+def _tool(members: Members) -> ToolPayload:
+    rest = dict(members)
+    given, got = (rest.pop(name, Raw(b"null")) for name in ("input", "output"))
+    texts = {name: _taken(rest, name, str, "") for name in ("name", "call_id", "error", "fidelity")}
+    return ToolPayload(input=given, output=got, more=rest or None, **texts)
+
+
+def _step(members: Members) -> StepPayload:
+    rest = dict(members)
+    texts = {name: _taken(rest, name, str, "") for name in ("name", "kind", "error")}
+    return StepPayload(result=rest.pop("result", UNSET), more=rest or None, **texts)
+
+
+def _block(members: Members) -> ContentBlock:
+    rest = dict(members)
+    texts = {name: _taken(rest, name, str, "") for name in ("type", "fidelity", *_TEXTS)}
+    given, got = (rest.pop(name, UNSET) for name in ("tool_input", "tool_content"))
+    return ContentBlock(tool_input=given, tool_content=got, more=rest or None, **texts)
+
+
+def _is_block(value: Raw) -> bool:
+    return bytes(value).startswith(b"{") and bytes(_members(value).get("type", b"")).startswith(b'"')
+
+
+def _blocks(payload: Any) -> list[ContentBlock]:
+    found: list[Any] = payload.blocks if isinstance(payload, MessagePayload) else payload if is_list(payload) else []
+    return [block for block in found if isinstance(block, ContentBlock)]
+
+
+def _taken(rest: Members, name: str, kind: Callable[..., Any], default: Any = None) -> Any:
+    """Take a member out; a default stands for one that is missing or null."""
+    found: Any = decode(rest.pop(name, None))
+    if found is None and default is not None:
+        return default
+    if found is None:
+        raise _WrongError(f"has no {name}")
+    if type(found) is not kind:
+        raise _WrongError(f"{name} is of the wrong type: {str(found)[:40]!r}")
+    return found

@@ -1,0 +1,393 @@
+"""Records in, events out: what a run's transcript says of each record of a session.
+
+Both ways to a transcript pass here: a saved tree as the records that made it, and a session that is recorded right now. A turn is a step of
+kind ``turn`` at path ``turn_1``; an op is at ``turn_1.op_2``: a step of kind ``agent`` (llm) or ``operation`` (system), a tool's call and
+result, or a step that calls a workflow (session). A tool's call waits for its input, which is the next record, and a session op's start
+for its session.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any, ClassVar
+
+from msgspec import UNSET, Raw, Struct, UnsetType
+
+from optree import records as r
+from optree.ids import node_id
+from optree.nodes import Payload, Pool, Reasoning
+from optree.tree.path import parent_label
+from optree.values import decode, raw
+from optree_formats.transcript import messages
+from optree_formats.transcript.runs import run_id_of
+from optree_formats.transcript.steps import CALL, KINDS, TURN, WORKFLOW, step_path
+from optree_formats.transcript.times import rfc3339
+from optree_formats.transcript.wire import ContentBlock, Event, MessagePayload, StepPayload, ToolPayload
+
+_NULL = Raw(b"null")
+_MESSAGES = "messages"
+
+
+class Said(r.Record, tag="transcript.said"):
+    """What an op that has no end has thought and answered so far; not a record of the journal."""
+
+    path: str
+    ts: float
+    reasoning: str | None = None
+
+
+class _Op(Struct):
+    begin: r.OpBegin
+    started: bool = False
+    """True if its start is written."""
+    linked: bool = False
+    """True if it called a run."""
+    request: Payload | None = None
+    response: Payload | None = None
+    chunks: list[str] = []
+
+
+class _Run(Struct):
+    path: str
+    run_id: str
+    parent_run_id: str
+    name: str = ""
+    told: dict[str, Any] = {}
+    """What is set on it while it runs."""
+    held: _Op | None = None
+    """The tool's op whose call is not written yet."""
+    calls: dict[str, ContentBlock] = {}
+    """What the agent asked for, by id, while it is not known that it was run here."""
+
+
+Emit = Callable[[str, Event], None]
+"""Takes an event of the session at a path, to give it its number."""
+
+
+class Transcriber:
+    """Turns the records of one root session into events.
+
+    *known* holds what is known of nodes beforehand, by path: of a session its run id (``run_id``) and what to tell at its start
+    (``told``), of an op that no session comes in it (``alone``). *thought* returns the reasoning of an op that has ended, if it knows
+    better than the records.
+    """
+
+    def __init__(
+        self,
+        txn: str,
+        pool: Pool,
+        emit: Emit,
+        known: Mapping[str, Mapping[str, Any]] | None = None,
+        thought: Callable[[str], Reasoning | None] | None = None,
+    ) -> None:
+        self._txn = txn
+        self._pool = pool
+        self._emit = emit
+        self._known = known or {}
+        self._thought = thought
+        self._runs: dict[str, _Run] = {}
+        self._ops: dict[str, _Op] = {}
+        self._turns: dict[str, tuple[r.TurnBegin, dict[str, str] | None]] = {}
+
+    def take(self, record: r.Record) -> None:
+        """Take one record; those that a transcript does not hold are passed over."""
+        handler = self._HANDLERS.get(type(record))
+        if handler is not None:
+            handler(self, record)
+
+    def run_id(self, path: str) -> str:
+        """Return the run id of the session at *path*."""
+        known = self._known.get(path, {}).get("run_id")
+        return known or run_id_of(node_id(self._txn, path))
+
+    def finish(self) -> None:
+        """Write the starts that still wait."""
+        for op in self._ops.values():
+            if not op.started:
+                self._start(self._session_of(op.begin.path), op)
+
+    # Sessions
+
+    def _run(self, path: str) -> _Run:
+        run = self._runs.get(path)
+        if run is None:
+            parent = self.run_id(parent_label(parent_label(path))) if path else ""
+            run = self._runs[path] = _Run(path, self.run_id(path), parent)
+        return run
+
+    def _session_begin(self, record: r.SessionBegin) -> None:
+        run = self._run(record.path)
+        run.name = record.agent
+        if record.path:
+            self._link(record.path)
+        told = {**({} if record.path else {"txn": self._txn}), **_attributes(record.attributes), **self._told(record.path)}
+        self._write(run, "run.started", "", record.ts, StepPayload(name=record.agent, kind=WORKFLOW), told)
+
+    def _session_resume(self, record: r.SessionResume) -> None:
+        run = self._run(record.path)
+        self._write(run, "run.started", "", record.ts, StepPayload(name=run.name, kind=WORKFLOW))
+
+    def _session_set(self, record: r.SessionSet) -> None:
+        run = self._run(record.path)
+        for name, value in (("title", record.title), ("latestStatus", record.latest_status)):
+            if value is not None:
+                run.told[name] = value
+
+    def _session_end(self, record: r.SessionEnd) -> None:
+        run = self._run(record.path)
+        self._release(run)
+        payload = StepPayload(name=run.name, kind=WORKFLOW, result=_some(record.final_report))
+        told = _outcome(payload, record.status, record.error)
+        self._write(run, "run.completed", "", record.ts, payload, {**told, **run.told})
+
+    # Turns
+
+    def _turn_begin(self, record: r.TurnBegin) -> None:
+        run = self._run(parent_label(record.path))
+        self._turns[record.path] = record, None
+        step = StepPayload(name=step_path(record.path), kind=TURN)
+        self._write(run, "step.started", step.name, record.ts, step, {**_attributes(record.attributes), **self._told(record.path)})
+        prompts = record.prompts or {}
+        said = [(role, _text(prompts[role])) for role in ("user", "system") if prompts.get(role)]
+        self._message(run, record.path, record.ts, said)
+
+    def _turn_set(self, record: r.TurnSet) -> None:
+        if record.path in self._turns:
+            self._turns[record.path] = self._turns[record.path][0], record.assistant
+
+    def _turn_end(self, record: r.TurnEnd) -> None:
+        run = self._run(parent_label(record.path))
+        _, said = self._turns.pop(record.path, (None, None))
+        step = StepPayload(name=step_path(record.path), kind=TURN)
+        if said is not None:
+            step.result = raw(said["content"] if [*said] == ["content"] else said)
+        told = _outcome(step, record.status, record.error)
+        self._write(run, "step.completed", step.name, record.ts, step, told)
+
+    # Ops
+
+    def _op_begin(self, record: r.OpBegin) -> None:
+        run = self._session_of(record.path)
+        op = self._ops[record.path] = _Op(record)
+        if record.kind in ("tool", "session"):
+            asked = next((identity for identity, block in run.calls.items() if block.tool_name == record.name), None)
+            run.calls.pop(asked or "", None)
+        if record.kind == "tool":
+            self._release(run)
+            run.held = op
+        elif record.kind != "session" or "alone" in self._known.get(record.path, {}):
+            self._start(run, op)
+
+    def _link(self, path: str) -> None:
+        """Write that an op called a run."""
+        op = self._ops.get(path)
+        if op is None or op.linked:
+            return
+        run = self._session_of(path)
+        self._release(run)
+        if op.begin.kind != "session" and not op.started:
+            self._start(run, op)
+        op.linked = op.started = True
+        step = StepPayload(name=op.begin.name, kind=CALL)
+        told = _begun(op.begin) if op.begin.kind == "session" else {"kind": op.begin.kind}
+        self._write(run, "step.call_workflow.started", path, op.begin.ts, step, told, child=self.run_id(path))
+
+    def _start(self, run: _Run, op: _Op) -> None:
+        """Write that an op began."""
+        op.started = True
+        run.held = None if run.held is op else run.held
+        begin = op.begin
+        if begin.kind == "tool":
+            self._write(run, "tool.call", begin.path, begin.ts, self._tool(op), _begun(begin))
+        else:
+            step = StepPayload(name=begin.name, kind=KINDS[begin.kind])
+            self._write(run, "step.started", begin.path, begin.ts, step, _begun(begin))
+
+    def _release(self, run: _Run) -> None:
+        op, run.held = run.held, None
+        if op is not None and not op.started:
+            self._start(run, op)
+
+    def _requested(self, record: r.Requested) -> None:
+        run = self._session_of(record.path)
+        op = self._ops.get(record.path)
+        if op is None:
+            return
+        op.request = record.request
+        if run.held is op:
+            self._release(run)
+        elif op.begin.kind == "llm":
+            self._ask(run, record)
+
+    def _ask(self, run: _Run, record: r.Requested) -> None:
+        said = messages.sent(self._pool.resolve(decode(record.request.payload)))
+        for _, block in said:
+            asked = run.calls.pop(block.tool_id, None) if block.type == "tool_result" else None
+            if asked is not None:
+                block.fidelity = "agent_emitted"
+                self._reported(run, asked, block, record)
+        self._message(run, record.path, record.ts, said)
+
+    def _reported(self, run: _Run, asked: ContentBlock, result: ContentBlock, record: r.Requested) -> None:
+        """Write a call that only the messages tell of."""
+        tool = ToolPayload(
+            name=asked.tool_name, call_id=asked.tool_id, input=_json(asked.tool_input), output=_NULL, fidelity="agent_emitted"
+        )
+        self._write(run, "tool.call", record.path, record.ts, tool, {"from": _MESSAGES})
+        answered = ToolPayload(
+            name=asked.tool_name,
+            call_id=asked.tool_id,
+            input=_json(asked.tool_input),
+            output=_json(result.tool_content),
+            fidelity="agent_emitted",
+        )
+        self._write(run, "tool.result", record.path, record.ts, answered, {"from": _MESSAGES})
+
+    def _entries(self, record: r.Entries) -> None:
+        op = self._ops.get(record.path)
+        if op is not None and record.chunks:
+            op.chunks += [chunk.text for chunk in record.chunks]
+
+    def _responded(self, record: r.Responded) -> None:
+        op = self._ops.get(record.path)
+        if op is not None:
+            op.response = record.response
+
+    def _said(self, record: Said) -> None:
+        op = self._ops[record.path]
+        run = self._session_of(record.path)
+        self._release(run)
+        self._answer(run, op, record.ts, record.reasoning)
+
+    def _op_end(self, record: r.OpEnd) -> None:
+        op = self._ops.pop(record.path, None)
+        if op is None:
+            return
+        run = self._session_of(record.path)
+        if not op.started:
+            self._start(run, op)
+        self._answer(run, op, record.ts, record.reasoning)
+        told = _attributes(record.attributes)
+        result = UNSET if op.response is None else _some(self._resolved(op.response))
+        if op.linked:
+            step = StepPayload(name=op.begin.name, kind=CALL, result=result)
+            kind = op.begin.kind
+            more = {**_outcome(step, record.status, record.error), **(told if kind == "session" else {"kind": kind})}
+            self._write(run, "step.call_workflow.completed", record.path, record.ts, step, more, child=self.run_id(record.path))
+            if kind == "session":
+                return
+        if op.begin.kind == "tool":
+            tool = self._tool(op)
+            tool.output = _NULL if result is UNSET else result
+            more = {**_outcome(tool, record.status, record.error), **told}
+            self._write(run, "tool.result", record.path, record.ts, tool, more)
+            return
+        step = StepPayload(name=op.begin.name, kind=KINDS[op.begin.kind], result=result)
+        more = {**_outcome(step, record.status, record.error), **told}
+        self._write(run, "step.completed", record.path, record.ts, step, more)
+
+    def _answer(self, run: _Run, op: _Op, ts: float, final: str | None) -> None:
+        """Write what an op thought and, if it is a model's, answered."""
+        better = self._thought(op.begin.path) if self._thought is not None else None
+        if better is not None:
+            op.chunks = [chunk.text for chunk in better.chunks]
+            final = better.final if final is None else final
+        thought = "".join(op.chunks) if final is None else final
+        llm = op.begin.kind == "llm" and op.response is not None
+        blocks = messages.answer(decode(self._resolved(op.response)) if llm else None, thought)
+        if blocks:
+            run.calls.update((block.tool_id, block) for block in blocks if block.type == "tool_use" and block.tool_id)
+            self._write(run, "message.assistant", op.begin.path, ts, MessagePayload(role="assistant", blocks=blocks))
+
+    # Writing
+
+    def _message(self, run: _Run, path: str, ts: float, said: list[messages.Said]) -> None:
+        blocks = [block for _, block in said]
+        if blocks:
+            real = [role for role, _ in said]
+            told = {} if real == messages.roles(blocks) else {"roles": real}
+            self._write(run, "message.user", path, ts, MessagePayload(role="user", blocks=blocks), told)
+
+    def _tool(self, op: _Op) -> ToolPayload:
+        given = _NULL if op.request is None else self._resolved(op.request)
+        identity = node_id(self._txn, op.begin.path)
+        return ToolPayload(name=op.begin.name, call_id=identity, input=given, output=_NULL, fidelity="router")
+
+    def _resolved(self, payload: Payload | None) -> Raw:
+        """Return a payload's JSON, what it refers to filled in."""
+        if payload is None:
+            return _NULL
+        data = payload.payload
+        referring = b'"$history"' in bytes(data) or b'"$blob"' in bytes(data)
+        return raw(self._pool.resolve(decode(data))) if referring else data
+
+    def _write(
+        self, run: _Run, kind: Any, path: str, ts: float, payload: Any, told: Mapping[str, Any] | None = None, *, child: str = ""
+    ) -> None:
+        """Hand on an event; *path* is a node's, or a step's."""
+        self._release(run)
+        step = step_path(path) if path[:1].isdigit() else path
+        event = Event(
+            seq=0,
+            run_id=run.run_id,
+            parent_run_id=run.parent_run_id,
+            child_run_id=child,
+            type=kind,
+            path=step,
+            iteration=0,
+            timestamp=rfc3339(ts),
+            payload=payload,
+            optree=dict(told) if told else None,
+        )
+        self._emit(run.path, event)
+
+    def _session_of(self, op_path: str) -> _Run:
+        return self._run(parent_label(parent_label(op_path)))
+
+    def _told(self, path: str) -> dict[str, Any]:
+        return dict(self._known.get(path, {}).get("told", {}))
+
+    _HANDLERS: ClassVar[dict[type[Any], Callable[[Transcriber, Any], None]]] = {
+        r.SessionBegin: _session_begin,
+        r.SessionResume: _session_resume,
+        r.SessionSet: _session_set,
+        r.SessionEnd: _session_end,
+        r.TurnBegin: _turn_begin,
+        r.TurnSet: _turn_set,
+        r.TurnEnd: _turn_end,
+        r.OpBegin: _op_begin,
+        r.Requested: _requested,
+        r.Responded: _responded,
+        r.Entries: _entries,
+        r.OpEnd: _op_end,
+        Said: _said,
+    }
+
+
+def _begun(begin: r.OpBegin) -> dict[str, Any]:
+    parent = {} if begin.parent_op is None else {"parentOp": begin.parent_op}
+    return {**parent, **_attributes(begin.attributes)}
+
+
+def _attributes(block: Raw | UnsetType) -> dict[str, Any]:
+    return {} if block is UNSET else {"attributes": block}
+
+
+def _outcome(payload: StepPayload | ToolPayload, status: str, error: str | None) -> dict[str, Any]:
+    """Write an end's error into its payload; returns what the seed's members do not tell of it."""
+    if status != "ok":
+        payload.error = error or status
+    exact = (status == "ok" and error is None) or (status == "failed" and bool(error))
+    return {} if exact else {"status": status, "error": error}
+
+
+def _text(text: str) -> ContentBlock:
+    return ContentBlock(type="text", fidelity="router", text=text)
+
+
+def _some(value: Raw | UnsetType) -> Raw | UnsetType:
+    return UNSET if value is UNSET or bytes(value).strip() == b"null" else value
+
+
+def _json(value: Raw | UnsetType) -> Raw:
+    return _NULL if value is UNSET else value

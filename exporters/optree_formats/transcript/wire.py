@@ -1,0 +1,152 @@
+"""The wire form of seed 002: one JSON object a line, its members in the seed's order, what is unset left out.
+
+`Event` is the envelope; its payload is a `StepPayload`, `MessagePayload` or `ToolPayload`, a list of `ContentBlock`, None, or any other
+JSON value. Members that the seed does not name are kept in `more`, and written again behind those that it does.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeAlias, get_args
+
+import msgspec
+from msgspec import UNSET, Meta, Raw, Struct, UnsetType, field
+
+from optree.records import sanitize
+from optree.values import TypedDecoder, decode, encode, is_list
+
+EventType = Literal[
+    "run.started", "run.completed", "step.started", "step.completed", "step.call_workflow.started", "step.call_workflow.completed",
+    "message.user", "message.assistant", "tool.call", "tool.result",
+]  # fmt: skip
+BlockType = Literal["text", "thinking", "tool_use", "tool_result", "command", "stream"]
+Fidelity = Literal["router", "agent_emitted"]
+"""`router`: seen where the call passed, so it did happen; `agent_emitted`: what the agent says."""
+EVENT_TYPES: frozenset[str] = frozenset(get_args(EventType))
+BLOCK_TYPES: frozenset[str] = frozenset(get_args(BlockType))
+FIDELITIES: frozenset[str] = frozenset(get_args(Fidelity))
+_MORE = "$optree.more"
+"""A name that no member has, under which what is in `more` would be written if it were not moved up."""
+_MARK = b'"$optree.more":{'
+
+
+class _Object(Struct, omit_defaults=True, forbid_unknown_fields=True, gc=False, kw_only=True):
+    """Base: an object with members that are not known in `more`, each as the JSON that it had."""
+
+    more: dict[str, Raw] | None = field(default=None, name=_MORE)
+
+
+class ContentBlock(_Object, kw_only=True):
+    """A piece of a message; which fields are used follows from its type."""
+
+    type: BlockType
+    fidelity: Fidelity
+    text: str = ""
+    thinking: str = ""
+    tool_name: str = ""
+    tool_id: str = ""
+    tool_input: Raw | UnsetType = UNSET
+    tool_content: Raw | UnsetType = UNSET
+    command: str = ""
+    chunk: str = ""
+
+
+class StepPayload(_Object, kw_only=True):
+    """What began or ended: a run or a step of it."""
+
+    name: str
+    kind: str
+    error: str = ""
+    result: Raw | UnsetType = UNSET
+    """Any JSON value; of an event that says an end."""
+
+
+class MessagePayload(_Object, kw_only=True):
+    """A message of the user's or the assistant's side."""
+
+    role: Literal["user", "assistant"]
+    blocks: list[ContentBlock]
+
+
+class ToolPayload(_Object, kw_only=True):
+    """A tool's call or result; input and output are always written, null where there is none."""
+
+    name: str
+    call_id: str
+    input: Raw
+    output: Raw
+    error: str = ""
+    fidelity: Fidelity
+
+
+Payload = StepPayload | MessagePayload | ToolPayload
+if TYPE_CHECKING:
+    Held: TypeAlias = Any
+    Json: TypeAlias = Any
+else:
+    Held = Raw  # decoded in a second step: which of the payloads it is, is not said inside it
+    Json = Raw  # kept as it was written
+
+
+class Event(_Object, kw_only=True):
+    """One line: the envelope. *seq* is the recorder's to give."""
+
+    seq: Annotated[int, Meta(ge=0)] = field()
+    run_id: str
+    parent_run_id: str = ""
+    child_run_id: str = ""
+    type: EventType
+    path: str
+    iteration: int
+    timestamp: str
+    payload: Held
+    optree: dict[str, Json] | None = None
+    """Our member beside the seed's: what of a tree's node has no place in them. The seed lets envelopes grow."""
+
+
+encoder = msgspec.json.Encoder()
+_members: TypedDecoder[dict[str, Any]] = TypedDecoder(dict[str, Raw])
+
+
+def line(event: Event) -> bytes:
+    """Return an event as a line, without its newline. Text that JSON cannot hold is marked (U+FFFD)."""
+    try:
+        data = encoder.encode(event)
+    except Exception:  # noqa: BLE001 - lone surrogates: never lose an event for them
+        data = encoder.encode(sanitize(event))
+    if _MARK in data:  # or a text that looks so
+        data = encoder.encode(_whole(event))
+    return data if b"\n" not in data else encode(decode(data))  # values that were kept as they were may have line breaks in them
+
+
+def _whole(value: Any) -> Any:
+    """Return what is encoded for an object with the members in `more` behind its own."""
+    if is_list(value):
+        return [_whole(item) for item in value]
+    if not isinstance(value, _Object):
+        return value
+    members = _members(encoder.encode(value))
+    members.pop(_MORE, None)
+    for name in ("payload", "blocks"):
+        if name in members:
+            members[name] = _whole(getattr(value, name))
+    return {**members, **(value.more or {})}
+
+
+def is_sound(event: Event) -> bool:
+    """Tell whether all values that are kept as they were written can be decoded: that they are JSON does not say so of huge numbers."""
+    payload = event.payload
+    found: list[Any] = [*(event.optree or {}).values()]
+    if isinstance(payload, StepPayload):
+        found.append(payload.result)
+    elif isinstance(payload, ToolPayload):
+        found += (payload.input, payload.output)
+    blocks: list[Any] = payload.blocks if isinstance(payload, MessagePayload) else payload if is_list(payload) else []
+    for block in blocks:
+        found += (block.tool_input, block.tool_content) if isinstance(block, ContentBlock) else ()
+    try:
+        for value in found:
+            if isinstance(value, Raw):
+                decode(value)
+    except (msgspec.DecodeError, RecursionError):
+        return False
+    return True

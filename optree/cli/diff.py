@@ -1,0 +1,57 @@
+"""`optree diff`: two sessions, aligned and compared."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from optree.cli.options import Json, SessionsDir, complete_txn, directory
+from optree.cli.screen import coloured, complain, paint, show, show_json, unpainted
+from optree.cli.sessions import open_session
+from optree.tree import Tree
+
+DIFFERENT = 1
+
+
+def diff(
+    *,
+    a: Annotated[
+        str, typer.Argument(metavar="A", help="The session before: as TXN everywhere.", autocompletion=complete_txn, show_default=False)
+    ],
+    b: Annotated[
+        str, typer.Argument(metavar="B", help="The session after: as TXN everywhere.", autocompletion=complete_txn, show_default=False)
+    ],
+    everything: Annotated[bool, typer.Option("--all", help="Show also what is the same.")] = False,
+    html: Annotated[Path | None, typer.Option("--html", metavar="FILE", help="Write a page that any browser shows.")] = None,
+    exit_code: Annotated[bool, typer.Option("--exit-code", help="Exit with 1 if the sessions differ.")] = False,
+    sessions_dir: SessionsDir = None,
+    as_json: Json = False,
+) -> None:
+    """Compare two sessions: ops, turns and sub-agents that were added, removed, changed or moved, and what that cost.
+
+    Times alone change nothing; they are shown as differences.
+
+    Example: [bold]optree diff 2025-11-30 last --html diff.html[/bold]
+    """
+    from optree.compare import compare, format_comparison, format_page
+
+    found = compare(_tree(a, sessions_dir), _tree(b, sessions_dir), everything=everything)
+    if html is not None:
+        html.write_text(format_page(found, everything=everything), encoding="utf-8", errors="replace")
+    if as_json:
+        show_json(found)
+    elif html is None:
+        colour = coloured(sys.stdout)
+        show(format_comparison(found, everything=everything, paint=paint if colour else unpainted), colour=colour)
+    if exit_code and not found.same:
+        raise typer.Exit(DIFFERENT)
+
+
+def _tree(txn: str, sessions_dir: Path | None) -> Tree:
+    loaded, _ = open_session(txn, directory(sessions_dir))
+    if lost := loaded.damage.lost():
+        complain(f"{loaded.txn} is not whole: {'; '.join(lost)}")
+    return loaded.tree

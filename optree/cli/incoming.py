@@ -1,0 +1,98 @@
+"""Files that are to be imported, told apart by their content: in a format that is installed, or spans of OpenTelemetry."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+from msgspec import Struct
+
+from optree.cli.exporters import OTEL
+from optree.cli.installed import detected, format_named, installed
+from optree.errors import FormatError, NotFoundError, SetupError
+from optree.formats import Fault, Format
+from optree.tree import Tree
+
+
+class Found(Struct):
+    """What is in the files."""
+
+    trees: list[Tree] = []
+    faults: list[tuple[str, Fault]] = []
+    """With the names of the files; those of formats."""
+    notes: list[str] = []
+    """What is to be said about spans."""
+
+
+def read_files(files: Sequence[Path], name: str | None, *, strict: bool, step: Callable[[], None]) -> Found:
+    """Read files; *name* is the format of all of them, else their content tells. Spans are read together: a trace may be spread over files.
+
+    Raises `FormatError` for a file that is in no format or, if *strict*, is not as it should be, `SetupError` for one that several formats
+    take for theirs, `NotFoundError`, `OSError`.
+    """
+    found = Found()
+    spans: list[Any] = []
+    chosen = _Choice(name)
+    for path in files:
+        form = chosen.of(path)
+        if form is None:
+            _spans(path, found, spans, chosen, strict=strict)
+        else:
+            read = form.read(path, strict=strict)
+            found.trees += read.trees
+            found.faults += ((path.name, fault) for fault in read.faults)
+        step()
+    if spans:
+        found.trees += _incoming().sessions(spans, found.notes)
+    return found
+
+
+class _Choice:
+    """Picks the format of each file; None is OpenTelemetry."""
+
+    def __init__(self, name: str | None) -> None:
+        self._all: list[Format] = []
+        self.problems: list[str] = []
+        self._named = format_named(name) if name not in (None, OTEL) else None
+        self._any = name is None
+        if self._any:
+            self._all, self.problems = installed()
+
+    def of(self, path: Path) -> Format | None:
+        if not path.exists():
+            raise NotFoundError(f"{path} is no file: name one that optree export, a Collector, Jaeger, Tempo or another tracer has written")
+        if not self._any:
+            return self._named
+        claims = detected(path, self._all)
+        if len(claims) > 1:
+            names = [one.name for one in claims]
+            raise SetupError(f"{path.name} may be in several formats, {', '.join(names)}: say which it is, as in --from {names[0]}")
+        return claims[0] if claims else None
+
+    def tried(self) -> str:
+        """Return what a file was looked at for."""
+        lacking = "".join(f"; {problem}" for problem in self.problems)
+        return f"tried were {', '.join([*(one.name for one in self._all), OTEL])}{lacking}"
+
+
+def _spans(path: Path, found: Found, spans: list[Any], chosen: _Choice, *, strict: bool) -> None:
+    if path.is_dir():
+        raise FormatError(f"{path} is a directory in no format that is known: name the files in it ({chosen.tried()})")
+    try:
+        read = _incoming().read_file(path)
+    except FormatError as error:
+        raise FormatError(f"{error} ({chosen.tried()}; --from NAME says which it is)") from error
+    if strict and read.notes:
+        raise FormatError(f"{path.name}: {read.notes[0]}")
+    spans += read.spans
+    found.notes += [f"{path.name}: {note}" for note in read.notes]
+
+
+def _incoming() -> Any:
+    """Return what reads spans: it lies above the command line, as every exporter, and is found by its name."""
+    try:
+        return importlib.import_module("optree_otel.incoming")
+    except ImportError as error:
+        raise SetupError(f"optree_otel is not installed: pip install 'optree-tracing[otel]' ({error})") from error

@@ -1,0 +1,154 @@
+"""`optree messages`: what the agents of a session said to each other, from any perspective."""
+
+from __future__ import annotations
+
+import shutil
+import sys
+from enum import StrEnum
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from optree.cli.options import Json, SessionsDir, directory
+from optree.cli.options import complete_txn as _complete
+from optree.cli.progress import working
+from optree.cli.screen import coloured, complain, paint, show_json, unpainted, write
+from optree.cli.sessions import open_session
+from optree.errors import SetupError
+from optree.values import redact
+
+if TYPE_CHECKING:
+    from optree.conversation.viewer import SessionViewer
+    from optree.conversation.views.sections import Ask
+
+DAMAGED = 3
+NOT_A_TERMINAL = 100
+"""Columns where nobody says how many there are."""
+_OF_A_MESSAGE = ("flow", "references", "during")
+
+
+class View(StrEnum):
+    """The views."""
+
+    TRANSCRIPTS = "transcripts"
+    DIALOG = "dialog"
+    PERSPECTIVE = "perspective"
+    TIMELINE = "timeline"
+    AGENTS = "agents"
+    HEARD = "heard"
+    PROPAGATION = "propagation"
+    HOOKS = "hooks"
+    CAUSALITY = "causality"
+    FLOW = "flow"
+    REFERENCES = "references"
+    DURING = "during"
+
+
+class Format(StrEnum):
+    """How a view is shown."""
+
+    TEXT = "text"
+    JSON = "json"
+    MD = "md"
+    MERMAID = "mermaid"
+
+
+def messages(
+    *,
+    txn: Annotated[
+        str,
+        typer.Argument(metavar="TXN|FILE", help="A session, or a file of events (seeds 000 and 001).", autocompletion=_complete),
+    ] = "last",
+    view: Annotated[
+        View, typer.Option("--view", help="What to look at; see below.", show_choices=False, metavar="NAME")
+    ] = View.TRANSCRIPTS,
+    agent: Annotated[
+        list[str] | None, typer.Option("--agent", metavar="A", help="Only this agent, by id or name; again for several.")
+    ] = None,
+    message: Annotated[str | None, typer.Option("--message", metavar="ID", help="The message that is asked about.")] = None,
+    heard: Annotated[bool, typer.Option("--heard", help="In a dialog, show also in which words each agent heard it.")] = False,
+    form: Annotated[
+        Format, typer.Option("--format", help="text, json, md or mermaid.", show_choices=False, metavar="FORMAT")
+    ] = Format.TEXT,
+    sessions_dir: SessionsDir = None,
+    as_json: Json = False,
+) -> None:
+    """Show what the agents of a session said to each other, from any perspective.
+
+    The views, each with what may go with it:
+
+    [bold]transcripts[/bold] each agent's messages                   --agent Jill
+    [bold]dialog[/bold]      what passed between agents, each once   --agent Jack --agent Jo
+    [bold]perspective[/bold] what an agent heard, thought, did, said --agent Jill
+    [bold]timeline[/bold]    everything in its order
+    [bold]agents[/bold]      who created whom                        --format mermaid
+    [bold]heard[/bold]       who heard what
+    [bold]propagation[/bold] how a content spread                    --message msg_015
+    [bold]hooks[/bold]       what was heard other than it was said
+    [bold]causality[/bold]   what each message came from             --format mermaid
+    [bold]flow[/bold]        what led to a message                   --message msg_017
+    [bold]references[/bold]  who has the content of a message        --message msg_012
+    [bold]during[/bold]      what happened during a tool call        --message msg_105
+
+    Example: [bold]optree messages last --view dialog --agent Jack --agent Jill[/bold]
+    """
+    if view in _OF_A_MESSAGE and message is None:
+        raise SetupError(f"--view {view} is about one message: add --message ID (optree messages --view timeline shows the ids)")
+    viewer = _viewer(txn, sessions_dir)
+    ask = _ask(viewer, agent or [], message, heard)
+    form = Format.JSON if as_json else form
+    if form is Format.JSON:
+        _json(view, viewer, ask)
+    else:
+        colour = form is Format.TEXT and coloured(sys.stdout)
+        write(_shown(view, viewer, ask, form, colour) + "\n")
+    for fault in viewer.faults:
+        complain(f"{txn}, line {fault.line}: {fault.said}")
+    if viewer.faults:
+        raise typer.Exit(DAMAGED)
+
+
+def _viewer(txn: str, sessions_dir: Path | None) -> SessionViewer:
+    """Return the views of a file of events, or of a saved session."""
+    from optree.conversation.viewer import SessionViewer, holds_events
+
+    path = Path(txn)
+    if path.is_file() and holds_events(path):
+        with working(f"reading {path.name}"):
+            return SessionViewer(path, hide=redact)
+    loaded, _ = open_session(txn, directory(sessions_dir))
+    if lost := loaded.damage.lost():
+        complain(f"the conversation may not be whole: {'; '.join(lost)}")
+    return SessionViewer(loaded, hide=redact)
+
+
+def _ask(viewer: SessionViewer, agents: list[str], message: str | None, heard: bool) -> Ask:
+    """Return what is asked for, by the ids of agents and messages that are there; raises `NotFoundError`."""
+    from optree.conversation.views.sections import Ask
+
+    if message is not None:
+        viewer.stream.event(message)
+    return Ask(tuple(viewer.stream.agent(one) for one in agents), message, heard)
+
+
+def _json(view: View, viewer: SessionViewer, ask: Ask) -> None:
+    from optree.conversation.views.values import value
+
+    faults = [{"line": fault.line, "said": fault.said} for fault in viewer.faults]
+    show_json({"view": view.value, "agents": viewer.list_agents(), "result": value(view, viewer, ask), "faults": faults})
+
+
+def _shown(view: View, viewer: SessionViewer, ask: Ask, form: Format, colour: bool) -> str:
+    from optree.conversation.views.diagrams import diagram
+    from optree.conversation.views.markdown import to_markdown
+    from optree.conversation.views.sections import sections
+    from optree.conversation.views.text import to_text
+
+    if form is Format.MERMAID:
+        return diagram(view, viewer, ask)
+    found = sections(view, viewer, ask)
+    if form is Format.MD:
+        return to_markdown(found)
+    width = shutil.get_terminal_size((NOT_A_TERMINAL, 24)).columns
+    return to_text(found, width, paint if colour else unpainted)

@@ -1,0 +1,173 @@
+"""Two sessions compared: their trees aligned, and what each node of one is in the other."""
+
+from __future__ import annotations
+
+from collections import defaultdict, deque
+from collections.abc import Iterator
+from typing import Literal
+
+from msgspec import Struct
+
+from optree.compare.content import Content, Node, children, contents, kind_of
+from optree.compare.details import Change, Changes
+from optree.compare.excerpts import excerpt, said
+from optree.compare.figures import Figures, delta, figures
+from optree.compare.matching import match
+from optree.nodes import Pool, SessionNode, TurnNode
+from optree.tree import Tree
+
+Mark = Literal["same", "changed", "added", "removed", "moved"]
+"""`moved`: the same content under another parent, or in another order among its siblings."""
+
+
+class Difference(Struct, rename="camel", omit_defaults=True):
+    """One node of the comparison. *path_a* and *path_b* are its paths in the two sessions, None where it has none.
+
+    *figures_a*, *figures_b* and *delta* count all that is below it. A node is `changed` by its own fields: not by what is below it, and
+    never by times alone. Nodes below one that is the same throughout are left out, unless everything was asked for.
+    """
+
+    mark: Mark
+    type: Literal["session", "turn", "op"]
+    label: str
+    """An op's kind and name, a session's agent, what the user said in a turn."""
+    path_a: str | None = None
+    path_b: str | None = None
+    changes: list[Change] = []
+    figures_a: Figures | None = None
+    figures_b: Figures | None = None
+    delta: Figures | None = None
+    below: list[Difference] = []
+    differs: bool = False
+    """True if its mark, or that of a node below it, is not `same`."""
+
+
+class Comparison(Struct, rename="camel"):
+    """Two sessions, aligned. *counts* says by mark and type how many nodes differ, as in ``{"added": {"op": 2}}``."""
+
+    txn_a: str
+    txn_b: str
+    same: bool
+    counts: dict[str, dict[str, int]]
+    delta: Figures
+    """Of the whole: the second session's figures less the first's."""
+    root: Difference
+
+
+def compare(a: Tree | SessionNode, b: Tree | SessionNode, *, everything: bool = False) -> Comparison:
+    """Align two sessions and return what differs; with *everything*, nodes that are the same as well.
+
+    Siblings are aligned by their content first (all but times, paths, logs, reasoning and attributes), then by kind, name and likeness.
+    What is gone in one place then, and new in another with the same content, is `moved`. A session that is given without its tree has no
+    pool: its requests are compared, but what they refer to cannot be shown.
+    """
+    one, other = _tree(a), _tree(b)
+    comparer = _Comparer(one, other, everything=everything)
+    root = comparer.compared()
+    change = delta(root.figures_a, root.figures_b)
+    return Comparison(one.session.origin_txn_id, other.session.origin_txn_id, not root.differs, _counted(root), change, root)
+
+
+def walk(root: Difference) -> Iterator[Difference]:
+    """Yield a difference and all below it, in the order of the trees."""
+    pending = [root]
+    while pending:
+        found = pending.pop()
+        yield found
+        pending.extend(reversed(found.below))
+
+
+class _Comparer:
+    """The work of one comparison. Explicit stacks: sessions may be nested deeper than Python's recursion."""
+
+    def __init__(self, a: Tree, b: Tree, *, everything: bool) -> None:
+        self.a, self.b = a.session, b.session
+        self.everything = everything
+        self.changes = Changes(a.pool, b.pool)
+        self.content: dict[int, Content] = {**contents(a.session), **contents(b.session)}
+        self.figures: dict[int, Figures] = {**figures(a.session), **figures(b.session)}
+        self.made: list[tuple[Difference, Node | None, Node | None]] = []
+        """What was found so far, each parent before what is below it, with the nodes."""
+
+    def compared(self) -> Difference:
+        root = self._difference(self.a, self.b)
+        at = 0
+        while at < len(self.made):
+            found, a, b = self.made[at]
+            at += 1
+            if found.mark == "moved" or (not self.everything and self._is_same(a, b)):
+                continue
+            pairs = match(children(a) if a else [], children(b) if b else [], self.content)
+            found.below = [self._difference(pair.a, pair.b, moved=pair.moved) for pair in pairs]
+        self._find_moves()
+        for found, _, _ in reversed(self.made):
+            found.differs = found.mark != "same" or any(below.differs for below in found.below)
+        return root
+
+    def _is_same(self, a: Node | None, b: Node | None) -> bool:
+        return a is not None and b is not None and self.content[id(a)].whole == self.content[id(b)].whole
+
+    def _difference(self, a: Node | None, b: Node | None, *, moved: bool = False) -> Difference:
+        node = b or a
+        if node is None:
+            raise ValueError("a difference is of one node at least")
+        paths = (None if a is None else a.path, None if b is None else b.path)
+        found = Difference("same", kind_of(node), label(node), *paths)
+        if a is None or b is None:
+            found.mark = "added" if a is None else "removed"
+        elif moved:
+            found.mark = "moved"
+        elif self.content[id(a)].own != self.content[id(b)].own:
+            found.changes = self.changes.between(a, b)
+            found.mark = "changed" if found.changes else "same"
+        found.figures_a = None if a is None else self.figures[id(a)]
+        found.figures_b = None if b is None else self.figures[id(b)]
+        found.delta = delta(found.figures_a, found.figures_b)
+        self.made.append((found, a, b))
+        return found
+
+    def _find_moves(self) -> None:
+        """Make one of what was removed in one place and added in another."""
+        removed: defaultdict[str, deque[tuple[Difference, Node]]] = defaultdict(deque)
+        for found, a, _ in self.made:
+            if found.mark == "removed" and a is not None:
+                removed[self.content[id(a)].whole].append((found, a))
+        gone: set[int] = set()
+        largest = sorted(self.made, key=lambda one: -one[0].figures_b.ops if one[0].figures_b else 0)  # a whole before its parts
+        for found, _, b in largest:
+            if found.mark != "added" or b is None:
+                continue
+            places = removed.get(self.content[id(b)].whole)
+            while places and places[0][0].mark != "removed":
+                places.popleft()
+            if places:
+                before, a = places.popleft()
+                found.mark, found.path_a, found.figures_a = "moved", a.path, self.figures[id(a)]
+                found.delta = delta(found.figures_a, found.figures_b)
+                for part in [*walk(before), *list(walk(found))[1:]]:
+                    part.mark = "same"
+                found.below = []
+                gone.add(id(before))
+        for found, _, _ in self.made:
+            found.below = [below for below in found.below if id(below) not in gone]
+
+
+def label(node: Node) -> str:
+    """Return what a node is called."""
+    if isinstance(node, SessionNode):
+        return node.agent_id
+    if isinstance(node, TurnNode):
+        return excerpt(said((node.prompts or {}).get("user") or node.attributes.get("label") or ""))
+    return f"{node.kind} {node.name}"
+
+
+def _tree(given: Tree | SessionNode) -> Tree:
+    return given if isinstance(given, Tree) else Tree(given, Pool())
+
+
+def _counted(root: Difference) -> dict[str, dict[str, int]]:
+    counts: dict[str, dict[str, int]] = {mark: {"session": 0, "turn": 0, "op": 0} for mark in ("added", "removed", "changed", "moved")}
+    for found in walk(root):
+        if found.mark in counts:
+            counts[found.mark][found.type] += 1
+    return counts

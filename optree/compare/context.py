@@ -1,0 +1,114 @@
+"""For each LLM call: what changed in its context since the agent's previous call, and whether that broke the provider's prompt cache."""
+
+from __future__ import annotations
+
+from msgspec import Struct
+
+from optree.compare.cache import Models, Use, judge
+from optree.compare.call import CallContext
+from optree.compare.content import own_cost, own_tokens
+from optree.compare.details import Change
+from optree.compare.excerpts import differing, excerpt, said
+from optree.compare.histories import Histories
+from optree.compare.messages import Messages, messages_since
+from optree.compare.previous import Span, previous_calls
+from optree.compare.prices import prices
+from optree.compare.prompts import PARTS, Prompt, prompt_of
+from optree.nodes import OperationNode, SessionNode
+from optree.tree import Tree, walk_ops
+from optree.values import is_list, is_object
+
+
+class _Call(Struct):
+    session: SessionNode
+    op: OperationNode
+    prompt: Prompt
+
+
+def context_changes(tree: Tree) -> list[CallContext]:
+    """Return what changed for each LLM call of each agent, in the order in which the calls began.
+
+    Calls of one agent are those of all sessions with its name in the tree: they share a provider's cache. It takes time in proportion to
+    what is recorded, however long the histories are.
+    """
+    histories = Histories()
+    calls = [_Call(session, op, prompt_of(op, histories, tree.pool)) for session, _, op in walk_ops(tree.session) if op.kind == "llm"]
+    calls.sort(key=lambda call: call.op.started_at)
+    histories.number()
+    spans = [_span(call) for call in calls]
+    known = prices(entry for call in calls for entry in call.op.accounting)
+    models = Models.of((call.prompt.model, call.op) for call in calls)
+    found: list[CallContext] = []
+    for call, at in zip(calls, previous_calls(spans, histories), strict=True):
+        before = None if at is None else calls[at]
+        context = _compared(call, before, histories)
+        if before is not None and context.messages is not None:
+            use = Use(before.op, before.prompt.size(histories), call.op, _shared_bytes(before, call, context.messages))
+            judge(context, use, known, models)
+        found.append(context)
+    return found
+
+
+def _span(call: _Call) -> Span:
+    tokens = own_tokens(call.op)
+    reached = call.op.status != "failed" or tokens.total_tokens > 0
+    return Span(call.session.agent_id, call.op.started_at, call.op.ended_at, call.prompt.head, reached)
+
+
+def _compared(call: _Call, before: _Call | None, histories: Histories) -> CallContext:
+    op, prompt = call.op, call.prompt
+    found = CallContext(op.path, call.session.agent_id, prompt.model, op.status, before.op.path if before else None, prompt.note, parts=[])
+    if prompt.head is not None:
+        found.count, found.bytes = histories.depth[prompt.head] + prompt.lost, histories.size[prompt.head]
+    if any(entry.tokens is not None and entry.tokens.total_tokens for entry in op.accounting):
+        tokens = own_tokens(op)
+        found.input_tokens = tokens.input_tokens
+        found.cache_read_input_tokens, found.cache_write_input_tokens = tokens.cache_read_input_tokens, tokens.cache_write_input_tokens
+    found.cost_usd = own_cost(op)
+    if before is None:
+        found.cache = "unknown" if prompt.head is None else "first"
+    elif before.prompt.head is not None and prompt.head is not None:
+        found.messages = messages_since(histories, before.prompt.head, prompt.head)
+        found.parts = _parts(before.prompt, prompt)
+    return found
+
+
+def _parts(before: Prompt, after: Prompt) -> list[Change]:
+    found = [Change("model", before.model, after.model)] if before.model != after.model else []
+    for name in PARTS:
+        one, other = before.parts.get(name), after.parts.get(name)
+        if one is None or other is None:
+            if one is not other:
+                found.append(Change(name, *(None if part is None else excerpt(said(part.member)) for part in (one, other))))
+        elif one.id != other.id and name == "tools":
+            found.append(_tools(one.member, other.member))
+        elif one.id != other.id:
+            found.append(Change(name, *differing(said(one.member), said(other.member))))
+    return found
+
+
+def _tools(before: object, after: object) -> Change:
+    """Return how a list of tools changed: by their names where these differ, else by their order, else by the first text that differs."""
+    one, other = _named(before), _named(after)
+    if list(one) == list(other):
+        changed = next((name for name in one if one[name] != other[name]), None)
+        if changed is None:
+            return Change("tools", *differing(said(before), said(after)))
+        return Change("tools", *differing(one[changed], other[changed]))
+    return Change("tools", *differing(", ".join(one), ", ".join(other)))
+
+
+def _named(tools: object) -> dict[str, str]:
+    found: dict[str, str] = {}
+    for tool in tools if is_list(tools) else []:
+        function = tool.get("function") if is_object(tool) else None
+        name = (function if is_object(function) else tool).get("name") if is_object(tool) else None
+        found[str(name or len(found))] = said(tool)
+    return found
+
+
+def _shared_bytes(before: _Call, call: _Call, messages: Messages) -> int:
+    """Return how much of the previous call is in this one too."""
+    one, other = before.prompt.parts, call.prompt.parts
+    parts = sum(part.size for name, part in one.items() if name in other and other[name].id == part.id)
+    return parts + messages.kept_bytes + messages.later_bytes

@@ -1,0 +1,200 @@
+"""What differs between two nodes that stand for the same thing: field by field, in short texts."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, NamedTuple
+
+from msgspec import UNSET, Raw, Struct, UnsetType
+
+from optree.compare.alignment import align
+from optree.compare.content import Node, members, own_cost, own_tokens, resolved, sorted_json
+from optree.compare.excerpts import differing, excerpt, said, said_message
+from optree.compare.histories import Histories
+from optree.ids import content_id
+from optree.nodes import OperationNode, Payload, Pool, SessionNode, TurnNode
+from optree.values import decode, is_list, is_object
+
+MOST_ITEMS = 5
+"""Differing items of a list that are shown one by one."""
+MOST_ALIGNED = 64
+"""Items of two lists that are aligned, from where they begin to differ."""
+
+
+class Change(Struct, rename="camel"):
+    """One field that differs: *before* and *after* are excerpts of it (120 characters), None where it is not there.
+
+    *what* is `agent`, `status`, `error`, `cost`, `response` or `response.<member>`, `request.<member>`, `request.messages[3]` (items count
+    from 0, in the second session where it has the item), `prompts.<role>`, `assistant.<role>`, `final report`, or `tokens.<name>`.
+    """
+
+    what: str
+    before: str | None = None
+    after: str | None = None
+
+
+def change_phrase(change: Change) -> str:
+    """Return one changed field as a line."""
+    if change.before is None:
+        return f"{change.what}: + {change.after}"
+    return f"{change.what}: - {change.before}" if change.after is None else f"{change.what}: {change.before} → {change.after}"
+
+
+class Changes:
+    """Finds what differs between nodes of two sessions; histories are looked at where they part only."""
+
+    def __init__(self, pool_a: Pool, pool_b: Pool) -> None:
+        self._pools = (pool_a, pool_b)
+        self._histories = Histories(marks=True)
+
+    def between(self, a: Node, b: Node) -> list[Change]:
+        """Return what differs between two nodes, what is below them and their times aside."""
+        found = _texts({"status": a.status, "error": a.error}, {"status": b.status, "error": b.error})
+        if isinstance(a, SessionNode) and isinstance(b, SessionNode):
+            found = [*_texts({"agent": a.agent_id}, {"agent": b.agent_id}), *found]
+            return [*found, *_values("final report", _plain(a.final_report), _plain(b.final_report))]
+        if isinstance(a, TurnNode) and isinstance(b, TurnNode):
+            for name, one, other in (("prompts", a.prompts, b.prompts), ("assistant", a.assistant, b.assistant)):
+                found += _texts(*({f"{name}.{role}": text for role, text in (block or {}).items()} for block in (one, other)))
+        if isinstance(a, OperationNode) and isinstance(b, OperationNode):
+            found += [*self._requests(a.request, b.request), *_responses(a.response, b.response), *_bills(a, b)]
+        return found
+
+    def _requests(self, a: Payload | None, b: Payload | None) -> Iterator[Change]:
+        ids_a, ids_b = members(a), members(b)
+        if ids_a == ids_b:
+            if (a is None) != (b is None):
+                yield Change("request", None if a is None else "{}", None if b is None else "{}")
+            return
+        differ = [name for name in {**ids_a, **ids_b} if ids_a.get(name) != ids_b.get(name)]
+        plain = [_members(payload, differ) for payload in (a, b)]
+        heads = [_head(found.get("messages")) for found in plain]
+        if heads[0] is not None and heads[1] is not None:
+            differ.remove("messages")
+            nodes = [self._histories.linked(head, pool) for head, pool in zip(heads, self._pools, strict=True) if head is not None]
+            yield from self._messages(*nodes)
+        one, other = (_whole(found, differ, pool) for found, pool in zip(plain, self._pools, strict=True))
+        for name in differ:
+            yield from _values(f"request.{name}" if name else "request", one.get(name, UNSET), other.get(name, UNSET), name)
+
+    def _messages(self, a: int, b: int) -> Iterator[Change]:
+        histories = self._histories
+        part = histories.shared(a, b)
+        old, new = histories.after(part, a), histories.after(part, b)
+        keys = [[histories.item[node] for node in nodes[:MOST_ALIGNED]] for nodes in (old, new)]
+        first = histories.depth[part]
+        found = _differing(keys[0], keys[1], max(len(old), len(new)) - MOST_ALIGNED)
+        yield from _said(found, "request.messages", lambda x: histories.message(old[x]), lambda y: histories.message(new[y]), first)
+
+
+def _members(payload: Payload | None, names: list[str]) -> dict[str, Any]:
+    """Return members of a request by name, as they are recorded."""
+    if payload is None:
+        return {}
+    found = decode(payload.payload)
+    return {name: found[name] for name in names if name in found} if is_object(found) else {"": found}
+
+
+def _head(member: Any) -> str | None:
+    """Return the link of a pooled history."""
+    head = member.get("$history") if is_object(member) else None
+    return head if isinstance(head, str) else None
+
+
+def _whole(found: dict[str, Any], names: list[str], pool: Pool) -> dict[str, Any]:
+    """Return members with what they refer to in its place."""
+    return {name: resolved(found[name], pool) for name in names if name in found}
+
+
+def _responses(a: Payload | None, b: Payload | None) -> Iterator[Change]:
+    if a is not None and b is not None and a.payload == b.payload and a.size == b.size:
+        return
+    one, other = (UNSET if payload is None else decode(payload.payload) for payload in (a, b))
+    if is_object(one) and is_object(other):
+        for name in {**one, **other}:
+            yield from _values(f"response.{name}", one.get(name, UNSET), other.get(name, UNSET), name)
+        return
+    found = list(_values("response", one, other))
+    yield from found
+    if not found and a is not None and b is not None and (a.truncated or b.truncated) and a.size != b.size:
+        yield Change("response", *(f"{payload.size:,} characters, cut" if payload.size else "cut" for payload in (a, b)))
+
+
+def _values(what: str, a: Any, b: Any, name: str = "") -> Iterator[Change]:
+    """Yield what differs between two plain values; UNSET is no value. Lists of objects are compared item by item."""
+    if a is UNSET or b is UNSET:
+        if a is not b:
+            yield Change(what, *(None if value is UNSET else excerpt(said(value, name)) for value in (a, b)))
+        return
+    if sorted_json(a) == sorted_json(b):
+        return
+    if is_list(a) and is_list(b) and any(is_object(item) for item in [*a[:1], *b[:1]]):
+        yield from _items(what, a, b)
+        return
+    before, after = said(a, name), said(b, name)
+    if before == after:  # credentials, which are not shown
+        after += " (differs in what is hidden)"
+    yield Change(what, *differing(before, after))
+
+
+def _items(what: str, a: list[Any], b: list[Any]) -> Iterator[Change]:
+    keys = [[content_id(sorted_json(item)) for item in items[:MOST_ALIGNED]] for items in (a, b)]
+    yield from _said(_differing(keys[0], keys[1], max(len(a), len(b)) - MOST_ALIGNED), what, a.__getitem__, b.__getitem__)
+
+
+class _Differing(NamedTuple):
+    """The first items of two lists that differ, as positions in both, and how many more there are."""
+
+    first: list[tuple[int | None, int | None]]
+    more: int
+
+
+def _differing(a: list[str], b: list[str], beyond: int) -> _Differing:
+    """Return which items differ; *beyond* counts those that were not looked at."""
+    found: list[tuple[int | None, int | None]] = []
+    x = y = 0
+    for next_x, next_y in [*align(a, b), (len(a), len(b))]:
+        both = min(next_x - x, next_y - y)
+        found += [(x + at, y + at) for at in range(both)]
+        found += [(at, None) for at in range(x + both, next_x)]
+        found += [(None, at) for at in range(y + both, next_y)]
+        x, y = next_x + 1, next_y + 1
+    return _Differing(found[:MOST_ITEMS], max(0, len(found) - MOST_ITEMS) + max(0, beyond))
+
+
+def _said(found: _Differing, what: str, a: Callable[[int], Any], b: Callable[[int], Any], first: int = 0) -> Iterator[Change]:
+    for x, y in found.first:
+        before, after = None if x is None else said_message(a(x)), None if y is None else said_message(b(y))
+        if before is not None and after is not None:
+            before, after = differing(before, after)
+        at = first + (y if y is not None else x or 0)
+        yield Change(f"{what}[{at}]", before and excerpt(before), after and excerpt(after))
+    if found.more:
+        yield Change(what, after=f"{found.more:,} more that may differ")
+
+
+def _bills(a: OperationNode, b: OperationNode) -> Iterator[Change]:
+    money = [None if cost is None else f"${cost:.6f}" if round(cost, 6) == cost else f"${cost:.12f}" for cost in (own_cost(a), own_cost(b))]
+    yield from _texts({"cost": money[0]}, {"cost": money[1]})
+    one, other = own_tokens(a), own_tokens(b)
+    for name in ("input_tokens", "output_tokens", "cache_read_input_tokens", "cache_write_input_tokens"):
+        before, after = getattr(one, name), getattr(other, name)
+        if before != after:
+            yield Change(f"tokens.{name.removesuffix('_tokens')}", f"{before:,}", f"{after:,}")
+
+
+def _texts(a: Mapping[str, str | None], b: Mapping[str, str | None]) -> list[Change]:
+    found: list[Change] = []
+    for name in {**a, **b}:
+        before, after = a.get(name), b.get(name)
+        if before == after:
+            continue
+        if before is None or after is None:
+            found.append(Change(name, *(None if text is None else excerpt(said(text)) for text in (before, after))))
+        else:
+            found.append(Change(name, *differing(said(before), said(after))))
+    return found
+
+
+def _plain(block: Raw | UnsetType) -> Any:
+    return UNSET if block is UNSET else decode(block)

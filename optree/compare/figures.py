@@ -1,0 +1,76 @@
+"""What a node and all below it cost: money, tokens, time."""
+
+from __future__ import annotations
+
+from msgspec import Struct
+
+from optree.compare.content import Node, children, money, own_cost, own_tokens
+from optree.nodes import OperationNode, SessionNode
+
+
+class Figures(Struct, rename="camel"):
+    """Sums over a node and all below it; *latency_ms* is the node's own, from its begin to its end, None for what has no end."""
+
+    ops: int = 0
+    input_tokens: int = 0
+    output_tokens: int = 0
+    cache_read_input_tokens: int = 0
+    cache_write_input_tokens: int = 0
+    cost_usd: float = 0.0
+    latency_ms: float | None = None
+
+
+SUMMED = ("ops", "input_tokens", "output_tokens", "cache_read_input_tokens", "cache_write_input_tokens", "cost_usd")
+
+
+def figures(root: SessionNode) -> dict[int, Figures]:
+    """Return the figures of each node of a tree by the `id` of the node's object."""
+    nodes: list[Node] = []
+    pending: list[Node] = [root]
+    while pending:
+        node = pending.pop()
+        nodes.append(node)
+        pending += children(node)
+    found: dict[int, Figures] = {}
+    for node in reversed(nodes):  # what is below comes first
+        total = _own(node)
+        for child in children(node):
+            below = found[id(child)]
+            for name in SUMMED:
+                setattr(total, name, getattr(total, name) + getattr(below, name))
+        total.cost_usd = money(total.cost_usd)
+        found[id(node)] = total
+    return found
+
+
+def delta(a: Figures | None, b: Figures | None) -> Figures:
+    """Return *b* less *a*, None counting as nothing; the latency only where both have one."""
+    before, after = a or Figures(), b or Figures()
+    change = Figures(**{name: getattr(after, name) - getattr(before, name) for name in SUMMED})
+    change.cost_usd = money(change.cost_usd)
+    if before.latency_ms is not None and after.latency_ms is not None:
+        change.latency_ms = round(after.latency_ms - before.latency_ms, 3)
+    return change
+
+
+def _own(node: Node) -> Figures:
+    latency = _latency(node)
+    if not isinstance(node, OperationNode):
+        return Figures(latency_ms=latency)
+    tokens = own_tokens(node)
+    return Figures(
+        1,
+        tokens.input_tokens,
+        tokens.output_tokens,
+        tokens.cache_read_input_tokens,
+        tokens.cache_write_input_tokens,
+        own_cost(node) or 0.0,
+        latency,
+    )
+
+
+def _latency(node: Node) -> float | None:
+    if node.ended_at is None:
+        return None
+    measured = node.latency if isinstance(node, OperationNode) else None
+    return round(max(0.0, node.ended_at - node.started_at if measured is None else measured), 3)

@@ -1,0 +1,142 @@
+"""What became of the messages of the previous call: kept, edited, removed, inserted, appended."""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+from msgspec import Struct
+
+from optree.compare.alignment import align
+from optree.compare.excerpts import differing, excerpt, said, said_message
+from optree.compare.histories import Histories
+from optree.values import is_object
+
+MOST_EDITS_SHOWN = 5
+_ALIKE = 0.3
+"""Two messages of one role are one that was edited if they begin and end alike to this share."""
+_ENDS = 256
+_AHEAD = 8
+"""Messages among which the one that a message was edited to is looked for."""
+_MOST_PAIRED = 64
+"""Where more messages than this are gone from one place, they were removed (a compaction), not edited."""
+
+
+class Edit(Struct, rename="camel", omit_defaults=True):
+    """A message in the shared part that is not as it was. *at* counts from 0, in this call; of a removed message in the previous one."""
+
+    kind: Literal["edited", "removed", "inserted"]
+    at: int
+    role: str
+    before: str | None = None
+    after: str | None = None
+
+
+class Messages(Struct, rename="camel"):
+    """What became of the messages; bytes are of their JSON. Kept is the common prefix, *later* what is the same behind it."""
+
+    kept: int = 0
+    kept_bytes: int = 0
+    later: int = 0
+    later_bytes: int = 0
+    edited: int = 0
+    removed: int = 0
+    inserted: int = 0
+    appended: int = 0
+    appended_bytes: int = 0
+    edits: list[Edit] = []
+    """The first few of those that were edited, removed or inserted, in order."""
+
+    @property
+    def new(self) -> bool:
+        """True if the call has nothing of the previous one: a conversation that begins, not one that goes on."""
+        return not (self.kept or self.later or self.edited)
+
+
+def messages_since(histories: Histories, before: int, after: int) -> Messages:
+    """Return what became of a history *before* in the history *after* it, both given by their nodes."""
+    part = histories.shared(before, after)
+    found = Messages(histories.depth[part], histories.size[part], edits=[])
+    old, new = histories.after(part, before), histories.after(part, after)
+    pairs = align([histories.item[node] for node in old], [histories.item[node] for node in new])
+    found.later, found.later_bytes = len(pairs), sum(_size(histories, old[x]) for x, _ in pairs)
+    x = y = 0
+    for next_x, next_y in [*pairs, (len(old), len(new))]:
+        _Gap(histories, found, old[x:next_x], new[y:next_y]).note(found.kept + x, found.kept + y, last=next_x == len(old))
+        x, y = next_x + 1, next_y + 1
+    return found
+
+
+class _Gap:
+    """What is between two messages that are the same."""
+
+    def __init__(self, histories: Histories, found: Messages, old: list[int], new: list[int]) -> None:
+        self.histories, self.found, self.old, self.new = histories, found, old, new
+
+    def note(self, x: int, y: int, *, last: bool) -> None:
+        """Say what became of it; *x* and *y* are the positions where it begins. New messages at the very end are appended."""
+        used = 0
+        wholesale = len(self.old) > _MOST_PAIRED
+        if wholesale:
+            self.found.removed += len(self.old) - MOST_EDITS_SHOWN
+        for step, node in enumerate(self.old[:MOST_EDITS_SHOWN] if wholesale else self.old):
+            paired = self._partner(node, used)
+            if paired is None:
+                self._edit("removed", x + step, node, None)
+                continue
+            for between in range(used, paired):
+                self._edit("inserted", y + between, None, self.new[between])
+            self._edit("edited", y + paired, node, self.new[paired])
+            used = paired + 1
+        for step in range(used, len(self.new)):
+            if last:
+                self.found.appended += 1
+                self.found.appended_bytes += _size(self.histories, self.new[step])
+            else:
+                self._edit("inserted", y + step, None, self.new[step])
+
+    def _partner(self, node: int, used: int) -> int | None:
+        """Return the position of the message that this one was edited to."""
+        if len(self.old) > _MOST_PAIRED:
+            return None
+        message = self.histories.message(node)
+        alone = len(self.old) == len(self.new) == 1
+        for at in range(used, min(len(self.new), used + _AHEAD)):
+            other = self.histories.message(self.new[at])
+            if role_of(message) == role_of(other) and (alone or _alike(_content(message), _content(other))):
+                return at
+        return None
+
+    def _edit(self, kind: Literal["edited", "removed", "inserted"], at: int, old: int | None, new: int | None) -> None:
+        found = self.found
+        setattr(found, kind, getattr(found, kind) + 1)
+        if len(found.edits) >= MOST_EDITS_SHOWN:
+            return
+        one, other = (None if node is None else self.histories.message(node) for node in (old, new))
+        before, after = (None if node is None else said_message(body, role=False) for node, body in ((old, one), (new, other)))
+        if before is not None and after is not None:
+            before, after = differing(before, after)
+        found.edits.append(Edit(kind, at, role_of(one if new is None else other), before and excerpt(before), after and excerpt(after)))
+
+
+def role_of(message: Any) -> str:
+    """Return a message's role, or what it is."""
+    if is_object(message):
+        return str(message.get("role") or message.get("type") or "message")
+    return "lost" if message is None else "message"
+
+
+def _content(message: Any) -> str:
+    return said({key: value for key, value in message.items() if key != "role"}) if is_object(message) else said(message)
+
+
+def _alike(one: str, other: str) -> bool:
+    """Tell whether two texts begin and end alike; only their first and last characters are looked at."""
+    shorter = min(len(one), len(other), _ENDS)
+    first = next((at for at in range(shorter) if one[at] != other[at]), shorter)
+    last = next((at for at in range(shorter) if one[-1 - at] != other[-1 - at]), shorter)
+    frame = len('{"content":""}')
+    return first + last - frame >= _ALIKE * min(max(len(one), len(other)), 2 * _ENDS)
+
+
+def _size(histories: Histories, node: int) -> int:
+    return histories.size[node] - histories.size[histories.parent[node]]

@@ -1,0 +1,276 @@
+"""A small reference agent. Its transcript is its state; without a session it does the same, and logs nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any, ClassVar
+
+from msgspec import DecodeError
+
+from optree.builder import Op
+from optree.conversation.hooks import Hook, ToolCall, denied
+from optree.conversation.logger import SessionLogger
+from optree.conversation.protocol import Model
+from optree.conversation.registry import AgentRecord
+from optree.conversation.session import Session
+from optree.conversation.strings import LoggedString, MessageString, causes_of, identity_of
+from optree.conversation.tools import TOOLS, Tool
+from optree.errors import NotFoundError, SetupError
+from optree.tree.answered import answered
+from optree.values import decode, encode, is_object
+
+LANGUAGE_MODEL = "anthropic/claude-sonnet-4-5-20250929"
+"""What an agent without a model says that it is: the seeds' own."""
+MAX_STEPS = 16
+"""Messages with tool calls that one response may take."""
+
+
+class Agent:
+    """An agent with a transcript, sub-agents, tools and hooks."""
+
+    _next_id: ClassVar[int] = 1
+
+    def __init__(
+        self,
+        session: Session | None = None,
+        system_prompt: str | None = None,
+        init_prompt: Sequence[Mapping[str, Any]] | None = None,
+        *,
+        model: Model | None = None,
+        name: str | None = None,
+        language_model: str | None = None,
+        tools: Mapping[str, Tool] = TOOLS,
+        agent_id: str | None = None,
+    ) -> None:
+        """Take an id from the session, if there is one. Who makes an agent logs its creation (`create` does), and then calls `begin`.
+
+        *init_prompt* is a transcript that was logged before, and *agent_id* the id of an agent that existed.
+        """
+        self.session = session
+        self.agent_id = agent_id or self._new_id(session)
+        self.name = name or self.agent_id
+        self.model = model
+        self.language_model: str = language_model or (model.name if model is not None else LANGUAGE_MODEL)
+        self.tools = dict(tools)
+        self.hooks: dict[str, Hook] = {}
+        self.subagents: dict[str, Any] = {}
+        self.transcript: list[dict[str, Any]] = [dict(message) for message in init_prompt or ()]
+        self._unlogged: list[dict[str, Any]] = []
+        self._calls: dict[str, str] = {}
+        """The message of each tool call, by the call's id."""
+        self._logger: SessionLogger | None = None
+        if system_prompt is not None:
+            self._unlogged = [{"role": "system", "content": str(system_prompt)}]
+            self.transcript = [*self._unlogged, *self.transcript]
+        if session is not None:
+            session.agents[self.agent_id] = self
+
+    # What all agents do
+
+    def harken(self, input: str, /) -> None:  # noqa: A002 - the seeds name it so
+        """Hear something. A text that carries an identity is logged as representing that message."""
+        self._add({"role": "user", "content": str(input)}, identity_of(input))
+
+    async def response(self) -> LoggedString | MessageString:
+        """Ask the model, make the tool calls that it asks for, and return what it says at last.
+
+        After each response the session can be resumed. Raises `SetupError` without a model, and what the model raises.
+        """
+        with self._turn():
+            for _ in range(MAX_STEPS):
+                message = await self._ask([tool.described(name) for name, tool in self.tools.items()])
+                message_id = self._add(message)
+                if not message.get("tool_calls"):
+                    break
+                await self._make_calls(message, message_id)
+            else:
+                message = await self._ask([])
+                message_id = self._add(message)
+        return self._said(message.get("content"), message_id)
+
+    def inform(self, dst: Any, txt: str, /) -> None:
+        """Send a text to another agent; its identity travels with it."""
+        dst.harken(txt)
+
+    # What a program may do in the model's place
+
+    def say(self, text: str) -> LoggedString | MessageString:
+        """Say something, without asking the model."""
+        return self._said(text, self._add({"role": "assistant", "content": str(text)}))
+
+    async def act(self, *calls: tuple[str, Mapping[str, Any]]) -> list[str]:
+        """Call tools, each given by name and arguments, in one message, as if the model had asked for it. Returns their results."""
+        start = 1 + sum(len(message.get("tool_calls") or ()) for message in self.transcript)
+        made = [
+            {"id": f"{self.agent_id}_c{number}", "type": "function", "function": {"name": name, "arguments": encode(dict(told)).decode()}}
+            for number, (name, told) in enumerate(calls, start)
+        ]
+        message = {"role": "assistant", "content": None, "tool_calls": made}
+        with self._turn():
+            return await self._make_calls(message, self._add(message))
+
+    async def discuss(
+        self, prompt: str | None = None, speakers: Sequence[str] | None = None, listeners: Sequence[str] | None = None
+    ) -> str:
+        """Call `discuss` in the model's place."""
+        told = {"prompt": prompt, "speakers": speakers, "listeners": listeners}
+        [result] = await self.act(("discuss", {key: value for key, value in told.items() if value is not None}))
+        return result
+
+    # What tools need
+
+    def create(self, name: str, system_prompt: str | None = None, *, cause: str | None = None) -> Agent:
+        """Make a sub-agent, log its creation, once and with its name, and let it begin."""
+        child = type(self)(self.session, system_prompt, model=self.model, name=name, language_model=self.language_model, tools=self.tools)
+        if self.session is not None:
+            self.session.log_agent_created(child.agent_id, cause, name, child.language_model)
+        child._logger = self._logger  # noqa: SLF001 - of the same class
+        child.begin()
+        self.subagents[name] = child
+        return child
+
+    def begin(self) -> None:
+        """Log the system prompt, once the creation is logged; what the agent hears or says first does it too."""
+        pending, self._unlogged = self._unlogged, []
+        for message in pending:
+            self._log(message)
+
+    def subagent(self, name: str) -> Any:
+        """Return a sub-agent by name, from the session if it was evicted. Raises `NotFoundError`."""
+        if name not in self.subagents and self.session is not None:
+            known = next((record for record in reversed(self.session.children(self.agent_id)) if record.label == name), None)
+            if known is not None:
+                self.subagents[name] = self.session.revive(known.agent_id, self._restored)
+        if name not in self.subagents:
+            raise NotFoundError(f"{self.name} has no subagent {name!r}; there are: {', '.join(self.subagents) or 'none'}")
+        return self.subagents[name]
+
+    def piece_of_text(self, text: str, call: ToolCall) -> str:
+        """Log a text that a call made for others to hear; returns it with its identity."""
+        if self.session is None:
+            return text
+        return self._said(text, self.session.log_piece_of_text(self.agent_id, text, call.cause))
+
+    @property
+    def logger(self) -> SessionLogger:
+        """What logs, where seed 000's logger was attached; there is no such attribute otherwise."""
+        if self._logger is None:
+            raise AttributeError(f"{self.name} has no logger: agent.logger = SessionLogger(file) attaches one")
+        return self._logger
+
+    @logger.setter
+    def logger(self, logger: SessionLogger) -> None:
+        self._logger = logger
+        self.session = logger.session
+        self.session.agents[self.agent_id] = self
+
+    # Inside
+
+    async def _ask(self, tools: Sequence[dict[str, Any]]) -> dict[str, Any]:
+        """Ask the model; in a traced session the call is an op."""
+        if self.model is None:
+            raise SetupError(
+                f"{self.name} has no model to ask: give it one, Agent(session, model=ChatModel(…)), or speak for it with say()"
+            )
+        self.begin()
+        messages = answered(self.transcript)
+        with self._op("llm", self.language_model) as op:
+            if op is not None:
+                op.request(messages=messages)
+            message, usage = await self.model(messages, tools)
+            if op is not None:
+                op.account(input_tokens=usage.get("prompt_tokens", 0), output_tokens=usage.get("completion_tokens", 0))
+                op.response(message)
+        return message
+
+    async def _make_calls(self, message: dict[str, Any], message_id: str | None) -> list[str]:
+        """Make a message's tool calls in their order, each the cause of what comes of it."""
+        several = len(message["tool_calls"]) > 1
+        results: list[str] = []
+        for told in message["tool_calls"]:
+            function: dict[str, Any] = told.get("function") or {}
+            call_id, name = str(told.get("id")), str(function.get("name"))
+            if message_id is not None:
+                self._calls[call_id] = message_id
+            cause = self._find_msg_with_tool_call(call_id)
+            exactly = f"{cause}.{call_id}" if cause and several else cause
+            result = await self._made(ToolCall(call_id, name, _arguments(function.get("arguments")), exactly))
+            answer = {"role": "tool", "tool_call_id": call_id, "name": name, "content": str(result)}
+            self._add(answer, identity_of(result), causes_of(result))
+            results.append(result)
+        return results
+
+    async def _made(self, call: ToolCall) -> str:
+        """Make one call; what goes wrong is its result, for the model to read."""
+        with self._op("tool", call.name) as op:
+            if op is not None:
+                op.request(arguments=call.arguments)
+            blocked = await denied(self, call)
+            if blocked is not None:
+                result: str = blocked
+            elif call.name not in self.tools:
+                result = f"Error: there is no tool {call.name!r}; there are: {', '.join(self.tools)}"
+            else:
+                try:
+                    result = await self.tools[call.name].run(self, call, **call.arguments)
+                except (TypeError, NotFoundError) as error:
+                    result = f"Error: {error}"
+            if op is not None:
+                op.response(result)
+        return result
+
+    def _add(self, message: dict[str, Any], substance: str | None = None, cause: Sequence[str] = ()) -> str | None:
+        """Put a message into the transcript, and into the log; returns its id there."""
+        self.begin()
+        self.transcript.append(message)
+        return self._log(message, substance, cause)
+
+    def _log(self, message: dict[str, Any], substance: str | None = None, cause: Sequence[str] = ()) -> str | None:
+        if self.session is None:
+            return None
+        return self.session.log_transcript_entry(self.agent_id, message, substance, cause=None if substance else cause)
+
+    def _find_msg_with_tool_call(self, tool_call_id: str) -> str | None:
+        return self._calls.get(tool_call_id)
+
+    def _said(self, content: Any, message_id: str | None) -> LoggedString | MessageString:
+        return LoggedString(content, message_id) if self._logger is None else MessageString(content, message_id)
+
+    def _turn(self) -> AbstractContextManager[None]:
+        return nullcontext() if self.session is None else self.session.turn(self.agent_id)
+
+    def _op(self, kind: Any, name: str) -> AbstractContextManager[Op | None]:
+        return nullcontext() if self.session is None else self.session.op(self.agent_id, kind, name)
+
+    def _restored(self, session: Session, record: AgentRecord | None, transcript: list[dict[str, Any]], /) -> Agent:
+        return restored(session, record, transcript, model=self.model)
+
+    @classmethod
+    def count_from(cls, number: int) -> None:
+        """Give agents without a session numbers from here on, or higher."""
+        Agent._next_id = max(Agent._next_id, number)
+
+    @classmethod
+    def _new_id(cls, session: Session | None) -> str:
+        if session is not None:
+            return session.allocate_agent_id()
+        number, Agent._next_id = Agent._next_id, Agent._next_id + 1
+        return f"agent_{number:03d}"
+
+
+def restored(
+    session: Session, record: AgentRecord | None, transcript: list[dict[str, Any]], /, *, model: Model | None = None, **options: Any
+) -> Agent:
+    """Return an agent as it was, with *model* to go on with; a new one, with *options*, if *record* is None."""
+    if record is None:
+        return Agent(session, model=model, **options)
+    return Agent(session, None, transcript, model=model, name=record.name, language_model=record.language_model, agent_id=record.agent_id)
+
+
+def _arguments(told: Any) -> dict[str, Any]:
+    try:
+        found: Any = decode(told.encode()) if isinstance(told, str) else told
+    except (DecodeError, UnicodeError, RecursionError):
+        return {}
+    return found if is_object(found) else {}

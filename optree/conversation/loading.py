@@ -1,0 +1,109 @@
+"""A whole session brought back: the tree of its agents, each with its transcript, and the session with its counters."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from pathlib import Path
+from typing import Any
+
+from optree.conversation.agent import Agent, restored
+from optree.conversation.events import AnyEvent, TranscriptEntry
+from optree.conversation.file_home import FileHome
+from optree.conversation.logger import SessionLogger
+from optree.conversation.protocol import MakeAgent
+from optree.conversation.registry import AgentRecord
+from optree.conversation.session import Session, Traced
+from optree.conversation.transcripts import message_of
+from optree.conversation.wire import SEED_000
+
+Transcripts = defaultdict[str, list[dict[str, Any]]]
+
+
+def load_session(session_file: Path | str, make_agent: MakeAgent = restored, *, version: int | None = None) -> tuple[Any, Session]:
+    """Return the root agent, with the whole tree of its sub-agents, and the session; one pass over the file.
+
+    A file that is missing or empty gives a new root agent, whose creation is logged. Every agent of the file is loaded: no event says that
+    one has gone. What had to be made up, such as a root that the file does not name, is in ``session.notes``, and what was wrong in it in
+    ``session.faults``. Raises `OSError`, and `FormatError` for a compressed file.
+    """
+    transcripts: Transcripts = defaultdict(list)
+
+    def seen(event: AnyEvent) -> None:
+        if isinstance(event, TranscriptEntry):
+            transcripts[event.agent_id].append(message_of(event))
+
+    session = Session.over(FileHome(Path(session_file), version, seen=seen))
+    return _root(session, transcripts, make_agent), session
+
+
+def load_traced(session: Traced, make_agent: MakeAgent = restored) -> tuple[Any, Session]:
+    """Return the root agent and the conversation of a traced session, which is new or was loaded."""
+    found = Session.traced(session)
+    transcripts: Transcripts = defaultdict(list)
+    for event in found.events():
+        if isinstance(event, TranscriptEntry):
+            transcripts[event.agent_id].append(message_of(event))
+    if not transcripts:
+        return _new(found, make_agent), found
+    return _root(found, transcripts, make_agent), found
+
+
+def load_root(session_file: Path | str, make_agent: MakeAgent = restored) -> Any:
+    """Return the root agent as seed 000's `load_session` does: each agent has a `logger`, and new ids go on after the file's."""
+    root, session = load_session(session_file, make_agent, version=SEED_000)
+    logger = SessionLogger.over(session, session_file)
+    for agent in session.agents.values():
+        agent.logger = logger  # type: ignore[attr-defined]
+    Agent.count_from(session.home.registry.latest_agent + 1)
+    return root
+
+
+def _new(session: Session, make_agent: MakeAgent) -> Any:
+    root = make_agent(session, None, [])
+    session.log_agent_created(root.agent_id, language_model=root.language_model)
+    session.agents[root.agent_id] = root
+    return root
+
+
+def _root(session: Session, transcripts: Transcripts, make_agent: MakeAgent) -> Any:
+    """Make all agents, and put each where it belongs."""
+    records = list(session.home.registry.agents.values())
+    if not records:
+        if session.faults:
+            session.notes.append("no agent could be read from the file: a new root was made")
+        return _new(session, make_agent)
+    top = _top(session, records)
+    for record in records:
+        session.agents[record.agent_id] = make_agent(session, record, transcripts[record.agent_id])
+    for record in records:
+        if record.parent is not None:
+            _place(session, record)
+    return session.agents[top.agent_id]
+
+
+def _top(session: Session, records: list[AgentRecord]) -> AgentRecord:
+    """Return the root's record: the first that was created without a parent, else the first without one. Others go below it."""
+    known = session.home.registry.agents
+    for record in records:
+        if record.parent is not None and record.parent not in known:
+            session.notes.append(f"{record.agent_id} was created by {record.parent}, of whom the file says nothing: it goes below the root")
+            record.parent = None
+    alone = [record for record in records if record.parent is None]
+    top = next((record for record in alone if record.message_id is not None and not record.cause), alone[0])
+    if top.message_id is None:
+        session.notes.append(f"the file does not say that {top.agent_id} was created: it stands in for the root")
+    for record in alone:
+        if record is not top:
+            session.notes.append(f"the file does not say who created {record.agent_id}: it goes below the root, {top.agent_id}")
+            record.parent = top.agent_id
+    return top
+
+
+def _place(session: Session, record: AgentRecord) -> None:
+    """Put an agent among its parent's; of two with one name the newer has it, and the older its id."""
+    below = session.agents[record.parent or ""].subagents
+    agent = session.agents[record.agent_id]
+    older = below.get(record.label)
+    if older is not None:
+        below[older.agent_id] = older
+    below[record.label] = agent

@@ -1,0 +1,219 @@
+"""`Session`: the registry of a conversation's agents, and the only writer of its events."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Protocol, Self, cast
+
+from optree.builder import Op, SessionTreeBuilder
+from optree.conversation.events import AgentCreated, AnyEvent, PieceOfText, TranscriptEntry
+from optree.conversation.file_home import FileHome
+from optree.conversation.home import Home, MakeEvent
+from optree.conversation.registry import AgentRecord
+from optree.conversation.strings import id_of
+from optree.conversation.transcripts import entry_of, message_of, plain_message
+from optree.conversation.tree_home import TreeHome
+from optree.errors import NotFoundError, SetupError
+from optree.nodes import OpKind
+from optree.store.lines import Fault
+from optree.tree.answered import answered
+from optree.values import plain, text
+
+if TYPE_CHECKING:
+    from optree.conversation.protocol import AnyAgent, MakeAgent
+
+
+class Traced(Protocol):
+    """An open traced session, as `optree.session` gives it."""
+
+    builder: SessionTreeBuilder
+
+
+class Session:
+    """A conversation's state, as its event stream tells it. One that exists is resumed by `load` alone, with all its counters.
+
+    Logging never raises, but for a call that could not be right (`SetupError`): where the disk does not take an event, that is said once.
+    """
+
+    def __init__(self, session_file: Path | str, *, version: int | None = None) -> None:
+        """Begin a session in a new file, written in the form of seed 001, or of 000 (*version* 1).
+
+        Raises `SetupError` if there is something in the file already, and `OSError`.
+        """
+        path = Path(session_file)
+        if path.exists() and path.stat().st_size:
+            raise SetupError(f"{path} has a session already: Session.load({str(path)!r}) goes on with it, under new ids")
+        self._start(FileHome(path, version))
+
+    @classmethod
+    def over(cls, home: Home) -> Self:
+        """Return a session whose events are kept in *home*."""
+        session = cls.__new__(cls)
+        session._start(home)  # noqa: SLF001 - a second constructor
+        return session
+
+    @classmethod
+    def load(cls, session_file: Path | str, *, version: int | None = None) -> Self:
+        """Resume the session in a file: one pass restores both counters and what is known of every agent that ever lived.
+
+        What is wrong in the file is in `faults`. It is gone on with in its own form, unless a *version* is given. Raises `OSError`, and
+        `FormatError` for a compressed file.
+        """
+        path = Path(session_file)
+        path.stat()  # opening it to append would make it
+        return cls.over(FileHome(path, version))
+
+    @classmethod
+    def traced(cls, session: Traced | SessionTreeBuilder) -> Self:
+        """Return the conversation that is part of a traced session, new or loaded: its agents are that session and sessions below it."""
+        return cls.over(TreeHome(session if isinstance(session, SessionTreeBuilder) else session.builder))
+
+    def _start(self, home: Home) -> None:
+        self.home = home
+        self.agents: dict[str, AnyAgent] = {}
+        """The agents that are in memory, by id."""
+        self.notes: list[str] = []
+        """What had to be made up in loading, for people."""
+
+    @property
+    def faults(self) -> list[Fault]:
+        """What was left out or mended in reading the file, by line."""
+        return self.home.faults if isinstance(self.home, FileHome) else []
+
+    # Logging
+
+    def allocate_agent_id(self) -> str:
+        """Return a new agent id. Processes that make agents in one file at the same time use `create_agent` instead."""
+        return self.home.new_agent_id()
+
+    def log_agent_created(
+        self, agent_id: str, cause: str | Sequence[str] | None = None, name: str | None = None, language_model: str | None = None
+    ) -> str:
+        """Log that an agent came into being, by the tool that made it; *cause* is the message with the call, none for the root.
+
+        Call it before anything of the agent is logged. Returns the event's id.
+        """
+        return self.home.add(_creation(lambda: text(agent_id), cause, name, language_model))
+
+    def create_agent(self, cause: str | Sequence[str] | None = None, name: str | None = None, language_model: str | None = None) -> str:
+        """Allocate an id and log the creation in one step, which several processes may do at once; returns the agent's id."""
+        made: list[str] = []
+
+        def new_id() -> str:
+            made[:] = [self.home.registry.new_agent_id()]
+            return made[0]
+
+        self.home.add(_creation(new_id, cause, name, language_model))
+        return made[0]
+
+    def log_transcript_entry(
+        self, agent_id: str, message: Mapping[str, Any] | Any, substance: str | None = None, *, cause: str | Sequence[str] | None = None
+    ) -> str:
+        """Log what entered an agent's transcript: a message as the provider takes it. Returns the event's id.
+
+        *substance* is the id of the message whose content it represents, none if it is new; *cause* those that it was compiled from.
+        Raises `SetupError` for both.
+        """
+        same, causes = id_of(substance), _ids(cause)
+        if same and causes:
+            raise SetupError(
+                f"an entry of {agent_id} has the substance {same} and the cause {', '.join(causes)}: give the substance alone if it is the "
+                "same content as another message, or the cause alone if it is new"
+            )
+        told = plain_message(message)
+        return self.home.add(lambda message_id: entry_of(told, message_id, text(agent_id), same, causes))
+
+    def log_piece_of_text(self, agent_id: str, content: str, cause: str | Sequence[str] | None) -> str:
+        """Log a text that a tool made for others to hear, which enters no transcript; *cause* is the call. Returns the event's id."""
+        said = plain(content)
+        return self.home.add(
+            lambda message_id: PieceOfText(message_id=message_id, agent_id=text(agent_id), cause=_ids(cause), content=said)
+        )
+
+    # What is known
+
+    def list_agents(self) -> dict[str, AgentRecord]:
+        """Return all agents that exist or existed, by id, in the order in which they appeared; no transcript is read for it."""
+        self.home.refresh()
+        return dict(self.home.registry.agents)
+
+    def children(self, agent_id: str) -> list[AgentRecord]:
+        """Return the agents that an agent created, oldest first."""
+        return self.home.registry.children(agent_id)
+
+    def transcript(self, agent_id: str) -> list[dict[str, Any]]:
+        """Return an agent's transcript as it was logged. Raises `NotFoundError`, `OSError`."""
+        self._record(agent_id)
+        return [message_of(event) for event in self.home.events() if isinstance(event, TranscriptEntry) and event.agent_id == agent_id]
+
+    def messages(self, agent_id: str) -> list[dict[str, Any]]:
+        """Return an agent's transcript ready for a provider: one result for each tool call. Raises `NotFoundError`, `OSError`."""
+        return answered(self.transcript(agent_id))
+
+    def events(self) -> Sequence[AnyEvent]:
+        """Return all events, in their order. Raises `OSError`."""
+        return self.home.events()
+
+    # Agents in memory
+
+    def revive(self, agent_id: str, make_agent: MakeAgent | None = None) -> AnyAgent:
+        """Return any agent that ever lived: the one in memory, or one that is made anew with its whole transcript.
+
+        Raises `NotFoundError`, `OSError`.
+        """
+        if agent_id not in self.agents:
+            from optree.conversation.agent import restored
+
+            self.agents[agent_id] = (make_agent or restored)(self, self._record(agent_id), self.transcript(agent_id))
+        return self.agents[agent_id]
+
+    def evict(self, agent_id: str) -> None:
+        """Let go of an agent in memory, also as its parent's sub-agent; `revive` brings it back. One that is not there stays so."""
+        gone = self.agents.pop(agent_id, None)
+        for agent in self.agents.values():
+            for name in [name for name, one in agent.subagents.items() if one is gone or one.agent_id == agent_id]:
+                del agent.subagents[name]
+        if gone is not None:
+            self.home.leave(agent_id)
+
+    def turn(self, agent_id: str) -> AbstractContextManager[None]:
+        """Put what an agent does within into one turn of the tree; nothing without one."""
+        return self.home.turn(agent_id)
+
+    def op(self, agent_id: str, kind: OpKind, name: str) -> AbstractContextManager[Op | None]:
+        """Put one call of an agent into an op of the tree; None without one."""
+        return self.home.op(agent_id, kind, name)
+
+    def close(self) -> None:
+        """End what is open: the file, or the sessions of the sub-agents in a tree."""
+        self.home.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *raised: object) -> None:
+        self.close()
+
+    def _record(self, agent_id: str) -> AgentRecord:
+        self.home.refresh()
+        known = self.home.registry.agents
+        if agent_id not in known:
+            raise NotFoundError(f"no agent {agent_id!r} in this session; there are: {', '.join(known) or 'none'}")
+        return known[agent_id]
+
+
+def _creation(agent_id: Callable[[], str], cause: object, name: object, language_model: object) -> MakeEvent:
+    return lambda message_id: AgentCreated(
+        message_id=message_id, agent_id=agent_id(), cause=_ids(cause), name=_text(name), language_model=_text(language_model)
+    )
+
+
+def _ids(cause: object) -> tuple[str, ...]:
+    several = cast("Sequence[str]", cause if isinstance(cause, list | tuple | set | frozenset) else (cause,))
+    return tuple(found for one in several if (found := id_of(one)))
+
+
+def _text(value: object) -> str | None:
+    return None if value is None else text(value)

@@ -1,0 +1,93 @@
+"""The reference agent's tools. To the log they are nothing special: a tool that makes a text for others logs it as a piece of text.
+
+Others are added by the same pattern: a coroutine that takes the agent, the call, and the call's arguments, and returns its result.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from optree.conversation.hooks import ToolCall, deliver
+from optree.conversation.strings import LoggedString, identity_of
+
+if TYPE_CHECKING:
+    from optree.conversation.agent import Agent
+
+
+class Tool(NamedTuple):
+    """A tool: what it does, and how a model is told of it."""
+
+    run: Callable[..., Awaitable[str]]
+    """Called with the agent, the `ToolCall`, and the call's arguments by keyword."""
+    about: str
+    parameters: dict[str, Any]
+    """JSON schemas of the arguments, by name; those that must be given are marked ``"required": True``."""
+
+    def described(self, name: str) -> dict[str, Any]:
+        """Return the description that OpenAI's interface takes."""
+        members = {key: {k: v for k, v in schema.items() if k != "required"} for key, schema in self.parameters.items()}
+        required = [key for key, schema in self.parameters.items() if schema.get("required")]
+        parameters = {"type": "object", "properties": members, "required": required}
+        return {"type": "function", "function": {"name": name, "description": self.about, "parameters": parameters}}
+
+
+async def task(agent: Agent, call: ToolCall, name: str, system_prompt: str | None = None) -> str:
+    """Create a sub-agent: it is logged before anything that it hears."""
+    child = agent.create(name, system_prompt, cause=call.cause)
+    return f"Created subagent: {child.name}"
+
+
+async def discuss(
+    agent: Agent, call: ToolCall, prompt: str | None = None, speakers: Sequence[str] | None = None, listeners: Sequence[str] | None = None
+) -> str:
+    """Give the same prompt to all, then let the speakers speak in turn, each heard by all others. Returns what was said."""
+    named = [*(speakers or ()), *(listeners or ())]
+    everyone = {name: agent.subagent(name) for name in named}
+    if prompt is not None:
+        told = agent.piece_of_text(prompt, call)
+        for one in everyone.values():
+            await deliver(agent, one, told)
+    said: list[tuple[str, str]] = []
+    for name in speakers or ():
+        utterance = await everyone[name].response()
+        spoken = LoggedString(f"[{name}]: {utterance}", identity_of(utterance))
+        for other, one in everyone.items():
+            if other != name:
+                await deliver(everyone[name], one, spoken)
+        said.append((name, utterance))
+    return _compiled(said)
+
+
+async def whisper(agent: Agent, call: ToolCall, speaker: str, listener: str) -> str:  # noqa: ARG001 - all tools take the call
+    """Let one say something that only one other hears; not even their parent does."""
+    source, target = agent.subagent(speaker), agent.subagent(listener)
+    utterance = await source.response()
+    await deliver(source, target, LoggedString(f"[{speaker}]: {utterance}", identity_of(utterance)))
+    return f"{speaker} whispered to {listener}."
+
+
+def _compiled(said: list[tuple[str, str]]) -> str:
+    """Return a result that represents the one utterance there is, or that was compiled from several."""
+    if len(said) == 1:
+        return LoggedString(said[0][1], identity_of(said[0][1]))
+    causes = [found for _, text in said if (found := identity_of(text))]
+    return LoggedString("\n".join(f"[{name}]: {text}" for name, text in said) or "Delivered.", cause=causes)
+
+
+_TEXT = {"type": "string"}
+_NAMES = {"type": "array", "items": _TEXT}
+TOOLS: dict[str, Tool] = {
+    "task": Tool(task, "Create a subagent.", {"name": {**_TEXT, "required": True}, "system_prompt": _TEXT}),
+    "discuss": Tool(
+        discuss,
+        "Give subagents a prompt, and let the speakers among them speak in turn; all others hear it.",
+        {"prompt": _TEXT, "speakers": _NAMES, "listeners": _NAMES},
+    ),
+    "whisper": Tool(
+        whisper,
+        "Let one subagent say something that only one other hears.",
+        {"speaker": {**_TEXT, "required": True}, "listener": {**_TEXT, "required": True}},
+    ),
+}
+"""What an agent has unless it is given others."""

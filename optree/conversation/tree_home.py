@@ -1,0 +1,163 @@
+"""A session's events in the tree of a traced session: each agent a session of the tree, its transcript that session's messages.
+
+The first agent is the session that the conversation is part of, and has its name for an id. Others are child sessions, inside a `session`
+op of their parent's current turn. Where that turn has ended and the agent speaks again, another session goes on with it (`continues`).
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Generator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+from optree.builder import Op, SessionTreeBuilder
+from optree.conversation.events import AgentCreated, AnyEvent, PieceOfText, TranscriptEntry
+from optree.conversation.home import MakeEvent
+from optree.conversation.of_tree import events_of
+from optree.conversation.registry import Registry
+from optree.conversation.transcripts import message_of
+from optree.nodes import PIECE_OF_TEXT, OpKind, Status
+from optree.tree import walk_sessions
+from optree.values import is_object
+
+
+class _AgentBuilder(SessionTreeBuilder):
+    """Builds a sub-agent's session. An agent that waits when its parent's turn ends was not cancelled: its run is over, and was well."""
+
+    def end_session(self, status: Status = "ok", error: str | None = None, *, final_report: Any = None) -> None:
+        """End the session, and the op that it is in."""
+        known: Status = "ok" if status == "cancelled" else status
+        super().end_session(known, error, final_report=final_report)
+        if self.parent is not None:
+            self.parent.end_op(self.path, known, error)
+
+
+class TreeHome:
+    """Keeps events in a tree."""
+
+    def __init__(self, builder: SessionTreeBuilder) -> None:
+        """Go on with what the session's tree has already, also where it was loaded from disk."""
+        self.registry = Registry()
+        self._root = builder
+        self._lock = threading.RLock()
+        self._builders: dict[str, SessionTreeBuilder] = {}
+        self._mine: set[str] = set()
+        """Agents whose session this process began."""
+        self._learn()
+        self.root_id = next(iter(self.registry.agents))
+        self._builders[self.root_id] = builder
+        self._root_is_free = not builder.node.messages and not self.registry.children(self.root_id)
+
+    def add(self, make: MakeEvent) -> str:
+        """Keep an event in the session of its agent; returns its id."""
+        with self._lock:
+            event = make(f"msg_{self.registry.latest_message + 1:03d}")
+            if isinstance(event, AgentCreated):
+                self.registry.learn(event)
+                self._create(event)
+            else:
+                self.registry.learn(event)
+                body = {"role": PIECE_OF_TEXT, "content": event.content} if isinstance(event, PieceOfText) else message_of(event)
+                same = event.substance if isinstance(event, TranscriptEntry) else None
+                self._builder(event.agent_id).append_message(body, message_id=event.message_id, substance=same, cause=event.cause)
+            return event.message_id
+
+    def refresh(self) -> None:
+        """Nothing is to be done: the tree is this process's."""
+
+    def events(self) -> Sequence[AnyEvent]:
+        """Return all that is in the tree, in the order of time."""
+        return events_of(self._root.tree)
+
+    def new_agent_id(self) -> str:
+        """Return an id that no agent has: that of the session itself for the first."""
+        with self._lock:
+            if self._root_is_free:
+                self._root_is_free = False
+                return self.root_id
+            return self.registry.new_agent_id()
+
+    @contextmanager
+    def turn(self, agent_id: str) -> Generator[None]:
+        """Put what happens within into the agent's turn: the open one, or one of its own."""
+        builder = self._builder(agent_id)
+        own = builder.begin_turn() if builder.current_turn is None or builder.current_turn.implicit else None
+        try:
+            yield
+        except BaseException as error:
+            if own is not None:
+                own.end("failed", repr(error))
+            raise
+        if own is not None:
+            own.end()
+
+    @contextmanager
+    def op(self, agent_id: str, kind: OpKind, name: str) -> Generator[Op]:
+        """Put what happens within into an op of the agent's turn."""
+        op = self._builder(agent_id).begin_op(kind, name, attributes={"model": name} if kind == "llm" and ":" not in name else None)
+        try:
+            yield op
+        except BaseException as error:
+            op.end("failed", repr(error))
+            raise
+        op.end()
+
+    def leave(self, agent_id: str) -> None:
+        """End the agent's session, if this process began it; should the agent come back, another goes on with it."""
+        with self._lock:
+            builder = self._builders.get(agent_id)
+            if agent_id in self._mine and builder is not None:
+                builder.end_session()
+
+    def close(self) -> None:
+        """End the sessions of all agents but the first, which is the traced program's own."""
+        for agent_id in reversed([*self._builders]):
+            self.leave(agent_id)
+
+    def _learn(self) -> None:
+        """Learn what the tree has; ids that only the view of it was given do not count."""
+        root = self._root.tree.session
+        real = {message.id for session in walk_sessions(root) for message in session.messages}
+        for session in walk_sessions(root):
+            block = session.attributes.get("conversation")
+            real.add(block.get("messageId") if is_object(block) else None)
+        for event in events_of(self._root.tree):
+            if event.message_id not in real:
+                event.message_id = ""
+            self.registry.learn(event)
+
+    def _create(self, event: AgentCreated) -> None:
+        if event.agent_id == self.root_id:  # it is there: the traced program began it
+            return
+        record = self.registry.agents[event.agent_id]
+        if record.parent is None:  # its place in the tree is to say the same as its links
+            record.parent = event.parent = self.root_id
+        block = {"agentId": event.agent_id, "messageId": event.message_id, "name": event.name, "languageModel": event.language_model}
+        links = {"cause": list(event.cause) or None, "parent": event.parent}
+        known = {key: value for key, value in (block | links).items() if value is not None}
+        self._begin(event.agent_id, {"conversation": known})
+
+    def _builder(self, agent_id: str) -> SessionTreeBuilder:
+        """Return the builder of the agent's open session, begun here if there is none."""
+        found = self._builders.get(agent_id)
+        if found is not None and (found is self._root or found.node.ended_at is None):
+            return found
+        earlier = [session for session in walk_sessions(self._root.node) if _agent_of(session.attributes) == agent_id]
+        goes_on = {"continues": earlier[-1].path} if earlier else {}
+        return self._begin(agent_id, {"conversation": {"agentId": agent_id}, **goes_on})
+
+    def _begin(self, agent_id: str, attributes: dict[str, Any]) -> SessionTreeBuilder:
+        record = self.registry.agents.get(agent_id)
+        above = record.parent if record is not None else None
+        parent = self._builder(above) if above is not None and above in self.registry.agents else self._root
+        name = record.label if record is not None else agent_id
+        made = parent.attach_child_session(parent.begin_op("session", name), name, attributes=attributes)
+        builder = self._builders[agent_id] = _AgentBuilder.over(made.core, made.node, parent)
+        self._mine.add(agent_id)
+        return builder
+
+
+def _agent_of(attributes: dict[str, Any]) -> str | None:
+    block = attributes.get("conversation")
+    return block.get("agentId") if is_object(block) else None

@@ -1,0 +1,222 @@
+"""`SessionViewer`: all perspectives on a conversation between agents, whichever way it was recorded."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Collection, Iterable
+from functools import cached_property
+from pathlib import Path
+from typing import Any, Protocol, cast, runtime_checkable
+
+import msgspec
+
+from optree.conversation import wire
+from optree.conversation.events import AnyEvent, Event, TranscriptEntry
+from optree.conversation.of_tree import events_of
+from optree.conversation.views import causality as causes
+from optree.conversation.views import hooks as hooked
+from optree.conversation.views import propagation as spread
+from optree.conversation.views.agent_tree import AgentNode, agent_tree
+from optree.conversation.views.dialog import Heard, Line, dialog
+from optree.conversation.views.perspective import perspective
+from optree.conversation.views.stream import Hide, Stream, kind
+from optree.conversation.views.timeline import Moment, moment
+from optree.errors import FormatError, SetupError
+from optree.store.lines import Fault, opened
+from optree.store.recovery import load
+from optree.tree import Tree
+
+HEAD_BYTES = 1 << 16
+"""So much of a file tells whether it is one of events."""
+
+
+@runtime_checkable
+class HasTree(Protocol):
+    """What has a tree: a `Loaded` session, or a live one."""
+
+    @property
+    def tree(self) -> Tree:
+        """The tree."""
+        ...
+
+
+Source = str | Path | Tree | HasTree | Iterable[AnyEvent] | Iterable[dict[str, Any]]
+
+
+class SessionViewer:
+    """Views of a conversation. They follow the links between messages, and know nothing of tools.
+
+    *source* is the path of a file of events (of seed 000 or 001), the txn or file of a saved session, a `Loaded`, a `Tree`, a live
+    `Session`, or events. Of a live session its state now is seen. Raises what reading it raises: `NotFoundError`, `StoreError`, `OSError`.
+
+    Events come out as dicts with the names of seed 001 (``substance``, ``cause``), or, with *version* 1, of seed 000 (``content_id``,
+    ``caused_by``). *hide*, such as `optree.values.redact`, takes out of all that is shown what is not to be seen. Whoever asks for an
+    agent or a message that is not there gets nothing, not an error.
+    """
+
+    def __init__(self, source: Source, *, version: int = wire.SEED_001, hide: Hide | None = None) -> None:
+        self.faults: list[Fault] = []
+        """What was wrong in a file, by line."""
+        self.stream = Stream(self._read(source), version, hide)
+
+    def _read(self, source: Source) -> Iterable[AnyEvent]:
+        if isinstance(source, Tree):
+            return events_of(source)
+        if isinstance(source, (str, Path)):
+            events, self.faults = read(source)
+            return events
+        if isinstance(source, HasTree):
+            return events_of(source.tree)
+        if not isinstance(source, Iterable):  # pyright: ignore[reportUnnecessaryIsInstance] - what users hand in
+            raise SetupError(f"a {type(source).__name__} holds no conversation: give a path, a txn, a tree, a session or events")
+        events, self.faults = taken(source)
+        return events
+
+    # The views of the seeds
+
+    @cached_property
+    def events(self) -> list[dict[str, Any]]:
+        """All events as dicts, in their order."""
+        return self.stream.all_plain(self.stream.events)
+
+    def select(self, *, event_type: str | None = None, agent_id: str | None = None, role: str | None = None) -> list[dict[str, Any]]:
+        """Return the events of a type, an agent and a role, those of them that are given."""
+        return self.stream.all_plain(
+            [
+                event
+                for event in self.stream.events
+                if (event_type is None or kind(event) == event_type)
+                and (agent_id is None or event.agent_id == agent_id)
+                and (role is None or (isinstance(event, TranscriptEntry) and event.role == role))
+            ]
+        )
+
+    def list_agents(self) -> dict[str, str]:
+        """Return the name of each agent, or its id where it has none, by its id."""
+        return {agent: self.stream.name(agent) for agent in self.stream.agents}
+
+    def get_transcript(self, agent_id: str) -> list[dict[str, Any]]:
+        """Return an agent's ``transcript_entry`` events."""
+        return self.stream.all_plain(self.stream.entries(agent_id))
+
+    def extract_dialog(
+        self, agent_ids: Collection[str], *, heard: bool = False, original: bool = False, spoken: bool = False
+    ) -> list[dict[str, Any]]:
+        """Return the distinct contents in some agents' transcripts, in order: ``{message_id, content}``, with the original's id.
+
+        The content is the original's if its author is among the agents. Else it is what the first of them heard: a hook may have taken
+        out what they were not to see. *original* shows the original's always, as the seeds do; *heard* adds a list of
+        ``{agent_id, message_id, content, changed}``; *spoken* leaves out instructions, tool calls and results.
+        """
+        lines = self.dialog(agent_ids, original=original, spoken=spoken)
+        more = {id(line): {"heard": msgspec.to_builtins(line.heard)} for line in lines} if heard else {}
+        return [{"message_id": line.message_id, "content": line.content, **more.get(id(line), {})} for line in lines]
+
+    def dialog(self, agent_ids: Collection[str], *, original: bool = False, spoken: bool = True) -> list[Line]:
+        """Return the same with author, role, and who heard it how."""
+        chosen = {agent_ids} if isinstance(agent_ids, str) else set(agent_ids)
+        return list(dialog(self.stream, chosen, original=original, spoken=spoken))
+
+    def extract_agent_perspective(self, agent_id: str) -> str:
+        """Return what an agent heard, thought, did and said: lines that begin with ``[Heard]: `` and the like."""
+        return "\n".join(f"[{one.label}]: {one.text}" for one in perspective(self.stream, agent_id))
+
+    def build_causality_index(self) -> dict[str, str]:
+        """Return one parent of each message that has any: the content that it represents, else its first cause, else its call."""
+        return dict(self._index)
+
+    def causality(self) -> dict[str, list[str]]:
+        """Return all parents of each message that has any."""
+        return causes.graph(self._links)
+
+    def links(self) -> list[causes.Link]:
+        """Return each link between messages, with its kind."""
+        return list(self._links)
+
+    def trace_message_flow(self, message_id: str) -> list[dict[str, Any]]:
+        """Return the events that lead to a message, oldest first, by one parent each; they end where a link leads nowhere or back."""
+        return self.stream.all_plain(self.flow(message_id))
+
+    def flow(self, message_id: str) -> list[AnyEvent]:
+        """Return the same as events."""
+        return causes.flow(self.stream, self._index, message_id)
+
+    def trace_content_references(self, content_msg_id: str, *, copies: bool = False) -> list[dict[str, Any]]:
+        """Return the entries whose substance is a message; with *copies* also copies of copies of it."""
+        return self.stream.all_plain(self.references(content_msg_id, copies=copies))
+
+    def references(self, message_id: str, *, copies: bool = False) -> list[TranscriptEntry]:
+        """Return the same as entries."""
+        found = self.stream.copies.get(self.stream.root(message_id), [])
+        return [entry for entry in found if copies or entry.substance == message_id]
+
+    # Further views
+
+    def heard_by(self, message_id: str) -> list[Heard]:
+        """Return who heard the content of a message, in which words, each delivery once."""
+        return spread.heard_by(self.stream, message_id)
+
+    def propagation(self, message_id: str) -> spread.Propagation:
+        """Return how the content of a message spread: to whom, when, over which copies."""
+        return spread.propagation(self.stream, message_id)
+
+    def hooks(self, *, framed: bool = False) -> list[hooked.Intervention]:
+        """Return where what was heard differs from what was said; with *framed* also where something was only put around it."""
+        return list(hooked.interventions(self.stream, framed=framed))
+
+    def during(self, message_id: str) -> list[Moment]:
+        """Return what happened between a tool call and its last result, both included; a result stands for its call."""
+        return [moment(self.stream, event) for event in causes.during(self.stream, message_id)]
+
+    def timeline(self) -> list[Moment]:
+        """Return every event once, in the order of time."""
+        return [moment(self.stream, event) for event in self.stream.events]
+
+    def agent_tree(self) -> list[AgentNode]:
+        """Return all agents, each behind the one that created it and one level deeper."""
+        return agent_tree(self.stream)
+
+    @cached_property
+    def _links(self) -> list[causes.Link]:
+        return causes.links(self.stream)
+
+    @cached_property
+    def _index(self) -> dict[str, str]:
+        return causes.one_parent(self._links)
+
+
+def read(source: str | Path) -> tuple[list[AnyEvent], list[Fault]]:
+    """Return the events of a file of events, or of a saved session, with what was wrong in the file.
+
+    What is no file is a txn. Raises `NotFoundError`, `StoreError`, `OSError`.
+    """
+    path = Path(source)
+    if path.is_file() and holds_events(path):
+        return wire.read_events(path)
+    return events_of(load(str(source)).tree), []
+
+
+def holds_events(path: Path) -> bool:
+    """Tell by a file's first lines whether it is one of events; an empty one is. Raises `OSError`."""
+    with opened(path) as file:
+        head = file.read(HEAD_BYTES)
+    try:
+        return any(isinstance(found, list) and found for found in wire.stream_events(io.BytesIO(head))) or not head.strip()
+    except FormatError:
+        return False
+
+
+def taken(source: Iterable[Any]) -> tuple[list[AnyEvent], list[Fault]]:
+    """Return events, given as such or as dicts of either seed; a dict that is none is reported by its place, from 1."""
+    events: list[AnyEvent] = []
+    faults: list[Fault] = []
+    for place, one in enumerate(source, 1):
+        if isinstance(one, Event):
+            events.append(cast("AnyEvent", one))
+            continue
+        for found in wire.stream_events(io.BytesIO(msgspec.json.encode(one))):
+            if isinstance(found, Fault):
+                faults.append(Fault(place, found.said))
+            else:
+                events += found
+    return events, faults

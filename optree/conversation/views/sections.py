@@ -1,0 +1,254 @@
+"""What each view shows to people, as sections of rows, before it is text or Markdown."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from datetime import datetime
+
+from msgspec import Struct
+
+from optree.conversation.events import AnyEvent
+from optree.conversation.viewer import SessionViewer
+from optree.conversation.views.hooks import Part
+from optree.conversation.views.perspective import perspective
+from optree.conversation.views.propagation import Hop, Propagation, all_heard
+from optree.conversation.views.timeline import Moment, moment
+
+_DONE = {
+    "system": "is told",
+    "heard": "heard",
+    "said": "said",
+    "called": "calls",
+    "received": "got back",
+    "made": "made",
+    "created": "created",
+}
+_HEAD = 60
+
+
+class Row(Struct):
+    """One line of a view, and what is below it."""
+
+    text: str | list[Part] = ""
+    """What was said; or a diff."""
+    key: str = ""
+    """A message's id."""
+    who: str = ""
+    what: str = ""
+    note: str = ""
+    depth: int = 0
+    """How far below the row above it stands, in a tree."""
+
+
+class Section(Struct):
+    """Rows with a title."""
+
+    title: str
+    rows: list[Row]
+
+
+class Ask(Struct, frozen=True):
+    """What of a view is asked for."""
+
+    agents: tuple[str, ...] = ()
+    """Ids of the agents that are to be seen; empty for all."""
+    message: str | None = None
+    heard: bool = False
+
+
+def sections(view: str, viewer: SessionViewer, ask: Ask) -> list[Section]:
+    """Return what a view shows."""
+    return [section for section in _SECTIONS[view](viewer, ask) if section.rows or section.title]
+
+
+def chosen(viewer: SessionViewer, ask: Ask) -> list[str]:
+    """Return the ids of the agents that are to be seen."""
+    return list(ask.agents or viewer.stream.agents)
+
+
+def moments(view: str, viewer: SessionViewer, ask: Ask) -> list[Moment]:
+    """Return what the views that are parts of the timeline show."""
+    message = ask.message or ""
+    if view == "during":
+        found = viewer.during(message)
+    else:
+        events: dict[str, Callable[[], Sequence[AnyEvent]]] = {
+            "flow": lambda: viewer.flow(message),
+            "references": lambda: viewer.references(message, copies=True),
+        }
+        found = [moment(viewer.stream, event) for event in events.get(view, lambda: viewer.stream.events)()]
+    return [one for one in found if not ask.agents or one.agent_id in ask.agents]
+
+
+def spreads(viewer: SessionViewer, ask: Ask) -> list[Propagation]:
+    """Return how one content spread, or all that were heard by anyone."""
+    asked = [ask.message] if ask.message is not None else all_heard(viewer.stream)
+    found = [viewer.propagation(one) for one in asked]
+    return [one for one in found if not ask.agents or {one.author, *(hop.agent_id for hop in one.hops)} & set(ask.agents)]
+
+
+def head(text: str, length: int = _HEAD) -> str:
+    """Return the beginning of a text on one line."""
+    line = " ".join(text[: length * 4].split())
+    return line if len(line) <= length else line[: length - 1] + "…"
+
+
+def label(viewer: SessionViewer, agent: str) -> str:
+    """Return what people call an agent, with its id where that is something else."""
+    name = viewer.stream.name(agent)
+    return name if name == agent or not agent else f"{name} ({agent})"
+
+
+def _transcripts(viewer: SessionViewer, ask: Ask) -> Iterable[Section]:
+    for agent in chosen(viewer, ask):
+        rows = [_row(viewer, moment(viewer.stream, entry), who=False) for entry in viewer.stream.entries(agent)]
+        yield Section(_described(viewer, agent), rows)
+
+
+def _dialog(viewer: SessionViewer, ask: Ask) -> Iterable[Section]:
+    agents = chosen(viewer, ask)
+    rows: list[Row] = []
+    for line in viewer.dialog(agents):
+        told = [one for one in line.heard if ask.heard or one.changed]
+        to = _names(viewer, [one.agent_id for one in line.heard])
+        outside = line.role == "user" and not line.heard
+        who = "user" if outside else viewer.stream.name(line.author) if line.author else "unknown"
+        rows.append(Row(line.content, line.message_id, who, "", f"heard by {to}" if to else ""))
+        rows += [
+            Row(one.content, one.message_id, viewer.stream.name(one.agent_id), "heard", "changed" if one.changed else "", 1) for one in told
+        ]
+    yield Section(f"Dialog of {_names(viewer, agents)}", rows)
+
+
+def _perspective(viewer: SessionViewer, ask: Ask) -> Iterable[Section]:
+    for agent in chosen(viewer, ask):
+        rows = [Row("\n".join(filter(None, [one.text, one.calls])), what=one.label) for one in perspective(viewer.stream, agent)]
+        yield Section(label(viewer, agent), rows)
+
+
+def _timeline(view: str, title: str) -> Callable[[SessionViewer, Ask], Iterable[Section]]:
+    def made(viewer: SessionViewer, ask: Ask) -> Iterable[Section]:
+        yield Section(title.format(ask.message or ""), [_row(viewer, one) for one in moments(view, viewer, ask)])
+
+    return made
+
+
+def _causality(viewer: SessionViewer, ask: Ask) -> Iterable[Section]:
+    above: dict[str, list[str]] = {}
+    for link in viewer.links():
+        above.setdefault(link.message_id, []).append(f"{link.parent} ({link.kind.replace('_', ' ')})")
+    rows = [
+        Row(
+            head(one.content) or _calls(one),
+            one.message_id,
+            viewer.stream.name(one.agent_id),
+            _DONE[one.what],
+            "← " + ", ".join(above[key]),
+        )
+        for one in moments("timeline", viewer, ask)
+        if (key := one.message_id) in above
+    ]
+    yield Section("What each message came from", rows)
+
+
+def _hooks(viewer: SessionViewer, ask: Ask) -> Iterable[Section]:
+    rows = [
+        Row(one.diff, one.message_id, viewer.stream.name(one.agent_id), "heard", f"← {one.substance} of {label(viewer, one.author)}")
+        for one in viewer.hooks()
+        if not ask.agents or {one.agent_id, one.author} & set(ask.agents)
+    ]
+    yield Section("What was heard in other words than it was said", rows or [Row("Nothing: all was heard as it was said.")])
+
+
+def _agents(viewer: SessionViewer, ask: Ask) -> Iterable[Section]:
+    rows: list[Row] = []
+    for one in viewer.agent_tree():
+        if ask.agents and one.agent_id not in ask.agents:
+            continue
+        about = [one.language_model or "", f"{one.entries} {'entry' if one.entries == 1 else 'entries'}"]
+        about += [f"by {', '.join(one.cause)}"] if one.cause else []
+        rows.append(Row(" · ".join(filter(None, about)), one.message_id or "", label(viewer, one.agent_id), depth=one.depth))
+    yield Section("Agents", rows)
+
+
+def _propagation(viewer: SessionViewer, ask: Ask) -> Iterable[Section]:
+    for one in spreads(viewer, ask):
+        rows = [Row(one.content or "", one.message_id, viewer.stream.name(one.author), "original")] if one.content is not None else []
+        rows += [_hop(viewer, hop) for hop in one.hops]
+        yield Section(f"How {one.message_id} spread", rows)
+
+
+def _heard(viewer: SessionViewer, ask: Ask) -> Iterable[Section]:
+    rows = [
+        Row(
+            one.content or "",
+            one.message_id,
+            viewer.stream.name(one.author),
+            note=f"heard by {_names(viewer, [hop.agent_id for hop in one.hops])}" if one.hops else "heard by nobody",
+        )
+        for one in spreads(viewer, ask)
+    ]
+    yield Section("Who heard what", rows)
+
+
+def _hop(viewer: SessionViewer, hop: Hop) -> Row:
+    told = ["changed"] if hop.changed else []
+    told += [f"over {' → '.join(hop.via[1:])}"] if len(hop.via) > 1 else []
+    return Row(
+        hop.content,
+        hop.message_id,
+        viewer.stream.name(hop.agent_id),
+        "heard",
+        " · ".join([clock(hop.timestamp), *told]).strip(" ·"),
+        len(hop.via),
+    )
+
+
+def _row(viewer: SessionViewer, one: Moment, *, who: bool = True) -> Row:
+    said = [one.content] if one.content and one.what != "created" else []
+    said += [f"{call.name}({call.arguments})" for call in one.calls]
+    author = viewer.stream.author(one.message_id) if one.substance else ""
+    notes = [clock(one.timestamp), f"← {one.substance}" + (f" of {viewer.stream.name(author)}" if author else "") if one.substance else ""]
+    if one.what == "created":
+        notes.append(f"by {viewer.stream.name(one.parent)}" if one.parent else "")
+    note = " · ".join(filter(None, notes))
+    return Row("\n".join(said), one.message_id, viewer.stream.name(one.agent_id) if who else "", _DONE[one.what], note)
+
+
+def _calls(one: Moment) -> str:
+    return head(", ".join(f"{call.name}({call.arguments})" for call in one.calls))
+
+
+def _described(viewer: SessionViewer, agent: str) -> str:
+    created, parent = viewer.stream.agents.get(agent), viewer.stream.parents.get(agent)
+    model = created.language_model if created is not None else None
+    by = f"created by {viewer.stream.name(parent)}" if parent else ""
+    return " · ".join(filter(None, [label(viewer, agent), model, by]))
+
+
+def _names(viewer: SessionViewer, agents: Sequence[str]) -> str:
+    return ", ".join(viewer.stream.name(agent) for agent in dict.fromkeys(agents))
+
+
+def clock(milliseconds: float | None) -> str:
+    """Return a time of day; empty where none is known."""
+    try:
+        return "" if milliseconds is None else datetime.fromtimestamp(milliseconds / 1e3).astimezone().strftime("%H:%M:%S")
+    except (ValueError, OverflowError, OSError):
+        return ""
+
+
+_SECTIONS: dict[str, Callable[[SessionViewer, Ask], Iterable[Section]]] = {
+    "transcripts": _transcripts,
+    "dialog": _dialog,
+    "perspective": _perspective,
+    "timeline": _timeline("timeline", "Timeline"),
+    "flow": _timeline("flow", "What led to {}"),
+    "references": _timeline("references", "Who has the content of {}"),
+    "during": _timeline("during", "What happened during the call {}"),
+    "causality": _causality,
+    "hooks": _hooks,
+    "agents": _agents,
+    "heard": _heard,
+    "propagation": _propagation,
+}

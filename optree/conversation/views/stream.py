@@ -1,0 +1,234 @@
+"""A stream of events with its links looked up: all that the views ask about it. Links are followed, never guessed by comparing texts.
+
+Links may lead nowhere or in circles, and ids may come twice: then the first event of an id counts, and every walk ends.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Sequence
+from functools import cached_property
+from typing import Any, Literal, TypeVar, cast
+
+import msgspec
+
+from optree.conversation import wire
+from optree.conversation.content import Call, calls_of, text_of
+from optree.conversation.events import AgentCreated, AnyEvent, PieceOfText, TranscriptEntry
+from optree.conversation.views.parents import inferred_calls
+from optree.errors import NotFoundError
+
+Change = Literal["none", "framed", "changed"]
+"""That a content arrived as it was, with something put around it as in ``[Jack]: Hello``, or in other words."""
+T = TypeVar("T")
+Hide = Callable[[Any], Any]
+"""Given plain values, returns a copy of them without what is to be hidden."""
+
+
+class Stream:
+    """Events in their order, and what they refer to."""
+
+    def __init__(self, events: Iterable[AnyEvent], version: int = wire.SEED_001, hide: Hide | None = None) -> None:
+        """Take events; *version* says whose names their dicts have, seed 000's (1) or 001's (2).
+
+        *hide* takes out of all that is shown what is not for the reader's eyes; comparisons are made before it.
+        """
+        self.events: list[AnyEvent] = list(events)
+        self._version = version
+        self._hide = hide
+        self._roots: dict[str, str] = {}
+        self.by_id: dict[str, AnyEvent] = {}
+        for event in self.events:
+            self.by_id.setdefault(event.message_id, event)
+
+    # Agents
+
+    @cached_property
+    def agents(self) -> dict[str, AgentCreated]:
+        """How each agent was created, by agent id, in the order in which they appear; one that only speaks gets a bare one."""
+        found: dict[str, AgentCreated] = {}
+        for event in self.events:
+            known = found.get(event.agent_id)
+            if event.agent_id and (known is None or (isinstance(event, AgentCreated) and not known.message_id)):
+                found[event.agent_id] = event if isinstance(event, AgentCreated) else AgentCreated(message_id="", agent_id=event.agent_id)
+        return found
+
+    @cached_property
+    def parents(self) -> dict[str, str]:
+        """The agent that created each agent: as recorded, by the cause's agent, or in seed 000's files by the call that created it."""
+        found: dict[str, str] = {}
+        for agent, created in self.agents.items():
+            parent = created.parent if created.parent in self.agents else None
+            calls = [event for one in self.causes(created) if (event := self.by_id.get(one)) is not None]
+            parent = parent or (calls[0].agent_id if calls else None)
+            if parent and parent != agent:
+                found[agent] = parent
+        return found
+
+    def agent(self, named: str) -> str:
+        """Return the id of the agent that an id or a name means; raises `NotFoundError`, which lists those that are there."""
+        if named in self.agents:
+            return named
+        found = [agent for agent, created in self.agents.items() if created.name == named]
+        if len(found) == 1:
+            return found[0]
+        known = ", ".join(self.agents) or "none"
+        said = f"{len(found)} agents are named {named}: {', '.join(found)}" if found else f"no agent {named}: there are {known}"
+        raise NotFoundError(said)
+
+    def event(self, message_id: str) -> AnyEvent:
+        """Return the event of an id; raises `NotFoundError`."""
+        if message_id in self.by_id:
+            return self.by_id[message_id]
+        first = ", ".join(list(self.by_id)[:3])
+        raise NotFoundError(f"no message {message_id}: there are {len(self.by_id)}{f', the first {first}' if first else ''}")
+
+    def name(self, agent: str) -> str:
+        """Return what people call an agent: its name, or its id."""
+        created = self.agents.get(agent)
+        return (created.name if created is not None else None) or agent or "?"
+
+    # Substance
+
+    def root(self, message_id: str) -> str:
+        """Return the id of the original whose content a message represents: its own if it is new content.
+
+        A copy of a copy leads to the first original. A chain that leads out of the stream ends at the id that is not there; one that
+        turns in a circle ends at the member that stands first.
+        """
+        chain: list[str] = []
+        on_chain: set[str] = set()
+        current = message_id
+        while current not in self._roots and current not in on_chain:
+            chain.append(current)
+            on_chain.add(current)
+            event = self.by_id.get(current)
+            substance = event.substance if isinstance(event, TranscriptEntry) else None
+            if substance is None:
+                self._roots[current] = current
+                break
+            current = substance
+        if current not in self._roots:
+            circle = chain[chain.index(current) :]
+            first = min(circle, key=lambda one: self.position[one])
+            self._roots.update(dict.fromkeys(circle, first))
+        root = self._roots[current]
+        for one in chain:
+            self._roots.setdefault(one, root)
+        return root
+
+    @cached_property
+    def position(self) -> dict[str, int]:
+        """Where each id stands in the stream."""
+        found: dict[str, int] = {}
+        for place, event in enumerate(self.events):
+            found.setdefault(event.message_id, place)
+        return found
+
+    @cached_property
+    def copies(self) -> dict[str, list[TranscriptEntry]]:
+        """The entries that represent each original, by the original's id, in their order; without the original itself."""
+        found: defaultdict[str, list[TranscriptEntry]] = defaultdict(list)
+        for event in self.events:
+            if (
+                isinstance(event, TranscriptEntry)
+                and event.substance is not None
+                and (root := self.root(event.message_id)) != event.message_id
+            ):
+                found[root].append(event)
+        return dict(found)
+
+    def author(self, message_id: str) -> str:
+        """Return the agent whose content a message represents; empty where that is not known."""
+        event = self.by_id.get(self.root(message_id))
+        return "" if event is None else event.agent_id
+
+    def said(self, entry: TranscriptEntry) -> str:
+        """Return what an entry says; one that only refers to another has the other's text."""
+        return self.shown(self._said(entry))
+
+    def original(self, message_id: str) -> str | None:
+        """Return the text of an event; None if it is not there."""
+        found = self._original(message_id)
+        return None if found is None else self.shown(found)
+
+    def change(self, entry: TranscriptEntry) -> Change | None:
+        """Return how an entry's words stand to those of its original; None where the original is not there."""
+        source, said = self._original(self.root(entry.message_id)), self._said(entry)
+        if source is None:
+            return None
+        return "none" if source == said else "framed" if source in said else "changed"
+
+    def shown(self, value: T) -> T:
+        """Return a plain value without what is to be hidden."""
+        return value if self._hide is None else cast("T", self._hide(value))
+
+    def calls(self, entry: TranscriptEntry) -> list[Call]:
+        """Return the tool calls that an entry makes, for showing them."""
+        return [Call(call.id, call.name, self.shown(call.arguments)) for call in calls_of(entry)]
+
+    def _said(self, entry: TranscriptEntry) -> str:
+        if entry.content is None and entry.substance is not None:
+            return self._original(self.root(entry.message_id)) or ""
+        return text_of(entry.content)
+
+    def _original(self, message_id: str) -> str | None:
+        event = self.by_id.get(message_id)
+        return None if event is None or isinstance(event, AgentCreated) else text_of(event.content)
+
+    # Causes
+
+    def causes(self, event: AnyEvent) -> list[str]:
+        """Return the ids of the messages that an event names as its causes; a call's own id behind a message's is left out.
+
+        An agent of seed 000's files names none: then it is the call that created it, as far as time and name tell.
+        """
+        found = list(dict.fromkeys(self.message_of(one) for one in event.cause))
+        if not found and isinstance(event, AgentCreated) and (call := self._creating.get(event.message_id)):
+            return [call]
+        return [one for one in found if one != event.message_id]
+
+    def message_of(self, cause: str) -> str:
+        """Return the message of a cause: ``msg_7.call_1`` names a call of ``msg_7``."""
+        if cause in self.by_id:
+            return cause
+        head = cause
+        while "." in head:
+            head = head.rpartition(".")[0]
+            if head in self.by_id:
+                return head
+        return cause
+
+    @cached_property
+    def _creating(self) -> dict[str, str]:
+        return inferred_calls(self.events)
+
+    # As the seeds have them
+
+    def plain(self, event: AnyEvent) -> dict[str, Any]:
+        """Return an event as the dict that a line of a file holds."""
+        found: dict[str, Any] = self.shown(msgspec.json.decode(wire.line(event, self._version)))
+        return found
+
+    def all_plain(self, events: Sequence[AnyEvent]) -> list[dict[str, Any]]:
+        """Return events as dicts."""
+        return [self.plain(event) for event in events]
+
+    def entries(self, agent: str) -> list[TranscriptEntry]:
+        """Return an agent's transcript."""
+        return self._transcripts.get(agent, [])
+
+    @cached_property
+    def _transcripts(self) -> dict[str, list[TranscriptEntry]]:
+        found: defaultdict[str, list[TranscriptEntry]] = defaultdict(list)
+        for event in self.events:
+            if isinstance(event, TranscriptEntry):
+                found[event.agent_id].append(event)
+        return dict(found)
+
+
+def kind(event: AnyEvent) -> str:
+    """Return an event's type, as files name it."""
+    return (
+        "transcript_entry" if isinstance(event, TranscriptEntry) else "piece_of_text" if isinstance(event, PieceOfText) else "agent_created"
+    )

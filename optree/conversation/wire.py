@@ -1,0 +1,157 @@
+"""Events as lines of a file, in the two forms of the seeds; reading also the form that smallchat, their origin, writes by now.
+
+    version 1   seed 000: ``content_id`` for the substance, ``caused_by`` at a piece of text, whose maker is not named
+    version 2   seed 001: ``substance``, ``cause`` (a text, or a list of several), ``agent_id`` at a piece of text
+
+A line has the spaces that `json.dumps` gives it, so that the seeds' own examples come out byte by byte and `grep` finds what it found.
+Lines of all forms may stand in one file. Reading is streaming: whole blocks decode at once, and what is unusual is read apart.
+"""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, BinaryIO
+
+import msgspec
+
+from optree.conversation.dialects import events_of, usual_lines, wide_lines
+from optree.conversation.events import AgentCreated, AnyEvent, PieceOfText, TranscriptEntry
+from optree.conversation.tolerant import read_line
+from optree.errors import FormatError
+from optree.store.lines import Bad, Fault, blocks, decoded, opened
+from optree.values import encode
+
+SEED_000, SEED_001 = 1, 2
+UNUSUAL = (ValueError, RecursionError)
+"""What decoding raises for lines that do not fit a form."""
+
+_format = msgspec.json.format
+
+
+def line(event: AnyEvent, version: int = SEED_001) -> bytes:
+    """Return an event as a line, without its newline. Never raises: what JSON cannot hold is marked as `optree.values` says.
+
+    A message's members that the seeds do not name stand in one named ``more``.
+    Version 1 has no place for who made a piece of text, for causes of entries and agents, for times and for a parent that is named.
+    """
+    members = _version_1(event) if version == SEED_000 else _version_2(event)
+    return _format(encode(members), indent=0)
+
+
+def read_events(path: Path | str, *, strict: bool = False) -> tuple[list[AnyEvent], list[Fault]]:
+    """Read a whole file: all its events in their order, and what was left out or mended, by line. Plain, gzip or zstd.
+
+    Raises `OSError`, and `FormatError` at the first fault if *strict*.
+    """
+    events: list[AnyEvent] = []
+    faults: list[Fault] = []
+    with opened(Path(path)) as source:
+        for found in stream_events(source):
+            if not isinstance(found, Fault):
+                events += found
+            elif strict:
+                raise FormatError(f"{path}, line {found.line}: {found.said}")
+            else:
+                faults.append(found)
+    return events, faults
+
+
+def stream_events(source: BinaryIO) -> Iterator[list[AnyEvent] | Fault]:
+    """Yield events in lists, in their order, and each fault behind what stands before it. Memory stays bounded; nothing loops.
+
+    Raises `OSError`, and `FormatError` for a file of no lines (one line of more than `optree.store.lines.MAX_LINE_BYTES`).
+    """
+    for number, block in blocks(source):
+        try:
+            found = events_of(usual_lines()(block))
+        except UNUSUAL:
+            yield from _unusual(number, block)
+        else:
+            yield found
+
+
+def read_one(data: bytes, number: int = 1) -> tuple[AnyEvent | None, list[str]]:
+    """Return the event on one line, None if there is none, and what was wrong with it. Never raises."""
+    if not data.strip():
+        return None, []
+    try:
+        [event] = events_of(usual_lines()(data))
+    except UNUSUAL:
+        pass
+    else:
+        return event, []
+    try:
+        [wide] = wide_lines()(data)
+    except UNUSUAL:
+        return read_line(data, number)
+    return read_line(data, number) if wide.odd() else (wide.event(), [])
+
+
+def _unusual(first: int, block: bytes) -> Iterator[list[AnyEvent] | Fault]:
+    """Read a block that holds other forms, unknown members, or bad lines: those in the wide form at once, the rest line by line."""
+    for found in decoded(io.BytesIO(block), wide_lines()):
+        if isinstance(found, Bad):
+            yield from _apart(first + found.line - 1, found.data)
+        elif any(value.odd() for value in found.values):
+            for offset, data in enumerate(found.data.split(b"\n")):
+                yield from _apart(first + found.line - 1 + offset, data)
+        else:
+            yield [value.event() for value in found.values]
+
+
+def _apart(number: int, data: bytes) -> Iterator[list[AnyEvent] | Fault]:
+    """Read one line by itself."""
+    if not data.strip():
+        return
+    event, said = read_line(data, number)
+    if event is not None:
+        yield [event]
+    yield from (Fault(number, one) for one in said)
+
+
+def _version_1(event: AnyEvent) -> dict[str, Any]:
+    """Return the members in the order of seed 000's logger; None where it leaves a member out."""
+    match event:
+        case TranscriptEntry():
+            content = {"content": event.content}
+            return _named(event, "agent_id") | _spoken(event, content) | _set(content_id=event.substance)
+        case PieceOfText():
+            return _named(event) | {"content": event.content} | _set(caused_by=_one_or_all(event.cause))
+        case AgentCreated():
+            return _named(event, "agent_id") | _set(name=event.name, language_model=event.language_model)
+
+
+def _version_2(event: AnyEvent) -> dict[str, Any]:
+    """Return the members in the order of seed 001's examples."""
+    links = _set(cause=_one_or_all(event.cause))
+    match event:
+        case TranscriptEntry():
+            content = _set(content=event.content)
+            several = _set(substance=event.substance, cause=list(event.cause) or None)  # a list, which reads without a second look
+            found = _named(event, "agent_id") | _spoken(event, content) | several
+        case PieceOfText():
+            found = _named(event, "agent_id") | {"content": event.content} | links
+        case AgentCreated():
+            about = _set(name=event.name, language_model=event.language_model, parent=event.parent)
+            found = _named(event, "agent_id") | links | about
+    return found | _set(timestamp=event.timestamp)
+
+
+def _named(event: AnyEvent, *agent: str) -> dict[str, Any]:
+    found = {"message_id": event.message_id, "event_type": event.__struct_config__.tag}
+    return found | {key: event.agent_id for key in agent if event.agent_id}
+
+
+def _spoken(event: TranscriptEntry, content: dict[str, Any]) -> dict[str, Any]:
+    call = _set(tool_call_id=event.tool_call_id)
+    return {"role": event.role} | call | content | _set(tool_calls=event.tool_calls, name=event.name, more=event.more or None)
+
+
+def _set(**members: Any) -> dict[str, Any]:
+    return {key: value for key, value in members.items() if value is not None}
+
+
+def _one_or_all(cause: tuple[str, ...]) -> Any:
+    return (cause[0] if len(cause) == 1 else list(cause)) if cause else None

@@ -1,0 +1,31 @@
+"""The beginning of a file, unpacked: what formats are told apart by."""
+
+from __future__ import annotations
+
+import zlib
+from io import BufferedReader
+from pathlib import Path
+from typing import cast
+
+import zstandard
+
+from optree.store.lines import opened
+
+HEAD_BYTES = 1 << 16
+
+
+def head_of(path: Path, limit: int = HEAD_BYTES) -> bytes:
+    """Return the first bytes of a file, unpacked as far as they can be; of a directory none. Raises `OSError` for what cannot be opened."""
+    if path.is_dir():
+        return b""
+    found = b""
+    with opened(path) as source:
+        while len(found) < limit:
+            try:
+                piece: bytes = cast("BufferedReader", source).read1(limit - len(found))
+            except (OSError, EOFError, zlib.error, zstandard.ZstdError):  # what is packed is damaged, or breaks off
+                break
+            if not piece:
+                break
+            found += piece
+    return found

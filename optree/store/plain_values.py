@@ -1,0 +1,59 @@
+"""What a decoded JSON value is, for readers of what others wrote: each function gives the wanted type, or says that it is not there."""
+
+from __future__ import annotations
+
+from typing import Any, get_args
+
+import msgspec
+from msgspec import UNSET, Raw, UnsetType
+
+from optree.nodes import OpKind
+from optree.values import encode, is_list, is_object
+
+_MOST = 1e15
+"""No time in milliseconds, no latency and no bill comes to that."""
+_KINDS: dict[Any, OpKind] = {kind: kind for kind in get_args(OpKind)}
+
+
+def object_of(value: Any) -> dict[str, Any]:
+    """Return a copy of an object; an empty one for what is none."""
+    return dict(value) if is_object(value) else {}
+
+
+def objects_of(value: Any) -> list[dict[str, Any]]:
+    """Return the objects in a list; none if it is no list."""
+    return [one for one in value if is_object(one)] if is_list(value) else []
+
+
+def text_of(value: Any) -> str | None:
+    """Return a text; None for what is none."""
+    return value if isinstance(value, str) else None
+
+
+def texts_of(value: Any) -> dict[str, str] | None:
+    """Return an object whose values are all texts; None for what is none."""
+    return value if is_object(value) and all(isinstance(one, str) for one in value.values()) else None
+
+
+def number_of(value: Any) -> float | None:
+    """Return a number that may be a time, a duration or an amount of money; None for what cannot be."""
+    known = isinstance(value, int | float) and not isinstance(value, bool) and abs(value) < _MOST
+    return float(value) if known else None
+
+
+def kind_of(value: Any) -> OpKind | None:
+    """Return the kind of an op; None for what is none."""
+    return _KINDS.get(value) if isinstance(value, str) else None
+
+
+def json_of(value: Any) -> Raw:
+    """Return a decoded value as JSON again, however long its texts are; only numbers beyond 64 bits need marks."""
+    try:
+        return Raw(msgspec.json.encode(value))
+    except OverflowError:
+        return Raw(encode(value))
+
+
+def block_of(value: dict[str, Any]) -> Raw | UnsetType:
+    """Return attributes as JSON; unset where there are none."""
+    return json_of(value) if value else UNSET

@@ -1,0 +1,73 @@
+import json
+
+import pytest
+
+OTHER = "another step"
+
+
+@pytest.fixture(scope="module")
+def two(tmp_path_factory):
+    """Return a command line with two sessions, of which the second did one step more."""
+    from tests.cli.conftest import CommandLine
+
+    line = CommandLine(tmp_path_factory.mktemp("two"))
+    line.first = line.record("step")
+    line.second = line.record("step", OTHER)
+    return line
+
+
+def test_text(two):
+    """Two sessions are drawn as one tree, with a sign where they differ; what is the same is counted."""
+    lines = two.read("diff", two.first, "last").stdout.splitlines()
+    assert [f"- {two.first}", f"+ {two.second}"] == lines[:2]
+    assert "  1 op added" == lines[3]
+    assert ["+ 1.4", OTHER] == [lines[-1][6:11], lines[-1][17 : 17 + len(OTHER)]]
+    assert "… 3 ops the same" in lines[-2]
+
+
+def test_all(two):
+    """--all shows also what is the same."""
+    said = two.read("diff", two.first, two.second, "--all").stdout
+    assert "1.2.1.1 tool search" in said
+    assert "the same" not in said
+
+
+def test_json(two):
+    """--json gives the comparison: txns, counts, deltas, and the tree of differences."""
+    found = two.json("diff", two.first, two.second)
+    assert ["txnA", "txnB", "same", "counts", "delta", "root"] == list(found)
+    assert (two.first, two.second, False, 1) == (found["txnA"], found["txnB"], found["same"], found["counts"]["added"]["op"])
+    [turn] = found["root"]["below"]
+    assert {"mark": "added", "type": "op", "label": f"tool {OTHER}", "pathB": "1.4"}.items() <= turn["below"][-1].items()
+    assert 1 == found["delta"]["ops"]
+
+
+def test_html(two, tmp_path):
+    """--html writes a page, and prints nothing."""
+    page = tmp_path / "diff.html"
+    assert "" == two.read("diff", two.first, two.second, "--html", page).stdout
+    assert page.read_text().startswith("<!DOCTYPE html>")
+    assert OTHER in page.read_text()
+    assert 3 == two(*("diff", two.first, two.second, "--html", tmp_path / "no" / "where.html"), code=3).returncode
+
+
+@pytest.mark.parametrize(("other", "code"), [("first", 0), ("second", 1)])
+def test_exit_code(two, other, code):
+    """--exit-code tells by the exit code whether the sessions differ; without it the code is 0."""
+    names = two.first, getattr(two, other)
+    two.read("diff", *names, "--exit-code", code=code)
+    assert (code == 0) == json.loads(two.read("diff", *names, "--json").stdout)["same"]
+
+
+def test_files_and_wrong_names(two):
+    """Sessions may be given as files; one that is not there is named."""
+    [path] = two.sessions.glob(f"{two.first}*")
+    assert "the same" in two.read("diff", path, two.first).stdout
+    assert "nosuch" in two.read("diff", "nosuch", "last", code=1).stderr
+
+
+def test_a_session_that_is_not_whole_is_compared(two):
+    """A killed session is compared as far as it came."""
+    killed = two.record("kill", code=-9)
+    assert "status: ok → none" not in two.read("diff", two.first, killed).stdout
+    assert "… 2 ops the same" in two.read("diff", two.first, killed).stdout

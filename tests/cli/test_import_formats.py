@@ -1,0 +1,143 @@
+"""`optree import` of files in formats, told apart by their content."""
+
+import gzip
+import json
+
+import pytest
+
+from optree_formats.ai_agent import AI_AGENT, AI_AGENT_V3
+from optree_formats.events import EVENTS
+from tests.formats.examples import EXAMPLES, JACK_AND_JILL
+from tests.formats.samples import sample
+
+BAD = '{"message_id": "1", "event_type": "transcript_entry", "agent_id": "a", "role": "user", "content": "hi"}\n' + "nonsense\n" * 25
+
+
+@pytest.fixture
+def log(optree):
+    """Return a file of events without a telling name."""
+    path = optree.folder / "log"
+    path.write_text(JACK_AND_JILL)
+    return path
+
+
+def test_a_conversation(optree, log):
+    """A file of events becomes a session that is listed and shown."""
+    [made] = optree.json("import", log)["imported"]
+    assert ("agent_root", 2) == (made["agentId"], made["ops"])
+    assert "1.2 Jill" in optree.read("tree", "last").stdout
+    assert [made["txn"]] == [row["txn"] for row in optree.json("ls")]
+
+
+@pytest.mark.parametrize("pack", [gzip.compress, bytes], ids=["gzip", "plain"])
+def test_a_snapshot_of_ai_agent_is_billed(optree, pack):
+    """An original's file becomes a session with its bill in the ledger, each entry once."""
+    [path] = AI_AGENT.write(sample(), optree.folder / "x")
+    path.write_bytes(pack(gzip.decompress(path.read_bytes())))
+    optree.json("import", path)
+    assert 2 == len((optree.base / "accounting.jsonl").read_text().splitlines())
+    optree.json("import", path, "--replace")
+    assert 2 == len((optree.base / "accounting.jsonl").read_text().splitlines())
+
+
+def test_a_folder(optree):
+    """A folder of a format that is made of folders is imported whole."""
+    AI_AGENT_V3.write(sample(), optree.folder / "sessions")
+    assert ["t"] == [one["txn"] for one in optree.json("import", optree.folder / "sessions")["imported"]]
+
+
+def test_several_files_of_several_formats(optree, log):
+    """Files in different formats are imported together."""
+    [path] = AI_AGENT.write(sample(), optree.folder / "x")
+    assert {"agent_root", "lead"} == {one["agentId"] for one in optree.json("import", log, path)["imported"]}
+
+
+def test_faults_are_said_by_line_and_counted(optree):
+    """At most twenty faults are told on stderr, by file and line, then how many more; JSON has them all."""
+    path = optree.folder / "log"
+    path.write_text(BAD)
+    run = optree.read("import", path)
+    said = run.stderr.splitlines()
+    assert 21 == len(said)
+    assert said[0].startswith("optree: log, line 2: is not JSON")
+    assert "optree: and 5 more such notes; --json has them all" == said[-1]
+    found = optree.json("import", path, "--replace")["faults"]
+    assert ([("log", line) for line in range(2, 27)]) == [(one["file"], one["line"]) for one in found]
+
+
+def test_strict(optree):
+    """With --strict the first fault stops the import, and nothing is saved."""
+    path = optree.folder / "log"
+    path.write_text(BAD)
+    assert "log, line 2: is not JSON" in optree.read("import", path, "--strict", code=3).stderr
+    assert set() == optree.txns()
+
+
+def test_the_format_can_be_named(optree):
+    """--from says which format it is where the content does not, and a wrong one is refused."""
+    path = optree.folder / "log"
+    path.write_text("\n" * 70_000 + JACK_AND_JILL)
+    assert "tried were ai-agent, ai-agent-v1" in optree.read("import", path, code=3).stderr
+    assert 1 == len(optree.json("import", path, "--from", "events")["imported"])
+    assert "there is no exporter 'paper'" in optree.read("import", path, "--from", "paper", code=2).stderr
+
+
+def test_a_file_in_no_format_says_what_was_tried(optree):
+    """A file that nobody knows is refused with what it was looked at for; so is a directory, and a file that is not there."""
+    path = optree.folder / "x"
+    path.write_text('{"a": 1}')
+    said = optree.read("import", path, code=3).stderr
+    assert "events-v1" in said
+    assert "otel; --from NAME says which it is" in said
+    (optree.folder / "empty").mkdir()
+    assert "is a directory in no format that is known" in optree.read("import", optree.folder / "empty", code=3).stderr
+    assert "nowhere is no file" in optree.read("import", optree.folder / "nowhere", code=1).stderr
+
+
+def test_twice(optree, log):
+    """A second import is refused and says how to replace; --replace does."""
+    optree.json("import", log)
+    assert "--replace puts the imported one in its place" in optree.json("import", log, code=1)["leftOut"][0]["said"]
+    assert 1 == len(optree.json("import", log, "--replace")["imported"])
+
+
+def test_out_and_in_again_is_the_same(optree, log):
+    """What was imported is exported as it was, byte for byte."""
+    optree.json("import", log)
+    assert JACK_AND_JILL == optree("export", "last", "--to", "events", "-o", "-").stdout
+
+
+def test_a_file_that_several_formats_take_needs_a_name(optree, monkeypatch):
+    """A file that two formats take for theirs is refused with their names."""
+    from pathlib import Path
+
+    from optree.cli import incoming
+    from optree.errors import SetupError
+
+    path = Path(optree.folder / "log")
+    path.write_text(EXAMPLES["seed000_jack_and_jill"])
+    monkeypatch.setattr(EVENTS, "detect", lambda _path, _head: True)
+    with pytest.raises(SetupError, match="may be in several formats, events, events-v1: say which it is, as in --from events"):
+        incoming.read_files([path], None, strict=False, step=lambda: None)
+
+
+def test_formats_of_others_are_found(optree, log):
+    """A format that another package brings by an entry point is used as ours are; one that cannot be loaded says what to install."""
+    site = optree.folder / "site"
+    info = site / "elsewhere-1.0.dist-info"
+    info.mkdir(parents=True)
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: elsewhere\nVersion: 1.0\nProvides-Extra: broken\n")
+    (info / "entry_points.txt").write_text("[optree.exporters]\nshout = elsewhere:SHOUT\nbroken = elsewhere_missing:X [broken]\n")
+    (site / "elsewhere.py").write_text(
+        "from optree_formats.events import Events\n"
+        "class Shout(Events):\n"
+        "    def detect(self, path, head):\n"
+        "        return head.startswith(b'SHOUT')\n"
+        "SHOUT = Shout('shout', 2, 'events of another package', ())\n"
+    )
+    env = {"PYTHONPATH": f"{site}:{optree.env['PYTHONPATH']}"}
+    found = json.loads(optree("formats", "--json", env=env).stdout)
+    assert "shout" in [one["name"] for one in found["formats"]]
+    assert ["format broken cannot be loaded (No module named 'elsewhere_missing'): pip install 'elsewhere[broken]'"] == found["problems"]
+    assert 1 == len(json.loads(optree("import", log, "--from", "shout", "--json", env=env).stdout)["imported"])
+    assert "pip install 'elsewhere[broken]'" in optree("export", "last", "--to", "broken", env=env, code=2).stderr

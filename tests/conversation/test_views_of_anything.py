@@ -1,0 +1,160 @@
+"""Views of generated streams, with links that lead nowhere or in circles, ids that come twice, and contents of any form."""
+
+import time
+from collections import Counter
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from optree.conversation.events import AgentCreated, PieceOfText, TranscriptEntry
+from optree.conversation.viewer import SessionViewer
+from optree.conversation.views.diagrams import diagram
+from optree.conversation.views.markdown import to_markdown
+from optree.conversation.views.sections import _SECTIONS, Ask, sections
+from optree.conversation.views.text import to_text
+from optree.conversation.views.values import value
+
+VIEWS = list(_SECTIONS)
+names = st.sampled_from(["m1", "m2", "m3", "m4", "m5", "m6", "gone"])
+agents = st.sampled_from(["a", "b", "c", "", "end"])
+words = st.sampled_from(["hi", "hi there", "", "[b]: hi", "\n", "x" * 50, "日本 🎉", "\x1b[2J", "a;b#c"]) | st.text(max_size=8)
+kinds = st.sampled_from(["text", "tool_use", "tool_result", "thinking", 7])
+block = st.fixed_dictionaries({"type": kinds}, optional={
+    "text": words | st.integers(),
+    "id": names | st.none(), "name": words, "input": st.none() | words, "tool_use_id": names, "content": words,
+})  # fmt: skip
+content = st.none() | words | st.lists(block | words, max_size=3) | st.integers() | st.dictionaries(words, words, max_size=2)
+call = st.fixed_dictionaries({}, optional={
+    "id": names | st.none() | st.integers(), "function": st.none() | st.fixed_dictionaries({"name": words, "arguments": words}),
+})  # fmt: skip
+causes = st.lists(names | st.just("m1.c1"), max_size=2).map(tuple)
+entry = st.builds(
+    TranscriptEntry,
+    message_id=names,
+    agent_id=agents,
+    role=st.sampled_from(["user", "assistant", "tool", "system", "strange"]),
+    content=content,
+    substance=st.none() | names,
+    cause=causes,
+    tool_calls=st.none() | st.lists(call, max_size=2),
+    tool_call_id=st.none() | names,
+    timestamp=st.none() | st.floats(allow_nan=False),
+)
+piece = st.builds(PieceOfText, message_id=names, agent_id=agents, content=content, cause=causes)
+created = st.builds(AgentCreated, message_id=names, agent_id=agents, name=st.none() | words, parent=st.none() | agents, cause=causes)
+streams = st.lists(entry | piece | created, max_size=12)
+
+
+@given(streams, st.sets(agents))
+def test_dialog_has_each_content_once(events, chosen):
+    """A dialog has each substance at most once, and only what is in the chosen agents' transcripts (S0-73, S1-46)."""
+    viewer = SessionViewer(events)
+    found = [line["message_id"] for line in viewer.extract_dialog(chosen)]
+    assert len(set(found)) == len(found)
+    entries = [event for event in events if isinstance(event, TranscriptEntry) and event.agent_id in chosen]
+    assert set(found) <= {viewer.stream.root(event.message_id) for event in entries}
+
+
+@given(streams)
+def test_flow_ends(events):
+    """A flow ends, has nothing twice, and ends with the message that was asked about (S0-76, S1-49)."""
+    viewer = SessionViewer(events)
+    for one in ("m1", "m2", "m3", "gone"):
+        found = [event["message_id"] for event in viewer.trace_message_flow(one)]
+        assert len(set(found)) == len(found)
+        assert found[-1:] == ([one] if one in viewer.stream.by_id else [])
+
+
+@given(streams)
+def test_timeline_is_whole(events):
+    """Each event is in the timeline exactly once, in the order of the stream (S0-100, S0-108)."""
+    viewer = SessionViewer(events)
+    assert [event.message_id for event in events] == [one.message_id for one in viewer.timeline()]
+    assert Counter(one["event_type"] for one in viewer.events) == Counter(one.event_type for one in viewer.timeline())
+
+
+@given(streams)
+def test_each_agent_once(events):
+    """Each agent stands in the tree once, below its parent, whatever circles there are (S0-101)."""
+    tree = SessionViewer(events).agent_tree()
+    assert sorted({event.agent_id for event in events} - {""}) == sorted(one.agent_id for one in tree)
+    above = []
+    for one in tree:
+        del above[one.depth :]
+        assert one.parent == (above[-1] if above else None)
+        above.append(one.agent_id)
+
+
+@given(streams)
+def test_roots_are_stable(events):
+    """A substance's root is the root of all that lead to it: what is a copy of the same has the same original (S0-103)."""
+    stream = SessionViewer(events).stream
+    for one, event in stream.by_id.items():
+        root = stream.root(one)
+        assert root == stream.root(root)
+        if isinstance(event, TranscriptEntry) and event.substance is not None:
+            assert root == stream.root(event.substance)
+
+
+@settings(max_examples=60)
+@given(streams, st.sampled_from(VIEWS), st.booleans())
+def test_nothing_raises(events, view, heard):
+    """Every view of every stream can be shown in every form (S0-108)."""
+    viewer = SessionViewer(events)
+    ask = (
+        Ask(message=events[0].message_id if events else "gone", heard=heard)
+        if view in ("flow", "references", "during")
+        else Ask(heard=heard)
+    )
+    found = sections(view, viewer, ask)
+    for width in (20, 80):
+        assert all("\x1b" not in line for line in to_text(found, width).split("\n"))
+    assert "\x1b" not in to_markdown(found)
+    assert diagram(view, viewer, ask).startswith(("sequenceDiagram", "flowchart"))
+    value(view, viewer, ask)
+
+
+@pytest.fixture(scope="module")
+def many():
+    """Return 10,000 events: 20 agents, each of whose words three others hear, one of them over a copy, one in other words."""
+    events = [AgentCreated(message_id=f"c{number}", agent_id=f"a{number}", parent="a0" if number else None) for number in range(20)]
+    number = 0
+    while len(events) < 10_000:
+        number += 1
+        said = f"this is number {number} of what is said here"
+        events.append(TranscriptEntry(message_id=f"m{number}", agent_id=f"a{number % 20}", role="assistant", content=said))
+        heard = [
+            (f"[a{number % 20}]: {said}", f"m{number}"),
+            (f"again: {said}", f"m{number}_0"),
+            (said.replace("number", "[…]"), f"m{number}"),
+        ]
+        events += [
+            TranscriptEntry(message_id=f"m{number}_{k}", agent_id=f"a{(number + k + 1) % 20}", role="user", content=text, substance=same)
+            for k, (text, same) in enumerate(heard)
+        ]
+    return events
+
+
+@pytest.mark.parametrize("view", VIEWS)
+def test_ten_thousand(many, view):
+    """A view of 10,000 events takes seconds at most, on a machine that does other things as well (S0-109)."""
+    viewer = SessionViewer(many)
+    began = time.process_time()
+    ask = Ask(message="m100_1") if view in ("flow", "references", "during") else Ask()
+    text = to_text(sections(view, viewer, ask), 100)
+    assert 4 > time.process_time() - began
+    assert "\n" in text
+
+
+def test_long_chains():
+    """A chain of 20,000 copies, and agents 5,000 deep, are followed to their ends (S0-76)."""
+    events = [
+        TranscriptEntry(message_id=f"m{n}", agent_id="a", role="user", content="x", substance=f"m{n - 1}" if n else None)
+        for n in range(20_000)
+    ]
+    events += [AgentCreated(message_id=f"c{n}", agent_id=f"g{n}", parent=f"g{n - 1}" if n else None) for n in range(5_000)]
+    viewer = SessionViewer(events)
+    assert "m0" == viewer.stream.root("m19999")
+    assert 20_000 == len(viewer.trace_message_flow("m19999"))
+    assert 4_999 == viewer.agent_tree()[-1].depth

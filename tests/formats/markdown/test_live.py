@@ -1,0 +1,127 @@
+import threading
+import time
+
+import optree
+from optree.builder import SessionTreeBuilder, Stream
+from optree.testing import Ticking, capture, shape
+from optree.tree import walk_ops
+from optree_formats.markdown import FORMAT, extract_events, follow, read_log, verify
+from tests.otel.backends.waiting import wait_for
+
+
+def work():
+    """Run an agent with a model call, a tool, a failure and a sub-agent."""
+    with optree.turn(user="Where?"):
+        with optree.llm(provider="openai", model="gpt-4o") as op:
+            op.request(messages=[{"role": "user", "content": "Where?"}])
+            op.think("maps")
+            op.log("slow", severity="WRN")
+            op.account(input_tokens=812, output_tokens=64, cost_usd=0.0031)
+            op.response({"role": "assistant", "content": "I look it up."})
+        with optree.tool("search") as op:
+            op.request(query="Paris", headers={"Authorization": "Bearer secret-token-1234567890"}, key="sk-abcdefghijklmnopqrst")
+            op.response("found")
+        with optree.session(agent="writer"), optree.turn(user="write"), optree.tool("save") as op:
+            op.end("failed", "FileNotFoundError: no such file")
+
+
+def test_log_grows_while_a_session_runs(tmp_path):
+    """A session's log is there while it runs, reads back as its tree, and gets its end and summary (S3-01, S3-03, S3-64)."""
+    path = tmp_path / "live" / "session-log.md"
+    with capture(Ticking(step=0.1)) as recording:
+        with optree.session(agent="researcher"):
+            following = follow(optree.current_session(), path, verbosity="verbose")
+            with optree.turn(user="first"), optree.tool("look") as op:
+                op.request(at="sky")
+                assert following.flush(10)
+                assert ["session_start", "user_message", "tool_call"] == [fields["type"] for fields in extract_events(path)]
+            work()
+        assert following.close(10)
+    assert (0, "") == following.failures
+    read = FORMAT.read(path, strict=True)
+    assert shape(recording.tree) == shape(read.trees[0])
+    live, back = ({op.path: op for _, _, op in walk_ops(tree.session)} for tree in (recording.tree, read.trees[0]))
+    assert [(op.attributes, op.error, op.latency) for op in live.values()] == [
+        (op.attributes, op.error, op.latency) for op in back.values()
+    ]
+    assert recording.tree.session.totals == read.trees[0].session.totals
+    assert "session_end" == extract_events(path)[-1]["type"]
+    assert [] == verify(path)
+    assert "search: 1" in path.with_name("session-summary.yml").read_text()
+
+
+def test_credentials_stay_out_of_live_logs(tmp_path):
+    """A log in a project's directory may be committed: credentials are replaced unless one asks for them."""
+    with capture(Ticking()), optree.session(agent="researcher"):
+        following = follow(optree.current_session(), tmp_path / "a", verbosity="verbose")
+        work()
+        assert following.close(10)
+    text = (tmp_path / "a" / "session-log.md").read_text()
+    assert "sk-abcdefghijklmnopqrst" not in text
+    assert "[REDACTED]" in text
+
+
+def test_minimal_log(tmp_path):
+    """Production's level has types, times and outcomes only (S3-35, S3-36)."""
+    with capture(Ticking()), optree.session(agent="researcher"):
+        following = follow(optree.current_session(), tmp_path / "a", verbosity="minimal")
+        work()
+        assert following.close(10)
+    text = (tmp_path / "a" / "session-log.md").read_text()
+    assert "I look it up." not in text.replace('why: "I look it up."', "").replace("“I look it up.”", "")
+    kinds = [entry.kind for entry in read_log(tmp_path / "a" / "session-log.md").entries]
+    assert {"tool_call", "tool_result", "tool_error", "model_output", "agent_start", "agent_end"} <= set(kinds)
+
+
+def test_the_program_does_not_wait_for_the_log(tmp_path):
+    """The program goes on while nothing can be written, and what happened meanwhile is in the log when it can."""
+    stream = Stream([])
+    builder = SessionTreeBuilder("lead", txn="t", stream=stream)
+    following = follow(builder, tmp_path / "a")
+    log = following.log
+    log._lock.acquire()
+    try:
+        began = time.monotonic()
+        for _ in range(200):
+            builder.begin_op("tool", "x").end()
+        assert time.monotonic() - began < 2
+    finally:
+        log._lock.release()
+    builder.end_session()
+    assert following.close(30)
+    assert 200 == sum(fields["type"] == "tool_result" for fields in extract_events(log.path))
+    stream.close()
+
+
+def test_what_comes_late_is_added(tmp_path):
+    """Entries that come after their op's end are additions to it, and read back as the op's own."""
+    stream = Stream([])
+    builder = SessionTreeBuilder("lead", txn="t", stream=stream, now=Ticking())
+    following = follow(builder, tmp_path / "a", verbosity="verbose")
+    op = builder.begin_op("llm", "m")
+    op.end()
+    op.log("late")
+    op.account(input_tokens=5)
+    builder.set_title("found later")
+    assert wait_for(lambda: following.flush() and len(extract_events(following.log.path)) >= 6)
+    assert following.close(10)
+    (tree,) = FORMAT.read(following.log.path, strict=True).trees
+    back = tree.session.turns[0].ops[0]
+    assert (["late"], 5) == ([entry.message for entry in back.logs], tree.session.totals.input_tokens)
+    assert "found later" == tree.session.session_title
+    stream.close()
+
+
+def test_faults_are_counted_not_raised(tmp_path):
+    """A log that can no longer be written costs the program nothing; the faults are counted."""
+    stream = Stream([])
+    builder = SessionTreeBuilder("lead", txn="t", stream=stream)
+    following = follow(builder, tmp_path / "a")
+    following.log.close()
+    worker = threading.Thread(target=lambda: builder.begin_op("tool", "x").end())
+    worker.start()
+    worker.join(10)
+    assert wait_for(lambda: following.failures[0] > 0)
+    assert "closed" in following.failures[1]
+    following.close()
+    stream.close()

@@ -1,0 +1,229 @@
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from markdown_it import MarkdownIt
+
+from optree.builder import SessionTreeBuilder
+from optree.errors import FormatError, SetupError
+from optree.store import Directory
+from optree.store.importing import save
+from optree.testing import Ticking, shape
+from optree.tree import walk_ops
+from optree_formats.markdown import FORMAT, Event, EventLog, extract_events, read_log, state_at, verify
+from optree_formats.markdown.times import iso, moment
+from tests.formats.held import held
+from tests.formats.markdown.logs import SEED, session, shell
+from tests.formats.samples import sample
+from tests.strategies import play, programs
+
+
+def there_and_back(tree, directory):
+    """Write a tree, read it, and write what was read; returns it with both logs' bytes."""
+    directory.mkdir(parents=True, exist_ok=True)
+    first, second = directory / "1.session-log.md", directory / "2.session-log.md"
+    FORMAT.write(tree, first)
+    (back,) = FORMAT.read(first, strict=True).trees
+    FORMAT.write(back, second)
+    return back, first.read_bytes(), second.read_bytes()
+
+
+@settings(max_examples=25, suppress_health_check=list(HealthCheck))
+@given(programs)
+def test_trees_come_back(tmp_path_factory, program):
+    """Any tree is written, read back but for what the format lists, and written again byte for byte (S3-02, S3-03)."""
+    tree = play(program).folded()
+    back, first, second = there_and_back(tree, tmp_path_factory.mktemp("tree"))
+    assert held(FORMAT, tree) == held(FORMAT, back)
+    assert first == second
+
+
+def test_a_session_as_people_read_it(tmp_path):
+    """A tree's log has the seed's events, in the order of time, with paths (S3-01, S3-12, S3-18, S3-19, S3-22, S3-24, S3-33)."""
+    FORMAT.write(sample(), tmp_path / "t.session-log.md")
+    entries = read_log(tmp_path / "t.session-log.md").entries
+    assert [entry.at for entry in entries] == sorted(entry.at for entry in entries)
+    kinds = [entry.kind for entry in entries]
+    assert ("session_start", "session_end") == (kinds[0], kinds[-1])
+    told = {entry.kind: entry for entry in entries}
+    assert ("1.2.1.1", "fetch:get", "reader") == tuple(told["tool_call"].fields[name] for name in ("path", "tool", "agent"))
+    assert ("not stated", "nobody") == (told["tool_call"].fields["args"]["why"], told["tool_call"].fields["why_from"])
+    assert "Nobody said why" in told["tool_call"].comment("args.why").before
+    assert told["tool_call"].fields["call_id"] == told["tool_error"].fields["call_id"]
+    assert {"code": "FAILED", "message": "404"} == told["tool_error"].fields["error"]
+    assert (812, 64) == (told["model_input"].fields["tokens"], told["model_output"].fields["tokens"])
+    assert "1 message goes" in told["model_input"].narrative
+    assert {"turns": 3, "tools": 1, "repairs": 0} == told["session_end"].fields["stats"]
+    assert [] == verify(tmp_path / "t.session-log.md")
+    assert "1 type: tool_error" in shell("grep '^type:' t.session-log.md | sort | uniq -c", tmp_path)
+
+
+def test_why_comes_from_where_it_was_said(tmp_path):
+    """A call's reason is taken from its arguments, its attributes, or what the assistant said before it (S3-19, S3-74)."""
+    root = SessionTreeBuilder("lead", txn="t", now=Ticking())
+    turn = root.begin_turn()
+    model = root.begin_op("llm", "m", turn=turn)
+    root.set_response(model, {"role": "assistant", "content": [{"type": "text", "text": "I read the parser.\nThen…"}]})
+    model.end()
+    for arguments, attributes in (({"why": "asked"}, None), ({"why": 3}, {"why": "noted"}), ({}, None)):
+        op = root.begin_op("tool", "fs.read", turn=turn, attributes=attributes)
+        root.set_request(op, arguments)
+        op.end()
+    back, first, second = there_and_back(root.tree, tmp_path)
+    calls = [fields for fields in extract_events(tmp_path / "1.session-log.md") if fields["type"] == "tool_call"]
+    assert ["asked", "noted", "I read the parser."] == [fields["args"]["why"] for fields in calls]
+    assert [b'{"why":"asked"}', b'{"why":3}', b"{}"] == [
+        bytes(op.request.payload) for _, _, op in walk_ops(back.session) if op.kind == "tool"
+    ]
+    assert first == second
+
+
+def test_histories_are_written_once(tmp_path):
+    """A history that grows by one message a call, and tools that stay the same, make a log that grows with what is new (S3-23)."""
+    sizes = []
+    for calls in (20, 40):
+        root = SessionTreeBuilder("lead", txn="t", now=Ticking())
+        turn = root.begin_turn()
+        messages = []
+        for number in range(calls):
+            messages.append({"role": "user", "content": f"{number} " + "x" * 200})
+            op = root.begin_op("llm", "m", turn=turn)
+            root.set_request(op, {"tools": ["y" * 600]}, list(messages))
+            op.end()
+        back, first, second = there_and_back(root.tree, tmp_path / str(calls))
+        assert first == second
+        assert messages == back.pool.resolve({"m": {"$history": next(reversed(back.pool.links))}})["m"]
+        sizes.append(len(first))
+    assert sizes[1] < 2.1 * sizes[0]
+
+
+def test_the_seeds_log_is_a_tree(tmp_path):
+    """A log that knows nothing of trees becomes one: calls are ops with their results, comments and narratives are kept (S3-03, S3-71)."""
+    path = tmp_path / "session-log.md"
+    path.write_text(
+        SEED.replace(
+            "---\n\n## 12:00:05 — Tool Call",
+            "---\n\n## 12:00:04 — U\n\nFind it.\n\n```yaml\ntype: user_message\n```\n\n## 12:00:05 — Tool Call",
+            1,
+        )
+    )
+    (tree,), faults = (read := FORMAT.read(path)).trees, read.faults
+    assert ([], ("agent", None, ("turn 1", None, ("tool fs.read", "ok")))) == (faults, shape(tree))
+    turn = tree.session.turns[0]
+    op = turn.ops[0]
+    assert ("sess-001", {"user": "Find it."}) == (tree.session.origin_txn_id, turn.prompts)
+    assert "src/parser.ts" in bytes(op.request.payload).decode()
+    assert (12.0, b'{"lines":50}') == (op.latency, bytes(op.response.payload))
+    assert "Check if the recursive descent" in op.attributes["comments"]["args.why"]
+    assert "Reading parser" in op.logs[0].message
+    assert 1 == tree.session.totals.tools_run
+    saved = save(tree, Directory(tmp_path / "store", tmp_path / "bill.jsonl"))
+    assert saved.exists()
+
+
+def test_any_log_is_a_tree(tmp_path):
+    """Live logs of the seed's events, errors, repairs and an end with them, become trees with statuses and tokens (S3-03)."""
+    path = session(tmp_path, calls=2)
+    (tree,) = FORMAT.read(path.parent).trees
+    ops = [(op.kind, op.name, op.status) for _, _, op in walk_ops(tree.session)]
+    assert [*[("tool", "fs.read", "ok")] * 2, ("tool", "fs.read", "failed"), ("system", "repair", "ok")] == ops
+    assert ("ok", 1, 1) == (tree.session.status, tree.session.totals.tools_failed, len(tree.session.turns))
+    made = EventLog(tmp_path / "models", now=Ticking())
+    made.append(Event("model_input", tokens=2500))
+    made.append(Event("model_output", tokens=500))
+    made.end("error")
+    (tree,) = FORMAT.read(made.path).trees
+    assert ("failed", 500, 1) == (tree.session.status, tree.session.totals.output_tokens, tree.session.totals.llm_requests)
+
+
+@pytest.mark.parametrize("name", ["", "a/b c", "x" * 100, "sess-001"])
+def test_any_name_gives_a_session(tmp_path, name):
+    """A session's name that cannot name a session on disk gets one made of it, always the same."""
+    path = tmp_path / "session-log.md"
+    path.write_text(SEED.replace("sess-001", name))
+    (first,), (second,) = FORMAT.read(path).trees, FORMAT.read(path).trees
+    assert first.session.origin_txn_id == second.session.origin_txn_id
+    assert (first.session.origin_txn_id == name) == (name == "sess-001")
+
+
+def test_faults_have_lines(tmp_path):
+    """What cannot be taken is said by line and left out; with `strict` it is an error (S3-54)."""
+    FORMAT.write(sample(), path := tmp_path / "t.session-log.md")
+    text = path.read_text().replace('path: "1.1"\n', 'path: "1.x"\n', 1).replace("severity: ERR", "severity: [1]", 1)
+    path.write_text(text)
+    read = FORMAT.read(path)
+    assert 2 == len(read.faults)
+    assert all(text.split("\n")[fault.line - 1].startswith("type: ") for fault in read.faults)
+    with pytest.raises(FormatError, match="line"):
+        FORMAT.read(path, strict=True)
+
+
+def test_nothing_is_overwritten(tmp_path):
+    """Neither a log nor a summary that is there is written over (S3-07)."""
+    target = tmp_path / "t.session-log.md"
+    assert [target, tmp_path / "t.session-summary.yml"] == FORMAT.write(sample(), target)
+    with pytest.raises(SetupError, match="is there already"):
+        FORMAT.write(sample(), target)
+    target.unlink()
+    with pytest.raises(SetupError, match="is there already"):
+        FORMAT.write(sample(), target)
+    assert not target.exists()
+
+
+@pytest.mark.parametrize(
+    ("head", "expected"),
+    [
+        (SEED.encode(), True),
+        (b"\xef\xbb\xbf# Session Log\n", True),
+        (b"# Notes\n\nProtocol: EVENT-LOG/0.2\n", True),
+        (b"# Readme\n", False),
+        (b'{"type":"session_start"}\n', False),
+        (b"", False),
+    ],
+)
+def test_detection(tmp_path, head, expected):
+    """Logs are known by their first lines, a session's directory by the log in it."""
+    assert expected == FORMAT.detect(tmp_path / "x", head)
+    assert FORMAT.detect(session(tmp_path).parent, b"")
+
+
+def test_markdown_sees_the_same(tmp_path):
+    """To a Markdown reader a log is headings, paragraphs, YAML blocks and rules, one of each an event (S3-06, S3-08)."""
+    FORMAT.write(sample(), path := tmp_path / "t.session-log.md")
+    tokens = MarkdownIt().parse(path.read_text())
+    events = len(extract_events(path))
+    counted = [sum(token.type == kind for token in tokens) for kind in ("fence", "hr", "heading_open")]
+    assert [events, events + 1, events + 1] == counted
+    assert {"yaml"} == {token.info for token in tokens if token.type == "fence"}
+
+
+def test_replay_of_a_tree(tmp_path):
+    """The state within a tree's session, with a call that was open then, comes out of its log (S3-03)."""
+    FORMAT.write(sample(), path := tmp_path / "t.session-log.md")
+    number = next(entry.number for entry in read_log(path).entries if entry.kind == "tool_call")
+    assert ["1.2.1.1"] == list(state_at(path, number).open_calls)
+    assert {} == state_at(path).open_calls
+
+
+@given(st.floats(0, 253402300799999, allow_nan=False) | st.integers(0, 2**53).map(float) | st.floats(-1e15, 1e15))
+def test_times_come_back(ms):
+    """A time is written so that reading it gives the same float (S3-17)."""
+    assert ms == moment(iso(ms))
+
+
+def test_unfinished_sessions_are_held(tmp_path):
+    """What was still open when the log was written is open when it is read, with all it had; there is no end and no summary."""
+    root = SessionTreeBuilder("lead", txn="t", now=Ticking())
+    turn = root.begin_turn(user="why?")
+    turn.assistant("so far")
+    op = root.begin_op("llm", "m", turn=turn)
+    op.think("hm")
+    op.log("still at it")
+    root.set_response(op, "half")
+    back, first, second = there_and_back(root.tree, tmp_path)
+    assert first == second
+    assert ["1.session-log.md", "2.session-log.md"] == sorted(one.name for one in Path(tmp_path).iterdir())
+    assert (None, None, None) == (back.session.status, back.session.turns[0].status, back.session.turns[0].ops[0].status)
+    assert "so far" == back.session.turns[0].assistant["content"]
+    assert "session_end" not in first.decode()

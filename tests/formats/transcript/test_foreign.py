@@ -1,0 +1,187 @@
+import pytest
+
+from optree.values import decode
+from optree_formats.transcript import FORMAT
+from tests.formats.transcript.lines import RUN, line, message, step, text, tool, write
+
+AT = "2026-06-08T08:14:{:02d}Z"
+
+
+def tree(tmp_path, *events):
+    """Return the tree of a run's events, each (type, payload, path), one a second, and the faults."""
+    lines = [line(1, "run.started", {"workflow_name": "review"}, timestamp=AT.format(0))]
+    for seq, (kind, payload, path) in enumerate(events, 2):
+        lines.append(line(seq, kind, payload, path=path, timestamp=AT.format(seq)))
+    lines.append(line(len(lines) + 1, "run.completed", {"workflow_name": "review", "status": "success"}, timestamp=AT.format(59)))
+    found = FORMAT.read(write(tmp_path / f"{RUN}.jsonl", *lines))
+    return found.trees[0].session, [fault.said for fault in found.faults]
+
+
+def ops(session):
+    """Return the ops of a session that has one turn."""
+    [turn] = session.turns
+    return turn.ops
+
+
+def test_an_agents_step(tmp_path):
+    """A step of an agent is a model's call with what was sent, thought and answered; the run is a session with one turn.
+
+    (S2-22, S2-26, S2-27, S2-58)
+    """
+    blocks = [
+        {"type": "thinking", "fidelity": "agent_emitted", "thinking": "First"},
+        text("Found 2", "agent_emitted"),
+        {"type": "tool_use", "fidelity": "agent_emitted", "tool_name": "Read", "tool_id": "u1", "tool_input": {"path": "main.go"}},
+    ]
+    session, wrong = tree(
+        tmp_path,
+        ("step.started", step(), "analyze"),
+        ("message.user", message(text("Review"), text("Be brief")), "review"),
+        ("message.assistant", message(*blocks, role="assistant"), "review"),
+        ("step.completed", step(result=True), "analyze"),
+    )
+    [op] = ops(session)
+    asked = [{"role": "user", "content": "Review"}, {"role": "system", "content": "Be brief"}]
+    assert ([], "review", "ok", 59_000.0) == (wrong, session.agent_id, session.status, session.ended_at - session.started_at)
+    assert ("llm", "analyze", "ok", 3000.0) == (op.kind, op.name, op.status, op.latency)
+    assert {"messages": asked} == decode(op.request.payload)
+    assert ("Found 2", "Read", "First") == (
+        (answer := decode(op.response.payload))["content"],
+        answer["tool_calls"][0]["function"]["name"],
+        op.reasoning.final,
+    )
+    assert {"step": {"path": "analyze", "kind": "agent"}} == op.attributes
+
+
+def test_kinds_of_steps(tmp_path):
+    """Commands, operations, loops and steps of one's own are ops of the system, with their results (S2-22, S2-32)."""
+    kinds = ["command", "operation", "terminal", "parallel", "for_each", "while", "my_kind"]
+    events = [(f"step.{what}", step(kind, kind), kind) for kind in kinds for what in ("started", "completed")]
+    session, wrong = tree(tmp_path, *events)
+    assert ([], [("system", kind, kind) for kind in kinds]) == (
+        wrong,
+        [(op.kind, op.name, op.attributes["step"]["kind"]) for op in ops(session)],
+    )
+
+
+@pytest.mark.parametrize("path", ["parallel_block.branch_a", "parallel_block/branch_a"])
+def test_paths_lead_to_parents(tmp_path, path):
+    """A step below another has it as its parent, whether dots or slashes join their path (S2-15)."""
+    session, _ = tree(
+        tmp_path,
+        ("step.started", step("parallel_block", "parallel"), "parallel_block"),
+        ("step.started", step("branch_a", "command"), path),
+        ("step.completed", step("branch_a", "command", error="exit 1"), path),
+        ("step.completed", step("parallel_block", "parallel"), "parallel_block"),
+    )
+    assert [(None, "ok", None), ("1.1", "failed", "exit 1")] == [(op.parent_op, op.status, op.error) for op in ops(session)]
+
+
+def test_loops(tmp_path):
+    """A step that runs again has an op for each time; its iteration is kept (S2-16)."""
+    lines = [line(1)]
+    for turn in range(3):
+        for what in ("started", "completed"):
+            one = line(len(lines) + 1, f"step.{what}", step("fix", "command"), path=f"loop:{turn}/fix")
+            lines.append(one.replace(b'"iteration":0', b'"iteration":%d' % turn))
+    [found] = FORMAT.read(write(tmp_path / "t", *lines)).trees
+    assert [(None, "loop:0/fix"), (1, "loop:1/fix"), (2, "loop:2/fix")] == [
+        (op.attributes["step"].get("iteration"), op.attributes["step"]["path"]) for op in ops(found.session)
+    ]
+
+
+def test_tools(tmp_path):
+    """A call and its result, wherever their path is, are a tool's op below the agent that is at work (S2-28, S2-29, S2-38)."""
+    session, wrong = tree(
+        tmp_path,
+        ("step.started", step(), "analyze"),
+        ("tool.call", tool("c1", given={"path": "a"}), ""),
+        ("tool.call", tool("c2", "Bash", given="ls"), ""),
+        ("tool.result", tool("c2", "Bash", given="ls", error="exit 1"), ""),
+        ("tool.result", tool("c1", given={"path": "a"}, output="text"), ""),
+    )
+    _, read, bash = ops(session)
+    assert ([], "1.1", "1.1") == (wrong, read.parent_op, bash.parent_op)
+    assert ("Read", {"path": "a"}, "text", "ok") == (read.name, decode(read.request.payload), decode(read.response.payload), read.status)
+    assert ("Bash", "failed", "exit 1", None) == (bash.name, bash.status, bash.error, bash.response)
+    assert {"callId": "c1", "fidelity": "router"} == read.attributes["step"]
+
+
+def test_calls_on_both_channels_count_once(tmp_path):
+    """A call that the agent reports and the router saw is one op, the router's; so is one that only the agent reports (S2-52, S2-53)."""
+    both, alone = {"path": "a"}, {"path": "b"}
+    session, wrong = tree(
+        tmp_path,
+        ("tool.call", tool("toolu_1", given=both, fidelity="agent_emitted"), ""),
+        ("tool.call", tool("uuid-1", given=both), ""),
+        ("tool.result", tool("uuid-1", given=both, output="x"), ""),
+        ("tool.result", tool("toolu_1", given=both, output="x", fidelity="agent_emitted"), ""),
+        ("tool.call", tool("toolu_2", given=alone, fidelity="agent_emitted"), ""),
+        ("tool.result", tool("toolu_2", given=alone, output="y", fidelity="agent_emitted"), ""),
+    )
+    assert ([], [("router", "ok"), ("agent_emitted", "ok")]) == (
+        wrong,
+        [(op.attributes["step"]["fidelity"], op.status) for op in ops(session)],
+    )
+
+
+def test_results_without_calls(tmp_path):
+    """A second result for a call, one without any, and an end without a start are reported and kept."""
+    session, wrong = tree(
+        tmp_path,
+        ("tool.call", tool("c1"), ""),
+        ("tool.result", tool("c1", output=1), ""),
+        ("tool.result", tool("c1", output=2), ""),
+        ("step.completed", step("late", "command"), "late"),
+    )
+    assert ["seq 4: a result of call 'c1', which is not open; kept", "seq 5: step 'late' ends that did not begin; kept"] == wrong
+    assert [1, 2, None] == [decode(op.response.payload) if op.response else None for op in ops(session)]
+
+
+def test_what_has_not_ended_stays_open(tmp_path):
+    """A file that breaks off gives a session, a turn and steps without an end."""
+    path = write(tmp_path / "t", line(1), line(2, "step.started", step(), path="analyze"), line(3, "tool.call", tool("c")))
+    session = FORMAT.read(path).trees[0].session
+    assert [None] * 4 == [node.ended_at for node in (session, *session.turns, *ops(session))]
+
+
+def test_messages_without_a_step(tmp_path):
+    """Messages that no agent's step encloses are a model's call of their own."""
+    session, _ = tree(
+        tmp_path,
+        ("message.user", message(text("why?")), "review"),
+        ("message.assistant", [text("so", "agent_emitted")], "review"),
+        ("message.assistant", message(text("so", "agent_emitted"), role="assistant"), "review"),
+    )
+    [op] = ops(session)
+    assert ("llm", "review", "so") == (op.kind, op.name, decode(op.response.payload))
+
+
+def test_only_the_end_is_there(tmp_path):
+    """A run of which only the end is left is a session that has its name."""
+    session = FORMAT.read(write(tmp_path / "t", line(5, "run.completed", step("w", "workflow", error="no")))).trees[0].session
+    assert ("w", "failed", "no", False) == (session.agent_id, session.status, session.error, session.success)
+
+
+@pytest.mark.parametrize("kind", ["step.paused", "input.required"])
+def test_unknown_events(tmp_path, kind):
+    """An event of an unknown type is reported, and makes no op (S2-68)."""
+    session, wrong = tree(tmp_path, (kind, step(), "a"))
+    assert ([f"unknown type of event {kind!r}; kept"], []) == (wrong, session.turns)
+
+
+def test_written_again(tmp_path):
+    """A tree of a foreign run is written as one of ours, and comes back the same."""
+    session, _ = tree(
+        tmp_path,
+        ("step.started", step(), "analyze"),
+        ("message.user", message(text("Review")), "review"),
+        ("tool.call", tool("c1", given={"path": "a"}), ""),
+        ("tool.result", tool("c1", given={"path": "a"}, output="text"), ""),
+        ("step.completed", step(error="no"), "analyze"),
+    )
+    [first] = FORMAT.read(tmp_path / f"{RUN}.jsonl").trees
+    assert session == first.session
+    (path,) = FORMAT.write(first, tmp_path / "own.jsonl")
+    (again,) = FORMAT.write(FORMAT.read(path, strict=True).trees[0], tmp_path / "again.jsonl")
+    assert (RUN, path.read_bytes()) == (first.session.id, again.read_bytes())
