@@ -32,12 +32,12 @@ _DOUBTS = 4
 _REFUSED_IN_A_ROW = 8
 """Entries refused one after the other, with none delivered between: then it is not the entries."""
 _SMALLEST_TARGET = 1 << 16
-_BREATH = 16
+_BREATH = 32
 """Entries after which other threads may go on: else they wait for the interpreter's switch interval, 5 ms, each time that they wake."""
 
 
-class Encoded(NamedTuple):
-    """One entry (a span, a log record), as bytes of its message."""
+class Encoded(Struct, frozen=True, gc=False):
+    """One entry (a span, a log record), as bytes of its message. The collector does not walk those that wait."""
 
     group: Hashable
     """What else the request needs to know of it: which resource and scope it stands under."""
@@ -194,13 +194,15 @@ class Batches(Generic[T]):
     def gather(self, take: Callable[[], T | None]) -> None:
         """Encode one batch of what *take* returns, until it is large enough or *take* returns None."""
         part = Part[T]()
-        while len(part.items) < self._limits.max_items and part.size < self._target and (item := take()) is not None:
-            entry = self._encoded(item)
+        target, most = self._target, min(self._target * _OVERSHOOT, self._limits.max_bytes)
+        encoded, items = self._encoded, part.items
+        while len(items) < self._limits.max_items and part.size < target and (item := take()) is not None:
+            entry = encoded(item)
             if entry is None:
                 continue
-            if not len(part.items) % _BREATH:
+            if not len(items) % _BREATH:
                 sleep(0)
-            if part.items and part.size + len(entry.body) > min(self._target * _OVERSHOOT, self._limits.max_bytes):
+            if items and part.size + len(entry.body) > most:
                 self._parts.append(part)
                 part = Part[T]()
                 part.add(item, entry)

@@ -42,7 +42,7 @@ class Ends:
                 path: str = record.path  # type: ignore[attr-defined]
                 if kind == "session" and not path:
                     outlet.ended = True
-                self._put(Item(outlet, Key(kind, path), fresh=True))
+                self._put(Item(outlet, Key(kind, path), fresh=True))  # pyright: ignore[reportUnknownArgumentType] - as above
             self._taken += 1
 
 

@@ -21,7 +21,7 @@ from optree_otel.live_spans import CLOSE, HEARTBEAT, OPEN
 from optree_otel.live_trace import LONG_SECONDS, Item, LiveTrace, Made
 from optree_otel.request import joined, request
 from optree_otel.resource import KEPT_RESOURCES, Owner
-from optree_otel.view import Key
+from optree_otel.view import ROOT, Key
 from optree_otel.wire import KeyValues
 
 if TYPE_CHECKING:
@@ -77,7 +77,7 @@ class Live:
         if trace.begun is None:
             if session.resumed:
                 self.put(self._asked(trace, CLOSE, trace.missing()))
-            self.put(self._asked(trace, OPEN, [Key("session", "")]))
+            self.put(self._asked(trace, OPEN, [ROOT]))
         self._watched[outlet.txn] = watched
         self._rouse()
         if trace.begun is None:
@@ -258,7 +258,7 @@ class Live:
                 if ends == "op":
                     watched.young.pop(key.path, None)
                     watched.trace.over.add(key.path)
-                watched.ended = watched.ended or key == ("session", "")
+                watched.ended = watched.ended or key == ROOT
                 self._news(watched, CLOSE, key, now)
             records.popleft()
 

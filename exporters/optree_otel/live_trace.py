@@ -19,7 +19,7 @@ from optree_otel.fitting import encode
 from optree_otel.live_spans import CLOSE, HEARTBEAT, SALT, Node
 from optree_otel.scope import Scope, span_id, trace_id
 from optree_otel.spans import LOCAL_PARENT, Link, Span
-from optree_otel.view import Key, nodes
+from optree_otel.view import ROOT, Key, nodes
 
 if TYPE_CHECKING:
     from optree_otel.outlet import Outlet
@@ -33,7 +33,6 @@ _NOTE, _CLOSED, _TRIED = "~", "!", "?"
 ``~<key>?`` stands there before an op's anchor is sent at all: if it was and nobody knows, the same anchor goes again, not a whole span.
 """
 SERVICE: Final = " live"
-_ROOT = Key("session", "")
 
 
 class Made(NamedTuple):
@@ -48,7 +47,7 @@ class Item(msgspec.Struct):
 
     trace: LiveTrace
     what: str
-    key: Key = _ROOT
+    key: Key = ROOT
     now: float = 0.0
     changed: dict[str, tuple[str | None, str]] = {}
     """What it has changed of `LiveTrace.state` when it was encoded: before and after."""
@@ -102,8 +101,8 @@ class LiveTrace:
         if root is None:
             return []
         found = [(key, node) for key, node in nodes(root) if also_open or node.ended_at is not None]
-        if not self.known and str(_ROOT) in self.outlet.done:
-            skipped = {str(key): _closed(node) for key, node in found if key != _ROOT}
+        if not self.known and str(ROOT) in self.outlet.done:
+            skipped = {str(key): _closed(node) for key, node in found if key != ROOT}
             self.state |= skipped
             self.outlet.file.add([_NOTE + key + end for key, end in skipped.items()])
         missing = [key for key, node in found if self.state.get(str(key)) != _closed(node)]
@@ -237,7 +236,7 @@ class LiveTrace:
         return number, node.resumed_at[last] if 0 <= last < number else None
 
     def _to_canonical(self, key: Key) -> list[Link]:
-        scope = self.outlet.scope("") if key == _ROOT else None
+        scope = self.outlet.scope("") if key == ROOT else None
         return [Link(scope.trace_id, scope.span_id(scope.session.id))] if scope is not None else []
 
     def _note(self, key: Key, state: str, item: Item) -> None:
@@ -253,7 +252,7 @@ class LiveTrace:
 
 def innermost(root: SessionNode | None) -> tuple[Key, OperationNode | None]:
     """Return the innermost open container of a session, and the op that is open in it, if there is one."""
-    found, session = _ROOT, root
+    found, session = ROOT, root
     while session is not None:
         turn, current = _open_in(session)
         if turn is None:

@@ -17,7 +17,7 @@ from optree_otel.quick import encode_op
 from optree_otel.resource import Owner, Resources
 from optree_otel.scope import Scope
 from optree_otel.spans import Link, Span
-from optree_otel.view import Key, View, nodes
+from optree_otel.view import ROOT, Key, View, nodes
 
 if TYPE_CHECKING:
     from optree_otel.live_trace import LiveTrace
@@ -26,7 +26,6 @@ _ROUND, _ORIGIN, _OWNER = "@", "^", "%"
 """Beginnings of notes among the paths: a round that began, where the trace hangs, and whose services its spans are of."""
 
 
-_ROOT = Key("session", "")
 _OWNING = "0000"
 
 
@@ -98,7 +97,7 @@ class Outlet:
         """
         root = self.view.session("")
         others = is_sending(self._sessions, self.txn, self.file)
-        if root is not None and root.resumed_at and (others or self.key(_ROOT) in self.done):
+        if root is not None and root.resumed_at and (others or self.key(ROOT) in self.done):
             self.round = len(root.resumed_at)
             self._scopes.clear()
             self.file.add([f"{_ROUND}{self.round}"])
@@ -106,7 +105,7 @@ class Outlet:
 
     def key(self, key: Key) -> str:
         """Return what a node is noted as."""
-        return f"{key}#{self.round}" if key == _ROOT and self.round else str(key)
+        return f"{key}#{self.round}" if key == ROOT and self.round else str(key)
 
     def missing(self, *, also_open: bool = False) -> list[Key]:
         """Return the nodes that have ended (or all) and that no process has delivered."""
@@ -117,7 +116,7 @@ class Outlet:
 
     def node(self, key: Key) -> SessionNode | TurnNode | OperationNode | None:
         """Return a node of this session."""
-        kind, path = key
+        kind, path = key.kind, key.path
         if kind == "op":
             return self.view.op(path)
         return self.view.turn(path) if kind == "turn" else self.view.session(path)
@@ -134,7 +133,7 @@ class Outlet:
 
     def scope_of(self, key: Key) -> Scope | None:
         """Return the scope of the session that a node belongs to."""
-        kind, path = key
+        kind, path = key.kind, key.path
         if kind != "session":
             path = parent_label(path)
         return self.scope(parent_label(path) if kind == "op" else path)
@@ -148,13 +147,9 @@ class Outlet:
             return root.trace_id, root.session_span_id
         return self._turn_trace(path) if self._per_turn else root.trace_id, root.span_id(f"{self.txn}:{path}")
 
-    def service(self, scope: Scope) -> str:
-        """Return the service that a session's spans come from."""
-        return self._resources.service(scope.session.agent_id, owner=self.owner)
-
     def group(self, scope: Scope) -> tuple[str, Owner]:
         """Return what tells the resource of a session's spans."""
-        return self.service(scope), self.owner
+        return scope.service, self.owner
 
     def encoded(self, key: Key) -> tuple[Scope, bytes] | None:
         """Return a node's span, and where it belongs; None if there is no such node, or the trace is full."""
@@ -168,7 +163,7 @@ class Outlet:
             data = encode(self.span(node, scope), self._profile)
         self.bytes += len(data)
         limit = self._profile.trace_bytes
-        if limit is not None and not self._per_turn and isinstance(node, OperationNode) and self.bytes > limit:
+        if limit is not None and not self._per_turn and key.kind == "op" and self.bytes > limit:
             self.over_budget += 1
             return None
         return scope, data
@@ -244,7 +239,7 @@ class Outlet:
         found = kept(self._sessions, self.txn)
         self.round = last_round(found)
         ended = [self.key(key) for key, node in nodes(root) if node.ended_at is not None]
-        return [*found, self.key(_ROOT), *ended]
+        return [*found, self.key(ROOT), *ended]
 
     def _made(self, session: SessionNode) -> Scope:
         scope = Scope(

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
+from msgspec import Struct
 from msgspec.structs import replace
 
 from optree.nodes import OperationNode
@@ -22,8 +23,8 @@ if TYPE_CHECKING:
     from optree_otel.mirror import Mirror
 
 
-class Item(NamedTuple):
-    """A node on its way."""
+class Item(Struct, frozen=True, gc=False):
+    """A node on its way. There may be very many, and the collector does not walk them; the outlet knows nothing of them."""
 
     outlet: Outlet
     key: Key
@@ -39,23 +40,24 @@ class Spans:
 
     def encode(self, item: Item) -> Encoded | None:
         """Return a node's span; its log lines and figures are put on their way too."""
-        outlet, key, _ = item
+        outlet, key = item.outlet, item.key
         outlet.view.settle()
         made = outlet.encoded(key)
         if made is None:
             self._note(outlet, [key])
             return None
         scope, data = made
-        service = outlet.service(scope)
-        mirror = self._mirror
-        if mirror.logs is not None or mirror.metrics is not None:
-            node = outlet.node(key)
-            if isinstance(node, OperationNode):
-                if item.fresh:
-                    mirror.measure(node, service)
-                if mirror.logs is not None and (node.logs or mirror.settings.content in ("event_only", "span_and_event")):
-                    mirror.logs.put(item)
+        if self._mirror.logs is not None or self._mirror.metrics is not None:
+            self._beside(item, scope.service)
         return Encoded(outlet.group(scope), data)
+
+    def _beside(self, item: Item, service: str) -> None:
+        mirror, node = self._mirror, item.outlet.node(item.key)
+        if isinstance(node, OperationNode):
+            if item.fresh:
+                mirror.measure(node, service)
+            if mirror.logs is not None and (node.logs or mirror.settings.content in ("event_only", "span_and_event")):
+                mirror.logs.put(item)
 
     def frame(self, entries: Sequence[Encoded]) -> bytes:
         """Return an ExportTraceServiceRequest."""
@@ -63,7 +65,7 @@ class Spans:
 
     def shrink(self, item: Item, limit: int) -> Encoded | None:
         """Return a smaller span of a node, without its events and with shorter texts."""
-        outlet, key, _ = item
+        outlet, key = item.outlet, item.key
         node = outlet.node(key)
         scope = outlet.scope_of(key)
         if node is None or scope is None:
@@ -76,8 +78,8 @@ class Spans:
     def delivered(self, items: Sequence[Item]) -> None:
         """Note what the collector has."""
         by_outlet: dict[int, tuple[Outlet, list[Key]]] = {}
-        for outlet, key, _ in items:
-            by_outlet.setdefault(id(outlet), (outlet, []))[1].append(key)
+        for item in items:
+            by_outlet.setdefault(id(item.outlet), (item.outlet, []))[1].append(item.key)
         for outlet, keys in by_outlet.values():
             self._note(outlet, keys)
 
@@ -87,9 +89,9 @@ class Spans:
 
     def left(self, items: Sequence[Item]) -> None:
         """Leave these for the next run: their session stays pending."""
-        for outlet, _, _ in items:
-            outlet.left += 1
-            self._mirror.settle(outlet)
+        for item in items:
+            item.outlet.left += 1
+            self._mirror.settle(item.outlet)
 
     def _note(self, outlet: Outlet, keys: Sequence[Key]) -> None:
         outlet.sent(keys)
@@ -104,7 +106,7 @@ class LogLines:
 
     def encode(self, item: Item) -> Encoded | None:
         """Return an op's log lines, as the fields of a ScopeLogs."""
-        outlet, key, _ = item
+        outlet, key = item.outlet, item.key
         if key.kind == HEARTBEAT:
             live = self._mirror.live
             return live.log_record(outlet, float(key.path)) if live is not None else None
@@ -169,6 +171,6 @@ class Figures:
 def grouped(resources: Resources, entries: Sequence[Encoded]) -> list[Group]:
     """Return entries under the resources of their services."""
     groups: dict[Any, list[bytes]] = {}
-    for group, body in entries:
-        groups.setdefault(group, []).append(body)
+    for entry in entries:
+        groups.setdefault(entry.group, []).append(entry.body)
     return [(resources.encoded(*group), bodies) for group, bodies in groups.items()]

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import NamedTuple, Protocol
+from typing import Protocol
+
+from msgspec import Struct
 
 from optree import Tree
 from optree.nodes import OperationNode, Pool, SessionNode, TurnNode
 
 
-class Key(NamedTuple):
+class Key(Struct, frozen=True, gc=False):
     """A node: its kind (``op``, ``turn``, ``session``) and its path. A child session has its op's path."""
 
     kind: str
@@ -18,6 +20,9 @@ class Key(NamedTuple):
     def __str__(self) -> str:
         """Return it as it stands in the file of what is delivered."""
         return f"{self.path}/session" if self.kind == "session" else self.path
+
+
+ROOT = Key("session", "")
 
 
 class View(Protocol):
