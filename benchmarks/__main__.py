@@ -20,7 +20,18 @@ from time import perf_counter
 
 import msgspec
 
-from benchmarks import bench_growth, bench_import, bench_load, bench_memory, bench_op, bench_otel, bench_snapshot, picture, report
+from benchmarks import (
+    bench_formats,
+    bench_growth,
+    bench_import,
+    bench_load,
+    bench_memory,
+    bench_op,
+    bench_otel,
+    bench_snapshot,
+    picture,
+    report,
+)
 from benchmarks.measure import ROOT, Pressure
 
 BENCHES: dict[str, Callable[..., report.Report]] = {
@@ -31,6 +42,7 @@ BENCHES: dict[str, Callable[..., report.Report]] = {
     "snapshot": bench_snapshot.measure,
     "load": bench_load.measure,
     "otel": bench_otel.measure,
+    "formats": bench_formats.measure,
 }
 PACKAGES = ["msgspec", "zstandard", "opentelemetry-sdk", "opentelemetry-exporter-otlp", "structlog", "eliot", "orjson"]
 FORMAT = 1

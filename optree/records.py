@@ -60,12 +60,13 @@ class SessionBegin(Record, tag="session.begin"):
 
 
 class SessionSet(Record, tag="session.set"):
-    """A title or a status line for people was set."""
+    """A title or a status line for people was set, or more of a session's attributes: they are merged into those it began with."""
 
     path: str
     ts: float
     title: str | None = None
     latest_status: str | None = None
+    attributes: Raw | UnsetType = UNSET
 
 
 class SessionResume(Record, tag="session.resume"):

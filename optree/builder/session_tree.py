@@ -94,15 +94,17 @@ class SessionTreeBuilder:
         """Return the agents from the root to this session's."""
         return self.node.call_path.split(ARROW)
 
-    def set_title(self, title: str | None = None, *, status: str | None = None) -> None:
-        """Set the session's title, or its latest status, for people."""
+    def set_title(self, title: str | None = None, *, status: str | None = None, attributes: Mapping[str, Any] | None = None) -> None:
+        """Set the session's title, or its latest status, for people, or more of its attributes."""
         known = None if title is None else self._prompt(title)
         latest = None if status is None else self._prompt(status)
+        block = self.core.attributes(attributes)
         with self._step() as put:
             self.node.session_title = self.node.session_title if known is None else known
             self.node.latest_status = self.node.latest_status if latest is None else latest
             self._late_session()
-            put(r.SessionSet(self.path, self.core.now_ms(), self.node.session_title, self.node.latest_status))
+            self.node.attributes_json = apply.merged(self.node.attributes_json, block)
+            put(r.SessionSet(self.path, self.core.now_ms(), self.node.session_title, self.node.latest_status, block))
 
     def append_message(
         self, message: Any, *, message_id: str | None = None, substance: str | None = None, cause: str | Sequence[str] = ()

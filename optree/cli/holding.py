@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
+from msgspec import UNSET
+
 from optree.nodes import OperationNode, SessionNode
 from optree.tree import Tree, walk_ops, walk_sessions
 
@@ -46,7 +48,7 @@ _COUNTS: dict[str, Callable[[Tree], int]] = {
     "chunks of reasoning": _ops(lambda op: len(op.reasoning.chunks) if op.reasoning is not None else 0),
     "requests": _ops(lambda op: op.request is not None),
     "responses": _ops(lambda op: op.response is not None),
-    "reports": _sessions(lambda session: isinstance(session.final_report, bytes | memoryview) or bool(session.final_report)),
+    "reports": _sessions(lambda session: session.final_report is not UNSET),
     "titles": _sessions(lambda session: session.session_title is not None or session.latest_status is not None),
     "attributes": _ops(lambda op: bool(op.attributes)),
     "resumes": _sessions(lambda session: len(session.resumed_at)),

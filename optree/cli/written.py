@@ -49,6 +49,7 @@ def export_to_file(loaded: Loaded, form: Format, output: str | None, *, several:
             raise SetupError(f"{there[0]} is there already, and stays as it is: --force replaces it")
         for path, file in zip(made, files, strict=True):
             file.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+            path.chmod(0o600)
             path.replace(file)
     return Written(loaded.txn, [str(file) for file in files], lost)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
+from inspect import signature
 from typing import Any, ClassVar
 
 from msgspec import DecodeError
@@ -212,13 +213,20 @@ class Agent:
             elif call.name not in self.tools:
                 result = f"Error: there is no tool {call.name!r}; there are: {', '.join(self.tools)}"
             else:
-                try:
-                    result = await self.tools[call.name].run(self, call, **call.arguments)
-                except (TypeError, NotFoundError) as error:
-                    result = f"Error: {error}"
+                result = await self._run(self.tools[call.name], call)
             if op is not None:
                 op.response(result)
         return result
+
+    async def _run(self, tool: Tool, call: ToolCall) -> str:
+        try:
+            signature(tool.run).bind(self, call, **call.arguments)
+        except TypeError as error:
+            return f"Error: {call.name}: {error}"
+        try:
+            return await tool.run(self, call, **call.arguments)
+        except NotFoundError as error:
+            return f"Error: {error}"
 
     def _add(self, message: dict[str, Any], substance: str | None = None, cause: Sequence[str] = ()) -> str | None:
         """Put a message into the transcript, and into the log; returns its id there."""

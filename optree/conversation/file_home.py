@@ -66,7 +66,7 @@ class FileHome:
             made: list[AnyEvent] = []
 
             def written(number: int) -> bytes:
-                event = make(_message_id(max(number, self.registry.latest_message + 1)))
+                event = make(_message_id(max(number, self.registry.counters.message + 1)))
                 made[:] = [event]
                 return line(event, self.version)
 
@@ -75,7 +75,7 @@ class FileHome:
                 self._line += 1
             except (OSError, StoreError) as error:
                 self._report(f"{self.path} does not take what is logged ({error}): the conversation goes on without")
-            event = made[0] if made else make(_message_id(self.registry.latest_message + 1))
+            event = made[0] if made else make(_message_id(self.registry.counters.message + 1))
             self.registry.learn(event)
             return event.message_id
 
@@ -126,7 +126,7 @@ class FileHome:
             self.registry.learn(event)
             if self._seen is not None:
                 self._seen(event)
-        yield self.registry.latest_message
+        yield self.registry.counters.message
 
     def _after_fork(self) -> None:
         """In a forked process: open the file anew, since a lock on the parent's descriptor would be the parent's as well."""

@@ -41,8 +41,8 @@ Verdict = Callable[[Any, ToolCall, str], str | None]
 
 def verdict_by_words(agent: AnyAgent, call: ToolCall, said: str) -> str | None:  # noqa: ARG001 - a `Verdict`
     """Take the judge at its word: an answer that begins with DENY denies, for the reason that follows."""
-    head, _, reason = said.strip().partition("DENY")
-    return (reason.lstrip(" .:,-\n") or "no reason was given") if not head and said.strip().startswith("DENY") else None
+    told = said.strip()
+    return told.removeprefix("DENY").lstrip(" .:,-\n") or "no reason was given" if told.startswith("DENY") else None
 
 
 class ApprovalHook(Hook):

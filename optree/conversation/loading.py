@@ -54,7 +54,7 @@ def load_root(session_file: Path | str, make_agent: MakeAgent = restored) -> Any
     logger = SessionLogger.over(session, session_file)
     for agent in session.agents.values():
         agent.logger = logger  # type: ignore[attr-defined]
-    Agent.count_from(session.home.registry.latest_agent + 1)
+    Agent.count_from(session.home.registry.counters.agent + 1)
     return root
 
 

@@ -52,4 +52,4 @@ class SessionLogger:
 
     def _get_last_message_id(self) -> int:
         self.session.home.refresh()
-        return self.session.home.registry.latest_message
+        return self.session.home.registry.counters.message

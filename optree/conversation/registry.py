@@ -7,6 +7,7 @@ where it is only referred to: what is given afterwards collides with nothing tha
 from __future__ import annotations
 
 import re
+from threading import RLock
 from typing import Any
 
 from msgspec import Struct
@@ -39,14 +40,22 @@ class AgentRecord(Struct):
         return self.name or self.agent_id
 
 
+class Counters:
+    """The highest numbers of messages and of agents; several registries share them where their ids stand in one tree."""
+
+    def __init__(self) -> None:
+        self.lock = RLock()
+        self.message = 0
+        self.agent = 0
+
+
 class Registry:
     """Learns from events in the order of the stream. Keeps about 150 bytes for each: its id and its agent."""
 
-    def __init__(self) -> None:
+    def __init__(self, counters: Counters | None = None) -> None:
         self.agents: dict[str, AgentRecord] = {}
         """All that ever lived, in the order in which they appear."""
-        self.latest_message = 0
-        self.latest_agent = 0
+        self.counters = counters or Counters()
         self._owners: dict[str, str] = {}
         self._parents: set[str] = set()
         self._calls: dict[tuple[str, str], Call] = {}
@@ -57,17 +66,15 @@ class Registry:
         self._count(event)
         if isinstance(event, AgentCreated):
             self._created(event)
-        elif event.agent_id:
-            record = self._record(event.agent_id)
-            if isinstance(event, TranscriptEntry):
-                record.entries += 1
-                self._follow_calls(event)
+        elif isinstance(event, TranscriptEntry):
+            self._record(event.agent_id).entries += 1
+            self._follow_calls(event)
         self._owners.setdefault(event.message_id, event.agent_id)
 
     def new_agent_id(self) -> str:
         """Return an id that no agent has, and that will not be given again."""
-        self.latest_agent += 1
-        return f"agent_{self.latest_agent:03d}"
+        self.counters.agent += 1
+        return f"agent_{self.counters.agent:03d}"
 
     def children(self, agent_id: str) -> list[AgentRecord]:
         """Return the agents that an agent created, oldest first."""
@@ -85,12 +92,12 @@ class Registry:
         same = event.substance if isinstance(event, TranscriptEntry) else None
         for identity in (event.message_id, *((same,) if same else ()), *(cause.partition(".")[0] for cause in event.cause)):
             if found := _MESSAGE.match(identity):
-                self.latest_message = max(self.latest_message, int(found[1]))
+                self.counters.message = max(self.counters.message, int(found[1]))
         self._count_agent(event.agent_id)
 
     def _count_agent(self, agent_id: str) -> None:
         if found := _AGENT.match(agent_id):
-            self.latest_agent = max(self.latest_agent, int(found[1]))
+            self.counters.agent = max(self.counters.agent, int(found[1]))
 
     def _record(self, agent_id: str) -> AgentRecord:
         return self.agents.setdefault(agent_id, AgentRecord(agent_id))

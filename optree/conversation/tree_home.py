@@ -6,20 +6,24 @@ op of their parent's current turn. Where that turn has ended and the agent speak
 
 from __future__ import annotations
 
-import threading
-from collections.abc import Generator, Sequence
+from collections.abc import Generator, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
+from weakref import WeakKeyDictionary
 
 from optree.builder import Op, SessionTreeBuilder
+from optree.builder.core import Core
 from optree.conversation.events import AgentCreated, AnyEvent, PieceOfText, TranscriptEntry
 from optree.conversation.home import MakeEvent
 from optree.conversation.of_tree import events_of
-from optree.conversation.registry import Registry
+from optree.conversation.registry import Counters, Registry
 from optree.conversation.transcripts import message_of
 from optree.nodes import PIECE_OF_TEXT, OpKind, Status
-from optree.tree import walk_sessions
+from optree.tree import Tree, walk_sessions
 from optree.values import is_object
+
+_counters: WeakKeyDictionary[Core, Counters] = WeakKeyDictionary()
+"""Of each tree: conversations in several of its sessions give no id twice."""
 
 
 class _AgentBuilder(SessionTreeBuilder):
@@ -38,9 +42,10 @@ class TreeHome:
 
     def __init__(self, builder: SessionTreeBuilder) -> None:
         """Go on with what the session's tree has already, also where it was loaded from disk."""
-        self.registry = Registry()
+        counters = _counters.setdefault(builder.core, Counters())
+        self.registry = Registry(counters)
         self._root = builder
-        self._lock = threading.RLock()
+        self._lock = counters.lock
         self._builders: dict[str, SessionTreeBuilder] = {}
         self._mine: set[str] = set()
         """Agents whose session this process began."""
@@ -52,7 +57,7 @@ class TreeHome:
     def add(self, make: MakeEvent) -> str:
         """Keep an event in the session of its agent; returns its id."""
         with self._lock:
-            event = make(f"msg_{self.registry.latest_message + 1:03d}")
+            event = make(f"msg_{self.registry.counters.message + 1:03d}")
             if isinstance(event, AgentCreated):
                 self.registry.learn(event)
                 self._create(event)
@@ -116,27 +121,25 @@ class TreeHome:
             self.leave(agent_id)
 
     def _learn(self) -> None:
-        """Learn what the tree has; ids that only the view of it was given do not count."""
-        root = self._root.tree.session
-        real = {message.id for session in walk_sessions(root) for message in session.messages}
-        for session in walk_sessions(root):
-            block = session.attributes.get("conversation")
-            real.add(block.get("messageId") if is_object(block) else None)
-        for event in events_of(self._root.tree):
-            if event.message_id not in real:
-                event.message_id = ""
-            self.registry.learn(event)
+        """Learn what the tree has below this session; of what is above and beside it, the ids."""
+        whole = self._root
+        while whole.parent is not None:
+            whole = whole.parent
+        for builder, registry in ((whole, Registry(self.registry.counters)), (self._root, self.registry)):
+            for event in _real(builder.tree):
+                registry.learn(event)
 
     def _create(self, event: AgentCreated) -> None:
-        if event.agent_id == self.root_id:  # it is there: the traced program began it
-            return
         record = self.registry.agents[event.agent_id]
-        if record.parent is None:  # its place in the tree is to say the same as its links
+        if record.parent is None and event.agent_id != self.root_id:  # its place in the tree is to say the same as its links
             record.parent = event.parent = self.root_id
         block = {"agentId": event.agent_id, "messageId": event.message_id, "name": event.name, "languageModel": event.language_model}
         links = {"cause": list(event.cause) or None, "parent": event.parent}
         known = {key: value for key, value in (block | links).items() if value is not None}
-        self._begin(event.agent_id, {"conversation": known})
+        if event.agent_id == self.root_id:  # it is there: the traced program began it
+            self._root.set_title(attributes={"conversation": known})
+        else:
+            self._begin(event.agent_id, {"conversation": known})
 
     def _builder(self, agent_id: str) -> SessionTreeBuilder:
         """Return the builder of the agent's open session, begun here if there is none."""
@@ -156,6 +159,18 @@ class TreeHome:
         builder = self._builders[agent_id] = _AgentBuilder.over(made.core, made.node, parent)
         self._mine.add(agent_id)
         return builder
+
+
+def _real(tree: Tree) -> Iterator[AnyEvent]:
+    """Yield a tree's events, without the ids that only the view of it gives to those that have none."""
+    ids: set[str | None] = set()
+    for session in walk_sessions(tree.session):
+        block = session.attributes.get("conversation")
+        ids.update(message.id for message in session.messages)
+        ids.add(block.get("messageId") if is_object(block) else None)
+    for event in events_of(tree):
+        event.message_id = event.message_id if event.message_id in ids else ""
+        yield event
 
 
 def _agent_of(attributes: dict[str, Any]) -> str | None:

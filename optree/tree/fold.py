@@ -167,12 +167,13 @@ class Fold:
         session.agent_id = record.agent
         session.call_path = record.call_path
         session.started_at = record.ts
-        session.attributes_json = record.attributes
+        session.attributes_json = apply.merged(record.attributes, session.attributes_json)
 
     def _session_set(self, record: r.SessionSet) -> None:
         session = self._session(record.path, record.ts)
         session.session_title = record.title if record.title is not None else session.session_title
         session.latest_status = record.latest_status if record.latest_status is not None else session.latest_status
+        session.attributes_json = apply.merged(session.attributes_json, record.attributes)
 
     def _session_resume(self, record: r.SessionResume) -> None:
         apply.resume_session(self._session(record.path, record.ts), record)

@@ -8,6 +8,7 @@ from optree.conversation import (
     TOOLS,
     Agent,
     ApprovalHook,
+    Hook,
     LoggedString,
     MessageString,
     RedactingHook,
@@ -248,6 +249,33 @@ def test_denial(file, opened):
     assert [question, "DENY. Maximum subagents (2) already reached."] == [message["content"] for message in monitor.transcript[-2:]]
     assert {"ResourceMonitor", "Searcher1"} == set(root.subagents)
     assert results[1] == root.transcript[-1]["content"]
+
+
+def test_other_calls(opened, file):
+    """A hook that judges other calls than those of `task` is told their arguments; what does not begin with DENY is no denial."""
+    root, _ = opened(file, Scripted("I would not DENY it.", "DENY"))
+    judge = root.create("Judge")
+    root.hooks["Judge"] = ApprovalHook(judge, tools=("discuss",))
+    results = [asyncio.run(root.discuss("Hi", listeners=["Judge"])) for _ in range(2)]
+    assert ["Delivered.", "Error: Action blocked by hook 'Judge': no reason was given"] == results
+    question = f'Agent \'{root.agent_id}\' is attempting to use \'discuss\' with {{"prompt": "Hi", "listeners": ["Judge"]}}.'
+    assert f"{question} Current subagent count: 1. Approve?" == judge.transcript[0]["content"]
+
+
+class Withhold(Hook):
+    """Lets nothing through."""
+
+    async def passes(self, source, target, text):
+        """Hold it back."""
+        assert source is not target, text
+
+
+def test_withheld(file, cafe):
+    """What a hook holds back is not delivered, and stays in the speaker's transcript (S0-33)."""
+    cafe.subagents["Jill"].hooks["Wall"] = Withhold()
+    asyncio.run(cafe.discuss("Meet", ["Jack"], ["Jill"]))
+    assert [] == heard(file, cafe.subagents["Jill"])
+    assert "words 1" == cafe.subagents["Jack"].transcript[-1]["content"]
 
 
 def test_memory_hook(file, cafe):

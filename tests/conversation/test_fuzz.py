@@ -28,7 +28,7 @@ def read(data):
 
 @given(st.binary(max_size=2_000))
 def test_random_bytes(data):
-    """Random bytes never raise, never loop, and give a fault for each line that is no event (S1-35)."""
+    """Random bytes never raise, never loop, and give a fault for each line that is no event."""
     events, faults = read(data)
     assert len(events) + len(faults) <= 3 * (1 + data.count(b"\n"))
     assert all(1 <= fault.line <= 1 + data.count(b"\n") for fault in faults)

@@ -220,6 +220,14 @@ def test_nothing_readable(file, opened):
     assert ["no agent could be read from the file: a new root was made"] == session.notes
 
 
+def test_smallchat(example, opened):
+    """A log of the later schema loads: parents by name and cause, nobody for the user, and its numbers are gone on with (S1-62)."""
+    root, session = opened(example("smallchat"))
+    assert {"primary": {"Jack": "jack"}, "jack": {}} == below(root)
+    assert ([], [17]) == (session.notes, [fault.line for fault in session.faults])
+    assert "msg_010" == session.log_transcript_entry("jack", {"role": "user", "content": "Hi"})
+
+
 def test_load_root(example):
     """In seed 000's shape, loading gives the root agent alone, with loggers attached, and agents made later get new ids (S0-62, S0-67)."""
     path = example("seed000_jack_and_jill")

@@ -46,7 +46,7 @@ def test_new(file, session):
 
 
 def test_lines(file, session):
-    """Each event is one line, there as soon as the call returns, and nothing that is there changes (S0-04, S0-05, S0-61, S1-02, S1-31)."""
+    """Each event is one line, there as soon as the call returns, behind all that was before (S0-04, S0-05, S0-35, S0-61, S1-02, S1-31)."""
     before = b""
     for number in range(20):
         session.log_transcript_entry(f"agent_{number % 3}", {"role": "user", "content": f"line\nbreak {number}"})
@@ -58,7 +58,7 @@ def test_lines(file, session):
 
 
 def test_what_is_written(file, session):
-    """The three kinds of events have the members that seed 001 gives them (S1-27, S1-28, S1-29, S0-12)."""
+    """The three kinds of events have the members that seed 001 gives them, and nothing beside what happened (S0-12, S0-36, S1-27..29)."""
     session.log_agent_created("agent_001", cause=None, name=None, language_model="m")
     call = {"id": "c", "type": "function", "function": {"name": "task", "arguments": "{}"}}
     session.log_transcript_entry("agent_001", {"role": "assistant", "content": None, "tool_calls": [call]})
@@ -232,7 +232,7 @@ class Completion:
     ids=["a library's", "text", "empty", "wrong types"],
 )  # fmt: skip
 def test_any_message(file, session, message, role, content):
-    """Whatever is logged as a message is, in some form, and nothing raises into the agent (S0-36)."""
+    """Whatever is logged as a message is, in some form, and nothing raises into the agent."""
     session.log_transcript_entry("agent_001", message)
     [event], faults = read_events(file)
     assert (role, content, []) == (event.role, event.content, faults)
@@ -255,7 +255,7 @@ def test_exactly(file, session):
 
 
 def test_full_disk(tmp_path, capfd):
-    """A disk that is full is reported once, and the agent goes on; no id is given twice when it takes lines again (S0-36)."""
+    """A disk that is full is reported once, and the agent goes on; no id is given twice when it takes lines again."""
     disk = FullDisk()
     session = Session.over(FileHome(tmp_path / "s.jsonl", system=disk))
     session.log_transcript_entry("agent_001", HELLO)
@@ -368,7 +368,7 @@ def test_strange_arguments(file, session):
     assert ([], 4) == (read_events(file)[1], len(lines(file)))
 
 
-def test_calls_with_strange_ids(file, session):
+def test_calls_with_strange_ids(session):
     """Tool calls whose ids are no texts do not keep a transcript from being read."""
     odd = {"role": "assistant", "content": None, "tool_calls": [{"id": ["x"], "function": {"name": "t"}}, {"id": {}}, {}]}
     session.log_transcript_entry("a", odd)

@@ -28,7 +28,7 @@ def nested(tree):
 @settings(max_examples=60)
 @given(event_lists)
 def test_events_come_back_as_they_were(events):
-    """A stream becomes a tree and the same stream again: ids, links, order, agents and times (S0-03, S1-52)."""
+    """A stream becomes a tree and the same stream again: ids, links, order, agents and times (S0-03)."""
     assert events == events_of(tree_of(events, txn="t"))
 
 

@@ -178,6 +178,32 @@ def test_goes_on_with_plain_messages():
     assert "msg_001" == [message.id for message in builder.node.messages][-1]
 
 
+def test_two_conversations_in_one_tree():
+    """Conversations in two sub-agents of one run, at once, give no message and no agent id twice, and each lists its own agents."""
+    top = optree.SessionTreeBuilder("top")
+    turn = top.begin_turn()
+    both = []
+    for name in ("left", "right"):
+        builder = top.attach_child_session(top.begin_op("session", name, turn=turn), name)
+        both.append(load_traced(Handle(builder), lambda *given: restored(*given, model=Scripted())))
+    for _ in range(2):
+        for root, _ in both:
+            talk(root)
+    assert [["left", "Jack", "Jill"], ["right", "Jack", "Jill"]] == [
+        [record.label for record in session.list_agents().values()][:3] for _, session in both
+    ]
+    ids = [message.id for session in optree.walk_sessions(top.tree.session) for message in session.messages]
+    agents = [
+        one.attributes["conversation"].get("messageId")
+        for one in optree.walk_sessions(top.tree.session)
+        if "conversation" in one.attributes
+    ]
+    ids += [one for one in agents if one is not None]
+    assert len(ids) == len(set(ids))
+    third = Session.traced(top)
+    assert third.log_transcript_entry("top", {"role": "user", "content": "x"}) not in ids
+
+
 def run(tmp_path, *command):
     """Run a command with sessions of its own; returns its exit code and the shapes that it printed."""
     environment = os.environ | {"PYTHONPATH": str(ROOT), "OPTREE_BASE_DIR": str(tmp_path / "base")}

@@ -2,8 +2,8 @@
 
 from typing import Any, NamedTuple
 
+from optree.conversation.events import AgentCreated, PieceOfText, TranscriptEntry
 from optree.conversation.of_tree import events_of
-from optree.nodes import PIECE_OF_TEXT
 from optree.tree import walk_ops, walk_sessions
 from optree.values import decode
 
@@ -65,9 +65,15 @@ def payloads(tree):
 
 def transcripts(tree):
     """Return what was said, in the order of the stream."""
-    names = ("message_id", "agent_id", "role", "content", "substance", "tool_calls", "tool_call_id")
-    events = [event for event in events_of(tree) if type(event).__name__ != "AgentCreated"]
-    return [tuple(getattr(event, name, PIECE_OF_TEXT) for name in names) for event in events]
+    names = ("message_id", "role", "content", "substance", "tool_calls", "tool_call_id")
+    events = [event for event in events_of(tree) if not isinstance(event, AgentCreated)]
+    speakers = [event.agent_id if isinstance(event, TranscriptEntry) else "" for event in events]
+    return [(speaker, *(getattr(event, name, None) for name in names)) for speaker, event in zip(speakers, events, strict=True)]
+
+
+def makers(tree):
+    """Return who made each text that was for others."""
+    return [(event.message_id, event.agent_id) for event in events_of(tree) if isinstance(event, PieceOfText)]
 
 
 ASPECTS = {
@@ -79,6 +85,7 @@ ASPECTS = {
     "prompts": Aspect(prompts, ("turns",)),
     "payloads": Aspect(payloads, ("requests$", "of llm ops' requests")),
     "transcripts": Aspect(transcripts, ("messages",)),
+    "makers": Aspect(makers, ("messages", "who made")),
 }
 
 

@@ -2,15 +2,19 @@
 
 import gzip
 import json
+import time
 from hashlib import sha256
 
 import pytest
 
+from optree.builder import SessionTreeBuilder
 from optree.cli.installed import detected, installed
-from optree.errors import FormatError, OptreeError
+from optree.errors import FormatError, OptreeError, StoreError
 from optree.store.recovery import load
+from optree.testing import Ticking
 from optree.tree import walk_ops, walk_sessions
 from optree_formats.ai_agent import AI_AGENT, AI_AGENT_V1, AI_AGENT_V3
+from optree_formats.plain_json import JSON
 from tests.formats.samples import sample
 
 SESSION = [
@@ -287,3 +291,27 @@ def test_a_folder_without_records_is_refused(tmp_path):
     """A folder with no records in it gives an error that says what to name."""
     with pytest.raises(OptreeError, match="name the folder that 'session' and 'payloads' are in"):
         AI_AGENT_V3.read(tmp_path)
+
+
+def test_what_is_nested_too_deeply_for_json_is_refused_and_kept_in_records(tmp_path):
+    """Sessions in each other that no JSON reader goes down to are refused with a remedy; records hold them."""
+    builder = root = SessionTreeBuilder("a0", txn="t", now=Ticking())
+    for number in range(1, 70):
+        builder = builder.attach_child_session(builder.begin_op("session", "x", turn=builder.begin_turn()), f"a{number}")
+    root.end_session()
+    for form in (AI_AGENT, AI_AGENT_V1, JSON):
+        with pytest.raises(StoreError, match="deep"):
+            form.write(root.tree, tmp_path / f"x{form.suffix}")
+    AI_AGENT_V3.write(root.tree, tmp_path / "x")
+    names = [session.agent_id for tree in AI_AGENT_V3.read(tmp_path / "x").trees for session in walk_sessions(tree.session)]
+    assert {f"a{number}" for number in range(70)} == set(names)
+    assert 70 == len(names)
+
+
+def test_a_hostile_head_is_told_apart_quickly(tmp_path):
+    """A file that repeats what formats look for takes no longer than any other."""
+    path = tmp_path / "x"
+    path.write_bytes(b"{" + b'"version": 1, "recordType": "x", "event_type": ' * 20_000)
+    begun = time.thread_time()
+    assert [] == detected(path, installed()[0])
+    assert 2 > time.thread_time() - begun

@@ -147,7 +147,7 @@ def test_links_in_a_circle_are_kept(tmp_path, link):
 
 
 def test_two_results_for_one_call_are_kept(tmp_path):
-    """Several results of one call, and one delivery that is heard twice, all stay in the session (S1-59)."""
+    """Several results of one call, and one delivery that is heard twice, all stay in the session."""
     [tree] = EVENTS.read(put(tmp_path, JACK_AND_JILL)).trees
     results = [message.id for message in tree.session.messages if b'"c3"' in bytes(message.body) and message.role == "tool"]
     assert ["msg_016", "msg_019"] == results

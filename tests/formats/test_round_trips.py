@@ -4,7 +4,7 @@ import tempfile
 from pathlib import Path
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, Phase, given, settings
 
 from optree.cli.installed import installed
 from tests.formats.aspects import ASPECTS, holds
@@ -15,7 +15,11 @@ from tests.strategies import play, programs
 
 FORMATS, PROBLEMS = installed()
 NAMES = [form.name for form in FORMATS]
-few = settings(max_examples=4, suppress_health_check=[HealthCheck.too_slow, HealthCheck.differing_executors])
+few = settings(
+    max_examples=8,
+    phases=[Phase.explicit, Phase.reuse, Phase.generate],
+    suppress_health_check=[HealthCheck.too_slow, HealthCheck.differing_executors],
+)
 some = settings(max_examples=25, suppress_health_check=[HealthCheck.too_slow, HealthCheck.differing_executors])
 
 

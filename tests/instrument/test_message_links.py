@@ -5,10 +5,14 @@ import subprocess
 import sys
 from pathlib import Path
 
+import msgspec
+
 import optree
 from optree import Directory, load
 from optree.nodes import PIECE_OF_TEXT
+from optree.records import SessionBegin, SessionSet
 from optree.testing import capture
+from optree.tree.fold import Fold
 from optree.values import decode
 
 ROOT = Path(__file__).parents[2]
@@ -23,6 +27,17 @@ with optree.session("root") as session:
     session.message({"role": "user", "content": "[Jack]: hello"}, message_id="msg_003", substance="msg_001")
     os.kill(os.getpid(), signal.SIGKILL)
 """
+
+
+class Taking:
+    """Keeps what is recorded."""
+
+    def __init__(self, taken):
+        self.taken = taken
+
+    def take(self, batch):
+        """Take records."""
+        self.taken.extend(batch)
 
 
 def test_links_survive_a_kill(tmp_path):
@@ -61,3 +76,21 @@ def test_links_of_any_form_are_texts():
         session.message("y", substance=7, cause=None)
     first, second = recording.tree.session.messages
     assert ("7", ("3",), None, "7", ()) == (first.id, first.cause, first.substance, second.substance, second.cause)
+
+
+def test_attributes_may_come_later():
+    """What is set while a session runs is merged into what it began with, live and loaded, in whatever order the records are applied."""
+    taken = []
+    with capture() as recording, optree.session("root", a=1, b=1) as session:
+        session.builder.core.stream.subscribe(Taking(taken), ordered=True)
+        session.builder.set_title(attributes={"b": 2, "conversation": {"agentId": "root"}})
+    expected = {"a": 1, "b": 2, "conversation": {"agentId": "root"}}
+    found = {name: recording.tree.session.attributes[name] for name in expected}
+    assert expected == found
+    late = [record for record in taken if isinstance(record, SessionSet)]
+    begun = SessionBegin("", 1.0, "root", "root", msgspec.Raw(b'{"a":1,"b":1}'))
+    for records in ([begun, *late], [*late, begun], [begun, *late, begun, *late]):
+        fold = Fold("txn")
+        for record in records:
+            fold.apply(record)
+        assert expected == fold.finish().session.attributes

@@ -20,7 +20,8 @@ from optree_formats.ai_agent.folder import Ledgers
 from optree_formats.ai_agent.snapshot import document
 from optree_formats.new_files import write_new
 
-_SNAPSHOT = re.compile(rb'\s*\{[^{}\[\]]*?"version"\s*:\s*([12])\b[^{}\[\]]*"opTree"\s*:')
+_SNAPSHOT = re.compile(rb'\s*\{([^{}\[\]]*)"opTree"\s*:')
+_VERSION = re.compile(rb'"version"\s*:\s*([12])\b')
 _RECORD = re.compile(rb'\s*\{[^\n]*?"recordType"\s*:\s*"(?:session_start|turn_start|turn_end|session_summary|session_error)"')
 
 
@@ -36,8 +37,9 @@ class AiAgent:
         if path.is_dir():
             return self._version == records.VERSION and any((path / "session").glob("*.jsonl"))
         if self._version == records.VERSION:
-            return _RECORD.match(head) is not None
-        found = _SNAPSHOT.match(head)
+            return _is_record(head)
+        top = _SNAPSHOT.match(head)
+        found = _VERSION.search(top[1]) if top is not None else None
         return found is not None and int(found[1]) == self._version
 
     def write(self, tree: Tree, target: Path) -> list[Path]:
@@ -48,10 +50,14 @@ class AiAgent:
 
     def read(self, path: Path, *, strict: bool = False) -> Read:
         """Read a snapshot, a folder of records, or one session's records with those of its children."""
-        if path.is_dir() or _RECORD.match(head_of(path)):
+        if path.is_dir() or _is_record(head_of(path)):
             ledgers = Ledgers(path, strict=strict)
             return Read(assembly.trees(ledgers), ledgers.faults)
         return _read_snapshot(path, strict=strict)
+
+
+def _is_record(head: bytes) -> bool:
+    return _RECORD.match(head.removeprefix(b"\xef\xbb\xbf")) is not None
 
 
 def _read_snapshot(path: Path, *, strict: bool) -> Read:

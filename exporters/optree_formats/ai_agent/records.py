@@ -17,6 +17,7 @@ from typing import Any, Final
 import msgspec
 from msgspec import UNSET
 
+from optree.ids import content_id
 from optree.nodes import AccountingEntry, OperationNode, Payload, SessionNode, TurnNode
 from optree.store.compression import compressor
 from optree.tree import Tree, walk_sessions
@@ -30,6 +31,7 @@ CALLED_BY_PROGRAM: Final = "api"
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _LATEST = 253_402_300_799_999
 """The last millisecond of the year 9999."""
+_LONGEST_PATH = 60
 _SAFE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
 
 
@@ -39,8 +41,9 @@ def session_id(session: SessionNode) -> str:
 
 
 def derived_id(txn: str, path: str) -> str:
-    """Return the id that a session of ours gets by its path."""
-    return f"{txn}-{path.replace('.', '-')}" if path else txn
+    """Return the id that a session of ours gets by its path; of one whose path is too long for a file's name, by the path's hash."""
+    place = path.replace(".", "-") if len(path) <= _LONGEST_PATH else content_id(path.encode())
+    return f"{txn}-{place}" if path else txn
 
 
 def iso(time: float) -> str:

@@ -10,13 +10,14 @@ from optree.errors import FormatError, SetupError
 from optree.formats import Read
 from optree.ids import is_txn
 from optree.store.lines import Fault, opened
+from optree.store.system import REAL
 from optree.tree import Tree
 from optree_formats.markdown import foreign_tree, to_tree
 from optree_formats.markdown.of_tree import SCHEMA, events_of
 from optree_formats.markdown.reader import Entry, Head, stream_log
 from optree_formats.markdown.rendering import RULE, header, section
 from optree_formats.markdown.seals import LINES, Chain, mark
-from optree_formats.markdown.summary import write_summary
+from optree_formats.markdown.summary import SUMMED, summarise, summary_text
 from optree_formats.markdown.times import iso
 from optree_formats.markdown.writer import FILE, SUMMARY
 
@@ -53,7 +54,11 @@ class MarkdownLog:
         with target.open("xb") as file:
             chain = Chain()
             pending = header(tree.session.origin_txn_id, str(iso(tree.session.started_at // 1000 * 1000)))
+            told: list[Entry] = []
             for event in events_of(tree):
+                told.append(
+                    Entry(0, at=event.at, kind=event.kind, fields={key: event.fields[key] for key in SUMMED if key in event.fields})
+                )
                 written = (pending + section(event, event.at or 0.0, "verbose")).encode(errors="replace")
                 sealed = written + f"{mark(chain.seal(written))}{RULE}".encode()
                 for line in LINES.findall(sealed):
@@ -61,7 +66,8 @@ class MarkdownLog:
                 file.write(sealed)
                 pending = ""
         if ended:
-            write_summary(target, paths[1])
+            made = summarise(told, session_id=tree.session.origin_txn_id, seal=chain.last)
+            REAL.replace(paths[1], [summary_text(made).encode()])
         return paths
 
     def read(self, path: Path, *, strict: bool = False) -> Read:

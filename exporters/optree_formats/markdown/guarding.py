@@ -6,6 +6,8 @@ from pathlib import Path
 
 from optree_formats.markdown.events import Event
 
+_TOLD = 20
+"""How many lines an event names."""
 HARMLESS = frozenset(["append", "read"])
 
 
@@ -29,9 +31,10 @@ def attempted(path: Path | str, tool: str, action: str) -> Event:
     return event.comment("", "Session logs are append-only: the call was not made.")
 
 
-def found(log: Path, what: str, *, line: int | None = None) -> Event:
-    """Return the event for a log that somebody else has changed; *line* is that of the seal that does not fit."""
-    event = Event("violation", {"action": what, "path": log.name, **({} if line is None else {"line": line}), "refused": False})
-    if line is None:
+def found(log: Path, what: str, seals: list[int] | None = None) -> Event:
+    """Return the event for a log that somebody else has changed; *seals* are the lines of all seals that do not fit."""
+    told = {"broken_seals": len(seals), "lines": seals[-_TOLD:]} if seals else {}
+    event = Event("violation", {"action": what, "path": log.name, **told, "refused": False})
+    if not seals:
         return event.comment("", "Something else than a writer of this log changed what it had written.")
-    return event.comment("line", "The seal on this line does not fit: what stands between it and the seal before was changed.")
+    return event.comment("lines", "The seals on these lines do not fit: between each and the seal before it something was changed.")

@@ -21,6 +21,7 @@ from optree.nodes import OperationNode, Pool, SessionNode, TurnNode
 from optree.tree import apply
 from optree.tree.path import parent_label
 from optree.values import decode
+from optree_formats.markdown import why
 from optree_formats.markdown.entries import held
 from optree_formats.markdown.events import Event, Verbosity
 from optree_formats.markdown.of_tree import Teller
@@ -48,7 +49,7 @@ class Follower:
         self._pool = Pool(dict(builder.core.pool.blobs), dict(builder.core.pool.links))
         self._teller = Teller(self._pool)
         root = builder.node
-        self._sessions = {root.path: _copy(root)}
+        self._sessions = {path: _copy(one.node) for path, one in list(builder.core.builders.items())}
         self._turns: dict[str, TurnNode] = {}
         self._ops: dict[str, OperationNode] = {}
         self._untold: set[str] = set()
@@ -124,7 +125,9 @@ class Follower:
             turn.assistant = record.assistant
 
     def _turn_end(self, record: r.TurnEnd) -> None:
-        turn = self._turns.pop(record.path)
+        turn = self._turns.pop(record.path, None)
+        if turn is None:  # it began before the log did
+            return
         apply.end_turn(turn, record)
         self.log.append(self._teller.turn_end(self._sessions[parent_label(record.path)], turn))
 
@@ -135,6 +138,7 @@ class Follower:
         turn = self._turns.get(parent_label(record.path)) or apply.begin_turn(
             _copy(session), r.TurnBegin(parent_label(record.path), record.ts)
         )
+        del turn.ops[: -why.NEAR]
         self._ops[record.path] = apply.begin_op(session.origin_txn_id, turn, record)
         self._untold.add(record.path)
 

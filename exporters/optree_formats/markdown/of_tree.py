@@ -205,7 +205,11 @@ class Teller:
             return Event.of_plain("tool_result", fields, narrative=story, title=f"Tool Result: {op.name}", at=op.ended_at)
         if op.kind == "tool":
             fields = {"call_id": op.path, **place, **held(op)}
-            fields["error"] = {"code": code_of(op), "message": op.error or op.status, **({} if op.error is not None else {"stated": False})}
+            fields["error"] = {
+                "code": code_of(op),
+                "message": op.status if op.error is None else op.error,
+                **({} if op.error is not None else {"stated": False}),
+            }
             return Event.of_plain("tool_error", fields, narrative=story, title=f"Tool Error: {op.name}", at=op.ended_at)
         kind = {"llm": "model_output", "session": "agent_result"}.get(op.kind, "system_end")
         return Event.of_plain(

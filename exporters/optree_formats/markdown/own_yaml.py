@@ -8,7 +8,6 @@ from typing import Any, NamedTuple
 from optree_formats.markdown import scalars
 from optree_formats.markdown.comments import Comments, Place, add, shown
 
-_LINE = re.compile(r"( *)(.*)", re.DOTALL)
 _KEY = re.compile(r'(?:([A-Za-z_][A-Za-z0-9_./-]*)|"((?:[^"\\]|\\.)*)"):(?: |$)')
 _TEXT = re.compile(r'"((?:[^"\\]|\\.)*)"(?:  #(.*))?')
 _OTHER = re.compile(r"(\[\]|\{\}|[A-Za-z_.+0-9-][^\s#:,\[\]{}]*)(?:  #(.*))?")
@@ -38,6 +37,9 @@ class _Reader:
         self.waiting: list[_Line] = []
         """Comments that were passed: what comes next says whose they are."""
         self.comments: Comments = {}
+        self._at: int = -1
+        self._line = _Line(0, "")
+        """The last line that `_next` gave, which is asked for several times."""
 
     def read(self) -> tuple[dict[str, Any], Comments]:
         line = self._next()
@@ -53,12 +55,16 @@ class _Reader:
 
     def _next(self) -> _Line | None:
         """Return the next line that is no comment, without passing it; the comments before it wait."""
+        if self.at == self._at:
+            return self._line
         while self.at < len(self.raw):
-            found = _LINE.fullmatch(self.raw[self.at])
-            if found is None or not found[2]:
+            raw = self.raw[self.at]
+            said = raw.lstrip(" ")
+            if not said:
                 raise NotOurs
-            line = _Line(len(found[1]), found[2])
-            if not line.said.startswith("#"):
+            line = _Line(len(raw) - len(said), said)
+            if said[0] != "#":
+                self._at, self._line = self.at, line
                 return line
             self.waiting.append(line)
             self.at += 1
@@ -90,6 +96,7 @@ class _Reader:
             rest = line.said[2:]
             if _KEY.match(rest) or rest.startswith("- ") or rest == "-":
                 self.raw[self.at] = " " * (indent + 2) + rest  # the first line of what is in the list's item
+                self._at = -1
                 value.append(self._container(here, indent + 2))
             else:
                 value.append(self._value(rest, here, indent))

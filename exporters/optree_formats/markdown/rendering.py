@@ -49,9 +49,9 @@ _TITLES = {
 }
 _LINE_BREAKS = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029]+")
 _MARKS = re.compile(
-    r"^(?= {0,3}(?:#{1,6}(?:\s|$)|`{3}|~{3}|(?:[-=*_][ \t]*){3,}$|=+[ \t]*$|-+[ \t]*$|<!|<[?A-Za-z/]|\\))( *)", re.MULTILINE
+    r"^(?= {0,3}(?:#{1,6}(?:\s|$)|(?:[-=*_][ \t]*){3,}$|=+[ \t]*$|-+[ \t]*$|<!|<[?A-Za-z/])|[ \t]*(?:~{3}|\\))([ \t]*)", re.MULTILINE
 )
-_ESCAPED = re.compile(r"^( {0,3})\\(?=[#`~=*_<\\-])", re.MULTILINE)
+_ESCAPED = re.compile(r"^([ \t]*)\\(?=[#`~=*_<\\-])", re.MULTILINE)
 _CONTROLS = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\ufeff\ufffe\uffff]")
 _REMARK = re.compile(r"<!-- (?!seal )(?:(?!--|[<>]).)* -->", re.DOTALL)
 _TICKS = re.compile(r"``(?:(`)|&((?:amp;)*#96;))")
@@ -68,7 +68,8 @@ def header(session_id: str, started: str, protocol: str = PROTOCOL, *more: str) 
 def section(event: Event, at: float, verbosity: Verbosity, *, tool: str = "") -> str:
     """Return an event as text, up to where its block ends; *tool* is that of the call that it belongs to."""
     fields, comments = shown(event, verbosity)
-    said = f"{escape(event.narrative.strip())}\n\n" if event.narrative.strip() else ""
+    told = event.narrative.strip() if verbosity != "minimal" else ""
+    said = f"{escape(told)}\n\n" if told else ""
     return f"## {clock(at)} — {title(event, tool)}\n\n{said}```yaml\n{emit(fields, comments)}```\n\n"
 
 

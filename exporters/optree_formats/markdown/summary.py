@@ -15,10 +15,12 @@ from optree_formats.markdown.reader import Entry, read_log
 from optree_formats.markdown.seals import Chain
 
 FILE = "session-summary.yml"
+SUMMED = ("session_id", "tool", "calls", "error", "code", "demon", "reason")
+"""Fields that a summary is made of."""
 UNKNOWN = "(unknown)"
 
 
-def summarise(entries: Iterable[Entry], *, session_id: str = "", retrospective: str = "") -> dict[str, Any]:
+def summarise(entries: Iterable[Entry], *, session_id: str = "", retrospective: str = "", seal: str = "") -> dict[str, Any]:
     """Return what a log's entries add up to, with the fields of the seed; totals are the sums of their maps."""
     tools: Counter[str] = Counter()
     codes: Counter[str] = Counter()
@@ -52,6 +54,7 @@ def summarise(entries: Iterable[Entry], *, session_id: str = "", retrospective: 
         "tool_usage": dict(tools.most_common()),
         "errors": {"total": codes.total(), "by_code": dict(codes.most_common())},
         "repairs": {"total": demons.total(), "by_demon": dict(demons.most_common())},
+        **({"seal": seal} if seal else {}),
         "retrospective": f"{(retrospective or _told(turns, tools, codes, demons, reason)).strip()}\n",
     }
 
@@ -69,13 +72,11 @@ def write_summary(log: Path, target: Path | None = None, *, retrospective: str =
     """Write the summary of a log beside it, in place of an older one, with the log's last seal; returns its path. Raises `OSError`."""
     target = target or log.with_name(FILE)
     found = read_log(log)
-    made = summarise(found.entries, session_id=found.head.session_id, retrospective=retrospective)
     chain = Chain()
     with log.open("rb") as source:
         for line in source:
             chain.add(line)
-    told = made.pop("retrospective")
-    made = {**made, **({"seal": chain.last} if chain.last else {}), "retrospective": told}
+    made = summarise(found.entries, session_id=found.head.session_id, retrospective=retrospective, seal=chain.last)
     REAL.replace(target, [summary_text(made, comments).encode()])
     return target
 

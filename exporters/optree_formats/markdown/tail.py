@@ -7,8 +7,9 @@ from collections import Counter
 
 from optree_formats.markdown.seals import LINES, Chain
 
-_FIELD = re.compile(rb"(type|tool|call_id|line|event): +\"?([^\s\"]+)")
+_FIELD = re.compile(rb"(type|tool|call_id|broken_seals|event): +\"?([^\s\"]+)")
 _FENCE = re.compile(rb"(`{3,}|~{3,})([^`]*)$")
+_DIGITS = 9
 TITLE = b"# Session Log"
 _BOM = b"\xef\xbb\xbf"
 
@@ -26,8 +27,8 @@ class Tail:
         self.chain = Chain()
         self.broken: list[int] = []
         """Lines of seals that do not fit."""
-        self.reported: set[int] = set()
-        """Lines of broken seals that the log itself tells of."""
+        self.reported = 0
+        """How many broken seals the log itself tells of."""
         self.counts: Counter[str] = Counter()
         """Events by type."""
         self.tools: dict[str, str] = {}
@@ -84,8 +85,8 @@ class Tail:
             self.tools[call] = block.get(b"tool", "")
         elif kind in ("tool_result", "tool_error"):
             self.tools.pop(call, None)
-        elif kind == "violation" and block.get(b"line", "").isdecimal():
-            self.reported.add(int(block[b"line"]))
+        elif kind == "violation" and (told := block.get(b"broken_seals", "")).isdecimal():
+            self.reported = max(self.reported, int(told[:_DIGITS]))
 
     def _inspect(self, line: bytes) -> None:
         if self.corrupt:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from typing import Any, Literal
 
 from optree.nodes import OperationNode, TurnNode
+from optree.tree.path import last_index
 from optree_formats.markdown.stories import answer_text
 
 NOT_STATED = "not stated"
@@ -17,6 +19,12 @@ _CODES = (
     ("INVALID_ARGS", ("valueerror", "typeerror", "invalid", "keyerror", "validationerror")),
 )
 _LONGEST = 300
+NEAR = 50
+"""How many ops before a call are looked at for what the assistant said."""
+
+
+def _index(op: OperationNode) -> int:
+    return last_index(op.path)
 
 
 def why_of(turn: TurnNode, op: OperationNode, args: dict[str, Any]) -> tuple[str, Source]:
@@ -41,7 +49,9 @@ def code_of(op: OperationNode) -> str:
 
 def _said_before(turn: TurnNode, op: OperationNode) -> str:
     """Return the first line of the last text that a model gave in the turn before the op began."""
-    for other in reversed(turn.ops):
+    ops = turn.ops
+    here = bisect_left(ops, last_index(op.path), key=_index)
+    for other in reversed(ops[max(0, here - NEAR) : here]):
         if other.kind == "llm" and other.response is not None and other.ended_at is not None and other.ended_at <= op.started_at:
             lines = answer_text(other).strip().split("\n", 1)
             return lines[0][:_LONGEST].strip()

@@ -80,6 +80,7 @@ class EventLog:
         """The last bytes that are known."""
         self._changed_at = 0
         self._fd = -1
+        self._process = os.getpid()
         with self._lock:
             self._enter()
             self._leave()
@@ -155,6 +156,11 @@ class EventLog:
         """Lock the file, and learn what others have appended; what happened to it meanwhile is logged."""
         if self._fd == -2:  # noqa: PLR2004 - closed
             raise StoreError(f"{self.path.name} is closed: open it anew to append to it")
+        if self._process != os.getpid():  # a lock is shared by all who have the same open file: a forked child opens its own
+            self._process = os.getpid()
+            if self._fd >= 0:
+                self._system.close(self._fd)
+            self._fd = -1
         lost: Event | None = None
         for _ in range(_TRIES):
             if self._fd < 0:
@@ -211,11 +217,10 @@ class EventLog:
         if self._tail.torn or self._tail.in_block:
             self._put(("\n" if self._tail.torn else "") + ("```\n" if self._tail.in_block else "") + f"\n{RULE}")
             self._write(Event("warning", narrative="The event before this one is torn: its writer was stopped.", action="ended_torn_event"))
-        if lost is not None:
+        if lost is not None and not (lost.kind == "violation" and self._tail.counts["recovery"]):  # another process has set it aside
             self._write(lost)
-        for line in self._tail.broken:
-            if line not in self._tail.reported:
-                self._write(guarding.found(self.path, "rewritten", line=line))
+        if len(self._tail.broken) > self._tail.reported:
+            self._write(guarding.found(self.path, "rewritten", self._tail.broken))
         if self._tail.ended and self._reopen:
             self._write(Event("session_resume", session_id=self.session_id))
         self._reopen = False

@@ -27,15 +27,17 @@ class Transcript:
     suffix = ".transcript.jsonl"
     about = "agent exchange transcripts, one file of events a run, linked both ways"
     cannot_hold = (
+        "messages",
         "logs",
-        "accounting, and the totals that follow from it",
-        "messages of sessions, and their links",
-        "of llm ops' requests all but the text and the tool results that are new in them",
+        "accounting",
+        "chunks of reasoning",
+        "of llm ops' requests all but new texts and tool results",
         "requests of session and system ops",
-        "responses of session, system and tool ops that have no end",
-        "how reasoning was streamed; reasoning that stands in a response is an op's reasoning too when it is read again",
-        "latencies where they are not the difference of the times",
-        "payloads and reports that are null, prompts and reasoning without any text, the sizes of payloads that were cut",
+        "responses of unfinished tools, sessions and system ops",
+        "that reasoning in a response is not the op's own",
+        "latencies as they were measured",
+        "sizes of payloads as they were counted",
+        "payloads that are null or empty",
     )
 
     def detect(self, path: Path, head: bytes) -> bool:

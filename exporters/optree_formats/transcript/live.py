@@ -102,9 +102,15 @@ class Follower:
         backlog, self._backlog = self._backlog, []
         self._there = {} if backlog else None
         for one in backlog:
-            self._transcriber.take(one)
+            self._transcribe(one)
         self._there = None
-        self._transcriber.take(record)
+        self._transcribe(record)
+
+    def _transcribe(self, record: r.Record) -> None:
+        try:
+            self._transcriber.take(record)
+        except Exception as error:  # noqa: BLE001 - a record that nothing can be made of: the next one may do
+            self._failed(error)
 
     def _emit(self, path: str, event: Event) -> None:
         try:
@@ -117,10 +123,13 @@ class Follower:
                     return
             recorder.write(event)
         except Exception as error:  # noqa: BLE001 - one event that cannot be written is said; the next one may be
-            self._lost += 1
-            self._last_failure = f"{type(error).__name__}: {text(error)}"
-            if self._lost == 1:
-                LOGGER.warning("transcript: an event of %s is left out: %s", path or "the root session", self._last_failure)
+            self._failed(error)
+
+    def _failed(self, error: Exception) -> None:
+        self._lost += 1
+        self._last_failure = f"{type(error).__name__}: {text(error)}"
+        if self._lost == 1:
+            LOGGER.warning("transcript of %s: an event is left out: %s", self._core.txn, self._last_failure)
 
     def _recorder(self, path: str) -> Recorder:
         found = self._recorders.get(path)

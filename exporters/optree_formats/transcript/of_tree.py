@@ -55,11 +55,14 @@ def records(tree: Tree) -> list[r.Record]:
 def known(tree: Tree) -> dict[str, dict[str, Any]]:
     """Return what is told of nodes at their start, since it is known."""
     found: dict[str, dict[str, Any]] = {}
+    taken: set[str] = set()
     for session in walk_sessions(tree.session):
         told = {"title": session.session_title, "latestStatus": session.latest_status}
-        given = session.attributes.get(RUN_ID)
+        given = session.attributes.get(RUN_ID) if session.path else None
+        own = given if isinstance(given, str) and run_id_of(given) == given and given not in taken else None
+        taken.update([own] if own else ())
         found[session.path] = {
-            "run_id": given if isinstance(given, str) and run_id_of(given) == given else None,
+            "run_id": own,
             "told": {name: value for name, value in told.items() if value is not None},
         }
         for turn in session.turns:

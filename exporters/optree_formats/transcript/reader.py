@@ -16,7 +16,7 @@ from msgspec import Meta, Raw
 
 from optree.store.lines import Bad, Block, Fault, decoded, opened
 from optree.values import TypedDecoder
-from optree_formats.transcript.tolerant import event_of, raised
+from optree_formats.transcript.tolerant import WrongError, event_from, event_of, faults_of, raised
 from optree_formats.transcript.wire import EVENT_TYPES, Event, MessagePayload, StepPayload, ToolPayload
 
 _TIMES: TypedDecoder[list[datetime]] = TypedDecoder(list[Annotated[datetime, Meta(tz=True)]])
@@ -43,7 +43,7 @@ def batches(path: Path, *, strict: bool = False) -> Iterator[list[Event] | Fault
     """The same, many events at once."""
     expected = 1
     with opened(path) as source:
-        for item in decoded(source, _quick):
+        for item in decoded(source, _lines):
             for found in _read(item, expected):
                 if isinstance(found, list):
                     expected = found[-1].seq + 1
@@ -52,6 +52,9 @@ def batches(path: Path, *, strict: bool = False) -> Iterator[list[Event] | Fault
                 yield found
 
 
+_OWN_MEMBERS = "unknown field"
+_decode_values = msgspec.json.Decoder(Raw).decode_lines
+_decode_members: Callable[[bytes], list[dict[str, Any]]] = msgspec.json.Decoder(dict[str, Raw]).decode_lines
 _decode_envelopes = msgspec.json.Decoder(Event).decode_lines
 _decoders: dict[str, Callable[[Raw], Any]] = {
     "run": msgspec.json.Decoder(StepPayload | None).decode,
@@ -70,6 +73,22 @@ def _quick(data: bytes) -> list[Event]:
     times = [event.timestamp for event in events]
     if times and len(_TIMES(b'["%b"]' % '","'.join(times).encode("utf-8", "surrogatepass"))) != len(times):
         raise msgspec.ValidationError("a timestamp is none")
+    return events
+
+
+def _lines(data: bytes) -> list[Event]:
+    """Return a block's events; also of one whose events have members of their own, as those of a later version may all have."""
+    try:
+        return _quick(data)
+    except msgspec.ValidationError as error:
+        if _OWN_MEMBERS not in str(error) or data.count(b"\n") <= 1:
+            raise
+    try:
+        events = [event_from(members) for members in _decode_members(data)]
+    except WrongError as error:
+        raise msgspec.ValidationError(str(error)) from error
+    if any(faults_of(0, event) for event in events):
+        raise msgspec.ValidationError("a line has a fault")
     return events
 
 
@@ -105,4 +124,4 @@ def _line_numbers(block: Block[Event]) -> list[int]:
     there = [(number, line) for number, line in enumerate(block.data.split(b"\n"), block.line) if line.strip(b" \t\r")]
     if len(there) == len(block.values):
         return [number for number, _ in there]
-    return [number for number, line in there for _ in _decode_envelopes(line)]
+    return [number for number, line in there for _ in _decode_values(line)]

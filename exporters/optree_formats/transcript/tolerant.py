@@ -46,26 +46,36 @@ def raised(fault: Fault) -> FormatError:
     return errors.get(type(fault), FormatError)(f"line {fault.line}: {fault.said}")
 
 
-class _WrongError(Exception):
-    """Why a line, or a part of it, is not read."""
+class WrongError(Exception):
+    """Why a line is not read."""
 
 
 def event_of(number: int, data: bytes) -> tuple[Event | None, list[Fault]]:
     """Return what a line holds, and what is wrong with it; None for a line that holds no event."""
-    faults: list[Fault] = []
     try:
-        value = _members(data)
-        event = _event(value)
-        event.payload = payload_of(value.get("payload"))
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError, _WrongError) as error:
+        event = event_from(_members(data))
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError, WrongError) as error:
         return None, [Fault(number, f"left out: {'nested too deeply' if isinstance(error, RecursionError) else error}")]
+    return event, faults_of(number, event)
+
+
+def event_from(members: Members) -> Event:
+    """Return the event of a line's members. Raises `WrongError`, `msgspec.DecodeError`, `RecursionError`."""
+    event = _event(members)
+    event.payload = payload_of(members.get("payload"))
+    return event
+
+
+def faults_of(number: int, event: Event) -> list[Fault]:
+    """Return what is to be said of an event that is kept."""
+    faults: list[Fault] = []
     if event.type not in EVENT_TYPES:
         faults.append(UnknownEventType(number, f"unknown type of event {event.type!r}; kept"))
     unknown = [block.type for block in _blocks(event.payload) if block.type not in BLOCK_TYPES]
     faults += [UnknownBlockType(number, f"unknown type of block {kind!r}; kept") for kind in unknown]
-    if "payload" not in value and not event.type.startswith("run."):
+    if event.payload is None and not event.type.startswith("run."):
         faults.append(Fault(number, "has no payload; kept"))
-    return event, faults
+    return faults
 
 
 def payload_of(value: Raw | None) -> Any:
@@ -90,14 +100,14 @@ def _event(value: Members) -> Event:
     rest.pop("payload", None)
     seq, iteration = _taken(rest, "seq", int), _taken(rest, "iteration", int, 0)
     if seq < 0:
-        raise _WrongError("seq is negative")
+        raise WrongError("seq is negative")
     timestamp = _taken(rest, "timestamp", str)
     if milliseconds(timestamp) is None:
-        raise _WrongError(f"timestamp {timestamp[:40]!r} is no time with a zone as RFC 3339 has it")
+        raise WrongError(f"timestamp {timestamp[:40]!r} is no time with a zone as RFC 3339 has it")
     names = {name: _taken(rest, name, str, "") for name in ("parent_run_id", "child_run_id", "path")}
     kind = _taken(rest, "type", str)
     if not kind:
-        raise _WrongError("its type is empty")
+        raise WrongError("its type is empty")
     return Event(
         seq=seq,
         run_id=_taken(rest, "run_id", str),
@@ -116,7 +126,7 @@ def _message(members: Members) -> MessagePayload:
     role, blocks = _taken(rest, "role", str, ""), rest.pop("blocks", Raw(b"[]"))
     items = [] if bytes(blocks) == b"null" else _items(blocks) if bytes(blocks).startswith(b"[") else [blocks]
     if not all(map(_is_block, items)):
-        raise _WrongError("the payload's blocks are not all objects with a type")
+        raise WrongError("the payload's blocks are not all objects with a type")
     found = [_block(item) for item in map(_members, items)]
     return MessagePayload(role=role, blocks=found, more=rest or None)
 
@@ -156,7 +166,7 @@ def _taken(rest: Members, name: str, kind: Callable[..., Any], default: Any = No
     if found is None and default is not None:
         return default
     if found is None:
-        raise _WrongError(f"has no {name}")
+        raise WrongError(f"has no {name}")
     if type(found) is not kind:
-        raise _WrongError(f"{name} is of the wrong type: {str(found)[:40]!r}")
+        raise WrongError(f"{name} is of the wrong type: {str(found)[:40]!r}")
     return found

@@ -11,20 +11,20 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any, ClassVar
 
-from msgspec import UNSET, Raw, Struct, UnsetType
+from msgspec import UNSET, Raw, Struct
 
 from optree import records as r
 from optree.ids import node_id
 from optree.nodes import Payload, Pool, Reasoning
 from optree.tree.path import parent_label
-from optree.values import decode, raw
+from optree.values import raw
 from optree_formats.transcript import messages
+from optree_formats.transcript.payloads import NULL, beside, beside_begin, beside_end, decoded, given, result_of, text_block
 from optree_formats.transcript.runs import run_id_of
 from optree_formats.transcript.steps import CALL, KINDS, TURN, WORKFLOW, step_path
 from optree_formats.transcript.times import rfc3339
 from optree_formats.transcript.wire import ContentBlock, Event, MessagePayload, StepPayload, ToolPayload
 
-_NULL = Raw(b"null")
 _MESSAGES = "messages"
 
 
@@ -120,7 +120,7 @@ class Transcriber:
         run.name = record.agent
         if record.path:
             self._link(record.path)
-        told = {**({} if record.path else {"txn": self._txn}), **_attributes(record.attributes), **self._told(record.path)}
+        told = {**({} if record.path else {"txn": self._txn}), **beside(record.attributes), **self._told(record.path)}
         self._write(run, "run.started", "", record.ts, StepPayload(name=record.agent, kind=WORKFLOW), told)
 
     def _session_resume(self, record: r.SessionResume) -> None:
@@ -136,8 +136,8 @@ class Transcriber:
     def _session_end(self, record: r.SessionEnd) -> None:
         run = self._run(record.path)
         self._release(run)
-        payload = StepPayload(name=run.name, kind=WORKFLOW, result=_some(record.final_report))
-        told = _outcome(payload, record.status, record.error)
+        payload = StepPayload(name=run.name, kind=WORKFLOW, result=result_of(record.final_report))
+        told = beside_end(payload, record.status, record.error)
         self._write(run, "run.completed", "", record.ts, payload, {**told, **run.told})
 
     # Turns
@@ -146,9 +146,9 @@ class Transcriber:
         run = self._run(parent_label(record.path))
         self._turns[record.path] = record, None
         step = StepPayload(name=step_path(record.path), kind=TURN)
-        self._write(run, "step.started", step.name, record.ts, step, {**_attributes(record.attributes), **self._told(record.path)})
+        self._write(run, "step.started", step.name, record.ts, step, {**beside(record.attributes), **self._told(record.path)})
         prompts = record.prompts or {}
-        said = [(role, _text(prompts[role])) for role in ("user", "system") if prompts.get(role)]
+        said = [(role, text_block(prompts[role])) for role in ("user", "system") if prompts.get(role)]
         self._message(run, record.path, record.ts, said)
 
     def _turn_set(self, record: r.TurnSet) -> None:
@@ -161,7 +161,7 @@ class Transcriber:
         step = StepPayload(name=step_path(record.path), kind=TURN)
         if said is not None:
             step.result = raw(said["content"] if [*said] == ["content"] else said)
-        told = _outcome(step, record.status, record.error)
+        told = beside_end(step, record.status, record.error)
         self._write(run, "step.completed", step.name, record.ts, step, told)
 
     # Ops
@@ -189,7 +189,7 @@ class Transcriber:
             self._start(run, op)
         op.linked = op.started = True
         step = StepPayload(name=op.begin.name, kind=CALL)
-        told = _begun(op.begin) if op.begin.kind == "session" else {"kind": op.begin.kind}
+        told = beside_begin(op.begin) if op.begin.kind == "session" else {"kind": op.begin.kind}
         self._write(run, "step.call_workflow.started", path, op.begin.ts, step, told, child=self.run_id(path))
 
     def _start(self, run: _Run, op: _Op) -> None:
@@ -198,10 +198,10 @@ class Transcriber:
         run.held = None if run.held is op else run.held
         begin = op.begin
         if begin.kind == "tool":
-            self._write(run, "tool.call", begin.path, begin.ts, self._tool(op), _begun(begin))
+            self._write(run, "tool.call", begin.path, begin.ts, self._tool(op), beside_begin(begin))
         else:
             step = StepPayload(name=begin.name, kind=KINDS[begin.kind])
-            self._write(run, "step.started", begin.path, begin.ts, step, _begun(begin))
+            self._write(run, "step.started", begin.path, begin.ts, step, beside_begin(begin))
 
     def _release(self, run: _Run) -> None:
         op, run.held = run.held, None
@@ -220,7 +220,7 @@ class Transcriber:
             self._ask(run, record)
 
     def _ask(self, run: _Run, record: r.Requested) -> None:
-        said = messages.sent(self._pool.resolve(decode(record.request.payload)))
+        said = messages.sent(decoded(self._resolved(record.request)))
         for _, block in said:
             asked = run.calls.pop(block.tool_id, None) if block.type == "tool_result" else None
             if asked is not None:
@@ -231,14 +231,14 @@ class Transcriber:
     def _reported(self, run: _Run, asked: ContentBlock, result: ContentBlock, record: r.Requested) -> None:
         """Write a call that only the messages tell of."""
         tool = ToolPayload(
-            name=asked.tool_name, call_id=asked.tool_id, input=_json(asked.tool_input), output=_NULL, fidelity="agent_emitted"
+            name=asked.tool_name, call_id=asked.tool_id, input=given(asked.tool_input), output=NULL, fidelity="agent_emitted"
         )
         self._write(run, "tool.call", record.path, record.ts, tool, {"from": _MESSAGES})
         answered = ToolPayload(
             name=asked.tool_name,
             call_id=asked.tool_id,
-            input=_json(asked.tool_input),
-            output=_json(result.tool_content),
+            input=given(asked.tool_input),
+            output=given(result.tool_content),
             fidelity="agent_emitted",
         )
         self._write(run, "tool.result", record.path, record.ts, answered, {"from": _MESSAGES})
@@ -267,23 +267,23 @@ class Transcriber:
         if not op.started:
             self._start(run, op)
         self._answer(run, op, record.ts, record.reasoning)
-        told = _attributes(record.attributes)
-        result = UNSET if op.response is None else _some(self._resolved(op.response))
+        told = beside(record.attributes)
+        result = UNSET if op.response is None else result_of(self._resolved(op.response))
         if op.linked:
             step = StepPayload(name=op.begin.name, kind=CALL, result=result)
             kind = op.begin.kind
-            more = {**_outcome(step, record.status, record.error), **(told if kind == "session" else {"kind": kind})}
+            more = {**beside_end(step, record.status, record.error), **(told if kind == "session" else {"kind": kind})}
             self._write(run, "step.call_workflow.completed", record.path, record.ts, step, more, child=self.run_id(record.path))
             if kind == "session":
                 return
         if op.begin.kind == "tool":
             tool = self._tool(op)
-            tool.output = _NULL if result is UNSET else result
-            more = {**_outcome(tool, record.status, record.error), **told}
+            tool.output = NULL if result is UNSET else result
+            more = {**beside_end(tool, record.status, record.error), **told}
             self._write(run, "tool.result", record.path, record.ts, tool, more)
             return
         step = StepPayload(name=op.begin.name, kind=KINDS[op.begin.kind], result=result)
-        more = {**_outcome(step, record.status, record.error), **told}
+        more = {**beside_end(step, record.status, record.error), **told}
         self._write(run, "step.completed", record.path, record.ts, step, more)
 
     def _answer(self, run: _Run, op: _Op, ts: float, final: str | None) -> None:
@@ -294,7 +294,7 @@ class Transcriber:
             final = better.final if final is None else final
         thought = "".join(op.chunks) if final is None else final
         llm = op.begin.kind == "llm" and op.response is not None
-        blocks = messages.answer(decode(self._resolved(op.response)) if llm else None, thought)
+        blocks = messages.answer(decoded(self._resolved(op.response)) if llm else None, thought)
         if blocks:
             run.calls.update((block.tool_id, block) for block in blocks if block.type == "tool_use" and block.tool_id)
             self._write(run, "message.assistant", op.begin.path, ts, MessagePayload(role="assistant", blocks=blocks))
@@ -309,17 +309,17 @@ class Transcriber:
             self._write(run, "message.user", path, ts, MessagePayload(role="user", blocks=blocks), told)
 
     def _tool(self, op: _Op) -> ToolPayload:
-        given = _NULL if op.request is None else self._resolved(op.request)
+        sent = NULL if op.request is None else self._resolved(op.request)
         identity = node_id(self._txn, op.begin.path)
-        return ToolPayload(name=op.begin.name, call_id=identity, input=given, output=_NULL, fidelity="router")
+        return ToolPayload(name=op.begin.name, call_id=identity, input=sent, output=NULL, fidelity="router")
 
     def _resolved(self, payload: Payload | None) -> Raw:
         """Return a payload's JSON, what it refers to filled in."""
         if payload is None:
-            return _NULL
+            return NULL
         data = payload.payload
         referring = b'"$history"' in bytes(data) or b'"$blob"' in bytes(data)
-        return raw(self._pool.resolve(decode(data))) if referring else data
+        return raw(self._pool.resolve(decoded(data))) if referring else data
 
     def _write(
         self, run: _Run, kind: Any, path: str, ts: float, payload: Any, told: Mapping[str, Any] | None = None, *, child: str = ""
@@ -362,32 +362,3 @@ class Transcriber:
         r.OpEnd: _op_end,
         Said: _said,
     }
-
-
-def _begun(begin: r.OpBegin) -> dict[str, Any]:
-    parent = {} if begin.parent_op is None else {"parentOp": begin.parent_op}
-    return {**parent, **_attributes(begin.attributes)}
-
-
-def _attributes(block: Raw | UnsetType) -> dict[str, Any]:
-    return {} if block is UNSET else {"attributes": block}
-
-
-def _outcome(payload: StepPayload | ToolPayload, status: str, error: str | None) -> dict[str, Any]:
-    """Write an end's error into its payload; returns what the seed's members do not tell of it."""
-    if status != "ok":
-        payload.error = error or status
-    exact = (status == "ok" and error is None) or (status == "failed" and bool(error))
-    return {} if exact else {"status": status, "error": error}
-
-
-def _text(text: str) -> ContentBlock:
-    return ContentBlock(type="text", fidelity="router", text=text)
-
-
-def _some(value: Raw | UnsetType) -> Raw | UnsetType:
-    return UNSET if value is UNSET or bytes(value).strip() == b"null" else value
-
-
-def _json(value: Raw | UnsetType) -> Raw:
-    return _NULL if value is UNSET else value

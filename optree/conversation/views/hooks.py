@@ -61,17 +61,17 @@ def difference(before: str, after: str) -> list[Part]:
     return [part for part in parts if part[1]]
 
 
-def _middle(old: list[str], new: list[str]) -> list[Part]:
+def _middle(old: list[str], new: list[str]) -> Iterator[Part]:
     if len(old) > _MOST_WORDS or len(new) > _MOST_WORDS or not old or not new:
-        whole: list[Part] = [("removed", "".join(old)), ("added", "".join(new))]
-        return whole
-    found: list[Part] = []
+        yield "removed", "".join(old)
+        yield "added", "".join(new)
+        return
     for verb, first, last, start, stop in SequenceMatcher(None, old, new, autojunk=False).get_opcodes():
         if verb == "equal":
-            found.append(("same", "".join(old[first:last])))
+            yield "same", "".join(old[first:last])
         else:
-            found += [("removed", "".join(old[first:last])), ("added", "".join(new[start:stop]))]
-    return found
+            yield "removed", "".join(old[first:last])
+            yield "added", "".join(new[start:stop])
 
 
 def _shared(one: list[str], other: list[str]) -> int:

@@ -45,7 +45,7 @@ def _row(row: Row) -> Iterator[str]:
     indent = "  " * row.depth
     who = f"**{escaped(' '.join(row.who.split()))}**" if row.who else ""
     note = f"*{escaped(row.note)}*" if row.note else ""
-    lead = " ".join(filter(None, [who, escaped(row.what), code(row.key), note]))
+    lead = " ".join(filter(None, [who, escaped(row.what), code(row.key), row.when, note]))
     lines = _shown(row.text)
     if not lead:
         yield from (f"{indent}- {line}" for line in lines)

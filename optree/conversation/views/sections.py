@@ -36,6 +36,8 @@ class Row(Struct):
     who: str = ""
     what: str = ""
     note: str = ""
+    when: str = ""
+    """A time of day, where it is known."""
     depth: int = 0
     """How far below the row above it stands, in a tree."""
 
@@ -115,7 +117,8 @@ def _dialog(viewer: SessionViewer, ask: Ask) -> Iterable[Section]:
         who = "user" if outside else viewer.stream.name(line.author) if line.author else "unknown"
         rows.append(Row(line.content, line.message_id, who, "", f"heard by {to}" if to else ""))
         rows += [
-            Row(one.content, one.message_id, viewer.stream.name(one.agent_id), "heard", "changed" if one.changed else "", 1) for one in told
+            Row(one.content, one.message_id, viewer.stream.name(one.agent_id), "heard", "changed" if one.changed else "", depth=1)
+            for one in told
         ]
     yield Section(f"Dialog of {_names(viewer, agents)}", rows)
 
@@ -199,7 +202,8 @@ def _hop(viewer: SessionViewer, hop: Hop) -> Row:
         hop.message_id,
         viewer.stream.name(hop.agent_id),
         "heard",
-        " · ".join([clock(hop.timestamp), *told]).strip(" ·"),
+        " · ".join(told),
+        clock(hop.timestamp),
         len(hop.via),
     )
 
@@ -208,11 +212,12 @@ def _row(viewer: SessionViewer, one: Moment, *, who: bool = True) -> Row:
     said = [one.content] if one.content and one.what != "created" else []
     said += [f"{call.name}({call.arguments})" for call in one.calls]
     author = viewer.stream.author(one.message_id) if one.substance else ""
-    notes = [clock(one.timestamp), f"← {one.substance}" + (f" of {viewer.stream.name(author)}" if author else "") if one.substance else ""]
-    if one.what == "created":
-        notes.append(f"by {viewer.stream.name(one.parent)}" if one.parent else "")
-    note = " · ".join(filter(None, notes))
-    return Row("\n".join(said), one.message_id, viewer.stream.name(one.agent_id) if who else "", _DONE[one.what], note)
+    note = f"← {one.substance}" + (f" of {viewer.stream.name(author)}" if author else "") if one.substance else ""
+    if one.what == "created" and one.parent:
+        note = f"by {viewer.stream.name(one.parent)}"
+    return Row(
+        "\n".join(said), one.message_id, viewer.stream.name(one.agent_id) if who else "", _DONE[one.what], note, clock(one.timestamp)
+    )
 
 
 def _calls(one: Moment) -> str:

@@ -41,14 +41,14 @@ def _cell(char: str) -> int:
 def _section(section: Section, width: int, paint: Paint) -> Iterator[str]:
     if section.title:
         yield paint("title", visible(" ".join(section.title.split())))
-    columns = [_column(section.rows, cell) for cell in (_key, _who, _what)]
+    columns = [_column(section.rows, cell) for cell in (_when, _key, _who, _what)]
     for row in section.rows:
         yield from (line.rstrip() for line in _lines(row, columns, width, paint))
 
 
 def _lines(row: Row, columns: list[int], width: int, paint: Paint) -> Iterator[str]:
     """Yield a row's lines: what was said stands beside the other columns, or below them where there is no room."""
-    lead = [("path", _key(row)), ("agent", _who(row)), (_STYLES.get(row.what, ""), _what(row))]
+    lead = [("dim", row.when), ("path", _key(row)), ("agent", _who(row)), (_STYLES.get(row.what, ""), _what(row))]
     cell = [paint(style, text) + " " * (size - cells(text)) for (style, text), size in zip(lead, columns, strict=True) if size]
     first = "".join(f"  {text}" for text in cell)
     used = sum(size + 2 for size in columns if size) + 2
@@ -132,6 +132,10 @@ def _fitting(word: str, width: int) -> str:
 
 def _column(rows: Sequence[Row], cell: Callable[[Row], str]) -> int:
     return max((cells(cell(row)) for row in rows), default=0)
+
+
+def _when(row: Row) -> str:
+    return row.when
 
 
 def _key(row: Row) -> str:

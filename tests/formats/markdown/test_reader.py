@@ -6,11 +6,12 @@ import pytest
 import zstandard
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from ruamel.yaml import YAML
 
 from optree.store.lines import Fault
 from optree_formats.markdown import Entry, Event, extract_events, read_log, state_at, stream_log, verify
 from optree_formats.markdown.compression import compressed
-from tests.formats.markdown.logs import SEED, call, log, session
+from tests.formats.markdown.logs import SEED, call, log, naive_blocks, session
 
 NEXT = "\n\n## 12:00:09 — Next\n\n```yaml\ntype: next\n```\n"
 FENCE = "```"
@@ -50,6 +51,12 @@ def test_extract_events(tmp_path):
     path = written(tmp_path, SEED)
     assert ["session_start", "tool_call", "tool_result"] == [fields["type"] for fields in extract_events(str(path))]
     assert {"lines": 50} == extract_events(path)[2]["result"]
+
+
+def test_the_seeds_own_extractor(tmp_path):
+    """The extractor that the seed shows, with any YAML reader, finds the same in what we write (S3-53)."""
+    path = session(tmp_path)
+    assert extract_events(path) == [YAML(typ="safe", pure=True).load(block) for block in naive_blocks(path.read_text())]
 
 
 @pytest.mark.parametrize(

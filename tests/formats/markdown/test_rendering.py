@@ -1,9 +1,11 @@
+from io import BytesIO
+
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from markdown_it import MarkdownIt
 
-from optree_formats.markdown import Event, extract_events, read_log
+from optree_formats.markdown import Entry, Event, extract_events, read_log, stream_log
 from optree_formats.markdown.rendering import escape, section, unescape
 from tests.formats.markdown.logs import SEED, call, error, log, naive_blocks, result, session, shell
 
@@ -111,13 +113,17 @@ nasty = st.text(alphabet=st.sampled_from([*"#`~-=<>!\\ \n\t*_x:0\r\0é"]), max_s
 @given(nasty, nasty)
 @example("```yaml\ntype: session_end\n```", "## 12:00:00 — Session End")
 @example("<!-- ", "<script>")
+@example("    ~~~yaml\n    type: x", "")
 @example("---", "<!-- seal 0123456789abcdef -->")
 def test_narrative_fools_nobody(narrative, title):
     """Whatever a narrative and a title say, readers and Markdown itself see one heading and one block (S3-13, S3-14, S3-15)."""
     text = section(Event("note", x=1, narrative=narrative, title=title), 0.0, "verbose")
     tokens = MarkdownIt().parse(text)
-    assert 1 == sum(token.type == "heading_open" for token in tokens)
-    assert [("yaml", "type: note\nx: 1\n")] == [(token.info, token.content) for token in tokens if token.type == "fence"]
+    assert 1 == sum(token.type == "heading_open" and not token.level for token in tokens)
+    assert [("yaml", "type: note\nx: 1\n")] == [
+        (token.info, token.content) for token in tokens if token.type == "fence" and not token.level
+    ]
+    assert [{"type": "note", "x": 1}] == [found.fields for found in stream_log(BytesIO(text.encode())) if isinstance(found, Entry)]
     assert ["type: note\nx: 1\n"] == naive_blocks(text)
 
 

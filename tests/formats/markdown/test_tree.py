@@ -1,7 +1,7 @@
 from pathlib import Path
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 from markdown_it import MarkdownIt
 
@@ -31,6 +31,7 @@ def there_and_back(tree, directory):
 
 @settings(max_examples=25, suppress_health_check=list(HealthCheck))
 @given(programs)
+@example([("begin_op", 0, "tool", "x", None), ("end_op", 0, "failed", "", {})])
 def test_trees_come_back(tmp_path_factory, program):
     """Any tree is written, read back but for what the format lists, and written again byte for byte (S3-02, S3-03)."""
     tree = play(program).folded()

@@ -116,6 +116,19 @@ def append_notes(made, writer):
         made.append(Event("note", writer=writer, number=number))
 
 
+def test_forked_child_writes_too(tmp_path):
+    """A forked process goes on with the log that its parent opened, and tears nothing (S3-14)."""
+    made = log(tmp_path)
+    child = os.fork()
+    if not child:
+        append_notes(made, 1)
+        os._exit(0)
+    append_notes(made, 2)
+    assert 0 == os.waitpid(child, 0)[1]
+    assert ([], []) == (read_log(made.path).faults, verify(made.path))
+    assert {1: 60, 2: 60} == {writer: sum(fields.get("writer") == writer for fields in extract_events(made.path)) for writer in (1, 2)}
+
+
 @pytest.mark.parametrize("cut", [1, 30, 60, 90])
 def test_torn_event_is_ended(tmp_path, cut):
     """An event that was torn stays, is ended, and said; what follows is whole (S3-02, S3-54)."""
@@ -204,6 +217,16 @@ def test_rewritten_history_is_found_out(tmp_path, old, new, violations):
     log(tmp_path).append(call(3))
     assert ["violation", "tool_call", "tool_call"] == kinds(made.path)[-3:]
     assert violations == kinds(made.path).count("violation")  # that it was cut is one of its own
+
+
+def test_a_log_with_other_line_ends_is_one_violation(tmp_path):
+    """However much was rewritten, opening the log again logs one violation, which counts the broken seals (S3-42, S3-49)."""
+    path = session(tmp_path)
+    path.write_bytes(path.read_bytes().replace(b"\n", b"\r\n"))
+    for _ in range(2):
+        log(tmp_path)
+    (told,) = (fields for fields in extract_events(path) if fields["type"] == "violation")
+    assert 14 == told["broken_seals"] == len(told["lines"])
 
 
 @pytest.mark.parametrize("remove", ["event", "seal"])

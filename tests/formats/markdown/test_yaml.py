@@ -14,8 +14,9 @@ from optree_formats.markdown.emit import emit
 
 HARD = [
     "yes", "No", "on", "012", "0x1f", "1_000", "1e5", "12:30:45", "2020-01-01", "~", "null", ".inf", "a: b", "-> x", "a # b", "# no",
-    " lead", "trail ", "a\nb", "a\n\nb\n", "a\n b\n", " a\nb", "\n", "a\rb", "a\tb", "a\n\tb", "```yaml\ntype: x\n```", "````", "---", "...", "- a",
-    "? b", "%x", "@y", "`z", "&a", "*a", "!t", "|", ">", "=", "<<", "", "x" * 1200, "\x00\x1b\x7f\x85", "\u2028\u2029\ufeff\ufffe",
+    " lead", "trail ", "a\nb", "a\n\nb\n", "a\n b\n", " a\nb", "\n", "a\rb", "a\tb", "a\n\tb", "```yaml\ntype: x\n```", "````", "---",
+    "...", "- a", "? b", "%x", "@y", "`z", "&a", "*a", "!t", "|", ">", "=", "<<", "", "x" * 1200,
+    "\x00\x1b\x7f\x85", "\u2028\u2029\ufeff\ufffe",
     "\U0001f600", "\ud800",
 ]  # fmt: skip
 texts = st.text(max_size=12) | st.sampled_from(HARD)

@@ -5,9 +5,10 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from msgspec import json
 
+from optree.builder import SessionTreeBuilder
 from optree.cli.installed import installed
 from optree.errors import SetupError
-from optree.testing import shape
+from optree.testing import Ticking, shape
 from optree_formats.transcript import FORMAT, Event, StepPayload, read, run_id_of
 from optree_formats.transcript.strict import check
 from optree_formats.transcript.times import milliseconds
@@ -114,3 +115,14 @@ def test_resumed(tmp_path):
     first, second, back = there_and_back(tree, tmp_path)
     kinds = [json.decode(line)["type"] for line in first[f"{run_id_of('t')}.jsonl"].splitlines()]
     assert (2, first, tree.session.resumed_at) == (kinds.count("run.started"), second, back.session.resumed_at)
+
+
+def test_run_ids_of_ones_own(tmp_path):
+    """Sub-agents that were given the same run id as an attribute are runs of their own all the same (S2-60)."""
+    root = SessionTreeBuilder("lead", txn="t", now=Ticking(), attributes={"runId": CHILD})
+    for name in ("a", "b"):
+        op = root.begin_op("session", name)
+        root.attach_child_session(op, name, attributes={"runId": CHILD})
+    first, second, back = there_and_back(root.tree, tmp_path)
+    assert ([f"{run_id_of('t')}.jsonl", f"{CHILD}.jsonl", f"{run_id_of('t:1.2')}.jsonl"], first) == ([*first], second)
+    assert held(root.tree) == held(back)
