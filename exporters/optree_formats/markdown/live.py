@@ -33,11 +33,13 @@ _EXIT_SECONDS = 0.25
 
 
 def follow(session: Session | SessionTreeBuilder, path: Path, *, verbosity: Verbosity = "standard", redacted: bool = True) -> Follower:
-    """Write what happens in a root session from now on to a new log at *path*, see `EventLog`; the summary comes at its end.
+    """Write what happens in a session's whole tree from now on to a new log at *path*, see `EventLog`; the summary comes at its end.
 
     Credentials are replaced unless *redacted* is off. Raises `SetupError`, `OSError` now, and nothing later.
     """
     builder = session.builder if isinstance(session, Session) else session
+    while builder.parent is not None:
+        builder = builder.parent
     return Follower(builder, path, verbosity, redacted=redacted)
 
 
