@@ -4,17 +4,23 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
+from typing import BinaryIO
 
 from optree.errors import SetupError
 
 
-def write_new(path: Path, data: bytes) -> Path:
-    """Write a file that must not be there yet, readable by its owner only; returns its path. Raises `SetupError`, `OSError`."""
+def open_new(path: Path) -> BinaryIO:
+    """Open a file for writing that must not be there yet, readable by its owner only. Raises `SetupError`, `OSError`."""
     path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
     try:
         fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
     except FileExistsError:
         raise SetupError(f"{path} is there already, and stays as it is: give another name, or remove it") from None
-    with os.fdopen(fd, "wb") as file:
+    return os.fdopen(fd, "wb")
+
+
+def write_new(path: Path, data: bytes) -> Path:
+    """Write a new file as `open_new` makes it; returns its path."""
+    with open_new(path) as file:
         file.write(data)
     return path

@@ -7,8 +7,6 @@ from io import BufferedReader
 from pathlib import Path
 from typing import cast
 
-import zstandard
-
 from optree.store.lines import opened
 
 HEAD_BYTES = 1 << 16
@@ -23,7 +21,7 @@ def head_of(path: Path, limit: int = HEAD_BYTES) -> bytes:
         while len(found) < limit:
             try:
                 piece: bytes = cast("BufferedReader", source).read1(limit - len(found))
-            except (OSError, EOFError, zlib.error, zstandard.ZstdError):  # what is packed is damaged, or breaks off
+            except (OSError, EOFError, zlib.error):  # what is packed is damaged, or breaks off
                 break
             if not piece:
                 break

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import gzip
 import io
+import zlib
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, BinaryIO, Generic, NamedTuple, TypeVar, cast
@@ -23,8 +24,13 @@ T = TypeVar("T")
 BLOCK_BYTES = 1 << 20
 MAX_LINE_BYTES = 64 << 20
 """A longer line is no line of a log: reading stops there."""
+_BIT = 2 << 10
+"""Bytes of a zstd file that are unpacked at once: to some 64 MB at most."""
+_WINDOW = 128 << 20
 _BOM = b"\xef\xbb\xbf"
 _BLANK = b" \t\r\n"
+_BROKEN = b"(the compressed file breaks off here)"
+"""Stands for the line that is torn where a compressed file breaks off between two lines."""
 _any_lines: Callable[[bytes], list[Any]] = msgspec.json.Decoder().decode_lines
 
 
@@ -67,21 +73,58 @@ def opened(path: Path) -> BinaryIO:
     head = file.read(4)
     file.seek(0)
     if head == ZSTD:
-        return cast("BinaryIO", zstandard.ZstdDecompressor().stream_reader(file, read_across_frames=True, closefd=True))
+        return io.BufferedReader(_Frames(file), BLOCK_BYTES)
     if head[:2] == GZIP:
         file.close()
         return cast("BinaryIO", gzip.open(path))
     return file
 
 
+class _Frames(io.RawIOBase):
+    """Reads zstd frames, one after the other, in small bits, since a few bytes may unpack to very many; tells when one breaks off."""
+
+    def __init__(self, file: BinaryIO) -> None:
+        self._file = file
+        self._frame = zstandard.ZstdDecompressor(max_window_size=_WINDOW).decompressobj()
+        self._begun = False
+        self._packed = b""
+        self._data = memoryview(b"")
+
+    def readable(self) -> bool:
+        """Tell that it can be read."""
+        return True
+
+    def readinto(self, buffer: Any) -> int:
+        """Fill the buffer as far as one bit goes; raises `EOFError` where the file breaks off or is damaged."""
+        while not self._data and (bit := self._packed or self._file.read(_BIT)):
+            try:
+                self._data = memoryview(self._frame.decompress(bit))
+            except zstandard.ZstdError as error:
+                raise EOFError("a zstd frame is damaged") from error
+            self._begun, self._packed = not self._frame.eof, self._frame.unused_data
+            if self._frame.eof:
+                self._frame = zstandard.ZstdDecompressor(max_window_size=_WINDOW).decompressobj()
+        if not self._data and self._begun:
+            raise EOFError("a zstd frame breaks off")
+        size = min(len(buffer), len(self._data))
+        buffer[:size] = self._data[:size]
+        self._data = self._data[size:]
+        return size
+
+    def close(self) -> None:
+        """Close the file."""
+        self._file.close()
+        super().close()
+
+
 def blocks(source: BinaryIO) -> Iterator[tuple[int, bytes]]:
     """Yield whole lines, as many as make a block, each block with the number of its first line. A byte order mark is left out.
 
-    The last block may end without a newline. A compressed source that breaks off ends there. Raises `OSError`, and `FormatError` for a
-    line longer than `MAX_LINE_BYTES`.
+    The last block may end without a newline. A compressed source that breaks off ends there, in a line that is torn. Raises `OSError`,
+    and `FormatError` for a line longer than `MAX_LINE_BYTES`.
     """
     number, rest = 1, b""
-    while piece := _piece(source):
+    while (piece := _piece(source)) and piece is not _BROKEN:
         if number == 1 and not rest:
             piece = piece.removeprefix(_BOM)
         whole, newline, torn = piece.rpartition(b"\n")
@@ -94,8 +137,8 @@ def blocks(source: BinaryIO) -> Iterator[tuple[int, bytes]]:
         yield number, block
         number += block.count(b"\n")
         rest = torn
-    if rest:
-        yield number, rest
+    if piece is _BROKEN or rest:
+        yield number, rest or _BROKEN
 
 
 def decoded(source: BinaryIO, decode_lines: Callable[[bytes], list[T]]) -> Iterator[Block[T] | Bad]:
@@ -125,15 +168,12 @@ def _decoded(first: int, block: bytes, decode_lines: Callable[[bytes], list[T]])
 
 
 def _piece(source: BinaryIO) -> bytes:
-    """Read on; a compressed source that breaks off, or is damaged, ends."""
+    """Read on; where a compressed source breaks off, or is damaged, return `_BROKEN` after what could be unpacked."""
     try:
-        return source.read(BLOCK_BYTES)
-    except (EOFError, zstandard.ZstdError):
-        return b""
-    except OSError:
-        if isinstance(source, io.BufferedReader):
-            raise
-        return b""
+        read: Callable[[int], bytes] = getattr(source, "read1", source.read)  # `read` may lose what it has when it comes to the break
+        return read(BLOCK_BYTES)
+    except (EOFError, zlib.error, gzip.BadGzipFile):
+        return _BROKEN
 
 
 def _reason(error: Exception) -> str:

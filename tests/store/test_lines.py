@@ -99,6 +99,21 @@ def test_a_compressed_file_that_breaks_off(tmp_path, pack):
     assert 100_000 < len(values) < 200_000
 
 
+@pytest.mark.parametrize("pack", [gzip.compress, zstandard.compress])
+def test_what_breaks_off_is_told(tmp_path, pack):
+    """A small file that breaks off gives what it holds, and a fault at the line where it does, also where that is between two lines."""
+    path = tmp_path / "lines"
+    rows = b"".join(json.dumps({"a": number, "b": str(number * 7919)}).encode() + b"\n" for number in range(20_000))
+    for cut in (pack(rows)[:-1500], zstandard.compress(rows)[:-4] if pack is zstandard.compress else gzip.compress(rows)[:-8]):
+        path.write_bytes(cut)
+        with opened(path) as file:
+            parts = list(decoded(file, DECODE))
+        count = sum(len(part.values) for part in parts if isinstance(part, Block))
+        assert isinstance(parts[-1], Bad)
+        assert count + 1 == parts[-1].line
+        assert count > 100
+
+
 def test_memory_is_bounded(tmp_path):
     """A file of 40 MB takes some blocks of memory, not its size."""
     path = tmp_path / "lines"

@@ -20,6 +20,7 @@ from optree_formats.markdown.seals import LINES, Chain, mark
 from optree_formats.markdown.summary import SUMMED, summarise, summary_text
 from optree_formats.markdown.times import iso
 from optree_formats.markdown.writer import FILE, SUMMARY
+from optree_formats.new_files import open_new
 
 
 class MarkdownLog:
@@ -51,7 +52,7 @@ class MarkdownLog:
         for path in paths:
             if path.exists():
                 raise SetupError(f"{path} is there already: it stays as it is; name another file")
-        with target.open("xb") as file:
+        with open_new(target) as file:
             chain = Chain()
             pending = header(tree.session.origin_txn_id, str(iso(tree.session.started_at // 1000 * 1000)))
             told: list[Entry] = []

@@ -24,6 +24,7 @@ from optree_formats.markdown.rendering import RULE, header, section
 from optree_formats.markdown.replay import state_at
 from optree_formats.markdown.seals import LINES, Chain, mark
 from optree_formats.markdown.writer import FILE
+from optree_formats.new_files import open_new
 
 COMPRESSED = "session-log.compressed.md"
 ARCHIVE = f"{FILE}.zst"
@@ -60,10 +61,10 @@ def apply(directory: Path, policy: Policy | None = None, now: datetime | None = 
 
 
 def compress(log: Path, target: Path) -> Path:
-    """Write the compressed form of a log to a new file; returns its path. Raises `FileExistsError`, `OSError`."""
+    """Write the compressed form of a log to a new file; returns its path. Raises `SetupError` if it is there, `OSError`."""
     found = read_log(log)
-    with target.open("x", encoding="utf-8", errors="replace", newline="\n") as file:
-        file.writelines(_compressed_text(found, log))
+    with open_new(target) as file:
+        file.writelines(text.encode(errors="replace") for text in _compressed_text(found, log))
     return target
 
 
@@ -87,7 +88,7 @@ def _logs(directory: Path) -> Iterator[Path]:
 def _safely(log: Path, policy: Policy, at: float, *, dry_run: bool) -> Action:
     try:
         return _one(log, policy, at, dry_run=dry_run)
-    except (OSError, zstandard.ZstdError) as error:
+    except (OSError, EOFError) as error:
         return Action(log, "keep", f"{type(error).__name__}: {error}")
 
 
