@@ -6,7 +6,6 @@ The collector is a process of its own that only says yes. Stock is opentelemetry
 from __future__ import annotations
 
 import contextlib
-import functools
 import importlib
 import os
 import sys
@@ -19,9 +18,8 @@ from time import perf_counter, sleep
 from typing import TYPE_CHECKING, Any
 
 from benchmarks import work
-from benchmarks.bench_op import floor_journal_ops
-from benchmarks.floor import JournalOp
 from benchmarks.measure import ROOT, Job, Rounds, Variant
+from benchmarks.reference import FLOOR, FLOOR_NS, THERE, floor
 from benchmarks.report import Aim, Cell, Report, Table, at_least, at_most
 from benchmarks.sessions import LABEL, opened, removed
 from benchmarks.sink import sink
@@ -42,9 +40,6 @@ BATCH = 512
 """Spans that the stock exporter gets at once, as its batch processor's default is."""
 PACE_MS = 2.0
 PERIODS = 300
-FLOOR = "floor, journal"
-REFERENCE_NS = 8500.0
-"""What the floor's op takes on the machine that the absolute aims are stated for: figures are also given as of there."""
 ATTRIBUTES = {"provider": "openai", "model": work.MODEL}
 
 
@@ -57,20 +52,19 @@ def measure(*, quick: bool) -> Report:
     with sink() as endpoint, _only(endpoint):
         spans = _spans(endpoint, 500 if quick else 2000, 3 if quick else 9)
         with tempfile.TemporaryDirectory() as folder:
-            calls = Rounds(_calls(endpoint) | _floor(Path(folder)), 200 if quick else 1000, 5 if quick else 21)
+            calls = Rounds(_calls(endpoint) | floor(Path(folder)), 200 if quick else 1000, 5 if quick else 21)
         waits = _waits(endpoint, 4000 if quick else 20_000, 1 if quick else 3)
     return Report("otel", [_span_table(spans), _call_table(calls), _wait_table(waits)], _aims(spans, calls, waits))
 
 
 def _aims(spans: Rounds, calls: Rounds, waits: dict[str, list[float]]) -> list[Aim]:
     ratio = median(a.process / b.process for a, b in zip(spans.costs[STOCK], spans.costs[MIRROR], strict=True))
-    sent = median(floor.process / mirror.process for floor, mirror in zip(spans.costs[FLOOR], spans.costs[MIRROR], strict=True))
-    paid = calls.caller(ON, OFF) / work.EVENTS_PER_OP / 1e3 * REFERENCE_NS / calls.caller(FLOOR)
-    there = "where the floor's op takes 8.5 µs"
+    sent = median(base.process / mirror.process for base, mirror in zip(spans.costs[FLOOR], spans.costs[MIRROR], strict=True))
+    paid = calls.caller(ON, OFF) / work.EVENTS_PER_OP / 1e3 * FLOOR_NS / calls.caller(FLOOR)
     return [
-        at_least(f"op spans to a local collector, a core-second, {there}", sent * 1e9 / REFERENCE_NS, 30_000, "spans"),
+        at_least(f"op spans to a local collector, a core-second, {THERE}", sent * 1e9 / FLOOR_NS, 30_000, "spans"),
         at_least("a span: stock exporter ÷ optree's mirror", ratio, 5.0),
-        at_most(f"the mirror's cost for the calling thread, a record, {there}", paid, 0.3, "µs"),
+        at_most(f"the mirror's cost for the calling thread, a record, {THERE}", paid, 0.3, "µs"),
         at_most("longest delay of a paced thread while spans are sent", median(waits["sending"]), 10.0, "ms"),
     ]
 
@@ -137,7 +131,7 @@ def _spans(endpoint: str, ops: int, rounds: int) -> Rounds:
     traced.settle()
     mirror = _mirror(endpoint)
     try:
-        return Rounds(_span_variants(mirror, traced) | _floor(folder), ops, rounds)
+        return Rounds(_span_variants(mirror, traced) | floor(folder), ops, rounds)
     finally:
         mirror.close(1.0)
         removed(store, folder)
@@ -259,11 +253,6 @@ def _calls(endpoint: str) -> dict[str, Variant]:
         return Job(lambda: _record(builder, ops, around if inside else None), flush, close)
 
     return {OFF: off, ON: on, INSIDE: lambda ops: on(ops, inside=True)}
-
-
-def _floor(folder: Path) -> dict[str, Variant]:
-    """Return what tells how quick this machine is, at this moment."""
-    return {FLOOR: functools.partial(floor_journal_ops, folder, JournalOp)}
 
 
 def _call_table(calls: Rounds) -> Table:
