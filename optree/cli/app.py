@@ -6,13 +6,13 @@ import contextlib
 import os
 import sys
 from errno import ENOSPC
-from io import TextIOWrapper
 from typing import Annotated, Any
 
 import typer
 from typer.core import TyperGroup
 
 from optree._version import __version__
+from optree.cli.ascii import keep_going
 from optree.cli.cost import cost
 from optree.cli.diff import diff
 from optree.cli.diff_context import diff_context
@@ -114,9 +114,7 @@ def _optree(
 
     TXN is the name of a session, the beginning of it, [bold]last[/bold], or the path of a session file.
     """
-    for stream in (sys.stdout, sys.stderr):
-        if isinstance(stream, TextIOWrapper):
-            stream.reconfigure(errors="replace")  # a terminal that cannot show an arrow must not stop the command
+    keep_going()
 
 
 app.command("run", cls=RunCommand, context_settings={"allow_interspersed_args": False})(run)

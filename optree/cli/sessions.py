@@ -9,7 +9,7 @@ from typing import Any, Literal
 from optree.cli.progress import working
 from optree.cli.screen import complain, figures, rounded
 from optree.clock import now_ms
-from optree.errors import OptreeError
+from optree.errors import DamagedError, FormatError, NotFoundError, OptreeError
 from optree.nodes import SessionNode, Totals
 from optree.store.directory import Directory, Saved
 from optree.store.formats import read_meta
@@ -121,14 +121,34 @@ def _bytes(path: Path) -> int:
 
 
 def open_session(txn: str, directory: Directory) -> tuple[Loaded, Path | None]:
-    """Load what a TXN argument means, with a progress bar where that takes long; returns its live directory too, if it has one."""
+    """Load what a TXN argument means, with a progress bar where that takes long; returns its live directory too, if it has one.
+
+    A file may be of any installed format.
+    """
     with working(f"loading {txn}"):
-        loaded = load(txn, directory)
+        loaded = _loaded(txn, directory)
     for session in walk_sessions(loaded.session):
         session.totals.cost_usd = rounded(session.totals.cost_usd)
         session.totals.upstream_inference_cost_usd = rounded(session.totals.upstream_inference_cost_usd)
     path = Path(txn)
-    if path.is_file():
+    if path.is_file() or (path.is_dir() and not loaded.vector):
         return loaded, None
     live = path if path.is_dir() else directory.live(loaded.txn)
     return loaded, live if live.is_dir() else None
+
+
+def _loaded(txn: str, directory: Directory) -> Loaded:
+    try:
+        return load(txn, directory)
+    except (NotFoundError, FormatError, DamagedError):
+        path = Path(txn)
+        if not path.exists():
+            raise
+        from optree.cli.foreign import read_foreign
+
+        found = read_foreign(path)
+        if found is not None:
+            return found
+        if path.is_file() and "/" not in txn:
+            return load(f"./{txn}", directory)  # which says what is wrong with the file
+        raise

@@ -12,9 +12,14 @@ from optree.tree.walk import walk_sessions
 
 
 def state(node: SessionNode | TurnNode | OperationNode, *, live: bool = True) -> str:
-    """Return a node's state for people: its status, or `running` (`interrupted` where nothing lives any more)."""
+    """Return a node's state for people: its status, or `running` (`interrupted` where nothing lives any more).
+
+    `ended` is what has an end and no word on how, as in files of other programs.
+    """
     if node.status is not None:
         return node.status
+    if node.ended_at is not None:
+        return "ended"
     return "running" if live else "interrupted"
 
 

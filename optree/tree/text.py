@@ -10,7 +10,7 @@ from optree.tree.summary import state
 
 Paint = Callable[[str, str], str]
 """Given a style (`agent`, `path`, `failed`, `dim`…) and a text, returns the text as it shall be shown."""
-_MARKS = {"ok": "✓", "failed": "✗", "cancelled": "⊘", "interrupted": "⚡", "running": "…"}
+_MARKS = {"ok": "✓", "failed": "✗", "cancelled": "⊘", "interrupted": "⚡", "running": "…", "ended": ""}
 _Line = tuple[str, bool, Any]
 
 
@@ -78,7 +78,9 @@ def format_end(node: SessionNode | TurnNode | OperationNode, *, live: bool = Fal
     """Return how a node ended, and how long it took where that is known."""
     status = state(node, live=live)
     took = _took(node)
-    return _phrase(paint(status, _phrase(_MARKS[status], "" if status == "ok" else status)), "" if took is None else _duration(took))
+    return _phrase(
+        paint(status, _phrase(_MARKS[status], "" if status in ("ok", "ended") else status)), "" if took is None else _duration(took)
+    )
 
 
 def _took(node: SessionNode | TurnNode | OperationNode) -> float | None:

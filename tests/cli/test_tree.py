@@ -95,3 +95,12 @@ def test_running(optree):
 def head(line):
     """Return a line up to its mark."""
     return line[: line.index("✓") + 1]
+
+
+def test_marks_stay_apart_in_ascii(optree):
+    """Where the terminal shows ASCII only, good and failed are told apart all the same."""
+    txn = optree.record("fail", code=1)
+    run = optree("tree", txn, env={"PYTHONIOENCODING": "ascii", "PYTHONUTF8": "0"})
+    assert run.stdout.isascii()
+    assert " ok " in run.stdout
+    assert " x failed " in run.stdout
