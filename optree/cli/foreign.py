@@ -10,8 +10,8 @@ from optree.formats import Format
 from optree.store.damage import Damage
 from optree.store.recovery import Loaded
 
-_OWN = ("json", "ai-agent")
-"""Beginnings of the names of formats that `optree.load` reads itself."""
+_OWN = frozenset({"json", "ai-agent", "ai-agent-v1"})
+"""Formats that `optree.load` reads itself."""
 
 
 def read_foreign(path: Path) -> Loaded | None:
@@ -32,5 +32,5 @@ def read_foreign(path: Path) -> Loaded | None:
 
 
 def _format_of(path: Path) -> Format | None:
-    formats = [one for one in installed()[0] if not one.name.startswith(_OWN)]
+    formats = [one for one in installed()[0] if one.name not in _OWN]
     return next(iter(detected(path, formats)), None)
