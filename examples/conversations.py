@@ -120,10 +120,11 @@ def main() -> int:
     """Run the examples; returns the exit code."""
     parser = argparse.ArgumentParser(description="Let agents talk, on a real model.")
     parser.add_argument("--base-url", default=os.environ.get("OPENAI_BASE_URL"), help="default: $OPENAI_BASE_URL, else a model of its own")
-    parser.add_argument("--events", type=Path, default=Path("conversation.events.jsonl"), help="a new file for the events")
+    parser.add_argument("--events", type=Path, default=Path(".demo/conversation.events.jsonl"), help="a new file for the events")
     args = parser.parse_args()
     if args.events.exists():
         parser.error(f"{args.events} is there already: name a new file with --events")
+    args.events.parent.mkdir(exist_ok=True)
     with server(args.base_url) as address:
         asyncio.run(run(address, args.events))
     return 0
