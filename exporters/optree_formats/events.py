@@ -74,7 +74,8 @@ def _txn(path: Path) -> str | None:
 
 def _refuse(path: Path, faults: list[Fault], *, strict: bool) -> None:
     if strict and faults:
-        raise FormatError(f"{path.name}, line {faults[0].line}: {faults[0].said}")
+        line, said = faults[0]
+        raise FormatError(f"{path.name}{f', line {line}' if line else ''}: {said}")
 
 
 EVENTS = Events("events", SEED_001, "conversation events, one a line: substance and cause (seed 001)", _NOT_CONVERSATION)

@@ -7,11 +7,15 @@ from pathlib import Path
 from typing import BinaryIO
 
 from optree.errors import SetupError
+from optree.store.system import REAL
 
 
 def open_new(path: Path) -> BinaryIO:
-    """Open a file for writing that must not be there yet, readable by its owner only. Raises `SetupError`, `OSError`."""
-    path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+    """Open a file for writing that must not be there yet, its owner's only, as are directories that are made for it.
+
+    Raises `SetupError`, `OSError`.
+    """
+    REAL.make_directory(path.parent)
     try:
         fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
     except FileExistsError:

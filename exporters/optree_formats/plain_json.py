@@ -10,11 +10,11 @@ from optree.errors import FormatError, StoreError
 from optree.formats import Fault, Read
 from optree.store.formats import read_snapshot
 from optree.store.snapshot import SnapshotWriter
-from optree.tree import Fold, Path, Tree, walk_ops, walk_sessions
+from optree.tree import Fold, Tree
 from optree.tree.summary import snapshot_summary
 from optree_formats.new_files import write_new
 
-_HEAD = re.compile(rb'\s*\{"version":\d+,"meta":\{')
+_HEAD = re.compile(rb'\s*\{\s*"version"\s*:\s*\d+\s*,\s*"meta"\s*:\s*\{')
 
 
 class PlainJson:
@@ -42,18 +42,8 @@ class PlainJson:
         snapshot = read_snapshot(path)
         if strict and snapshot.damage:
             raise FormatError(snapshot.damage)
-        _check(snapshot.tree)
         tree = Fold(snapshot.tree.session.origin_txn_id, snapshot.tree).finish()
         return Read([tree], [Fault(0, snapshot.damage)] if snapshot.damage else [])
-
-
-def _check(tree: Tree) -> None:
-    """Raise `PathError` if a node's path is none: no file of ours has such."""
-    labels = [session.path for session in walk_sessions(tree.session)]
-    labels += [turn.path for session in walk_sessions(tree.session) for turn in session.turns]
-    labels += [op.path for _, _, op in walk_ops(tree.session)]
-    for label in labels:
-        Path.parse(label)
 
 
 def _meta(tree: Tree) -> dict[str, Any]:

@@ -25,6 +25,7 @@ def diff(
         str, typer.Argument(metavar="B", help="The session after: as TXN everywhere.", autocompletion=complete_txn, show_default=False)
     ],
     everything: Annotated[bool, typer.Option("--all", help="Show also what is the same.")] = False,
+    exact: Annotated[bool, typer.Option("--exact", help="Compare also what a provider makes anew each time: ids, times.")] = False,
     html: Annotated[Path | None, typer.Option("--html", metavar="FILE", help="Write a page that any browser shows.")] = None,
     exit_code: Annotated[bool, typer.Option("--exit-code", help="Exit with 1 if the sessions differ.")] = False,
     sessions_dir: SessionsDir = None,
@@ -34,11 +35,11 @@ def diff(
 
     Times alone change nothing; they are shown as differences.
 
-    Example: [bold]optree diff 2025-11-30 last --html diff.html[/bold]
+    Example: [bold]optree diff mwr0ix0c last --html diff.html[/bold]
     """
     from optree.compare import compare, format_comparison, format_page
 
-    found = compare(_tree(a, sessions_dir), _tree(b, sessions_dir), everything=everything)
+    found = compare(_tree(a, sessions_dir), _tree(b, sessions_dir), everything=everything, exact=exact)
     if html is not None:
         html.write_text(format_page(found, everything=everything), encoding="utf-8", errors="replace")
     if as_json:

@@ -106,18 +106,21 @@ def _verdict(call: CallContext) -> str:
         return f"since {call.previous}" if call.previous else "first call" if call.cache == "first" else ""
     about = "about " if call.estimated else ""
     cost = "at a cost that is unknown" if call.lost_usd is None else f"at a cost of {about}${call.lost_usd:.6f}"
-    what = "broke the cache" if call.cache == "broken" else "missed the cache"
-    return f"{what} of {call.previous}: {about}{call.lost_tokens:,} of {call.reusable_tokens:,} tokens were not read from it, {cost}"
+    what = "broke" if call.cache == "broken" else "missed"
+    doubt = ", or had expired" if call.expired else ""
+    lost = f"{about}{call.lost_tokens:,} of {call.reusable_tokens:,} tokens were not read from it"
+    return f"{what} the cache of {call.previous}{doubt}: {lost}, {cost}"
 
 
 def _explained(call: CallContext) -> list[str]:
     from optree.compare import change_phrase, edit_phrase
 
     lines = [f"first: {call.cause}"] if call.cache in _LOSSES else []
-    lines += [change_phrase(change) for change in call.parts[1 if call.cache == "broken" else 0 :]]
+    said = call.cause if call.cache == "broken" else None
+    lines += [line for line in map(change_phrase, call.parts) if line != said]
     if call.messages is not None and not call.messages.new:
         edits = [edit_phrase(edit) for edit in call.messages.edits]
-        lines += [line for line in edits if call.cause != line or call.cache != "broken"]
+        lines += [line for line in edits if line != said]
         more = call.messages.edited + call.messages.removed + call.messages.inserted - len(edits)
         lines += [f"… and {more:,} more messages"] if more > 0 else []
     lines += [f"note: {call.note}"] if call.note else []
@@ -125,12 +128,14 @@ def _explained(call: CallContext) -> list[str]:
 
 
 def _totals(calls: Sequence[CallContext]) -> dict[str, Any]:
-    losses = [call for call in calls if call.cache in _LOSSES]
+    losses = [call for call in calls if call.cache in _LOSSES and not call.expired]
     known = [call.lost_usd for call in losses if call.lost_usd is not None]
     return {
         "calls": len(calls),
-        "broken": sum(call.cache == "broken" for call in calls),
-        "missed": sum(call.cache == "missed" for call in calls),
+        "broken": sum(call.cache == "broken" for call in losses),
+        "missed": sum(call.cache == "missed" for call in losses),
+        "expired": sum(call.expired for call in calls),
+        "unknown": sum(call.cache == "unknown" for call in calls),
         "lostTokens": sum(call.lost_tokens for call in losses),
         "lostUsd": rounded(sum(known)) if known or not losses else None,
         "unpriced": len(losses) - len(known),
@@ -141,10 +146,14 @@ def _summary(calls: Sequence[CallContext], hidden: int) -> str:
     found = _totals(calls)
     parts = [f"{found['calls']:,} call{'' if found['calls'] == 1 else 's'}"]
     parts += [f"{hidden:,} that only began or appended (--all shows them)"] if hidden else []
-    if found["broken"] or found["missed"]:
+    if found["broken"] or found["missed"] or found["expired"]:
         parts += [f"{found['broken']:,} broke the cache, {found['missed']:,} missed it", f"{found['lostTokens']:,} tokens lost"]
         parts.append("at a cost that is unknown" if found["lostUsd"] is None else f"at a cost of ${found['lostUsd']:.6f}")
         parts += [f"{found['unpriced']:,} of them at a price that is unknown"] if found["unpriced"] and found["lostUsd"] is not None else []
-    else:
+        parts += [f"{found['expired']:,} after a wait that the entry may not have outlived, not counted"] if found["expired"] else []
+    elif found["unknown"] == 0:
         parts.append("none lost tokens of the cache")
+    elif found["unknown"] < found["calls"]:
+        parts.append("none is known to have lost tokens of the cache")
+    parts += [f"of {found['unknown']:,} it is not known"] if found["unknown"] else []
     return " · ".join(parts)

@@ -13,7 +13,7 @@ from optree.cli.options import Json, SessionsDir, complete_txn, directory
 from optree.cli.progress import working
 from optree.cli.screen import complain, show, show_json, table
 from optree.cli.sessions import open_session
-from optree.cli.written import STDOUT, Written, export_to_file
+from optree.cli.written import STDOUT, Writing, Written, export_to_file
 from optree.errors import BusyError, NotFoundError, OptreeError, SetupError
 from optree.store.directory import Directory
 from optree.store.lock import is_running
@@ -41,6 +41,7 @@ def export(
         str | None, typer.Option("--output", "-o", metavar="PATH", help="For formats: a file, a directory, or - for stdout.")
     ] = None,
     force: Annotated[bool, typer.Option("--force", help="For formats: replace files that are there.")] = False,
+    verbatim: Annotated[bool, typer.Option("--verbatim", help="For formats: leave credentials in, as a backup has them.")] = False,
     again: Annotated[bool, typer.Option("--again", help="Send also what is delivered already; it has the same ids.")] = False,
     endpoint: Annotated[
         str | None, typer.Option("--endpoint", metavar="URL", help="The collector. Wins over OTEL_EXPORTER_OTLP_ENDPOINT.")
@@ -60,7 +61,7 @@ def export(
     goes on in the same trace. Options and environment are those of the mirror.
 
     With --to and the name of a format each session becomes a file, <txn> and the format's suffix. What a session has and the format does
-    not hold is said on stderr.
+    not hold is said on stderr. Credentials are replaced in them, unless --verbatim is given.
 
     Exit code 1 if something could not be delivered within the time: it stays pending.
 
@@ -70,10 +71,10 @@ def export(
     where = directory(sessions_dir)
     if to != OTEL:
         _for_collectors(to, pending=all_pending, again=again, endpoint=endpoint, protocol=protocol, profile=profile)
-        _write(txns or [], where, to, output, force=force, as_json=as_json)
+        _write(txns or [], where, to, Writing(format_named(to), output, force=force, verbatim=verbatim), as_json=as_json)
         return
-    if output is not None or force:
-        raise SetupError("--output and --force are for files: name a format with --to (optree formats lists them)")
+    if output is not None or force or verbatim:
+        raise SetupError("--output, --force and --verbatim are for files: name a format with --to (optree formats lists them)")
     _check(txns, all_pending=all_pending, again=again)
     sender = Resender(to, {"endpoint": endpoint, "protocol": protocol, "profile": profile})
     wanted = sender.pending(where) if all_pending else list(txns or ())
@@ -94,12 +95,11 @@ def export(
         raise typer.Exit(1)
 
 
-def _write(txns: list[str], where: Directory, to: str, output: str | None, *, force: bool, as_json: bool) -> None:
+def _write(txns: list[str], where: Directory, to: str, writing: Writing, *, as_json: bool) -> None:
     """Write sessions in a format."""
-    form = format_named(to)
     if not txns:
         raise SetupError(f"name a session: optree export last --to {to}")
-    if output == STDOUT and as_json:
+    if writing.output == STDOUT and as_json:
         raise SetupError("--json and the file cannot both go to stdout: name a file with --output")
     done: list[Written] = []
     with working(f"writing {to}", len(txns)) as step:
@@ -107,9 +107,8 @@ def _write(txns: list[str], where: Directory, to: str, output: str | None, *, fo
             loaded, live = open_session(txn, where)
             if live is not None and is_running(live):
                 complain(f"session {loaded.txn} is running: written is what there is so far")
-            done.append(export_to_file(loaded, form, output, several=len(txns) > 1, force=force))
-            if done[-1].lacking:
-                complain(f"{to} does not hold all of {loaded.txn}; left out: {', '.join(done[-1].lacking)}")
+            done.append(export_to_file(loaded, writing, several=len(txns) > 1))
+            _tell(done[-1], to)
             step()
     if as_json:
         show_json({"to": to, "sessions": done})
@@ -117,6 +116,16 @@ def _write(txns: list[str], where: Directory, to: str, output: str | None, *, fo
     for one in done:
         if one.files:
             show(one.files[0] + (f" and {len(one.files) - 1} more" if len(one.files) > 1 else ""))
+
+
+def _tell(made: Written, to: str) -> None:
+    """Say what the files lack of the session."""
+    if made.lacking:
+        complain(f"{to} does not hold all of {made.txn}; left out: {', '.join(made.lacking)}")
+    if made.redacted:
+        complain(f"{made.txn}: credentials are replaced; for a backup that has them: --verbatim")
+    if made.beside:
+        complain(f"{made.txn}: left out on stdout: {made.beside} more file{'' if made.beside == 1 else 's'}; --output DIR has all")
 
 
 def _for_collectors(to: str, **options: object) -> None:

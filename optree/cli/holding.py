@@ -6,20 +6,14 @@ from collections.abc import Callable, Sequence
 
 from msgspec import UNSET
 
-from optree.nodes import OperationNode, SessionNode
+from optree.nodes import PIECE_OF_TEXT, OperationNode, Payload, SessionNode
 from optree.tree import Tree, walk_ops, walk_sessions
 
 
 def lacking(tree: Tree, cannot_hold: Sequence[str]) -> list[str]:
-    """Return those of *cannot_hold* that a session has something of, with how many; what is told in words of its own stands as it is."""
-    found: list[str] = []
-    for what in cannot_hold:
-        count = _COUNTS.get(what)
-        if count is None:
-            found.append(what)
-        elif number := count(tree):
-            found.append(f"{what} ({number})")
-    return found
+    """Return those of *cannot_hold* that a session has something of, with how many; what cannot be counted is for `optree formats`."""
+    counted = ((what, _COUNTS[what](tree)) for what in cannot_hold if what in _COUNTS)
+    return [f"{what} ({number})" for what, number in counted if number]
 
 
 def _ops(has: Callable[[OperationNode], int | bool]) -> Callable[[Tree], int]:
@@ -34,7 +28,18 @@ def _odd(status: str | None) -> bool:
     return status not in (None, "ok", "failed")
 
 
+def _pieces(op: OperationNode) -> int:
+    """Return in how many chunks an op's reasoning came; none if it came at once."""
+    chunks = len(op.reasoning.chunks) if op.reasoning is not None else 0
+    return chunks if chunks > 1 else 0
+
+
+def _is_empty(part: Payload | None) -> bool:
+    return part is not None and bytes(part.payload) in (b"null", b"{}", b"[]", b'""')
+
+
 _IN_FIELDS = frozenset({"provider", "model", "name", "latency", "error"})
+_OF_TURNS = frozenset({"prompts", "assistant", "warnings", "errors"})
 _COUNTS: dict[str, Callable[[Tree], int]] = {
     "messages": _sessions(lambda session: len(session.messages)),
     "turns": _sessions(lambda session: len(session.turns)),
@@ -45,7 +50,8 @@ _COUNTS: dict[str, Callable[[Tree], int]] = {
     "accounting of tools": _ops(lambda op: sum(entry.type == "tool" for entry in op.accounting)),
     "accounting entry by entry": _ops(lambda op: len(op.accounting) > 1),
     "reasoning": _ops(lambda op: op.reasoning is not None),
-    "chunks of reasoning": _ops(lambda op: len(op.reasoning.chunks) if op.reasoning is not None else 0),
+    "chunks of reasoning": _ops(_pieces),
+    "where reasoning was cut into chunks, and when each came: its text is held, and when the first came": _ops(_pieces),
     "requests": _ops(lambda op: op.request is not None),
     "responses": _ops(lambda op: op.response is not None),
     "reports": _sessions(lambda session: session.final_report is not UNSET),
@@ -60,16 +66,25 @@ _COUNTS: dict[str, Callable[[Tree], int]] = {
     ),
     "parents of ops": _ops(lambda op: op.parent_op is not None),
     "attributes of names that it uses itself": _ops(lambda op: len(op.attributes.keys() & _IN_FIELDS)),
+    "attributes of turns that are named prompts, assistant, warnings or errors": _sessions(
+        lambda session: sum(len(turn.attributes.keys() & _OF_TURNS) for turn in session.turns)
+    ),
     "ends of sessions": _sessions(lambda session: session.ended_at is not None),
     "empty names of ops": _ops(lambda op: not op.name),
     "empty titles": _sessions(lambda session: session.session_title == ""),
     "colons in call paths": _sessions(lambda session: ":" in session.call_path),
-    "ids of accounting entries": lambda _: 0,
-    "fractions of milliseconds": lambda _: 0,
-    "sizes of payloads as they were counted": lambda _: 0,
+    "requests of session and system ops": _ops(lambda op: op.kind in ("session", "system") and op.request is not None),
+    "responses of unfinished tools, sessions and system ops": _ops(
+        lambda op: op.kind != "llm" and op.ended_at is None and op.response is not None
+    ),
+    "payloads that are null or empty": _ops(lambda op: sum(_is_empty(part) for part in (op.request, op.response))),
+    "who created an agent": _sessions(lambda session: bool(session.path)),
+    "causes of entries": _sessions(lambda session: sum(bool(one.cause) and one.role != PIECE_OF_TEXT for one in session.messages)),
+    "who made a text": _sessions(lambda session: sum(one.role == PIECE_OF_TEXT for one in session.messages)),
+    "times": _sessions(lambda session: len(session.messages)),
     "gaps in ops' numbers": _sessions(lambda session: sum(_gaps(turn.ops) for turn in session.turns)),
 }
-"""How many of each a session has, by the words in which formats say what they do not hold; 0 for what nobody would miss."""
+"""How many of each a session has, by the words in which formats say what they do not hold."""
 
 
 def _gaps(ops: list[OperationNode]) -> bool:

@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import importlib
+import zlib
 from collections.abc import Callable, Sequence
+from contextlib import suppress
+from gzip import BadGzipFile
+from io import BufferedReader
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from msgspec import Struct
 
@@ -13,6 +17,8 @@ from optree.cli.exporters import OTEL
 from optree.cli.installed import detected, format_named, installed
 from optree.errors import FormatError, NotFoundError, SetupError
 from optree.formats import Fault, Format
+from optree.store.compression import is_packed, limit_of, too_large
+from optree.store.lines import opened
 from optree.tree import Tree
 
 
@@ -36,6 +42,7 @@ def read_files(files: Sequence[Path], name: str | None, *, strict: bool, step: C
     spans: list[Any] = []
     chosen = _Choice(name)
     for path in files:
+        _check_size(path)
         form = chosen.of(path)
         if form is None:
             _spans(path, found, spans, chosen, strict=strict)
@@ -47,6 +54,18 @@ def read_files(files: Sequence[Path], name: str | None, *, strict: bool, step: C
     if spans:
         found.trees += _incoming().sessions(spans, found.notes)
     return found
+
+
+def _check_size(path: Path) -> None:
+    """Raise `FormatError` for a packed file that unpacks to more than is read: in bounded memory, whatever its format."""
+    if not path.is_file() or not is_packed(path):
+        return
+    packed, found = path.stat().st_size, 0
+    with suppress(EOFError, zlib.error, BadGzipFile), opened(path) as source:  # damage is the format's to report
+        while piece := cast("BufferedReader", source).read1(1 << 20):
+            found += len(piece)
+            if found > limit_of(packed):
+                raise too_large(path.name, packed)
 
 
 class _Choice:

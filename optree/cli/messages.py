@@ -85,11 +85,13 @@ def messages(
     [bold]agents[/bold]      who created whom                        --format mermaid
     [bold]heard[/bold]       who heard what
     [bold]propagation[/bold] how a content spread                    --message msg_015
-    [bold]hooks[/bold]       what was heard other than it was said
+    [bold]hooks[/bold]       what was heard other than it was said, with the original's words
     [bold]causality[/bold]   what each message came from             --format mermaid
     [bold]flow[/bold]        what led to a message                   --message msg_017
     [bold]references[/bold]  who has the content of a message        --message msg_012
     [bold]during[/bold]      what happened during a tool call        --message msg_105
+
+    With --agent, only what these agents said and heard is shown: an original that a hook changed only if its author is one of them.
 
     Example: [bold]optree messages last --view dialog --agent Jack --agent Jill[/bold]
     """
@@ -104,7 +106,7 @@ def messages(
         colour = form is Format.TEXT and coloured(sys.stdout)
         write(_shown(view, viewer, ask, form, colour) + "\n")
     for fault in viewer.faults:
-        complain(f"{txn}, line {fault.line}: {fault.said}")
+        complain(f"{txn}{f', line {fault.line}' if fault.line else ''}: {fault.said}")
     if viewer.faults:
         raise typer.Exit(DAMAGED)
 
@@ -133,10 +135,12 @@ def _ask(viewer: SessionViewer, agents: list[str], message: str | None, heard: b
 
 
 def _json(view: View, viewer: SessionViewer, ask: Ask) -> None:
-    from optree.conversation.views.values import value
+    from optree.conversation.views.values import hidden, value
 
     faults = [{"line": fault.line, "said": fault.said} for fault in viewer.faults]
-    show_json({"view": view.value, "agents": viewer.list_agents(), "result": value(view, viewer, ask), "faults": faults})
+    show_json(
+        {"view": view.value, "agents": hidden(viewer.stream, viewer.list_agents()), "result": value(view, viewer, ask), "faults": faults}
+    )
 
 
 def _shown(view: View, viewer: SessionViewer, ask: Ask, form: Format, colour: bool) -> str:

@@ -89,8 +89,8 @@ def json_line(value: Any) -> str:
 
 
 def complain(text: str) -> None:
-    """Say on stderr, in one line, what is wrong."""
-    sys.stderr.write("optree: " + _CONTROL.sub(_shown, " ".join(text.split("\n"))) + "\n")
+    """Say on stderr, in one line, what is wrong, credentials replaced."""
+    sys.stderr.write("optree: " + _CONTROL.sub(_shown, " ".join(redact(text).split("\n"))) + "\n")
 
 
 def table(head: Sequence[str], rows: Sequence[Sequence[str]], right: str = "") -> list[str]:

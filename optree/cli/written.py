@@ -2,20 +2,41 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import sys
 import tempfile
+from collections.abc import Generator
+from contextlib import contextmanager
 from pathlib import Path
+from time import time
 
 from msgspec import Struct
 
 from optree.cli.holding import lacking
+from optree.cli.redacted import redacted
 from optree.cli.screen import OutputError
 from optree.errors import SetupError
 from optree.formats import Format
 from optree.store.recovery import Loaded
+from optree.store.system import REAL
+from optree.tree import Tree
 
 STDOUT = "-"
+_PREFIX = ".optree-export-"
+_STALE_SECONDS = 86_400
+
+
+class Writing(Struct, frozen=True):
+    """How sessions are to be written."""
+
+    form: Format
+    output: str | None
+    """A file, a directory, or ``-`` for stdout; None for the directory we are in."""
+    force: bool = False
+    """Replace files that are there."""
+    verbatim: bool = False
+    """Leave credentials in."""
 
 
 class Written(Struct, rename="camel"):
@@ -26,32 +47,47 @@ class Written(Struct, rename="camel"):
     """Paths, the main one first; none where it went to stdout."""
     lacking: list[str]
     """What the session has and the files do not."""
+    redacted: bool
+    """True if credentials were replaced."""
+    beside: int = 0
+    """How many files there are beside the one that went to stdout."""
 
 
-def export_to_file(loaded: Loaded, form: Format, output: str | None, *, several: bool, force: bool) -> Written:
-    """Write a session in a format: to a file, into a directory, or with ``-`` to stdout; without *output* into the directory we are in.
+def export_to_file(loaded: Loaded, writing: Writing, *, several: bool) -> Written:
+    """Write a session in a format. Nothing is there before all is.
 
-    Nothing is there before all is. Raises `SetupError` if a file is there already and *force* is not set.
+    Raises `SetupError` if a file is there already and is not to be replaced, `StoreError` for what no file of the format holds.
     """
-    lost = lacking(loaded.tree, form.cannot_hold)
-    if output == STDOUT:
+    lost = lacking(loaded.tree, writing.form.cannot_hold)
+    tree, changed = (loaded.tree, False) if writing.verbatim else redacted(loaded.tree)
+    if writing.output == STDOUT:
         if several:
             raise SetupError("one session goes to stdout; name a directory for several: --output DIR")
-        _to_stdout(loaded, form)
-        return Written(loaded.txn, [], lost)
-    target = _target(loaded.txn, form, output, several=several)
-    target.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(prefix=".optree-export-", dir=target.parent) as folder:
-        made = form.write(loaded.tree, Path(folder) / target.name)
+        return Written(loaded.txn, [], lost, changed, _to_stdout(tree, loaded.txn, writing.form))
+    target = _target(loaded.txn, writing.form, writing.output, several=several)
+    REAL.make_directory(target.parent)
+    with _workplace(target.parent) as folder:
+        made = writing.form.write(tree, folder / target.name)
         files = [target.parent / path.relative_to(folder) for path in made]
         there = [path for path in files if path.exists()]
-        if there and not force:
+        if there and not writing.force:
             raise SetupError(f"{there[0]} is there already, and stays as it is: --force replaces it")
         for path, file in zip(made, files, strict=True):
-            file.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+            REAL.make_directory(file.parent)
             path.chmod(0o600)
             path.replace(file)
-    return Written(loaded.txn, [str(file) for file in files], lost)
+    return Written(loaded.txn, [str(file) for file in files], lost, changed)
+
+
+@contextmanager
+def _workplace(parent: Path) -> Generator[Path, None, None]:
+    """Make a directory to write in, and remove it; also those that exports left here that were killed, a day after."""
+    for path in parent.glob(f"{_PREFIX}*"):
+        found = path.lstat()
+        if found.st_uid == os.getuid() and found.st_mtime < time() - _STALE_SECONDS:
+            shutil.rmtree(path, ignore_errors=True)
+    with tempfile.TemporaryDirectory(prefix=_PREFIX, dir=parent) as folder:
+        yield Path(folder)
 
 
 def _target(txn: str, form: Format, output: str | None, *, several: bool) -> Path:
@@ -65,11 +101,10 @@ def _target(txn: str, form: Format, output: str | None, *, several: bool) -> Pat
     return path
 
 
-def _to_stdout(loaded: Loaded, form: Format) -> None:
-    with tempfile.TemporaryDirectory(prefix="optree-export-") as folder:
-        made = form.write(loaded.tree, Path(folder) / f"{loaded.txn}{form.suffix}")
-        if len(made) > 1:
-            raise SetupError(f"{form.name} makes {len(made)} files of this session: name a directory for them: --output DIR")
+def _to_stdout(tree: Tree, txn: str, form: Format) -> int:
+    """Write the main file to stdout; returns how many there are beside it."""
+    with _workplace(Path(tempfile.gettempdir())) as folder:
+        made = form.write(tree, folder / f"{txn}{form.suffix}")
         try:
             with made[0].open("rb") as file:
                 shutil.copyfileobj(file, sys.stdout.buffer)
@@ -78,3 +113,4 @@ def _to_stdout(loaded: Loaded, form: Format) -> None:
             raise
         except OSError as error:
             raise OutputError(f"stdout cannot be written: {error.strerror or error}") from error
+    return len(made) - 1

@@ -7,28 +7,34 @@ from collections.abc import Iterable, Mapping
 from msgspec import Struct
 
 from optree.compare.call import CallContext
-from optree.compare.content import money, own_tokens
+from optree.compare.content import last_tokens, money
 from optree.compare.details import change_phrase
+from optree.compare.lifetime import since, wait_of
 from optree.compare.messages import Edit
 from optree.compare.prices import Prices
+from optree.compare.prompts import CERTAIN
 from optree.nodes import OperationNode, Tokens
 
 SHORTEST = 1024
 """Tokens: no provider caches a shorter prefix (OpenAI's and Anthropic's guides on prompt caching; some models want more)."""
 BLOCK = 128
 """Tokens: OpenAI reads from its cache in such steps. What is less is no loss."""
-_MINUTE = 60_000
 Known = Mapping[tuple[str | None, str | None], Prices]
 _MAY_BE = "the entry may have expired, or was never written"
 
 
 class Use(Struct):
-    """Two calls, and the bytes of the first one in all, and of what the second one has too."""
+    """Two calls, the model of the first one, the bytes of it in all, and of what the second one has too. Images count as no bytes.
+
+    *lifetime* is how long the provider keeps an entry at most, in seconds.
+    """
 
     before: OperationNode
+    model: str
     size: int
     op: OperationNode
     shared: int
+    lifetime: float
 
 
 class Models(Struct):
@@ -42,45 +48,64 @@ class Models(Struct):
         """Return what calls tell, each given with its model."""
         found = cls(set(), set())
         for model, op in calls:
-            tokens = own_tokens(op)
-            if tokens.cache_write_input_tokens:
-                found.writing.add(model)
-            if tokens.cache_write_input_tokens or tokens.cache_read_input_tokens:
-                found.telling.add(model)
+            for tokens in (entry.tokens for entry in op.accounting if entry.tokens is not None):
+                if tokens.cache_write_input_tokens:
+                    found.writing.add(model)
+                if tokens.cache_write_input_tokens or tokens.cache_read_input_tokens:
+                    found.telling.add(model)
         return found
 
 
 def judge(found: CallContext, use: Use, prices: Known, models: Models) -> None:
     """Say what became of the cache, in place."""
     found.cause = _first_difference(found)
-    sent = _sent(own_tokens(use.before))
-    if found.cache_read_input_tokens is None or not sent or not use.size:
+    told, now = last_tokens(use.before), last_tokens(use.op)
+    if told is None or now is None or not use.size:
+        return
+    silent = next((model for model in (found.model, use.model) if model not in models.telling), None)
+    if silent is not None:
+        if found.cause is not None:
+            found.add_note(f"no call of {silent} tells of a cache: whether anything was lost is not known")
         return
     found.estimated = use.shared != use.size
-    told = own_tokens(use.before)
-    had = told.cache_read_input_tokens + told.cache_write_input_tokens if found.model in models.writing else sent
-    found.reusable_tokens = min(sent * use.shared // use.size, had, _sent(own_tokens(use.op)))
-    lost = found.reusable_tokens - found.cache_read_input_tokens
+    had = told.cache_read_input_tokens + told.cache_write_input_tokens if use.model in models.writing else _sent(told)
+    found.reusable_tokens = min(_sent(told) * use.shared // use.size, had, _sent(now))
+    lost = found.reusable_tokens - now.cache_read_input_tokens
     if found.reusable_tokens < SHORTEST or lost < BLOCK:
         found.cache = "kept"
     elif found.parts or (found.messages is not None and found.messages.later):
-        found.cache, found.lost_tokens = "broken", lost
-    elif found.model in models.telling:
-        found.cache, found.lost_tokens = "missed", lost
-        found.cause = f"nothing that comes before changed, {_since(use)} after the previous call: {_MAY_BE}"
+        found.cache = "broken"
+    elif found.messages is not None and not found.messages.edits and not found.estimated:
+        found.cache = "missed"
+    else:
+        found.add_note("only the end was edited: how much of what comes before it the cache had is not known")
     if found.cache in ("broken", "missed"):
-        found.lost_usd = _cost(lost, own_tokens(use.op), prices, use.op)
-        if found.model not in models.telling:
-            found.note = "no call of this model tells of a cache: whether there is one is not known"
+        _lost(found, lost, use)
+        found.lost_usd = _cost(lost, now, prices, use.op)
+
+
+def _lost(found: CallContext, lost: int, use: Use) -> None:
+    found.lost_tokens = lost
+    waited = wait_of(use.before, use.op)
+    found.expired = waited > use.lifetime
+    if found.cache == "missed":
+        found.cause = f"nothing that comes before changed, {since(waited)} after the previous call: {_MAY_BE}"
+    if found.expired:
+        found.add_note(f"{since(waited)} after the previous call its entry may have expired: providers keep one {since(use.lifetime)}")
 
 
 def _first_difference(found: CallContext) -> str | None:
-    """Return what differs first in the order in which a cache reads; None if the call only appended."""
-    if found.parts:
-        return change_phrase(found.parts[0])
-    if found.messages is None or not found.messages.edits:
-        return None
-    return edit_phrase(found.messages.edits[0])
+    """Return what differs first, what is surely in a cache's key before what may not be; None if the call only appended.
+
+    An edit behind all that both calls share explains no loss: it comes last.
+    """
+    certain = [change_phrase(change) for change in found.parts if change.what in CERTAIN]
+    doubtful = [change_phrase(change) for change in found.parts if change.what not in CERTAIN]
+    messages = found.messages
+    edits = [] if messages is None else [edit_phrase(edit) for edit in messages.edits[:1]]
+    behind = messages is not None and messages.kept > 0 and not messages.later
+    order = [*certain, *doubtful, *edits] if behind else [*certain, *edits, *doubtful]
+    return order[0] if order else None
 
 
 def edit_phrase(edit: Edit) -> str:
@@ -95,14 +120,9 @@ def _sent(tokens: Tokens) -> int:
     return tokens.input_tokens + tokens.cache_read_input_tokens + tokens.cache_write_input_tokens
 
 
-def _since(use: Use) -> str:
-    waited = max(0.0, use.op.started_at - (use.before.ended_at or use.before.started_at))
-    return f"{waited / 1e3:.0f} s" if waited < _MINUTE else f"{waited / _MINUTE:.0f} min"
-
-
 def _cost(lost: int, tokens: Tokens, prices: Known, op: OperationNode) -> float | None:
     """Return what tokens cost more than read from the cache: those that were written to it anew at its price for that."""
-    entry = next((entry for entry in op.accounting if entry.tokens is not None), None)
+    entry = next((entry for entry in reversed(op.accounting) if entry.tokens is tokens), None)
     known = prices.get((entry.provider, entry.model)) if entry is not None else None
     if known is None:
         return None

@@ -15,7 +15,8 @@ class CallContext(Struct, rename="camel"):
     """One LLM call against the one that it goes on from. Messages count from 0; bytes are those of JSON; money is US dollars.
 
     Where there is no *previous* call, or the messages of one are not known (*note* says why), *messages* is None and nothing is compared.
-    Tokens are those of the call's accounting, None where there is none.
+    Tokens are those of the call's accounting, all attempts together, None where there is none. What is said of the cache is about the last
+    attempt.
     """
 
     path: str
@@ -41,15 +42,22 @@ class CallContext(Struct, rename="camel"):
     cache: Literal["first", "unknown", "kept", "broken", "missed"] = "unknown"
     """`kept`: nothing was lost, or too little to tell. `broken`: something differs in front of what could have been read.
 
-    `missed`: less was read though nothing differs there. `first`: there is no previous call. `unknown`: there are no figures.
+    `missed`: less was read though nothing differs. `first`: there is no previous call. `unknown`: there are no figures, no call of the
+    model (or the previous call's) tells of a cache, or only the end was edited.
     """
     reusable_tokens: int | None = None
     """Tokens of the previous call that are in this one too; None if unknown."""
     estimated: bool = False
-    """True if *reusable_tokens* and *lost_tokens* are a share, by bytes, of the previous call's tokens; else they are measured."""
+    """True if *reusable_tokens* and *lost_tokens* are a share, by bytes of text, of the previous call's tokens; else measured."""
+    expired: bool = False
+    """True if the wait since the previous call was longer than the provider keeps an entry: it may be lost for that alone."""
     lost_tokens: int = 0
     """Tokens that could have been read from the cache and were not."""
     lost_usd: float | None = None
     """What that cost more, None if no price is known."""
     cause: str | None = None
-    """The first thing that differs in the order in which a cache reads, or why tokens may not have been read otherwise."""
+    """What differs first of what is surely in a cache's key, else of what may be; or why tokens may not have been read otherwise."""
+
+    def add_note(self, note: str) -> None:
+        """Say one thing more."""
+        self.note = note if self.note is None else f"{self.note}; {note}"

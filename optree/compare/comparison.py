@@ -10,9 +10,12 @@ from msgspec import Struct
 
 from optree.compare.content import Content, Node, children, contents, kind_of
 from optree.compare.details import Change, Changes
+from optree.compare.digests import Digests
 from optree.compare.excerpts import excerpt, said
 from optree.compare.figures import Figures, delta, figures
+from optree.compare.histories import Histories
 from optree.compare.matching import match
+from optree.compare.volatile import Exact, Stable
 from optree.nodes import Pool, SessionNode, TurnNode
 from optree.tree import Tree
 
@@ -54,15 +57,16 @@ class Comparison(Struct, rename="camel"):
     root: Difference
 
 
-def compare(a: Tree | SessionNode, b: Tree | SessionNode, *, everything: bool = False) -> Comparison:
+def compare(a: Tree | SessionNode, b: Tree | SessionNode, *, everything: bool = False, exact: bool = False) -> Comparison:
     """Align two sessions and return what differs; with *everything*, nodes that are the same as well.
 
     Siblings are aligned by their content first (all but times, paths, logs, reasoning and attributes), then by kind, name and likeness.
+    What a provider makes anew for each call (`optree.compare.volatile`) counts as content only with *exact*.
     What is gone in one place then, and new in another with the same content, is `moved`. A session that is given without its tree has no
     pool: its requests are compared, but what they refer to cannot be shown.
     """
     one, other = _tree(a), _tree(b)
-    comparer = _Comparer(one, other, everything=everything)
+    comparer = _Comparer(one, other, everything=everything, exact=exact)
     root = comparer.compared()
     change = delta(root.figures_a, root.figures_b)
     return Comparison(one.session.origin_txn_id, other.session.origin_txn_id, not root.differs, _counted(root), change, root)
@@ -80,11 +84,14 @@ def walk(root: Difference) -> Iterator[Difference]:
 class _Comparer:
     """The work of one comparison. Explicit stacks: sessions may be nested deeper than Python's recursion."""
 
-    def __init__(self, a: Tree, b: Tree, *, everything: bool) -> None:
+    def __init__(self, a: Tree, b: Tree, *, everything: bool, exact: bool) -> None:
         self.a, self.b = a.session, b.session
         self.everything = everything
-        self.changes = Changes(a.pool, b.pool)
-        self.content: dict[int, Content] = {**contents(a.session), **contents(b.session)}
+        stable = Exact() if exact else Stable([a, b])
+        histories = Histories(stable.body)
+        digests = Digests(a.pool, stable, histories), Digests(b.pool, stable, histories)
+        self.changes = Changes(*digests)
+        self.content: dict[int, Content] = {**contents(a.session, digests[0]), **contents(b.session, digests[1])}
         self.figures: dict[int, Figures] = {**figures(a.session), **figures(b.session)}
         self.made: list[tuple[Difference, Node | None, Node | None]] = []
         """What was found so far, each parent before what is below it, with the nodes."""

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal, NamedTuple, cast
+from typing import Literal, NamedTuple, cast
 from zlib import crc32
 
-import msgspec
 from msgspec import UNSET, Raw, UnsetType
 
+from optree.compare.digests import Digests, sorted_json
 from optree.ids import content_id
-from optree.nodes import OperationNode, Payload, Pool, SessionNode, Tokens, TurnNode
-from optree.values import decode, is_list, is_object
+from optree.nodes import OperationNode, SessionNode, Tokens, TurnNode
+from optree.values import decode
 
 Node = SessionNode | TurnNode | OperationNode
 _SKETCH = 48
@@ -30,8 +30,8 @@ class Content(NamedTuple):
     """A sample of hashes of what it holds: the more two nodes share, the more alike they are."""
 
 
-def contents(root: SessionNode) -> dict[int, Content]:
-    """Return the content of each node of a tree by the `id` of the node's object."""
+def contents(root: SessionNode, digests: Digests) -> dict[int, Content]:
+    """Return the content of each node of a tree by the `id` of the node's object; *digests* are those of its pool."""
     nodes: list[Node] = []
     pending: list[Node] = [root]
     while pending:
@@ -40,7 +40,7 @@ def contents(root: SessionNode) -> dict[int, Content]:
         pending += children(node)
     found: dict[int, Content] = {}
     for node in reversed(nodes):  # what is below comes first
-        found[id(node)] = _content(node, [found[id(child)] for child in children(node)])
+        found[id(node)] = _content(node, [found[id(child)] for child in children(node)], digests)
     return found
 
 
@@ -58,44 +58,6 @@ def kind_of(node: Node) -> Literal["session", "turn", "op"]:
     return "session" if isinstance(node, SessionNode) else "turn" if isinstance(node, TurnNode) else "op"
 
 
-def members(payload: Payload | None) -> dict[str, str]:
-    """Return the content id of each member of a request, by name; of what is no object one member without a name."""
-    if payload is None:
-        return {}
-    found = decode(payload.payload)
-    if not is_object(found):
-        return {"": content_id(sorted_json(found))}
-    return {name: member_id(name, value) for name, value in found.items()}
-
-
-def member_id(name: str, value: Any) -> str:
-    """Return the content id of a member as it is recorded: the same whether it is pooled or in its place."""
-    if is_object(value):
-        if "$history" in value:
-            return f"history {value['$history']}"
-        if len(value) == 1 and "$blob" in value:
-            return str(value["$blob"])
-    if name == "messages" and is_list(value):
-        head = ""
-        for item in value:
-            head = content_id(head.encode(), content_id(msgspec.json.encode(item)).encode())
-        return f"history {head}"
-    return content_id(msgspec.json.encode(value))
-
-
-def sorted_json(value: Any) -> bytes:
-    """Return a plain value as JSON, the same whatever the order of its members."""
-    return msgspec.json.encode(value, order="sorted")
-
-
-def resolved(value: Any, pool: Pool) -> Any:
-    """Return a plain value with what it refers to in its place; members of the program's own that only look so stay as they are."""
-    try:
-        return pool.resolve(value)
-    except (TypeError, AttributeError):
-        return value
-
-
 def own_tokens(op: OperationNode) -> Tokens:
     """Return the tokens of an op's own accounting, summed."""
     total = Tokens()
@@ -104,6 +66,12 @@ def own_tokens(op: OperationNode) -> Tokens:
             for name in Tokens.__struct_fields__:
                 setattr(total, name, getattr(total, name) + getattr(entry.tokens, name))
     return total
+
+
+def last_tokens(op: OperationNode) -> Tokens | None:
+    """Return the tokens of an op's last accounting entry that has any, which is its last attempt; None if none has."""
+    found = (entry.tokens for entry in reversed(op.accounting))
+    return next((tokens for tokens in found if tokens is not None and tokens.total_tokens), None)
 
 
 def own_cost(op: OperationNode) -> float | None:
@@ -117,8 +85,8 @@ def money(dollars: float) -> float:
     return round(dollars, 12)
 
 
-def _content(node: Node, below: list[Content]) -> Content:
-    key, held = _held(node)
+def _content(node: Node, below: list[Content], digests: Digests) -> Content:
+    key, held = _held(node, digests)
     own = content_id(key.encode(), *(b"\0" + feature.encode("utf-8", "replace") for feature in held))
     whole = content_id(own.encode(), *(child.whole.encode() for child in below)) if below else own
     hashes = {crc32(feature.encode("utf-8", "replace")) for feature in held}
@@ -129,7 +97,7 @@ def _content(node: Node, below: list[Content]) -> Content:
     return Content(key, own, whole, frozenset(sorted(hashes)[:_SKETCH]))
 
 
-def _held(node: Node) -> tuple[str, list[str]]:
+def _held(node: Node, digests: Digests) -> tuple[str, list[str]]:
     ended = f"status {node.status}\0{node.error}"
     if isinstance(node, SessionNode):
         return f"session {node.agent_id}", [ended, f"report {_digest(node.final_report)}"]
@@ -137,9 +105,9 @@ def _held(node: Node) -> tuple[str, list[str]]:
         blocks = (("prompts", node.prompts), ("assistant", node.assistant))
         return "turn", [ended, *(f"{name} {role} {text}" for name, block in blocks for role, text in sorted((block or {}).items()))]
     held = [ended, f"cost {own_cost(node)} {own_tokens(node)}"]
-    held += [f"request {name} {digest}" for name, digest in sorted(members(node.request).items())]
+    held += [f"request {name} {digest}" for name, digest in sorted(digests.members(node.request, node.kind).items())]
     if node.response is not None:
-        held.append(f"response {_digest(node.response.payload)}{node.response.size if node.response.truncated else ''}")
+        held.append(f"response {digests.response(node.response, node.kind)}{node.response.size if node.response.truncated else ''}")
     return f"{node.kind} {node.name}", held
 
 

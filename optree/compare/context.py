@@ -10,6 +10,7 @@ from optree.compare.content import own_cost, own_tokens
 from optree.compare.details import Change
 from optree.compare.excerpts import differing, excerpt, said
 from optree.compare.histories import Histories
+from optree.compare.lifetime import lifetime_of
 from optree.compare.messages import Messages, messages_since
 from optree.compare.previous import Span, previous_calls
 from optree.compare.prices import prices
@@ -43,7 +44,9 @@ def context_changes(tree: Tree) -> list[CallContext]:
         before = None if at is None else calls[at]
         context = _compared(call, before, histories)
         if before is not None and context.messages is not None:
-            use = Use(before.op, before.prompt.size(histories), call.op, _shared_bytes(before, call, context.messages))
+            size, shared = before.prompt.size(histories), _shared_bytes(before, call, context.messages)
+            lifetime = lifetime_of(before.op, before.prompt.model, before.prompt.asked(histories))
+            use = Use(before.op, before.prompt.model, size, call.op, shared, lifetime)
             judge(context, use, known, models)
         found.append(context)
     return found
@@ -108,7 +111,7 @@ def _named(tools: object) -> dict[str, str]:
 
 
 def _shared_bytes(before: _Call, call: _Call, messages: Messages) -> int:
-    """Return how much of the previous call is in this one too."""
+    """Return how much of the previous call is in this one too, images left out."""
     one, other = before.prompt.parts, call.prompt.parts
     parts = sum(part.size for name, part in one.items() if name in other and other[name].id == part.id)
-    return parts + messages.kept_bytes + messages.later_bytes
+    return parts + messages.text_bytes

@@ -8,11 +8,11 @@ from typing import Any, NamedTuple
 from msgspec import UNSET, Raw, Struct, UnsetType
 
 from optree.compare.alignment import align
-from optree.compare.content import Node, members, own_cost, own_tokens, resolved, sorted_json
+from optree.compare.content import Node, own_cost, own_tokens
+from optree.compare.digests import Digests, sorted_json
 from optree.compare.excerpts import differing, excerpt, said, said_message
-from optree.compare.histories import Histories
 from optree.ids import content_id
-from optree.nodes import OperationNode, Payload, Pool, SessionNode, TurnNode
+from optree.nodes import OperationNode, Payload, SessionNode, TurnNode
 from optree.values import decode, is_list, is_object
 
 MOST_ITEMS = 5
@@ -43,9 +43,9 @@ def change_phrase(change: Change) -> str:
 class Changes:
     """Finds what differs between nodes of two sessions; histories are looked at where they part only."""
 
-    def __init__(self, pool_a: Pool, pool_b: Pool) -> None:
-        self._pools = (pool_a, pool_b)
-        self._histories = Histories(marks=True)
+    def __init__(self, a: Digests, b: Digests) -> None:
+        self._digests = (a, b)
+        self._histories = a.histories
 
     def between(self, a: Node, b: Node) -> list[Change]:
         """Return what differs between two nodes, what is below them and their times aside."""
@@ -57,34 +57,46 @@ class Changes:
             for name, one, other in (("prompts", a.prompts, b.prompts), ("assistant", a.assistant, b.assistant)):
                 found += _texts(*({f"{name}.{role}": text for role, text in (block or {}).items()} for block in (one, other)))
         if isinstance(a, OperationNode) and isinstance(b, OperationNode):
-            found += [*self._requests(a.request, b.request), *_responses(a.response, b.response), *_bills(a, b)]
+            found += [*self._requests(a, b), *self._responses(a, b), *_bills(a, b)]
         return found
 
-    def _requests(self, a: Payload | None, b: Payload | None) -> Iterator[Change]:
-        ids_a, ids_b = members(a), members(b)
+    def _requests(self, a: OperationNode, b: OperationNode) -> Iterator[Change]:
+        ids_a, ids_b = (digests.members(op.request, op.kind) for digests, op in zip(self._digests, (a, b), strict=True))
         if ids_a == ids_b:
-            if (a is None) != (b is None):
-                yield Change("request", None if a is None else "{}", None if b is None else "{}")
+            if (a.request is None) != (b.request is None):
+                yield Change("request", *(None if op.request is None else "{}" for op in (a, b)))
             return
         differ = [name for name in {**ids_a, **ids_b} if ids_a.get(name) != ids_b.get(name)]
-        plain = [_members(payload, differ) for payload in (a, b)]
-        heads = [_head(found.get("messages")) for found in plain]
-        if heads[0] is not None and heads[1] is not None:
-            differ.remove("messages")
-            nodes = [self._histories.linked(head, pool) for head, pool in zip(heads, self._pools, strict=True) if head is not None]
-            yield from self._messages(*nodes)
-        one, other = (_whole(found, differ, pool) for found, pool in zip(plain, self._pools, strict=True))
+        one, other = (_members(op.request, differ) for op in (a, b))
         for name in differ:
-            yield from _values(f"request.{name}" if name else "request", one.get(name, UNSET), other.get(name, UNSET), name)
+            heads = [digests.history(found.get(name)) for digests, found in zip(self._digests, (one, other), strict=True)]
+            if heads[0] is not None and heads[1] is not None:
+                yield from self._messages(f"request.{name}", heads[0], heads[1])
+                continue
+            values = [
+                digests.whole(name, found[name], op.kind) if name in found else UNSET
+                for digests, found, op in zip(self._digests, (one, other), (a, b), strict=True)
+            ]
+            yield from _values(f"request.{name}" if name else "request", values[0], values[1], name)
 
-    def _messages(self, a: int, b: int) -> Iterator[Change]:
+    def _responses(self, a: OperationNode, b: OperationNode) -> Iterator[Change]:
+        one, other = a.response, b.response
+        if one is not None and other is not None and one.payload == other.payload and one.size == other.size:
+            return
+        values = [
+            UNSET if op.response is None else digests.stable.response(decode(op.response.payload), op.kind)
+            for digests, op in zip(self._digests, (a, b), strict=True)
+        ]
+        yield from _responses(one, other, *values)
+
+    def _messages(self, what: str, a: int, b: int) -> Iterator[Change]:
         histories = self._histories
         part = histories.shared(a, b)
         old, new = histories.after(part, a), histories.after(part, b)
         keys = [[histories.item[node] for node in nodes[:MOST_ALIGNED]] for nodes in (old, new)]
         first = histories.depth[part]
         found = _differing(keys[0], keys[1], max(len(old), len(new)) - MOST_ALIGNED)
-        yield from _said(found, "request.messages", lambda x: histories.message(old[x]), lambda y: histories.message(new[y]), first)
+        yield from _said(found, what, lambda x: histories.message(old[x]), lambda y: histories.message(new[y]), first)
 
 
 def _members(payload: Payload | None, names: list[str]) -> dict[str, Any]:
@@ -95,21 +107,7 @@ def _members(payload: Payload | None, names: list[str]) -> dict[str, Any]:
     return {name: found[name] for name in names if name in found} if is_object(found) else {"": found}
 
 
-def _head(member: Any) -> str | None:
-    """Return the link of a pooled history."""
-    head = member.get("$history") if is_object(member) else None
-    return head if isinstance(head, str) else None
-
-
-def _whole(found: dict[str, Any], names: list[str], pool: Pool) -> dict[str, Any]:
-    """Return members with what they refer to in its place."""
-    return {name: resolved(found[name], pool) for name in names if name in found}
-
-
-def _responses(a: Payload | None, b: Payload | None) -> Iterator[Change]:
-    if a is not None and b is not None and a.payload == b.payload and a.size == b.size:
-        return
-    one, other = (UNSET if payload is None else decode(payload.payload) for payload in (a, b))
+def _responses(a: Payload | None, b: Payload | None, one: Any, other: Any) -> Iterator[Change]:
     if is_object(one) and is_object(other):
         for name in {**one, **other}:
             yield from _values(f"response.{name}", one.get(name, UNSET), other.get(name, UNSET), name)

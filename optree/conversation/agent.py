@@ -23,6 +23,7 @@ from optree.values import decode, encode, is_object
 
 LANGUAGE_MODEL = "anthropic/claude-sonnet-4-5-20250929"
 """What an agent without a model says that it is: the seeds' own."""
+NO_OBJECT = "the arguments are no JSON object"
 MAX_STEPS = 16
 """Messages with tool calls that one response may take."""
 
@@ -123,9 +124,9 @@ class Agent:
 
     def create(self, name: str, system_prompt: str | None = None, *, cause: str | None = None) -> Agent:
         """Make a sub-agent, log its creation, once and with its name, and let it begin."""
-        child = type(self)(self.session, system_prompt, model=self.model, name=name, language_model=self.language_model, tools=self.tools)
-        if self.session is not None:
-            self.session.log_agent_created(child.agent_id, cause, name, child.language_model)
+        identity = None if self.session is None else self.session.create_agent(cause, name, self.language_model)
+        options: dict[str, Any] = {"model": self.model, "language_model": self.language_model, "tools": self.tools}
+        child = type(self)(self.session, system_prompt, name=name, agent_id=identity, **options)
         child._logger = self._logger  # noqa: SLF001 - of the same class
         child.begin()
         self.subagents[name] = child
@@ -190,20 +191,21 @@ class Agent:
         several = len(message["tool_calls"]) > 1
         results: list[str] = []
         for told in message["tool_calls"]:
-            function: dict[str, Any] = told.get("function") or {}
+            function: dict[str, Any] = found if is_object(found := told.get("function")) else {}
             call_id, name = str(told.get("id")), str(function.get("name"))
             if message_id is not None:
                 self._calls[call_id] = message_id
             cause = self._find_msg_with_tool_call(call_id)
             exactly = f"{cause}.{call_id}" if cause and several else cause
-            result = await self._made(ToolCall(call_id, name, _arguments(function.get("arguments")), exactly))
+            arguments = _arguments(function.get("arguments"))
+            result = await self._made(ToolCall(call_id, name, arguments or {}, exactly), None if arguments is not None else NO_OBJECT)
             answer = {"role": "tool", "tool_call_id": call_id, "name": name, "content": str(result)}
             self._add(answer, identity_of(result), causes_of(result))
             results.append(result)
         return results
 
-    async def _made(self, call: ToolCall) -> str:
-        """Make one call; what goes wrong is its result, for the model to read."""
+    async def _made(self, call: ToolCall, wrong: str | None = None) -> str:
+        """Make one call; what goes wrong is its result, for the model to read, as is what is *wrong* with it already."""
         with self._op("tool", call.name) as op:
             if op is not None:
                 op.request(arguments=call.arguments)
@@ -212,6 +214,8 @@ class Agent:
                 result: str = blocked
             elif call.name not in self.tools:
                 result = f"Error: there is no tool {call.name!r}; there are: {', '.join(self.tools)}"
+            elif (refused := wrong or self.tools[call.name].refusal(call.arguments)) is not None:
+                result = f"Error: {call.name}: {refused}"
             else:
                 result = await self._run(self.tools[call.name], call)
             if op is not None:
@@ -276,9 +280,12 @@ def restored(
     return Agent(session, None, transcript, model=model, name=record.name, language_model=record.language_model, agent_id=record.agent_id)
 
 
-def _arguments(told: Any) -> dict[str, Any]:
+def _arguments(told: Any) -> dict[str, Any] | None:
+    """Return a call's arguments; none at all are an empty object, and what is no object is None."""
+    if told is None or told == "":
+        return {}
     try:
         found: Any = decode(told.encode()) if isinstance(told, str) else told
     except (DecodeError, UnicodeError, RecursionError):
-        return {}
-    return found if is_object(found) else {}
+        return None
+    return found if is_object(found) else None

@@ -2,27 +2,31 @@
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import os
 import sys
-import threading
+from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
+from secrets import token_hex
 
 from optree.builder import Op
 from optree.conversation.events import AnyEvent
 from optree.conversation.home import MakeEvent
-from optree.conversation.registry import Registry
-from optree.conversation.wire import SEED_000, SEED_001, line, read_events, read_one
+from optree.conversation.registry import Counters, Registry
+from optree.conversation.wire import SEED_001, line, read_events, read_one, version_of
 from optree.errors import FormatError, StoreError
 from optree.nodes import OpKind
 from optree.store.compression import GZIP, ZSTD
-from optree.store.line_log import LineLog
+from optree.store.line_log import BusyError, LineLog
 from optree.store.lines import Fault
 from optree.store.system import OS, REAL
 
 _BOM = b"\xef\xbb\xbf"
+MOST_LATE = 10_000
+"""Events that are kept for a file that does not take them."""
 
 
 class FileHome:
@@ -42,51 +46,51 @@ class FileHome:
         """What was left out or mended in reading, by line."""
         self.reports: list[str] = []
         """What went wrong in writing."""
+        self._said: set[tuple[object, ...]] = set()
         self._follows = version is None
         self._seen = seen
-        self._system = system
-        self._open()
+        self._line = 0
+        self._pid = os.getpid()
+        self._queued: deque[AnyEvent] = deque()
+        """What was logged while this home was busy: by a signal handler, or by a thread that did not wait longer."""
+        self._late: deque[AnyEvent] = deque()
+        """What the file did not take yet, in its order."""
+        self._log = LineLog(path, self._learn, system, anew=self._begin_anew)
         if _is_compressed(path):
             self._log.close()
             raise FormatError(f"{path} is compressed, so nothing can be added to it: unpack it first, or read it with SessionViewer")
-        self._log.catch_up()
+        with self._log.alone():
+            self._log.catch_up()
         self._seen = None
-
-    def _open(self) -> None:
-        """Open the file, to learn all of it from its start."""
-        self._line = 0
-        self._pid = os.getpid()
-        self._lock = threading.RLock()
-        self._log = LineLog(self.path, self._learn, self._system)
+        self._follows = False
 
     def add(self, make: MakeEvent) -> str:
-        """Keep an event; returns its id, also where the file does not take it, which is reported once."""
+        """Keep an event; returns its id. What the file does not take is reported once, and written with what is added later."""
         self._after_fork()
-        with self._lock:
-            made: list[AnyEvent] = []
-
-            def written(number: int) -> bytes:
-                event = make(_message_id(max(number, self.registry.counters.message + 1)))
-                made[:] = [event]
-                return line(event, self.version)
-
-            try:
-                self._log.append(written)
-                self._line += 1
-            except (OSError, StoreError) as error:
-                self._report(f"{self.path} does not take what is logged ({error}): the conversation goes on without")
-            event = made[0] if made else make(_message_id(self.registry.counters.message + 1))
-            self.registry.learn(event)
-            return event.message_id
+        try:
+            with self._log.alone():
+                event = self._add(make)
+        except BusyError:
+            event = make(self._own_id())
+            self._queued.append(event)
+            self._remember()
+        else:
+            self._settle()
+        return event.message_id
 
     def refresh(self) -> None:
         """Take up what other processes added."""
         self._after_fork()
-        with self._lock:
+        with contextlib.suppress(BusyError), self._log.alone():
+            self._learn_queued()
             try:
                 self._log.catch_up()
+                if self._late:
+                    with self._log.held():
+                        self._write_late()
             except (OSError, StoreError) as error:
-                self._report(f"{self.path} cannot be read on ({error}): what other processes log is not seen here")
+                self._report(error, f"{self.path} cannot be read on ({error}): what other processes log is not seen here")
+        self._settle()
 
     def events(self) -> Sequence[AnyEvent]:
         """Return all events in the file. Raises `OSError`."""
@@ -95,7 +99,10 @@ class FileHome:
     def new_agent_id(self) -> str:
         """Return an id that no agent has."""
         self.refresh()
-        with self._lock:
+        try:
+            with self._log.alone():
+                return self.registry.new_agent_id()
+        except BusyError:
             return self.registry.new_agent_id()
 
     def turn(self, agent_id: str) -> AbstractContextManager[None]:  # noqa: ARG002 - a file has no turns
@@ -111,7 +118,73 @@ class FileHome:
 
     def close(self) -> None:
         """Close the file."""
+        if self._queued or self._late:
+            self.refresh()
         self._log.close()
+
+    def _add(self, make: MakeEvent) -> AnyEvent:
+        self._learn_queued()
+        made: list[AnyEvent] = []
+        try:
+            with self._log.held():
+                self._write_late()
+                made.append(make(_message_id(self.registry.counters.message + 1)))
+                self._write(made[0])
+        except (OSError, StoreError) as error:
+            said = (
+                f"{self.path} does not take what is logged ({error}): the conversation goes on, and it is written later if that is possible"
+            )
+            self._report(error, said)
+            made = made or [make("")]
+            made[0].message_id = self._own_id()
+            self._put_off(made[0])
+        self.registry.learn(made[0])
+        return made[0]
+
+    def _own_id(self) -> str:
+        """Return an id that no other process gives, for an event that is not in the file yet."""
+        return f"{_message_id(self.registry.counters.message + 1)}_{token_hex(4)}"
+
+    def _put_off(self, event: AnyEvent) -> None:
+        """Keep an event to be written later."""
+        if len(self._late) < MOST_LATE:
+            self._late.append(event)
+            self._remember()
+        else:
+            self._report(None, f"{self.path} has taken nothing for {MOST_LATE} events: further ones are lost until it does")
+
+    def _remember(self) -> None:
+        """Have what waits written at the end of the program, if nothing is added before."""
+        if len(self._late) + len(self._queued) == 1:
+            atexit.register(self.refresh)
+
+    def _write(self, event: AnyEvent) -> None:
+        self._log.put(line(event, self.version))
+        self._line += 1
+
+    def _write_late(self) -> None:
+        if self._late:
+            while self._late:
+                self._write(self._late[0])
+                self._late.popleft()
+            atexit.unregister(self.refresh)
+
+    def _learn_queued(self) -> None:
+        while self._queued:
+            event = self._queued.popleft()
+            self.registry.learn(event)
+            self._put_off(event)
+
+    def _settle(self) -> None:
+        """Write what a signal handler logged meanwhile."""
+        while self._queued:
+            try:
+                with self._log.alone():
+                    self._learn_queued()
+                    with self._log.held():
+                        self._write_late()
+            except (OSError, StoreError):  # the next call tries again
+                return
 
     def _learn(self, data: bytes) -> Iterator[int]:
         """Take up a line that this process did not write; yields the highest message number so far."""
@@ -120,29 +193,40 @@ class FileHome:
             data = data.removeprefix(_BOM)
         event, said = read_one(data, self._line)
         self.faults += [Fault(self._line, one) for one in said]
-        if self._follows and (b'"content_id"' in data or b'"caused_by"' in data):
-            self.version = SEED_000
+        if self._follows and (found := version_of(data)) is not None:
+            self.version = found
+            self._follows = False
         if event is not None:
             self.registry.learn(event)
             if self._seen is not None:
                 self._seen(event)
         yield self.registry.counters.message
 
-    def _after_fork(self) -> None:
-        """In a forked process: open the file anew, since a lock on the parent's descriptor would be the parent's as well."""
-        if os.getpid() != self._pid:
-            self.registry = Registry()
-            self.faults = []
-            try:
-                self._open()
-            except OSError as error:
-                self._pid = os.getpid()
-                self._report(f"{self.path} cannot be opened in a forked process ({error}): what it logs is lost")
+    def _begin_anew(self, replaced: bool) -> None:
+        """Forget what was in the file, since all of it is to be learnt again; the numbers that were given stay so."""
+        counters = Counters()
+        counters.message, counters.agent = self.registry.counters.message, self.registry.counters.agent
+        self.registry = Registry(counters)
+        self.faults = []
+        self._line = 0
+        for event in self._late:
+            self.registry.learn(event)
+        if replaced:
+            self._report(None, f"{self.path} was replaced or removed by somebody else: what is logged from now on goes into the new file")
 
-    def _report(self, problem: str) -> None:
-        """Note a problem, and say it once on stderr: never raised into the program that logs."""
-        if problem in self.reports:
+    def _after_fork(self) -> None:
+        """In a forked process: what waits to be written is the parent's to write."""
+        if os.getpid() != self._pid:
+            self._pid = os.getpid()
+            self._queued.clear()
+            self._late.clear()
+
+    def _report(self, error: Exception | None, problem: str) -> None:
+        """Note a problem, and say it once on stderr, whatever its numbers are: never raised into the program that logs."""
+        kind = (type(error), getattr(error, "errno", None)) if error is not None else (problem,)
+        if kind in self._said:
             return
+        self._said.add(kind)
         self.reports.append(problem)
         if sys.__stderr__ is not None:  # else the descriptor was closed at start, and may be any file's by now
             with contextlib.suppress(OSError):

@@ -14,6 +14,7 @@ from optree.conversation.protocol import MakeAgent
 from optree.conversation.registry import AgentRecord
 from optree.conversation.session import Session, Traced
 from optree.conversation.transcripts import message_of
+from optree.conversation.tree_home import TreeHome
 from optree.conversation.wire import SEED_000
 
 Transcripts = defaultdict[str, list[dict[str, Any]]]
@@ -39,12 +40,13 @@ def load_session(session_file: Path | str, make_agent: MakeAgent = restored, *, 
 def load_traced(session: Traced, make_agent: MakeAgent = restored) -> tuple[Any, Session]:
     """Return the root agent and the conversation of a traced session, which is new or was loaded."""
     found = Session.traced(session)
+    if isinstance(found.home, TreeHome) and found.home.is_new():
+        with found.home.making_root():
+            return _new(found, make_agent, name=found.home.registry.agents[found.home.root_id].name), found
     transcripts: Transcripts = defaultdict(list)
     for event in found.events():
         if isinstance(event, TranscriptEntry):
             transcripts[event.agent_id].append(message_of(event))
-    if not transcripts:
-        return _new(found, make_agent), found
     return _root(found, transcripts, make_agent), found
 
 
@@ -58,9 +60,9 @@ def load_root(session_file: Path | str, make_agent: MakeAgent = restored) -> Any
     return root
 
 
-def _new(session: Session, make_agent: MakeAgent) -> Any:
+def _new(session: Session, make_agent: MakeAgent, *, name: str | None = None) -> Any:
     root = make_agent(session, None, [])
-    session.log_agent_created(root.agent_id, language_model=root.language_model)
+    session.log_agent_created(root.agent_id, name=name, language_model=root.language_model)
     session.agents[root.agent_id] = root
     return root
 

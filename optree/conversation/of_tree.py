@@ -5,8 +5,9 @@ from __future__ import annotations
 import math
 import re
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from itertools import count
+from operator import itemgetter
 from typing import Any
 
 from optree.conversation.events import AgentCreated, AnyEvent, PieceOfText, TranscriptEntry
@@ -30,17 +31,19 @@ def events_of(tree: Tree) -> list[AnyEvent]:
     """
     sessions = list(walk_sessions(tree.session))
     ids = _agent_ids(sessions)
-    found: list[AnyEvent] = []
+    lists: list[list[AnyEvent]] = []
     created: set[str] = set()
     above = _parents(sessions)
     for session in sessions:
-        agent = ids[session.path]
+        agent, own = ids[session.path], list[AnyEvent]()
         if agent not in created and (not _block(session) or is_created(session)):
             created.add(agent)
-            found.append(_created(session, agent, ids[above[session.path]] if session.path in above else None))
+            own.append(_created(session, agent, ids[above[session.path]] if session.path in above else None))
         for said in _said(session, tree.pool):
             said.agent_id = agent
-            found.append(said)
+            own.append(said)
+        lists.append(own)
+    found = _merged(lists)
     _number(found)
     until = untimed_until(tree.session) if _block(tree.session) else None
     for event in found if until is not None else ():
@@ -131,20 +134,29 @@ def _parents(sessions: Sequence[SessionNode]) -> dict[str, str]:
     return {op.child_session.path: one.path for one in sessions for turn in one.turns for op in turn.ops if op.child_session is not None}
 
 
+def _merged(lists: list[list[AnyEvent]]) -> list[AnyEvent]:
+    """Return the events of all sessions in the order of time; where that is the same, each session's keep the order that they have."""
+    placed = [((_when(event), place), event) for own in lists for place, event in zip(_places(own), own, strict=True)]
+    placed.sort(key=itemgetter(0))
+    return [event for _, event in placed]
+
+
+def _places(events: list[AnyEvent]) -> Iterator[float]:
+    """Yield for a session's events what orders them among those of others at one time: the highest number in an id so far."""
+    numbers = [None if (found := _NUMBER.search(event.message_id)) is None else int(found[1]) for event in events]
+    place: float = next((number for number in numbers if number is not None), math.inf)
+    for number in numbers:
+        place = place if number is None else max(place, number)
+        yield place
+
+
 def _number(events: list[AnyEvent]) -> None:
-    """Bring events into the order of time, and give ids to those that have none."""
-    events.sort(key=_order)
+    """Give ids to events that have none."""
     taken = Counter(event.message_id for event in events)
     numbers = count(max((int(found[1]) for one in taken if (found := _NUMBER.search(one))), default=0) + 1)
     for event in events:
         if not event.message_id:
             event.message_id = f"msg_{next(numbers):03d}"
-
-
-def _order(event: AnyEvent) -> tuple[float, float]:
-    """Return what events are sorted by: their time, and where that is the same, the number in their ids."""
-    number = _NUMBER.search(event.message_id)
-    return _when(event), math.inf if number is None else int(number[1])
 
 
 def _when(event: AnyEvent) -> float:

@@ -8,16 +8,14 @@ from __future__ import annotations
 
 import re
 from threading import RLock
-from typing import Any
 
 from msgspec import Struct
 
-from optree.conversation.content import Call, answered_by, calls_of
 from optree.conversation.events import AgentCreated, AnyEvent, TranscriptEntry
-from optree.values import decode, is_object
+from optree.conversation.waiting import WaitingCalls
 
-_MESSAGE = re.compile(r"(?:msg_)?([0-9]{1,18})\Z")
-_AGENT = re.compile(r"agent_([0-9]{1,18})\Z")
+_MESSAGE = re.compile(r"(?:msg_)?([0-9]{1,600})\Z")  # Python itself may refuse to read a number of more than 640 digits
+_AGENT = re.compile(r"agent_([0-9]{1,600})\Z")
 
 
 class AgentRecord(Struct):
@@ -30,7 +28,7 @@ class AgentRecord(Struct):
     """Agent id of the parent; None for the root, and where nothing tells."""
     cause: tuple[str, ...] = ()
     message_id: str | None = None
-    """Id of its creation; None if the stream has only entries of it."""
+    """Id of its creation; None if the stream has only entries of it, and empty if only the tree that it stands in tells of it."""
     entries: int = 0
     """How many entries its transcript has."""
 
@@ -41,12 +39,37 @@ class AgentRecord(Struct):
 
 
 class Counters:
-    """The highest numbers of messages and of agents; several registries share them where their ids stand in one tree."""
+    """The highest numbers of messages and of agents; several registries share them where their ids stand in one tree.
 
-    def __init__(self) -> None:
+    They are raised without a call in between, so that a signal handler that logs too never finds a number half taken.
+    """
+
+    def __init__(self, base: int = 0, span: int | None = None) -> None:
+        """Count from *base* on; with a *span*, numbers of other writers' ranges do not count."""
         self.lock = RLock()
-        self.message = 0
-        self.agent = 0
+        self.message = base
+        self.agent = base
+        self._end = None if span is None else base + span
+
+    def next_message(self) -> int:
+        """Take the next message's number."""
+        self.message = number = self.message + 1
+        return number
+
+    def next_agent(self) -> int:
+        """Take the next agent's number."""
+        self.agent = number = self.agent + 1
+        return number
+
+    def saw_message(self, number: int) -> None:
+        """Give no message a number that is there."""
+        if (self._end is None or number <= self._end) and number > self.message:
+            self.message = number
+
+    def saw_agent(self, number: int) -> None:
+        """Give no agent a number that is there."""
+        if (self._end is None or number <= self._end) and number > self.agent:
+            self.agent = number
 
 
 class Registry:
@@ -58,8 +81,7 @@ class Registry:
         self.counters = counters or Counters()
         self._owners: dict[str, str] = {}
         self._parents: set[str] = set()
-        self._calls: dict[tuple[str, str], Call] = {}
-        """Calls that have no result yet, by agent and id."""
+        self._calls = WaitingCalls()
 
     def learn(self, event: AnyEvent) -> None:
         """Take up an event."""
@@ -68,13 +90,20 @@ class Registry:
             self._created(event)
         elif isinstance(event, TranscriptEntry):
             self._record(event.agent_id).entries += 1
-            self._follow_calls(event)
+            self._calls.take(event)
         self._owners.setdefault(event.message_id, event.agent_id)
 
     def new_agent_id(self) -> str:
         """Return an id that no agent has, and that will not be given again."""
-        self.counters.agent += 1
-        return f"agent_{self.counters.agent:03d}"
+        return f"agent_{self.counters.next_agent():03d}"
+
+    def count_in(self, counters: Counters) -> None:
+        """Go on with other counters, such as a forked process's own; what is known here is not given by them."""
+        self.counters = counters
+        for message_id in self._owners:
+            self._count_message(message_id)
+        for agent_id in self.agents:
+            self._count_agent(agent_id)
 
     def children(self, agent_id: str) -> list[AgentRecord]:
         """Return the agents that an agent created, oldest first."""
@@ -91,29 +120,33 @@ class Registry:
     def _count(self, event: AnyEvent) -> None:
         same = event.substance if isinstance(event, TranscriptEntry) else None
         for identity in (event.message_id, *((same,) if same else ()), *(cause.partition(".")[0] for cause in event.cause)):
-            if found := _MESSAGE.match(identity):
-                self.counters.message = max(self.counters.message, int(found[1]))
+            self._count_message(identity)
         self._count_agent(event.agent_id)
+
+    def _count_message(self, message_id: str) -> None:
+        if found := _MESSAGE.match(message_id):
+            self.counters.saw_message(int(found[1]))
 
     def _count_agent(self, agent_id: str) -> None:
         if found := _AGENT.match(agent_id):
-            self.counters.agent = max(self.counters.agent, int(found[1]))
+            self.counters.saw_agent(int(found[1]))
 
     def _record(self, agent_id: str) -> AgentRecord:
         return self.agents.setdefault(agent_id, AgentRecord(agent_id))
 
     def _created(self, event: AgentCreated) -> None:
         record = self._record(event.agent_id)
-        if record.message_id is not None:  # a second creation of one agent adds what the first left open
+        if record.message_id:  # a second creation of one agent adds what the first left open
             record.name = record.name or event.name
             record.language_model = record.language_model or event.language_model
             return
         record.message_id = event.message_id
-        record.name, record.language_model, record.cause = event.name, event.language_model, event.cause
+        record.name, record.language_model = event.name or record.name, event.language_model or record.language_model
+        record.cause = event.cause
         self._count_agent(event.parent or "")
         parent = event.parent or next((owner for cause in event.cause if (owner := self.owner(cause))), None)
-        if parent is None and not event.cause:
-            parent = self._caller_of(event.name)
+        if parent is None and (call := self._calls.creator(event)) is not None:
+            parent = call.agent_id
         record.parent = parent if parent != event.agent_id and not self._is_above(event.agent_id, parent) else None
         if record.parent is not None:
             self._parents.add(record.parent)
@@ -125,24 +158,3 @@ class Registry:
             if below == agent_id:
                 return True
         return False
-
-    def _follow_calls(self, entry: TranscriptEntry) -> None:
-        for call in calls_of(entry):
-            self._calls[entry.agent_id, call.id] = call
-        for identity in answered_by(entry):
-            self._calls.pop((entry.agent_id, identity), None)
-
-    def _caller_of(self, name: str | None) -> str | None:
-        """Return who waits for an agent of this name to be created (seed 000): the latest call of `task`, or else of another tool."""
-        waiting = [] if name is None else [(call.name, agent) for (agent, _), call in self._calls.items() if _names(call.arguments, name)]
-        tasks = [agent for tool, agent in waiting if tool == "task"] or [agent for _, agent in waiting]
-        return tasks[-1] if tasks else None
-
-
-def _names(arguments: str, name: str) -> bool:
-    """Tell whether a call's arguments have this name: the whole of it, and as their name."""
-    try:
-        found: Any = decode(arguments.encode())
-    except (ValueError, RecursionError):
-        return False
-    return is_object(found) and found.get("name") == name

@@ -34,7 +34,8 @@ class Traced(Protocol):
 class Session:
     """A conversation's state, as its event stream tells it. One that exists is resumed by `load` alone, with all its counters.
 
-    Logging never raises, but for a call that could not be right (`SetupError`): where the disk does not take an event, that is said once.
+    Logging never raises, but for a call that could not be right (`SetupError`), and waits for no other writer for more than 0.25 s. Where
+    the file does not take an event, that is said once, and the event written with a later one, under an id like ``msg_007_9c1f03ab``.
     """
 
     def __init__(self, session_file: Path | str, *, version: int | None = None) -> None:

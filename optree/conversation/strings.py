@@ -15,17 +15,17 @@ from optree.values import text
 class LoggedString(str):  # noqa: SLOT000 - with a __dict__ it pickles under every protocol
     """A text with the id of the message whose content it represents: its own if it is new, else the original's.
 
-    *cause* names the messages that a text was compiled from, where it represents none of them alone.
+    *cause* names the messages that a text was compiled from, where it represents none of them alone: ids, or one id.
     """
 
     message_id: str | None
     cause: tuple[str, ...]
 
-    def __new__(cls, content: object = "", message_id: str | None = None, cause: Iterable[str] = ()) -> Self:
+    def __new__(cls, content: object = "", message_id: str | None = None, cause: str | Iterable[str] = ()) -> Self:
         """Make one of any value; None, which a message of tool calls has for its content, is the empty text."""
         made = super().__new__(cls, "" if content is None else content)
         made.message_id = id_of(message_id)
-        made.cause = tuple(cause)
+        made.cause = (cause,) if isinstance(cause, str) else tuple(cause)
         return made
 
     @property

@@ -146,24 +146,29 @@ def _parents(stream: list[AnyEvent]) -> dict[str, str]:
 def _above(agents: dict[str, _Agent], told: dict[str, str], notes: list[str]) -> dict[str, str | None]:
     """Return the parent of each agent; None of one that has none here. What is no tree is cut where it comes round."""
     found: dict[str, str | None] = {}
-    named: set[str | None] = set()
+    tops: dict[str, str] = {}
     for name in agents:
         parent = told.get(name)
         if parent is not None and parent not in agents:
             notes.append(f"agent {name} was created by {parent}, who is not in the stream")
             parent = None
-        if parent == name or (name in named and _leads_to(found, parent, name)):
+        if parent is not None and _top(tops, parent) == name:  # an agent whose parent is not looked at yet is the top of all below it
             notes.append(f"agent {name} would be created by {parent}, which it created itself: that link is cut")
             parent = None
         found[name] = parent
-        named.add(parent)
+        if parent is not None:
+            tops[name] = parent
     return found
 
 
-def _leads_to(above: dict[str, str | None], start: str | None, name: str) -> bool:
-    while start is not None and start != name:
-        start = above.get(start)
-    return start == name
+def _top(above: dict[str, str], name: str) -> str:
+    """Return the agent that stands above all others above *name*; the way there is shortened, so that the next walk is quick."""
+    trail: list[str] = []
+    while name in above:
+        trail.append(name)
+        name = above[name]
+    above.update(dict.fromkeys(trail, name))
+    return name
 
 
 class _Sessions:

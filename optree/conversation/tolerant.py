@@ -10,7 +10,7 @@ import msgspec
 
 from optree.conversation.dialects import BOTH, Wide, WideCreated, WideEntry, WideFragment, WidePiece
 from optree.conversation.events import AnyEvent
-from optree.values import decode, is_list, is_object, plain
+from optree.values import decode, is_list, is_object, plain, redact
 
 _KINDS: dict[str, type[Wide]] = {
     "transcript_entry": WideEntry,
@@ -133,5 +133,5 @@ _MENDED: dict[str, Callable[[Any], Any]] = {
 
 
 def _short(value: object) -> str:
-    shown = value.decode("utf-8", "replace") if isinstance(value, bytes) else repr(value)
+    shown = redact(value.decode("utf-8", "replace") if isinstance(value, bytes) else repr(redact(value)))
     return shown if len(shown) <= _LONGEST else f"{shown[:_LONGEST]}…"

@@ -5,11 +5,12 @@ Others are added by the same pattern: a coroutine that takes the agent, the call
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from optree.conversation.hooks import ToolCall, deliver
 from optree.conversation.strings import LoggedString, identity_of
+from optree.values import encode, is_list, is_object
 
 if TYPE_CHECKING:
     from optree.conversation.agent import Agent
@@ -30,6 +31,15 @@ class Tool(NamedTuple):
         required = [key for key, schema in self.parameters.items() if schema.get("required")]
         parameters = {"type": "object", "properties": members, "required": required}
         return {"type": "function", "function": {"name": name, "description": self.about, "parameters": parameters}}
+
+    def refusal(self, arguments: Mapping[str, Any]) -> str | None:
+        """Return in what a call's arguments are not as declared; None if they are. Of the schemas, the types and `items` are looked at."""
+        missing = [key for key, schema in self.parameters.items() if schema.get("required") and key not in arguments]
+        if missing:
+            return f"{', '.join(missing)} must be given"
+        optional = {key for key, schema in self.parameters.items() if not schema.get("required")}
+        given = {key: value for key, value in arguments.items() if key in self.parameters and not (value is None and key in optional)}
+        return next((said for key, value in given.items() if (said := _misfit(self.parameters[key], value, key))), None)
 
 
 async def task(agent: Agent, call: ToolCall, name: str, system_prompt: str | None = None) -> str:
@@ -67,6 +77,18 @@ async def whisper(agent: Agent, call: ToolCall, speaker: str, listener: str) -> 
     return f"{speaker} whispered to {listener}."
 
 
+def _misfit(schema: Mapping[str, Any], value: Any, where: str) -> str | None:
+    """Return in what a value is not of a schema's type."""
+    kind: Any = schema.get("type")
+    kinds: list[Any] = kind if is_list(kind) else [kind]
+    if all(one in _TYPES and not _TYPES[one](value) for one in kinds):
+        return f"{where} is to be of type {' or '.join(kinds)}, not {encode(value).decode()[:80]}"
+    inner = schema.get("items")
+    if is_object(inner) and is_list(value):
+        return next((said for place, one in enumerate(value) if (said := _misfit(inner, one, f"{where}[{place}]"))), None)
+    return None
+
+
 def _compiled(said: list[tuple[str, str]]) -> str:
     """Return a result that represents the one utterance there is, or that was compiled from several."""
     if len(said) == 1:
@@ -75,6 +97,15 @@ def _compiled(said: list[tuple[str, str]]) -> str:
     return LoggedString("\n".join(f"[{name}]: {text}" for name, text in said) or "Delivered.", cause=causes)
 
 
+_TYPES: dict[str, Callable[[Any], bool]] = {
+    "string": lambda value: isinstance(value, str),
+    "array": is_list,
+    "object": is_object,
+    "boolean": lambda value: isinstance(value, bool),
+    "integer": lambda value: isinstance(value, int) and not isinstance(value, bool),
+    "number": lambda value: isinstance(value, int | float) and not isinstance(value, bool),
+    "null": lambda value: value is None,
+}
 _TEXT = {"type": "string"}
 _NAMES = {"type": "array", "items": _TEXT}
 TOOLS: dict[str, Tool] = {

@@ -28,7 +28,7 @@ def entry_of(told: dict[str, Any], message_id: str, agent_id: str, same: str | N
         role=role if isinstance(role, str) and role else "unknown",
         content=told.get("content"),
         substance=same,
-        tool_calls=calls if listed and calls else None,
+        tool_calls=calls if listed else None,
         tool_call_id=None if call is None else str(call),
         name=None if name is None else str(name),
         more=more or NOTHING,

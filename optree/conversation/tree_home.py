@@ -6,24 +6,39 @@ op of their parent's current turn. Where that turn has ended and the agent speak
 
 from __future__ import annotations
 
+import os
 from collections.abc import Generator, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from typing import Any
 from weakref import WeakKeyDictionary
 
 from optree.builder import Op, SessionTreeBuilder
 from optree.builder.core import Core
+from optree.builder.outcome import outcome
 from optree.conversation.events import AgentCreated, AnyEvent, PieceOfText, TranscriptEntry
 from optree.conversation.home import MakeEvent
 from optree.conversation.of_tree import events_of
 from optree.conversation.registry import Counters, Registry
 from optree.conversation.transcripts import message_of
 from optree.nodes import PIECE_OF_TEXT, OpKind, Status
+from optree.store.journal import WRITER_SPAN
 from optree.tree import Tree, walk_sessions
 from optree.values import is_object
 
-_counters: WeakKeyDictionary[Core, Counters] = WeakKeyDictionary()
-"""Of each tree: conversations in several of its sessions give no id twice."""
+Process = tuple[int, int]
+"""What is another one in a forked process: its id, and the epoch of the tree's core."""
+
+_counters: WeakKeyDictionary[Core, dict[Process, Counters]] = WeakKeyDictionary()
+"""Of each tree: conversations in several of its sessions give no id twice. A parent process's lock may be held for ever in its child."""
+
+
+def _process(core: Core) -> Process:
+    return os.getpid(), core.epoch
+
+
+def _counters_of(core: Core) -> Counters:
+    """Return the counters of this process for a tree, which begin where its writer's range does (decision 005)."""
+    return _counters.setdefault(core, {}).setdefault(_process(core), Counters(core.base, WRITER_SPAN))
 
 
 class _AgentBuilder(SessionTreeBuilder):
@@ -31,10 +46,21 @@ class _AgentBuilder(SessionTreeBuilder):
 
     def end_session(self, status: Status = "ok", error: str | None = None, *, final_report: Any = None) -> None:
         """End the session, and the op that it is in."""
-        known: Status = "ok" if status == "cancelled" else status
+        known: Status = "ok" if status == "cancelled" and _is_waiting(self) else status
         super().end_session(known, error, final_report=final_report)
         if self.parent is not None:
             self.parent.end_op(self.path, known, error)
+
+
+def _is_waiting(builder: SessionTreeBuilder) -> bool:
+    """Tell whether an agent has done well what it was asked for, and nothing of it is going on: its sub-agents may wait as well."""
+    turns, turn = builder.node.turns, builder.current_turn
+    ended = [one.status for one in turns if one.ended_at is not None]
+    if (ended and ended[-1] != "ok") or (turn is not None and turn.node.ended_at is None and not turn.implicit):
+        return False
+    going_on = [op.child_session for one in turns for op in one.ops if op.ended_at is None]
+    below = [None if child is None else builder.core.builders.get(child.path) for child in going_on]
+    return all(one is not None and _is_waiting(one) for one in below)
 
 
 class TreeHome:
@@ -42,27 +68,39 @@ class TreeHome:
 
     def __init__(self, builder: SessionTreeBuilder) -> None:
         """Go on with what the session's tree has already, also where it was loaded from disk."""
-        counters = _counters.setdefault(builder.core, Counters())
-        self.registry = Registry(counters)
+        self.registry = Registry(_counters_of(builder.core))
         self._root = builder
-        self._lock = counters.lock
+        self._process = _process(builder.core)
         self._builders: dict[str, SessionTreeBuilder] = {}
         self._mine: set[str] = set()
         """Agents whose session this process began."""
         self._learn()
         self.root_id = next(iter(self.registry.agents))
+        """The id of the session itself, which is the conversation's first agent: given to no other."""
         self._builders[self.root_id] = builder
-        self._root_is_free = not builder.node.messages and not self.registry.children(self.root_id)
+        self._makes_root = False
+
+    def is_new(self) -> bool:
+        """Tell whether no message and no agent of a conversation was recorded; what turns and model calls tell of it is none."""
+        return not any(session.messages or _agent_of(session.attributes) for session in walk_sessions(self._root.node))
+
+    @contextmanager
+    def making_root(self) -> Generator[None]:
+        """Give the session's own id to the agent that is made within."""
+        self._makes_root = True
+        try:
+            yield
+        finally:
+            self._makes_root = False
 
     def add(self, make: MakeEvent) -> str:
         """Keep an event in the session of its agent; returns its id."""
-        with self._lock:
-            event = make(f"msg_{self.registry.counters.message + 1:03d}")
+        with self._lock():
+            event = make(f"msg_{self.registry.counters.next_message():03d}")
+            self.registry.learn(event)
             if isinstance(event, AgentCreated):
-                self.registry.learn(event)
                 self._create(event)
             else:
-                self.registry.learn(event)
                 body = {"role": PIECE_OF_TEXT, "content": event.content} if isinstance(event, PieceOfText) else message_of(event)
                 same = event.substance if isinstance(event, TranscriptEntry) else None
                 self._builder(event.agent_id).append_message(body, message_id=event.message_id, substance=same, cause=event.cause)
@@ -76,12 +114,10 @@ class TreeHome:
         return events_of(self._root.tree)
 
     def new_agent_id(self) -> str:
-        """Return an id that no agent has: that of the session itself for the first."""
-        with self._lock:
-            if self._root_is_free:
-                self._root_is_free = False
-                return self.root_id
-            return self.registry.new_agent_id()
+        """Return an id that no agent has; the session's own while its first agent is made."""
+        with self._lock():
+            made_root, self._makes_root = self._makes_root, False
+            return self.root_id if made_root else self.registry.new_agent_id()
 
     @contextmanager
     def turn(self, agent_id: str) -> Generator[None]:
@@ -92,7 +128,7 @@ class TreeHome:
             yield
         except BaseException as error:
             if own is not None:
-                own.end("failed", repr(error))
+                own.end(*outcome(error))
             raise
         if own is not None:
             own.end()
@@ -104,13 +140,13 @@ class TreeHome:
         try:
             yield op
         except BaseException as error:
-            op.end("failed", repr(error))
+            op.end(*outcome(error))
             raise
         op.end()
 
     def leave(self, agent_id: str) -> None:
         """End the agent's session, if this process began it; should the agent come back, another goes on with it."""
-        with self._lock:
+        with self._lock():
             builder = self._builders.get(agent_id)
             if agent_id in self._mine and builder is not None:
                 builder.end_session()
@@ -119,6 +155,15 @@ class TreeHome:
         """End the sessions of all agents but the first, which is the traced program's own."""
         for agent_id in reversed([*self._builders]):
             self.leave(agent_id)
+
+    def _lock(self) -> AbstractContextManager[object]:
+        """Return the lock of the tree's counters; in a forked process with counters of its own, and no sessions begun yet."""
+        process = _process(self._root.core)
+        if process != self._process:
+            self._process = process
+            self.registry.count_in(_counters_of(self._root.core))
+            self._mine.clear()
+        return self.registry.counters.lock
 
     def _learn(self) -> None:
         """Learn what the tree has below this session; of what is above and beside it, the ids."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import io
-from collections.abc import Collection, Iterable
+from collections.abc import Iterable, Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import Any, Protocol, cast, runtime_checkable
@@ -19,15 +19,15 @@ from optree.conversation.views import propagation as spread
 from optree.conversation.views.agent_tree import AgentNode, agent_tree
 from optree.conversation.views.dialog import Heard, Line, dialog
 from optree.conversation.views.perspective import perspective
-from optree.conversation.views.stream import Hide, Stream, kind
+from optree.conversation.views.stream import Eyes, Hide, Stream, kind
 from optree.conversation.views.timeline import Moment, moment
 from optree.errors import FormatError, SetupError
-from optree.store.lines import Fault, opened
+from optree.store.lines import Fault, blocks, opened
 from optree.store.recovery import load
 from optree.tree import Tree
 
 HEAD_BYTES = 1 << 16
-"""So much of a file tells whether it is one of events."""
+"""So much of a file, and the rest of the line that it ends in, tells whether it is one of events."""
 
 
 @runtime_checkable
@@ -40,14 +40,29 @@ class HasTree(Protocol):
         ...
 
 
-Source = str | Path | Tree | HasTree | Iterable[AnyEvent] | Iterable[dict[str, Any]]
+@runtime_checkable
+class HasEvents(Protocol):
+    """What has events: a `conversation.Session`."""
+
+    @property
+    def faults(self) -> Sequence[Fault]:
+        """What was wrong in reading them."""
+        ...
+
+    def events(self) -> Sequence[AnyEvent]:
+        """Return them."""
+        ...
+
+
+Source = str | Path | Tree | HasTree | HasEvents | Iterable[AnyEvent] | Iterable[dict[str, Any]]
 
 
 class SessionViewer:
     """Views of a conversation. They follow the links between messages, and know nothing of tools.
 
     *source* is the path of a file of events (of seed 000 or 001), the txn or file of a saved session, a `Loaded`, a `Tree`, a live
-    `Session`, or events. Of a live session its state now is seen. Raises what reading it raises: `NotFoundError`, `StoreError`, `OSError`.
+    `Session`, a `conversation.Session`, or events. Of a live session its state now is seen. Raises what reading it raises:
+    `NotFoundError`, `StoreError`, `OSError`.
 
     Events come out as dicts with the names of seed 001 (``substance``, ``cause``), or, with *version* 1, of seed 000 (``content_id``,
     ``caused_by``). *hide*, such as `optree.values.redact`, takes out of all that is shown what is not to be seen. Whoever asks for an
@@ -56,8 +71,10 @@ class SessionViewer:
 
     def __init__(self, source: Source, *, version: int = wire.SEED_001, hide: Hide | None = None) -> None:
         self.faults: list[Fault] = []
-        """What was wrong in a file, by line."""
+        """What was wrong in a file, by line; with line 0 what was wrong in the stream, such as an id that two events have."""
         self.stream = Stream(self._read(source), version, hide)
+        said = "is the id of several events: each is shown, and links to it lead to the first"
+        self.faults += [Fault(0, f"{one} {said}") for one in self.stream.twice()]
 
     def _read(self, source: Source) -> Iterable[AnyEvent]:
         if isinstance(source, Tree):
@@ -67,6 +84,9 @@ class SessionViewer:
             return events
         if isinstance(source, HasTree):
             return events_of(source.tree)
+        if isinstance(source, HasEvents):
+            events, self.faults = list(source.events()), list(source.faults)
+            return events
         if not isinstance(source, Iterable):  # pyright: ignore[reportUnnecessaryIsInstance] - what users hand in
             raise SetupError(f"a {type(source).__name__} holds no conversation: give a path, a txn, a tree, a session or events")
         events, self.faults = taken(source)
@@ -99,10 +119,8 @@ class SessionViewer:
         """Return an agent's ``transcript_entry`` events."""
         return self.stream.all_plain(self.stream.entries(agent_id))
 
-    def extract_dialog(
-        self, agent_ids: Collection[str], *, heard: bool = False, original: bool = False, spoken: bool = False
-    ) -> list[dict[str, Any]]:
-        """Return the distinct contents in some agents' transcripts, in order: ``{message_id, content}``, with the original's id.
+    def extract_dialog(self, agent_ids: Eyes, *, heard: bool = False, original: bool = False, spoken: bool = False) -> list[dict[str, Any]]:
+        """Return the distinct contents in some or (None) all transcripts, in order: ``{message_id, content}``, with the original's id.
 
         The content is the original's if its author is among the agents. Else it is what the first of them heard: a hook may have taken
         out what they were not to see. *original* shows the original's always, as the seeds do; *heard* adds a list of
@@ -112,9 +130,9 @@ class SessionViewer:
         more = {id(line): {"heard": msgspec.to_builtins(line.heard)} for line in lines} if heard else {}
         return [{"message_id": line.message_id, "content": line.content, **more.get(id(line), {})} for line in lines]
 
-    def dialog(self, agent_ids: Collection[str], *, original: bool = False, spoken: bool = True) -> list[Line]:
+    def dialog(self, agent_ids: Eyes, *, original: bool = False, spoken: bool = True) -> list[Line]:
         """Return the same with author, role, and who heard it how."""
-        chosen = {agent_ids} if isinstance(agent_ids, str) else set(agent_ids)
+        chosen = None if agent_ids is None else {agent_ids} if isinstance(agent_ids, str) else set(agent_ids)
         return list(dialog(self.stream, chosen, original=original, spoken=spoken))
 
     def extract_agent_perspective(self, agent_id: str) -> str:
@@ -152,17 +170,20 @@ class SessionViewer:
 
     # Further views
 
-    def heard_by(self, message_id: str) -> list[Heard]:
-        """Return who heard the content of a message, in which words, each delivery once."""
-        return spread.heard_by(self.stream, message_id)
+    def heard_by(self, message_id: str, agents: Eyes = None) -> list[Heard]:
+        """Return who of *agents*, or at all, heard the content of a message, in which words, each delivery once."""
+        return spread.heard_by(self.stream, message_id, agents)
 
-    def propagation(self, message_id: str) -> spread.Propagation:
-        """Return how the content of a message spread: to whom, when, over which copies."""
-        return spread.propagation(self.stream, message_id)
+    def propagation(self, message_id: str, agents: Eyes = None) -> spread.Propagation:
+        """Return how the content of a message spread: to whom of *agents*, when, over which copies; its own words as in a dialog."""
+        return spread.propagation(self.stream, message_id, agents)
 
-    def hooks(self, *, framed: bool = False) -> list[hooked.Intervention]:
-        """Return where what was heard differs from what was said; with *framed* also where something was only put around it."""
-        return list(hooked.interventions(self.stream, framed=framed))
+    def hooks(self, *, framed: bool = False, agents: Eyes = None) -> list[hooked.Intervention]:
+        """Return where what was heard differs from what was said; with *framed* also where something was only put around it.
+
+        Of *agents*, it is what they heard, with the original where its author is one of them.
+        """
+        return list(hooked.interventions(self.stream, agents, framed=framed))
 
     def during(self, message_id: str) -> list[Moment]:
         """Return what happened between a tool call and its last result, both included; a result stands for its call."""
@@ -198,9 +219,10 @@ def read(source: str | Path) -> tuple[list[AnyEvent], list[Fault]]:
 
 def holds_events(path: Path) -> bool:
     """Tell by a file's first lines whether it is one of events; an empty one is. Raises `OSError`."""
-    with opened(path) as file:
-        head = file.read(HEAD_BYTES)
     try:
+        with opened(path) as file:
+            _, block = next(blocks(file), (1, b""))
+        head = block[: block.find(b"\n", HEAD_BYTES) + 1 or None]
         return any(isinstance(found, list) and found for found in wire.stream_events(io.BytesIO(head))) or not head.strip()
     except FormatError:
         return False

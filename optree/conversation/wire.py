@@ -21,12 +21,14 @@ from optree.conversation.events import AgentCreated, AnyEvent, PieceOfText, Tran
 from optree.conversation.tolerant import read_line
 from optree.errors import FormatError
 from optree.store.lines import Bad, Fault, blocks, decoded, opened
-from optree.values import encode
+from optree.values import decode, encode, is_object
 
 SEED_000, SEED_001 = 1, 2
 UNUSUAL = (ValueError, RecursionError)
 """What decoding raises for lines that do not fit a form."""
 
+_LINKS = {SEED_000: ("content_id", "caused_by"), SEED_001: ("substance", "cause")}
+"""What a line's links are called, by version."""
 _format = msgspec.json.format
 
 
@@ -87,6 +89,18 @@ def read_one(data: bytes, number: int = 1) -> tuple[AnyEvent | None, list[str]]:
     except UNUSUAL:
         return read_line(data, number)
     return read_line(data, number) if wide.odd() else (wide.event(), [])
+
+
+def version_of(data: bytes) -> int | None:
+    """Return the version whose names the links on a line have; None if it has no link, or is no object."""
+    if not any(name.encode() in data for names in _LINKS.values() for name in names):
+        return None
+    try:
+        found = decode(data)
+    except UNUSUAL:
+        return None
+    has = [version for version, names in _LINKS.items() if is_object(found) and any(found.get(name) is not None for name in names)]
+    return has[0] if has else None
 
 
 def _unusual(first: int, block: bytes) -> Iterator[list[AnyEvent] | Fault]:

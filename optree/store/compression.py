@@ -4,14 +4,19 @@ from __future__ import annotations
 
 import io
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import BinaryIO
 
+from optree.errors import FormatError
+
 ZSTD, GZIP = b"\x28\xb5\x2f\xfd", b"\x1f\x8b"
-MAX_BYTES = 4 << 30
-"""Most that a file may unpack to: a few bytes can ask for terabytes."""
+MAX_BYTES = 1 << 30
+MAX_RATIO, SPARE_BYTES = 200, 64 << 20
+"""A file may unpack to `MAX_BYTES`, or if that is more to so many times its size and a rest: few bytes can ask for terabytes."""
 _WINDOW = 8 << 20
 _CHUNK = 1 << 20
 _SMALL_CHUNK = 1 << 10
+_MAX_FIRST = 16 << 20
 
 
 def compressor(name: str) -> Callable[[bytes], bytes]:
@@ -32,29 +37,53 @@ def unpacked_frames(pieces: list[bytes]) -> Iterator[bytes]:
         yield decompress().decompress(piece)
 
 
-def unpack(data: bytes) -> tuple[bytes, bool]:
-    """Return a file's content, and whether all of it could be unpacked; what is in no known format is returned as it is."""
+def unpack(data: bytes, name: str = "it") -> tuple[bytes, bool]:
+    """Return a file's content, and whether all of it could be unpacked; what is in no known format is returned as it is.
+
+    Raises `FormatError` for what unpacks to more than `limit_of` its size; *name* is what it is called there.
+    """
     if data[:4] == ZSTD:
-        return _unzstd(data)
-    return _gunzip(data) if data[:2] == GZIP else (data, True)
+        return _unzstd(data, name)
+    return _gunzip(data, name) if data[:2] == GZIP else (data, True)
+
+
+def is_packed(path: Path) -> bool:
+    """Tell whether a file is zstd or gzip. Raises `OSError`."""
+    with path.open("rb") as file:
+        head = file.read(4)
+    return head == ZSTD or head[:2] == GZIP
+
+
+def limit_of(packed: int) -> int:
+    """Return how many bytes a file of that size may unpack to."""
+    return max(MAX_BYTES, MAX_RATIO * packed + SPARE_BYTES)
+
+
+def too_large(name: str, packed: int) -> FormatError:
+    """Return the error that says so of a file."""
+    return FormatError(
+        f"{name} unpacks to more than {limit_of(packed) >> 20} MB from {packed} bytes, and is not read further: "
+        "if that is right, unpack it yourself (zstd -d, gunzip) and name what comes out"
+    )
 
 
 def first_frame(file: BinaryIO) -> bytes:
-    """Return the content of a file's first frame, or its beginning where it has no frames; what can be read of it."""
+    """Return the content of a file's first frame, or its beginning where it has no frames; what can be read of it, 16 MB at most."""
     start = file.read(1 << 16)
     if start[:4] != ZSTD:
-        return _gunzip(start + file.read(), 1 << 20)[0] if start[:2] == GZIP else start + file.read()
+        return _beginning(start + file.read()) if start[:2] == GZIP else start + file.read()
     import zstandard
 
     reader = zstandard.ZstdDecompressor(max_window_size=_WINDOW).decompressobj()
-    text = b""
+    text = bytearray()
+    packed = start
     try:
-        text = reader.decompress(start)
-        while not reader.eof and (more := file.read(1 << 16)):
-            text += reader.decompress(more)
+        while packed and not reader.eof and len(text) < _MAX_FIRST:
+            text += reader.decompress(packed[:_SMALL_CHUNK])
+            packed = packed[_SMALL_CHUNK:] or file.read(1 << 16)
     except zstandard.ZstdError:
         pass
-    return text
+    return bytes(text)
 
 
 def _gzip(data: bytes) -> bytes:
@@ -63,15 +92,15 @@ def _gzip(data: bytes) -> bytes:
     return gzip.compress(data, 6, mtime=0)
 
 
-def _unzstd(data: bytes) -> tuple[bytes, bool]:
+def _unzstd(data: bytes, name: str) -> tuple[bytes, bool]:
     import zstandard
 
     out = io.BytesIO()
     reader = zstandard.ZstdDecompressor(max_window_size=_WINDOW).stream_reader(data, read_across_frames=True)
     try:
         while chunk := reader.read(_CHUNK):
-            if out.tell() + len(chunk) > MAX_BYTES:
-                return out.getvalue(), False
+            if out.tell() + len(chunk) > limit_of(len(data)):
+                raise too_large(name, len(data))
             out.write(chunk)
     except zstandard.ZstdError:
         out.close()
@@ -88,7 +117,7 @@ def _before_damage(data: bytes) -> bytes:
     out = io.BytesIO()
     position = 0
     try:
-        while position < len(data) and out.tell() <= MAX_BYTES:
+        while position < len(data) and out.tell() <= limit_of(len(data)):
             piece = data[position : position + _SMALL_CHUNK]
             out.write(reader.decompress(piece))
             position += len(piece)
@@ -100,7 +129,7 @@ def _before_damage(data: bytes) -> bytes:
     return out.getvalue()
 
 
-def _gunzip(data: bytes, limit: int | None = None) -> tuple[bytes, bool]:
+def _gunzip(data: bytes, name: str) -> tuple[bytes, bool]:
     import gzip
     import zlib
 
@@ -108,9 +137,20 @@ def _gunzip(data: bytes, limit: int | None = None) -> tuple[bytes, bool]:
     try:
         with gzip.GzipFile(fileobj=io.BytesIO(data)) as reader:
             while chunk := reader.read1(_CHUNK):
-                if out.tell() + len(chunk) > (MAX_BYTES if limit is None else limit):
-                    return out.getvalue(), False
+                if out.tell() + len(chunk) > limit_of(len(data)):
+                    raise too_large(name, len(data))
                 out.write(chunk)
     except (EOFError, OSError, zlib.error):
         return out.getvalue(), False
     return out.getvalue(), True
+
+
+def _beginning(data: bytes) -> bytes:
+    """Return the first bytes of what gzip has packed, as far as they can be unpacked."""
+    import zlib
+
+    reader = zlib.decompressobj(wbits=31)
+    try:
+        return reader.decompress(data, _CHUNK)
+    except zlib.error:
+        return b""

@@ -17,8 +17,13 @@ from optree.store.compression import GZIP, ZSTD, first_frame, unpack
 from optree.store.snapshot import VERSION
 from optree.store.system import OS, REAL
 from optree.tree.fold import Tree
+from optree.tree.walk import walk_sessions
 from optree.values import TypedDecoder, is_object
 
+_INDEX, _NUMBER = "(?:0|[1-9][0-9]{0,17})", "[1-9][0-9]{0,17}"
+_OP = re.compile(rf"(?:{_INDEX}\.{_NUMBER}\.)*{_INDEX}\.{_NUMBER}")
+_TURN = re.compile(rf"(?:{_INDEX}\.{_NUMBER}\.)*{_INDEX}")
+"""Paths of ops (and of the sessions in them) and of turns: as `optree.tree.Path` has them, but told quickly."""
 _TOKEN = re.compile(rb'"(?:[^"\\]|\\.)*"|[{}\[\]]')
 
 
@@ -85,7 +90,7 @@ def _unpack(name: str, data: bytes) -> tuple[bytes, bool]:
         if _is_json(data):
             raise FormatError(f"{name} is JSON, but no session: it is neither zstd, gzip nor JSON of a session, which is an object")
         raise FormatError(f"{name} is no session file: it is neither zstd, gzip nor JSON")
-    return unpack(data)
+    return unpack(data, name)
 
 
 def _is_json(data: bytes) -> bool:
@@ -109,7 +114,18 @@ def _parse(name: str, text: bytes) -> Snapshot:
             f"{name} has version {version}; this optree reads up to {VERSION}: install a newer one (pip install -U optree-tracing)"
         )
     file = _decode_file(text)
+    _check_paths(name, file.session)
     return Snapshot(Tree(file.session, file.pool), file.meta)
+
+
+def _check_paths(name: str, root: SessionNode) -> None:
+    """Raise `FormatError` if a node's path is none: what reads trees counts on paths."""
+    for session in walk_sessions(root):
+        wrong = [session.path] if session.path and _OP.fullmatch(session.path) is None else []
+        wrong += [turn.path for turn in session.turns if _TURN.fullmatch(turn.path) is None]
+        wrong += [op.path for turn in session.turns for op in turn.ops if _OP.fullmatch(op.path) is None]
+        if wrong:
+            raise FormatError(f"{name} is no session file: a node has the path {wrong[0][:80]!r}, and paths are numbers, as in 1.2")
 
 
 def _salvage(name: str, text: bytes, said: str) -> Snapshot:

@@ -3,6 +3,14 @@ import json
 import pytest
 
 OTHER = "another step"
+PROVIDER = """
+import sys
+import optree
+
+with optree.session(agent="a"), optree.turn(user="go"), optree.llm(provider="p", model="m") as op:
+    op.request(messages=[])
+    op.response({"id": sys.argv[2], "object": "response", "output": []})
+"""
 
 
 @pytest.fixture(scope="module")
@@ -71,3 +79,11 @@ def test_a_session_that_is_not_whole_is_compared(two):
     killed = two.record("kill", code=-9)
     assert "status: ok → none" not in two.read("diff", two.first, killed).stdout
     assert "… 2 ops the same" in two.read("diff", two.first, killed).stdout
+
+
+def test_exact(optree):
+    """Ids that a provider makes anew are no difference, unless --exact asks for them."""
+    optree.agent.write_text(PROVIDER)
+    first, second = optree.record("one"), optree.record("two")
+    assert optree.json("diff", first, second)["same"]
+    assert "· response.id: one → two" in optree.read("diff", first, second, "--exact").stdout

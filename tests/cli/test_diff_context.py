@@ -58,7 +58,8 @@ def test_json(broken):
     found = broken.json("diff-context")
     assert ["txn", "agent", "totals", "calls"] == list(found)
     [call] = found["calls"]
-    assert {"calls": 4, "broken": 1, "missed": 0, "lostTokens": call["lostTokens"], "lostUsd": None, "unpriced": 1} == found["totals"]
+    counts = {"calls": 4, "broken": 1, "missed": 0, "expired": 0, "unknown": 0}
+    assert {**counts, "lostTokens": call["lostTokens"], "lostUsd": None, "unpriced": 1} == found["totals"]
     assert ("1.3", "1.2", "broken", True, None) == tuple(call[name] for name in ("path", "previous", "cache", "estimated", "lostUsd"))
     assert [{"what": "system", "before": "It is 09:31.", "after": "It is 09:32."}] == call["parts"]
     assert (2, 1) == (call["messages"]["kept"], call["messages"]["appended"])

@@ -2,8 +2,10 @@
 
 import gzip
 import json
+import os
 import stat
 import subprocess
+import sys
 
 import pytest
 
@@ -39,10 +41,10 @@ def test_a_session_is_written_and_read_again(ended, tmp_path, name):
 
 def test_what_is_left_out_is_said_in_one_line(ended, tmp_path):
     """What a format does not hold and this session has is said on stderr, with how much of it; nothing is said where nothing is lost."""
-    said = ended.read("export", "last", "--to", "events", "-o", tmp_path / "x").stderr
+    said = ended.read("export", "last", "--to", "events", "--verbatim", "-o", tmp_path / "x").stderr
     assert said.startswith(f"optree: events does not hold all of {ended.txn}; left out: turns (2), ops (2), logs (1)")
     assert 1 == len(said.splitlines())
-    assert "" == ended.read("export", "last", "--to", "json", "-o", tmp_path / "y.json").stderr
+    assert "" == ended.read("export", "last", "--to", "json", "--verbatim", "-o", tmp_path / "y.json").stderr
 
 
 def test_a_file_to_stdout(ended):
@@ -88,6 +90,90 @@ def test_a_folder_of_records_takes_further_sessions(ended, tmp_path):
     assert {"other.jsonl", f"{ended.txn}.jsonl"} < {path.name for path in (folder / "session").iterdir()}
 
 
+KEY = "sk-abcdefghijklmnopqrstuvwxyz"
+
+
+@pytest.fixture
+def secretive(optree):
+    """Return a command line with a session that has credentials by key, in a text, and in a long text of its own."""
+    program = (
+        "import optree\n"
+        "with optree.session(agent='a'), optree.turn(user='my key is KEY'), optree.tool('t') as op:\n"
+        "    op.request(api_key='hunter2hunter2', password='hunter3hunter3 ' * 2000, q='x ' * 20000 + 'KEY')\n"
+        "    op.response('ok')\n"
+    )
+    subprocess.run([sys.executable, "-c", program.replace("KEY", KEY)], env=optree.env, check=True, cwd=optree.folder)
+    return optree
+
+
+def unpacked(folder):
+    """Return all that the files below a folder hold, one after the other."""
+    files = [path.read_bytes() for path in sorted(folder.rglob("*")) if path.is_file()]
+    return b"".join(gzip.decompress(data) if data[:2] == b"\x1f\x8b" else data for data in files)
+
+
+@pytest.mark.parametrize("name", ALL)
+def test_credentials_stay_at_home(secretive, tmp_path, name):
+    """Each format's files are without credentials, and it is said; with --verbatim they are whole, and nothing is said of it."""
+    run = secretive("export", "last", "--to", name, "-o", f"{tmp_path}/out/")
+    assert [] == [secret for secret in (KEY, "hunter2", "hunter3") if secret.encode() in unpacked(tmp_path / "out")]
+    assert "credentials are replaced; for a backup that has them: --verbatim" in run.stderr
+    run = secretive("export", "last", "--to", name, "-o", f"{tmp_path}/whole/", "--verbatim", "--json")
+    assert [False] == [one["redacted"] for one in json.loads(run.stdout)["sessions"]]
+    assert KEY.encode() in unpacked(tmp_path / "whole")
+    assert "credentials" not in run.stderr
+
+
+def test_a_verbatim_file_reads_back_as_the_session(secretive, tmp_path):
+    """What --verbatim writes makes the very session when it is imported elsewhere; so does stdout."""
+    whole = secretive("export", "last", "--to", "json", "-o", "-", "--verbatim").stdout
+    (tmp_path / "x.json").write_text(whole)
+    secretive("import", tmp_path / "x.json", "--replace")
+    assert whole == secretive("export", "last", "--to", "json", "-o", "-", "--verbatim").stdout
+    assert KEY in whole
+    assert KEY not in secretive("export", "last", "--to", "json", "-o", "-").stdout
+
+
+def test_a_format_of_several_files_to_stdout(ended):
+    """To stdout goes the main file; how many files there are beside it is said on stderr."""
+    run = ended("export", "last", "--to", "markdown", "-o", "-")
+    assert run.stdout.startswith("# Session Log")
+    assert f"optree: {ended.txn}: left out on stdout: 1 more file; --output DIR has all" in run.stderr.splitlines()
+    assert "session_start" in ended("export", "last", "--to", "ai-agent-v3", "-o", "-").stdout
+
+
+def test_what_is_not_in_the_session_is_not_said_to_be_left_out(optree, tmp_path):
+    """The line of what is left out names only what the session has: reasoning that came at once is held whole."""
+    program = (
+        "import optree\n"
+        "with optree.session(agent='a'), optree.turn(user='hi'), optree.llm(provider='p', model='m') as op:\n"
+        "    op.think('hm')\n"
+        "    op.response('x')\n"
+    )
+    subprocess.run([sys.executable, "-c", program], env=optree.env, check=True, cwd=optree.folder)
+    said = {name: optree("export", "last", "--to", name, "-o", f"{tmp_path}/out/").stderr for name in ("markdown", "transcript")}
+    assert "" == said["markdown"]
+    assert said["transcript"].endswith("; left out: accounting (1)\n")
+
+
+@pytest.mark.parametrize("name", ["json", "ai-agent-v3"])
+def test_directories_that_are_made_are_private(ended, tmp_path, name):
+    """Directories that an export makes are their owner's only, those in between too."""
+    ended("export", "last", "--to", name, "-o", f"{tmp_path}/a/b/")
+    assert {0o700} == {stat.S_IMODE(path.stat().st_mode) for path in [tmp_path / "a", *(tmp_path / "a").rglob("*")] if path.is_dir()}
+
+
+def test_what_a_killed_export_left_is_removed(ended, tmp_path):
+    """A directory of an export that was killed is removed by one a day later; a young one, and what has another name, stay."""
+    for name in (".optree-export-old", ".optree-export-new", "other"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "x").write_text("half")
+    for name in (".optree-export-old", "other"):
+        os.utime(tmp_path / name, (0, 0))
+    ended("export", "last", "--to", "json", "-o", tmp_path / "x.json")
+    assert {".optree-export-new", "other", "x.json"} == {path.name for path in tmp_path.iterdir()} - {"base", "agent.py"}
+
+
 def test_a_killed_session_is_written_as_far_as_it_came(killed, tmp_path):
     """A session that broke off is written too; what was open stays open."""
     killed.read("export", "last", "--to", "ai-agent", "-o", tmp_path / "x.json.gz")
@@ -102,11 +188,11 @@ def test_a_killed_session_is_written_as_far_as_it_came(killed, tmp_path):
         (["last", "--to", "events", "--endpoint", "http://x"], "--endpoint is for collectors; events writes files"),
         (["last", "--to", "events", "--again"], "--again is for collectors"),
         (["--pending", "--to", "events"], "--pending is for collectors"),
-        (["last", "-o", "x"], "--output and --force are for files: name a format with --to"),
+        (["last", "-o", "x"], "--output, --force and --verbatim are for files: name a format with --to"),
         (["last", "--to", "paper"], "there is no exporter 'paper'; choose one of ai-agent, ai-agent-v1"),
         (["last", "last", "--to", "events", "-o", "-"], "one session goes to stdout"),
         (["last", "--to", "events", "-o", "-", "--json"], "--json and the file cannot both go to stdout"),
-        (["last", "--to", "ai-agent-v3", "-o", "-"], "files of this session: name a directory for them"),
+        (["last", "--verbatim"], "--output, --force and --verbatim are for files"),
         (["last", "last", "--to", "events", "-o", "agent.py"], "agent.py is a file: name a directory for several sessions"),
     ],
 )

@@ -4,9 +4,11 @@ import gzip
 import json
 
 import pytest
+import zstandard
 
 from optree_formats.ai_agent import AI_AGENT, AI_AGENT_V3
 from optree_formats.events import EVENTS
+from optree_formats.plain_json import JSON
 from tests.formats.examples import EXAMPLES, JACK_AND_JILL
 from tests.formats.samples import sample
 
@@ -92,6 +94,34 @@ def test_a_file_in_no_format_says_what_was_tried(optree):
     (optree.folder / "empty").mkdir()
     assert "is a directory in no format that is known" in optree.read("import", optree.folder / "empty", code=3).stderr
     assert "nowhere is no file" in optree.read("import", optree.folder / "nowhere", code=1).stderr
+
+
+@pytest.mark.parametrize("pack", [gzip.compress, zstandard.compress], ids=["gzip", "zstd"])
+@pytest.mark.parametrize("head", [b'{"version":1,"meta":{"a":"', b'{"seq":1,"run_id":"', JACK_AND_JILL.encode(), b"# Session Log\n", b""])
+def test_a_file_that_unpacks_without_end_is_refused(tmp_path, monkeypatch, pack, head):
+    """A packed file of any format that unpacks to more than the limit is refused in bounded memory, with what to do."""
+    from optree.cli import incoming
+    from optree.errors import FormatError
+    from optree.store import compression
+
+    monkeypatch.setattr(compression, "MAX_BYTES", 1 << 20)
+    monkeypatch.setattr(compression, "SPARE_BYTES", 1 << 20)
+    path = tmp_path / "x"
+    path.write_bytes(pack(head + b"\n" * (32 << 20)))
+    with pytest.raises(FormatError, match=r"^x unpacks to more than \d+ MB .*: if that is right, unpack it yourself"):
+        incoming.read_files([path], None, strict=False, step=lambda: None)
+
+
+@pytest.mark.parametrize("wrong", ["1.x", "1.", "1.2.3", "x"])
+def test_a_snapshot_with_paths_that_are_none_is_refused(optree, wrong):
+    """`load` and `import` refuse a document in which an op's path is none, and name it."""
+    path = optree.folder / "x.json"
+    [path] = JSON.write(sample(), path)
+    document = json.loads(path.read_text())
+    document["session"]["turns"][0]["ops"][0]["path"] = wrong
+    path.write_text(json.dumps(document))
+    for command in ("load", "import"):
+        assert f"a node has the path '{wrong}', and paths are numbers" in optree.read(command, path, code=3).stderr
 
 
 def test_twice(optree, log):

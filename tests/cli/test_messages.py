@@ -106,6 +106,27 @@ def test_faults(optree, tmp_path):
     assert "msg_020" in ran.stdout
 
 
+def test_credentials_in_faults(optree, tmp_path):
+    """A bad line's credentials are in no complaint, also where the line is cut within them."""
+    key = "sk-proj-abcdefghijklmnopqrstuvwxyz0123456789ABCD"
+    path = tmp_path / "torn.jsonl"
+    torn = b'{"message_id": "m1", "event_type": "agent_created", "content": "%s", "ag\n' % key.encode()
+    name = json.dumps({"message_id": "m2", "event_type": "transcript_entry", "agent_id": "a", "role": "user", "name": {"k": key}})
+    path.write_bytes(CAFE.read_bytes() + torn + name.encode() + b"\n")
+    ran = optree.read("messages", path, "--view", "timeline", code=3)
+    assert "line 21" in ran.stderr
+    assert "line 22" in ran.stderr
+    assert "sk-proj" not in ran.stderr + ran.stdout
+
+
+def test_ids_given_twice(optree, tmp_path):
+    """An id that two messages have is complained about, without a line that it would not be on."""
+    path = tmp_path / "twice.jsonl"
+    path.write_bytes(CAFE.read_bytes() + CAFE.read_bytes().splitlines()[-1] + b"\n")
+    ran = optree.read("messages", path, code=3)
+    assert "twice.jsonl: msg_020 is the id of several events" in ran.stderr
+
+
 @pytest.mark.parametrize(
     ("code", "said", "options"),
     [

@@ -95,7 +95,7 @@ def test_edited_removed_inserted():
 def test_parts_of_the_key(name, before, after, said):
     """A change of model, tools, system prompt, or a parameter of the cache's key, is named as what differs first."""
     history = [user(LONG)]
-    figures = {"sent": 3000}
+    figures = {"written": 3000}
     _, second = contexts(chat((history, {**figures, **before}), ([*history, user("more")], {**figures, **after})))
     assert [name] == [change.what for change in second.parts]
     assert second.cause.startswith(said)
@@ -172,7 +172,7 @@ def test_no_loss_where_no_cache_could_help():
     short = [user("why")]
     long = [user("why " + LONG)]
     for first, second, expected in [
-        ({"sent": 1000, "system": "a"}, {"sent": 1010, "system": "b"}, "kept"),
+        ({"written": 1000, "system": "a"}, {"sent": 1010, "system": "b"}, "kept"),
         ({"sent": 4000}, {"sent": 110, "read": 3900}, "kept"),
         ({"cost": None, "system": "a"}, {"cost": None, "system": "b"}, "unknown"),
         ({"sent": 4000}, {"sent": 4100}, "unknown"),
@@ -182,11 +182,11 @@ def test_no_loss_where_no_cache_could_help():
 
 
 def test_unreported_cache_is_said():
-    """Where no call tells of a cache, what a change would have lost is told with that doubt."""
+    """Where no call tells of a cache nothing is said to be lost: what changed is told, and that its effect is not known."""
     history = [user("why " + LONG)]
     _, second = contexts(chat((history, {"sent": 4000, "system": "a"}), ([*history, user("more")], {"sent": 4050, "system": "b"})))
-    assert "broken" == second.cache
-    assert "no call of this model tells of a cache: whether there is one is not known" == second.note
+    assert ("unknown", 0, "system: a → b") == (second.cache, second.lost_tokens, second.cause)
+    assert "no call of claude tells of a cache: whether anything was lost is not known" == second.note
 
 
 @pytest.mark.parametrize("name", ["input", "contents"])

@@ -452,3 +452,32 @@ def test_factory(file, opened):
     session.close()
     assert [("mine", "agent_001", 0), ("mine", "Jack", 1)] == made
     assert ["Jack"] == list(root.subagents)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        ({"speakers": "Jack"}, "speakers is to be of type array"),
+        ({"speakers": 5}, "speakers is to be of type array"),
+        ({"speakers": [{"name": "Jack"}]}, "speakers[0] is to be of type string"),
+        ([], "the arguments are no JSON object"),
+    ],
+)
+def test_arguments_are_checked(arguments, said):
+    """Arguments of a model that are not as the tool declares them are told to the model as the call's result."""
+    model = Scripted(calls(("c1", "discuss", arguments)), "sorry")
+    root = Agent(model=model)
+    root.create("Jack")
+    assert "sorry" == asyncio.run(root.response())
+    assert root.transcript[-2]["content"].startswith(f"Error: discuss: {said}")
+
+
+def test_sub_agents_of_two_processes(file):
+    """Sub-agents that two openings of one file create at once have ids of their own."""
+    from optree.conversation import load_session
+
+    pairs = [load_session(file) for _ in range(2)]
+    made = [root.create("Jack", "You are Jack.").agent_id for root, _ in pairs]
+    for _, session in pairs:
+        session.close()
+    assert 2 == len(set(made))

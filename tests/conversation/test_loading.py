@@ -2,7 +2,7 @@ import json
 
 import pytest
 
-from optree.conversation import Agent, SessionLogger, load_root, read_events
+from optree.conversation import Agent, SessionLogger, SessionViewer, load_root, load_session, read_events
 from tests.conversation.conftest import lines, shape
 
 MODEL = "anthropic/claude-sonnet-4-5-20250929"
@@ -249,3 +249,33 @@ def test_thousands_of_messages(file, opened):
     root, _ = opened(file)
     assert [f"message {number}" for number in range(5_000)] == [message["content"] for message in root.transcript]
     assert [file] == list(file.parent.iterdir())
+
+
+def test_who_created_is_told_alike(file):
+    """Loading and the views name the same creator: who waits for a `task` of that name, before calls of other tools."""
+
+    def call(agent, number, tool):
+        asked = {"id": f"c{number}", "function": {"name": tool, "arguments": '{"name":"Jack"}'}}
+        return {"message_id": f"m{number}", "event_type": "transcript_entry", "agent_id": agent, "role": "assistant", "tool_calls": [asked]}
+
+    told = [
+        {"message_id": "m1", "event_type": "agent_created", "agent_id": "root"},
+        call("root", 2, "task"),
+        {"message_id": "m3", "event_type": "agent_created", "agent_id": "other", "name": "other"},
+        call("other", 4, "lookup"),
+        {"message_id": "m5", "event_type": "agent_created", "agent_id": "jack", "name": "Jack"},
+    ]
+    file.write_text("".join(json.dumps(one) + "\n" for one in told))
+    _, session = load_session(file)
+    session.close()
+    assert "root" == session.list_agents()["jack"].parent
+    assert ["root"] == [node.parent for node in SessionViewer(file).agent_tree() if node.agent_id == "jack"]
+
+
+def test_an_empty_list_of_calls_comes_back(file):
+    """A message with an empty list of calls comes back with it (S0-63)."""
+    said = {"role": "assistant", "content": "x", "tool_calls": []}
+    root, session = load_session(file)
+    session.log_transcript_entry(root.agent_id, said)
+    session.close()
+    assert [said] == load_session(file)[0].transcript

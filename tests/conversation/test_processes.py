@@ -1,4 +1,5 @@
 import os
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -11,6 +12,8 @@ WRITERS, EACH = 4, 500
 WRITER = """
 import sys
 from optree.conversation import Session
+from optree.store import line_log
+line_log.WAIT_SECONDS = 30  # however busy the machine is
 session = Session.load(sys.argv[1])
 print("ready", flush=True)
 sys.stdin.readline()
@@ -82,3 +85,53 @@ def test_fork(file):
         assert [0] * 3 == [os.waitpid(pid, 0)[1] for pid in children]
         assert 4 == len(session.list_agents())
     assert [f"msg_{number:03d}" for number in range(1, 205)] == [line["message_id"] for line in lines(file)]
+
+
+KILLED = """
+import os, signal, sys
+from pathlib import Path
+from optree.conversation import Session
+from optree.conversation.file_home import FileHome
+from optree.store.system import OS
+
+class Killed(OS):
+    def write_all(self, fd, data):
+        if os.environ.get("now"):
+            os.kill(os.getpid(), signal.SIGKILL)
+        super().write_all(fd, data)
+
+session = Session.over(FileHome(Path(sys.argv[1]), system=Killed()))
+session.create_agent()
+if os.fork() == 0:
+    sys.stdin.read()
+    os._exit(0)
+os.environ["now"] = "1"
+session.log_transcript_entry("agent_001", {"role": "user", "content": "x"})
+"""
+
+
+def test_a_worker_keeps_no_lock(file):
+    """A writer is killed with the file locked while a process that it forked lives on: others write at once, under the next id."""
+    environment = os.environ | {"PYTHONPATH": str(ROOT)}
+    with subprocess.Popen([sys.executable, "-c", KILLED, str(file)], env=environment, stdin=subprocess.PIPE) as writer:
+        assert -signal.SIGKILL == writer.wait(20)
+        with Session.load(file) as session:
+            assert "msg_002" == session.log_transcript_entry("agent_001", {"role": "user", "content": "y"})
+    assert ["msg_001", "msg_002"] == [line["message_id"] for line in lines(file)]
+
+
+LOCKED = """
+import fcntl, sys
+from optree.conversation import Session
+session = Session(sys.argv[1])
+with open(sys.argv[1]) as other:
+    fcntl.flock(other, fcntl.LOCK_EX)
+    print(session.log_transcript_entry("agent_001", {"role": "user", "content": "x"}))
+"""
+
+
+def test_the_end_of_a_program_writes_what_is_late(file):
+    """What was logged while the file was locked is in it when the program has ended, though nobody closed the session."""
+    environment = os.environ | {"PYTHONPATH": str(ROOT)}
+    ran = subprocess.run([sys.executable, "-c", LOCKED, str(file)], env=environment, capture_output=True, text=True, check=True)
+    assert [ran.stdout.strip()] == [line["message_id"] for line in lines(file)]

@@ -91,3 +91,8 @@ def test_id_of_a_piece(file):
     assert ({"role": "user", "content": "Please introduce yourselves"}, "msg_012") == heard
     assert ("msg_012", "msg_011") == (prompt_id.text.content_id, prompt_id.text.caused_by)
     assert "msg_012" == id_of(as_id)
+
+
+def test_one_cause():
+    """One cause may be given as it is: it is an id, not its letters."""
+    assert ("msg_001",) == LoggedString("x", cause="msg_001").cause

@@ -204,6 +204,84 @@ def test_two_conversations_in_one_tree():
     assert third.log_transcript_entry("top", {"role": "user", "content": "x"}) not in ids
 
 
+def test_root_id_is_the_roots_alone():
+    """In a session whose turn is open the root begins empty and is logged, and the first sub-agent has an id of its own."""
+    builder = optree.SessionTreeBuilder("boss")
+    builder.begin_turn(user="go")
+    assert "agent_001" == Session.traced(builder).allocate_agent_id()
+    root, session = load_traced(Handle(builder))
+    assert ("boss", []) == (root.agent_id, root.transcript)
+    root.create("Jack", "You are Jack.")
+    assert ["boss", "agent_002"] == [record.agent_id for record in session.list_agents().values() if record.message_id]
+    assert ([], ["You are Jack."]) == (session.transcript("boss"), [one["content"] for one in session.transcript("agent_002")])
+
+
+def test_order_where_the_clock_stands():
+    """Where the clock stands still, messages keep the order in which they came, whether they have ids or not."""
+    builder = optree.SessionTreeBuilder("root", now=lambda: 5.0)
+    builder.append_message({"role": "system", "content": "first"})
+    root, session = load_traced(Handle(builder))
+    root.harken("second")
+    builder.append_message({"role": "user", "content": "third"})
+    root.create("Jack", "to Jack")
+    root.harken("fourth")
+    assert ["first", "second", "third", "fourth"] == [message["content"] for message in session.transcript("root")]
+    told = [getattr(event, "content", event.agent_id) for event in session.events()]
+    assert ["first", "second", "third", "agent_001", "to Jack", "fourth"] == told[1:]
+
+
+class UnprintableError(Exception):
+    """An error whose own code raises."""
+
+    def __repr__(self):
+        raise RuntimeError("repr broke")
+
+    __str__ = __repr__
+
+
+def test_error_without_text_is_the_programs(root):
+    """An error whose text raises reaches the program as it is, and ends the turn and the op as failed."""
+    session = root.session
+    with pytest.raises(UnprintableError), session.turn("root"), session.op("root", "tool", "x"):
+        raise UnprintableError
+    [(_, turn, op)] = optree.walk_ops(session.home._root.tree.session)
+    assert ("failed", "failed") == (turn.status, op.status)
+    assert "UnprintableError" in op.error
+
+
+def test_cancelled_call_is_cancelled(root):
+    """A cancelled call is recorded as cancelled, and neither it nor the sub-agent that it broke off as well done."""
+    root.harken("go")
+    asyncio.run(root.act(("task", {"name": "Jack"}), ("task", {"name": "Jill"})))
+    builder = root.session.home._root
+    turn = builder.begin_turn(user="x")
+
+    async def cancelled(*_):
+        raise asyncio.CancelledError
+
+    root.subagents["Jack"].model = cancelled
+    with pytest.raises(asyncio.CancelledError):
+        asyncio.run(root.discuss("Hi", ["Jack"], ["Jill"]))
+    turn.end("cancelled")
+    assert {("root", None), ("Jack", "cancelled"), ("Jill", "ok")} == {
+        (session.agent_id, session.status if session.path else None) for path, session in sessions(root).items() if path[:1] != "1"
+    }
+    found = {(op.name, op.status) for _, turn, op in optree.walk_ops(builder.tree.session) if turn.path[:1] == "2"}
+    assert {("discuss", "cancelled"), ("scripted:model", "cancelled"), ("Jack", "cancelled"), ("Jill", "ok")} == found
+
+
+def test_open_work_is_not_well_done(root):
+    """A sub-agent whose call is open when its parent's turn is cancelled was cancelled."""
+    builder = root.session.home._root
+    turn = builder.begin_turn(user="x")
+    root.create("Jack", "You are Jack.")
+    jack = root.session.home._builder("agent_001")
+    jack.begin_turn()
+    jack.begin_op("llm", "m")
+    turn.end("cancelled")
+    assert "cancelled" == sessions(root)["1.1"].status
+
+
 def run(tmp_path, *command):
     """Run a command with sessions of its own; returns its exit code and the shapes that it printed."""
     environment = os.environ | {"PYTHONPATH": str(ROOT), "OPTREE_BASE_DIR": str(tmp_path / "base")}

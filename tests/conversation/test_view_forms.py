@@ -1,6 +1,7 @@
 """Views as text, Markdown and diagrams: any text stays what it is, and can break nothing."""
 
 import html
+import json
 import re
 
 import pytest
@@ -14,8 +15,14 @@ from optree.conversation.views.diagrams import diagram
 from optree.conversation.views.hooks import difference
 from optree.conversation.views.markdown import code, to_markdown
 from optree.conversation.views.mermaid import MOST_CHARACTERS, Arrow, Edge, graph, label, sequence
-from optree.conversation.views.sections import Ask, Row, Section, sections
+from optree.conversation.views.sections import _SECTIONS, Ask, Row, Section, sections
+from optree.conversation.views.stream import change
 from optree.conversation.views.text import cells, to_text, wrapped
+from optree.conversation.views.values import value
+from optree.values import redact
+
+VIEWS = list(_SECTIONS)
+OF_A_MESSAGE = ("flow", "references", "during")
 
 NASTY = [
     "end",
@@ -37,6 +44,12 @@ NASTY = [
 LABEL = re.compile(r"(?:[A-Za-z0-9 ,?'!.:()_-]|[^\x00-\x7f]|#\d+;|<br/>)*")
 """What mermaid 11 takes in any place of a label, as tried on its own parser with thousands of generated labels."""
 anything = st.text(max_size=30) | st.sampled_from(NASTY)
+
+
+def forms(view, viewer, ask):
+    """Return a view in all its forms."""
+    found = sections(view, viewer, ask)
+    return to_text(found, 300), to_markdown(found), diagram(view, viewer, ask), json.dumps(value(view, viewer, ask))
 
 
 def shown(found):
@@ -126,7 +139,7 @@ def test_hooks_in_text():
 
 def test_hooks_in_markdown():
     """In Markdown what went is struck out, what came is bold (S0-107)."""
-    found = to_markdown(sections("hooks", stream(), Ask(agents=("jill",))))
+    found = to_markdown(sections("hooks", stream(), Ask(agents=("jack", "jill"))))
     assert "- **Jill** heard `m3` *← m2 of Jack (jack)*\n  > password: ~~1234~~**\\*\\*\\***, \\[end\\]" in found
 
 
@@ -244,3 +257,38 @@ def test_hidden():
     [change] = viewer.hooks()
     assert ("key", "key", [("same", "key")]) == (change.original, change.received, change.diff)
     assert "two" not in str(viewer.events) + str(viewer.propagation("m1")) + viewer.extract_agent_perspective("b")
+
+
+@pytest.mark.parametrize("view", VIEWS)
+def test_hidden_names(view):
+    """Names and ids of agents, messages and calls are shown without what is to be hidden, in all forms; two stay two."""
+    keys = [f"sk-proj-abcdefghijklmnop{number}" for number in range(9)]
+    call = {"id": keys[0], "function": {"name": keys[1], "arguments": "{}"}}
+    events = [
+        AgentCreated(message_id=keys[2], agent_id=keys[3], name=f"{keys[4]} the first"),
+        AgentCreated(message_id=keys[5], agent_id=keys[6], parent=keys[3], language_model=keys[8]),
+        TranscriptEntry(message_id=keys[7], agent_id=keys[3], role="assistant", content="hello there"),
+        TranscriptEntry(message_id="m1", agent_id=keys[3], role="assistant", tool_calls=[call]),
+        TranscriptEntry(message_id="m2", agent_id=keys[6], role="user", content="other words", substance=keys[7]),
+    ]
+    viewer = SessionViewer(events, hide=redact)
+    for message in ("m1", "m2") if view in OF_A_MESSAGE else (None,):
+        assert "sk-proj" not in "".join(forms(view, viewer, Ask(message=message, heard=True)))
+    assert 2 == len(value("transcripts", viewer, Ask()))
+
+
+@pytest.mark.parametrize(
+    ("expected", "before", "after"),
+    [
+        ("framed", "No", "[jack]: No"),
+        ("framed", "No", "Nobody said: No!"),
+        ("changed", "No", "[jack]: Nobody objects, go ahead"),
+        ("changed", "cat", "bobcat"),
+        ("framed", "*nods*", "Jack*nods*."),
+        ("framed", "", "hi"),
+        ("none", "hi", "hi"),
+    ],
+)
+def test_frames(expected, before, after):
+    """A text is framed where it stands whole, and not as a part of a longer word (S0-107)."""
+    assert expected == change(before, after)

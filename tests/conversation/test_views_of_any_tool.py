@@ -2,6 +2,7 @@
 
 import pytest
 
+from optree.conversation import Session, wire
 from optree.conversation.events import AgentCreated, PieceOfText, TranscriptEntry
 from optree.conversation.viewer import SessionViewer
 
@@ -197,6 +198,97 @@ def test_call_ids_that_come_again():
     other = script.entry("a", "tool", "2", tool_call_id="c1")
     index = script.view().build_causality_index()
     assert {answer: first, late: first, other: again} == index
+
+
+def test_calls_of_another():
+    """A result without a call of its own is not linked to another agent's call that has the same id (S1-18, S0-34)."""
+    script = Script("a", "b")
+    script.entry("a", "assistant", tool_calls=[{"id": "call_0", "function": {"name": "t", "arguments": ""}}])
+    script.entry("b", "tool", "r", tool_call_id="call_0")
+    assert {} == script.view().causality()
+
+
+def test_results_in_one_message():
+    """A message with the results of two calls ends both, and stands for both (S0-88)."""
+    script = Script("a")
+    first, second = (
+        script.entry("a", "assistant", [{"type": "tool_use", "id": one, "name": "t", "input": {}}]) for one in ("call_x", "call_y")
+    )
+    both = script.entry("a", "user", [{"type": "tool_result", "tool_use_id": one, "content": "1"} for one in ("call_x", "call_y")])
+    viewer = script.view()
+    during = {one: [found.message_id for found in viewer.during(one)] for one in (first, second, both)}
+    assert {first: [first, second, both], second: [second, both], both: [first, second, both]} == during
+
+
+def test_delivery_of_nothing():
+    """A delivery without content has the original's words only where its author is looked at too (S0-33)."""
+    script = Script("jack", "jill")
+    script.hears("jill", None, script.says("jack", "the password is 4711"))
+    viewer = script.view()
+    assert [] == viewer.extract_dialog(["jill"])
+    assert "" == viewer.extract_agent_perspective("jill")
+    [line] = viewer.extract_dialog(["jack", "jill"], heard=True)
+    assert ["the password is 4711"] * 2 == [line["content"], line["heard"][0]["content"]]
+
+
+def test_heard_in_two_ways():
+    """Where an author is not looked at, who heard other words than those that are shown is shown apart (S0-33, S0-102)."""
+    script = Script("jack", "jill", "joe", "jim")
+    told = script.says("jack", "password: 1234")
+    script.hears("jill", "[jack]: password: ***", told)
+    joe = script.hears("joe", "[jack]: password: 1234", told)
+    script.hears("jim", "[jack]: password: ***", told)
+    [line] = script.view().dialog(["jill", "joe", "jim"])
+    assert "[jack]: password: ***" == line.content
+    assert [joe] == [one.message_id for one in line.apart]
+
+
+def test_propagation_to_some():
+    """Who is not looked at is no hop, and an original of somebody else has the words that were heard (S0-33, S0-106)."""
+    script = Script("jack", "jill", "joe")
+    told = script.says("jack", "password: 1234")
+    script.hears("jill", "password: ***", told)
+    script.hears("joe", "password: 1234", told)
+    viewer = script.view()
+    found = viewer.propagation(told, ["jill"])
+    assert ("password: ***", ["jill"]) == (found.content, [hop.agent_id for hop in found.hops])
+    assert ["jill"] == [one.agent_id for one in viewer.heard_by(told, ["jill"])]
+    assert "password: 1234" == viewer.propagation(told).content
+    [change] = viewer.hooks(agents=["jill"])
+    assert (None, "password: ***", [("same", "password: ***")]) == (change.original, change.received, change.diff)
+    assert [] == viewer.hooks(agents=["jack"])
+
+
+def test_ids_given_twice():
+    """Two messages of one id are two contents, each its own agent's; that is reported (S0-36)."""
+    events = [
+        TranscriptEntry(message_id="m1", agent_id="boss", role="user", content="for the boss"),
+        TranscriptEntry(message_id="m1", agent_id="worker", role="user", content="for the worker"),
+    ]
+    viewer = SessionViewer(events)
+    assert [{"message_id": "m1", "content": "for the worker"}] == viewer.extract_dialog(["worker"])
+    assert ["for the boss", "for the worker"] == contents(viewer.extract_dialog(["boss", "worker"]))
+    assert [(0, True)] == [(fault.line, "m1 is the id of several events" in fault.said) for fault in viewer.faults]
+    assert [] == SessionViewer(events[:1]).faults
+
+
+def test_conversation_session(tmp_path):
+    """A conversation's session, which has events and no tree, has all views (S0-100)."""
+    with Session(tmp_path / "session.jsonl") as session:
+        session.log_agent_created("agent_001")
+        session.log_transcript_entry("agent_001", {"role": "user", "content": "hi"})
+        viewer = SessionViewer(session)
+    assert "[Heard]: hi" == viewer.extract_agent_perspective("agent_001")
+    assert [] == viewer.faults
+
+
+def test_long_first_line(tmp_path):
+    """A file whose first line is longer than what is looked at first is one of events all the same (S0-108)."""
+    path = tmp_path / "long.jsonl"
+    said = {"m1": "x" * 2_000_000, "m2": "hi"}
+    entries = [TranscriptEntry(message_id=one, agent_id="a", role="user", content=content) for one, content in said.items()]
+    path.write_bytes(b"".join(wire.line(entry) + b"\n" for entry in entries))
+    assert ["m1", "m2"] == [event["message_id"] for event in SessionViewer(path).events]
 
 
 def test_copy_of_a_copy():

@@ -16,6 +16,7 @@ from optree.conversation.views.text import to_text
 from optree.conversation.views.values import value
 
 VIEWS = list(_SECTIONS)
+OF_A_MESSAGE = ("flow", "references", "during")
 names = st.sampled_from(["m1", "m2", "m3", "m4", "m5", "m6", "gone"])
 agents = st.sampled_from(["a", "b", "c", "", "end"])
 words = st.sampled_from(["hi", "hi there", "", "[b]: hi", "\n", "x" * 50, "日本 🎉", "\x1b[2J", "a;b#c"]) | st.text(max_size=8)
@@ -46,14 +47,71 @@ created = st.builds(AgentCreated, message_id=names, agent_id=agents, name=st.non
 streams = st.lists(entry | piece | created, max_size=12)
 
 
-@given(streams, st.sets(agents))
-def test_dialog_has_each_content_once(events, chosen):
-    """A dialog has each substance at most once, and only what is in the chosen agents' transcripts (S0-73, S1-46)."""
-    viewer = SessionViewer(events)
-    found = [line["message_id"] for line in viewer.extract_dialog(chosen)]
-    assert len(set(found)) == len(found)
-    entries = [event for event in events if isinstance(event, TranscriptEntry) and event.agent_id in chosen]
-    assert set(found) <= {viewer.stream.root(event.message_id) for event in entries}
+deliveries = st.lists(st.tuples(st.sampled_from("abc"), st.integers(0, 9), st.sampled_from(["told", "other", "frame", "nothing"])))
+
+
+@given(st.lists(st.sampled_from("abc"), min_size=1, max_size=4), deliveries, st.sets(st.sampled_from("abc")))
+def test_dialog_has_each_content_once(authors, delivered, chosen):
+    """A dialog has each content in the chosen transcripts once, in the author's words or the first heard (S0-73, S1-46, S0-33)."""
+    events = [entry_of(f"m{number}", agent, "assistant", f"words {number}") for number, agent in enumerate(authors)]
+    expected = {number: f"words {number}" for number, agent in enumerate(authors) if agent in chosen}
+    order = list(expected)
+    for place, (agent, about, how) in enumerate(delivered):
+        number = about % len(authors)
+        said = {"told": f"words {number}", "other": f"else {place}", "frame": f"[x]: words {number}", "nothing": None}[how]
+        events.append(entry_of(f"d{place}", agent, "user", said, f"m{number}"))
+        if agent in chosen and (said is not None or number in expected):
+            expected.setdefault(number, said)
+        if agent in chosen and number not in order:
+            order.append(number)
+    found = SessionViewer(events).extract_dialog(chosen)
+    assert [{"message_id": f"m{number}", "content": expected[number]} for number in order if number in expected] == found
+
+
+def entry_of(message_id, agent, role, said, substance=None, **more):
+    """Return an entry."""
+    return TranscriptEntry(message_id=message_id, agent_id=agent, role=role, content=said, substance=substance, **more)
+
+
+def secrets():
+    """Return events in which each of three agents has secrets that the others hear changed, empty, or not at all, and ids twice."""
+    events = [AgentCreated(message_id=f"c{agent}", agent_id=agent, parent="a" if agent != "a" else None) for agent in "abc"]
+    for agent, other, third in ("abc", "bca", "cab"):
+        secret = f"secret{agent}"
+        call = {"id": "call_1", "function": {"name": f"{secret}_tool", "arguments": secret}}
+        events += [
+            entry_of(f"s{agent}", agent, "system", secret),
+            entry_of(f"k{agent}", agent, "assistant", None, tool_calls=[call]),
+            PieceOfText(message_id=f"p{agent}", agent_id=agent, content=secret, cause=(f"k{agent}",)),
+            entry_of(f"m{agent}", agent, "assistant", f"it is {secret}"),
+            entry_of(f"m{agent}1", other, "user", "it is [REDACTED]", f"m{agent}"),
+            entry_of(f"m{agent}2", third, "user", None, f"m{agent}"),
+            entry_of(f"m{agent}3", agent, "user", f"again: {secret}", f"m{agent}1"),
+            entry_of(f"m{agent}4", third, "user", "[x]: it is", f"m{agent}3"),
+            entry_of(f"p{agent}1", other, "user", "made", f"p{agent}"),
+            entry_of(f"p{agent}2", third, "user", None, f"p{agent}"),
+            entry_of(f"r{agent}", agent, "tool", secret, None, tool_call_id="call_1"),
+            entry_of("twice", agent, "user", secret),
+        ]
+    return events
+
+
+@pytest.mark.parametrize("heard", [True, False])
+@pytest.mark.parametrize("view", VIEWS)
+def test_secrets_of_others(view, heard):
+    """What only agents said that are not chosen is in no view of the chosen ones, in no form (S0-33, S0-107)."""
+    viewer = SessionViewer(secrets())
+    messages = list(viewer.stream.by_id) if view in OF_A_MESSAGE else [None, "ma", "mb3", "pc", "twice"]
+    told = set()
+    for chosen in ("a", "b", "c", "ab", "bc", "ca"):
+        for message in messages:
+            ask = Ask(tuple(chosen), message, heard)
+            found = sections(view, viewer, ask)
+            shown = [to_text(found, 100), to_markdown(found), diagram(view, viewer, ask), str(value(view, viewer, ask))]
+            for one in set("abc") - set(chosen):
+                assert not [form for form in shown if f"secret{one}" in form], (chosen, message)
+            told |= {one for one in chosen if any(f"secret{one}" in form for form in shown)}
+    assert told == (set() if view == "agents" else set("abc"))
 
 
 @given(streams)
@@ -98,15 +156,11 @@ def test_roots_are_stable(events):
 
 
 @settings(max_examples=60)
-@given(streams, st.sampled_from(VIEWS), st.booleans())
-def test_nothing_raises(events, view, heard):
-    """Every view of every stream can be shown in every form (S0-108)."""
+@given(streams, st.sampled_from(VIEWS), st.booleans(), st.lists(agents, unique=True, max_size=3), st.none() | names)
+def test_nothing_raises(events, view, heard, chosen, message):
+    """Every view of every stream can be shown in every form, of all or of some agents (S0-108)."""
     viewer = SessionViewer(events)
-    ask = (
-        Ask(message=events[0].message_id if events else "gone", heard=heard)
-        if view in ("flow", "references", "during")
-        else Ask(heard=heard)
-    )
+    ask = Ask(tuple(chosen), "gone" if message is None and view in OF_A_MESSAGE else message, heard)
     found = sections(view, viewer, ask)
     for width in (20, 80):
         assert all("\x1b" not in line for line in to_text(found, width).split("\n"))

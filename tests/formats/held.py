@@ -6,7 +6,7 @@ from optree.tree.walk import to_plain
 from tests.formats.transcript.held import held as held_by_transcript
 
 TIMES = ("startedAt", "endedAt", "timestamp", "ts", "latency")
-OWN_NAMES = {"provider", "model", "name", "latency", "error", "prompts", "assistant", "warnings", "errors"}
+OWN_NAMES = {"provider", "model", "name", "latency", "error"}
 
 
 def held(form, tree):
@@ -97,8 +97,15 @@ def _names(plain):
 
 def _own_attributes(plain):
     for session in sessions(plain):
-        for node in [session, *session["turns"], *ops(session)]:
+        for node in [session, *ops(session)]:
             node["attributes"] = {key: value for key, value in node.get("attributes", {}).items() if key not in OWN_NAMES}
+
+
+def _attributes_of_turns(plain):
+    for session in sessions(plain):
+        for turn in session["turns"]:
+            names = ("prompts", "assistant", "warnings", "errors")
+            turn["attributes"] = {key: value for key, value in turn.get("attributes", {}).items() if key not in names}
 
 
 def _whole_milliseconds(plain):
@@ -189,6 +196,7 @@ WITHOUT = {
     "empty names of ops": _names,
     "empty titles": _titles,
     "attributes of names that it uses itself": _own_attributes,
+    "attributes of turns that are named prompts, assistant, warnings or errors": _attributes_of_turns,
     "fractions of milliseconds": _whole_milliseconds,
     "ids of accounting entries": _no_ids,
     "logs": _logs,

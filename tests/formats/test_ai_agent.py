@@ -2,6 +2,7 @@
 
 import gzip
 import json
+import os
 import time
 from hashlib import sha256
 
@@ -13,7 +14,7 @@ from optree.errors import FormatError, OptreeError, StoreError
 from optree.store.recovery import load
 from optree.testing import Ticking
 from optree.tree import walk_ops, walk_sessions
-from optree_formats.ai_agent import AI_AGENT, AI_AGENT_V1, AI_AGENT_V3
+from optree_formats.ai_agent import AI_AGENT, AI_AGENT_V1, AI_AGENT_V3, assembly
 from optree_formats.plain_json import JSON
 from tests.formats.samples import sample
 
@@ -235,6 +236,25 @@ def put(folder, *sessions):
 START = {"recordType": "session_start", "agentId": "research", "callPath": "cli:research", "headendId": "cli", "capturePayloads": True}
 ORPHAN = {**START, "agentId": "fetch", "parentSessionId": ORIGIN, "headendId": "sub-agent"}
 TURN = {"recordType": "turn_start", "turn": 1}
+
+
+@pytest.mark.parametrize("packed", [True, False])
+def test_a_payload_that_is_no_file_or_too_large_is_left_out(tmp_path, monkeypatch, packed):
+    """A pipe among the payloads does not hold reading up, and what is larger than the limit is not read: both are reported."""
+    paths = AI_AGENT_V3.write(sample(), tmp_path)
+    payloads = [path for path in paths if path.suffix == ".gz"]
+    payloads[0].unlink()
+    os.mkfifo(payloads[0])
+    monkeypatch.setattr(assembly, "MAX_PAYLOAD_BYTES", 5)
+    if not packed:
+        for path in paths:
+            if path.suffix == ".jsonl":
+                path.write_text(path.read_text().replace('"compression":"gzip"', '"compression":"none"'))
+    found = AI_AGENT_V3.read(tmp_path)
+    said = [fault.said for fault in found.faults]
+    assert 1 == len(found.trees)
+    assert 1 == sum("cannot be read: it is no regular file" in one for one in said)
+    assert len(payloads) - 1 == sum("cannot be read: it is larger than 5 bytes" in one for one in said)
 
 
 def test_a_child_of_an_unfinished_turn_is_placed(tmp_path):

@@ -75,12 +75,13 @@ def test_members_that_are_not_known_are_passed_over(path):
 
 
 def test_a_file_that_asks_for_terabytes_is_not_unpacked(path, monkeypatch):
-    """Unpacking stops at a limit: a small file cannot fill the memory."""
+    """Unpacking stops at a limit that the error tells, with what to do: a small file cannot fill the memory."""
     monkeypatch.setattr(compression, "MAX_BYTES", 1 << 20)
+    monkeypatch.setattr(compression, "SPARE_BYTES", 1 << 20)
     bomb = b'{"version":1,"session":"' + b"a" * (64 << 20) + b'"}'
     for data in (zstandard.compress(bomb), gzip.compress(bomb, 1)):
         path.write_bytes(data)
-        with pytest.raises(DamagedError):
+        with pytest.raises(FormatError, match=r"unpacks to more than \d+ MB .* unpack it yourself"):
             load(path)
 
 

@@ -1,24 +1,30 @@
 """Numbered lines of many writers: whole, in order, each number once, whatever the disk or a kill does."""
 
+import fcntl
 import json
 import os
 import subprocess
 import sys
 import threading
+from contextlib import contextmanager
 from pathlib import Path
+from time import monotonic
 
 import pytest
 
 from optree import StoreError
-from optree.store.line_log import LineLog
+from optree.store.line_log import BusyError, LineLog
+from optree.store.system import OS
 from tests.store.faults import Short
 
 ROOT = Path(__file__).parents[2]
 WRITER = """
 import json, sys
 from pathlib import Path
+from optree.store import line_log
 from optree.store.line_log import LineLog
 
+line_log.WAIT_SECONDS = 30  # however busy the machine is
 log = LineLog(Path(sys.argv[1]), lambda line: [json.loads(line)["seq"]])
 for _ in range(500):
     log.append(lambda seq: json.dumps({"seq": seq, "text": "x" * (seq * 37 % 9000)}).encode())
@@ -69,7 +75,8 @@ def test_reopening_goes_on(tmp_path):
     path.write_text('{"seq": 7}\n{"seq": 3}\n')
     path.chmod(0o600)
     log = LineLog(path, numbers)
-    assert 7 == log.catch_up()
+    with log.alone():
+        assert 7 == log.catch_up()
     assert 8 == log.append(numbered)
     assert 8 == log.latest
     fresh = LineLog(tmp_path / "new.jsonl", numbers)
@@ -140,3 +147,163 @@ def test_a_missing_directory_is_not_made(tmp_path):
     """Opening says what is missing."""
     with pytest.raises(FileNotFoundError):
         LineLog(tmp_path / "none" / "log.jsonl", numbers)
+
+
+class Interrupted(OS):
+    """A system in which one call is interrupted by the user, once, when half of it is done."""
+
+    call = ""
+
+    def lock(self, fd):
+        """Lock."""
+        locked = super().lock(fd)
+        self.interrupt("lock")
+        return locked
+
+    def write_all(self, fd, data):
+        """Write."""
+        if self.call == "write":
+            super().write_all(fd, data[:4])
+        self.interrupt("write")
+        super().write_all(fd, data)
+
+    def interrupt(self, call):
+        """Interrupt, if it is this call's turn."""
+        if call == self.call:
+            self.call = ""
+            raise KeyboardInterrupt
+
+
+@contextmanager
+def locked(path):
+    """Have the file locked, as a process has it that was stopped with it."""
+    fd = os.open(path, os.O_RDWR | os.O_CREAT)
+    fcntl.flock(fd, fcntl.LOCK_EX)
+    yield
+    os.close(fd)
+
+
+def taken(call):
+    """Return how many seconds a call takes that does not get the file."""
+    begun = monotonic()
+    with pytest.raises(BusyError):
+        call()
+    return monotonic() - begun
+
+
+def test_a_whole_last_line_counts(tmp_path):
+    """A last line that lacks only its newline has used its number: it is ended, and the next line has the next number."""
+    path = tmp_path / "log.jsonl"
+    path.write_text('{"seq": 1}\n{"seq": 2}')
+    log = LineLog(path, numbers)
+    assert [3, 4] == [log.append(numbered), log.append(numbered)]
+    assert [1, 2, 3, 4] == found(path)
+
+
+def test_a_last_line_is_seen_once(tmp_path):
+    """A last line without newline is given once, also when another writer ends it; one that grows is given again, whole."""
+    path = tmp_path / "log.jsonl"
+    path.write_text('{"seq": 1}\n{"seq": 2, "te')
+    seen = []
+    log = LineLog(path, lambda line: seen.append(line) or numbers(line))
+    with log.alone():
+        log.catch_up()
+    LineLog(path, numbers).append(numbered)
+    with log.alone():
+        assert 2 == log.catch_up()
+    assert [b'{"seq": 1}', b'{"seq": 2, "te', b'{"seq": 2}'] == seen
+    for piece in ('{"seq"', ": 8}\n"):
+        with path.open("a") as file:
+            file.write(piece)
+        with log.alone():
+            log.catch_up()
+    assert ([b'{"seq"', b'{"seq": 8}'], 8) == (seen[3:], log.latest)
+
+
+def test_a_call_from_within_a_call(tmp_path):
+    """A call that interrupts another one on the same thread is refused at once, and the outer one goes on."""
+    log = LineLog(tmp_path / "log.jsonl", numbers)
+
+    def make(seq):
+        assert 0.2 > taken(lambda: log.append(numbered))
+        return numbered(seq)
+
+    assert [1, 2] == [log.append(make), log.append(numbered)]
+    assert [1, 2] == found(log.path)
+
+
+def test_a_file_that_stays_locked(tmp_path):
+    """A call waits for another process a quarter of a second, then is refused, the next ones at once; whole lines are read all the same."""
+    log, other = LineLog(tmp_path / "log.jsonl", numbers), LineLog(tmp_path / "log.jsonl", numbers)
+    other.append(numbered)
+    with locked(log.path):
+        assert 0.2 < taken(lambda: log.append(numbered)) < 2
+        assert 0.2 > taken(lambda: log.append(numbered))
+        with log.alone():
+            assert 1 == log.catch_up()
+    assert 2 == log.append(numbered)
+    assert [1, 2] == found(log.path)
+
+
+def test_a_thread_that_stays(tmp_path):
+    """A call waits for another thread as long, no longer."""
+    log = LineLog(tmp_path / "log.jsonl", numbers)
+    inside, go_on = threading.Event(), threading.Event()
+    slow = threading.Thread(target=lambda: log.append(lambda seq: inside.set() or (go_on.wait(20) and numbered(seq))))
+    slow.start()
+    inside.wait(20)
+    assert 0.2 < taken(lambda: log.append(numbered)) < 2
+    log.close()  # the thread that is at it does it
+    go_on.set()
+    slow.join()
+    assert ([1], -1) == (found(log.path), log._fd)
+
+
+def test_a_lost_lock(tmp_path):
+    """A lock whose holder was interrupted between two steps is replaced."""
+    log = LineLog(tmp_path / "log.jsonl", numbers)
+    lost = threading.Thread(target=log._lock.acquire)
+    lost.start()
+    lost.join()
+    assert [1, 2] == [log.append(numbered), log.append(numbered)]
+
+
+@pytest.mark.parametrize("call", ["lock", "write"])
+def test_an_interrupt(tmp_path, call):
+    """Whatever is interrupted: nothing of the line stays, and others can write at once."""
+    system = Interrupted()
+    log = LineLog(tmp_path / "log.jsonl", numbers, system)
+    system.call = call
+    with pytest.raises(KeyboardInterrupt):
+        log.append(numbered)
+    assert (b"", 1, 2) == (log.path.read_bytes(), LineLog(log.path, numbers).append(numbered), log.append(numbered))
+
+
+def test_a_file_that_was_replaced(tmp_path):
+    """Lines go into the file that has the name now, which is learnt from its start; numbers go on."""
+    told = []
+    log = LineLog(tmp_path / "log.jsonl", numbers, anew=told.append)
+    log.append(numbered)
+    (tmp_path / "other").write_text('{"seq": 7}\n')
+    (tmp_path / "other").replace(log.path)
+    assert [8, 9] == [log.append(numbered), log.append(numbered)]
+    log.path.unlink()
+    assert 10 == log.append(numbered)
+    assert ([10], [True, True]) == (found(log.path), told)
+
+
+def test_a_fork_lets_go(tmp_path):
+    """A forked process has no copy of the descriptor, and writes with one of its own."""
+    log = LineLog(tmp_path / "log.jsonl", numbers)
+    log.append(numbered)
+    if (pid := os.fork()) == 0:
+        os._exit(0 if (log._fd, log.append(numbered)) == (-1, 2) else 1)
+    assert 0 == os.waitpid(pid, 0)[1]
+    assert 3 == log.append(numbered)
+
+
+def test_half_a_line_uses_no_number(tmp_path):
+    """A torn line gives its number away, even where that can be read from its half."""
+    path = tmp_path / "log.jsonl"
+    path.write_text('{"seq": 1}\n{"seq": 2, "te')
+    assert 2 == LineLog(path, lambda line: [int(line[8:9])] if line else []).append(numbered)

@@ -74,7 +74,8 @@ def _read_snapshot(path: Path, *, strict: bool) -> Read:
 
 _ALL = (
     "messages", "resumes", "statuses other than ok and failed", "parents of ops", "gaps in ops' numbers", "empty names of ops",
-    "attributes of names that it uses itself", "fractions of milliseconds",
+    "attributes of names that it uses itself", "attributes of turns that are named prompts, assistant, warnings or errors",
+    "fractions of milliseconds",
 )  # fmt: skip
 _SNAPSHOTS = (*_ALL, "statuses of turns", "errors of turns", "ids of accounting entries", "empty titles")
 _RECORDS = (

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import gzip
-import io
+import os
 import zlib
 from datetime import datetime
 from hashlib import sha256
 from pathlib import Path
+from stat import S_ISREG
 from typing import Any
 
 import msgspec
@@ -204,9 +205,7 @@ class _Assembly:
             self._ledgers.fault(where, f"its payload {path[:120]!r} lies elsewhere than payloads do, and is not read")
             return None
         try:
-            data = file.read_bytes()
-            if ref.get("compression") == "gzip":
-                data = _unpacked(data)
+            data = _contents(file, packed=ref.get("compression") == "gzip")
         except (OSError, EOFError, zlib.error, ValueError) as error:
             self._ledgers.fault(where, f"its payload {path[:120]} cannot be read: {error}")
             return None
@@ -216,9 +215,15 @@ class _Assembly:
         return data
 
 
-def _unpacked(data: bytes) -> bytes:
-    with gzip.GzipFile(fileobj=io.BytesIO(data)) as reader:
-        return reader.read(MAX_PAYLOAD_BYTES)
+def _contents(file: Path, *, packed: bool) -> bytes:
+    """Return what a regular file holds; raises `ValueError` for one that is none, which might never end, and for one that is too large."""
+    with os.fdopen(os.open(file, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC), "rb") as source:
+        if not S_ISREG(os.fstat(source.fileno()).st_mode):
+            raise ValueError("it is no regular file")
+        data = (gzip.GzipFile(fileobj=source) if packed else source).read(MAX_PAYLOAD_BYTES + 1)
+    if len(data) > MAX_PAYLOAD_BYTES:
+        raise ValueError(f"it is larger than {MAX_PAYLOAD_BYTES} bytes")
+    return data
 
 
 def _within(file: Path, folder: Path) -> bool:

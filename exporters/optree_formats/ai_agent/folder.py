@@ -42,7 +42,7 @@ class Ledgers:
         sessions = folder / "session" if (folder / "session").is_dir() else folder
         self.base = sessions.parent if sessions.name == "session" else sessions
         """What payloads' paths start from."""
-        self._read([path] if path.is_file() else sorted(sessions.glob("*.jsonl")), sessions)
+        self._read([path] if path.is_file() else sorted(filter(Path.is_file, sessions.glob("*.jsonl"))), sessions)
 
     def fault(self, where: str, said: str, line: int = 0) -> None:
         """Note what is wrong; raises it if everything is to be right."""

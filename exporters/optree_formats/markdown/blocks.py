@@ -16,9 +16,9 @@ MAX_BLOCK = 32 << 20
 """Characters of a block or a text that are kept; the rest is passed over."""
 _AHEAD = 500
 """How many lines are looked at for a better end of a block."""
-_HEADING = re.compile(r" {0,3}(#{1,6})(?:[ \t]+(.*?))?(?:[ \t]+#+)?[ \t]*")
+_HEADING = re.compile(r" {0,3}(#{1,6})(?:[ \t]+(.*))?")
 _EVENT = re.compile(r"## +\[?(?:\d{4}-\d\d-\d\d|\d\d:\d\d\b)")
-_OPEN = re.compile(r"([ \t]*)(`{3,}|~{3,})[ \t]*([^`]*)")
+_OPEN = re.compile(r"([ \t]*)(`{3,}|~{3,})(.*)")
 _LEVEL = 2
 
 Numbered = tuple[int, str]
@@ -57,11 +57,11 @@ def pieces(lines: Iterable[Numbered]) -> Iterator[Heading | Text | Fenced]:
     source = _Lines(lines)
     while (following := source.take()) is not None:
         line, said = following
-        found = _OPEN.fullmatch(said) if "`" in said or "~" in said else None
+        found = _opening(said) if "`" in said or "~" in said else None
         if found is not None:
             yield _fenced(source, line + 1, found)
         elif said.lstrip(" ").startswith("#") and (heading := _HEADING.fullmatch(said)) and len(heading[1]) <= _LEVEL:
-            yield Heading(line, len(heading[1]), heading[2] or "")
+            yield Heading(line, len(heading[1]), _title(heading[2] or ""))
         else:
             yield Text(line, said)
 
@@ -111,8 +111,21 @@ def _fenced(source: _Lines, first: int, opening: re.Match[str]) -> Fenced:
 
 
 def _opens(said: str, indent: int) -> bool:
+    found = _opening(said)
+    return found is not None and len(found[1]) <= indent and bool(found[3].strip(" \t"))
+
+
+def _opening(said: str) -> re.Match[str] | None:
+    """Return the fence that opens a block; what stands behind it has no backtick."""
     found = _OPEN.fullmatch(said)
-    return found is not None and len(found[1]) <= indent and bool(found[3])
+    return found if found is not None and "`" not in found[3] else None
+
+
+def _title(said: str) -> str:
+    """Return a heading's text without the marks that may close it."""
+    whole = said.rstrip(" \t")
+    without = whole.rstrip("#")
+    return without.rstrip(" \t") if without != whole and without[-1:] in ("", " ", "\t") else whole
 
 
 def _dedented(lines: list[Numbered], indent: int) -> str:

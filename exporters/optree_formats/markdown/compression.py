@@ -20,7 +20,7 @@ SHORT = 80
 """Characters of a text in a result that stay."""
 
 
-def compressed(entries: Iterable[Entry], at_least: int = AT_LEAST) -> list[Event]:
+def fewer_events(entries: Iterable[Entry], at_least: int = AT_LEAST) -> list[Event]:
     """Return the events of a log, compressed. Sections without an event are kept as events of type ``note``."""
     kept = list(entries)
     failed = {_call(entry) for entry in kept if entry.kind == "tool_error"}

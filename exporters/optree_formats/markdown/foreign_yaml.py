@@ -6,18 +6,23 @@ like a date stays a text.
 
 from __future__ import annotations
 
+import re
 from bisect import bisect_right
 from typing import Any, NamedTuple, cast
 
 from optree.errors import FormatError, SetupError
 from optree.values import clean
 from optree_formats.markdown import scalars
-from optree_formats.markdown.comments import Comments, Place, add, shown
+from optree_formats.markdown.comments import Comments, Place, Where, add, shown
 
 MAX_CHARACTERS = 1 << 18
 """A longer text is not read: it would take too long."""
 MAX_VALUES = 100_000
 """Values that a text may stand for, with each alias counted as all that it names."""
+MAX_DEPTH = 64
+"""Containers in each other: the library's time grows with the square of that."""
+_BRACKET = re.compile(r"[\[{]|[\]}]")
+_DASHES = re.compile(r"[-?:][ \t]+")
 
 
 class Parsed(NamedTuple):
@@ -39,11 +44,40 @@ def parse(text: str) -> Parsed:
     """Read one document. Raises `FormatError` for what is no YAML, with the line it says; `SetupError` without ruamel.yaml."""
     if len(text) > MAX_CHARACTERS:
         raise FormatError(f"{len(text)} characters in one block: blocks that optree did not write are read up to {MAX_CHARACTERS}")
+    if max(_brackets(text), _indents(text)) > MAX_DEPTH:
+        raise FormatError(f"is nested too deeply: blocks that optree did not write are read up to {MAX_DEPTH} levels")
     node = _composed(text)
     made = _Maker(text)
     value = made.value(node, ())
     _attach(text, made)
     return Parsed(value, made.comments, made.faults)
+
+
+def _brackets(text: str) -> int:
+    """Return how many brackets are open at most; those in texts count too, since to tell them apart is the library's work."""
+    depth = deepest = 0
+    for found in _BRACKET.finditer(text):
+        depth = depth + 1 if found[0] in "[{" else max(0, depth - 1)
+        deepest = max(deepest, depth)
+    return deepest
+
+
+def _indents(text: str) -> int:
+    """Return how many lines, and dashes on a line, stand deeper each than the one before."""
+    open_columns: list[int] = []
+    deepest = 0
+    for line in text.split("\n"):
+        at = len(line) - len(line.lstrip(" "))
+        if at == len(line):
+            continue
+        while open_columns and open_columns[-1] >= at:
+            open_columns.pop()
+        open_columns.append(at)
+        while found := _DASHES.match(line, at):
+            at = found.end()
+            open_columns.append(at)
+        deepest = max(deepest, len(open_columns))
+    return deepest
 
 
 def _composed(text: str) -> Any:
@@ -90,7 +124,7 @@ class _Maker:
         self.above.add(id(node))
         try:
             if kind == "SequenceNode":
-                return [self._listed(node, item, (*place, number)) for number, item in enumerate(node.value)]
+                return self._list(node, place)
             return self._map(node, place)
         finally:
             self.above.discard(id(node))
@@ -125,29 +159,39 @@ class _Maker:
             return clean(str(key.value))
         return clean(str(self.value(key, ())))
 
-    def _listed(self, above: Any, node: Any, place: Place) -> Any:
-        """Note where the dash of an item stands, which may be on a line before it."""
-        line, column = node.start_mark.line, above.start_mark.column
-        while not above.flow_style and line > above.start_mark.line and self.lines[line][column : column + 1] != "-":
-            line -= 1
-        self.entries.append(_Entry(line, node.start_mark.column if above.flow_style else column, place))
-        return self.value(node, place)
+    def _list(self, above: Any, place: Place) -> list[Any]:
+        """Note where the dash of each item stands, which may be on a line before it, but behind the item before."""
+        found: list[Any] = []
+        least, column = above.start_mark.line, above.start_mark.column
+        for number, node in enumerate(above.value):
+            line = node.start_mark.line
+            while not above.flow_style and line > least and self.lines[line][column : column + 1] != "-":
+                line -= 1
+            least = max(least, node.start_mark.line)
+            self.entries.append(_Entry(line, node.start_mark.column if above.flow_style else column, (*place, number)))
+            found.append(self.value(node, (*place, number)))
+        return found
 
 
 def _attach(text: str, made: _Maker) -> None:
     """Give each comment to the place that it stands at."""
     made.entries.sort(key=lambda entry: entry[:2])
+    columns = {entry.place: entry.column for entry in made.entries}
     spans = sorted(set(made.spans))
     starts = [start for start, _ in spans]
+    said: dict[tuple[Place, Where], list[str]] = {}
     offset = 0
     for number, line in enumerate(made.lines):
         at = line.find("#")
         while at >= 0:
             if (at == 0 or line[at - 1] in " \t") and not _inside(text, offset + at, starts, spans):
-                _give(made, number, at, shown(line[at + 1 :]), alone=not line[:at].strip())
+                whose = _whose(made.entries, columns, number, at, alone=not line[:at].strip())
+                said.setdefault(whose, []).append(shown(line[at + 1 :]))
                 break
             at = line.find("#", at + 1)
         offset += len(line) + 1
+    for (place, where), lines in said.items():
+        add(made.comments, place, "\n".join(lines), where)
 
 
 def _inside(text: str, index: int, starts: list[int], spans: list[tuple[int, int]]) -> bool:
@@ -159,28 +203,22 @@ def _inside(text: str, index: int, starts: list[int], spans: list[tuple[int, int
     return not (text[start - 1] in "|>" and "\n" not in text[start:index])
 
 
-def _give(made: _Maker, line: int, column: int, said: str, *, alone: bool) -> None:
-    entries = made.entries
+def _whose(entries: list[_Entry], columns: dict[Place, int], line: int, column: int, *, alone: bool) -> tuple[Place, Where]:
+    """Return the place that a comment belongs to, and where it stands there."""
     behind = bisect_right(entries, (line, column, ()), key=lambda entry: (entry.line, entry.column, ()))
     last = entries[behind - 1] if behind else None
     following = entries[behind] if behind < len(entries) else None
     if not alone:
-        add(made.comments, last.place if last else (), said, "beside" if last else "before")
-    elif last is None:
-        add(made.comments, (), said, "before")
-    elif following is not None and column <= following.column:
-        add(made.comments, following.place, said, "before")
-    else:
-        add(made.comments, _ending(entries[:behind], column), said, "end")
+        return (last.place, "beside") if last else ((), "before")
+    if last is None:
+        return (), "before"
+    if following is not None and column <= following.column:
+        return following.place, "before"
+    return _ending(last.place, columns, column), "end"
 
 
-def _ending(entries: list[_Entry], column: int) -> Place:
+def _ending(place: Place, columns: dict[Place, int], column: int) -> Place:
     """Return the innermost container that a comment in this column can end, of those that are open behind the last entry."""
-    place = entries[-1].place
-    columns = {entry.place: entry.column for entry in entries[-_NEAR:]}
     while len(place) > 1 and columns.get(place, 0) > column:
         place = place[:-1]
     return place[:-1]
-
-
-_NEAR = 1000

@@ -17,9 +17,10 @@ from optree_formats.markdown.of_tree import SCHEMA, events_of
 from optree_formats.markdown.reader import Entry, Head, stream_log
 from optree_formats.markdown.rendering import RULE, header, section
 from optree_formats.markdown.seals import LINES, Chain, mark
+from optree_formats.markdown.summary import FILE as SUMMARY
 from optree_formats.markdown.summary import SUMMED, summarise, summary_text
 from optree_formats.markdown.times import iso
-from optree_formats.markdown.writer import FILE, SUMMARY
+from optree_formats.markdown.writer import FILE
 from optree_formats.new_files import open_new
 
 

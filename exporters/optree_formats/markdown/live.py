@@ -7,6 +7,8 @@ after an op's end is an ``addition`` to it.
 from __future__ import annotations
 
 import atexit
+import logging
+from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, ClassVar
@@ -20,8 +22,8 @@ from optree.instrument import Session
 from optree.nodes import OperationNode, Pool, SessionNode, TurnNode
 from optree.tree import apply
 from optree.tree.path import parent_label
-from optree.values import decode
-from optree_formats.markdown import why
+from optree.values import decode, text
+from optree_formats.markdown import backlog, why
 from optree_formats.markdown.entries import held
 from optree_formats.markdown.events import Event, Verbosity
 from optree_formats.markdown.of_tree import Teller
@@ -29,13 +31,16 @@ from optree_formats.markdown.summary import write_summary
 from optree_formats.markdown.times import iso
 from optree_formats.markdown.writer import EventLog
 
+LOGGER = logging.getLogger("optree.markdown")
 _EXIT_SECONDS = 0.25
 
 
 def follow(session: Session | SessionTreeBuilder, path: Path, *, verbosity: Verbosity = "standard", redacted: bool = True) -> Follower:
-    """Write what happens in a session's whole tree from now on to a new log at *path*, see `EventLog`; the summary comes at its end.
+    """Write a session's whole tree to the log at *path*, see `EventLog`: what it has, and what happens. The summary comes at its end.
 
-    Credentials are replaced unless *redacted* is off. Raises `SetupError`, `OSError` now, and nothing later.
+    A resumed session goes on in its log, with what that lacks. In a process that has joined a session of another, what this process
+    records is written. Credentials are replaced unless *redacted* is off. Raises `SetupError`, also where the log is of another session,
+    `OSError` now, and nothing later: an event that is refused is counted, and the first is said to the logger ``optree.markdown``.
     """
     builder = session.builder if isinstance(session, Session) else session
     while builder.parent is not None:
@@ -47,24 +52,47 @@ class Follower:
     """Receives a session's records and writes its log."""
 
     def __init__(self, builder: SessionTreeBuilder, path: Path, verbosity: Verbosity, *, redacted: bool) -> None:
-        self._stream = builder.core.stream
-        self._pool = Pool(dict(builder.core.pool.blobs), dict(builder.core.pool.links))
+        core = builder.core
+        self._stream = core.stream
+        self._pool = Pool()
         self._teller = Teller(self._pool)
         root = builder.node
-        self._sessions = {path: _copy(one.node) for path, one in list(builder.core.builders.items())}
+        self._sessions: dict[str, SessionNode] = {}
         self._turns: dict[str, TurnNode] = {}
         self._ops: dict[str, OperationNode] = {}
         self._untold: set[str] = set()
         """Paths of ops whose begin is not written yet."""
-        self.log = EventLog(path, root.origin_txn_id, verbosity=verbosity, start=self._teller.session_start(root, None), redacted=redacted)
-        self._subscriber = Subscriber(self._handle, "markdown")
-        self._stream.subscribe(self._subscriber)
+        self._there: Counter[backlog.Key] = Counter()
+        """What the log had before, while the backlog is written."""
+        self._lost = 0
+        self._last_failure = ""
+        self.log = EventLog(
+            path,
+            root.origin_txn_id,
+            verbosity=verbosity,
+            start=self._teller.session_start(root, None),
+            reopen=root.ended_at is None,
+            resume=self._teller.resumed(root, root.resumed_at[-1]) if root.resumed_at else None,
+            redacted=redacted,
+        )
+        self._subscriber = Subscriber(self._take, "markdown")
+        core.settle()
+        held = core.stream.enter()  # nothing begins between the copy and the first record
+        try:
+            self._pool.blobs.update(core.pool.blobs)
+            self._pool.links.update(core.pool.links)
+            self._sessions |= {path: _copy(one.node) for path, one in list(core.builders.items())}
+            self._backlog = [] if core.base else backlog.records(builder.whole)  # what another process began is its to write
+            self._stream.subscribe(self._subscriber)
+        finally:
+            core.stream.leave(held)
+        self._subscriber.take([r.Gap(ts=0.0, dropped=0)])  # wakes the thread, which takes the backlog first
         atexit.register(self.close, _EXIT_SECONDS)
 
     @property
     def failures(self) -> tuple[int, str]:
         """How many records could not be written, and why the last could not; those that were dropped count as well."""
-        return self._subscriber.failures + self._subscriber.dropped, self._subscriber.last_failure
+        return self._lost + self._subscriber.failures + self._subscriber.dropped, self._last_failure or self._subscriber.last_failure
 
     def flush(self, timeout: float = 0.25) -> bool:
         """Wait until what has happened so far is written; False if it is not within *timeout* seconds."""
@@ -81,10 +109,39 @@ class Follower:
         atexit.unregister(self.close)
         return done
 
+    def _take(self, record: r.Record) -> None:
+        """Write what a record says; on the subscriber's thread."""
+        found, self._backlog = self._backlog, []
+        if found:
+            self._there = backlog.known(self.log.path)
+            for one in found:
+                self._handle(one)
+            self._untold -= {str(path) for (_, path, *_), left in self._there.items() if left > 0}  # begun in the log already
+            self._there.clear()
+        self._handle(record)
+
     def _handle(self, record: r.Record) -> None:
         step = self._STEPS.get(type(record))
         if step is not None:
-            step(self, record)
+            self._safely(step, self, record)
+
+    def _safely(self, step: Callable[..., None], *given: Any) -> None:
+        try:
+            step(*given)
+        except Exception as error:  # noqa: BLE001 - one record that cannot be written; the next one may be
+            self._lost += 1
+            self._last_failure = f"{type(error).__name__}: {text(error)}"
+            if self._lost == 1:
+                LOGGER.warning("log of %s: an event is left out: %s", self.log.session_id, self._last_failure)
+
+    def _append(self, event: Event) -> None:
+        """Append an event that the log does not have."""
+        if self._there:
+            known = backlog.key(event.fields)
+            if self._there[known] > 0:
+                self._there[known] -= 1
+                return
+        self.log.append(event)
 
     # Sessions and turns
 
@@ -96,31 +153,31 @@ class Follower:
         node = apply.new_session(above.origin_txn_id, record.path, above.trace_id, record.agent, record.call_path, record.ts)
         node.attributes_json = record.attributes
         self._sessions[record.path] = node
-        self.log.append(self._teller.session_start(node, above))
+        self._append(self._teller.session_start(node, above))
 
     def _session_set(self, record: r.SessionSet) -> None:
         known = {"title": record.title, "latest_status": record.latest_status}
         place = {"path": record.path} if record.path else {}
         fields = {"timestamp": iso(record.ts), **place, **{key: said for key, said in known.items() if said is not None}}
-        self.log.append(Event.of_plain("session_update", fields, at=record.ts))
+        self._append(Event.of_plain("session_update", fields, at=record.ts))
 
     def _session_resume(self, record: r.SessionResume) -> None:
-        self.log.append(self._teller.resumed(self._sessions[record.path], record.ts))
+        self._append(self._teller.resumed(self._sessions[record.path], record.ts))
 
     def _session_end(self, record: r.SessionEnd) -> None:
         node = self._sessions[record.path]
         apply.end_session(node, record)
-        self.log.append(self._teller.session_end(node))
+        self._append(self._teller.session_end(node))
         if not record.path:
             write_summary(self.log.path)
 
     def _message(self, record: r.MessageAdded) -> None:
-        self.log.append(self._teller.message(self._sessions[record.path], record.message))
+        self._append(self._teller.message(self._sessions[record.path], record.message))
 
     def _turn_begin(self, record: r.TurnBegin) -> None:
         session = self._sessions[parent_label(record.path)]
         self._turns[record.path] = turn = apply.begin_turn(_copy(session), record)
-        self.log.append(self._teller.turn_start(session, turn))
+        self._append(self._teller.turn_start(session, turn))
 
     def _turn_set(self, record: r.TurnSet) -> None:
         if (turn := self._turns.get(record.path)) is not None:
@@ -131,7 +188,7 @@ class Follower:
         if turn is None:  # it began before the log did
             return
         apply.end_turn(turn, record)
-        self.log.append(self._teller.turn_end(self._sessions[parent_label(record.path)], turn))
+        self._append(self._teller.turn_end(self._sessions[parent_label(record.path)], turn))
 
     # Ops
 
@@ -173,7 +230,7 @@ class Follower:
         event = self._teller.op_end(self._session_of(record.path), op)
         if block is not UNSET:
             event.fields["attributes"] = decode(block)
-        self.log.append(event)
+        self._append(event)
 
     def _pooled(self, record: r.Pooled) -> None:
         self._pool.blobs.update(record.blobs)
@@ -189,7 +246,7 @@ class Follower:
         late = OperationNode(f"{self.log.session_id}:{path}", path, "system", "", 0.0, (), ())
         change(late)
         fields = {"path": path, **held(late)}
-        self.log.append(Event.of_plain("addition", fields, title=f"Addition: {path}"))
+        self._append(Event.of_plain("addition", fields, title=f"Addition: {path}"))
 
     def _tell(self, path: str) -> None:
         """Write the begin of an op, once."""
@@ -197,7 +254,7 @@ class Follower:
             self._untold.discard(path)
             op = self._ops[path]
             turn = self._turns.get(parent_label(path)) or TurnNode("", parent_label(path), 0, 0.0, [])
-            self.log.append(self._teller.op_start(self._session_of(path), turn, op, with_all=False))
+            self._append(self._teller.op_start(self._session_of(path), turn, op, with_all=False))
 
     def _session_of(self, path: str) -> SessionNode:
         return self._sessions[parent_label(parent_label(path))]

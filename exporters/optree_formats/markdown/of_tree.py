@@ -31,6 +31,8 @@ from optree_formats.markdown.why import code_of, why_of
 
 SCHEMA = "optree/1"
 """In the first event of a log made of a tree: it reads back as that tree."""
+NODE = "node"
+"""The field of a repair that has its node's path: ``path`` is the file that was repaired, as in the seed."""
 SYSTEM = frozenset(
     [
         "repair",
@@ -192,6 +194,8 @@ class Teller:
             return Event.of_plain("agent_call", fields, narrative=story, title=f"Agent Call: {op.name}", at=op.started_at)
         kind = op.name if op.name in SYSTEM else "system_step"
         self.counts["repairs"] += kind == "repair"
+        if kind == "repair":
+            place = {NODE if key == "path" else key: value for key, value in place.items()}
         own = _of_system(kind, op.attributes)
         fields = {**place, **({} if kind == op.name else {"name": op.name}), **own, **self.requests.told(op), **known}
         return Event.of_plain(kind, fields, narrative=story, title="" if kind == op.name else f"System Step: {op.name}", at=op.started_at)
@@ -250,7 +254,8 @@ def _said(**fields: Any) -> dict[str, Any]:
 def _of_system(kind: str, attributes: dict[str, Any]) -> dict[str, Any]:
     """Return what the seed's types of the system must say, from what the op says of itself."""
     if kind == "repair":
-        return {"demon": attributes.get("demon", "unknown"), "action": attributes.get("action", "unknown")}
+        repaired: dict[str, Any] = {key: attributes[key] for key in ("path", "stub_contents") if key in attributes}
+        return {"demon": attributes.get("demon", "unknown"), "action": attributes.get("action", "unknown"), **repaired}
     if kind == "bootstrap":
         return {"files_created": attributes.get("files_created", [])}
     if kind == "recovery":

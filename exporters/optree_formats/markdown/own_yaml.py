@@ -6,7 +6,8 @@ import re
 from typing import Any, NamedTuple
 
 from optree_formats.markdown import scalars
-from optree_formats.markdown.comments import Comments, Place, add, shown
+from optree_formats.markdown.comments import Comments, Place, Where, add, shown
+from optree_formats.markdown.scalars import NotOurs
 
 _KEY = re.compile(r'(?:([A-Za-z_][A-Za-z0-9_./-]*)|"((?:[^"\\]|\\.)*)"):(?: |$)')
 _TEXT = re.compile(r'"((?:[^"\\]|\\.)*)"(?:  #(.*))?')
@@ -14,10 +15,6 @@ _OTHER = re.compile(r"(\[\]|\{\}|[A-Za-z_.+0-9-][^\s#:,\[\]{}]*)(?:  #(.*))?")
 _BLOCK = re.compile(r"(\|-?)(?:  #(.*))?")
 _BESIDE = re.compile(r"  #(.*)")
 _DEEPEST = 200
-
-
-class NotOurs(Exception):  # noqa: N818 - a turn in the road, not an error
-    """The text has a form that `emit` does not write."""
 
 
 class _Line(NamedTuple):
@@ -43,9 +40,7 @@ class _Reader:
 
     def read(self) -> tuple[dict[str, Any], Comments]:
         line = self._next()
-        for comment in self.waiting:
-            add(self.comments, (), shown(comment.said[1:]), "before")
-        self.waiting.clear()
+        self._claim(())
         if line is None or line.indent or line.said.startswith("- "):
             raise NotOurs
         value = self._map((), 0)
@@ -152,14 +147,19 @@ class _Reader:
             return True
         if line is not None and line.indent > indent:
             raise NotOurs
-        while self.waiting and self.waiting[0].indent == indent:
-            add(self.comments, place, shown(self.waiting.pop(0).said[1:]), "end")
+        own = next((number for number, comment in enumerate(self.waiting) if comment.indent != indent), len(self.waiting))
+        self._give(self.waiting[:own], place, "end")
+        self.waiting = self.waiting[own:] if own else self.waiting
         return False
 
     def _claim(self, here: Place) -> None:
-        for comment in self.waiting:
-            add(self.comments, here, shown(comment.said[1:]), "before")
-        self.waiting.clear()
+        self._give(self.waiting, here, "before")
+        self.waiting = []
+
+    def _give(self, lines: list[_Line], here: Place, where: Where) -> None:
+        """Add lines of a comment, all at once: to add each to those before it takes long."""
+        if lines:
+            add(self.comments, here, "\n".join(shown(line.said[1:]) for line in lines), where)
 
     def _beside(self, here: Place, said: str | None) -> None:
         if said is not None:

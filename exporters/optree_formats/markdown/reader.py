@@ -16,7 +16,7 @@ from msgspec import Struct
 from optree.errors import FormatError, SetupError
 from optree.store.lines import Fault, blocks, opened
 from optree.values import is_list, is_object
-from optree_formats.markdown import foreign_yaml, own_yaml
+from optree_formats.markdown import foreign_yaml, own_yaml, scalars
 from optree_formats.markdown.blocks import Fenced, Heading, Numbered, Text, pieces
 from optree_formats.markdown.comments import Comment, Comments, Place, place_of
 from optree_formats.markdown.events import Event
@@ -26,7 +26,7 @@ from optree_formats.markdown.times import following, moment, since_midnight
 _LANGUAGES = frozenset(["yaml", "yml", "json"])
 _MAX_TEXT_LINES = 100_000
 _MAX_BAD_LINES = 100
-_HEAD = re.compile(r"(?:>\s*)?\*{0,2}(Session|Session ID|Started|Created|Date|Protocol)\*{0,2}\s*:\s*\*{0,2}\s*`?(.*?)`?\s*", re.IGNORECASE)
+_HEAD = re.compile(r"(?:>\s*)?\*{0,2}(Session|Session ID|Started|Created|Date|Protocol)\*{0,2}\s*:(.*)", re.IGNORECASE)
 _TITLE = re.compile(r"Session[ -]Log\s*[:—–-]\s*(.*)", re.IGNORECASE)
 _STAMP = re.compile(r"\[?([\dT:.Z+ -]*\d(?:Z|[+-]\d\d:?\d\d)?)\]?(?:\s+[—–-]+\s+(.*)|\s*)")
 _KIND = re.compile(r"(?:^|[{,])[ \t]*[\"']?(?:type|event)[\"']?[ \t]*:[ \t]*[\"']?([\w.-]+)", re.MULTILINE)
@@ -166,7 +166,7 @@ class _Reading:
 
     def text(self, piece: Text) -> None:
         if not self._headed and (found := _HEAD.fullmatch(piece.said)):
-            self._say(found[1].lower(), found[2].strip("* "))
+            self._say(found[1].lower(), found[2].strip().strip("*` "))
         elif not _SEAL.fullmatch(piece.said) and len(self._text) < _MAX_TEXT_LINES:
             self._text.append(piece.said)
 
@@ -305,7 +305,7 @@ def parse(said: str, *, json: bool = False) -> tuple[Any, Comments, list[tuple[i
         return None, {}, []
     try:
         value, comments = own_yaml.parse(said)
-    except (own_yaml.NotOurs, RecursionError):
+    except (scalars.NotOurs, RecursionError):
         found = foreign_yaml.parse(said)
         return found.value, found.comments, found.faults
     return value, comments, []

@@ -1,7 +1,8 @@
 """Recovery of a log that is corrupted: the file is set aside under a name that is free, and a new one begins, which says so.
 
-A log counts as corrupted if it does not begin with its title, if it has a zero byte, or if a line is no UTF-8 (a torn last line too, where
-the tear went through a character). A torn event is no corruption: it is ended, and stays. A history that was rewritten is a violation.
+A log counts as corrupted if it does not begin with its title, if it has a zero byte, or if a line is no UTF-8. A torn event is no
+corruption, even if the tear went through a character: it is ended, and stays. A history that was rewritten is a violation. A file that
+never was a log is left alone.
 """
 
 from __future__ import annotations
@@ -10,22 +11,16 @@ import os
 from itertools import count
 from pathlib import Path
 
-from optree.store.lines import blocks, opened
 from optree_formats.markdown.events import Event
 from optree_formats.markdown.tail import Tail
 
 SUFFIX = ".corrupted"
+NAME = "session-log.md"
 
 
-def corruption(path: Path) -> str:
-    """Return what makes a log corrupted; empty if nothing does. Raises `OSError`."""
-    tail = Tail()
-    with opened(path) as source:
-        for _, block in blocks(source):
-            tail.add(block)
-            if tail.corrupt:
-                break
-    return tail.corrupt
+def was_log(path: Path, tail: Tail) -> bool:
+    """Tell whether a file that is no log was one: by an older title, a protocol or a seal in it, or by a log's name."""
+    return tail.ours or path.name.endswith(NAME)
 
 
 def set_aside(path: Path) -> Path:

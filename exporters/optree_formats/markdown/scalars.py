@@ -36,6 +36,11 @@ _NAMED: dict[str, Any] = {
     **dict.fromkeys((".nan", ".NaN", ".NAN"), math.nan),
 }
 _MAX_DIGITS = 400
+_LAST = 0x10FFFF
+
+
+class NotOurs(Exception):  # noqa: N818 - a turn in the road, not an error
+    """The text has a form that we do not write."""
 
 
 def inline(value: Any) -> str:
@@ -60,8 +65,8 @@ def quoted(said: str) -> str:
 
 
 def unquoted(written: str) -> str:
-    """Return what stands between double quotes, as `quoted` writes it."""
-    return _UNESCAPE.sub(_unescape, written) if "\\" in written else written
+    """Return what stands between double quotes, as `quoted` writes it. Raises `NotOurs` for a code that is no character's."""
+    return clean(_UNESCAPE.sub(_unescape, written)) if "\\" in written else written
 
 
 def block(said: str) -> tuple[str, list[str]] | None:
@@ -99,4 +104,9 @@ def _escape(found: re.Match[str]) -> str:
 
 def _unescape(found: re.Match[str]) -> str:
     digits = found[1] or found[2] or found[3]
-    return chr(int(digits, 16)) if digits else _LONG[found[4]]
+    if not digits:
+        return _LONG[found[4]]
+    code = int(digits, 16)
+    if code > _LAST:
+        raise NotOurs
+    return chr(code)

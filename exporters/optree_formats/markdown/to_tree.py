@@ -12,11 +12,12 @@ from optree import records as r
 from optree.errors import PathError
 from optree.nodes import AccountingEntry, LogEntry, Message, OpKind, ReasoningChunk, Status
 from optree.store.lines import Fault
+from optree.store.snapshot import MAX_NESTED
 from optree.tree import Path, Tree
 from optree.tree.path import parent_label
 from optree.values import is_list, is_object
 from optree_formats.markdown.entries import entries, payload, reasoning_at
-from optree_formats.markdown.of_tree import SYSTEM
+from optree_formats.markdown.of_tree import NODE, SYSTEM
 from optree_formats.markdown.reader import Entry
 from optree_formats.markdown.records_of import Records, block, raw
 from optree_formats.markdown.times import moment
@@ -43,7 +44,7 @@ class _Back:
         """Call paths of sessions, by path."""
 
     def read(self, found: list[Entry]) -> tuple[Tree, list[Fault]]:
-        self.calls = {_path(entry.fields): entry.fields for entry in found if entry.kind in _KINDS or entry.kind in SYSTEM}
+        self.calls = {node_path(entry.fields): entry.fields for entry in found if entry.kind in _KINDS or entry.kind in SYSTEM}
         for entry in found:
             if not entry.kind:
                 continue
@@ -54,9 +55,9 @@ class _Back:
         return self.records.tree(), self.faults
 
     def _take(self, kind: str, fields: dict[str, Any], at: float) -> None:
-        path = _path(fields)
+        path = node_path(fields)
         if path:
-            Path.parse(path)
+            _check(path, begins_session=kind == "agent_start")
         if kind in _KINDS or kind in SYSTEM:
             self._op_start(kind, fields, path, at)
         elif kind in _ENDS:
@@ -195,9 +196,18 @@ class _Back:
     }
 
 
-def _path(fields: dict[str, Any]) -> str:
-    found = fields.get("path", "")
+def node_path(fields: dict[str, Any]) -> str:
+    """Return the path of the node that an event is of; in a repair, where ``path`` is the repaired file, it is ``node``."""
+    found = fields.get(NODE, "") if fields.get("type") == "repair" and NODE in fields else fields.get("path", "")
     return found if isinstance(found, str) else str(found)
+
+
+def _check(path: str, *, begins_session: bool) -> None:
+    """Raise `PathError` for what is no path, or lies deeper than a snapshot holds."""
+    dots = path.count(".")
+    if dots > 2 * MAX_NESTED + 1 or (begins_session and dots >= 2 * MAX_NESTED):
+        raise PathError(f"{path[:40]}… lies in more than {MAX_NESTED} sessions, and no snapshot holds more")
+    Path.parse(path)
 
 
 def _text(value: Any) -> str | None:

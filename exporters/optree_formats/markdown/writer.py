@@ -8,11 +8,13 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Generator, Mapping
+from contextlib import contextmanager
 from copy import copy
 from pathlib import Path
 from threading import Lock
 from typing import Any
+from weakref import WeakSet
 
 from optree import clock
 from optree.errors import SetupError, StoreError
@@ -20,18 +22,19 @@ from optree.store.system import OS, REAL
 from optree.values import redact
 from optree_formats.markdown import guarding, recovery
 from optree_formats.markdown.events import PROTOCOL, TIMED, Event, Refused, Verbosity
-from optree_formats.markdown.rendering import RULE, header, section
+from optree_formats.markdown.rendering import RULE, header, one_line, section
 from optree_formats.markdown.seals import mark
 from optree_formats.markdown.tail import Tail
 from optree_formats.markdown.times import iso
 
 FILE = "session-log.md"
-SUMMARY = "session-summary.yml"
 ROOT = Path(".agent/sessions")
 _SESSION_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,127}")
 _PIECE = 1 << 20
 _TRIES = 20
 _END = 64
+_logs: WeakSet[EventLog] = WeakSet()
+"""The logs of this process, for a fork."""
 
 
 def log_path(session_id: str, root: Path = ROOT) -> Path:
@@ -46,8 +49,9 @@ def log_path(session_id: str, root: Path = ROOT) -> Path:
 class EventLog:
     """Appends to one session's log, made with its start if it is missing. Safe for threads and processes.
 
-    *path* is a session's directory or a file whose name ends with ``.md``. Raises `SetupError`, `StoreError`, `OSError`; its methods
-    `Refused` too, for what cannot stand in a log.
+    *path* is a session's directory or a file whose name ends with ``.md``; *resume* the event that takes up again what has ended, with
+    *reopen*. Raises `SetupError` for another session's log, or a file that is none, `StoreError`, `OSError`; its methods `Refused` too,
+    for what cannot stand in a log.
     """
 
     def __init__(
@@ -59,11 +63,13 @@ class EventLog:
         purpose: str | None = None,
         start: Event | None = None,
         reopen: bool = False,
+        resume: Event | None = None,
         redacted: bool = False,
         now: clock.Clock = clock.wall,
         system: OS = REAL,
     ) -> None:
         self.path = path if path.suffix == ".md" else path / FILE
+        self._asked = session_id or ""
         self.session_id = session_id or (
             path.name if path.suffix != ".md" else self.path.parent.name if self.path.name == FILE else path.stem
         )
@@ -71,6 +77,7 @@ class EventLog:
         fields = {"session_id": self.session_id, "protocol": PROTOCOL, **({} if purpose is None else {"purpose": purpose})}
         self._start = start or Event("session_start", fields)
         self._reopen = reopen
+        self._resume = resume or Event("session_resume", session_id=self.session_id)
         self._redacted = redacted
         self._now = now
         self._system = system
@@ -79,11 +86,17 @@ class EventLog:
         self._end = b""
         """The last bytes that are known."""
         self._changed_at = 0
+        self._known_as_log = False
+        """What is at the path is the log, whatever happens to it."""
         self._fd = -1
         self._process = os.getpid()
-        with self._lock:
-            self._enter()
-            self._leave()
+        _logs.add(self)
+        try:
+            with self._entered():
+                pass
+        except BaseException:
+            self.close()
+            raise
 
     @property
     def events(self) -> int:
@@ -103,14 +116,10 @@ class EventLog:
     def append(self, event: Event) -> int:
         """Append an event; returns its number, counted from 1. Raises `Refused`, `StoreError` after `close`, `OSError`."""
         event.check()
-        with self._lock:
-            self._enter()
-            try:
-                self._may_follow(event)
-                self._write(event)
-                return self._tail.events
-            finally:
-                self._leave()
+        with self._entered():
+            self._may_follow(event)
+            self._write(event)
+            return self._tail.events
 
     def guard(self, path: Path | str, *, tool: str = "", action: str = "write") -> None:
         """Ask before a tool of the model touches *path*: what would change the log is logged as a violation, and refused with `Refused`.
@@ -150,17 +159,29 @@ class EventLog:
             if fd >= 0:
                 self._system.close(fd)
 
+    @contextmanager
+    def _entered(self) -> Generator[None, None, None]:
+        """Hold the log, known to its end, against other threads and processes."""
+        with self._lock:
+            try:
+                self._enter()
+                yield
+            finally:
+                self._leave()
+
+    def after_fork(self) -> None:
+        """Begin anew in a forked child, where another thread of the parent had the log: that thread is not here to give it back."""
+        if self._lock.locked():
+            self._lock = Lock()
+            self._tail, self._end, self._changed_at = Tail(), b"", 0
+
     # Within the lock: the file, locked and known to its end.
 
     def _enter(self) -> None:
         """Lock the file, and learn what others have appended; what happened to it meanwhile is logged."""
         if self._fd == -2:  # noqa: PLR2004 - closed
             raise StoreError(f"{self.path.name} is closed: open it anew to append to it")
-        if self._process != os.getpid():  # a lock is shared by all who have the same open file: a forked child opens its own
-            self._process = os.getpid()
-            if self._fd >= 0:
-                self._system.close(self._fd)
-            self._fd = -1
+        self._leave_parent()
         lost: Event | None = None
         for _ in range(_TRIES):
             if self._fd < 0:
@@ -170,14 +191,34 @@ class EventLog:
                 if (changed := self._learn()) is not None:
                     lost = lost or changed
                 if not self._tail.corrupt:
+                    self._must_be_ours()
                     self._settle(lost)
+                    self._known_as_log = True
                     return
+                if not (self._known_as_log or recovery.was_log(self.path, self._tail)):
+                    raise SetupError(f"{self.path} is no log ({self._tail.corrupt}), and stays as it is: name another file for the log")
                 backup = recovery.set_aside(self.path)
                 lost = recovery.event(backup, self._tail.corrupt)
             elif self._tail.size:
                 lost = lost or guarding.found(self.path, "removed or replaced")
             self._forget()
         raise StoreError(f"{self.path} is moved away again and again: nothing is appended to it")
+
+    def _leave_parent(self) -> None:
+        """Close what a forked child has of its parent: a lock is shared by all who have the same open file, so it opens its own."""
+        if self._process != os.getpid():
+            self._process = os.getpid()
+            if self._fd >= 0:
+                self._system.close(self._fd)
+            self._fd = -1
+
+    def _must_be_ours(self) -> None:
+        """Raise `SetupError` for the log of another session than was asked for; take its name where none was."""
+        named = self._tail.session_id
+        if self._asked and named and named != one_line(self._asked):
+            raise SetupError(f"{self.path} is the log of session {named}, not of {self._asked}: name another file, or remove that one")
+        if named and not self._asked:
+            self.session_id = named
 
     def _leave(self) -> None:
         if self._fd >= 0:
@@ -214,18 +255,22 @@ class EventLog:
             self._start.at = self._now() * 1e3 if self._start.at is None else self._start.at
             self._put(header(self.session_id, str(iso(self._start.at // 1000 * 1000))))
             self._write(self._start)
-        if self._tail.torn or self._tail.in_block:
-            self._put(("\n" if self._tail.torn else "") + ("```\n" if self._tail.in_block else "") + f"\n{RULE}")
+        if self._tail.torn or self._tail.fence:
+            if self._tail.torn:
+                self._put("\n")  # and then see what its last line says
+            self._put(f"{self._tail.fence.decode()}\n\n{RULE}" if self._tail.fence else f"\n{RULE}")
             self._write(Event("warning", narrative="The event before this one is torn: its writer was stopped.", action="ended_torn_event"))
         if lost is not None and not (lost.kind == "violation" and self._tail.counts["recovery"]):  # another process has set it aside
             self._write(lost)
         if len(self._tail.broken) > self._tail.reported:
             self._write(guarding.found(self.path, "rewritten", self._tail.broken))
         if self._tail.ended and self._reopen:
-            self._write(Event("session_resume", session_id=self.session_id))
+            self._write(self._resume)
         self._reopen = False
 
     def _may_follow(self, event: Event) -> None:
+        if event.kind == "violation" and "broken_seals" in event.fields:
+            raise Refused("INVALID_ARGS", "broken seals are counted by the log itself", "leave the field out, or name it otherwise")
         if event.kind == "session_start" and self._tail.events:
             raise Refused("INVALID_ARGS", "the session has begun", "give the first event as start= when the log is made")
         if self._tail.ended and event.kind != "violation":
@@ -269,3 +314,11 @@ def _without_credentials(event: Event) -> Event:
         for place, comment in event.comments.items()
     }
     return made
+
+
+def _after_fork() -> None:
+    for log in list(_logs):
+        log.after_fork()
+
+
+os.register_at_fork(after_in_child=_after_fork)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections import Counter
 from typing import Any
 
@@ -10,11 +9,15 @@ from optree.nodes import OperationNode, OpKind
 from optree.store.lines import Fault
 from optree.values import raw
 from optree_formats.transcript.building import Building, attributes, end_op, hear, held, told
+from optree_formats.transcript.opened import Opened
 from optree_formats.transcript.wire import Event, StepPayload, ToolPayload
 
 _KINDS: dict[str, OpKind] = {"agent": "llm", "call_workflow": "session"}
-_PARTS = re.compile(r"[./]")
 _TURN = 1
+_ABOVE = 64
+"""How many steps above its own an op's parent is looked for: it keeps reading linear, however long a path is."""
+_AGENTS = ()
+"""The key of all open steps of agents: no path."""
 Call = tuple[str, bytes]
 """A tool's name and input."""
 
@@ -25,11 +28,11 @@ class Foreign:
     def __init__(self, building: Building, events: list[Event], faults: list[Fault]) -> None:
         self._building = building
         self._faults = faults
-        self._open: dict[tuple[str, int], list[OperationNode]] = {}
-        """Steps that have begun, by path and iteration."""
-        self._agents: list[OperationNode] = []
-        """Open steps of agents, the innermost last."""
-        self._calls: dict[str, list[OperationNode]] = {}
+        self._steps = Opened()
+        """Steps that have begun, by path, and by path and iteration."""
+        self._agents = Opened()
+        """Those of agents, by path, and all of them."""
+        self._calls = Opened()
         """Calls without a result, by id."""
         self._routed = Counter(_call(event.payload) for event in events if event.type == "tool.call" and _is_routed(event.payload))
         self._used = False
@@ -65,18 +68,17 @@ class Foreign:
         own = attributes(told(event))
         about = {name: value for name, value in {"path": event.path, "iteration": event.iteration, **step}.items() if value}
         op.attributes_json = raw({"step": about}) if not isinstance(own, bytes) and about else own
-        above = self._above(event.path) or (self._agents[-1] if kind == "tool" and self._agents else None)
+        above = self._above(event.path) or (self._agents.last(_AGENTS) if kind == "tool" else None)
         op.parent_op = above.path if above is not None and above is not op else None
         return op
 
     def _above(self, path: str) -> OperationNode | None:
         """Return the open step whose path leads to this one, the nearest."""
-        parts = _PARTS.split(path)
-        for length in range(len(parts) - 1, 0, -1):
-            prefix = path[: len(path) - len("/".join(parts[length:])) - 1]
-            for (known, _), ops in reversed(self._open.items()):
-                if known == prefix and ops:
-                    return ops[-1]
+        for _ in range(_ABOVE):
+            path = path[: max(path.rfind("."), path.rfind("/"), 0)]
+            found = self._steps.last(path) if path else None
+            if found is not None or not path:
+                return found
         return None
 
     def _start(self, event: Event, ts: float) -> OperationNode:
@@ -84,32 +86,29 @@ class Foreign:
         known = payload if isinstance(payload, StepPayload) else StepPayload(name=event.path, kind="")
         kind: OpKind = "session" if event.child_run_id else _KINDS.get(known.kind, "system")
         op = self._begin(event, ts, kind, known.name or event.path, {"kind": known.kind})
-        self._open.setdefault((event.path, event.iteration), []).append(op)
+        self._steps.add(op, event.path, (event.path, event.iteration))
         if kind == "llm":
-            self._agents.append(op)
+            self._agents.add(op, event.path, _AGENTS)
             self._building.talk(op).trusted = False
         if event.child_run_id:
             self._building.links.setdefault(event.child_run_id, op)
         return op
 
     def _complete(self, event: Event, ts: float) -> None:
-        there = self._open.get((event.path, event.iteration))
-        if not there:
-            self._faults.append(Fault(event.seq, f"seq {event.seq}: step {event.path!r} ends that did not begin; kept"))
-        op = there[-1] if there else self._start(event, ts)
-        self._open[event.path, event.iteration].remove(op)
-        if op in self._agents:
-            self._agents.remove(op)
+        op = self._steps.last((event.path, event.iteration))
+        if op is None:
+            self._faults.append(Fault(0, f"seq {event.seq}: step {event.path!r} ends that did not begin; kept"))
+            op = self._start(event, ts)
+        self._steps.drop(op, event.path, (event.path, event.iteration))
+        self._agents.drop(op, event.path, _AGENTS)
         end_op(op, ts, event.payload, told(event))
 
     def _message(self, event: Event, ts: float) -> None:
-        at_path = [op for (path, _), ops in self._open.items() if path == event.path for op in ops if op in self._agents]
-        if among := at_path or self._agents:
-            op = among[-1]
-        else:
+        op = self._agents.last(event.path) or self._agents.last(_AGENTS)
+        if op is None:
             op = self._begin(event, ts, "llm", event.path or "agent", {})
-            self._agents.append(op)
-            self._open.setdefault((event.path, event.iteration), []).append(op)
+            self._agents.add(op, event.path, _AGENTS)
+            self._steps.add(op, event.path, (event.path, event.iteration))
         hear(self._building.talk(op), event.payload, told(event), ts)
 
     def _tool_call(self, event: Event, ts: float) -> OperationNode | None:
@@ -122,22 +121,22 @@ class Foreign:
             return None
         op = self._begin(event, ts, "tool", payload.name, {"callId": payload.call_id, "fidelity": payload.fidelity})
         op.request = held(payload.input, "tool")
-        self._calls.setdefault(payload.call_id, []).append(op)
+        self._calls.add(op, payload.call_id)
         return op
 
     def _tool_result(self, event: Event, ts: float) -> None:
         payload = event.payload
         if not isinstance(payload, ToolPayload):
             return
-        waiting = self._calls.get(payload.call_id)
-        if not waiting and payload.call_id in self._doubled:
+        op = self._calls.first(payload.call_id)
+        if op is None and payload.call_id in self._doubled:
             self._doubled.discard(payload.call_id)
             return
-        if not waiting:
-            self._faults.append(Fault(event.seq, f"seq {event.seq}: a result of call {payload.call_id!r}, which is not open; kept"))
-        op = waiting[0] if waiting else self._tool_call(event, ts)
+        if op is None:
+            self._faults.append(Fault(0, f"seq {event.seq}: a result of call {payload.call_id!r}, which is not open; kept"))
+            op = self._tool_call(event, ts)
         if op is not None:
-            self._calls[payload.call_id].remove(op)
+            self._calls.drop(op, payload.call_id)
             end_op(op, ts, payload, told(event))
 
 

@@ -15,6 +15,7 @@ from optree_formats.new_files import write_new
 from optree_formats.transcript.of_tree import transcripts
 from optree_formats.transcript.runs import SUFFIX, family
 from optree_formats.transcript.to_tree import tree_of
+from optree_formats.transcript.tolerant import raised
 from optree_formats.transcript.wire import line
 
 _SIGNS = {"seq", "run_id", "type", "timestamp"}
@@ -63,18 +64,27 @@ class Transcript:
     def read(self, path: Path, *, strict: bool = False) -> Read:
         """Read a run's file with those of the runs below it; of a directory, all runs that no other has called."""
         if not path.is_dir():
-            found = family(path, strict=strict)
-            return Read([tree_of(found)], found.faults)
+            tree, faults = _read(path, strict=strict)
+            return Read([tree], faults)
         read = Read([], [])
         for one in sorted(path.glob(f"*{SUFFIX}")):
             if _is_transcript(one) and not _has_parent(one, path):
-                found = family(one, strict=strict)
-                read.trees.append(tree_of(found))
-                read.faults += [Fault(fault.line, f"{one.name}: {fault.said}") for fault in found.faults]
+                tree, faults = _read(one, strict=strict)
+                read.trees.append(tree)
+                read.faults += [Fault(fault.line, f"{one.name}: {fault.said}") for fault in faults]
         return read
 
 
 FORMAT = Transcript()
+
+
+def _read(path: Path, *, strict: bool) -> tuple[Tree, list[Fault]]:
+    """Read a run with all below it; what shows only when they are put together is a fault as well."""
+    found = family(path, strict=strict)
+    tree = tree_of(found)
+    if strict and found.faults:
+        raise raised(found.faults[0])
+    return tree, found.faults
 
 
 def _is_transcript(path: Path) -> bool:

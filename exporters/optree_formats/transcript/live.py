@@ -18,6 +18,7 @@ from optree.instrument import Session
 from optree.nodes import Reasoning
 from optree.values import text
 from optree_formats.transcript.fanout import BUFFER, LOGGER, Subscription
+from optree_formats.transcript.masking import masked
 from optree_formats.transcript.of_tree import known, records
 from optree_formats.transcript.reader import read
 from optree_formats.transcript.recorder import Mask, Recorder
@@ -28,14 +29,15 @@ from optree_formats.transcript.wire import Event, ToolPayload
 _Key = tuple[str, str, str, str]
 
 
-def follow(session: Session, directory: Path | str, *, mask: Mask | None = None, buffer: int = BUFFER) -> Follower:
+def follow(session: Session, directory: Path | str, *, mask: Mask | None = None, redacted: bool = True, buffer: int = BUFFER) -> Follower:
     """Write a session's whole tree to *directory* from now on, a file a run, beginning with what it has so far.
 
     Close what is returned when the session has ended. A resumed session goes on in its files, with what they lack. In a process that has
     joined a session of another, what this process records of it is written; run ids follow from the session's, so the files of all
-    processes are linked. Raises `SetupError` if the directory is not there.
+    processes are linked. Credentials are replaced, after *mask*, unless *redacted* is off. Raises `SetupError` if the directory is not
+    there.
     """
-    return Follower(session, Path(directory), mask, buffer)
+    return Follower(session, Path(directory), masked(mask) if redacted else mask, buffer)
 
 
 class Follower:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
+from copy import copy
 from pathlib import Path
 from threading import Lock
 from time import monotonic
@@ -140,14 +141,11 @@ class Recorder:
         self._fanout.close()
 
     def write(self, event: Event) -> bool:
-        """Write an event of this run, with the number that comes next; else as `record`."""
-        if event.run_id != self.run_id:
-            raise InvalidEventError(f"an event of run {event.run_id!r} does not go into the file of run {self.run_id}")
-        check(event)
+        """Write an event of this run, with the number that comes next; else as `record`. The caller's event stays as it is."""
+        event = self._own(event)
         try:
             if self._mask is not None:
-                event = self._mask(event)
-                check(event)
+                event = self._own(self._mask(event))
             event.seq = 0
             body = line(event)[len(_HEAD) + 1 :]
             with self._lock:  # for both, so that subscribers see the file's order
@@ -157,6 +155,14 @@ class Recorder:
             self._failed(error)
             return False
         return True
+
+    def _own(self, event: Event) -> Event:
+        """Return a copy of an event, its payload one of the seed's; raises `InvalidEventError` for one that may not stand in the file."""
+        if event.run_id != self.run_id:
+            raise InvalidEventError(f"an event of run {event.run_id!r} does not go into the file of run {self.run_id}")
+        mine = copy(event)
+        check(mine)
+        return mine
 
     def _opened(self) -> LineLog:
         if self._closed:

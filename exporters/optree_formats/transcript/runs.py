@@ -87,10 +87,10 @@ def _follow(run: Run, event: Event, known: set[str], faults: list[Fault], *, str
         else:
             run.children[child] = found
             if any(one.parent_run_id != run.run_id for one in found.events[:1]):
-                faults.append(Fault(1, f"{child}{SUFFIX}: names another parent than {run.run_id}; kept"))
+                faults.append(Fault(0, f"{child}{SUFFIX}: names another parent than {run.run_id}; kept"))
             return True
     if said.strip("-"):
-        fault = Fault(event.seq, f"{run.path.name}: seq {event.seq}: run {child} is not followed: {said}")
+        fault = Fault(0, f"{run.path.name}: seq {event.seq}: run {child} is not followed: {said}")
         _report(fault, faults, strict=strict)
     return False
 
@@ -111,13 +111,13 @@ def _run(path: Path, label: str, faults: list[Fault], *, strict: bool) -> Run:
             events.append(found)
         else:
             said = f"{label}seq {found.seq}: left out: holds a number that is too large, or is nested too deeply"
-            _report(Fault(found.seq, said), faults, strict=strict)
+            _report(Fault(0, said), faults, strict=strict)
     if not events:
         raise FormatError(f"{path.name} holds no event of a transcript")
     run_id = events[0].run_id
     others = {event.run_id for event in events} - {run_id}
     if others:
-        faults.append(Fault(1, f"{label}events of other runs are left out: {', '.join(sorted(others)[:5])}"))
+        faults.append(Fault(0, f"{label}events of other runs are left out: {', '.join(sorted(others)[:5])}"))
         events = [event for event in events if event.run_id == run_id]
     numbers = [event.seq for event in events]
     if len(set(numbers)) == len(numbers):

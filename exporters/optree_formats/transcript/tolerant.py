@@ -43,7 +43,7 @@ class UnknownBlockTypeError(FormatError):
 def raised(fault: Fault) -> FormatError:
     """Return a fault as the error that strict reading raises."""
     errors: dict[type[Fault], type[FormatError]] = {UnknownEventType: UnknownEventTypeError, UnknownBlockType: UnknownBlockTypeError}
-    return errors.get(type(fault), FormatError)(f"line {fault.line}: {fault.said}")
+    return errors.get(type(fault), FormatError)(f"line {fault.line}: {fault.said}" if fault.line else fault.said)
 
 
 class WrongError(Exception):

@@ -26,24 +26,23 @@ def links(stream: Stream) -> list[Link]:
     """Return all links, in the order of the messages that they belong to; of one message its substance first, then causes, then calls."""
     found: list[Link] = []
     calls: dict[tuple[str, str], str] = {}
-    anyone: dict[str, str] = {}
     for event in stream.events:
-        found += _links(stream, event, calls, anyone)
+        found += _links(stream, event, calls)
         if isinstance(event, TranscriptEntry):
             for call in calls_of(event):
-                calls[event.agent_id, call.id] = anyone[call.id] = event.message_id
+                calls[event.agent_id, call.id] = event.message_id
     return list(dict.fromkeys(found))
 
 
-def _links(stream: Stream, event: AnyEvent, calls: dict[tuple[str, str], str], anyone: dict[str, str]) -> list[Link]:
-    """Return one event's links. A result's call is the last one of that id before it: the agent's own, or else anybody's."""
+def _links(stream: Stream, event: AnyEvent, calls: dict[tuple[str, str], str]) -> list[Link]:
+    """Return one event's links. A result's call is the agent's last one of that id before it: another agent's may have the same id."""
     own = event.message_id
     entry = event if isinstance(event, TranscriptEntry) else None
     same = entry.substance if entry is not None else None
     found = [Link(own, same, "substance")] if same is not None and same != own else []
     found += [Link(own, cause, "cause") for cause in stream.causes(event)]
     for call in answered_by(entry) if entry is not None else ():
-        calling = calls.get((event.agent_id, call)) or anyone.get(call)
+        calling = calls.get((event.agent_id, call))
         if calling is not None and calling != own:
             found.append(Link(own, calling, "tool_call"))
     return found
@@ -83,13 +82,13 @@ def flow(stream: Stream, index: dict[str, str], message_id: str) -> list[AnyEven
 def during(stream: Stream, message_id: str) -> list[AnyEvent]:
     """Return what came between a tool call's message and its last result, both included: whom the call was put to, and what they said.
 
-    Given a result, its call is meant. Only the order of time is looked at.
+    Given a result, its call is meant; given the results of several, all of them. Only the order of time is looked at.
     """
     event = stream.by_id.get(message_id)
     if not isinstance(event, TranscriptEntry):
         return [] if event is None else [event]
-    results = {link.message_id: link.parent for link in links(stream) if link.kind == "tool_call"}
-    calling = results.get(message_id, message_id)
-    first = stream.position.get(calling, 0)
-    last = max((stream.position[one] for one, call in results.items() if call == calling), default=first)
+    results = [(link.message_id, link.parent) for link in links(stream) if link.kind == "tool_call"]
+    calling = {call for result, call in results if result == message_id} or {message_id}
+    first = min(stream.position[call] for call in calling)
+    last = max((stream.position[result] for result, call in results if call in calling), default=first)
     return stream.events[first : max(first, last) + 1]

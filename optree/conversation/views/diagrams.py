@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 
 from optree.conversation.content import calls_of
 from optree.conversation.events import AgentCreated, AnyEvent, TranscriptEntry
 from optree.conversation.viewer import SessionViewer
 from optree.conversation.views.hooks import Intervention
 from optree.conversation.views.mermaid import Arrow, Edge, graph, sequence
-from optree.conversation.views.sections import Ask, chosen, head, moments, spreads
+from optree.conversation.views.sections import Ask, chosen, events, head, spreads
+from optree.conversation.views.stream import Eyes, is_seen
 
 USER = "\0user"
 """Whoever speaks to agents from outside; no agent has this id."""
@@ -25,88 +26,97 @@ def diagram(view: str, viewer: SessionViewer, ask: Ask) -> str:
 def _sequence(viewer: SessionViewer, arrows: Iterable[Arrow]) -> str:
     drawn = list(arrows)
     there = {one for arrow in drawn for one in (arrow.source, arrow.target) if one is not None}
-    names = {one: name for one, name in {USER: "user", NOBODY: "unknown", **viewer.list_agents()}.items() if one in there}
+    names = {
+        one: viewer.stream.shown(name) for one, name in {USER: "user", NOBODY: "unknown", **viewer.list_agents()}.items() if one in there
+    }
     return sequence(names, drawn)
 
 
-def _of_events(viewer: SessionViewer, events: Iterable[AnyEvent]) -> str:
-    return _sequence(viewer, [arrow for event in events if (arrow := _arrow(viewer, event)) is not None])
+def _of_events(viewer: SessionViewer, drawn: Sequence[AnyEvent], agents: Eyes) -> str:
+    """Return events as a sequence; what is heard in it is drawn there, and not where it was said."""
+    entries = [event for event in drawn if isinstance(event, TranscriptEntry)]
+    heard = {id(source) for entry in entries if (source := viewer.stream.source(entry)) is not entry}
+    return _sequence(viewer, [_arrow(viewer, event, agents) for event in drawn if id(event) not in heard or not _is_text(event)])
 
 
-def _arrow(viewer: SessionViewer, event: AnyEvent) -> Arrow | None:
-    """Return what an event is in a sequence: who hears it, or a note over whom it is of; None where those that hear it are drawn."""
+def _is_text(event: AnyEvent) -> bool:
+    """Tell whether an event only says something, or is made for others to hear."""
+    if isinstance(event, TranscriptEntry):
+        return event.role == "assistant" and not calls_of(event)
+    return not isinstance(event, AgentCreated)
+
+
+def _arrow(viewer: SessionViewer, event: AnyEvent, agents: Eyes) -> Arrow:
+    """Return what an event is in a sequence: who hears it, or a note over whom it is of."""
     stream, agent = viewer.stream, event.agent_id or NOBODY
     if isinstance(event, AgentCreated):
         parent = stream.parents.get(event.agent_id)
         return Arrow(parent, agent, "creates", dotted=True) if parent else Arrow(agent, None, "is created")
-    if isinstance(event, TranscriptEntry) and (
-        event.role != "assistant" or calls_of(event) or stream.root(event.message_id) != event.message_id
-    ):
-        return _entry(viewer, event, agent)
-    return None if event.message_id in stream.copies else Arrow(agent, None, stream.original(event.message_id) or "")
+    said = stream.said(event, agents)
+    if isinstance(event, TranscriptEntry) and (not _is_text(event) or stream.origin(event) != event.message_id):
+        return _entry(viewer, event, agent, said)
+    return Arrow(agent, None, said)
 
 
-def _entry(viewer: SessionViewer, entry: TranscriptEntry, agent: str) -> Arrow:
-    said = viewer.stream.said(entry)
-    if viewer.stream.root(entry.message_id) != entry.message_id:
-        return Arrow(viewer.stream.author(entry.message_id) or NOBODY, agent, said)
+def _entry(viewer: SessionViewer, entry: TranscriptEntry, agent: str, said: str) -> Arrow:
+    stream = viewer.stream
+    if (origin := stream.origin(entry)) != entry.message_id:
+        return Arrow(stream.author(origin) or NOBODY, agent, said)
     if entry.role == "user":
         return Arrow(USER, agent, said)
-    if calls := calls_of(entry):
+    if calls := stream.calls(entry):
         return Arrow(agent, agent, "\n".join([head(said)] * bool(said) + [f"calls {call.name}" for call in calls]))
     return Arrow(agent, agent, said, dotted=True) if entry.role == "tool" else Arrow(agent, None, f"is told: {said}")
 
 
 def _timeline(view: str) -> Callable[[SessionViewer, Ask], str]:
     def made(viewer: SessionViewer, ask: Ask) -> str:
-        wanted = {one.message_id for one in moments(view, viewer, ask)}
-        return _of_events(viewer, [event for event in viewer.stream.events if event.message_id in wanted])
+        wanted = set(map(id, events(view, viewer, ask)))
+        return _of_events(viewer, [event for event in viewer.stream.events if id(event) in wanted], ask.eyes)
 
     return made
 
 
 def _perspective(viewer: SessionViewer, ask: Ask) -> str:
     agents = set(chosen(viewer, ask))
-    return _of_events(viewer, [one for one in viewer.stream.events if isinstance(one, TranscriptEntry) and one.agent_id in agents])
+    found = [one for one in viewer.stream.events if isinstance(one, TranscriptEntry) and one.agent_id in agents]
+    return _of_events(viewer, found, ask.eyes)
 
 
 def _dialog(viewer: SessionViewer, ask: Ask) -> str:
     arrows: list[Arrow] = []
-    for line in viewer.dialog(chosen(viewer, ask)):
+    for line in viewer.dialog(ask.eyes):
         author = line.author or NOBODY
         if line.heard:
-            told = {one.agent_id: one.content if ask.heard or one.changed else line.content for one in line.heard}
-            arrows += [Arrow(author, agent, content) for agent, content in told.items()]
+            told = dict.fromkeys((one.agent_id, one.content if ask.heard or one in line.apart else line.content) for one in line.heard)
+            arrows += [Arrow(author, agent, content) for agent, content in told]
         else:
             arrows.append(Arrow(USER, author, line.content) if line.role == "user" else Arrow(author, None, line.content))
     return _sequence(viewer, arrows)
 
 
 def _hooks(viewer: SessionViewer, ask: Ask) -> str:
-    arrows: list[Arrow] = []
-    for one in viewer.hooks():
-        if not ask.agents or {one.agent_id, one.author} & set(ask.agents):
-            arrows += _both(one)
-    return _sequence(viewer, arrows)
+    return _sequence(viewer, [arrow for one in viewer.hooks(agents=ask.eyes) for arrow in _both(one)])
 
 
 def _both(one: Intervention) -> list[Arrow]:
     author = one.author or NOBODY
-    return [Arrow(author, None, f"said: {one.original}"), Arrow(author, one.agent_id, one.received)]
+    said = [] if one.original is None else [Arrow(author, None, f"said: {one.original}")]
+    return [*said, Arrow(author, one.agent_id, one.received)]
 
 
 def _causality(viewer: SessionViewer, ask: Ask) -> str:
-    wanted = {one.message_id for one in moments("timeline", viewer, ask)}
+    wanted = {one.message_id for one in events("timeline", viewer, ask)}
     links = [link for link in viewer.links() if link.message_id in wanted]
     return graph(
-        _labels(viewer, [one for link in links for one in (link.parent, link.message_id)]),
+        _labels(viewer, [one for link in links for one in (link.parent, link.message_id)], ask.eyes),
         [Edge(link.parent, link.message_id, link.kind.replace("_", " "), dotted=link.kind != "substance") for link in links],
     )
 
 
 def _agents(viewer: SessionViewer, ask: Ask) -> str:
     nodes = [one for one in viewer.agent_tree() if not ask.agents or one.agent_id in ask.agents]
-    names = {one.agent_id: viewer.stream.name(one.agent_id) for one in nodes}
+    names = {one.agent_id: viewer.stream.shown(viewer.stream.name(one.agent_id)) for one in nodes}
     return graph(names, [Edge(one.parent, one.agent_id) for one in nodes if one.parent in names])
 
 
@@ -116,22 +126,28 @@ def _propagation(viewer: SessionViewer, ask: Ask) -> str:
     for one in spreads(viewer, ask):
         ids += [one.message_id, *(hop.message_id for hop in one.hops)]
         edges += [Edge(hop.via[-1] if hop.via else one.message_id, hop.message_id, "changed" if hop.changed else "") for hop in one.hops]
-    return graph(_labels(viewer, ids), edges, "LR")
+    return graph(_labels(viewer, ids, ask.eyes), edges, "LR")
 
 
-def _labels(viewer: SessionViewer, ids: Iterable[str]) -> dict[str, str]:
-    """Return what stands in the nodes of messages: id, agent, and how the text begins."""
+def _labels(viewer: SessionViewer, ids: Iterable[str], agents: Eyes) -> dict[str, str]:
+    """Return what stands in the nodes of messages: id, agent, and how the text begins, as far as *agents* may be shown it."""
     found: dict[str, str] = {}
     for one in ids:
         event = viewer.stream.by_id.get(one)
-        said = "" if event is None else viewer.stream.original(one) or ("is created" if isinstance(event, AgentCreated) else _called(event))
         agent = "not in the stream" if event is None else viewer.stream.name(event.agent_id)
-        found.setdefault(one, f"{one} · {agent}\n{head(said, 40)}".strip())
+        said = "" if event is None else head(_told(viewer, event, agents), 40)
+        found.setdefault(one, f"{viewer.stream.shown(f'{one} · {agent}')}\n{said}".strip())
     return found
 
 
-def _called(event: AnyEvent) -> str:
-    return f"calls {', '.join(call.name for call in calls_of(event))}" if isinstance(event, TranscriptEntry) else ""
+def _told(viewer: SessionViewer, event: AnyEvent, agents: Eyes) -> str:
+    stream = viewer.stream
+    if isinstance(event, AgentCreated):
+        return "is created"
+    if not is_seen(event.agent_id, agents):
+        return stream.content_for(event.message_id, agents) or "" if stream.root(event.message_id) == event.message_id else ""
+    calls = stream.calls(event) if isinstance(event, TranscriptEntry) else []
+    return stream.said(event, agents) or (f"calls {', '.join(call.name for call in calls)}" if calls else "")
 
 
 _DIAGRAMS: dict[str, Callable[[SessionViewer, Ask], str]] = {

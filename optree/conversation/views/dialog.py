@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
+from collections.abc import Iterator
 
 from msgspec import Struct
 
 from optree.conversation.content import Kind, is_utterance, kind_of
-from optree.conversation.events import TranscriptEntry
-from optree.conversation.views.stream import Stream
+from optree.conversation.events import AnyEvent, TranscriptEntry
+from optree.conversation.views.stream import Eyes, Stream, is_seen
 
 
 class Heard(Struct):
@@ -34,40 +34,43 @@ class Line(Struct, omit_defaults=True):
     """What it is in the first of the chosen agents' transcripts that has it."""
     heard: list[Heard] = []
     """How the chosen agents heard it, in order."""
+    apart: list[Heard] = []
+    """Those of them whose words are not the ones of this line, a frame apart."""
 
 
-def dialog(stream: Stream, agents: Collection[str], *, original: bool = False, spoken: bool = False) -> Iterator[Line]:
+def dialog(stream: Stream, agents: Eyes, *, original: bool = False, spoken: bool = False) -> Iterator[Line]:
     """Yield each content in the transcripts of some agents once, in the order in which it first entered one of them.
 
     A content has its author's words if its author is among *agents*, else those that the first of them heard: a text that a hook
     changed on the way is not shown as it was before. With *original* it always has its author's words, as in the seeds.
     With *spoken* only utterances, and what was heard, are shown: no instructions, calls and results.
     """
-    lines: dict[str, Line] = {}
+    eyes = None if original else agents
+    lines: dict[int | str, tuple[Line, str]] = {}
     for event in stream.events:
-        if not isinstance(event, TranscriptEntry) or event.agent_id not in agents:
+        if not isinstance(event, TranscriptEntry) or not is_seen(event.agent_id, agents):
             continue
         if spoken and not (is_utterance(event) or kind_of(event) == "heard"):
             continue
-        root = stream.root(event.message_id)
-        line = lines.get(root)
-        if line is None:
-            line = lines[root] = _line(stream, root, event, agents, original=original)
-        if event.message_id != root:
-            line.heard.append(heard(stream, event))
-    yield from (line for line in lines.values() if line.content)
+        source = stream.source(event)
+        key = stream.origin(event) if source is None else id(source)
+        if key not in lines:
+            lines[key] = _line(stream, event, source, eyes)
+        line, words = lines[key]
+        if event.message_id != line.message_id and stream.words(event, eyes) is not None:
+            line.heard.append(one := heard(stream, event, eyes))
+            line.apart += [one] if stream.is_apart(event, words, eyes) else []
+    yield from (line for line, words in lines.values() if words)
 
 
-def heard(stream: Stream, entry: TranscriptEntry) -> Heard:
+def heard(stream: Stream, entry: TranscriptEntry, agents: Eyes = None) -> Heard:
     """Return how an agent heard the content that an entry represents."""
-    return Heard(entry.agent_id, entry.message_id, stream.said(entry), changed=stream.change(entry) == "changed")
+    return Heard(entry.agent_id, entry.message_id, stream.said(entry, agents), changed=stream.change(entry) == "changed")
 
 
-def _line(stream: Stream, root: str, entry: TranscriptEntry, agents: Collection[str], *, original: bool) -> Line:
-    source = stream.by_id.get(root)
+def _line(stream: Stream, entry: TranscriptEntry, source: AnyEvent | None, eyes: Eyes) -> tuple[Line, str]:
+    """Return a line with its words, as they are compared. An entry whose id another has too is its own original."""
+    origin = stream.origin(entry)
+    words = stream.words(entry, eyes) if source is entry else stream.words_for(origin, eyes)
     author = "" if source is None else source.agent_id
-    if author in agents or (original and source is not None) or entry.message_id == root:
-        said = stream.original(root) or ""
-    else:
-        said = stream.said(entry)
-    return Line(root, said, author, entry.role, kind_of(entry))
+    return Line(origin, stream.shown(words or ""), author, entry.role, kind_of(entry)), words or ""

@@ -9,7 +9,7 @@ from typing import Literal
 
 from msgspec import Struct
 
-from optree.conversation.views.stream import Stream
+from optree.conversation.views.stream import Eyes, Stream, is_seen
 
 _WORD = re.compile(r"\s+|\w+|[^\w\s]")
 _MOST_WORDS = 400
@@ -28,25 +28,29 @@ class Intervention(Struct):
     substance: str
     """The original's id."""
     author: str
-    original: str
+    original: str | None
+    """None where its author is not among the chosen agents."""
     received: str
     framed: bool
     """Whether the original stands whole in what was heard, as in ``[Jack]: Hello``: something was put around it."""
     diff: list[Part]
+    """Without the original, what was heard as it is."""
 
 
-def interventions(stream: Stream, *, framed: bool = False) -> Iterator[Intervention]:
+def interventions(stream: Stream, agents: Eyes = None, *, framed: bool = False) -> Iterator[Intervention]:
     """Yield each delivery whose words are not the original's; with *framed* also those where something was only put around them.
 
-    A delivery whose original is not in the stream cannot be compared, and is left out.
+    Of *agents*, it is what they heard, with the original where its author is one of them. A delivery whose original is not in the
+    stream cannot be compared, and is left out.
     """
     for root, entries in stream.copies.items():
         for entry in entries:
-            change = stream.change(entry)
+            change = stream.change(entry) if is_seen(entry.agent_id, agents) else None
             if change == "changed" or (framed and change == "framed"):
-                original, received = stream.original(root) or "", stream.said(entry)
-                told = difference(original, received)
                 author = stream.by_id[root].agent_id
+                original = stream.original(root) if is_seen(author, agents) else None
+                received = stream.said(entry, agents)
+                told: list[Part] = [("same", received)] if original is None else difference(original, received)
                 yield Intervention(entry.message_id, entry.agent_id, root, author, original, received, change == "framed", told)
 
 

@@ -23,12 +23,13 @@ class Lived(NamedTuple):
 
 def perspective(stream: Stream, agent: str) -> Iterator[Lived]:
     """Yield what each entry of an agent's transcript is to it; its instructions are not part of what it lives through."""
+    eyes = (agent,)
     for entry in stream.entries(agent):
         label = LABELS.get(kind_of(entry))
         if thought := thought_of(entry):
             yield Lived("Thought", stream.shown(thought))
         if label == "Action":
             calls = "\n".join(f"{call.name}({call.arguments})" for call in stream.calls(entry))
-            yield Lived(label, stream.said(entry) or NO_WORDS, calls)
-        elif label is not None:
-            yield Lived(label, stream.said(entry))
+            yield Lived(label, stream.said(entry, eyes) or NO_WORDS, calls)
+        elif label is not None and stream.words(entry, eyes) is not None:
+            yield Lived(label, stream.said(entry, eyes))

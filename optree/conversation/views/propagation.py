@@ -6,7 +6,7 @@ from msgspec import Struct
 
 from optree.conversation.events import TranscriptEntry
 from optree.conversation.views.dialog import Heard, heard
-from optree.conversation.views.stream import Stream
+from optree.conversation.views.stream import Eyes, Stream, is_seen
 
 LONGEST_WAY = 100
 
@@ -33,23 +33,24 @@ class Propagation(Struct, omit_defaults=True):
     """The original's."""
     author: str
     content: str | None
-    """None if the original is not in the stream."""
+    """The original's if its author is looked at, else as the first of those who are heard it; None if none has it."""
     hops: list[Hop]
     timestamp: float | None = None
 
 
-def heard_by(stream: Stream, message_id: str) -> list[Heard]:
-    """Return who heard the content of a message, each delivery once, in order; a copy stands for its original."""
-    return [heard(stream, entry) for entry in stream.copies.get(stream.root(message_id), [])]
+def heard_by(stream: Stream, message_id: str, agents: Eyes = None) -> list[Heard]:
+    """Return who of *agents* heard the content of a message, each delivery once, in order; a copy stands for its original."""
+    return [heard(stream, entry, agents) for entry in _copies(stream, stream.root(message_id), agents)]
 
 
-def propagation(stream: Stream, message_id: str) -> Propagation:
-    """Return how the content of a message spread from its original."""
+def propagation(stream: Stream, message_id: str, agents: Eyes = None) -> Propagation:
+    """Return how the content of a message spread from its original to *agents*."""
     root = stream.root(message_id)
     source = stream.by_id.get(root)
-    hops = [_hop(stream, entry, root) for entry in stream.copies.get(root, [])]
-    timestamp = None if source is None else source.timestamp
-    return Propagation(root, "" if source is None else source.agent_id, stream.original(root), hops, timestamp)
+    hops = [_hop(stream, entry, root, agents) for entry in _copies(stream, root, agents)]
+    if source is None:
+        return Propagation(root, "", None if agents is None else stream.content_for(root, agents), hops)
+    return Propagation(root, source.agent_id, stream.content_for(root, agents), hops, source.timestamp)
 
 
 def all_heard(stream: Stream) -> list[str]:
@@ -57,8 +58,12 @@ def all_heard(stream: Stream) -> list[str]:
     return list(stream.copies)
 
 
-def _hop(stream: Stream, entry: TranscriptEntry, root: str) -> Hop:
-    told = heard(stream, entry)
+def _copies(stream: Stream, root: str, agents: Eyes) -> list[TranscriptEntry]:
+    return [entry for entry in stream.copies.get(root, []) if is_seen(entry.agent_id, agents)]
+
+
+def _hop(stream: Stream, entry: TranscriptEntry, root: str, agents: Eyes) -> Hop:
+    told = heard(stream, entry, agents)
     place = stream.position[entry.message_id]
     return Hop(entry.agent_id, entry.message_id, told.content, _via(stream, entry, root), place, entry.timestamp, told.changed)
 

@@ -9,9 +9,11 @@ from msgspec import Struct
 
 from optree.conversation.events import AnyEvent
 from optree.conversation.viewer import SessionViewer
+from optree.conversation.views import causality as causes
 from optree.conversation.views.hooks import Part
 from optree.conversation.views.perspective import perspective
 from optree.conversation.views.propagation import Hop, Propagation, all_heard
+from optree.conversation.views.stream import Eyes
 from optree.conversation.views.timeline import Moment, moment
 
 _DONE = {
@@ -57,10 +59,21 @@ class Ask(Struct, frozen=True):
     message: str | None = None
     heard: bool = False
 
+    @property
+    def eyes(self) -> Eyes:
+        """The agents; None for all."""
+        return self.agents or None
+
 
 def sections(view: str, viewer: SessionViewer, ask: Ask) -> list[Section]:
     """Return what a view shows."""
-    return [section for section in _SECTIONS[view](viewer, ask) if section.rows or section.title]
+    shown = viewer.stream.shown
+    found = [section for section in _SECTIONS[view](viewer, ask) if section.rows or section.title]
+    for section in found:
+        section.title = shown(section.title)
+        for row in section.rows:  # names and ids may hold what is to be hidden too
+            row.key, row.who, row.what, row.note = shown(row.key), shown(row.who), shown(row.what), shown(row.note)
+    return found
 
 
 def chosen(viewer: SessionViewer, ask: Ask) -> list[str]:
@@ -68,25 +81,27 @@ def chosen(viewer: SessionViewer, ask: Ask) -> list[str]:
     return list(ask.agents or viewer.stream.agents)
 
 
-def moments(view: str, viewer: SessionViewer, ask: Ask) -> list[Moment]:
-    """Return what the views that are parts of the timeline show."""
+def events(view: str, viewer: SessionViewer, ask: Ask) -> list[AnyEvent]:
+    """Return the events that the views show which are parts of the timeline."""
     message = ask.message or ""
-    if view == "during":
-        found = viewer.during(message)
-    else:
-        events: dict[str, Callable[[], Sequence[AnyEvent]]] = {
-            "flow": lambda: viewer.flow(message),
-            "references": lambda: viewer.references(message, copies=True),
-        }
-        found = [moment(viewer.stream, event) for event in events.get(view, lambda: viewer.stream.events)()]
-    return [one for one in found if not ask.agents or one.agent_id in ask.agents]
+    parts: dict[str, Callable[[], Sequence[AnyEvent]]] = {
+        "flow": lambda: viewer.flow(message),
+        "references": lambda: viewer.references(message, copies=True),
+        "during": lambda: causes.during(viewer.stream, message),
+    }
+    return [one for one in parts.get(view, lambda: viewer.stream.events)() if not ask.agents or one.agent_id in ask.agents]
+
+
+def moments(view: str, viewer: SessionViewer, ask: Ask) -> list[Moment]:
+    """Return the same as they show."""
+    return [moment(viewer.stream, event, ask.eyes) for event in events(view, viewer, ask)]
 
 
 def spreads(viewer: SessionViewer, ask: Ask) -> list[Propagation]:
-    """Return how one content spread, or all that were heard by anyone."""
+    """Return how one content spread, or all that were heard by anyone, as far as the chosen agents said or heard it."""
     asked = [ask.message] if ask.message is not None else all_heard(viewer.stream)
-    found = [viewer.propagation(one) for one in asked]
-    return [one for one in found if not ask.agents or {one.author, *(hop.agent_id for hop in one.hops)} & set(ask.agents)]
+    found = [viewer.propagation(one, ask.eyes) for one in asked]
+    return [one for one in found if not ask.agents or one.hops or one.author in ask.agents]
 
 
 def head(text: str, length: int = _HEAD) -> str:
@@ -103,15 +118,15 @@ def label(viewer: SessionViewer, agent: str) -> str:
 
 def _transcripts(viewer: SessionViewer, ask: Ask) -> Iterable[Section]:
     for agent in chosen(viewer, ask):
-        rows = [_row(viewer, moment(viewer.stream, entry), who=False) for entry in viewer.stream.entries(agent)]
+        rows = [_row(viewer, moment(viewer.stream, entry, ask.eyes), who=False) for entry in viewer.stream.entries(agent)]
         yield Section(_described(viewer, agent), rows)
 
 
 def _dialog(viewer: SessionViewer, ask: Ask) -> Iterable[Section]:
     agents = chosen(viewer, ask)
     rows: list[Row] = []
-    for line in viewer.dialog(agents):
-        told = [one for one in line.heard if ask.heard or one.changed]
+    for line in viewer.dialog(ask.eyes):
+        told = line.heard if ask.heard else line.apart
         to = _names(viewer, [one.agent_id for one in line.heard])
         outside = line.role == "user" and not line.heard
         who = "user" if outside else viewer.stream.name(line.author) if line.author else "unknown"
@@ -157,8 +172,7 @@ def _causality(viewer: SessionViewer, ask: Ask) -> Iterable[Section]:
 def _hooks(viewer: SessionViewer, ask: Ask) -> Iterable[Section]:
     rows = [
         Row(one.diff, one.message_id, viewer.stream.name(one.agent_id), "heard", f"← {one.substance} of {label(viewer, one.author)}")
-        for one in viewer.hooks()
-        if not ask.agents or {one.agent_id, one.author} & set(ask.agents)
+        for one in viewer.hooks(agents=ask.eyes)
     ]
     yield Section("What was heard in other words than it was said", rows or [Row("Nothing: all was heard as it was said.")])
 
@@ -170,14 +184,18 @@ def _agents(viewer: SessionViewer, ask: Ask) -> Iterable[Section]:
             continue
         about = [one.language_model or "", f"{one.entries} {'entry' if one.entries == 1 else 'entries'}"]
         about += [f"by {', '.join(one.cause)}"] if one.cause else []
-        rows.append(Row(" · ".join(filter(None, about)), one.message_id or "", label(viewer, one.agent_id), depth=one.depth))
+        rows.append(
+            Row(viewer.stream.shown(" · ".join(filter(None, about))), one.message_id or "", label(viewer, one.agent_id), depth=one.depth)
+        )
     yield Section("Agents", rows)
 
 
 def _propagation(viewer: SessionViewer, ask: Ask) -> Iterable[Section]:
     for one in spreads(viewer, ask):
-        rows = [Row(one.content or "", one.message_id, viewer.stream.name(one.author), "original")] if one.content is not None else []
-        rows += [_hop(viewer, hop) for hop in one.hops]
+        rows = [_hop(viewer, hop) for hop in one.hops]
+        if one.content is not None:
+            said = "original" if not ask.agents or one.author in ask.agents else "as heard"
+            rows.insert(0, Row(one.content, one.message_id, viewer.stream.name(one.author), said))
         yield Section(f"How {one.message_id} spread", rows)
 
 
@@ -187,7 +205,7 @@ def _heard(viewer: SessionViewer, ask: Ask) -> Iterable[Section]:
             one.content or "",
             one.message_id,
             viewer.stream.name(one.author),
-            note=f"heard by {_names(viewer, [hop.agent_id for hop in one.hops])}" if one.hops else "heard by nobody",
+            note=f"heard by {_names(viewer, [hop.agent_id for hop in one.hops]) or ('none of the chosen' if ask.agents else 'nobody')}",
         )
         for one in spreads(viewer, ask)
     ]
@@ -211,7 +229,7 @@ def _hop(viewer: SessionViewer, hop: Hop) -> Row:
 def _row(viewer: SessionViewer, one: Moment, *, who: bool = True) -> Row:
     said = [one.content] if one.content and one.what != "created" else []
     said += [f"{call.name}({call.arguments})" for call in one.calls]
-    author = viewer.stream.author(one.message_id) if one.substance else ""
+    author = viewer.stream.author(one.substance) if one.substance else ""
     note = f"← {one.substance}" + (f" of {viewer.stream.name(author)}" if author else "") if one.substance else ""
     if one.what == "created" and one.parent:
         note = f"by {viewer.stream.name(one.parent)}"

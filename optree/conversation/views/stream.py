@@ -1,12 +1,13 @@
 """A stream of events with its links looked up: all that the views ask about it. Links are followed, never guessed by comparing texts.
 
-Links may lead nowhere or in circles, and ids may come twice: then the first event of an id counts, and every walk ends.
+Links may lead nowhere or in circles, and every walk ends. Ids may come twice: links lead to the first event of an id, and another of the
+same id is a content of its own.
 """
 
 from __future__ import annotations
 
-from collections import defaultdict
-from collections.abc import Callable, Iterable, Sequence
+from collections import Counter, defaultdict
+from collections.abc import Callable, Collection, Iterable, Sequence
 from functools import cached_property
 from typing import Any, Literal, TypeVar, cast
 
@@ -23,6 +24,8 @@ Change = Literal["none", "framed", "changed"]
 T = TypeVar("T")
 Hide = Callable[[Any], Any]
 """Given plain values, returns a copy of them without what is to be hidden."""
+Eyes = Collection[str] | None
+"""Ids of the agents whose transcripts are looked at; None for all there is."""
 
 
 class Stream:
@@ -130,22 +133,62 @@ class Stream:
         """The entries that represent each original, by the original's id, in their order; without the original itself."""
         found: defaultdict[str, list[TranscriptEntry]] = defaultdict(list)
         for event in self.events:
-            if (
-                isinstance(event, TranscriptEntry)
-                and event.substance is not None
-                and (root := self.root(event.message_id)) != event.message_id
-            ):
-                found[root].append(event)
+            if isinstance(event, TranscriptEntry) and event.substance is not None and (origin := self.origin(event)) != event.message_id:
+                found[origin].append(event)
         return dict(found)
+
+    def origin(self, entry: TranscriptEntry) -> str:
+        """Return the id of the original of an entry, which may be the second of its id: then its own substance counts."""
+        first = self.by_id.get(entry.message_id)
+        if first is entry or first == entry:
+            return self.root(entry.message_id)
+        same = entry.substance or entry.message_id
+        return same if same == entry.message_id else self.root(same)
+
+    def source(self, entry: TranscriptEntry) -> AnyEvent | None:
+        """Return the original of an entry: itself if it is new content; None if it is not there."""
+        origin = self.origin(entry)
+        first = self.by_id.get(origin)
+        return first if origin != entry.message_id or first == entry else entry
+
+    def twice(self) -> list[str]:
+        """Return the ids that several events have."""
+        return [one for one, count in Counter(event.message_id for event in self.events).items() if count > 1]
 
     def author(self, message_id: str) -> str:
         """Return the agent whose content a message represents; empty where that is not known."""
         event = self.by_id.get(self.root(message_id))
         return "" if event is None else event.agent_id
 
-    def said(self, entry: TranscriptEntry) -> str:
-        """Return what an entry says; one that only refers to another has the other's text."""
-        return self.shown(self._said(entry))
+    # Words
+
+    def said(self, event: AnyEvent, agents: Eyes = None) -> str:
+        """Return what an event says; an entry that only refers to another has the other's text, if *agents* have its author."""
+        return self.shown(self.words(event, agents) or "")
+
+    def content_for(self, message_id: str, agents: Eyes = None) -> str | None:
+        """Return the words of the content that a message represents, as some agents may be shown them.
+
+        They are the original's if its author is among *agents*, else those that the first of them heard: a hook may have taken out
+        what they were not to see. None where none of them has it.
+        """
+        found = self.words_for(message_id, agents)
+        return None if found is None else self.shown(found)
+
+    def words_for(self, message_id: str, agents: Eyes = None) -> str | None:
+        """Return the same with what is to be hidden, for comparing it."""
+        root = self.root(message_id)
+        source = self.by_id.get(root)
+        if source is not None and is_seen(source.agent_id, agents):
+            return None if isinstance(source, AgentCreated) else text_of(source.content)
+        heard = (self.words(entry, agents) for entry in self.copies.get(root, ()) if is_seen(entry.agent_id, agents))
+        return next((words for words in heard if words is not None), None)
+
+    def words(self, event: AnyEvent, agents: Eyes = None) -> str | None:
+        """Return an event's words with what is to be hidden; None for a creation, and for a reference whose text is not to be seen."""
+        if isinstance(event, TranscriptEntry) and event.content is None and (source := self.source(event)) is not event:
+            return None if source is None or not is_seen(source.agent_id, agents) else self._original(source.message_id)
+        return None if isinstance(event, AgentCreated) else text_of(event.content)
 
     def original(self, message_id: str) -> str | None:
         """Return the text of an event; None if it is not there."""
@@ -154,10 +197,17 @@ class Stream:
 
     def change(self, entry: TranscriptEntry) -> Change | None:
         """Return how an entry's words stand to those of its original; None where the original is not there."""
-        source, said = self._original(self.root(entry.message_id)), self._said(entry)
-        if source is None:
-            return None
-        return "none" if source == said else "framed" if source in said else "changed"
+        source = self.source(entry)
+        before = None if source is None else self.words(source)
+        return None if before is None else change(before, self.words(entry) or "")
+
+    def is_apart(self, entry: TranscriptEntry, line: str, agents: Eyes = None) -> bool:
+        """Tell whether an entry's words are not those of a line that shows the same content, frames around either apart."""
+        said, source = self.words(entry, agents), self.source(entry)
+        if said is None or change(line, said) != "changed":
+            return False
+        before = None if source is None else self.words(source)
+        return before is None or "changed" in (change(before, line), change(before, said))
 
     def shown(self, value: T) -> T:
         """Return a plain value without what is to be hidden."""
@@ -165,12 +215,7 @@ class Stream:
 
     def calls(self, entry: TranscriptEntry) -> list[Call]:
         """Return the tool calls that an entry makes, for showing them."""
-        return [Call(call.id, call.name, self.shown(call.arguments)) for call in calls_of(entry)]
-
-    def _said(self, entry: TranscriptEntry) -> str:
-        if entry.content is None and entry.substance is not None:
-            return self._original(self.root(entry.message_id)) or ""
-        return text_of(entry.content)
+        return [Call(self.shown(call.id), self.shown(call.name), self.shown(call.arguments)) for call in calls_of(entry)]
 
     def _original(self, message_id: str) -> str | None:
         event = self.by_id.get(message_id)
@@ -225,6 +270,32 @@ class Stream:
             if isinstance(event, TranscriptEntry):
                 found[event.agent_id].append(event)
         return dict(found)
+
+
+def is_seen(agent: str, agents: Eyes) -> bool:
+    """Tell whether an agent is among those that are looked at."""
+    return agents is None or agent in agents
+
+
+def change(before: str, after: str) -> Change:
+    """Return how a text became another. It is framed if it stands whole in it, not as part of a longer word: No is not in Nobody."""
+    if before == after:
+        return "none"
+    place = after.find(before)
+    while place >= 0:
+        if not (_joined(after, place) or _joined(after, place + len(before))) or not before:
+            return "framed"
+        place = after.find(before, place + 1)
+    return "changed"
+
+
+def _joined(text: str, place: int) -> bool:
+    """Tell whether the characters before and at a place belong to one word."""
+    return 0 < place < len(text) and _is_word(text[place - 1]) and _is_word(text[place])
+
+
+def _is_word(char: str) -> bool:
+    return char.isalnum() or char == "_"
 
 
 def kind(event: AnyEvent) -> str:

@@ -6,9 +6,9 @@ from typing import Literal
 
 from msgspec import Struct
 
-from optree.conversation.content import Call, Kind, kind_of, text_of
+from optree.conversation.content import Call, Kind, kind_of
 from optree.conversation.events import AgentCreated, AnyEvent, TranscriptEntry
-from optree.conversation.views.stream import Stream, kind
+from optree.conversation.views.stream import Eyes, Stream, kind
 
 
 class Moment(Struct, omit_defaults=True):
@@ -28,8 +28,8 @@ class Moment(Struct, omit_defaults=True):
     timestamp: float | None = None
 
 
-def moment(stream: Stream, event: AnyEvent) -> Moment:
-    """Return an event as it shows."""
+def moment(stream: Stream, event: AnyEvent, agents: Eyes = None) -> Moment:
+    """Return an event as it shows to those who look at *agents*."""
     found = Moment(event.message_id, kind(event), event.agent_id, "made", timestamp=event.timestamp)
     if isinstance(event, AgentCreated):
         found.what = "created"
@@ -37,9 +37,9 @@ def moment(stream: Stream, event: AnyEvent) -> Moment:
         found.content = stream.name(event.agent_id)
     elif isinstance(event, TranscriptEntry):
         found.what = kind_of(event)
-        found.content = stream.said(event)
+        found.content = stream.said(event, agents)
         found.calls = stream.calls(event)
         found.substance = None if event.substance == event.message_id else event.substance
     else:
-        found.content = stream.shown(text_of(event.content))
+        found.content = stream.said(event, agents)
     return found

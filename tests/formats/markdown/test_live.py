@@ -1,11 +1,14 @@
 import threading
 import time
 
+import pytest
+
 import optree
 from optree.builder import SessionTreeBuilder, Stream
+from optree.errors import SetupError
 from optree.testing import Ticking, capture, shape
 from optree.tree import walk_ops
-from optree_formats.markdown import FORMAT, extract_events, follow, read_log, verify
+from optree_formats.markdown import FORMAT, EventLog, extract_events, follow, live, read_log, verify
 from tests.otel.backends.waiting import wait_for
 
 
@@ -58,6 +61,7 @@ def test_credentials_stay_out_of_live_logs(tmp_path):
         assert following.close(10)
     text = (tmp_path / "a" / "session-log.md").read_text()
     assert "sk-abcdefghijklmnopqrst" not in text
+    assert "secret-token-1234567890" not in text
     assert "[REDACTED]" in text
 
 
@@ -95,7 +99,7 @@ def test_the_program_does_not_wait_for_the_log(tmp_path):
 
 
 def test_log_that_begins_in_the_middle(tmp_path):
-    """A log may begin when turns, ops and sub-agents are open already: what happens from then on is in it."""
+    """A log may begin when turns, ops and sub-agents are open already: they are in it, and all that follows (S3-01)."""
     stream = Stream([])
     builder = SessionTreeBuilder("lead", txn="t", stream=stream, now=Ticking())
     turn = builder.begin_turn(user="before")
@@ -110,7 +114,9 @@ def test_log_that_begins_in_the_middle(tmp_path):
     assert following.close(10)
     assert (0, "") == following.failures
     kinds = [fields["type"] for fields in extract_events(following.log.path)]
-    assert ["session_start", "turn_start", "tool_call", "tool_result", "turn_end", "agent_end", "session_end"] == kinds
+    assert ["session_start", "user_message", "agent_call", "agent_start", "turn_start", "tool_call", "tool_result"] == kinds[:7]
+    assert ["turn_end", "agent_end", "agent_result", "turn_end", "session_end"] == kinds[7:]
+    assert shape(builder.tree) == shape(FORMAT.read(following.log.path, strict=True).trees[0])
     stream.close()
 
 
@@ -145,4 +151,61 @@ def test_faults_are_counted_not_raised(tmp_path):
     assert wait_for(lambda: following.failures[0] > 0)
     assert "closed" in following.failures[1]
     following.close()
+    stream.close()
+
+
+def test_ended_log_is_taken_up_again(tmp_path):
+    """A session that is followed again goes on in its log, behind a resume, and the log of another is refused (S3-01, S3-14)."""
+    for _ in range(2):
+        stream = Stream([])
+        builder = SessionTreeBuilder("lead", txn="t", stream=stream)
+        following = follow(builder, tmp_path / "a")
+        builder.begin_op("tool", "x").end()
+        builder.end_session()
+        assert following.close(10)
+        stream.close()
+    kinds = [fields["type"] for fields in extract_events(following.log.path)]
+    assert (2, 1) == (kinds.count("session_end"), kinds.count("session_resume"))
+    assert (2, 1) == (kinds.count("tool_result"), kinds.count("session_start"))
+    with pytest.raises(SetupError, match="is the log of session t"):
+        follow(SessionTreeBuilder("lead", txn="u"), tmp_path / "a")
+
+
+def test_log_gets_what_it_lacks(tmp_path):
+    """A log that was closed, or left by a process that was killed, gets what happened since, and nothing twice (S3-01)."""
+    stream = Stream([])
+    builder = SessionTreeBuilder("lead", txn="t", stream=stream, now=Ticking())
+    first = follow(builder, tmp_path / "a", verbosity="verbose")
+    turn = builder.begin_turn(user="ask")
+    builder.begin_op("tool", "one", turn=turn).end()
+    assert first.close(10)
+    builder.begin_op("tool", "two", turn=turn).end()
+    again = follow(builder, tmp_path / "a", verbosity="verbose")
+    turn.end()
+    builder.end_session()
+    assert again.close(10)
+    kinds = [fields["type"] for fields in extract_events(again.log.path)]
+    assert ["session_start", "user_message", *["tool_call", "tool_result"] * 2, "turn_end", "session_end"] == kinds
+    assert shape(builder.tree) == shape(FORMAT.read(again.log.path, strict=True).trees[0])
+    stream.close()
+
+
+def test_sub_agent_that_begins_while_the_log_is_opened(tmp_path, monkeypatch):
+    """What begins while the log is opened is in it (S3-01)."""
+    stream = Stream([])
+    builder = SessionTreeBuilder("lead", txn="t", stream=stream)
+    host = builder.begin_op("session", "writer", turn=builder.begin_turn())
+    children = []
+
+    def slow(*given, **more):
+        children.append(builder.attach_child_session(host, "writer"))
+        return EventLog(*given, **more)
+
+    monkeypatch.setattr(live, "EventLog", slow)
+    following = follow(builder, tmp_path / "a")
+    children[0].begin_op("tool", "save").end()
+    builder.end_session()
+    assert following.close(10)
+    assert (0, "") == following.failures
+    assert {"agent_start", "tool_result"} <= {fields["type"] for fields in extract_events(following.log.path)}
     stream.close()

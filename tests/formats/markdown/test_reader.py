@@ -10,7 +10,7 @@ from ruamel.yaml import YAML
 
 from optree.store.lines import Fault
 from optree_formats.markdown import Entry, Event, extract_events, read_log, state_at, stream_log, verify
-from optree_formats.markdown.compression import compressed
+from optree_formats.markdown.compression import fewer_events
 from tests.formats.markdown.logs import SEED, call, log, naive_blocks, session
 
 NEXT = "\n\n## 12:00:09 — Next\n\n```yaml\ntype: next\n```\n"
@@ -187,7 +187,7 @@ def test_no_bytes_stop_the_reader(tmp_path, data):
     assert all(entry.line > 0 for entry in found.entries)
     assert len([entry for entry in found.entries if entry.kind]) == state_at(path).events
     assert isinstance(verify(path), list)
-    assert len(compressed(found.entries)) <= len(found.entries)
+    assert len(fewer_events(found.entries)) <= len(found.entries)
 
 
 @settings(max_examples=30, suppress_health_check=list(HealthCheck))
@@ -262,3 +262,34 @@ def test_comments_can_be_asked_for(tmp_path):
     assert "slow today" == read_log(made.path).entries[2].comment("").end
     with pytest.raises(KeyError):
         read_log(made.path).entries[2].comment("args.nothing")
+
+
+SLOW = {
+    "head": lambda n: "Session: a" + " " * n * 20 + "x\n",
+    "heading": lambda n: "## a" + " " * n * 20 + "x\n",
+    "tilde": lambda n: "~" * n * 20 + "`\n",
+    "own comments": lambda n: f"{FENCE}yaml\ntype: a\n" + "#\n" * n * 20 + f"{FENCE}\n",
+    "foreign comments": lambda n: f"{FENCE}yaml\ntype: [a]\n" + "#x\n" * n + f"{FENCE}\n",
+    "brackets": lambda n: f"{FENCE}yaml\ntype: a\nb: " + "[" * n + f"\n{FENCE}\n",
+    "dashes": lambda n: f"{FENCE}yaml\ntype: a\nb:\n  " + "- " * n + f"1\n{FENCE}\n",
+}
+
+
+@pytest.mark.parametrize("name", SLOW)
+def test_time_grows_with_the_text(tmp_path, name):
+    """Four times the text takes four times as long, not sixteen times (S3-54)."""
+    times = []
+    for n in (1000, 4000):
+        path = written(tmp_path, SLOW[name](n))
+        began = time.process_time()
+        read_log(path)
+        times.append(time.process_time() - began)
+    assert times[1] < 10 * max(times[0], 0.02)
+
+
+@pytest.mark.parametrize("said", [r"\UFFFFFFFF", r"\U00110000", r"\ud800"])
+def test_codes_of_no_character(tmp_path, said):
+    """An escape that names no character raises nothing, and what follows is read (S3-54)."""
+    found = read_log(written(tmp_path, f'{FENCE}yaml\ntype: x\na: "{said}"\n{FENCE}{NEXT}'))
+    assert ["x", "next"] == [entry.kind for entry in found.entries]
+    assert all(str(entry.fields).encode() for entry in found.entries)

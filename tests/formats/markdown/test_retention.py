@@ -1,8 +1,11 @@
+import resource
+import threading
 from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from optree_formats.markdown import Event, EventLog, extract_events, read_log, summarise, verify
+from optree.errors import SetupError
+from optree_formats.markdown import Event, EventLog, extract_events, read_log, retention, summarise, verify
 from optree_formats.markdown.retention import Policy, apply, archive, compress
 from tests.formats.markdown.logs import STARTED, call, log, session
 
@@ -60,8 +63,13 @@ def test_running_sessions_are_left_alone(tmp_path, ended):
 def test_a_log_that_cannot_be_packed_stays(tmp_path):
     """Where an archive cannot be written, the log stays and the reason is said (S3-63)."""
     path = session(tmp_path)
-    path.with_name("session-log.md.zst").mkdir()
-    (action,) = apply(tmp_path, Policy(replace=True), BEGAN + timedelta(days=40))
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (10, limits[1]))
+    try:
+        (action,) = apply(tmp_path, Policy(replace=True), BEGAN + timedelta(days=40))
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    assert ["session-log.md"] == files(path)
     assert ("keep", True) == (action.what, path.exists())
     assert "Error" in action.why
 
@@ -121,3 +129,68 @@ def test_archive_is_read_by_everyone(tmp_path):
     path = session(tmp_path)
     made = archive(path, path.with_name("a.zst"))
     assert path.read_bytes() == zstandard.decompress(made.read_bytes())
+
+
+@pytest.mark.parametrize(("days", "first"), [(40, "session-log.md.zst"), (10, "session-log.compressed.md")])
+def test_nothing_is_overwritten(tmp_path, days, first):
+    """What an earlier session of the name left stays as it is: the new one gets a free name (S3-63)."""
+    kept = []
+    for number in (1, 2, 3):
+        path = session(tmp_path, calls=number)
+        (action,) = [one for one in apply(tmp_path, Policy(replace=True), BEGAN + timedelta(days=days)) if one.log == path]
+        assert action.removed
+        assert number == len([kind for kind in files(path) if kind.startswith("session-log.")])
+        kept.append((action.made, action.made.read_bytes()))
+    assert first == kept[0][0].name
+    assert all(data == made.read_bytes() for made, data in kept)
+    with pytest.raises(SetupError, match="is there already"):
+        archive(kept[0][0], kept[1][0])
+
+
+def test_stale_copy_replaces_nothing(tmp_path):
+    """A copy of the log as it was before an event came is none of the log: a new one is made before the log goes (S3-62, S3-63)."""
+    path = session(tmp_path)
+    apply(tmp_path, now=BEGAN + timedelta(days=10))
+    log(tmp_path).append(Event("violation", action="write", path="x", refused=True))
+    (action,) = apply(tmp_path, Policy(replace=True), BEGAN + timedelta(days=10))
+    assert (True, "session-log.compressed.1.md") == (action.removed, action.made.name)
+    assert "violation" == extract_events(action.made)[-1]["type"]
+    assert not path.exists()
+
+
+def test_session_that_is_taken_up_meanwhile_loses_nothing(tmp_path, monkeypatch):
+    """A writer that comes while a log is replaced waits, and its event is in the log that it begins (S3-01, S3-55)."""
+    path = session(tmp_path)
+    begun = threading.Event()
+
+    def resume():
+        begun.set()
+        log(tmp_path, reopen=True).append(call(7))
+
+    writer = threading.Thread(target=resume)
+    real = retention.compress
+
+    def slow(source, target):
+        made = real(source, target)
+        writer.start()
+        begun.wait(10)
+        writer.join(0.1)  # it would be through by now if nothing held it
+        assert path.read_bytes().count(b"call-007") == 0
+        return made
+
+    monkeypatch.setattr(retention, "compress", slow)
+    (action,) = apply(tmp_path, Policy(replace=True), BEGAN + timedelta(days=10))
+    writer.join(10)
+    assert action.removed
+    assert "call-007" == extract_events(path)[-1]["call_id"]
+
+
+def test_copy_that_replaced_its_log_is_archived(tmp_path):
+    """A compressed copy that has taken its log's place is archived in its time, and read back (S3-58)."""
+    path = session(tmp_path)
+    apply(tmp_path, Policy(replace=True), BEGAN + timedelta(days=10))
+    events = extract_events(path.with_name("session-log.compressed.md"))
+    assert ["keep"] == [action.what for action in apply(tmp_path, Policy(replace=True), BEGAN + timedelta(days=11))]
+    (action,) = apply(tmp_path, Policy(replace=True), BEGAN + timedelta(days=40))
+    assert ("archive", True, ["session-log.compressed.md.zst"]) == (action.what, action.removed, files(path))
+    assert events == extract_events(action.made)

@@ -228,3 +228,24 @@ def test_unfinished_sessions_are_held(tmp_path):
     assert (None, None, None) == (back.session.status, back.session.turns[0].status, back.session.turns[0].ops[0].status)
     assert "so far" == back.session.turns[0].assistant["content"]
     assert "session_end" not in first.decode()
+
+
+def test_repair_names_the_file(tmp_path):
+    """A repair's path is the repaired file, as in the seed; its node is named beside it, and the tree comes back (S3-27)."""
+    root = SessionTreeBuilder("lead", txn="t", now=Ticking())
+    root.begin_op("system", "repair", attributes={"demon": "d", "action": "created", "path": "hot.yml"}).end()
+    back, first, second = there_and_back(root.tree, tmp_path)
+    (repair,) = (fields for fields in extract_events(tmp_path / "1.session-log.md") if fields["type"] == "repair")
+    assert ("hot.yml", "1.1") == (repair["path"], repair["node"])
+    assert (shape(root.tree), first) == (shape(back), second)
+
+
+def test_paths_that_no_snapshot_holds(tmp_path):
+    """A path that lies too deep is refused with its event, not followed down (S3-54)."""
+    path = tmp_path / "x.session-log.md"
+    FORMAT.write(sample(), path)
+    label = ".".join(["1"] * 4000)
+    path.write_text(path.read_text() + f'\n## 12:00:00 — T\n\n```yaml\ntype: system_step\npath: "{label}"\n```\n')
+    read = FORMAT.read(path)
+    assert shape(sample()) == shape(read.trees[0])
+    assert "no snapshot holds" in read.faults[-1].said

@@ -269,3 +269,48 @@ def test_credentials_can_be_left_out(tmp_path):
     made.append(Event("note", api_key=key, text=f"use {key}", narrative=f"key {key}").comment("text", key))
     assert key not in made.path.read_text()
     assert "[REDACTED]" == extract_events(made.path)[-1]["api_key"]
+
+
+def test_log_of_another_session_is_refused(tmp_path):
+    """A log that names another session than the one asked for is left as it is (S3-14)."""
+    path = session(tmp_path)
+    before = path.read_bytes()
+    with pytest.raises(SetupError, match="is the log of session sess-001, not of other"):
+        EventLog(path, "other", reopen=True)
+    assert before == path.read_bytes()
+
+
+def test_no_event_hides_broken_seals(tmp_path):
+    """An event that claims broken seals is refused, so a history that is rewritten later is still said (S3-42)."""
+    made = log(tmp_path)
+    made.append(call())
+    with pytest.raises(Refused, match="broken seals"):
+        made.append(Event("violation", action="rewritten", path="x", broken_seals=999999, refused=False))
+    made.close()
+    made.path.write_text(made.path.read_text().replace("look at 1", "look at 2"))
+    log(tmp_path)
+    assert (1, "violation") == (extract_events(made.path)[-1]["broken_seals"], kinds(made.path)[-1])
+
+
+@pytest.mark.parametrize("name", ["call 1", 'a "b"', "c:\\d", "é"])
+def test_any_call_id_finds_its_tool(tmp_path, name):
+    """A result's heading names its call's tool, whatever the call's id is (S3-12)."""
+    made = log(tmp_path)
+    made.append(Event("tool_call", tool="fs.read", call_id=name, args={"why": "w"}))
+    log(tmp_path).append(Event("tool_result", call_id=name, success=True))
+    assert "Tool Result: fs.read" == read_log(made.path).entries[-1].title
+
+
+def test_fork_while_another_thread_writes(tmp_path):
+    """A child that is forked while another thread has the log writes all the same (S3-14)."""
+    made = log(tmp_path)
+    made._lock.acquire()
+    child = os.fork()
+    if not child:
+        append_notes(made, 1)
+        os._exit(0)
+    made._lock.release()
+    assert 0 == os.waitpid(child, 0)[1]
+    append_notes(made, 2)
+    assert ([], []) == (read_log(made.path).faults, verify(made.path))
+    assert 121 == len(extract_events(made.path))

@@ -11,7 +11,7 @@ from msgspec import json
 
 from optree.errors import SetupError
 from optree.store.line_log import LineLog
-from optree_formats.transcript import ContentBlock, InvalidEventError, NopRecorder, Recorder, StepPayload, read
+from optree_formats.transcript import ContentBlock, Event, InvalidEventError, NopRecorder, Recorder, StepPayload, read
 from tests.formats.transcript.lines import CHILD, RUN, TIME, event, line, message, step, text, write
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -287,6 +287,45 @@ def test_events_of_others_are_refused(tmp_path):
     assert event(1) == lines(recorder.path)[0]
     with pytest.raises(InvalidEventError, match="does not go into the file"):
         Recorder(tmp_path / "c", CHILD).write(found)
+
+
+def test_an_event_that_is_written_twice(tmp_path):
+    """The caller's event stays as it is: written twice it has two numbers, in the file and for subscribers."""
+    recorder = Recorder(tmp_path, RUN)
+    subscription = recorder.subscribe()
+    one = Event(seq=0, run_id=RUN, type="run.started", path="", iteration=0, timestamp=TIME, payload={"name": "a", "kind": "workflow"})
+    assert recorder.write(one)
+    assert recorder.write(one)
+    recorder.close()
+    assert [1, 2] == [event.seq for event in subscription]
+    assert (0, {"name": "a", "kind": "workflow"}, [1, 2]) == (one.seq, one.payload, seqs(recorder.path))
+
+
+def _forked(recorder, number):
+    """Record 500 steps in a process of its own; returns its id."""
+    child = os.fork()
+    if child:
+        return child
+    try:
+        done = all(recorder.step_started("a", f"{number}:{step}", "command") for step in range(500))
+    finally:
+        os._exit(0 if done else 1)
+
+
+def test_forks(tmp_path):
+    """Forked processes that go on with their parent's recorder write whole lines, in the order of their numbers, without a gap."""
+    recorder = Recorder(tmp_path, RUN)
+    recorder.run_started("review")
+    children = [_forked(recorder, number) for number in range(4)]
+    assert [0] * 4 == [os.waitpid(child, 0)[1] for child in children]
+    assert recorder.run_completed("review")
+    recorder.close()
+    found = lines(recorder.path)
+    assert [*range(1, 2003)] == [one["seq"] for one in found]
+    names = [one["payload"]["name"] for one in found[1:-1]]
+    assert [[f"{child}:{step}" for step in range(500)] for child in range(4)] == [
+        [name for name in names if name.startswith(f"{child}:")] for child in range(4)
+    ]
 
 
 def test_nop(tmp_path, monkeypatch):

@@ -1,0 +1,238 @@
+import errno
+import fcntl
+import json
+import os
+import signal
+from time import monotonic
+
+import pytest
+
+from optree.conversation import Session, load_session, read_events
+from optree.conversation.file_home import FileHome
+from optree.store.system import OS
+from tests.conversation.conftest import lines
+
+HELLO = {"role": "user", "content": "Hello"}
+
+
+class FullDisk(OS):
+    """A disk that is full as long as a test says."""
+
+    full = False
+
+    def write_all(self, fd, data):
+        """Write, or fail."""
+        if self.full:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        super().write_all(fd, data)
+
+
+@pytest.fixture
+def session(file):
+    """Return a new session in a file."""
+    with Session(file) as found:
+        yield found
+
+
+def test_full_disk(tmp_path, capfd):
+    """A disk that is full is reported once, and the agent goes on; when it takes lines again, all are there, in their order."""
+    disk = FullDisk()
+    session = Session.over(FileHome(tmp_path / "s.jsonl", system=disk))
+    session.log_transcript_entry("agent_001", HELLO)
+    disk.full = True
+    late = [session.create_agent(), *(session.log_transcript_entry("agent_001", HELLO) for _ in range(5))]
+    disk.full = False
+    last = session.log_transcript_entry("agent_001", HELLO, late[1])
+    events, faults = read_events(tmp_path / "s.jsonl")
+    assert (["msg_001", *late[1:], last], []) == ([event.message_id for event in events if event.agent_id == "agent_001"], faults)
+    assert ("agent_002", 8) == (late[0], len({event.message_id for event in events}))
+    assert 1 == capfd.readouterr().err.count("No space left on device")
+
+
+def test_an_id_that_is_not_in_the_file_yet(file):
+    """What the disk did not take has an id that no other process gives (S1-36)."""
+    disk = FullDisk()
+    session = Session.over(FileHome(file, system=disk))
+    session.log_agent_created("agent_001")
+    disk.full = True
+    late = session.log_transcript_entry("agent_001", HELLO)
+    disk.full = False
+    with Session.load(file) as other:
+        theirs = other.log_transcript_entry("agent_009", HELLO)
+    session.log_transcript_entry("agent_002", HELLO, late)
+    assert ["msg_001", theirs, late, "msg_003"] == [event["message_id"] for event in lines(file)]
+    assert theirs != late == lines(file)[-1]["substance"]
+    session.close()
+
+
+def test_closing_writes_what_is_late(file):
+    """What the disk did not take before is written at the end, if that is possible by then."""
+    disk = FullDisk()
+    session = Session.over(FileHome(file, system=disk))
+    disk.full = True
+    late = session.log_transcript_entry("agent_001", HELLO)
+    disk.full = False
+    session.close()
+    assert [late] == [event["message_id"] for event in lines(file)]
+
+
+def test_a_disk_that_stays_full(file, monkeypatch, capfd):
+    """What is kept in memory for a disk that takes nothing is bounded, and it is said when events are lost."""
+    monkeypatch.setattr("optree.conversation.file_home.MOST_LATE", 3)
+    disk = FullDisk()
+    session = Session.over(FileHome(file, system=disk))
+    disk.full = True
+    late = [session.log_transcript_entry("agent_001", HELLO) for _ in range(5)]
+    disk.full = False
+    session.close()
+    assert late[:3] == [event["message_id"] for event in lines(file)]
+    assert "further ones are lost" in capfd.readouterr().err
+
+
+def test_logging_after_the_end(file, capfd):
+    """What is logged after the session was closed is reported, and does not raise."""
+    session = Session(file)
+    session.close()
+    assert session.log_transcript_entry("agent_001", HELLO).startswith("msg_001")
+    assert "is closed" in capfd.readouterr().err
+
+
+def test_logging_in_a_signal_handler(file):
+    """A signal handler that logs while its thread logs does not block: both are in the file, with ids of their own (S1-36)."""
+    given = []
+
+    class Signalled(OS):
+        def write_all(self, fd, data):
+            if len(given) < 3:
+                signal.raise_signal(signal.SIGUSR1)
+            super().write_all(fd, data)
+
+    session = Session.over(FileHome(file, system=Signalled()))
+    before = signal.signal(signal.SIGUSR1, lambda *_: given.append(session.log_transcript_entry("handler", HELLO)))
+    try:
+        outer = session.log_transcript_entry("agent_001", HELLO)
+    finally:
+        signal.signal(signal.SIGUSR1, before)
+    assert [outer, *given] == [event["message_id"] for event in lines(file)]
+    assert (4, 3) == (len({outer, *given}), session.list_agents()["handler"].entries)
+    session.close()
+
+
+def test_a_file_that_stays_locked(file, session, capfd):
+    """Where another process is stopped with the file locked, logging and loading go on; what was logged is written later, in order."""
+    first = session.log_transcript_entry("agent_001", HELLO)
+    with file.open("rb") as other:
+        fcntl.flock(other, fcntl.LOCK_EX)
+        begun = monotonic()
+        late = [session.log_transcript_entry("agent_001", HELLO) for _ in range(20)]
+        assert 2 > monotonic() - begun
+        with Session.load(file) as again:
+            assert 1 == again.list_agents()["agent_001"].entries
+    last = session.log_transcript_entry("agent_001", HELLO)
+    assert [first, *late, last] == [event["message_id"] for event in lines(file)]
+    assert 1 == capfd.readouterr().err.count("locked for more than")
+
+
+def test_a_file_that_was_replaced(file, session, capfd):
+    """Events go into the file that has the name now, which is said once; what is known is what that file says."""
+    session.log_transcript_entry("agent_001", HELLO)
+    copy = file.with_name("copy")
+    copy.write_bytes(file.read_bytes() + b"garbage\n")
+    copy.replace(file)
+    assert ["msg_002", "msg_003"] == [session.log_transcript_entry("agent_001", HELLO) for _ in range(2)]
+    assert ([2], 3) == ([fault.line for fault in session.faults], session.list_agents()["agent_001"].entries)
+    assert 4 == len(file.read_bytes().splitlines())
+    file.unlink()
+    assert "msg_004" == session.log_transcript_entry("agent_002", HELLO)
+    assert ["msg_004"] == [event["message_id"] for event in lines(file)]
+    assert 1 == capfd.readouterr().err.count("was replaced or removed")
+
+
+def test_a_file_that_was_cut(file, session, capfd):
+    """A fault is said once, whatever the sizes are that it tells."""
+    for _ in range(5):
+        session.log_transcript_entry("agent_001", HELLO)
+    for size in (200, 150, 100):
+        os.truncate(file, size)
+        session.log_transcript_entry("agent_001", HELLO)
+        session.list_agents()
+    assert 1 == capfd.readouterr().err.count("was cut from")
+
+
+@pytest.mark.parametrize("digits", [17, 18, 19, 100])
+def test_the_highest_number(file, digits):
+    """Ids go on after a number of any size, and none is given twice (S1-35)."""
+    file.write_text(f'{{"message_id": "msg_{"9" * digits}", "event_type": "agent_created", "agent_id": "agent_{"9" * digits}"}}\n')
+    for following in range(3):
+        with Session.load(file) as session:
+            agent = session.create_agent()
+        assert (f"agent_{10**digits + following}", f"msg_{10**digits + following}") == (agent, lines(file)[-1]["message_id"])
+
+
+def test_torn_line_is_ended(file):
+    """After a kill in the middle of a line, the next session ends the line, reports it, and goes on below (S0-35)."""
+    with Session(file) as session:
+        session.log_transcript_entry("agent_001", HELLO)
+    file.write_bytes(file.read_bytes() + b'{"message_id": "msg_002", "eve')
+    with Session.load(file) as session:
+        assert [2] == [fault.line for fault in session.faults]
+        session.log_transcript_entry("agent_001", HELLO)
+        with file.open("ab") as other:
+            other.write(b"garbage\n")
+        session.list_agents()
+        assert read_events(file)[1] == session.faults
+    events, faults = read_events(file)
+    assert (2, [2, 4]) == (len(events), [fault.line for fault in faults])
+
+
+def test_any_torn_tail(file):
+    """Wherever a kill cuts the last line, no event of the others is lost, no id is given twice, and the session's faults are the reader's.
+
+    A line that lacks only its newline is an event (S0-35, S1-36).
+    """
+    with Session(file) as session:
+        session.create_agent(name="root")
+        session.log_transcript_entry("agent_001", {"role": "assistant", "content": "zwölf"}, cause="msg_001")
+    data = file.read_bytes()
+    for cut in range(data.index(b"\n") + 1, len(data) + 1):
+        file.write_bytes(data[:cut])
+        with Session.load(file) as session:
+            assert [fault.line for fault in read_events(file)[1]] == [fault.line for fault in session.faults]
+            given = session.log_transcript_entry("agent_001", HELLO)
+            session.list_agents()
+            assert [fault.line for fault in read_events(file)[1]] == [fault.line for fault in session.faults]
+        whole = ["msg_002"] if cut >= len(data) - 1 else []
+        assert ["msg_001", *whole, given] == [event.message_id for event in read_events(file)[0]]
+        assert f"msg_{2 + len(whole):03d}" == given
+
+
+def test_a_last_line_without_newline(file):
+    """A file that was saved without its last newline loses no message, and gives no id twice (S1-36)."""
+    with Session(file) as session:
+        session.create_agent(name="root")
+        session.log_transcript_entry("agent_001", HELLO)
+    file.write_bytes(file.read_bytes().rstrip(b"\n"))
+    root, session = load_session(file)
+    assert ([HELLO], []) == (root.transcript, session.faults)
+    assert "msg_003" == session.log_transcript_entry("agent_001", HELLO)
+    assert ["msg_001", "msg_002", "msg_003"] == [event["message_id"] for event in lines(file)]
+    session.close()
+
+
+@pytest.mark.parametrize(
+    ("there", "later", "link"),
+    [
+        ({"content": [{"content_id": "7", "caused_by": "8"}]}, {}, "cause"),
+        ({"content": '"content_id"', "content_id": None}, {}, "cause"),
+        ({"content": "x", "substance": "msg_001"}, {"caused_by": "msg_001"}, "cause"),
+        ({"content": [{"cause": 1}], "content_id": "msg_001"}, {"cause": "msg_001"}, "caused_by"),
+    ],
+)
+def test_the_form_is_that_of_the_first_link(file, there, later, link):
+    """A file's form is told by its first event with a link: not by what a message holds, nor by later lines (S1-61)."""
+    entry = {"message_id": "msg_002", "event_type": "transcript_entry", "agent_id": "a", "role": "user", **there}
+    piece = {"message_id": "msg_003", "event_type": "piece_of_text", "content": "x", **later}
+    file.write_text(f"{json.dumps(entry)}\n{json.dumps(piece)}\n")
+    with Session.load(file) as session:
+        session.log_piece_of_text("a", "hi", "msg_002")
+    assert "msg_002" == lines(file)[-1].get(link)
