@@ -19,7 +19,7 @@ from optree.errors import FormatError, NotFoundError, SetupError
 from optree.formats import Fault, Format
 from optree.store.compression import is_packed, limit_of, too_large
 from optree.store.lines import opened
-from optree.tree import Tree
+from optree.tree import Tree, walk_sessions
 
 
 class Found(Struct):
@@ -48,12 +48,18 @@ def read_files(files: Sequence[Path], name: str | None, *, strict: bool, step: C
             _spans(path, found, spans, chosen, strict=strict)
         else:
             read = form.read(path, strict=strict)
+            if name is not None and not any(map(_holds_something, read.trees)):
+                raise FormatError(f"{path.name} holds nothing of a session as {name} has it; without --from its content tells the format")
             found.trees += read.trees
             found.faults += ((path.name, fault) for fault in read.faults)
         step()
     if spans:
         found.trees += _incoming().sessions(spans, found.notes)
     return found
+
+
+def _holds_something(tree: Tree) -> bool:
+    return any(session.messages or session.turns or session.ended_at is not None for session in walk_sessions(tree.session))
 
 
 def _check_size(path: Path) -> None:

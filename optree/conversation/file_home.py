@@ -25,6 +25,7 @@ from optree.store.lines import Fault
 from optree.store.system import OS, REAL
 
 _BOM = b"\xef\xbb\xbf"
+_HEAD, _MEMBER = 4096, b'{"message_id"'
 MOST_LATE = 10_000
 """Events that are kept for a file that does not take them."""
 
@@ -37,7 +38,8 @@ class FileHome:
     ) -> None:
         """Open or make the file, and learn what is in it, in one pass; *seen* is given each event of it.
 
-        Without a *version* the file's own is gone on with. Raises `OSError`, and `FormatError` for a compressed file.
+        Without a *version* the file's own is gone on with. Raises `OSError`, and `FormatError` for a file that is compressed, or holds
+        something else.
         """
         self.path = path
         self.version = version or SEED_001
@@ -61,6 +63,11 @@ class FileHome:
             raise FormatError(f"{path} is compressed, so nothing can be added to it: unpack it first, or read it with SessionViewer")
         with self._log.alone():
             self._log.catch_up()
+        if self.faults and not self.registry.agents and not _begins_as_events(path):
+            self._log.close()
+            raise FormatError(f"{path} is no file of events ({self.faults[0].said}), and nothing is added to it: name another")
+        if self.faults:
+            self._report(None, f"{len(self.faults)} lines of {path} could not be read as they are, the first is {self.faults[0].line}")
         self._seen = None
         self._follows = False
 
@@ -231,6 +238,13 @@ class FileHome:
         if sys.__stderr__ is not None:  # else the descriptor was closed at start, and may be any file's by now
             with contextlib.suppress(OSError):
                 os.write(2, f"optree: {problem}\n".encode("utf-8", "replace"))
+
+
+def _begins_as_events(path: Path) -> bool:
+    """Tell whether a file of which no event can be read may be one of events all the same: its first line is torn, or damaged."""
+    with path.open("rb") as file:
+        head = file.read(_HEAD).removeprefix(_BOM).lstrip()
+    return _MEMBER.startswith(head) or any(name in head for name in (_MEMBER[1:], b'"event_type"'))
 
 
 def _message_id(number: int) -> str:

@@ -171,3 +171,11 @@ def test_formats_of_others_are_found(optree, log):
     assert ["format broken cannot be loaded (No module named 'elsewhere_missing'): pip install 'elsewhere[broken]'"] == found["problems"]
     assert 1 == len(json.loads(optree("import", log, "--from", "shout", "--json", env=env).stdout)["imported"])
     assert "pip install 'elsewhere[broken]'" in optree("export", "last", "--to", "broken", env=env, code=2).stderr
+
+
+def test_a_format_that_is_named_must_be_there(optree):
+    """What holds nothing of a session in the format that is named is refused, and saved nowhere."""
+    (optree.folder / "text").write_text("hello world\n")
+    run = optree("import", "text", "--from", "markdown", code=3)
+    assert "text holds nothing of a session as markdown has it" in run.stderr
+    assert set() == optree.txns()

@@ -7,6 +7,7 @@ from time import monotonic
 
 import pytest
 
+from optree import FormatError
 from optree.conversation import Session, load_session, read_events
 from optree.conversation.file_home import FileHome
 from optree.store.system import OS
@@ -236,3 +237,32 @@ def test_the_form_is_that_of_the_first_link(file, there, later, link):
     with Session.load(file) as session:
         session.log_piece_of_text("a", "hi", "msg_002")
     assert "msg_002" == lines(file)[-1].get(link)
+
+
+@pytest.mark.parametrize("content", [b"hello\nworld\n", b'{"version":1,"meta":{},"session":{}}\n', bytes(range(256)) * 20])
+def test_other_files_stay_as_they_are(tmp_path, content):
+    """A file that holds no events is refused, and not a byte is added to it."""
+    path = tmp_path / "other"
+    path.write_bytes(content)
+    with pytest.raises(FormatError, match="is no file of events"):
+        Session.load(path)
+    assert content == path.read_bytes()
+
+
+@pytest.mark.parametrize("size", [0, 1, 9, 40])
+def test_a_first_line_that_is_torn(tmp_path, size):
+    """Who was killed while the first event was written goes on in that file."""
+    path = tmp_path / "events.jsonl"
+    path.write_bytes(b'{"message_id": "msg_001", "event_type": "agent_created"'[:size])
+    session = Session.load(path)
+    session.create_agent(name="Jack")
+    session.close()
+    assert ["Jack"] == [record.name for record in Session.load(path).list_agents().values()]
+
+
+def test_what_could_not_be_read_is_said(tmp_path, capfd):
+    """Who goes on with a damaged file is told once, with the line."""
+    path = tmp_path / "events.jsonl"
+    path.write_text('{"message_id": "msg_001", "event_type": "agent_created", "agent_id": "agent_001"}\nnonsense\n')
+    Session.load(path).close()
+    assert f"1 lines of {path} could not be read as they are, the first is 2" in capfd.readouterr().err

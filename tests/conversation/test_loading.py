@@ -214,7 +214,7 @@ def test_two_of_one_name(file, opened):
 
 def test_nothing_readable(file, opened):
     """A file of bad lines only gives a new root, and says so."""
-    file.write_text("not JSON\n")
+    file.write_text('{"message_id": torn\n')
     root, session = opened(file)
     assert ("agent_001", [1]) == (root.agent_id, [fault.line for fault in session.faults])
     assert ["no agent could be read from the file: a new root was made"] == session.notes

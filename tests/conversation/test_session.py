@@ -121,7 +121,7 @@ def test_only_load_resumes(file):
         ('{"message_id": "msg_٣", "event_type": "agent_created", "agent_id": "agent_٣"}', "msg_001", "agent_001"),
         ('{"message_id": "msg_' + "9" * 700 + '", "event_type": "agent_created", "agent_id": "agent_"}', "msg_001", "agent_001"),
         ('{"message_id": "msg_2", "event_type": "agent_created", "agent_id": "a", "parent": "agent_006"}', "msg_003", "agent_007"),
-        ("not an event", "msg_001", "agent_001"),
+        ('{"message_id": torn', "msg_001", "agent_001"),
     ],
     ids=["short", "number", "names", "caused", "referred to", "other digits", "too long", "parent", "none"],
 )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import msgspec
 
@@ -67,8 +68,10 @@ class Transcript:
             tree, faults = _read(path, strict=strict)
             return Read([tree], faults)
         read = Read([], [])
-        for one in sorted(path.glob(f"*{SUFFIX}")):
-            if _is_transcript(one) and not _has_parent(one, path):
+        runs = {one: _first(one) for one in sorted(path.glob(f"*{SUFFIX}")) if _is_transcript(one)}
+        there = {first.get("run_id") for first in runs.values()}
+        for one, first in runs.items():
+            if not first.get("parent_run_id") or first["parent_run_id"] not in there:
                 tree, faults = _read(one, strict=strict)
                 read.trees.append(tree)
                 read.faults += [Fault(fault.line, f"{one.name}: {fault.said}") for fault in faults]
@@ -76,6 +79,8 @@ class Transcript:
 
 
 FORMAT = Transcript()
+_BOM = b"\xef\xbb\xbf"
+_LONGEST = 64 << 20
 
 
 def _read(path: Path, *, strict: bool) -> tuple[Tree, list[Fault]]:
@@ -94,7 +99,7 @@ def _is_transcript(path: Path) -> bool:
 
 def _begins(head: bytes) -> bool:
     """Tell whether the first line that can be read is an event's; one that is longer than what is there by how it begins."""
-    for part in head.removeprefix(b"\xef\xbb\xbf").splitlines()[:5]:
+    for part in head.removeprefix(_BOM).splitlines()[:5]:
         try:
             value = msgspec.json.decode(part)
         except (msgspec.DecodeError, RecursionError):
@@ -106,12 +111,12 @@ def _begins(head: bytes) -> bool:
     return False
 
 
-def _has_parent(path: Path, directory: Path) -> bool:
-    """Tell whether another run in the directory has called this one."""
+def _first(path: Path) -> dict[str, Any]:
+    """Return the first event of a file; nothing for one that cannot be read."""
     with path.open("rb") as file:
-        head = file.read(1 << 16).splitlines()[:1]
+        line = file.readline(_LONGEST)
     try:
-        parent = msgspec.json.decode(head[0]).get("parent_run_id", "") if head else ""
-    except (msgspec.DecodeError, AttributeError, RecursionError):
-        return False
-    return isinstance(parent, str) and bool(parent) and (directory / f"{parent}{SUFFIX}").is_file()
+        found = msgspec.json.decode(line.removeprefix(_BOM))
+    except (msgspec.DecodeError, RecursionError):
+        return {}
+    return found if is_object(found) else {}

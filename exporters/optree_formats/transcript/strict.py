@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from copy import deepcopy
 from typing import Any, cast
 
 import msgspec
 
 from optree.errors import OptreeError
+from optree.records import sanitize
 from optree.values import TypedDecoder, encode
 from optree_formats.transcript.times import milliseconds
 from optree_formats.transcript.wire import EVENT_TYPES, Event, MessagePayload, Payload, StepPayload, ToolPayload, encoder
@@ -48,6 +50,16 @@ def check_run_id(member: str, value: object) -> None:
         raise InvalidEventError(f"{member} {value!r} is no UUID v4; make one with str(uuid.uuid4())")
 
 
+def _encoded(given: object) -> bytes:
+    """Return a payload as JSON; text that JSON cannot hold, such as half an emoji of a model's stream, is marked (U+FFFD)."""
+    if not isinstance(given, msgspec.Struct):
+        return encode(given)
+    try:
+        return encoder.encode(given)
+    except UnicodeEncodeError:
+        return encoder.encode(sanitize(deepcopy(given)))
+
+
 def payload_of(kind: str, payload: object) -> Payload | None:
     """Return the payload of an event of that type, from one or from a mapping; raises `InvalidEventError`."""
     if payload is None and kind.startswith("run."):
@@ -57,7 +69,7 @@ def payload_of(kind: str, payload: object) -> Payload | None:
     if isinstance(payload, Mapping) and kind in _OPTIONAL:
         given = {_OPTIONAL[kind]: None, **cast("Mapping[str, Any]", payload)}
     try:
-        found = decoder(encoder.encode(given) if isinstance(given, msgspec.Struct) else encode(given))
+        found = decoder(_encoded(given))
     except msgspec.ValidationError as error:
         raise InvalidEventError(f"{kind}: its payload is not as the format has it: {error}") from error
     if isinstance(found, MessagePayload) and found.role != kind.removeprefix("message."):

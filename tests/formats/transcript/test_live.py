@@ -181,7 +181,7 @@ def test_a_disk_that_takes_nothing(tmp_path, caplog):
     (tmp_path / "t").mkdir()
     with capture() as recording, optree.session(agent="reviewer") as session:
         transcript = follow(session, tmp_path / "t")
-        (tmp_path / "t").rmdir()
+        (tmp_path / "t").rename(tmp_path / "gone")
         with optree.turn(user="why?"):
             pass
     assert transcript.close()

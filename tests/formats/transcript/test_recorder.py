@@ -348,3 +348,14 @@ def test_step_results(tmp_path):
     recorder.step_completed("a", "a", "agent", result=["x", {"y": None}])
     recorder.step_completed("a", "a", "agent", error="no")
     assert [step("a", result=["x", {"y": None}]), step("a", error="no")] == [one["payload"] for one in lines(recorder.path)]
+
+
+def test_half_an_emoji(tmp_path):
+    """Text that JSON cannot hold is marked and recorded: nothing is raised into the program (S2-93)."""
+    recorder = Recorder(tmp_path, RUN)
+    said = [ContentBlock(type="text", fidelity="router", text="bad \ud800")]
+    assert recorder.record("message.user", {"role": "user", "blocks": said}, path="p")
+    assert recorder.user("p", "bad \ud800")
+    recorder.close()
+    assert ["bad \ufffd", "bad \ufffd"] == [found.payload.blocks[0].text for found in read(recorder.path)]
+    assert "bad \ud800" == said[0].text

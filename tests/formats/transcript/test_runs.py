@@ -167,3 +167,10 @@ def test_values_that_cannot_be_decoded(tmp_path, member):
     assert ["c2"] == [op.attributes["step"]["callId"] for op in found.trees[0].session.turns[0].ops]
     with pytest.raises(FormatError, match="a number that is too large"):
         FORMAT.read(path, strict=True)
+
+
+def test_a_directory_whose_main_file_has_another_name(tmp_path):
+    """A run that another one in the directory has called is not read twice, whatever that one's file is called."""
+    run(tmp_path, RUN, CHILD).rename(tmp_path / "mine.transcript.jsonl")
+    run(tmp_path, CHILD, parent=RUN)
+    assert 1 == len(FORMAT.read(tmp_path).trees)
