@@ -292,3 +292,12 @@ def test_hidden_names(view):
 def test_frames(expected, before, after):
     """A text is framed where it stands whole, and not as a part of a longer word (S0-107)."""
     assert expected == change(before, after)
+
+
+def test_an_empty_view_says_why():
+    """A view of links says that there are none, and how they are given; no form of a view is without a word."""
+    events = [AgentCreated(message_id="m1", agent_id="a"), TranscriptEntry(message_id="m2", agent_id="a", role="user", content="hi")]
+    for view in ("causality", "heard"):
+        [section] = sections(view, SessionViewer(events[:1]), Ask())
+        assert "no message says what it represents" in section.rows[0].text
+    assert "Nothing was said." == sections("timeline", SessionViewer([]), Ask())[0].rows[0].text

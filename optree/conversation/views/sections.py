@@ -26,6 +26,8 @@ _DONE = {
     "created": "created",
 }
 _HEAD = 60
+_OF_LINKS = ("causality", "heard", "propagation", "references")
+_NONE = "Nothing: no message says what it represents or came from (give substance= or cause= to session.message)."
 
 
 class Row(Struct):
@@ -69,6 +71,8 @@ def sections(view: str, viewer: SessionViewer, ask: Ask) -> list[Section]:
     """Return what a view shows."""
     shown = viewer.stream.shown
     found = [section for section in _SECTIONS[view](viewer, ask) if section.rows or section.title]
+    if not any(section.rows for section in found):
+        found = [Section(found[0].title if found else view.capitalize(), [Row(_NONE if view in _OF_LINKS else "Nothing was said.")])]
     for section in found:
         section.title = shown(section.title)
         for row in section.rows:  # names and ids may hold what is to be hidden too
