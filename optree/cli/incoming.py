@@ -21,6 +21,9 @@ from optree.store.compression import is_packed, limit_of, too_large
 from optree.store.lines import opened
 from optree.tree import Tree, walk_sessions
 
+_COMPANION = "session-summary.yml"
+"""How the file ends that is written beside a Markdown log."""
+
 
 class Found(Struct):
     """What is in the files."""
@@ -41,10 +44,12 @@ def read_files(files: Sequence[Path], name: str | None, *, strict: bool, step: C
     found = Found()
     spans: list[Any] = []
     chosen = _Choice(name)
-    for path in files:
+    for path in (one for named in files for one in _expanded(named, chosen, found)):
         _check_size(path)
         form = chosen.of(path)
-        if form is None:
+        if form is None and path.name.endswith(_COMPANION):
+            found.notes.append(f"{path.name}: passed over, the log that it is about has all of it")
+        elif form is None:
             _spans(path, found, spans, chosen, strict=strict)
         else:
             read = form.read(path, strict=strict)
@@ -56,6 +61,16 @@ def read_files(files: Sequence[Path], name: str | None, *, strict: bool, step: C
     if spans:
         found.trees += _incoming().sessions(spans, found.notes)
     return found
+
+
+def _expanded(path: Path, chosen: _Choice, found: Found) -> list[Path]:
+    """Return what is to be read of a path: of a directory that is in no format itself, all in it that are in one; others are named."""
+    if not path.is_dir() or chosen.of(path) is not None:
+        return [path]
+    there = sorted(path.iterdir())
+    known = [one for one in there if chosen.of(one) is not None]
+    found.notes += [f"{one.name}: passed over, it is in no format that is known" for one in there if known and one not in known]
+    return known or [path]
 
 
 def _holds_something(tree: Tree) -> bool:

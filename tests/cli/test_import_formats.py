@@ -179,3 +179,18 @@ def test_a_format_that_is_named_must_be_there(optree):
     run = optree("import", "text", "--from", "markdown", code=3)
     assert "text holds nothing of a session as markdown has it" in run.stderr
     assert set() == optree.txns()
+
+
+def test_a_folder_of_exports_is_given_back_as_it_lies(optree):
+    """Of a folder in no format all files are read that are in one; what is passed over is named."""
+    first, second = optree.record(), optree.record()
+    for txn in (first, second):
+        optree("export", txn, "--to", "markdown", "-o", "backup/")
+    (optree.folder / "backup" / "notes.txt").write_text("mine\n")
+    run = optree("import", "backup", "--sessions-dir", "other")
+    assert {first, second} <= set(run.stdout.split())
+    assert "notes.txt: passed over, it is in no format that is known" in run.stderr
+    files = sorted(map(str, (optree.folder / "backup").glob(f"{first}*")))
+    again = optree("import", *files, "--sessions-dir", "third")
+    assert first in again.stdout
+    assert "passed over, the log that it is about has all of it" in again.stderr
