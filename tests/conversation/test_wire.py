@@ -276,7 +276,7 @@ def test_memory_is_bounded():
 
 
 def test_as_quick_as_decoding():
-    """Whole blocks are decoded at once: that takes little more than decoding into plain values without any check (1.3 to 2 times, measured).
+    """Whole blocks are decoded at once, in little more time than plain values without any check take (1.3 to 2 times, measured).
 
     One line after the other takes ten times as long, which is what the limit is to find.
     """
