@@ -195,7 +195,7 @@ AnyRecord = (
     | OpBegin | Entries | Accounted | Requested | Responded | OpEnd | Pooled | Gap
 )  # fmt: skip
 
-_encode = msgspec.json.Encoder().encode
+encode = msgspec.json.Encoder().encode
 _decode: TypedDecoder[Record] = TypedDecoder(AnyRecord)
 _SAFE = frozenset({int, float, bool, Raw, UnsetType})
 TRAILER = len(',"c":"00000000"}')
@@ -204,11 +204,11 @@ TRAILER = len(',"c":"00000000"}')
 def line(record: Record, seed: int) -> bytes:
     """Return the record as a line of the journal, newline included. Text that JSON cannot hold is marked (U+FFFD)."""
     try:
-        body = _encode(record)[:-1]
+        body = encode(record)[:-1]
         if len(body) > MAX_TEXT and _cut_entries(record):
-            body = _encode(record)[:-1]
+            body = encode(record)[:-1]
     except Exception:  # noqa: BLE001 - lone surrogates, or a value of a wrong type: never lose the record for it
-        body = _encode(sanitize(record))[:-1]
+        body = encode(sanitize(record))[:-1]
     return b'%b,"c":"%08x"}\n' % (body, crc32(body, seed))
 
 

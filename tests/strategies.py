@@ -59,11 +59,13 @@ steps = st.one_of(
     _step("child", _which, st.sampled_from(["reader", "writer"])),
     _step("log", _which, _text, _severity, st.none()),
     _step("log", _which, _text, st.just("VRB"), st.none()),
+    _step("log_line", _which, _text),
     _step("think", _which, _text),
     _step("account", _which, _figures),
     _step("request", _which, _messages, _block),
     _step("response", _which, values),
     _step("end_op", _which, _status, st.none() | _text, st.dictionaries(st.sampled_from(["a", "b"]), values, max_size=2)),
+    _step("end_well", _which),
     _step("message", _which, _text),
     _step("title", _which, st.none() | _text, st.none() | _text),
     _step("end_session", _which, _status, values),
@@ -108,13 +110,18 @@ class Played(NamedTuple):
 def play(program: list[tuple[Any, ...]]) -> Played:
     """Run a program on a builder; steps for which there is nothing to work on are passed over."""
     taker = Taker()
-    stream = Stream([taker])
+    builder, accounted = play_on(Stream([taker]), program)
+    return Played(builder.tree, taker.lines, accounted)
+
+
+def play_on(stream: Stream, program: list[tuple[Any, ...]]) -> tuple[SessionTreeBuilder, int]:
+    """Run a program on a stream; returns its builder, and how many accounting entries it made itself."""
     player = _Player(SessionTreeBuilder("root", txn="t", stream=stream, now=Ticking()))
     for verb, *arguments in program:
         getattr(player, verb)(*arguments)
     stream.close()
     assert "" == stream.last_failure
-    return Played(player.sessions[0].tree, taker.lines, player.accounted)
+    return player.sessions[0], player.accounted
 
 
 class _Player:
@@ -152,6 +159,10 @@ class _Player:
         for op in _some(self.ops, which):
             op.log(message, severity, details=details)
 
+    def log_line(self, which, message):
+        for op in _some(self.ops, which):
+            op.log(message)
+
     def think(self, which, chunk):
         for op in _some(self.ops, which):
             op.think(chunk)
@@ -172,6 +183,10 @@ class _Player:
     def end_op(self, which, status, error, attributes):
         for op in _some(self.ops, which):
             op.end(status, error, **attributes)
+
+    def end_well(self, which):
+        for op in _some(self.ops, which):
+            op.end()
 
     def message(self, which, said):
         _pick(self.sessions, which).append_message(said)

@@ -39,6 +39,11 @@ class Core:
     Times are never before *latest*, in epoch ms: a resumed session goes on after what it has.
     """
 
+    __slots__ = (
+        *("txn", "stream", "recorded", "now", "cycles", "redacted", "pool", "base", "epoch", "ops", "ended", "touched", "builders"),
+        *("numbers", "listeners", "_latest", "__weakref__"),
+    )
+
     def __init__(
         self,
         txn: str,

@@ -184,7 +184,7 @@ class Op(Struct, eq=False):
         identity = f"{node.op_id}#{next(core.numbers)}"
         if node.kind != "llm":
             return AccountingEntry(identity, core.now_ms(), "tool", ended, latency, command=node.name)
-        provider, model = _provider_and_model(node.name)
+        provider, model = provider_and_model(node.name)
         if model is None:
             own = node.attributes
             provider, model = (text(own[key]) if key in own else None for key in ("provider", "model"))
@@ -276,7 +276,9 @@ class Op(Struct, eq=False):
         self._taking = True
         try:
             batch = raw[:]
-            logs, chunks = self._read(batch)
+            if core.redacted:
+                batch = [(entry[0], core.text(entry[1]), *entry[2:]) for entry in batch]
+            logs, chunks = read_entries(batch)
             record = records.Entries(
                 self.path,
                 len(node.logs) + len(self._logs),
@@ -298,21 +300,6 @@ class Op(Struct, eq=False):
         """In a forked child: leave to the parent what it has not delivered yet."""
         self._taking = False  # the parent's thread may have been at it
         self.pending()
-
-    def _read(self, batch: list[tuple[Any, ...]]) -> tuple[list[LogEntry], list[ReasoningChunk]]:
-        if self.builder.core.redacted:
-            batch = [(entry[0], self.builder.core.text(entry[1]), *entry[2:]) for entry in batch]
-        logs: list[LogEntry] = []
-        chunks: list[ReasoningChunk] = []
-        for entry in batch:
-            parts = len(entry)
-            if parts == _LOG:
-                logs.append(LogEntry(entry[0] * 1e3, _VRB, entry[1]))
-            elif parts == _CHUNK:
-                chunks.append(ReasoningChunk(entry[1], entry[0] * 1e3))
-            else:
-                logs.append(LogEntry(entry[0] * 1e3, entry[2], entry[1], *entry[3:]))
-        return logs, chunks
 
     def _place(self) -> None:
         """Add to the node what was delivered since the last time."""
@@ -338,8 +325,23 @@ class Op(Struct, eq=False):
         self.builder.core.stream.defer(self)
 
 
+def read_entries(batch: list[tuple[Any, ...]]) -> tuple[list[LogEntry], list[ReasoningChunk]]:
+    """Return the log lines and the chunks of reasoning that raw entries are."""
+    logs: list[LogEntry] = []
+    chunks: list[ReasoningChunk] = []
+    for entry in batch:
+        parts = len(entry)
+        if parts == _LOG:
+            logs.append(LogEntry(entry[0] * 1e3, _VRB, entry[1]))
+        elif parts == _CHUNK:
+            chunks.append(ReasoningChunk(entry[1], entry[0] * 1e3))
+        else:
+            logs.append(LogEntry(entry[0] * 1e3, entry[2], entry[1], *entry[3:]))
+    return logs, chunks
+
+
 @lru_cache(256)
-def _provider_and_model(name: str) -> tuple[str | None, str | None]:
+def provider_and_model(name: str) -> tuple[str | None, str | None]:
     """Return the two parts of an llm op's name; None for one that names neither."""
     provider, colon, model = name.partition(":")
     return (provider, model) if colon else (None, None)

@@ -67,6 +67,11 @@ class Stream:
     people's code, is done before `enter`: a lock that is held for long without a delivery is taken for lost and replaced.
     """
 
+    __slots__ = (
+        *("put", "watched", "late", "failures", "last_failure", "_takers", "_ordered", "_write", "_queue", "_marked", "_lock", "_through"),
+        *("_delivering", "_stuck_until", "_wake", "_awake", "_flushes", "_thread", "_closed"),
+    )
+
     def __init__(self, takers: Sequence[Taker], write: Write = "structure") -> None:
         self._takers: tuple[Taker, ...] = tuple(takers)
         self._ordered: tuple[Taker, ...] = self._takers[1:]

@@ -14,6 +14,7 @@ from time import monotonic, time
 from typing import Literal
 
 from optree import records as r
+from optree import speed
 from optree.errors import StoreError
 from optree.store.system import OS, REAL
 
@@ -26,11 +27,10 @@ Sync = Literal["write", "interval", "turn", "op"]
 class Journal:
     """Appends records to a file of its own in *live*; a taker of the stream, so one thread at a time is in it."""
 
-    problem = ""
-    whole = True
-    """False while there are records that the disk has not taken."""
-    dirty = False
-    _unsynced: OSError | None = None
+    __slots__ = (
+        *("live", "txn", "sync_level", "last", "lost", "ordinal", "path", "fd", "problem", "whole", "dirty", "_syncs", "_ready", "_os"),
+        *("_write", "_version", "_retry_at", "_unsaid", "_unsynced", "_claimed", "_seed"),
+    )
 
     def __init__(
         self,
@@ -54,6 +54,11 @@ class Journal:
         self.txn = txn
         self.sync_level: Sync = sync
         self._syncs = sync in ("turn", "op")
+        self.problem = ""
+        self.whole = True
+        """False while there are records that the disk has not taken."""
+        self.dirty = False
+        self._unsynced: OSError | None = None
         self.last = first - 1
         """Number of the last record that is with the operating system, or that it refused."""
         self.lost = 0
@@ -244,3 +249,6 @@ def _unowned(record: r.Record) -> None:
         record.logs_at = record.chunks_at = -1
     elif isinstance(record, r.MessageAdded):
         record.at = -1
+
+
+speed.prepare_journal(Journal)

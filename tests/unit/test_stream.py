@@ -681,14 +681,14 @@ def test_an_interrupt_while_entries_are_read_costs_none(monkeypatch):
     taker = Counting()
     builder = SessionTreeBuilder("a", txn="t", stream=Stream([taker]))
     op = builder.begin_op("tool", "x")
-    reading = handles.Op._read
+    reading = handles.read_entries
 
-    def interrupted(_op, _batch):
-        monkeypatch.setattr(handles.Op, "_read", reading)
+    def interrupted(_batch):
+        monkeypatch.setattr(handles, "read_entries", reading)
         raise KeyboardInterrupt
 
     op.log("before")
-    monkeypatch.setattr(handles.Op, "_read", interrupted)
+    monkeypatch.setattr(handles, "read_entries", interrupted)
     with pytest.raises(KeyboardInterrupt):
         builder.core.stream.flush()
     op.log("after")

@@ -1,0 +1,41 @@
+"""Puts the compiled twins in the place of the hot path's functions, where there are any."""
+
+from __future__ import annotations
+
+from msgspec import UNSET
+
+from optree import clock, nodes, records, speed
+from optree.builder import handles
+from optree.builder.core import Core
+from optree.builder.session_tree import SessionTreeBuilder
+from optree.builder.stream import Stream
+
+
+def install() -> None:
+    """Tell the twins what they work on, and put them in place."""
+    if speed.prepare(
+        op_type=handles.Op,
+        turn_type=handles.Turn,
+        core_type=Core,
+        stream_type=Stream,
+        op_begin_type=records.OpBegin,
+        op_end_type=records.OpEnd,
+        accounted_type=records.Accounted,
+        op_node_type=nodes.OperationNode,
+        turn_node_type=nodes.TurnNode,
+        session_node_type=nodes.SessionNode,
+        entry_type=nodes.AccountingEntry,
+        tokens_type=nodes.Tokens,
+        totals_type=nodes.Totals,
+        log_type=nodes.LogEntry,
+        chunk_type=nodes.ReasoningChunk,
+        encode=records.encode,
+        plain_line=records.line,
+        provider_and_model=handles.provider_and_model,
+        monotonic=clock.monotonic,
+        wall=clock.wall,
+        unset=UNSET,
+    ):
+        speed.quicken(handles, "read_entries")
+        speed.quicken(handles.Op, "log", "think", "account", "end")
+        speed.quicken(SessionTreeBuilder, "begin_op")

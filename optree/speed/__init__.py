@@ -1,0 +1,52 @@
+"""The compiled hot path, where there is one.
+
+`_twins`, in C, does what nearly every call of a few functions does, several times as quick. What is not plain it hands to the Python
+function, which alone defines what happens. Where it is missing (no compiler was there, another interpreter, OPTREE_PURE=1 in the
+environment) everything works as well, only slower.
+"""
+
+from __future__ import annotations
+
+import os
+from types import ModuleType
+from typing import TYPE_CHECKING, Any
+
+from optree._version import __version__
+
+if TYPE_CHECKING:
+    from optree.speed import _twins
+else:
+    try:
+        from optree.speed import _twins
+    except ImportError:
+        _twins = None
+
+_usable = _twins is not None and _twins.version == __version__ and not os.environ.get("OPTREE_PURE")
+
+
+def prepare(**names: Any) -> bool:
+    """Tell the twins the types and functions that they work on; False where there are none, or these are not what they expect."""
+    global _usable  # noqa: PLW0603 - found out once, at import
+    try:
+        if _usable:
+            _twins.prepare(names)
+    except (LookupError, TypeError, AttributeError):  # another msgspec than any known: it keeps fields elsewhere
+        _usable = False
+    return _usable
+
+
+def prepare_journal(journal: type) -> None:
+    """Tell the twins the type of journals, which they then write to directly."""
+    if _usable:
+        _twins.prepare_journal(journal)
+
+
+def quicken(owner: type | ModuleType, *names: str) -> None:
+    """Replace functions by their twins; each keeps the one it stands for as `__wrapped__`."""
+    for name in names:
+        setattr(owner, name, _twins.twin(name, getattr(owner, name)))
+
+
+def compiled() -> bool:
+    """Tell whether the compiled hot path is in use."""
+    return _usable

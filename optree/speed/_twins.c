@@ -1,0 +1,247 @@
+/* The hot path once more, in C: what nearly every call of `Op.log`, `think`, `account`, `end` and `SessionTreeBuilder.begin_op` does.
+ *
+ * The Python functions define what happens; each function here does the same for the plain case and hands everything else (other types,
+ * keywords, faults, watchers, damage) to its Python twin, before it has changed anything. Both work on the same objects: fields of
+ * msgspec Structs and of classes with slots are read at the offsets that their descriptors name. Without this module, or with
+ * OPTREE_PURE=1, all goes the Python way; the tests hold both against each other.
+ */
+
+#define PY_SSIZE_T_CLEAN
+#include <Python.h>
+#include <math.h>
+#include <stdint.h>
+#include <structmember.h>
+#include <time.h>
+
+#ifdef Py_GIL_DISABLED
+#error "optree's compiled hot path relies on the interpreter's lock; optree runs without it"
+#endif
+
+#include "objects.h"
+#include "values.h"
+#include "stream.h"
+
+/* Twins: what stands in a class in place of its function, and hands over to it. */
+
+typedef struct {
+    PyObject_HEAD
+    vectorcallfunc run;
+    PyObject *plain;
+} Twin;
+
+#define PLAINLY return PyObject_Vectorcall(((Twin *)twin)->plain, args, nargsf, kwnames)
+
+/* Return the core of an op's or turn's builder if it is one of ours, borrowed from the builder. */
+static PyObject *
+core_of(PyObject *builder)
+{
+    PyObject *core = PyObject_GetAttr(builder, text_core);
+    if (core == NULL) {
+        PyErr_Clear();
+        return NULL;
+    }
+    if ((PyObject *)Py_TYPE(core) != core_type || (PyObject *)Py_TYPE(GET(core, core, stream)) != stream_type) {
+        Py_CLEAR(core);
+    }
+    return core;
+}
+
+#include "entries.h"
+#include "accounting.h"
+#include "ops.h"
+
+/* The type of twins */
+
+static void
+twin_dealloc(PyObject *self)
+{
+    PyObject_GC_UnTrack(self);
+    Py_CLEAR(((Twin *)self)->plain);
+    PyObject_GC_Del(self);
+}
+
+static int
+twin_traverse(PyObject *self, visitproc visit, void *arg)
+{
+    Py_VISIT(((Twin *)self)->plain);
+    return 0;
+}
+
+static PyObject *
+twin_get(PyObject *self, PyObject *object, PyObject *type)
+{
+    return object == NULL || object == Py_None ? Py_NewRef(self) : PyMethod_New(self, object);
+}
+
+static PyObject *
+twin_getattr(PyObject *self, PyObject *name)
+{
+    PyObject *found = PyObject_GenericGetAttr(self, name);
+    if (found == NULL && PyErr_ExceptionMatches(PyExc_AttributeError)) {
+        PyErr_Clear();
+        found = PyObject_GetAttr(((Twin *)self)->plain, name); /* its name, docstring, annotations */
+    }
+    return found;
+}
+
+/* Docstring and module are the Python function's, and not those that the type would give. */
+static PyObject *
+twin_told(PyObject *self, void *name)
+{
+    return PyObject_GetAttrString(((Twin *)self)->plain, name);
+}
+
+static PyGetSetDef twin_told_of[] = {
+    {"__doc__", twin_told, NULL, NULL, "__doc__"},
+    {"__module__", twin_told, NULL, NULL, "__module__"},
+    {NULL, NULL, NULL, NULL, NULL},
+};
+
+static PyMemberDef twin_members[] = {
+    {"__wrapped__", T_OBJECT_EX, offsetof(Twin, plain), READONLY, "the Python function"},
+    {NULL, 0, 0, 0, NULL},
+};
+
+static PyTypeObject TwinType = {
+    PyVarObject_HEAD_INIT(NULL, 0).tp_name = "optree.speed._twins.Twin",
+    .tp_basicsize = sizeof(Twin),
+    .tp_flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC | Py_TPFLAGS_HAVE_VECTORCALL | Py_TPFLAGS_METHOD_DESCRIPTOR,
+    .tp_vectorcall_offset = offsetof(Twin, run),
+    .tp_call = PyVectorcall_Call,
+    .tp_dealloc = twin_dealloc,
+    .tp_traverse = twin_traverse,
+    .tp_descr_get = twin_get,
+    .tp_getattro = twin_getattr,
+    .tp_members = twin_members,
+    .tp_getset = twin_told_of,
+};
+
+static const struct {
+    const char *name;
+    vectorcallfunc run;
+} TWINS[] = {
+    {"log", log_twin}, {"think", think_twin}, {"account", account_twin}, {"end", end_twin}, {"begin_op", begin_op_twin},
+    {"read_entries", read_entries_twin},
+};
+
+static PyObject *
+twin(PyObject *module, PyObject *args)
+{
+    const char *name;
+    PyObject *plain;
+    if (!PyArg_ParseTuple(args, "sO:twin", &name, &plain)) {
+        return NULL;
+    }
+    for (size_t which = 0; which < sizeof TWINS / sizeof *TWINS; which++) {
+        if (strcmp(TWINS[which].name, name) == 0) {
+            Twin *made = PyObject_GC_New(Twin, &TwinType);
+            if (made != NULL) {
+                made->run = TWINS[which].run;
+                made->plain = Py_NewRef(plain);
+                PyObject_GC_Track(made);
+            }
+            return (PyObject *)made;
+        }
+    }
+    PyErr_Format(PyExc_LookupError, "no twin of %s", name);
+    return NULL;
+}
+
+/* Find where a type keeps an attribute; -1 and an error if it is not in a slot. */
+static Py_ssize_t
+offset_of(PyObject *type, const char *name)
+{
+    PyObject *descriptor = PyObject_GetAttrString(type, name);
+    if (descriptor == NULL) {
+        return -1;
+    }
+    Py_ssize_t offset = -1;
+    if (Py_IS_TYPE(descriptor, &PyMemberDescr_Type) && ((PyMemberDescrObject *)descriptor)->d_member->type == T_OBJECT_EX) {
+        offset = ((PyMemberDescrObject *)descriptor)->d_member->offset;
+    } else {
+        PyErr_Format(PyExc_TypeError, "%R keeps %s in no slot", type, name);
+    }
+    Py_DECREF(descriptor);
+    return offset;
+}
+
+#define TAKE_FIELD(type, name) \
+    if ((at_##type##_##name = offset_of(type##_type, #name)) < 0) { \
+        return NULL; \
+    }
+
+static PyObject *
+prepare(PyObject *module, PyObject *given)
+{
+    if (!PyDict_Check(given)) {
+        PyErr_SetString(PyExc_TypeError, "prepare(names)");
+        return NULL;
+    }
+#define TAKE(name) \
+    { \
+        PyObject *found = PyDict_GetItemString(given, #name); \
+        if (found == NULL) { \
+            PyErr_SetString(PyExc_LookupError, #name); \
+            return NULL; \
+        } \
+        put(&name, Py_NewRef(found)); \
+    }
+    OBJECTS(TAKE)
+#undef TAKE
+    FIELDS(TAKE_FIELD)
+    PyObject *const records[3] = {op_begin_type, op_end_type, accounted_type};
+    for (int which = 0; which < 3; which++) {
+        Py_ssize_t offset = offset_of(records[which], "n");
+        if (offset < 0) {
+            return NULL;
+        }
+        if (which > 0 && offset != at_n) {
+            PyErr_SetString(PyExc_TypeError, "records keep n in different places");
+            return NULL;
+        }
+        at_n = offset;
+    }
+    Py_RETURN_NONE;
+}
+
+static PyObject *
+prepare_journal(PyObject *module, PyObject *given)
+{
+    PyObject *before = journal_type;
+    journal_type = given;
+    JOURNAL_FIELDS(TAKE_FIELD)
+    Py_INCREF(given);
+    Py_XDECREF(before);
+    Py_RETURN_NONE;
+}
+
+static PyMethodDef METHODS[] = {
+    {"prepare", prepare, METH_O, "Take the types and functions of the Python side; raises where they are not as they must be."},
+    {"prepare_journal", prepare_journal, METH_O, "Take the type of journals; raises where it is not as it must be."},
+    {"twin", twin, METH_VARARGS, "Return the quick twin of a method, given its name and itself."},
+    {NULL, NULL, 0, NULL},
+};
+
+static struct PyModuleDef MODULE = {PyModuleDef_HEAD_INIT, .m_name = "optree.speed._twins", .m_size = -1, .m_methods = METHODS};
+
+PyMODINIT_FUNC
+PyInit__twins(void)
+{
+    make_crc_table();
+#define INTERN(name) \
+    if ((text_##name = PyUnicode_InternFromString(#name)) == NULL) { \
+        return NULL; \
+    }
+    TEXTS(INTERN)
+#undef INTERN
+    if ((zero = PyLong_FromLong(0)) == NULL || (one = PyLong_FromLong(1)) == NULL || (thousand = PyFloat_FromDouble(1e3)) == NULL
+        || (no_entries = PyTuple_New(0)) == NULL || (usual_severity = PyUnicode_InternFromString("VRB")) == NULL
+        || PyType_Ready(&TwinType) < 0) {
+        return NULL;
+    }
+    PyObject *module = PyModule_Create(&MODULE);
+    if (module != NULL && PyModule_AddStringConstant(module, "version", OPTREE_VERSION) < 0) {
+        Py_CLEAR(module);
+    }
+    return module;
+}

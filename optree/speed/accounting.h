@@ -1,0 +1,215 @@
+/* `Op.account`. */
+
+/* What `Op.account` was given. */
+typedef struct {
+    PyObject *counts[4]; /* input, output, cache read, cache write */
+    PyObject *cost;      /* None for none */
+    PyObject *latency;   /* NULL for: since the op began */
+    long long total;
+    int cached; /* some came from a cache, or went to one */
+} Figures;
+
+/* Add to a number in a field. */
+static int
+add(PyObject **field, PyObject *more)
+{
+    PyObject *sum = PyNumber_Add(*field, more);
+    if (sum == NULL) {
+        return -1;
+    }
+    put(field, sum);
+    return 0;
+}
+
+/* As `totals.add_entry`, of a model's call that went well. */
+static int
+add_to_totals(PyObject *totals, const Figures *figures)
+{
+    PyObject *cost = figures->cost, *const *counts = figures->counts;
+    if ((cost != Py_None && PyFloat_AS_DOUBLE(cost) != 0.0 && add(&GET(totals, totals, cost_usd), cost) < 0)
+        || add(&GET(totals, totals, llm_requests), one) < 0 || add(&GET(totals, totals, input_tokens), counts[0]) < 0
+        || add(&GET(totals, totals, output_tokens), counts[1]) < 0) {
+        return -1;
+    }
+    if (!figures->cached) {
+        return 0;
+    }
+    return add(&GET(totals, totals, cache_read_input_tokens), counts[2]) < 0
+                || add(&GET(totals, totals, cache_write_input_tokens), counts[3]) < 0
+            ? -1
+            : 0;
+}
+
+/* Read the keywords of `Op.account`; false for anything that is not plain. */
+static int
+read_figures(Figures *figures, PyObject *const *values, PyObject *kwnames)
+{
+    for (int which = 0; which < 4; which++) {
+        figures->counts[which] = zero;
+    }
+    figures->cost = Py_None;
+    figures->latency = NULL;
+    figures->total = 0;
+    figures->cached = 0;
+    PyObject *const names[4] = {text_input_tokens, text_output_tokens, text_cache_read_tokens, text_cache_write_tokens};
+    Py_ssize_t given = kwnames == NULL ? 0 : PyTuple_GET_SIZE(kwnames);
+    for (Py_ssize_t place = 0; place < given; place++) {
+        PyObject *name = PyTuple_GET_ITEM(kwnames, place), *value = values[place];
+        int which = 0;
+        while (which < 4 && name != names[which]) {
+            which++;
+        }
+        if (which < 4) {
+            int overflow = 0;
+            long long count = PyLong_CheckExact(value) ? PyLong_AsLongLongAndOverflow(value, &overflow) : -1;
+            if (overflow || count < 0 || count >= MAX_COUNT) {
+                return 0;
+            }
+            figures->counts[which] = value;
+            figures->total += count;
+            figures->cached |= which >= 2 && count > 0;
+        } else if (name == text_cost_usd || name == text_latency) {
+            int plain = PyFloat_CheckExact(value) && isfinite(PyFloat_AS_DOUBLE(value));
+            if (!plain && value != Py_None) {
+                return 0;
+            }
+            if (name == text_cost_usd) {
+                figures->cost = value;
+            } else {
+                figures->latency = plain ? value : NULL;
+            }
+        } else {
+            return 0;
+        }
+    }
+    return 1;
+}
+
+/* As `Op._entry` with `figures.tokens`, of a model's call; *model* is (provider, model). */
+static PyObject *
+make_entry(PyObject *self, PyObject *core, PyObject *node, PyObject *model, const Figures *figures)
+{
+    PyObject *entry = NULL, *tokens = NULL, *time = NULL, *identity = NULL;
+    PyObject *latency = figures->latency == NULL ? since(GET(self, op, _t0)) : Py_NewRef(figures->latency);
+    PyObject *number = latency == NULL ? NULL : PyIter_Next(GET(core, core, numbers));
+    PyObject *total = number == NULL ? NULL : PyLong_FromLongLong(figures->total);
+    if (total != NULL && (identity = numbered(GET(node, op_node, op_id), '#', number)) != NULL && (time = now_ms(core)) != NULL) {
+        PyObject *all[5] = {figures->counts[0], figures->counts[1], figures->counts[2], figures->counts[3], total};
+        tokens = PyObject_Vectorcall(tokens_type, all, 5, NULL);
+    }
+    if (tokens != NULL) {
+        PyObject *fields[7] = {
+            identity, time, text_llm, text_ok, latency, PyTuple_GET_ITEM(model, 0), PyTuple_GET_ITEM(model, 1),
+        };
+        entry = PyObject_Vectorcall(entry_type, fields, 7, NULL);
+    }
+    if (entry != NULL) {
+        SET(entry, entry, tokens, Py_NewRef(tokens));
+        SET(entry, entry, cost_usd, Py_NewRef(figures->cost));
+    }
+    Py_XDECREF(latency);
+    Py_XDECREF(number);
+    Py_XDECREF(total);
+    Py_XDECREF(identity);
+    Py_XDECREF(time);
+    Py_XDECREF(tokens);
+    return entry;
+}
+
+/* Return the sessions whose totals an op's entries add to, a new reference; NULL, without an error, if they are none of ours. */
+static PyObject *
+chain_of(PyObject *builder)
+{
+    PyObject *chain = PyObject_GetAttr(builder, text_chain);
+    if (chain == NULL) {
+        PyErr_Clear();
+        return NULL;
+    }
+    int ours = PyList_CheckExact(chain);
+    for (Py_ssize_t place = 0; ours && place < PyList_GET_SIZE(chain); place++) {
+        PyObject *session = PyList_GET_ITEM(chain, place);
+        ours = (PyObject *)Py_TYPE(session) == session_node_type
+            && (PyObject *)Py_TYPE(GET(session, session_node, totals)) == totals_type;
+    }
+    if (!ours) {
+        Py_CLEAR(chain);
+    }
+    return chain;
+}
+
+/* As `Op._add`, of an op that has not ended; returns the record. */
+static PyObject *
+add_entry(PyObject *self, PyObject *node, PyObject *chain, PyObject *entry, const Figures *figures)
+{
+    PyObject *before = GET(node, op_node, accounting);
+    Py_ssize_t size = PyTuple_GET_SIZE(before);
+    PyObject *after = PyTuple_New(size + 1);
+    if (after == NULL) {
+        return NULL;
+    }
+    for (Py_ssize_t place = 0; place < size; place++) {
+        PyTuple_SET_ITEM(after, place, Py_NewRef(PyTuple_GET_ITEM(before, place)));
+    }
+    PyTuple_SET_ITEM(after, size, Py_NewRef(entry));
+    SET(node, op_node, accounting, after);
+    int result = 0;
+    for (Py_ssize_t place = 0; result == 0 && place < PyList_GET_SIZE(chain); place++) {
+        result = add_to_totals(GET(PyList_GET_ITEM(chain, place), session_node, totals), figures);
+    }
+    PyObject *fields[2] = {GET(self, op, path), entry};
+    return result < 0 ? NULL : PyObject_Vectorcall(accounted_type, fields, 2, NULL);
+}
+
+/* The rest of `Op.account`, within a step; false where the op is none that is plain. */
+static int
+account_within(PyObject *self, PyObject *core, PyObject *stream, PyObject *held, PyObject *model, const Figures *figures, int *result)
+{
+    PyObject *node = GET(self, op, bare);
+    PyObject *chain = chain_of(GET(self, op, builder));
+    if (chain == NULL || GET(node, op_node, ended_at) != Py_None || !PyTuple_CheckExact(GET(node, op_node, accounting))) {
+        Py_XDECREF(chain);
+        *result = leave(stream, held);
+        return 0;
+    }
+    Py_INCREF(node);
+    PyObject *entry = make_entry(self, core, node, model, figures);
+    PyObject *record = entry == NULL ? NULL : add_entry(self, node, chain, entry, figures);
+    *result = record == NULL ? leave(stream, held) : put_and_leave(stream, held, record);
+    Py_XDECREF(record);
+    Py_XDECREF(entry);
+    Py_DECREF(node);
+    Py_DECREF(chain);
+    return 1;
+}
+
+/* As `Op.account`. */
+static PyObject *
+account_twin(PyObject *twin, PyObject *const *args, size_t nargsf, PyObject *kwnames)
+{
+    Figures figures;
+    PyObject *core = NULL;
+    if (PyVectorcall_NARGS(nargsf) != 1 || (PyObject *)Py_TYPE(args[0]) != op_type || !read_figures(&figures, args + 1, kwnames)
+        || GET(GET(args[0], op, bare), op_node, kind) != text_llm || (core = core_of(GET(args[0], op, builder))) == NULL) {
+        PLAINLY;
+    }
+    int result = 0, plain = 0;
+    PyObject *self = args[0], *stream = Py_NewRef(GET(core, core, stream));
+    PyObject *model = PyObject_CallOneArg(provider_and_model, GET(GET(self, op, bare), op_node, name));
+    if (model != NULL && PyTuple_CheckExact(model) && PyTuple_GET_SIZE(model) == 2 && PyTuple_GET_ITEM(model, 1) != Py_None) {
+        PyObject *held = enter(stream);
+        plain = held != NULL && account_within(self, core, stream, held, model, &figures, &result);
+        result = held == NULL ? -1 : result;
+        Py_XDECREF(held);
+    }
+    Py_XDECREF(model);
+    Py_DECREF(stream);
+    Py_DECREF(core);
+    if (result < 0) {
+        return NULL;
+    }
+    if (!plain) {
+        PyErr_Clear();
+        PLAINLY;
+    }
+    Py_RETURN_NONE;
+}

@@ -1,0 +1,93 @@
+/* What the compiled functions know of the Python side, and how they touch it. */
+
+/* What `prepare` is given: types, functions and constants of the Python side. */
+
+#define OBJECTS(X) \
+    X(op_type) X(turn_type) X(core_type) X(stream_type) X(op_begin_type) X(op_end_type) X(accounted_type) X(op_node_type) \
+    X(turn_node_type) X(entry_type) X(tokens_type) X(totals_type) X(session_node_type) X(log_type) X(chunk_type) \
+    X(encode) X(plain_line) X(provider_and_model) X(monotonic) X(unset) X(wall)
+
+#define DECLARE(name) static PyObject *name;
+OBJECTS(DECLARE)
+#undef DECLARE
+
+static PyObject *journal_type; /* NULL until `prepare_journal` */
+
+/* Fields, as offsets into their objects: X(type, attribute). */
+
+#define FIELDS(X) \
+    X(op, builder) X(op, turn) X(op, bare) X(op, path) X(op, _now) X(op, _clean) X(op, _t0) X(op, _raw) X(op, _logs) X(op, _chunks) \
+    X(turn, node) X(turn, path) X(turn, _counter) X(turn, _epoch) \
+    X(core, txn) X(core, stream) X(core, recorded) X(core, now) X(core, _latest) X(core, epoch) X(core, ops) X(core, ended) \
+    X(core, numbers) \
+    X(stream, _lock) X(stream, _through) X(stream, _delivering) X(stream, _queue) X(stream, _takers) X(stream, _awake) \
+    X(stream, watched) \
+    X(op_node, op_id) X(op_node, kind) X(op_node, name) X(op_node, accounting) X(op_node, ended_at) X(op_node, status) \
+    X(op_node, latency) X(op_node, error) X(op_node, parent_op) \
+    X(turn_node, ops) X(turn_node, ended_at) \
+    X(session_node, totals) \
+    X(totals, input_tokens) X(totals, output_tokens) X(totals, cache_read_input_tokens) X(totals, cache_write_input_tokens) \
+    X(totals, cost_usd) X(totals, llm_requests) \
+    X(entry, tokens) X(entry, cost_usd)
+
+#define JOURNAL_FIELDS(X) \
+    X(journal, fd) X(journal, ordinal) X(journal, last) X(journal, dirty) X(journal, _unsynced) X(journal, _syncs) X(journal, _seed) \
+    X(journal, _write) X(journal, _os)
+
+#define DECLARE(type, name) static Py_ssize_t at_##type##_##name;
+FIELDS(DECLARE)
+JOURNAL_FIELDS(DECLARE)
+#undef DECLARE
+
+#define GET(object, type, name) (*(PyObject **)((char *)(object) + at_##type##_##name))
+
+static Py_ssize_t at_n;  /* of `Record.n`, the same in all records */
+
+/* Texts that are compared by identity or name a method. */
+
+#define TEXTS(X) \
+    X(llm) X(tool) X(session) X(system) X(ok) X(acquire) X(release) X(_wait) X(_mark) X(_rouse) X(_deliver) X(_place) X(pending) X(fault) \
+    X(leave) X(append) X(appendleft) X(popleft) X(_poison) X(write_all) X(core) X(chain) X(current_turn) X(input_tokens) X(output_tokens) \
+    X(cache_read_tokens) X(cache_write_tokens) X(cost_usd) X(latency) X(turn) X(parent) X(attributes)
+
+#define DECLARE(name) static PyObject *text_##name;
+TEXTS(DECLARE)
+#undef DECLARE
+
+static PyObject *zero, *one;       /* the ints */
+static PyObject *thousand;         /* 1000.0, milliseconds of a second */
+static PyObject *no_entries;       /* the empty tuple */
+static PyObject *usual_severity;   /* "VRB" */
+static const long long MAX_COUNT = 1LL << 60; /* as figures.MAX_COUNT */
+static const Py_ssize_t MAX_TEXT = 1 << 20;   /* as values.MAX_TEXT */
+
+/* Put a value into a field; takes the reference. */
+static void
+put(PyObject **field, PyObject *value)
+{
+    PyObject *old = *field;
+    *field = value;
+    Py_XDECREF(old);
+}
+
+#define SET(object, type, name, value) put(&GET(object, type, name), value)
+
+static PyObject *
+call(PyObject *self, PyObject *method)
+{
+    return PyObject_VectorcallMethod(method, &self, 1 | PY_VECTORCALL_ARGUMENTS_OFFSET, NULL);
+}
+
+static PyObject *
+call_with(PyObject *self, PyObject *method, PyObject *argument)
+{
+    PyObject *args[2] = {self, argument};
+    return PyObject_VectorcallMethod(method, args, 2, NULL);
+}
+
+static int
+done(PyObject *result)
+{
+    Py_XDECREF(result);
+    return result == NULL ? -1 : 0;
+}

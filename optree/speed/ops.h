@@ -1,0 +1,185 @@
+/* Begin and end of ops: `SessionTreeBuilder.begin_op` and `Op.end`. */
+
+/* What `begin_op` was given. */
+typedef struct {
+    PyObject *kind, *name;
+    PyObject *turn;   /* borrowed */
+    PyObject *parent; /* None for none */
+} Beginning;
+
+/* Read the arguments of `begin_op`; false for anything that is not plain. */
+static int
+read_beginning(Beginning *given, PyObject *const *args, Py_ssize_t positional, PyObject *kwnames)
+{
+    if (positional != 3) {
+        return 0;
+    }
+    given->kind = args[1];
+    given->name = args[2];
+    given->turn = NULL;
+    given->parent = Py_None;
+    Py_ssize_t more = kwnames == NULL ? 0 : PyTuple_GET_SIZE(kwnames);
+    for (Py_ssize_t place = 0; place < more; place++) {
+        PyObject *name = PyTuple_GET_ITEM(kwnames, place), *value = args[positional + place];
+        if (name == text_turn) {
+            given->turn = value;
+        } else if (name == text_parent) {
+            given->parent = value;
+        } else if (name != text_attributes || value != Py_None) {
+            return 0;
+        }
+    }
+    return (given->kind == text_llm || given->kind == text_tool || given->kind == text_session || given->kind == text_system)
+        && PyUnicode_CheckExact(given->name) && PyUnicode_IS_COMPACT_ASCII(given->name) && given->turn != NULL
+        && (PyObject *)Py_TYPE(given->turn) == turn_type
+        && (given->parent == Py_None || (PyObject *)Py_TYPE(given->parent) == op_type);
+}
+
+/* Make an op's node, handle and record, within a step; returns the handle, and the record by reference. */
+static PyObject *
+begin_node(PyObject *builder, PyObject *core, const Beginning *given, PyObject **record)
+{
+    PyObject *where = given->turn, *path = NULL, *identity = NULL, *time = NULL, *node = NULL, *started = NULL, *handle = NULL;
+    PyObject *number = PyIter_Next(GET(where, turn, _counter));
+    PyObject *above = given->parent != Py_None && GET(given->parent, op, turn) == where ? GET(given->parent, op, path) : Py_None;
+    if (number != NULL && (path = numbered(GET(where, turn, path), '.', number)) != NULL
+        && (identity = node_id(GET(core, core, txn), path)) != NULL && (time = now_ms(core)) != NULL) {
+        PyObject *fields[6] = {path, time, given->kind, given->name, above, unset};
+        *record = PyObject_Vectorcall(op_begin_type, fields, 6, NULL);
+        PyObject *also[7] = {identity, path, given->kind, given->name, time, no_entries, no_entries};
+        node = *record == NULL ? NULL : PyObject_Vectorcall(op_node_type, also, 7, NULL);
+    }
+    if (node != NULL && PyList_Append(GET(GET(where, turn, node), turn_node, ops), node) == 0
+        && (started = PyObject_CallNoArgs(monotonic)) != NULL) {
+        SET(node, op_node, parent_op, Py_NewRef(above));
+        PyObject *fields[7] = {builder, where, node, path, GET(core, core, now), GET(core, core, recorded), started};
+        handle = PyObject_Vectorcall(op_type, fields, 7, NULL);
+        if (handle != NULL && PyDict_SetItem(GET(core, core, ops), path, handle) < 0) {
+            Py_CLEAR(handle);
+        }
+    }
+    if (handle == NULL) {
+        Py_CLEAR(*record);
+    }
+    Py_XDECREF(number);
+    Py_XDECREF(path);
+    Py_XDECREF(identity);
+    Py_XDECREF(time);
+    Py_XDECREF(node);
+    Py_XDECREF(started);
+    return handle;
+}
+
+/* As `SessionTreeBuilder.begin_op` in a turn that is given. */
+static PyObject *
+begin_op_twin(PyObject *twin, PyObject *const *args, size_t nargsf, PyObject *kwnames)
+{
+    Beginning given;
+    PyObject *core = NULL;
+    if (!read_beginning(&given, args, PyVectorcall_NARGS(nargsf), kwnames) || (core = core_of(args[0])) == NULL) {
+        PLAINLY;
+    }
+    PyObject *stream = Py_NewRef(GET(core, core, stream)), *handle = NULL, *record = NULL;
+    int result = -1, plainly = 0;
+    PyObject *held = enter(stream);
+    if (held != NULL) {
+        PyObject *node = GET(given.turn, turn, node), *mine = GET(given.turn, turn, _epoch), *epoch = GET(core, core, epoch);
+        if (GET(node, turn_node, ended_at) != Py_None || (mine != epoch && PyObject_RichCompareBool(mine, epoch, Py_EQ) != 1)) {
+            plainly = 1;
+            result = leave(stream, held);
+        } else {
+            handle = begin_node(args[0], core, &given, &record);
+            result = handle == NULL ? leave(stream, held) : put_and_leave(stream, held, record);
+            Py_XDECREF(record);
+        }
+        Py_DECREF(held);
+    }
+    Py_DECREF(stream);
+    Py_DECREF(core);
+    if (result < 0) {
+        Py_XDECREF(handle);
+        return NULL;
+    }
+    if (plainly) {
+        PLAINLY;
+    }
+    return handle;
+}
+
+/* What ends an op that went well, within a step: changes the node, and returns the record. */
+static PyObject *
+end_node(PyObject *self, PyObject *core, PyObject *stream, PyObject *node)
+{
+    PyObject *record = NULL, *time = NULL;
+    PyObject *latency = since(GET(self, op, _t0));
+    if (latency != NULL && (GET(stream, stream, watched) == Py_True || GET(core, core, recorded) != Py_True)) {
+        PyObject *entries = call(self, text_pending);
+        if (entries == NULL || (entries != Py_None && done(call_with(GET(stream, stream, _queue), text_append, entries)) < 0)) {
+            Py_CLEAR(latency);
+        }
+        Py_XDECREF(entries);
+    }
+    if (latency != NULL && (time = now_ms(core)) != NULL) {
+        PyObject *fields[7] = {GET(self, op, path), time, text_ok, latency, Py_None, Py_None, unset};
+        record = PyObject_Vectorcall(op_end_type, fields, 7, NULL);
+    }
+    if (record != NULL) {
+        SET(node, op_node, ended_at, Py_NewRef(time));
+        SET(node, op_node, status, Py_NewRef(text_ok));
+        SET(node, op_node, latency, Py_NewRef(latency));
+        SET(node, op_node, error, Py_NewRef(Py_None));
+        PyObject *ops = GET(core, core, ops), *path = GET(self, op, path);
+        if (((PyObject_Size(GET(self, op, _logs)) != 0 || PyObject_Size(GET(self, op, _chunks)) != 0) && done(call(self, text__place)) < 0)
+            || PyObject_SetItem(GET(core, core, ended), path, node) < 0) {
+            Py_CLEAR(record);
+        } else if (PyDict_DelItem(ops, path) < 0) {
+            if (PyErr_ExceptionMatches(PyExc_KeyError)) {
+                PyErr_Clear();
+            } else {
+                Py_CLEAR(record);
+            }
+        }
+    }
+    Py_XDECREF(time);
+    Py_XDECREF(latency);
+    return record;
+}
+
+/* As `Op.end`. */
+static PyObject *
+end_twin(PyObject *twin, PyObject *const *args, size_t nargsf, PyObject *kwnames)
+{
+    Py_ssize_t given = PyVectorcall_NARGS(nargsf);
+    PyObject *core = NULL;
+    if (given < 1 || given > 2 || (given == 2 && args[1] != text_ok) || (kwnames != NULL && PyTuple_GET_SIZE(kwnames) != 0)
+        || (PyObject *)Py_TYPE(args[0]) != op_type || (core = core_of(GET(args[0], op, builder))) == NULL) {
+        PLAINLY;
+    }
+    PyObject *self = args[0], *node = Py_NewRef(GET(self, op, bare)), *stream = Py_NewRef(GET(core, core, stream));
+    int result = -1, plainly = 0;
+    PyObject *held = enter(stream);
+    if (held != NULL) {
+        PyObject *accounting = GET(node, op_node, accounting);
+        if (GET(node, op_node, ended_at) != Py_None) {
+            result = leave(stream, held);
+        } else if (!PyTuple_CheckExact(accounting) || PyTuple_GET_SIZE(accounting) == 0) {
+            plainly = 1;
+            result = leave(stream, held);
+        } else {
+            PyObject *record = end_node(self, core, stream, node);
+            result = record == NULL ? leave(stream, held) : put_and_leave(stream, held, record);
+            Py_XDECREF(record);
+        }
+        Py_DECREF(held);
+    }
+    Py_DECREF(stream);
+    Py_DECREF(node);
+    Py_DECREF(core);
+    if (result < 0) {
+        return NULL;
+    }
+    if (plainly) {
+        PLAINLY;
+    }
+    Py_RETURN_NONE;
+}

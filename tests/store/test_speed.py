@@ -1,0 +1,334 @@
+"""The compiled hot path: it does what the Python functions do, to the byte, also where something goes wrong."""
+
+import errno
+import gc
+import inspect
+import json
+import os
+import subprocess
+import sys
+import tempfile
+from contextlib import contextmanager
+from itertools import count
+from pathlib import Path
+from zlib import crc32
+
+import pytest
+from hypothesis import given
+from hypothesis import settings as examples
+
+from optree import Op, SessionTreeBuilder, speed
+from optree.builder import Stream, handles
+from optree.records import check
+from optree.store.journal import Journal
+from optree.store.system import OS
+from optree.testing import Ticking
+from optree.tree.walk import to_plain
+from tests.store.faults import Faulty, Short
+from tests.strategies import play_on, programs
+
+ROOT = Path(__file__).resolve().parents[2]
+TWINS = [(Op, "log"), (Op, "think"), (Op, "account"), (Op, "end"), (SessionTreeBuilder, "begin_op"), (handles, "read_entries")]
+compiled = pytest.mark.skipif(
+    not speed.compiled() and "CI" not in os.environ, reason="optree is not compiled here: no C compiler or Python headers, or OPTREE_PURE"
+)
+
+
+@contextmanager
+def plain():
+    """Put the Python functions back in place."""
+    found = [(owner, name, getattr(owner, name)) for owner, name in TWINS]
+    for owner, name, twin in found:
+        setattr(owner, name, twin.__wrapped__)
+    try:
+        yield
+    finally:
+        for owner, name, twin in found:
+            setattr(owner, name, twin)
+
+
+def timeless(value):
+    """Return plain values without what is measured: durations, and the time of gaps, which is the machine's."""
+    if isinstance(value, dict):
+        measured = {"latency", "ts"} if value.get("t") == "gap" else {"latency"}
+        return {key: timeless(item) for key, item in value.items() if key not in measured}
+    return [timeless(item) for item in value] if isinstance(value, list) else value
+
+
+def lines_of(path):
+    """Return the records of a journal as plain values, each held to its checksum; a torn one as None."""
+    header, *rest = path.read_bytes().splitlines(keepends=True) or [b""]
+    seed = crc32(header)
+    return [{**json.loads(line), "c": None} if check(line[:-1], seed) else None for line in rest]
+
+
+def recorded(work, system=None):
+    """Return what work on a stream leaves: its result, the journal's records, and what the stream and the journal say of themselves."""
+    with tempfile.TemporaryDirectory() as folder:
+        options = {} if system is None else {"system": system}
+        journal = Journal(Path(folder, "live"), "t", "1", ordinal=0, **options)
+        stream = Stream([journal])
+        stream._awake = True  # the background thread stays away: deliveries are where the program has them
+        result = work(stream)
+        stream.close()
+        journal.close()
+        lines = [line for path in sorted(Path(folder, "live").iterdir()) for line in lines_of(path)]
+        told = journal.last, journal.lost, journal.whole, stream.failures, stream.late, len(stream._queue), stream._delivering
+        return timeless(result), timeless(lines), told
+
+
+def test_ci_has_it():
+    """Where the whole check runs, the hot path is compiled, and the twins stand where they belong."""
+    if "CI" not in os.environ or os.environ.get("OPTREE_PURE"):
+        pytest.skip("this machine may have no C compiler, or is told to go without")
+    assert speed.compiled()
+    assert all("Twin" == type(getattr(owner, name)).__name__ for owner, name in TWINS)
+
+
+@compiled
+@given(programs)
+@examples(max_examples=200)
+def test_any_program_leaves_the_same(program):
+    """Whatever is called in whatever order, tree and journal are those of the Python functions."""
+
+    def work(stream):
+        builder, accounted = play_on(stream, program)
+        return [to_plain(builder.tree), accounted]
+
+    with plain():
+        expected = recorded(work)
+    assert expected == recorded(work)
+
+
+def busy(stream, clock=None):
+    """Do all that has a twin, plainly and not; returns the tree."""
+    builder = SessionTreeBuilder("a", txn="t", stream=stream, now=clock or Ticking())
+    turn = builder.begin_turn()
+    for number in range(6):
+        op = builder.begin_op("llm", "openai:gpt-5", turn=turn)
+        inner = builder.begin_op("tool", "search", turn=turn, parent=op, attributes=None)
+        for _ in range(3):
+            op.log("a line")
+            op.think("a thought")
+            inner.log("odd \ud800", "WRN", details={"n": number})
+        op.account(input_tokens=10, output_tokens=number, cache_read_tokens=number % 2, cost_usd=0.5, latency=1.0)
+        op.account(input_tokens=1 << 61, cost_usd=float("nan"))
+        op.account(cost_usd=2, model="other")
+        inner.end()
+        op.end("failed" if number == 3 else "ok")
+        op.log("late")
+        op.account(output_tokens=1)
+        op.end()
+    turn.end()
+    builder.begin_op("llm", "openai:gpt-5", turn=turn).end()
+    builder.end_session()
+    return to_plain(builder.tree)
+
+
+FAULTS = {
+    "none": lambda: None,
+    "a byte at a time": lambda: Short(1),
+    "a line torn in its middle": lambda: Tearing(12),
+    "full from the first": lambda: armed(Faulty("write", errno.ENOSPC, first=1)),
+    "full for one write": lambda: armed(Faulty("write", errno.ENOSPC, first=9, times=1)),
+    "an error of the disk": lambda: armed(Faulty("write", errno.EIO, first=20)),
+}
+
+
+class Tearing(OS):
+    """Writes part of a line, and then has no more room, once."""
+
+    def __init__(self, at):
+        self.calls, self.at = count(), at
+
+    def write(self, fd, data):
+        """Write, or write a little and fail the next time."""
+        call = next(self.calls)
+        if call == self.at + 1:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        return os.write(fd, data[:20] if call == self.at else data)
+
+
+def armed(system):
+    """Return a system that fails from now on, its file's header apart."""
+    system.arm()
+    system.calls["write"] = -1
+    return system
+
+
+@compiled
+@pytest.mark.parametrize("fault", FAULTS)
+def test_faults_of_the_disk_are_told_the_same(fault):
+    """Where the disk writes too little, or nothing, records are split, lost and counted as the Python functions do it."""
+    with plain():
+        expected = recorded(busy, FAULTS[fault]())
+    assert expected == recorded(busy, FAULTS[fault]())
+
+
+CLOCKS = {
+    "whole seconds": lambda: lambda: 1_700_000_000,
+    "it goes back": lambda: (float(second) for second in range(9000, 0, -1)).__next__,
+    "it stands still": lambda: lambda: 0.1,
+}
+
+
+@compiled
+@pytest.mark.parametrize("clock", CLOCKS)
+def test_odd_clocks(clock):
+    """A clock that goes back, stands still, or shows whole seconds gives the same times."""
+    with plain():
+        expected = recorded(lambda stream: busy(stream, CLOCKS[clock]()))
+    assert expected == recorded(lambda stream: busy(stream, CLOCKS[clock]()))
+
+
+class Interrupted(OS):
+    """Is interrupted in the write that is armed, before or after it is done."""
+
+    def __init__(self, *, after):
+        self.after, self.armed = after, False
+
+    def write(self, fd, data):
+        """Write, and raise as a signal's handler would."""
+        if not self.armed:
+            return os.write(fd, data)
+        self.armed = False
+        if self.after:
+            os.write(fd, data)
+        raise KeyboardInterrupt
+
+
+@compiled
+@pytest.mark.parametrize("after", [False, True])
+@pytest.mark.parametrize("call", ["begin_op", "account", "end"])
+def test_an_interrupt_within_a_write_costs_nothing(call, after):
+    """Ctrl-C in the middle of a write goes on to the program; the record waits for the next step, and the lock is free."""
+
+    def work(stream):
+        builder = SessionTreeBuilder("a", txn="t", stream=stream, now=Ticking())
+        turn = builder.begin_turn()
+        op = builder.begin_op("llm", "openai:gpt-5", turn=turn)
+        if call == "end":
+            op.account(input_tokens=1)
+        calls = {
+            "begin_op": lambda: builder.begin_op("llm", "openai:gpt-5", turn=turn),
+            "account": lambda: op.account(input_tokens=3, latency=1.0),
+            "end": op.end,
+        }
+        system.armed = True
+        with pytest.raises(KeyboardInterrupt):
+            calls[call]()
+        lock = stream._lock
+        assert not lock._is_owned()
+        builder.end_session()
+        return to_plain(builder.tree)
+
+    system = Interrupted(after=after)
+    with plain():
+        expected = recorded(work, system)
+    system = Interrupted(after=after)
+    assert expected == recorded(work, system)
+
+
+@compiled
+def test_a_call_from_within_a_write():
+    """A call that comes while another is being written (a signal's handler, a finalizer) is delivered behind it."""
+
+    class Calling(OS):
+        """Calls back once."""
+
+        back = None
+
+        def write(self, fd, data):
+            """Call back, then write."""
+            back, self.back = self.back, None
+            if back is not None:
+                back()
+            return os.write(fd, data)
+
+    def work(stream):
+        builder = SessionTreeBuilder("a", txn="t", stream=stream, now=Ticking())
+        turn = builder.begin_turn()
+        op = builder.begin_op("llm", "openai:gpt-5", turn=turn)
+        system.back = lambda: builder.begin_op("tool", "within", turn=turn).end()
+        op.account(input_tokens=3, latency=1.0)
+        system.back = lambda: (op.end(), op.account(output_tokens=1))
+        op.end()
+        builder.end_session()
+        return to_plain(builder.tree)
+
+    system = Calling()
+    with plain():
+        expected = recorded(work, system)
+    system = Calling()
+    assert expected == recorded(work, system)
+
+
+@compiled
+def test_nothing_is_kept():
+    """A hundred sessions leave no memory behind: each reference that is taken is given back."""
+
+    def blocks():
+        for _ in range(3):
+            recorded(busy)
+            recorded(busy, Short(5))
+        gc.collect()
+        return sys.getallocatedblocks()
+
+    blocks()
+    before = blocks()
+    for _ in range(30):
+        blocks()
+    assert blocks() - before < 200
+
+
+@compiled
+def test_it_looks_like_the_function_it_stands_for():
+    """A twin has its function's name, signature, docstring and module, binds like it, and is refused what it refuses."""
+    for owner, name in TWINS:
+        twin = getattr(owner, name)
+        function = twin.__wrapped__
+        assert (function.__name__, function.__qualname__, function.__doc__, function.__module__) == (
+            twin.__name__,
+            twin.__qualname__,
+            twin.__doc__,
+            twin.__module__,
+        )
+        assert inspect.signature(function) == inspect.signature(twin)
+    op = SessionTreeBuilder("a").begin_op("tool", "x")
+    with pytest.raises(TypeError, match="missing 1 required positional argument: 'message'"):
+        op.log()
+    with pytest.raises(TypeError, match="unexpected keyword argument 'loud'"):
+        op.log("x", loud=True)
+    with pytest.raises(AttributeError):
+        Op.log("not an op", "x")
+
+
+def test_it_can_be_left_out():
+    """With OPTREE_PURE=1 the Python functions are in place, and do the work."""
+    code = "import optree, types; from optree import speed; print(speed.compiled(), isinstance(optree.Op.log, types.FunctionType))"
+    run = subprocess.run(
+        [sys.executable, "-c", code], env=os.environ | {"OPTREE_PURE": "1"}, cwd=ROOT, capture_output=True, text=True, check=True
+    )
+    assert "False True" == run.stdout.strip()
+
+
+def test_the_unit_tests_pass_without_it():
+    """The Python functions define what happens: the unit tests of tree and stream hold for them alone as well."""
+    run = subprocess.run(
+        [
+            sys.executable,
+            "-m",
+            "pytest",
+            "-q",
+            "-x",
+            "tests/unit/test_stream.py",
+            "tests/unit/test_builder.py",
+            "tests/store/test_journal.py",
+        ],
+        env=os.environ | {"OPTREE_PURE": "1"},
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert 0 == run.returncode, run.stdout[-3000:]
