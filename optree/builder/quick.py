@@ -32,7 +32,7 @@ def install() -> None:
         encode=records.encode,
         plain_line=records.line,
         provider_and_model=handles.provider_and_model,
-        monotonic=clock.monotonic,
+        handles=vars(handles),
         wall=clock.wall,
         unset=UNSET,
     ):

@@ -5,7 +5,7 @@
 #define OBJECTS(X) \
     X(op_type) X(turn_type) X(core_type) X(stream_type) X(op_begin_type) X(op_end_type) X(accounted_type) X(op_node_type) \
     X(turn_node_type) X(entry_type) X(tokens_type) X(totals_type) X(session_node_type) X(log_type) X(chunk_type) \
-    X(encode) X(plain_line) X(provider_and_model) X(monotonic) X(unset) X(wall)
+    X(encode) X(plain_line) X(provider_and_model) X(handles) X(unset) X(wall)
 
 #define DECLARE(name) static PyObject *name;
 OBJECTS(DECLARE)
@@ -47,8 +47,8 @@ static Py_ssize_t at_n;  /* of `Record.n`, the same in all records */
 
 #define TEXTS(X) \
     X(llm) X(tool) X(session) X(system) X(ok) X(acquire) X(release) X(_wait) X(_mark) X(_rouse) X(_deliver) X(_place) X(pending) X(fault) \
-    X(leave) X(append) X(appendleft) X(popleft) X(_poison) X(write_all) X(core) X(chain) X(current_turn) X(input_tokens) X(output_tokens) \
-    X(cache_read_tokens) X(cache_write_tokens) X(cost_usd) X(latency) X(turn) X(parent) X(attributes)
+    X(leave) X(append) X(appendleft) X(take) X(_poison) X(write_all) X(core) X(chain) X(current_turn) X(input_tokens) X(output_tokens) \
+    X(cache_read_tokens) X(cache_write_tokens) X(cost_usd) X(latency) X(turn) X(parent) X(attributes) X(monotonic)
 
 #define DECLARE(name) static PyObject *text_##name;
 TEXTS(DECLARE)

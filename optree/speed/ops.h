@@ -50,7 +50,7 @@ begin_node(PyObject *builder, PyObject *core, const Beginning *given, PyObject *
         node = *record == NULL ? NULL : PyObject_Vectorcall(op_node_type, also, 7, NULL);
     }
     if (node != NULL && PyList_Append(GET(GET(where, turn, node), turn_node, ops), node) == 0
-        && (started = PyObject_CallNoArgs(monotonic)) != NULL) {
+        && (started = monotonic_now()) != NULL) {
         SET(node, op_node, parent_op, Py_NewRef(above));
         PyObject *fields[7] = {builder, where, node, path, GET(core, core, now), GET(core, core, recorded), started};
         handle = PyObject_Vectorcall(op_type, fields, 7, NULL);

@@ -89,22 +89,22 @@ enter(PyObject *stream)
     return call(stream, text__wait);
 }
 
-/* Tell whether a record goes straight to the journal: nobody else takes it, and nothing stands before it. */
-static PyObject *
-straight_to(PyObject *stream, PyObject *held)
+/* Tell whether a record may be delivered at once: nobody is at it, and nothing stands before it. */
+static int
+is_next(PyObject *stream, PyObject *held)
 {
-    PyObject *takers = GET(stream, stream, _takers);
-    if (held == Py_None || GET(stream, stream, _through) != Py_True || GET(stream, stream, _delivering) != Py_False
-        || !PyTuple_CheckExact(takers) || PyTuple_GET_SIZE(takers) != 1 || PyObject_Size(GET(stream, stream, _queue)) != 0) {
-        return NULL;
+    return held != Py_None && GET(stream, stream, _through) == Py_True && GET(stream, stream, _delivering) == Py_False
+        && PyTuple_CheckExact(GET(stream, stream, _takers)) && PyObject_Size(GET(stream, stream, _queue)) == 0;
+}
+
+/* Tell whether a taker is a journal that can be written to directly: its file is open, and its writer owns the session. */
+static int
+is_open_journal(PyObject *taker)
+{
+    if ((PyObject *)Py_TYPE(taker) != journal_type || GET(taker, journal, _unsynced) != Py_None || GET(taker, journal, _syncs) != Py_False) {
+        return 0;
     }
-    PyObject *journal = PyTuple_GET_ITEM(takers, 0);
-    if ((PyObject *)Py_TYPE(journal) != journal_type || GET(journal, journal, _unsynced) != Py_None
-        || GET(journal, journal, _syncs) != Py_False) {
-        return NULL;
-    }
-    long fd = PyLong_AsLong(GET(journal, journal, fd)), ordinal = PyLong_AsLong(GET(journal, journal, ordinal));
-    return fd >= 0 && ordinal == 0 ? journal : NULL; /* another writer than the owner marks positions */
+    return PyLong_AsLong(GET(taker, journal, fd)) >= 0 && PyLong_AsLong(GET(taker, journal, ordinal)) == 0;
 }
 
 /* As `Journal.take` of one record. */
@@ -181,6 +181,34 @@ taken_badly(PyObject *stream, PyObject *record)
     return -1;
 }
 
+/* As `Stream._deliver` of one record. */
+static int
+deliver(PyObject *stream, PyObject *record)
+{
+    PyObject *takers = Py_NewRef(GET(stream, stream, _takers));
+    int result = 0;
+    SET(stream, stream, _delivering, Py_NewRef(Py_True));
+    for (Py_ssize_t place = 0; result == 0 && place < PyTuple_GET_SIZE(takers); place++) {
+        PyObject *taker = PyTuple_GET_ITEM(takers, place);
+        if (is_open_journal(taker)) {
+            result = take(taker, record);
+        } else {
+            PyObject *batch = PyErr_Occurred() ? NULL : PyList_New(1);
+            if (batch != NULL) {
+                PyList_SET_ITEM(batch, 0, Py_NewRef(record));
+            }
+            result = batch == NULL ? -1 : done(call_with(taker, text_take, batch));
+            Py_XDECREF(batch);
+        }
+        if (result < 0) {
+            result = taken_badly(stream, record);
+        }
+    }
+    SET(stream, stream, _delivering, Py_NewRef(Py_False));
+    Py_DECREF(takers);
+    return result;
+}
+
 /* Release the lock of a step, whatever else is under way. */
 static int
 release(PyObject *held, int result)
@@ -217,20 +245,12 @@ leave(PyObject *stream, PyObject *held)
 static int
 put_and_leave(PyObject *stream, PyObject *held, PyObject *record)
 {
-    PyObject *journal = straight_to(stream, held);
-    if (journal == NULL) {
+    if (!is_next(stream, held)) {
         PyErr_Clear();
         int put_there = done(call_with(GET(stream, stream, _queue), text_append, record));
         return leave(stream, held) < 0 || put_there < 0 ? -1 : 0;
     }
-    Py_INCREF(journal);
-    SET(stream, stream, _delivering, Py_NewRef(Py_True));
-    int result = take(journal, record);
-    SET(stream, stream, _delivering, Py_NewRef(Py_False));
-    Py_DECREF(journal);
-    if (result < 0) {
-        result = taken_badly(stream, record);
-    }
+    int result = deliver(stream, record);
     if (result == 0 && PyObject_Size(GET(stream, stream, _queue)) != 0) { /* something within queued more */
         result = done(call(stream, text__deliver));
     }

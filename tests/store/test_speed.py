@@ -47,24 +47,18 @@ def plain():
             setattr(owner, name, twin)
 
 
-def timeless(value):
-    """Return plain values without what is measured: durations, and the time of gaps, which is the machine's."""
-    if isinstance(value, dict):
-        measured = {"latency", "ts"} if value.get("t") == "gap" else {"latency"}
-        return {key: timeless(item) for key, item in value.items() if key not in measured}
-    return [timeless(item) for item in value] if isinstance(value, list) else value
-
-
 def lines_of(path):
-    """Return the records of a journal as plain values, each held to its checksum; a torn one as None."""
+    """Return the records of a journal as plain values, each held to its checksum; without it, and without the time of gaps."""
     header, *rest = path.read_bytes().splitlines(keepends=True) or [b""]
     seed = crc32(header)
-    return [{**json.loads(line), "c": None} if check(line[:-1], seed) else None for line in rest]
+    found = [json.loads(line) if check(line[:-1], seed) else {"t": "torn"} for line in rest]
+    return [record | {"c": None, "ts": None if record["t"] == "gap" else record.get("ts")} for record in found]
 
 
 def recorded(work, system=None):
     """Return what work on a stream leaves: its result, the journal's records, and what the stream and the journal say of themselves."""
-    with tempfile.TemporaryDirectory() as folder:
+    with tempfile.TemporaryDirectory() as folder, pytest.MonkeyPatch.context() as patch:
+        patch.setattr(handles, "monotonic", Ticking())
         options = {} if system is None else {"system": system}
         journal = Journal(Path(folder, "live"), "t", "1", ordinal=0, **options)
         stream = Stream([journal])
@@ -74,7 +68,7 @@ def recorded(work, system=None):
         journal.close()
         lines = [line for path in sorted(Path(folder, "live").iterdir()) for line in lines_of(path)]
         told = journal.last, journal.lost, journal.whole, stream.failures, stream.late, len(stream._queue), stream._delivering
-        return timeless(result), timeless(lines), told
+        return result, lines, told
 
 
 def test_ci_has_it():
@@ -195,6 +189,36 @@ class Interrupted(OS):
         if self.after:
             os.write(fd, data)
         raise KeyboardInterrupt
+
+
+class Refusing:
+    """Takes records, and refuses every third."""
+
+    def __init__(self):
+        self.taken, self.calls = [], count(1)
+
+    def take(self, batch):
+        """Keep what the batch holds, or raise."""
+        if next(self.calls) % 3 == 0:
+            raise ValueError("not this one")
+        self.taken += [type(record).__name__ + ":" + getattr(record, "path", "") for record in batch]
+
+
+@compiled
+@pytest.mark.parametrize("ordered", [True, False])
+def test_other_takers(ordered):
+    """Subscribers get the same records in the same order behind the journal, and what they raise is counted."""
+
+    def work(stream):
+        takers = [Refusing(), Refusing()]
+        stream.subscribe(takers[0], ordered=ordered)
+        stream.subscribe(takers[1], ordered=False)
+        return busy(stream), [taker.taken for taker in takers]
+
+    with plain():
+        expected = recorded(work)
+    assert 30 < expected[2][3]
+    assert expected == recorded(work)
 
 
 @compiled

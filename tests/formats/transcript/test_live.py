@@ -185,7 +185,8 @@ def test_a_disk_that_takes_nothing(tmp_path, caplog):
         with optree.turn(user="why?"):
             pass
     assert transcript.close()
-    assert (True, True) == (transcript.dropped > 0, any("is left out" in one.getMessage() for one in caplog.records))
+    said = [one.getMessage() for one in caplog.records]  # which of the two depends on whether the file was made before the folder went
+    assert (True, True) == (transcript.dropped > 0, any("is left out" in one or "not recorded" in one for one in said))
     assert ["ok"] == [turn.status for turn in recording.tree.session.turns]
 
 
