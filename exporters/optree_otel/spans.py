@@ -10,7 +10,7 @@ import msgspec
 
 from optree.nodes import LogEntry, Severity
 from optree.values import may_hold_secret, redact
-from optree_otel import names
+from optree_otel import names, speed
 from optree_otel.wire import ANY_LENGTH, VARINTS, Attribute, KeyValues, UnfitError, count, field, fixed64, some, tag, time, varint
 
 INTERNAL: Final = 1
@@ -82,6 +82,7 @@ _FLAGS = tag(16, 5)
 ENDED_WELL: Final = b"\x7a\x00" + _FLAGS + LOCAL_PARENT.to_bytes(4, "little")
 """What the bytes of a span end with that has no status, no links, and its parent in this process."""
 _EVENT = tag(11, 2)
+_MESSAGE_KEY = field(1, names.LOG_MESSAGE.encode())
 _SEVERITIES = get_args(Severity)
 _heads: dict[str, dict[int, tuple[bytes, bytes]]] = {severity: {} for severity in _SEVERITIES}
 
@@ -122,6 +123,9 @@ def put_logs(out: list[bytes], logs: Sequence[LogEntry], limit: int) -> None:
     """
     if limit and may_hold_secret("\n".join([entry.message for entry in logs])):
         raise UnfitError(names.LOG)
+    if _log_lines is not None and (data := _log_lines(logs, limit)) is not None:
+        out.append(data)
+        return
     heads = _heads
     longest = limit or math.inf
     for entry in logs:
@@ -142,13 +146,21 @@ def put_logs(out: list[bytes], logs: Sequence[LogEntry], limit: int) -> None:
 def _head(severity: str, size: int) -> tuple[bytes, bytes]:
     """Return what stands before the time, and between time and text, of a log line of *size* bytes."""
     value = b"\x0a" + varint(size)
-    key = field(1, names.LOG_MESSAGE.encode()) + b"\x12" + varint(len(value) + size) + value
+    key = _MESSAGE_KEY + b"\x12" + varint(len(value) + size) + value
     message = b"\x1a" + varint(len(key) + size) + key
-    around = field(2, names.LOG.encode()) + _OF_EVENT.encode([(names.LOG_SEVERITY, severity)]) + message
+    around = _front(severity) + message
     made = (_EVENT + varint(9 + len(around) + size) + b"\x09", around)
     if severity in _SEVERITIES and size < len(VARINTS):
         _heads[severity][size] = made
     return made
+
+
+def _front(severity: str) -> bytes:
+    """Return what stands between the time of a log line and its text."""
+    return field(2, names.LOG.encode()) + _OF_EVENT.encode([(names.LOG_SEVERITY, severity)])
+
+
+_log_lines = speed.log_lines({severity: _front(severity) for severity in _SEVERITIES}, _MESSAGE_KEY)
 
 
 def log_event(entry: LogEntry) -> Event:

@@ -21,7 +21,13 @@ else:
     except ImportError:
         _twins = None
 
-_usable = _twins is not None and _twins.version == __version__ and not os.environ.get("OPTREE_PURE")
+
+def usable(module: Any) -> bool:
+    """Tell whether a compiled module (None where it is missing) is of this version and wanted."""
+    return module is not None and module.version == __version__ and not os.environ.get("OPTREE_PURE")
+
+
+_usable = usable(_twins)
 
 
 def prepare(**names: Any) -> bool:

@@ -23,7 +23,7 @@ static PyObject *journal_type; /* NULL until `prepare_journal` */
     X(stream, _lock) X(stream, _through) X(stream, _delivering) X(stream, _queue) X(stream, _takers) X(stream, _awake) \
     X(stream, watched) \
     X(op_node, op_id) X(op_node, kind) X(op_node, name) X(op_node, accounting) X(op_node, ended_at) X(op_node, status) \
-    X(op_node, latency) X(op_node, error) X(op_node, parent_op) \
+    X(op_node, latency) X(op_node, error) X(op_node, parent_op) X(op_node, attributes_json) \
     X(turn_node, ops) X(turn_node, ended_at) \
     X(session_node, totals) \
     X(totals, input_tokens) X(totals, output_tokens) X(totals, cache_read_input_tokens) X(totals, cache_write_input_tokens) \

@@ -5,6 +5,7 @@ typedef struct {
     PyObject *kind, *name;
     PyObject *turn;   /* borrowed */
     PyObject *parent; /* None for none */
+    PyObject *attributes; /* as given, None for none; then as JSON */
 } Beginning;
 
 /* Read the arguments of `begin_op`; false for anything that is not plain. */
@@ -17,7 +18,7 @@ read_beginning(Beginning *given, PyObject *const *args, Py_ssize_t positional, P
     given->kind = args[1];
     given->name = args[2];
     given->turn = NULL;
-    given->parent = Py_None;
+    given->parent = given->attributes = Py_None;
     Py_ssize_t more = kwnames == NULL ? 0 : PyTuple_GET_SIZE(kwnames);
     for (Py_ssize_t place = 0; place < more; place++) {
         PyObject *name = PyTuple_GET_ITEM(kwnames, place), *value = args[positional + place];
@@ -25,7 +26,9 @@ read_beginning(Beginning *given, PyObject *const *args, Py_ssize_t positional, P
             given->turn = value;
         } else if (name == text_parent) {
             given->parent = value;
-        } else if (name != text_attributes || value != Py_None) {
+        } else if (name == text_attributes) {
+            given->attributes = value;
+        } else {
             return 0;
         }
     }
@@ -44,7 +47,7 @@ begin_node(PyObject *builder, PyObject *core, const Beginning *given, PyObject *
     PyObject *above = given->parent != Py_None && GET(given->parent, op, turn) == where ? GET(given->parent, op, path) : Py_None;
     if (number != NULL && (path = numbered(GET(where, turn, path), '.', number)) != NULL
         && (identity = node_id(GET(core, core, txn), path)) != NULL && (time = now_ms(core)) != NULL) {
-        PyObject *fields[6] = {path, time, given->kind, given->name, above, unset};
+        PyObject *fields[6] = {path, time, given->kind, given->name, above, given->attributes};
         *record = PyObject_Vectorcall(op_begin_type, fields, 6, NULL);
         PyObject *also[7] = {identity, path, given->kind, given->name, time, no_entries, no_entries};
         node = *record == NULL ? NULL : PyObject_Vectorcall(op_node_type, also, 7, NULL);
@@ -52,6 +55,7 @@ begin_node(PyObject *builder, PyObject *core, const Beginning *given, PyObject *
     if (node != NULL && PyList_Append(GET(GET(where, turn, node), turn_node, ops), node) == 0
         && (started = monotonic_now()) != NULL) {
         SET(node, op_node, parent_op, Py_NewRef(above));
+        SET(node, op_node, attributes_json, Py_NewRef(given->attributes));
         PyObject *fields[7] = {builder, where, node, path, GET(core, core, now), GET(core, core, recorded), started};
         handle = PyObject_Vectorcall(op_type, fields, 7, NULL);
         if (handle != NULL && PyDict_SetItem(GET(core, core, ops), path, handle) < 0) {
@@ -80,8 +84,10 @@ begin_op_twin(PyObject *twin, PyObject *const *args, size_t nargsf, PyObject *kw
         PLAINLY;
     }
     PyObject *stream = Py_NewRef(GET(core, core, stream)), *handle = NULL, *record = NULL;
+    PyObject *block = given.attributes == Py_None ? Py_NewRef(unset) : call_with(core, text_attributes, given.attributes);
+    given.attributes = block;
     int result = -1, plainly = 0;
-    PyObject *held = enter(stream);
+    PyObject *held = block == NULL ? NULL : enter(stream);
     if (held != NULL) {
         PyObject *node = GET(given.turn, turn, node), *mine = GET(given.turn, turn, _epoch), *epoch = GET(core, core, epoch);
         if (GET(node, turn_node, ended_at) != Py_None || (mine != epoch && PyObject_RichCompareBool(mine, epoch, Py_EQ) != 1)) {
@@ -94,6 +100,7 @@ begin_op_twin(PyObject *twin, PyObject *const *args, size_t nargsf, PyObject *kw
         }
         Py_DECREF(held);
     }
+    Py_XDECREF(block);
     Py_DECREF(stream);
     Py_DECREF(core);
     if (result < 0) {
