@@ -74,8 +74,7 @@ def _txn(path: Path) -> str | None:
 
 def _refuse(path: Path, faults: list[Fault], *, strict: bool) -> None:
     if strict and faults:
-        line, said = faults[0]
-        raise FormatError(f"{path.name}{f', line {line}' if line else ''}: {said}")
+        raise FormatError(faults[0].of(path.name))
 
 
 EVENTS = Events("events", SEED_001, "conversation events, one a line: substance and cause (seed 001)", _NOT_CONVERSATION)

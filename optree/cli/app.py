@@ -71,7 +71,7 @@ def _said(error: Exception) -> typer.Exit:
 
 
 def _is_full(error: Exception) -> bool:
-    """Tell whether it is stdout that takes no more: no command writes anything else."""
+    """Tell whether it is stdout that takes no more: of files it is said where they are written."""
     return isinstance(error, OSError) and error.errno == ENOSPC
 
 

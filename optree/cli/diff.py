@@ -11,6 +11,7 @@ import typer
 from optree.cli.options import Json, SessionsDir, complete_txn, directory
 from optree.cli.screen import coloured, complain, paint, show, show_json, unpainted
 from optree.cli.sessions import open_session
+from optree.store.unusable import usable
 from optree.tree import Tree
 
 DIFFERENT = 1
@@ -41,7 +42,8 @@ def diff(
 
     found = compare(_tree(a, sessions_dir), _tree(b, sessions_dir), everything=everything, exact=exact)
     if html is not None:
-        html.write_text(format_page(found, everything=everything), encoding="utf-8", errors="replace")
+        with usable(html):
+            html.write_text(format_page(found, everything=everything), encoding="utf-8", errors="replace")
     if as_json:
         show_json(found)
     elif html is None:

@@ -99,6 +99,18 @@ def exporters() -> list[str]:
     return sorted({point.name for point in entry_points(group=GROUP)})
 
 
+def unknown(name: str) -> SetupError:
+    """Return what is to be raised for a name that no exporter has."""
+    from difflib import get_close_matches
+
+    there = exporters()
+    if not there:
+        return SetupError("no exporter is installed: pip install 'optree-tracing[otel]'")
+    near = get_close_matches(name.lower(), there, 1)
+    hint = f"did you mean {near[0]}? (optree formats lists all)" if near else f"choose one of {', '.join(there)}"
+    return SetupError(f"there is no exporter {name!r}; {hint}")
+
+
 def pending(where: Directory) -> list[str]:
     """Return the txns of sessions of which a collector does not have all yet; none if they cannot be sent from here anyway."""
     found = next(iter(entry_points(group=GROUP, name=OTEL)), None)
@@ -126,12 +138,9 @@ def collector() -> tuple[str, str]:
 
 def _point(name: str) -> EntryPoint:
     found = next(iter(entry_points(group=GROUP, name=name)), None)
-    if found is not None:
-        return found
-    there = ", ".join(exporters())
-    if there:
-        raise SetupError(f"there is no exporter {name!r}; choose one of {there}")
-    raise SetupError("no exporter is installed: pip install 'optree-tracing[otel]'")
+    if found is None:
+        raise unknown(name)
+    return found
 
 
 def _loaded(point: EntryPoint) -> Any:

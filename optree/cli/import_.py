@@ -13,7 +13,6 @@ from optree.cli.options import BillingFile, Json, SessionsDir, directory
 from optree.cli.progress import working
 from optree.cli.screen import complain, show, show_json, table, when
 from optree.errors import OptreeError
-from optree.formats import Fault
 from optree.store.directory import Directory
 from optree.store.importing import save
 from optree.tree import Tree, walk_ops
@@ -72,7 +71,7 @@ def import_(
 
 
 def _show(saved: list[Tree], left_out: list[tuple[str, str]], found: Found, where: Directory) -> None:
-    notes = [_placed(name, fault) for name, fault in found.faults] + found.notes
+    notes = [fault.of(name) for name, fault in found.faults] + found.notes
     for note in notes[:_SHOWN]:
         complain(note)
     if len(notes) > _SHOWN:
@@ -85,10 +84,6 @@ def _show(saved: list[Tree], left_out: list[tuple[str, str]], found: Found, wher
         show(f"imported into {where.sessions}; look at one with: optree tree {saved[-1].session.origin_txn_id}")
     elif not left_out:
         complain("no session was found: nothing in the files tells of an agent, a model or a tool")
-
-
-def _placed(name: str, fault: Fault) -> str:
-    return f"{name}, line {fault.line}: {fault.said}" if fault.line else f"{name}: {fault.said}"
 
 
 def _plain(tree: Tree) -> dict[str, Any]:

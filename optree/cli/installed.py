@@ -7,7 +7,7 @@ from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
 from typing import Any, cast
 
-from optree.cli.exporters import OTEL, exporters
+from optree.cli.exporters import OTEL, unknown
 from optree.errors import SetupError
 from optree.exporting import GROUP
 from optree.formats import Format
@@ -37,7 +37,7 @@ def format_named(name: str) -> Format:
     point = next(iter(entry_points(group=GROUP, name=name)), None)
     loaded = _loaded(point) if point is not None else None
     if loaded is None:
-        raise SetupError(f"there is no exporter {name!r}; choose one of {', '.join(exporters())}")
+        raise unknown(name)
     return loaded
 
 

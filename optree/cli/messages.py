@@ -106,7 +106,7 @@ def messages(
         colour = form is Format.TEXT and coloured(sys.stdout)
         write(_shown(view, viewer, ask, form, colour) + "\n")
     for fault in viewer.faults:
-        complain(f"{txn}{f', line {fault.line}' if fault.line else ''}: {fault.said}")
+        complain(fault.of(txn))
     if viewer.faults:
         raise typer.Exit(DAMAGED)
 

@@ -20,6 +20,7 @@ from optree.errors import SetupError
 from optree.formats import Format
 from optree.store.recovery import Loaded
 from optree.store.system import REAL
+from optree.store.unusable import usable
 from optree.tree import Tree
 
 STDOUT = "-"
@@ -56,7 +57,8 @@ class Written(Struct, rename="camel"):
 def export_to_file(loaded: Loaded, writing: Writing, *, several: bool) -> Written:
     """Write a session in a format. Nothing is there before all is.
 
-    Raises `SetupError` if a file is there already and is not to be replaced, `StoreError` for what no file of the format holds.
+    Raises `SetupError` if a file is there already and is not to be replaced, or cannot be written, `StoreError` for what no file of the
+    format holds, `OptreeError` if there is no room.
     """
     lost = lacking(loaded.tree, writing.form.cannot_hold)
     tree, changed = (loaded.tree, False) if writing.verbatim else redacted(loaded.tree)
@@ -64,14 +66,16 @@ def export_to_file(loaded: Loaded, writing: Writing, *, several: bool) -> Writte
         if several:
             raise SetupError("one session goes to stdout; name a directory for several: --output DIR")
         return Written(loaded.txn, [], lost, changed, _to_stdout(tree, loaded.txn, writing.form))
-    target = _target(loaded.txn, writing.form, writing.output, several=several)
-    REAL.make_directory(target.parent)
-    with _workplace(target.parent) as folder:
+    with usable(Path(writing.output or ".")):
+        target = _target(loaded.txn, writing.form, writing.output, several=several)
+    with usable(target), _workplace(target.parent) as folder:
         made = writing.form.write(tree, folder / target.name)
         files = [target.parent / path.relative_to(folder) for path in made]
-        there = [path for path in files if path.exists()]
-        if there and not writing.force:
-            raise SetupError(f"{there[0]} is there already, and stays as it is: --force replaces it")
+        for path in filter(Path.exists, files):
+            if not path.is_file():
+                raise SetupError(f"{path} is there already, and is no file: name another")
+            if not writing.force:
+                raise SetupError(f"{path} is there already, and stays as it is: --force replaces it")
         for path, file in zip(made, files, strict=True):
             REAL.make_directory(file.parent)
             path.chmod(0o600)
@@ -82,6 +86,7 @@ def export_to_file(loaded: Loaded, writing: Writing, *, several: bool) -> Writte
 @contextmanager
 def _workplace(parent: Path) -> Generator[Path, None, None]:
     """Make a directory to write in, and remove it; also those that exports left here that were killed, a day after."""
+    REAL.make_directory(parent)
     for path in parent.glob(f"{_PREFIX}*"):
         found = path.lstat()
         if found.st_uid == os.getuid() and found.st_mtime < time() - _STALE_SECONDS:
@@ -103,7 +108,8 @@ def _target(txn: str, form: Format, output: str | None, *, several: bool) -> Pat
 
 def _to_stdout(tree: Tree, txn: str, form: Format) -> int:
     """Write the main file to stdout; returns how many there are beside it."""
-    with _workplace(Path(tempfile.gettempdir())) as folder:
+    place = Path(tempfile.gettempdir())
+    with usable(place), _workplace(place) as folder:
         made = form.write(tree, folder / f"{txn}{form.suffix}")
         try:
             with made[0].open("rb") as file:

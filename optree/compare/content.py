@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Literal, NamedTuple, cast
 from zlib import crc32
 
@@ -32,16 +33,18 @@ class Content(NamedTuple):
 
 def contents(root: SessionNode, digests: Digests) -> dict[int, Content]:
     """Return the content of each node of a tree by the `id` of the node's object; *digests* are those of its pool."""
-    nodes: list[Node] = []
-    pending: list[Node] = [root]
-    while pending:
-        node = pending.pop()
-        nodes.append(node)
-        pending += children(node)
     found: dict[int, Content] = {}
-    for node in reversed(nodes):  # what is below comes first
+    for node in bottom_up(root):
         found[id(node)] = _content(node, [found[id(child)] for child in children(node)], digests)
     return found
+
+
+def bottom_up(root: Node) -> Iterator[Node]:
+    """Return a node and all below it, what is below a node always before it."""
+    nodes = [root]
+    for node in nodes:  # which grows
+        nodes += children(node)
+    return reversed(nodes)
 
 
 def children(node: Node) -> list[Node]:

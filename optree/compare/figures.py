@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from msgspec import Struct
 
-from optree.compare.content import Node, children, money, own_cost, own_tokens
+from optree.compare.content import Node, bottom_up, children, money, own_cost, own_tokens
 from optree.nodes import OperationNode, SessionNode
 
 
@@ -20,23 +20,17 @@ class Figures(Struct, rename="camel"):
     latency_ms: float | None = None
 
 
-SUMMED = ("ops", "input_tokens", "output_tokens", "cache_read_input_tokens", "cache_write_input_tokens", "cost_usd")
+_SUMMED = [name for name in Figures.__struct_fields__ if name != "latency_ms"]
 
 
 def figures(root: SessionNode) -> dict[int, Figures]:
     """Return the figures of each node of a tree by the `id` of the node's object."""
-    nodes: list[Node] = []
-    pending: list[Node] = [root]
-    while pending:
-        node = pending.pop()
-        nodes.append(node)
-        pending += children(node)
     found: dict[int, Figures] = {}
-    for node in reversed(nodes):  # what is below comes first
+    for node in bottom_up(root):
         total = _own(node)
         for child in children(node):
             below = found[id(child)]
-            for name in SUMMED:
+            for name in _SUMMED:
                 setattr(total, name, getattr(total, name) + getattr(below, name))
         total.cost_usd = money(total.cost_usd)
         found[id(node)] = total
@@ -46,7 +40,7 @@ def figures(root: SessionNode) -> dict[int, Figures]:
 def delta(a: Figures | None, b: Figures | None) -> Figures:
     """Return *b* less *a*, None counting as nothing; the latency only where both have one."""
     before, after = a or Figures(), b or Figures()
-    change = Figures(**{name: getattr(after, name) - getattr(before, name) for name in SUMMED})
+    change = Figures(**{name: getattr(after, name) - getattr(before, name) for name in _SUMMED})
     change.cost_usd = money(change.cost_usd)
     if before.latency_ms is not None and after.latency_ms is not None:
         change.latency_ms = round(after.latency_ms - before.latency_ms, 3)

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 
 from optree.compare import wording
 from optree.compare.comparison import Comparison
 from optree.compare.details import change_phrase
 from optree.compare.wording import Line
+from optree.tree.text import Paint, branches
 
-Paint = Callable[[str, str], str]
-"""Given a style (`path`, `dim`, `ok`, `failed`, `cancelled`, `running`) and a text, returns the text as it shall be shown."""
 _STYLES = {"added": "ok", "removed": "failed", "changed": "cancelled", "moved": "running"}
 
 
@@ -27,24 +26,14 @@ def format_comparison(found: Comparison, *, everything: bool = False, paint: Pai
         f"  {wording.counts_phrase(found)}",
     ]
     written += ["", f"{_sign(root, paint)} {paint('agent', found.root.label)}", *_fields(root, "", paint)]
-    pending: list[tuple[str, Iterator[tuple[Line, bool]]]] = [("", _siblings(root, everything=everything))]
-    while pending:
-        indent, siblings = pending[-1]
-        item = next(siblings, None)
-        if item is None:
-            pending.pop()
-            continue
-        line, last = item
-        below = indent + ("   " if last else "│  ")
-        written.append(paint("dim", indent + ("└─ " if last else "├─ ")) + _node(line, paint))
-        written += _fields(line, paint("dim", below + ("│" if line.below else " ")), paint)
-        pending.append((below, _siblings(line, everything=everything)))
+
+    def below(line: Line) -> Iterator[Line]:
+        return wording.lines(line.below, everything=everything)
+
+    for line, branch, inner in branches(below(root), below):
+        written.append(paint("dim", branch) + _node(line, paint))
+        written += _fields(line, paint("dim", inner + ("│" if line.below else " ")), paint)
     return "\n".join(line.replace("\n", "\\n") for line in written)  # a name may have any character
-
-
-def _siblings(line: Line, *, everything: bool) -> Iterator[tuple[Line, bool]]:
-    found = list(wording.lines(line.below, everything=everything))
-    return ((one, at == len(found) - 1) for at, one in enumerate(found))
 
 
 def _node(line: Line, paint: Paint) -> str:

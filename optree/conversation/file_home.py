@@ -23,6 +23,7 @@ from optree.store.compression import GZIP, ZSTD
 from optree.store.line_log import BusyError, LineLog
 from optree.store.lines import Fault
 from optree.store.system import OS, REAL
+from optree.store.unusable import usable
 
 _BOM = b"\xef\xbb\xbf"
 _HEAD, _MEMBER = 4096, b'{"message_id"'
@@ -38,8 +39,8 @@ class FileHome:
     ) -> None:
         """Open or make the file, and learn what is in it, in one pass; *seen* is given each event of it.
 
-        Without a *version* the file's own is gone on with. Raises `OSError`, and `FormatError` for a file that is compressed, or holds
-        something else.
+        Without a *version* the file's own is gone on with. Raises `SetupError` for what cannot be written, `FormatError` for a file that
+        is compressed, or holds something else, and `OSError`.
         """
         self.path = path
         self.version = version or SEED_001
@@ -57,7 +58,8 @@ class FileHome:
         """What was logged while this home was busy: by a signal handler, or by a thread that did not wait longer."""
         self._late: deque[AnyEvent] = deque()
         """What the file did not take yet, in its order."""
-        self._log = LineLog(path, self._learn, system, anew=self._begin_anew)
+        with usable(path):
+            self._log = LineLog(path, self._learn, system, anew=self._begin_anew)
         if _is_compressed(path):
             self._log.close()
             raise FormatError(f"{path} is compressed, so nothing can be added to it: unpack it first, or read it with SessionViewer")

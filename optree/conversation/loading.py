@@ -16,16 +16,17 @@ from optree.conversation.session import Session, Traced
 from optree.conversation.transcripts import message_of
 from optree.conversation.tree_home import TreeHome
 from optree.conversation.wire import SEED_000
+from optree.store.lines import AnyPath
 
 Transcripts = defaultdict[str, list[dict[str, Any]]]
 
 
-def load_session(session_file: Path | str, make_agent: MakeAgent = restored, *, version: int | None = None) -> tuple[Any, Session]:
+def load_session(session_file: AnyPath, make_agent: MakeAgent = restored, *, version: int | None = None) -> tuple[Any, Session]:
     """Return the root agent, with the whole tree of its sub-agents, and the session; one pass over the file.
 
     A file that is missing or empty gives a new root agent, whose creation is logged. Every agent of the file is loaded: no event says that
     one has gone. What had to be made up, such as a root that the file does not name, is in ``session.notes``, and what was wrong in it in
-    ``session.faults``. Raises `OSError`, and `FormatError` for a compressed file.
+    ``session.faults``. Raises `SetupError` for a path that cannot be a file's, `FormatError` for a compressed file, and `OSError`.
     """
     transcripts: Transcripts = defaultdict(list)
 
@@ -50,7 +51,7 @@ def load_traced(session: Traced, make_agent: MakeAgent = restored) -> tuple[Any,
     return _root(found, transcripts, make_agent), found
 
 
-def load_root(session_file: Path | str, make_agent: MakeAgent = restored) -> Any:
+def load_root(session_file: AnyPath, make_agent: MakeAgent = restored) -> Any:
     """Return the root agent as seed 000's `load_session` does: each agent has a `logger`, and new ids go on after the file's."""
     root, session = load_session(session_file, make_agent, version=SEED_000)
     logger = SessionLogger.over(session, session_file)

@@ -10,20 +10,23 @@ from optree.conversation.events import PieceOfText
 from optree.conversation.session import Session
 from optree.conversation.strings import PieceId, id_of
 from optree.conversation.wire import SEED_000
+from optree.store.lines import AnyPath
+from optree.store.unusable import usable
 
 
 class SessionLogger:
     """Appends events to a file, new or not, under ids that follow those in it."""
 
-    def __init__(self, session_file: Path | str) -> None:
-        """Open or make the file. Raises `OSError`, and `FormatError` for a compressed file."""
+    def __init__(self, session_file: AnyPath) -> None:
+        """Open or make the file. Raises `SetupError` for a path that cannot be a file's, `FormatError` for a compressed one, `OSError`."""
         path = Path(session_file)
-        there = path.exists() and path.stat().st_size > 0
+        with usable(path):
+            there = path.exists() and path.stat().st_size > 0
         self.session_file = path
         self.session = Session.load(path, version=SEED_000) if there else Session(path, version=SEED_000)
 
     @classmethod
-    def over(cls, session: Session, session_file: Path | str) -> Self:
+    def over(cls, session: Session, session_file: AnyPath) -> Self:
         """Return the logger of a session that is open."""
         logger = cls.__new__(cls)
         logger.session_file = Path(session_file)

@@ -17,7 +17,8 @@ from optree.conversation.transcripts import entry_of, message_of, plain_message
 from optree.conversation.tree_home import TreeHome
 from optree.errors import NotFoundError, SetupError
 from optree.nodes import OpKind
-from optree.store.lines import Fault
+from optree.store.lines import AnyPath, Fault
+from optree.store.unusable import usable
 from optree.tree.answered import answered
 from optree.values import plain, text
 
@@ -38,14 +39,15 @@ class Session:
     the file does not take an event, that is said once, and the event written with a later one, under an id like ``msg_007_9c1f03ab``.
     """
 
-    def __init__(self, session_file: Path | str, *, version: int | None = None) -> None:
+    def __init__(self, session_file: AnyPath, *, version: int | None = None) -> None:
         """Begin a session in a new file, written in the form of seed 001, or of 000 (*version* 1).
 
-        Raises `SetupError` if there is something in the file already, and `OSError`.
+        Raises `SetupError` if there is something in the file already, or it cannot be written, and `OSError`.
         """
         path = Path(session_file)
-        if path.exists() and path.stat().st_size:
-            raise SetupError(f"{path} has a session already: Session.load({str(path)!r}) goes on with it, under new ids")
+        with usable(path):
+            if path.is_file() and path.stat().st_size:
+                raise SetupError(f"{path} has a session already: Session.load({str(path)!r}) goes on with it, under new ids")
         self._start(FileHome(path, version))
 
     @classmethod
@@ -56,14 +58,17 @@ class Session:
         return session
 
     @classmethod
-    def load(cls, session_file: Path | str, *, version: int | None = None) -> Self:
+    def load(cls, session_file: AnyPath, *, version: int | None = None) -> Self:
         """Resume the session in a file: one pass restores both counters and what is known of every agent that ever lived.
 
-        What is wrong in the file is in `faults`. It is gone on with in its own form, unless a *version* is given. Raises `OSError`, and
-        `FormatError` for a compressed file.
+        What is wrong in the file is in `faults`. It is gone on with in its own form, unless a *version* is given.
+
+        Raises `NotFoundError`, `SetupError` for a file that cannot be written, `FormatError` for a compressed one, and `OSError`.
         """
         path = Path(session_file)
-        path.stat()  # opening it to append would make it
+        with usable(path):
+            if not path.exists():  # opening it to append would make it
+                raise NotFoundError(f"{path} is not there: Session({str(path)!r}) begins a session in it")
         return cls.over(FileHome(path, version))
 
     @classmethod

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import os
 from collections.abc import Iterable, Sequence
 from functools import cached_property
 from pathlib import Path
@@ -22,7 +23,7 @@ from optree.conversation.views.perspective import perspective
 from optree.conversation.views.stream import Eyes, Hide, Stream, kind
 from optree.conversation.views.timeline import Moment, moment
 from optree.errors import FormatError, SetupError
-from optree.store.lines import Fault, blocks, opened
+from optree.store.lines import AnyPath, Fault, blocks, opened
 from optree.store.recovery import load
 from optree.tree import Tree
 
@@ -54,7 +55,7 @@ class HasEvents(Protocol):
         ...
 
 
-Source = str | Path | Tree | HasTree | HasEvents | Iterable[AnyEvent] | Iterable[dict[str, Any]]
+Source = AnyPath | Tree | HasTree | HasEvents | Iterable[AnyEvent] | Iterable[dict[str, Any]]
 
 
 class SessionViewer:
@@ -79,7 +80,7 @@ class SessionViewer:
     def _read(self, source: Source) -> Iterable[AnyEvent]:
         if isinstance(source, Tree):
             return events_of(source)
-        if isinstance(source, (str, Path)):
+        if isinstance(source, (str, os.PathLike)):
             events, self.faults = read(source)
             return events
         if isinstance(source, HasTree):
@@ -206,7 +207,7 @@ class SessionViewer:
         return causes.one_parent(self._links)
 
 
-def read(source: str | Path) -> tuple[list[AnyEvent], list[Fault]]:
+def read(source: AnyPath) -> tuple[list[AnyEvent], list[Fault]]:
     """Return the events of a file of events, or of a saved session, with what was wrong in the file.
 
     What is no file is a txn. Raises `NotFoundError`, `StoreError`, `OSError`.
@@ -214,7 +215,7 @@ def read(source: str | Path) -> tuple[list[AnyEvent], list[Fault]]:
     path = Path(source)
     if path.is_file() and holds_events(path):
         return wire.read_events(path)
-    return events_of(load(str(source)).tree), []
+    return events_of(load(os.fspath(source)).tree), []
 
 
 def holds_events(path: Path) -> bool:

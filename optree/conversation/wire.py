@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import io
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any, BinaryIO
 
 import msgspec
@@ -20,7 +19,7 @@ from optree.conversation.dialects import events_of, usual_lines, wide_lines
 from optree.conversation.events import AgentCreated, AnyEvent, PieceOfText, TranscriptEntry
 from optree.conversation.tolerant import read_line
 from optree.errors import FormatError
-from optree.store.lines import Bad, Fault, blocks, decoded, opened
+from optree.store.lines import AnyPath, Bad, Fault, blocks, decoded, opened
 from optree.values import decode, encode, is_object
 
 SEED_000, SEED_001 = 1, 2
@@ -42,19 +41,19 @@ def line(event: AnyEvent, version: int = SEED_001) -> bytes:
     return _format(encode(members), indent=0)
 
 
-def read_events(path: Path | str, *, strict: bool = False) -> tuple[list[AnyEvent], list[Fault]]:
+def read_events(path: AnyPath, *, strict: bool = False) -> tuple[list[AnyEvent], list[Fault]]:
     """Read a whole file: all its events in their order, and what was left out or mended, by line. Plain, gzip or zstd.
 
     Raises `OSError`, and `FormatError` at the first fault if *strict*.
     """
     events: list[AnyEvent] = []
     faults: list[Fault] = []
-    with opened(Path(path)) as source:
+    with opened(path) as source:
         for found in stream_events(source):
             if not isinstance(found, Fault):
                 events += found
             elif strict:
-                raise FormatError(f"{path}, line {found.line}: {found.said}")
+                raise FormatError(found.of(path))
             else:
                 faults.append(found)
     return events, faults

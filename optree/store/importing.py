@@ -12,14 +12,15 @@ from optree.store.lock import is_running
 from optree.store.options import StoreOptions
 from optree.store.saving import save as save_snapshot
 from optree.store.snapshot import MAX_NESTED, SnapshotWriter
+from optree.store.unusable import usable
 from optree.tree import Tree, walk_ops, walk_sessions
 
 
 def save(tree: Tree, directory: Directory, *, replace: bool = False, compression: str = "zstd") -> Path:
     """Write a session's snapshot and its bill; returns the snapshot's path. The ledger gets no entry that it has already.
 
-    Raises `SetupError` if a session of that txn is there and *replace* is not set, `BusyError` if it still has journals, `StoreError` if
-    it is nested too deeply for a file, and `OSError`.
+    Raises `SetupError` if a session of that txn is there and *replace* is not set, or a file cannot be written, `BusyError` if it still
+    has journals, `StoreError` if it is nested too deeply for a file, `OptreeError` if there is no room, and `OSError` in reading.
     """
     root = tree.session
     txn = root.origin_txn_id
@@ -29,9 +30,12 @@ def save(tree: Tree, directory: Directory, *, replace: bool = False, compression
     ledger = Ledger(directory.billing)
     _take_known_ids(root, ledger)
     options = StoreOptions(directory, compression)
-    save_snapshot(tree, {}, set(), options, SnapshotWriter(compression), last=True)
-    ledger.append(root, again=True)
-    return directory.snapshot(txn, compression)
+    snapshot = directory.snapshot(txn, compression)
+    with usable(snapshot):
+        save_snapshot(tree, {}, set(), options, SnapshotWriter(compression), last=True)
+    with usable(directory.billing):
+        ledger.append(root, again=True)
+    return snapshot
 
 
 def _check(txn: str, directory: Directory, *, replace: bool) -> None:

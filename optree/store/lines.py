@@ -10,6 +10,7 @@ import gzip
 import io
 import zlib
 from collections.abc import Callable, Iterator
+from os import PathLike
 from pathlib import Path
 from typing import Any, BinaryIO, Generic, NamedTuple, TypeVar, cast
 
@@ -21,6 +22,7 @@ from optree.store.compression import GZIP, ZSTD
 from optree.values import text
 
 T = TypeVar("T")
+AnyPath = str | PathLike[str]
 BLOCK_BYTES = 1 << 20
 MAX_LINE_BYTES = 64 << 20
 """A longer line is no line of a log: reading stops there."""
@@ -39,6 +41,10 @@ class Fault(NamedTuple):
 
     line: int
     said: str
+
+    def of(self, name: object) -> str:
+        """Return it as is said of the file of that name; line 0 is none."""
+        return f"{name}, line {self.line}: {self.said}" if self.line else f"{name}: {self.said}"
 
 
 class Block(NamedTuple, Generic[T]):
@@ -67,9 +73,9 @@ class Bad(NamedTuple):
     said: str
 
 
-def opened(path: Path) -> BinaryIO:
+def opened(path: AnyPath) -> BinaryIO:
     """Open a file for reading; gzip and zstd are unpacked as they are read. Raises `OSError`."""
-    file = path.open("rb")
+    file = Path(path).open("rb")  # noqa: SIM115 - the caller closes it
     head = file.read(4)
     file.seek(0)
     if head == ZSTD:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 
 
@@ -120,20 +120,29 @@ class OS:
         """Close a descriptor; locks that it held are released when its last copy is closed."""
         os.close(fd)
 
-    def replace(self, path: Path, pieces: list[bytes]) -> None:
+    def replace(self, path: Path, pieces: Iterable[bytes]) -> None:
         """Replace a file's content as a whole: temporary file, sync, rename, sync of the directory."""
-        temporary = path.with_name(f".tmp-{path.name}-{os.getpid()}")
+        temporary = temporary_for(path)
+        self.write_whole(temporary, pieces)
+        self.rename(temporary, path)
+        self.sync_directory(path.parent)
+
+    def write_whole(self, path: Path, pieces: Iterable[bytes]) -> None:
+        """Write a file anew, and wait until it is on disk; half of it may be left if that fails."""
         with contextlib.suppress(FileNotFoundError):
-            self.unlink(temporary)
-        fd = self.create(temporary)
+            self.unlink(path)
+        fd = self.create(path)
         try:
             for piece in pieces:
                 self.write_all(fd, piece)
             self.sync(fd)
         finally:
             self.close(fd)
-        self.rename(temporary, path)
-        self.sync_directory(path.parent)
+
+
+def temporary_for(path: Path) -> Path:
+    """Return where a file is written before it is put in its place; this process's own."""
+    return path.with_name(f".tmp-{path.name}-{os.getpid()}")
 
 
 REAL = OS()

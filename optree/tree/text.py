@@ -2,34 +2,37 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from typing import Any
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import TypeVar
 
 from optree.nodes import OperationNode, SessionNode, Totals, TurnNode
 from optree.tree.summary import state
 
+T = TypeVar("T")
 Paint = Callable[[str, str], str]
 """Given a style (`agent`, `path`, `failed`, `dim`…) and a text, returns the text as it shall be shown."""
 _MARKS = {"ok": "✓", "failed": "✗", "cancelled": "⊘", "interrupted": "⚡", "running": "…", "ended": ""}
-_Line = tuple[str, bool, Any]
 
 
 def format_tree(root: SessionNode, *, live: bool = False, paint: Paint = lambda _style, text: text) -> str:
     """Return the tree, a line for each session, turn and op. Nodes without an end read as `interrupted`, or `running` if *live*."""
     lines = [_session(root, live, paint)]
-    pending: list[tuple[str, Iterator[Any]]] = [("", iter(_below(root)))]
+    lines += (paint("dim", branch) + _describe(node, live, paint) for node, branch, _ in branches(_below(root), _below))
+    return "\n".join(line.replace("\n", "\\n") for line in lines)  # a name may have any character
+
+
+def branches(top: Iterable[T], below: Callable[[T], Iterable[T]]) -> Iterator[tuple[T, str, str]]:
+    """Yield each node of a tree, with what is drawn before it, and what is drawn before all that is below it."""
+    pending: list[tuple[str, list[T]]] = [("", [*top][::-1])]
     while pending:
         indent, nodes = pending[-1]
-        item = next(nodes, None)
-        if item is None:
+        if not nodes:
             pending.pop()
             continue
-        node, last = item
-        lines.append(paint("dim", indent + ("└─ " if last else "├─ ")) + _describe(node, live, paint))
-        children = _below(node)
-        if children:
-            pending.append((indent + ("   " if last else "│  "), iter(children)))
-    return "\n".join(line.replace("\n", "\\n") for line in lines)  # a name may have any character
+        node = nodes.pop()
+        inner = indent + ("│  " if nodes else "   ")
+        yield node, indent + ("├─ " if nodes else "└─ "), inner
+        pending.append((inner, [*below(node)][::-1]))
 
 
 def format_totals(totals: Totals) -> str:
@@ -42,14 +45,12 @@ def format_totals(totals: Totals) -> str:
     return " · ".join(parts)
 
 
-def _below(node: SessionNode | TurnNode | OperationNode) -> list[tuple[Any, bool]]:
+def _below(node: SessionNode | TurnNode | OperationNode) -> Sequence[TurnNode | OperationNode]:
     if isinstance(node, SessionNode):
-        below: list[Any] = node.turns
-    elif isinstance(node, TurnNode):
-        below = node.ops
-    else:
-        below = node.child_session.turns if node.child_session else []
-    return [(child, position == len(below) - 1) for position, child in enumerate(below)]
+        return node.turns
+    if isinstance(node, TurnNode):
+        return node.ops
+    return node.child_session.turns if node.child_session else []
 
 
 def _describe(node: TurnNode | OperationNode, live: bool, paint: Paint) -> str:

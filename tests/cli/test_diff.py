@@ -56,7 +56,23 @@ def test_html(two, tmp_path):
     assert "" == two.read("diff", two.first, two.second, "--html", page).stdout
     assert page.read_text().startswith("<!DOCTYPE html>")
     assert OTHER in page.read_text()
-    assert 3 == two(*("diff", two.first, two.second, "--html", tmp_path / "no" / "where.html"), code=3).returncode
+
+
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        ("no/where.html", "its directory is not there; make it first, or name another place"),
+        (".", "it is a directory; name a file"),
+        ("file/x.html", "a file stands where its directory would be; name another place"),
+    ],
+)
+def test_a_page_that_cannot_be_written_is_named(two, tmp_path, name, said):
+    """A page that cannot be written is named, with what to do."""
+    (tmp_path / "file").write_text("mine")
+    assert (
+        f"optree: {tmp_path / name} cannot be written: {said}\n"
+        == two.read("diff", two.first, two.second, "--html", tmp_path / name, code=2).stderr
+    )
 
 
 @pytest.mark.parametrize(("other", "code"), [("first", 0), ("second", 1)])

@@ -70,6 +70,37 @@ def test_nothing_is_overwritten_unless_forced(ended, tmp_path):
     assert [file] == list(tmp_path.iterdir())
 
 
+@pytest.mark.parametrize(
+    ("name", "output", "said"),
+    [
+        ("json", "agent.py/x.json", "agent.py/x.json cannot be written: a file stands where its directory would be; name another place"),
+        ("json", "dir.json", "dir.json is there already, and is no file: name another"),
+        ("json", "pipe", "pipe is there already, and is no file: name another"),
+        ("json", f"{'x' * 300}.json", "xx.json cannot be written: its name is too long; give a shorter one"),
+        ("ai-agent-v3", "agent.py", "agent.py cannot be written: a file stands where its directory would be; name another place"),
+    ],
+)
+@pytest.mark.parametrize("force", [(), ("--force",)])
+def test_a_file_that_cannot_be_written_is_named(ended, name, output, said, force):
+    """What is in the way of a file is said of the file that was named, with what to do; it stays as it is, and nothing else is left."""
+    (ended.folder / "dir.json").mkdir(exist_ok=True)
+    if not (ended.folder / "pipe").exists():
+        os.mkfifo(ended.folder / "pipe")
+    before = sorted(ended.folder.rglob("*"))
+    run = ended("export", "last", "--to", name, "-o", output, *force, code=2)
+    assert run.stderr.splitlines()[-1].endswith(said)
+    assert "Errno" not in run.stderr
+    assert before == sorted(ended.folder.rglob("*"))
+
+
+def test_a_full_disk_is_said_of_the_file(ended, tmp_path):
+    """Where there is no room for a file, it is named and nothing is left of it; the exit code is that of a failure."""
+    line = ["sh", "-c", 'ulimit -f 0; exec "$@"', "sh", *ended.command("export", "last", "--to", "json", "-o", tmp_path / "x.json")]
+    run = subprocess.run(line, env=ended.env, cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert f"optree: {tmp_path}/x.json cannot be written: there is no room; make some, or name another place\n" == run.stderr
+    assert (1, []) == (run.returncode, list(tmp_path.iterdir()))
+
+
 def test_files_go_where_they_are_wanted(ended, tmp_path):
     """Without -o a file is made here; a directory, there or not, takes files named after their sessions."""
     ended.read("export", "last", "--to", "events", "-o", f"{tmp_path}/new/")
@@ -190,6 +221,8 @@ def test_a_killed_session_is_written_as_far_as_it_came(killed, tmp_path):
         (["--pending", "--to", "events"], "--pending is for collectors"),
         (["last", "-o", "x"], "--output, --force and --verbatim are for files: name a format with --to"),
         (["last", "--to", "paper"], "there is no exporter 'paper'; choose one of ai-agent, ai-agent-v1"),
+        (["last", "--to", "event"], "there is no exporter 'event'; did you mean events? (optree formats lists all)"),
+        (["last", "--to", "Markdwn"], "there is no exporter 'Markdwn'; did you mean markdown?"),
         (["last", "last", "--to", "events", "-o", "-"], "one session goes to stdout"),
         (["last", "--to", "events", "-o", "-", "--json"], "--json and the file cannot both go to stdout"),
         (["last", "--verbatim"], "--output, --force and --verbatim are for files"),

@@ -42,6 +42,13 @@ def test_a_snapshot_of_ai_agent_is_billed(optree, pack):
     assert 2 == len((optree.base / "accounting.jsonl").read_text().splitlines())
 
 
+def test_a_place_that_cannot_be_written_is_named(optree, log):
+    """Where no session can be saved, the file that could not be written is named, with what to do."""
+    said = optree.read("import", log, "--sessions-dir", log / "here", code=1).stderr
+    assert f"optree: {log}/here/" in said
+    assert "cannot be written: a file stands where its directory would be; name another place" in said
+
+
 def test_a_folder(optree):
     """A folder of a format that is made of folders is imported whole."""
     AI_AGENT_V3.write(sample(), optree.folder / "sessions")

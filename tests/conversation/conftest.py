@@ -1,9 +1,12 @@
+import io
 import json
 from pathlib import Path
 
 import pytest
 
 from optree.conversation import Reply, load_session, restored
+from optree.conversation.wire import stream_events
+from optree.store.lines import Fault
 
 DATA = Path(__file__).parent / "data"
 
@@ -36,6 +39,18 @@ def calls(*named):
 def lines(path):
     """Return a file's lines as objects."""
     return [json.loads(line) for line in path.read_text().splitlines()]
+
+
+def read(*data):
+    """Return the events and faults of lines, given as bytes or as objects."""
+    source = b"\n".join(one if isinstance(one, bytes) else json.dumps(one).encode() for one in data)
+    events, faults = [], []
+    for found in stream_events(io.BytesIO(source)):
+        if isinstance(found, Fault):
+            faults.append(found)
+        else:
+            events += found
+    return events, faults
 
 
 def shape(agent):

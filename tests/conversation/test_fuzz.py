@@ -1,11 +1,8 @@
-import io
-
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from optree.conversation import line, stream_events
-from optree.store.lines import Fault
-from tests.conversation.conftest import DATA
+from optree.conversation import line
+from tests.conversation.conftest import DATA, read
 
 GOOD = [
     one
@@ -13,17 +10,6 @@ GOOD = [
     for one in path.read_bytes().splitlines()
     if one and b"[...]" not in one and b"edit" not in one
 ]
-
-
-def read(data):
-    """Return the events and faults of a file's bytes."""
-    events, faults = [], []
-    for found in stream_events(io.BytesIO(data)):
-        if isinstance(found, Fault):
-            faults.append(found)
-        else:
-            events += found
-    return events, faults
 
 
 @given(st.binary(max_size=2_000))

@@ -2,7 +2,8 @@ import json
 
 import pytest
 
-from optree.conversation import Agent, SessionLogger, SessionViewer, load_root, load_session, read_events
+from optree.conversation import Agent, Session, SessionLogger, SessionViewer, load_root, load_session, read_events
+from optree.errors import SetupError
 from tests.conversation.conftest import lines, shape
 
 MODEL = "anthropic/claude-sonnet-4-5-20250929"
@@ -279,3 +280,46 @@ def test_an_empty_list_of_calls_comes_back(file):
     session.log_transcript_entry(root.agent_id, said)
     session.close()
     assert [said] == load_session(file)[0].transcript
+
+
+@pytest.mark.parametrize("opener", [load_session, load_root, Session, SessionLogger])
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        (".", "it is a directory; name a file"),
+        ("link", "it is a symbolic link; name the file itself"),
+        ("file/x", "a file stands where its directory would be; name another place"),
+        ("no/x", "its directory is not there; make it first, or name another place"),
+    ],
+)
+def test_a_file_that_cannot_be_used_is_named(tmp_path, opener, name, said):
+    """What cannot be a session's file is refused in words that say what to do, and nothing is made."""
+    (tmp_path / "file").touch()
+    (tmp_path / "link").symlink_to("file")
+    with pytest.raises(SetupError) as raised:
+        opener(str(tmp_path / name))
+    assert f"{tmp_path / name} cannot be written: {said}" == str(raised.value)
+    assert {"file", "link"} == {path.name for path in tmp_path.iterdir()}
+
+
+class Named:
+    """A path as another library has it."""
+
+    def __init__(self, path):
+        self.path = path
+
+    def __fspath__(self):
+        """Return it."""
+        return str(self.path)
+
+
+@pytest.mark.parametrize("form", [str, Named])
+def test_any_form_of_a_path(example, form):
+    """Files are named by texts, paths, and what stands for one."""
+    path = form(example("seed001_jack_and_jill"))
+    events, _ = read_events(path)
+    assert len(events) == len(SessionViewer(path).events)
+    assert "agent_root" == load_session(path)[0].agent_id == load_root(path).agent_id
+    with Session.load(path) as session:
+        assert len(events) == len(session.events())
+    assert 1 < SessionLogger(path).message_counter

@@ -101,7 +101,7 @@ def test_only_load_resumes(file):
         session.log_transcript_entry("agent_001", HELLO)
     with pytest.raises(SetupError, match=r"Session\.load\('.*session\.jsonl'\) goes on with it"):
         Session(file)
-    with pytest.raises(FileNotFoundError):
+    with pytest.raises(NotFoundError, match=r"missing\.jsonl is not there: Session\('.*missing\.jsonl'\) begins a session in it"):
         Session.load(file.with_name("missing.jsonl"))
     assert not file.with_name("missing.jsonl").exists()
 

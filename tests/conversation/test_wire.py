@@ -13,23 +13,11 @@ from optree.conversation import AgentCreated, PieceOfText, TranscriptEntry, line
 from optree.conversation.wire import read_one
 from optree.errors import FormatError
 from optree.store.lines import Fault
-from tests.conversation.conftest import DATA
+from tests.conversation.conftest import DATA, read
 
 EXAMPLES = ["jack_and_jill", "inner_monologue", "hook", "external_trigger"]
 ENTRY = {"message_id": "msg_007", "event_type": "transcript_entry", "agent_id": "agent_001", "role": "user", "content": "Hi"}
 CALL = {"id": "c1", "function": {"name": "task", "arguments": '{"name": "Jack"}'}}
-
-
-def read(*data):
-    """Return the events and faults of lines, given as bytes or as objects."""
-    source = b"\n".join(one if isinstance(one, bytes) else json.dumps(one).encode() for one in data)
-    events, faults = [], []
-    for found in stream_events(io.BytesIO(source)):
-        if isinstance(found, Fault):
-            faults.append(found)
-        else:
-            events += found
-    return events, faults
 
 
 @pytest.mark.parametrize("name", EXAMPLES)

@@ -47,7 +47,7 @@ class Ledgers:
     def fault(self, where: str, said: str, line: int = 0) -> None:
         """Note what is wrong; raises it if everything is to be right."""
         if self._strict:
-            raise FormatError(f"{where}{f', line {line}' if line else ''}: {said}")
+            raise FormatError(Fault(line, said).of(where))
         self.faults.append(Fault(line, f"{where}: {said}"))
 
     def _read(self, paths: list[Path], sessions: Path) -> None:

@@ -97,7 +97,7 @@ class MarkdownLog:
 
 def _refuse(path: Path, fault: Fault, *, strict: bool) -> None:
     if strict:
-        raise FormatError(f"{path.name}, line {fault.line}: {fault.said}")
+        raise FormatError(fault.of(path.name))
 
 
 def _txn(named: object, path: Path) -> str:

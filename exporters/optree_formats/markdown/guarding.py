@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from os import fspath
 from pathlib import Path
 
+from optree.store.lines import AnyPath
 from optree_formats.markdown.events import Event
 
 _TOLD = 20
@@ -25,9 +27,9 @@ def touches(path: Path, log: Path) -> bool:
     return mine == other or other in mine.parents
 
 
-def attempted(path: Path | str, tool: str, action: str) -> Event:
+def attempted(path: AnyPath, tool: str, action: str) -> Event:
     """Return the event for a tool that would have changed the log."""
-    event = Event("violation", {"action": action, "path": str(path), **({"tool": tool} if tool else {}), "refused": True})
+    event = Event("violation", {"action": action, "path": fspath(path), **({"tool": tool} if tool else {}), "refused": True})
     return event.comment("", "Session logs are append-only: the call was not made.")
 
 

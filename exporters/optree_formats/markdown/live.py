@@ -10,7 +10,6 @@ import atexit
 import logging
 from collections import Counter
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any, ClassVar
 
 from msgspec import UNSET
@@ -20,6 +19,7 @@ from optree.builder import SessionTreeBuilder
 from optree.builder.subscriber import Subscriber
 from optree.instrument import Session
 from optree.nodes import OperationNode, Pool, SessionNode, TurnNode
+from optree.store.lines import AnyPath
 from optree.tree import apply
 from optree.tree.path import parent_label
 from optree.values import decode, text
@@ -35,7 +35,7 @@ LOGGER = logging.getLogger("optree.markdown")
 _EXIT_SECONDS = 0.25
 
 
-def follow(session: Session | SessionTreeBuilder, path: Path, *, verbosity: Verbosity = "standard", redacted: bool = True) -> Follower:
+def follow(session: Session | SessionTreeBuilder, path: AnyPath, *, verbosity: Verbosity = "standard", redacted: bool = True) -> Follower:
     """Write a session's whole tree to the log at *path*, see `EventLog`: what it has, and what happens. The summary comes at its end.
 
     A resumed session goes on in its log, with what that lacks. In a process that has joined a session of another, what this process
@@ -51,7 +51,7 @@ def follow(session: Session | SessionTreeBuilder, path: Path, *, verbosity: Verb
 class Follower:
     """Receives a session's records and writes its log."""
 
-    def __init__(self, builder: SessionTreeBuilder, path: Path, verbosity: Verbosity, *, redacted: bool) -> None:
+    def __init__(self, builder: SessionTreeBuilder, path: AnyPath, verbosity: Verbosity, *, redacted: bool) -> None:
         core = builder.core
         self._stream = core.stream
         self._pool = Pool()

@@ -7,14 +7,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any, BinaryIO
 
 import msgspec
 from msgspec import Struct
 
 from optree.errors import FormatError, SetupError
-from optree.store.lines import Fault, blocks, opened
+from optree.store.lines import AnyPath, Fault, blocks, opened
 from optree.values import is_list, is_object
 from optree_formats.markdown import foreign_yaml, own_yaml, scalars
 from optree_formats.markdown.blocks import Fenced, Heading, Numbered, Text, pieces
@@ -88,7 +87,7 @@ class Log(Struct):
     faults: list[Fault]
 
 
-def read_log(path: Path) -> Log:
+def read_log(path: AnyPath) -> Log:
     """Read a log, plain or packed with gzip or zstd. Raises `OSError`."""
     log = Log(Head(), [], [])
     with opened(path) as source:
@@ -102,9 +101,9 @@ def read_log(path: Path) -> Log:
     return log
 
 
-def extract_events(path: Path | str) -> list[dict[str, Any]]:
+def extract_events(path: AnyPath) -> list[dict[str, Any]]:
     """Return the fields of a log's events, in their order; what cannot be read is left out. Raises `OSError`."""
-    return [entry.fields for entry in read_log(Path(path)).entries if entry.fields]
+    return [entry.fields for entry in read_log(path).entries if entry.fields]
 
 
 def stream_log(source: BinaryIO) -> Iterator[Head | Entry | Fault]:

@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable
 from datetime import datetime
-from pathlib import Path
+from os import PathLike
 from typing import Any
 
 from msgspec import Struct, field
 
 from optree.errors import SetupError
+from optree.store.lines import AnyPath
 from optree.values import is_list, is_object
 from optree_formats.markdown.reader import Entry, read_log
 from optree_formats.markdown.times import following, moment, since_midnight
@@ -40,7 +41,7 @@ class State(Struct):
     """Errors so far: code, message and what else they held."""
 
 
-def state_at(log: Path | Iterable[Entry], at: float | str | datetime | None = None) -> State:
+def state_at(log: AnyPath | Iterable[Entry], at: float | str | datetime | None = None) -> State:
     """Return the state after an event, or at a time; without *at* at the end.
 
     *at* is the number of the event, from 1, if it is an int; else the time: epoch milliseconds as a float, a `datetime`, ISO 8601, or
@@ -48,7 +49,7 @@ def state_at(log: Path | Iterable[Entry], at: float | str | datetime | None = No
 
     Raises `SetupError` for a text that is no time, and `OSError`.
     """
-    entries = read_log(log).entries if isinstance(log, Path) else log
+    entries = read_log(log).entries if isinstance(log, (str, PathLike)) else log
     state = State()
     until: float | None = None
     for entry in entries:

@@ -22,8 +22,8 @@ import zstandard
 from msgspec import Struct
 
 from optree.errors import SetupError
-from optree.store.lines import opened
-from optree.store.system import REAL
+from optree.store.lines import AnyPath, opened
+from optree.store.system import REAL, temporary_for
 from optree_formats.markdown.compression import fewer_events
 from optree_formats.markdown.reader import Log, read_log
 from optree_formats.markdown.rendering import RULE, header, section
@@ -59,39 +59,32 @@ class Action(Struct, frozen=True):
     removed: bool = False
 
 
-def apply(directory: Path, policy: Policy | None = None, now: datetime | None = None, *, dry_run: bool = False) -> list[Action]:
+def apply(directory: AnyPath, policy: Policy | None = None, now: datetime | None = None, *, dry_run: bool = False) -> list[Action]:
     """Apply a policy to the sessions in a directory such as ``.agent/sessions``; returns what was done, or with *dry_run* would be.
 
     A log that cannot be read or written, or that is written at this moment, is kept, and its action says why. Raises nothing.
     """
     policy = policy or Policy()
     at = (now or datetime.now().astimezone()).timestamp() * 1e3
-    return [_safely(log, policy, at, dry_run=dry_run) for log in _logs(directory)]
+    return [_safely(log, policy, at, dry_run=dry_run) for log in _logs(Path(directory))]
 
 
-def compress(log: Path, target: Path) -> Path:
+def compress(log: AnyPath, target: AnyPath) -> Path:
     """Write the compressed form of a log to a new file; returns its path. Raises `SetupError` if it is there, `OSError`."""
-    return _put(target, (text.encode(errors="replace") for text in _compressed_text(read_log(log), log)))
+    return _put(Path(target), (text.encode(errors="replace") for text in _compressed_text(read_log(log), Path(log))))
 
 
-def archive(log: Path, target: Path) -> Path:
+def archive(log: AnyPath, target: AnyPath) -> Path:
     """Pack a log, every byte of it, with zstd into a new file; returns its path. Raises `SetupError` if it is there, `OSError`."""
     packer = zstandard.ZstdCompressor(level=10, write_checksum=True, write_content_size=True)
-    return _put(target, [packer.compress(log.read_bytes())])
+    return _put(Path(target), [packer.compress(Path(log).read_bytes())])
 
 
 def _put(target: Path, pieces: Iterable[bytes]) -> Path:
     """Put a new file in its place as a whole."""
-    temporary = target.with_name(f".tmp-{target.name}-{os.getpid()}")
-    temporary.unlink(missing_ok=True)
+    temporary = temporary_for(target)
     try:
-        fd = REAL.create(temporary)
-        try:
-            for piece in pieces:
-                REAL.write_all(fd, piece)
-            REAL.sync(fd)
-        finally:
-            REAL.close(fd)
+        REAL.write_whole(temporary, pieces)
         os.link(temporary, target)  # fails if the name is taken, which a rename would not
     except FileExistsError:
         raise SetupError(f"{target} is there already, and stays as it is: give another name, or remove it") from None

@@ -9,10 +9,9 @@ from __future__ import annotations
 
 import re
 from hashlib import blake2b
-from pathlib import Path
 from typing import BinaryIO
 
-from optree.store.lines import blocks, opened
+from optree.store.lines import AnyPath, blocks, opened
 
 MARK = re.compile(rb"^<!-- seal ([0-9a-f]{16}) -->[ \t]*\r?$", re.MULTILINE)
 LINES = re.compile(rb"[^\n]*\n|[^\n]+")
@@ -57,7 +56,7 @@ def broken(source: BinaryIO) -> list[int]:
     return [number for number, line in enumerate(lines, 1) if not chain.add(line)]
 
 
-def verify(path: Path) -> list[int]:
+def verify(path: AnyPath) -> list[int]:
     """Return the lines of a log's broken seals, see `broken`; none if its history is as it was written. Raises `OSError`."""
     with opened(path) as source:
         return broken(source)

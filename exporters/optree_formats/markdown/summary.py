@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
+from optree.store.lines import AnyPath
 from optree.store.system import REAL
 from optree.values import is_object
 from optree_formats.markdown.comments import Comment, Comments, add, place_of
@@ -68,9 +69,12 @@ def summary_text(summary: Mapping[str, Any], comments: Mapping[str, str] | None 
     return emit(summary, found)
 
 
-def write_summary(log: Path, target: Path | None = None, *, retrospective: str = "", comments: Mapping[str, str] | None = None) -> Path:
+def write_summary(
+    log: AnyPath, target: AnyPath | None = None, *, retrospective: str = "", comments: Mapping[str, str] | None = None
+) -> Path:
     """Write the summary of a log beside it, in place of an older one, with the log's last seal; returns its path. Raises `OSError`."""
-    target = target or log.with_name(FILE)
+    log = Path(log)
+    target = Path(target) if target else log.with_name(FILE)
     found = read_log(log)
     chain = Chain()
     with log.open("rb") as source:

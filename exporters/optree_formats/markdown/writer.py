@@ -18,6 +18,7 @@ from weakref import WeakSet
 
 from optree import clock
 from optree.errors import SetupError, StoreError
+from optree.store.lines import AnyPath
 from optree.store.system import OS, REAL
 from optree.values import redact
 from optree_formats.markdown import guarding, recovery
@@ -37,13 +38,13 @@ _logs: WeakSet[EventLog] = WeakSet()
 """The logs of this process, for a fork."""
 
 
-def log_path(session_id: str, root: Path = ROOT) -> Path:
+def log_path(session_id: str, root: AnyPath = ROOT) -> Path:
     """Return where a session's log is; raises `SetupError` for an id that is no name of a directory."""
     if not _SESSION_ID.fullmatch(session_id):
         raise SetupError(
             f"{session_id[:80]!r} cannot name a session: use letters, digits, '_', '-' and '.', beginning with a letter or digit"
         )
-    return root / session_id / FILE
+    return Path(root) / session_id / FILE
 
 
 class EventLog:
@@ -56,7 +57,7 @@ class EventLog:
 
     def __init__(
         self,
-        path: Path,
+        path: AnyPath,
         session_id: str | None = None,
         *,
         verbosity: Verbosity = "standard",
@@ -68,6 +69,7 @@ class EventLog:
         now: clock.Clock = clock.wall,
         system: OS = REAL,
     ) -> None:
+        path = Path(path)
         self.path = path if path.suffix == ".md" else path / FILE
         self._asked = session_id or ""
         self.session_id = session_id or (
@@ -121,7 +123,7 @@ class EventLog:
             self._write(event)
             return self._tail.events
 
-    def guard(self, path: Path | str, *, tool: str = "", action: str = "write") -> None:
+    def guard(self, path: AnyPath, *, tool: str = "", action: str = "write") -> None:
         """Ask before a tool of the model touches *path*: what would change the log is logged as a violation, and refused with `Refused`.
 
         *action* is what the tool would do; ``append`` and ``read`` are let through.

@@ -16,6 +16,7 @@ from optree.builder.subscriber import Subscriber
 from optree.errors import SetupError
 from optree.instrument import Session
 from optree.nodes import Reasoning
+from optree.store.lines import AnyPath
 from optree.values import text
 from optree_formats.transcript.fanout import BUFFER, LOGGER, Subscription
 from optree_formats.transcript.masking import masked
@@ -29,7 +30,7 @@ from optree_formats.transcript.wire import Event, ToolPayload
 _Key = tuple[str, str, str, str]
 
 
-def follow(session: Session, directory: Path | str, *, mask: Mask | None = None, redacted: bool = True, buffer: int = BUFFER) -> Follower:
+def follow(session: Session, directory: AnyPath, *, mask: Mask | None = None, redacted: bool = True, buffer: int = BUFFER) -> Follower:
     """Write a session's whole tree to *directory* from now on, a file a run, beginning with what it has so far.
 
     Close what is returned when the session has ended. A resumed session goes on in its files, with what they lack. In a process that has

@@ -8,13 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from datetime import datetime
-from pathlib import Path
 from typing import Annotated, Any
 
 import msgspec
 from msgspec import Meta, Raw
 
-from optree.store.lines import Bad, Block, Fault, decoded, opened
+from optree.store.lines import AnyPath, Bad, Block, Fault, decoded, opened
 from optree.values import TypedDecoder
 from optree_formats.transcript.tolerant import WrongError, event_from, event_of, faults_of, raised
 from optree_formats.transcript.wire import EVENT_TYPES, Event, MessagePayload, StepPayload, ToolPayload
@@ -26,7 +25,7 @@ class OutOfOrder(Fault):
     """A number that does not come next: lines are missing, stand in another order, or two writers numbered them. All are kept."""
 
 
-def read(path: Path, *, strict: bool = False) -> Iterator[Event | Fault]:
+def read(path: AnyPath, *, strict: bool = False) -> Iterator[Event | Fault]:
     """Yield the events of a file (plain, gzip or zstd) in the order of its lines, and each fault in its place.
 
     With *strict* the first fault is raised, as `FormatError`, an unknown type as `UnknownEventTypeError` or `UnknownBlockTypeError`.
@@ -39,7 +38,7 @@ def read(path: Path, *, strict: bool = False) -> Iterator[Event | Fault]:
             yield batch
 
 
-def batches(path: Path, *, strict: bool = False) -> Iterator[list[Event] | Fault]:
+def batches(path: AnyPath, *, strict: bool = False) -> Iterator[list[Event] | Fault]:
     """The same, many events at once."""
     expected = 1
     with opened(path) as source:

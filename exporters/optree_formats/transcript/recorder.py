@@ -19,6 +19,7 @@ import msgspec
 from optree import clock
 from optree.errors import SetupError
 from optree.store.line_log import LineLog
+from optree.store.lines import AnyPath
 from optree.values import raw, text
 from optree_formats.transcript.fanout import BUFFER, LOGGER, WARN_SECONDS, FanOut, Stats, Subscription
 from optree_formats.transcript.strict import InvalidEventError, check, check_run_id
@@ -37,7 +38,7 @@ class Recorder:
     recorder writes. Raises `SetupError` if the directory is not there, `InvalidEventError` for ids that are no UUID v4.
     """
 
-    def __init__(self, target: Path | str, run_id: str, parent_run_id: str = "", *, mask: Mask | None = None, buffer: int = BUFFER) -> None:
+    def __init__(self, target: AnyPath, run_id: str, parent_run_id: str = "", *, mask: Mask | None = None, buffer: int = BUFFER) -> None:
         path = Path(target)
         check_run_id("run_id", run_id)
         if parent_run_id:

@@ -9,7 +9,7 @@ from uuid import UUID
 from msgspec import Struct
 
 from optree.errors import FormatError
-from optree.store.lines import Fault
+from optree.store.lines import AnyPath, Fault
 from optree_formats.transcript.reader import read
 from optree_formats.transcript.tolerant import raised
 from optree_formats.transcript.wire import Event, is_sound
@@ -47,14 +47,14 @@ class Family(Struct):
     """Also those of the children's files, which name them, and of links that lead nowhere."""
 
 
-def family(path: Path, *, strict: bool = False) -> Family:
+def family(path: AnyPath, *, strict: bool = False) -> Family:
     """Read a run's file, and those of all runs below it, which lie beside it as ``<run id>.jsonl``.
 
     Links to files that are missing or cannot be read, that were followed already, or that lead back, are reported and not followed; with
     *strict* the first fault is raised as `FormatError`. Raises `OSError` for the first file.
     """
     faults: list[Fault] = []
-    root = _run(path, "", faults, strict=strict)
+    root = _run(Path(path), "", faults, strict=strict)
     known = {root.run_id}
     pending = [root]
     while pending:

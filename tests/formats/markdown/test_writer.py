@@ -9,7 +9,8 @@ import pytest
 from optree.errors import SetupError, StoreError
 from optree.store.system import OS
 from optree.testing import Ticking
-from optree_formats.markdown import Event, EventLog, Refused, extract_events, log_path, read_log, verify
+from optree_formats.markdown import Event, EventLog, Refused, extract_events, log_path, read_log, state_at, verify, write_summary
+from optree_formats.markdown.retention import apply, archive, compress
 from tests.formats.markdown.logs import STARTED, call, log, result, session
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -36,6 +37,22 @@ def test_location_and_start(tmp_path, monkeypatch):
     assert text.startswith(
         "# Session Log: sess-001\n\nStarted: 2023-11-14T22:13:20Z\nProtocol: EVENT-LOG/0.2\n\n---\n\n## 22:13:20 — Session Start\n"
     )
+
+
+def test_paths_may_be_texts(tmp_path):
+    """A log, and the place where logs are, may be named by a text."""
+    path = str(log_path("sess-001", str(tmp_path)))
+    assert str(tmp_path / "sess-001/session-log.md") == path
+    made = EventLog(path, "sess-001")
+    made.append(call())
+    made.close()
+    assert 2 == len(read_log(path).entries) == len(extract_events(path)) == state_at(path).events
+    assert [] == verify(path)
+    assert tmp_path / "sess-001/session-summary.yml" == write_summary(path)
+    assert tmp_path / "x.yml" == write_summary(path, str(tmp_path / "x.yml"))
+    assert tmp_path / "small.md" == compress(path, str(tmp_path / "small.md"))
+    assert tmp_path / "log.zst" == archive(path, str(tmp_path / "log.zst"))
+    assert ["the session has not ended"] == [action.why for action in apply(str(tmp_path))]
 
 
 @pytest.mark.parametrize("name", ["", "..", "../x", "a/b", ".hidden", "a\n"])

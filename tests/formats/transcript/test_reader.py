@@ -21,6 +21,7 @@ from optree_formats.transcript import (
     UnknownEventType,
     UnknownEventTypeError,
     batches,
+    family,
     read,
 )
 from optree_formats.transcript import line as written
@@ -48,6 +49,14 @@ def both(path):
 def faults(tmp_path, *lines):
     """Return the faults in a file of these lines, as (line, text)."""
     return [tuple(one) for one in both(write(tmp_path / "t.jsonl", *lines))[1]]
+
+
+def test_a_path_may_be_a_text(tmp_path):
+    """A file may be named by a text."""
+    path = write(tmp_path / "t.jsonl", *EVERYTHING)
+    assert [*read(path)] == [*read(str(path))]
+    assert [*batches(path)] == [*batches(str(path))]
+    assert family(path) == family(str(path))
 
 
 def test_everything(tmp_path):

@@ -1,0 +1,40 @@
+import errno
+import os
+
+import pytest
+
+from optree.errors import OptreeError, SetupError
+from optree.store.unusable import usable
+
+
+@pytest.mark.parametrize(
+    ("number", "said"),
+    [
+        (errno.ENOENT, "its directory is not there; make it first, or name another place"),
+        (errno.ENOTDIR, "a file stands where its directory would be; name another place"),
+        (errno.EISDIR, "it is a directory; name a file"),
+        (errno.EACCES, "you have no permission; change that, or name another place"),
+        (errno.EROFS, "nothing can be written there; name another place"),
+        (errno.EIO, "Input/output error; name another place"),
+    ],
+)
+def test_what_to_do_is_said(tmp_path, number, said):
+    """A file that cannot be used is named, with why and what to do; temporary names and numbers of errors are not."""
+    path = tmp_path / "x.json"
+    with pytest.raises(SetupError) as raised, usable(path):
+        raise OSError(number, os.strerror(number), str(tmp_path / ".tmp-x.json-1"))
+    assert f"{path} cannot be written: {said}" == str(raised.value)
+
+
+@pytest.mark.parametrize("number", [errno.ENOSPC, errno.EDQUOT, errno.EFBIG])
+def test_no_room_is_no_misuse(tmp_path, number):
+    """A full disk is no wrong usage."""
+    with pytest.raises(OptreeError, match="there is no room; make some, or name another place") as raised, usable(tmp_path / "x"):
+        raise OSError(number, os.strerror(number))
+    assert not isinstance(raised.value, SetupError)
+
+
+def test_a_reader_that_has_gone_is_no_fault(tmp_path):
+    """A closed pipe stays what it is."""
+    with pytest.raises(BrokenPipeError), usable(tmp_path / "x"):
+        raise BrokenPipeError
