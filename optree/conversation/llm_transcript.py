@@ -13,9 +13,10 @@ from typing import Any
 
 from msgspec import UNSET
 
-from optree.conversation.content import answered_by, calls_of, json_text, text_of
+from optree.conversation.content import answered_by, calls_of, text_of
 from optree.conversation.events import TranscriptEntry
 from optree.conversation.provider_messages import answers_of, entries_of, history_in, instructions_in
+from optree.messages import json_text
 from optree.nodes import OperationNode, Pool, SessionNode, TurnNode
 from optree.values import decode, is_list, is_object
 

@@ -7,53 +7,48 @@ from __future__ import annotations
 
 from typing import Any
 
-from optree.conversation.content import call_in, json_text, result_in, text_in, text_of
+from optree.conversation.content import call_of, text_of
 from optree.conversation.events import TranscriptEntry
+from optree.messages import MEMBERS, Part, Text, ToolCall, ToolResult, answers, json_text, message, parts
 from optree.values import is_list, is_object
 
 SYSTEM_KEYS = ("system", "instructions", "systemInstruction", "system_instruction")
 HISTORY_KEYS = ("messages", "input", "contents", "prompt")
 """Where a request has its instructions, and its history."""
 
-_ROLES = {"model": "assistant", "ai": "assistant", "human": "user", "developer": "system", "function": "tool"}
-_NAMED = {"role", "content", "parts", "tool_calls", "tool_call_id", "name"}
-_ITEM_ROLES = {"function_call": "assistant", "reasoning": "assistant", "function_call_output": "tool"}
-"""Items of OpenAI's responses interface that have no role."""
 
-
-def entries_of(message: Any, role: str = "user") -> list[TranscriptEntry]:
-    """Return the entries that a message is: several where it holds results and more, none where it says nothing.
+def entries_of(found: Any, role: str = "user") -> list[TranscriptEntry]:
+    """Return the entries that a message is: one for each result in it, then one for the rest; none where it says nothing.
 
     Their ids are empty. *role* is that of a message that names none.
     """
-    if not is_object(message):
-        return [] if message is None else [_entry(role, _normal(message if is_list(message) else [message]))]
-    item = message.get("type")
-    if "role" not in message and isinstance(item, str) and item in _ITEM_ROLES:
-        return _of_blocks(_ITEM_ROLES[item], [message], {})
-    given = message.get("role")
-    known = _ROLES.get(given, given) if isinstance(given, str) else role
-    content = message.get("content", message.get("parts"))
-    if content is None and given is None and not message.get("tool_calls"):
-        content = [message]
-    if message.get("tool_call_id") or (known == "tool" and not any(map(result_in, content if is_list(content) else ()))):
-        return [_entry("tool", _tool_content(content), message)]
-    return _of_blocks(known, content if is_list(content) else [] if content is None else [content], message)
+    if found is None:
+        return []
+    said = message(found, role)
+    more: dict[str, Any] = {}
+    if is_object(found) and not any(one.block is found for one in said.parts):
+        more = {key: value for key, value in found.items() if key not in MEMBERS and value is not None}
+    made: list[TranscriptEntry] = []
+    kept: list[Part] = []
+    calls: list[dict[str, Any]] = []
+    for one in said.parts:
+        if isinstance(one, ToolResult):
+            made.append(_entry("tool", _tool_content(one.content), one.name, {} if one.block else more))
+            made[-1].tool_call_id = one.id or one.name
+        elif isinstance(one, ToolCall):
+            calls.append(_call(one))
+        elif one.block is not None:  # else it stays among what is more
+            kept.append(one)
+    if kept or calls or not made:
+        made.append(_entry(said.role, _normal(kept) if kept else None, said.name, more))
+        made[-1].tool_calls = calls or None
+    return made
 
 
 def answers_of(response: Any) -> list[TranscriptEntry]:
-    """Return the entries that an answer is: a text, a message, or what a provider's interface returns."""
-    if not is_object(response):
-        told = is_list(response) and any(is_object(item) and ("role" in item or item.get("type") in _ITEM_ROLES) for item in response)
-        return _of_all(response) if told else _spoken(entries_of(response, "assistant"))
-    for key, inner in (("choices", "message"), ("candidates", "content")):
-        if is_list(found := response.get(key)):
-            return _of_all([item.get(inner, item.get("text")) for item in found if is_object(item)])
-    if is_list(items := response.get("output")):
-        return _of_all(items)
-    if is_object(inner_message := response.get("message")):
-        return _of_all([inner_message])
-    return _spoken(entries_of(_without_envelope(response), "assistant"))
+    """Return the entries that an answer is: a text, a message, or what a provider's interface returns; without those that say nothing."""
+    entries = (entry for answer in answers(response) for held in answer.messages for entry in entries_of(held, "assistant"))
+    return [entry for entry in entries if entry.tool_calls or entry.content not in (None, "", [])]
 
 
 def body_of(request: Any) -> Any:
@@ -75,65 +70,26 @@ def instructions_in(request: Any) -> Any:
     return found.get("parts", found) if is_object(found) else found
 
 
-def _of_all(messages: list[Any]) -> list[TranscriptEntry]:
-    return [entry for message in messages for entry in _spoken(entries_of(message, "assistant"))]
+def _entry(role: str, content: Any, name: str | None, more: dict[str, Any]) -> TranscriptEntry:
+    return TranscriptEntry(message_id="", role=role, content=content, name=name, more=more)
 
 
-def _spoken(entries: list[TranscriptEntry]) -> list[TranscriptEntry]:
-    """Leave out what says nothing."""
-    return [entry for entry in entries if entry.tool_calls or entry.content not in (None, "", [])]
+def _call(found: ToolCall) -> dict[str, Any]:
+    """Return a call as OpenAI has it, as which it may have been given."""
+    if is_object(found.block.get("function")):
+        return found.block
+    call = call_of(found)
+    return {"id": call.id, "type": "function", "function": {"name": call.name, "arguments": call.arguments}}
 
 
-def _without_envelope(response: dict[str, Any]) -> dict[str, Any]:
-    """Leave out what an answer tells about the call, such as usage, where it holds a message of its own."""
-    if not {"content", "parts", "tool_calls"} & set(response):
-        return {"role": "assistant", "content": response}
-    return {key: value for key, value in response.items() if key in _NAMED or key in ("reasoning_content", "reasoning", "thinking")}
-
-
-def _of_blocks(role: str, blocks: list[Any], message: dict[str, Any]) -> list[TranscriptEntry]:
-    """Return an entry for each result among the blocks, then one for the rest."""
-    made: list[TranscriptEntry] = []
-    kept: list[Any] = []
-    calls: list[dict[str, Any]] = []
-    for block in blocks:
-        if (result := result_in(block)) is not None:
-            made.append(_entry("tool", _tool_content(result.content), {"tool_call_id": result.call_id, "name": result.name}))
-        elif (call := call_in(block)) is not None:
-            calls.append({"id": call.id, "type": "function", "function": {"name": call.name, "arguments": call.arguments}})
-        else:
-            kept.append(block)
-    listed = message.get("tool_calls")
-    calls = [call for call in listed if is_object(call)] + calls if is_list(listed) else calls
-    if kept or calls or not made:
-        own = _entry(role, _normal(kept) if kept else None, message)
-        own.tool_calls = calls or None
-        made.append(own)
-    return made
-
-
-def _entry(role: str, content: Any, message: dict[str, Any] | None = None) -> TranscriptEntry:
-    told = message or {}
-    call, name = told.get("tool_call_id"), told.get("name")
-    more = {key: value for key, value in told.items() if key not in _NAMED and value is not None} if "role" in told else {}
-    return TranscriptEntry(
-        message_id="",
-        role=role,
-        content=content,
-        tool_call_id=str(call) if call else None,
-        name=name if isinstance(name, str) else None,
-        more=more,
-    )
-
-
-def _normal(blocks: list[Any]) -> Any:
-    """Return blocks as one text where all are texts."""
-    texts = [text_in(block) for block in blocks]
-    return "\n".join(filter(None, texts)) if all(text is not None for text in texts) else blocks
+def _normal(kept: list[Part]) -> Any:
+    """Return parts as one text where all are texts, as their blocks otherwise."""
+    texts = [one.text for one in kept if isinstance(one, Text)]
+    return "\n".join(filter(None, texts)) if len(texts) == len(kept) else [one.block for one in kept]
 
 
 def _tool_content(content: Any) -> Any:
     """Return a result as one text, unless it has parts that are none."""
     if is_list(content):
-        return _normal(content)
+        return _normal(parts(content))
     return text_of(content) if content is None or isinstance(content, str) else json_text(content)

@@ -2,52 +2,45 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from optree.values import is_list, is_object
+if TYPE_CHECKING:
+    from optree.messages import ToolCall
 
 NO_RESULT = "[interrupted: the process ended before this call's result was recorded]"
 
 
 def answered(messages: list[Any]) -> list[Any]:
-    """Return messages with a result for every tool call that has none, and without second results for one call."""
-    results = {call for message in messages for call in _results(message)}
+    """Return messages with a result for every tool call that has none, and without second results for one call.
+
+    Calls are known by their ids; those without one, as Gemini's may be, are left as they are.
+    """
+    from optree.messages import ToolCall, ToolResult, message  # not before it is needed: this module is imported with optree
+
+    told = [message(one).parts for one in messages]
+    results = [[one.id for one in parts if isinstance(one, ToolResult) and one.id] for parts in told]
+    known = {call for here in results for call in here}
     given: set[str] = set()
     found: list[Any] = []
-    for message in messages:
-        here = _results(message)
+    for one, parts, here in zip(messages, told, results, strict=True):
         if here and given.issuperset(here):
             continue
         given.update(here)
-        found.append(message)
-        found.extend(reply for call, reply in _calls(message) if call not in results)
+        found.append(one)
+        found += [lost for call in parts if isinstance(call, ToolCall) and call.id not in known for lost in _lost(call)]
     return found
 
 
-def _results(message: Any) -> list[str]:
-    """Return the ids of the calls that a message answers: a `tool` message, or `tool_result` blocks."""
-    if not is_object(message):
+def _lost(call: ToolCall) -> list[dict[str, Any]]:
+    """Return the answer that says that a call's result was lost, in the form of the call; none to calls that the provider makes itself."""
+    kind = call.block.get("type")
+    if call.id is None or kind == "server_tool_use":
         return []
-    found = [message.get("tool_call_id"), *(block.get("tool_use_id") for block in _blocks(message, "tool_result"))]
-    return [call for call in found if isinstance(call, str)]
-
-
-def _calls(message: Any) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Yield the id of each tool call in a message, with the answer that says that its result was lost."""
-    if not is_object(message):
-        return
-    calls: Any = message.get("tool_calls")
-    for call in calls if is_list(calls) else ():
-        if is_object(call) and isinstance(call.get("id"), str):
-            yield call["id"], {"role": "tool", "tool_call_id": call["id"], "content": NO_RESULT}
-    for block in _blocks(message, "tool_use"):
-        if isinstance(block.get("id"), str):
-            lost = {"type": "tool_result", "tool_use_id": block["id"], "content": NO_RESULT, "is_error": True}
-            yield block["id"], {"role": "user", "content": [lost]}
-
-
-def _blocks(message: dict[str, Any], kind: str) -> list[dict[str, Any]]:
-    content: Any = message.get("content")
-    blocks: Any = content if content.__class__ is list else ()
-    return [block for block in blocks if is_object(block) and block.get("type") == kind]
+    if kind == "tool_use":
+        return [{"role": "user", "content": [{"type": "tool_result", "tool_use_id": call.id, "content": NO_RESULT, "is_error": True}]}]
+    if kind == "function_call":
+        return [{"type": "function_call_output", "call_id": call.id, "output": NO_RESULT}]
+    if "functionCall" in call.block:
+        reply = {"id": call.id, "name": call.name, "response": {"error": NO_RESULT}}
+        return [{"role": "user", "parts": [{"functionResponse": reply}]}]
+    return [{"role": "tool", "tool_call_id": call.id, "content": NO_RESULT}]

@@ -6,9 +6,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import optree
-from optree.conversation.content import calls_of, is_utterance, kind_of, text_of
+from optree.conversation.content import calls_of, is_utterance, kind_of, text_of, thought_of
 from optree.conversation.events import TranscriptEntry
 from optree.conversation.of_tree import events_of
+from optree.conversation.provider_messages import answers_of, entries_of
 from optree.conversation.viewer import SessionViewer
 from optree.nodes import Message, Payload
 from optree.testing import capture
@@ -104,6 +105,40 @@ def test_thinking_blocks():
     with capture() as recording, optree.session("agent") as session:
         session.message({"role": "assistant", "content": blocks})
     assert "[Thought]: hm\n[Said]: yes" == SessionViewer(recording.tree).extract_agent_perspective("agent")
+
+
+def answered(message):
+    """Return the entry that an answer of OpenAI's chat is, as it stands in the transcript."""
+    with capture() as recording, optree.session("agent"), optree.turn(), optree.llm("m") as op:
+        op.response({"choices": [{"message": message}]})
+    [entry] = [event for event in events_of(recording.tree) if isinstance(event, TranscriptEntry)]
+    return entry
+
+
+def test_a_refusal_is_what_was_said():
+    """A model that refuses says so beside the content; that is its utterance (S0-13)."""
+    entry = answered({"role": "assistant", "content": None, "refusal": "I cannot."})
+    assert ("I cannot.", True, {}) == (entry.content, is_utterance(entry), entry.more)
+
+
+def test_a_call_of_a_function():
+    """The call and the result of OpenAI's older functions go by the name that they have instead of an id (S0-34)."""
+    call = {"role": "assistant", "content": None, "function_call": {"name": "search", "arguments": "{}"}}
+    entry = answered(call)
+    assert [("search", "search", "{}")] == calls_of(entry)
+    [_, result] = [*entries_of(call), *entries_of({"role": "function", "name": "search", "content": "found"})]
+    assert ("tool", "search", "found") == (result.role, result.tool_call_id, result.content)
+
+
+def test_reasoning_of_a_message_without_a_role():
+    """What a model thought is kept, also where its message names no role (S0-105)."""
+    assert "hm" == thought_of(answered({"content": "yes", "reasoning_content": "hm"}))
+
+
+def test_a_summary_of_reasoning():
+    """Summaries, as OpenAI's responses have them, are thoughts in words (S0-105)."""
+    [entry] = answers_of({"output": [{"type": "reasoning", "summary": [{"type": "summary_text", "text": "hm"}]}]})
+    assert ("hm", "") == (thought_of(entry), text_of(entry.content))
 
 
 @pytest.mark.parametrize(

@@ -105,6 +105,21 @@ def check(found, *, output=False):
             [{"type": "reasoning", "content": "hm"}, {"type": "text", "content": "x"}],
         ),
         ({"role": "user", "content": [{"type": "hologram", "depth": 3}]}, [{"type": "hologram", "depth": 3}]),
+        ({"type": "input_text", "text": "hi"}, [{"type": "text", "content": "hi"}]),
+        ({"role": "model", "parts": [{"text": "hm", "thought": True}]}, [{"type": "reasoning", "content": "hm"}]),
+        (
+            {"role": "model", "parts": [{"text": None, "function_call": {"id": "c", "name": "f", "args": {}}}]},
+            [{"type": "tool_call", "id": "c", "name": "f", "arguments": {}}],
+        ),
+        (
+            {"role": "tool", "parts": [{"type": "tool_call_response", "id": "c", "response": "x"}]},
+            [{"type": "tool_call_response", "id": "c", "response": "x"}],
+        ),
+        ({"role": "function", "name": "f", "content": "x"}, [{"type": "tool_call_response", "id": "f", "response": "x"}]),
+        (
+            {"role": "assistant", "content": [{"type": "server_tool_use", "id": "t", "name": "web", "input": {"q": "x"}}]},
+            [{"type": "server_tool_call", "id": "t", "name": "web", "server_tool_call": {"type": "web", "input": {"q": "x"}}}],
+        ),
     ],
 )
 def test_a_message_of_each_provider_has_the_parts_of_the_conventions(given_message, expected):
@@ -127,6 +142,10 @@ def test_a_message_of_each_provider_has_the_parts_of_the_conventions(given_messa
         ),
         ({"candidates": [{"content": {"parts": [{"text": "x"}]}, "finishReason": "MAX_TOKENS"}]}, ["text"], "length"),
         ({"message": {"role": "assistant", "content": "x"}, "done_reason": "stop"}, ["text"], "stop"),
+        ({"role": "assistant", "parts": [{"type": "text", "content": "x"}]}, ["text"], "stop"),
+        ([{"role": "assistant", "content": "x"}, {"type": "function_call", "name": "f"}], ["text", "tool_call"], "tool_call"),
+        ({"output": [{"type": "function_call", "name": "f"}], "status": "incomplete"}, ["tool_call"], "length"),
+        ({"output": [{"type": "web_search_call", "id": "w"}], "status": "completed"}, ["web_search_call"], "stop"),
         ({"answer": 7}, ["text"], "stop"),
         ([1, 2], ["text", "text"], "stop"),
         (None, [], "stop"),
@@ -137,6 +156,11 @@ def test_a_response_of_each_provider_is_an_output_message(response, kinds, finis
     found = messages.output(response)
     check(found, output=True)
     assert [(kinds, finish)] == [([part["type"] for part in message["parts"]], message["finish_reason"]) for message in found]
+
+
+def test_roles_are_those_of_the_conventions():
+    """Providers' own names for them are replaced."""
+    assert ["system", "assistant", "tool"] == [messages.message({"role": role})["role"] for role in ("developer", "model", "function")]
 
 
 def test_streamed_reasoning_stands_before_the_answer():

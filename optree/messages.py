@@ -1,0 +1,229 @@
+"""What a message says, whichever provider's form it has, in one neutral shape: a role, and parts. Nothing here raises.
+
+Known are plain texts, OpenAI's chat and responses interfaces, Anthropic's blocks, Gemini's parts, Ollama's messages, and the parts of the
+GenAI conventions. What is none of these is an `Other`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from contextlib import suppress
+from typing import Any, Final
+
+import msgspec
+from msgspec import Struct
+
+from optree.values import encode, is_list, is_object
+
+THOUGHTS: Final = ("reasoning_content", "reasoning", "thinking")
+"""Members in which a message may have its reasoning, beside its content."""
+MEMBERS: Final = frozenset({"role", "content", "parts", "tool_calls", "tool_call_id", "function_call", "refusal", "name"})
+"""The other members of a message that are read."""
+ROLES: Final = {"model": "assistant", "ai": "assistant", "human": "user", "developer": "system", "function": "tool"}
+_ITEMS = {"function_call": "assistant", "reasoning": "assistant", "function_call_output": "tool"}
+"""Items of OpenAI's responses interface that have no role."""
+_SPOKEN = {"content", "parts", "tool_calls", "function_call", "refusal"}
+_TEXTS = {"text", "input_text", "output_text", "summary_text", "reasoning_text", "refusal"}
+_CLOSED = {"thinking", "redacted_thinking", "reasoning"}
+_CALLS = {"tool_use", "server_tool_use", "function_call", "tool_call"}
+_RESULTS = {"tool_result", "function_call_output", "tool_call_response"}
+_KNOWN = _TEXTS | _CLOSED | _CALLS | _RESULTS
+_BARE = {"text", "thoughtSignature", "thought_signature"}
+"""What a text of Gemini's, which has no type, may say of itself."""
+
+
+class Text(Struct, gc=False):
+    """What is said. Each part has the *block* of content that it stands in."""
+
+    block: Any
+    text: str
+
+
+class Reasoning(Struct, gc=False):
+    """What was thought: empty if it is closed. One that stands beside the content has no block."""
+
+    block: Any
+    text: str
+
+
+class ToolCall(Struct, gc=False):
+    """A tool call; *arguments* are as they were given, most often JSON text or an object."""
+
+    block: dict[str, Any]
+    id: str | None
+    name: str
+    arguments: Any
+
+    def decoded(self) -> Any:
+        """Return the arguments as a value; text that is no JSON stays, as a stream that was cut leaves it."""
+        if isinstance(self.arguments, str):
+            with suppress(msgspec.DecodeError):
+                return msgspec.json.decode(self.arguments)
+        return self.arguments
+
+
+class ToolResult(Struct, gc=False):
+    """What a tool gave for the call of that id. One that is a whole message has no block."""
+
+    block: Any
+    id: str | None
+    name: str | None
+    content: Any
+
+
+class Other(Struct, gc=False):
+    """A block of another kind, such as an image."""
+
+    block: Any
+
+
+Part = Text | Reasoning | ToolCall | ToolResult | Other
+
+
+class Message(Struct):
+    """A message: its role is in `ROLES`' words where they have one for it."""
+
+    role: str
+    parts: list[Part]
+    name: str | None = None
+
+
+class Answer(Struct):
+    """One of the answers in a response: its messages, as they were given, and why it ended, as the provider says it."""
+
+    messages: list[Any]
+    finish: Any = None
+
+
+def message(found: Any, role: str = "user") -> Message:
+    """Return what a message is; *role* is that of one that names none."""
+    if not is_object(found):
+        return Message(role, parts(found))
+    given, kind = found.get("role"), _type(found)
+    if given is None and kind in _KNOWN:
+        return Message(_ITEMS.get(kind, role), [part(found)])
+    known = ROLES.get(given, given) if isinstance(given, str) and given else role
+    name, call = _string(found.get("name")), _identity(found, "tool_call_id")
+    content = _first(found, "content", "parts")
+    told = parts(content)
+    if call or (known == "tool" and not any(isinstance(one, ToolResult) for one in told)):
+        return Message("tool", [ToolResult(None, call, name, content)], name)
+    calls = tool_calls(found.get("tool_calls"))
+    if content is None and given is None and not calls:
+        return Message(role, [part(found)], name)
+    if thought := reasoning_in(found):
+        told.insert(0, Reasoning(None, thought))
+    if isinstance(refusal := found.get("refusal"), str):
+        told.append(Text(refusal, refusal))
+    if is_object(called := found.get("function_call")):
+        calls.append(_call(called, called))
+    return Message(known, told + calls, name)
+
+
+def answers(response: Any) -> list[Answer]:
+    """Return the answers in a response: a text, a message, messages, or what a provider's interface returns."""
+    if not is_object(response):
+        several = is_list(response) and any(is_object(item) and ("role" in item or _type(item) in _ITEMS) for item in response)
+        return [Answer(response if several else [response])]
+    for key, inner in (("choices", "message"), ("candidates", "content")):
+        if is_list(found := response.get(key)):
+            choices = filter(is_object, found)
+            return [Answer([_first(one, inner, "text")], _first(one, "finish_reason", "finishReason")) for one in choices]
+    if is_list(items := response.get("output")):
+        return [Answer(items, response.get("status"))]
+    held = response.get("message")
+    return [Answer([held if is_object(held) else _said(response)], _first(response, "stop_reason", "finish_reason", "done_reason"))]
+
+
+def parts(content: Any) -> list[Part]:
+    """Return the parts of a message's content."""
+    if content is None:
+        return []
+    return [part(block) for block in content] if is_list(content) else [part(content)]
+
+
+def part(block: Any) -> Part:
+    """Return what a block of content is."""
+    if not is_object(block):
+        return Text(block, str.__str__(block)) if isinstance(block, str) else Other(block)
+    kind = _type(block)
+    call = block if kind in _CALLS else _first(block, "functionCall", "function_call")
+    if is_object(call):
+        return _call(block, call)
+    result = block if kind in _RESULTS else _first(block, "functionResponse", "function_response")
+    if is_object(result):
+        return _result(block, result)
+    if kind in _CLOSED or block.get("thought") is True:
+        return Reasoning(block, next(filter(None, (_texts(block.get(key)) for key in ("thinking", "text", "content", "summary"))), ""))
+    if kind not in _TEXTS and not _is_bare(block):
+        return Other(block)
+    return Text(block, json_text(_first(block, "text", "content", "refusal") or ""))
+
+
+def tool_calls(listed: Any) -> list[Part]:
+    """Return the calls in a message's list of them, as OpenAI has it."""
+    calls = [call for call in listed if is_object(call)] if is_list(listed) else []
+    return [_call(call, inner if is_object(inner := call.get("function")) else call) for call in calls]
+
+
+def reasoning_in(members: Mapping[str, Any]) -> str:
+    """Return the reasoning that stands beside a message's content."""
+    for key in THOUGHTS:
+        if isinstance(said := members.get(key), str) and said:
+            return said
+    return ""
+
+
+def json_text(value: Any) -> str:
+    """Return a value as JSON text; a text stays as it is."""
+    return value if isinstance(value, str) else encode(value).decode()
+
+
+def _said(response: dict[str, Any]) -> dict[str, Any]:
+    """Return the message that a response is, without what it tells about the call, such as usage; else what there is."""
+    if not _SPOKEN & set(response):
+        return response
+    return {key: value for key, value in response.items() if key in MEMBERS or key in THOUGHTS}
+
+
+def _call(block: dict[str, Any], named: dict[str, Any]) -> ToolCall:
+    identity = _identity(block, "call_id", "id") or _identity(named, "id")
+    return ToolCall(block, identity, str(named.get("name") or ""), _first(named, "input", "arguments", "args"))
+
+
+def _result(block: dict[str, Any], told: dict[str, Any]) -> ToolResult:
+    content = _first(told, "content", "output", "response", "result")
+    return ToolResult(block, _identity(told, "tool_use_id", "call_id", "id"), _string(told.get("name")), content)
+
+
+def _texts(content: Any) -> str:
+    return "\n".join(one.text for one in parts(content) if isinstance(one, Text) and one.text)
+
+
+def _is_bare(block: dict[str, Any]) -> bool:
+    """Tell whether a block without a type is a text: it says nothing else. Python clients name the members that are not there, too."""
+    return isinstance(block.get("text"), str) and {key for key, value in block.items() if value is not None and value is not False} <= _BARE
+
+
+def _first(told: dict[str, Any], *keys: str) -> Any:
+    """Return the first of some members that is there."""
+    for key in keys:
+        if (found := told.get(key)) is not None:
+            return found
+    return None
+
+
+def _identity(told: dict[str, Any], *keys: str) -> str | None:
+    """Return the first of some members that is an id: a text or a number."""
+    for key in keys:
+        if (found := told.get(key)) and isinstance(found, (str, int)):
+            return str(found)
+    return None
+
+
+def _type(block: dict[str, Any]) -> str:
+    return _string(block.get("type")) or ""
+
+
+def _string(value: Any) -> str | None:
+    return value if isinstance(value, str) else None

@@ -1,0 +1,155 @@
+"""Messages and answers of all providers in one neutral shape."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from optree.messages import Other, Reasoning, Text, ToolCall, ToolResult, answers, message, part, parts
+from optree.tree.answered import NO_RESULT, answered
+from tests.strategies import values
+
+ABSENT = {"video_metadata": None, "thought": None, "inline_data": None, "function_response": None}
+"""Members that Google's Python client names though they are not there."""
+
+
+def told(found):
+    """Return what parts say, without their blocks."""
+    return [tuple(getattr(one, name) for name in one.__struct_fields__ if name != "block") for one in found]
+
+
+@pytest.mark.parametrize(
+    ("kind", "said", "given"),
+    [
+        (Text, ("hi",), "hi"),
+        (Text, ("hi",), {"type": "input_text", "text": "hi"}),
+        (Text, ("hi",), {"type": "text", "content": "hi"}),
+        (Text, ("no",), {"type": "refusal", "refusal": "no"}),
+        (Text, ('{"value":"hi"}',), {"type": "text", "text": {"value": "hi"}}),
+        (Text, ("hi",), {"text": "hi", "thoughtSignature": "s"}),
+        (Text, ("hi",), {**ABSENT, "text": "hi", "function_call": None}),
+        (Reasoning, ("hm",), {"type": "thinking", "thinking": "hm", "signature": "s"}),
+        (Reasoning, ("",), {"type": "redacted_thinking", "data": "s"}),
+        (Reasoning, ("a\nb",), {"type": "reasoning", "summary": [{"type": "summary_text", "text": text} for text in "ab"]}),
+        (Reasoning, ("hm",), {"type": "reasoning", "summary": [], "content": [{"type": "reasoning_text", "text": "hm"}]}),
+        (Reasoning, ("hm",), {"text": "hm", "thought": True}),
+        (ToolCall, ("c", "f", {"a": 1}), {"type": "tool_use", "id": "c", "name": "f", "input": {"a": 1}}),
+        (ToolCall, ("c", "f", '{"a":1}'), {"type": "function_call", "id": "fc", "call_id": "c", "name": "f", "arguments": '{"a":1}'}),
+        (ToolCall, ("c", "f", {"a": 1}), {"type": "tool_call", "id": "c", "name": "f", "arguments": {"a": 1}}),
+        (ToolCall, (None, "f", {"a": 1}), {"functionCall": {"name": "f", "args": {"a": 1}}}),
+        (ToolCall, ("c", "f", {}), {**ABSENT, "text": None, "function_call": {"id": "c", "name": "f", "args": {}}}),
+        (ToolResult, ("c", None, "x"), {"type": "tool_result", "tool_use_id": "c", "content": "x"}),
+        (ToolResult, ("c", None, "x"), {"type": "function_call_output", "call_id": "c", "output": "x"}),
+        (ToolResult, ("c", None, "x"), {"type": "tool_call_response", "id": "c", "response": "x"}),
+        (ToolResult, (None, "f", {"a": 1}), {"functionResponse": {"name": "f", "response": {"a": 1}}}),
+        (Other, (), {"type": "image", "source": {}}),
+        (Other, (), {"text": "good", "mood": "better"}),
+        (Other, (), 7),
+    ],
+)
+def test_a_block_of_each_provider_is_a_part(kind, said, given):
+    """Texts, thoughts, calls and results have one shape; nothing of a block is lost."""
+    found = part(given)
+    assert (kind, [said], given) == (type(found), told([found]), found.block)
+
+
+CALL = {"id": "c", "type": "function", "function": {"name": "f", "arguments": "{}"}}
+
+
+@pytest.mark.parametrize(
+    ("role", "said", "given"),
+    [
+        ("user", [("hi",)], "hi"),
+        ("user", [("hi",)], {"type": "text", "text": "hi"}),
+        ("user", [("hi",)], {"role": "human", "content": None, "parts": [{"text": "hi"}]}),
+        ("system", [("hi",)], {"role": "developer", "content": "hi"}),
+        ("assistant", [("hm",), ("hi",), ("c", "f", "{}")], {"role": "ai", "content": "hi", "thinking": "hm", "tool_calls": [CALL]}),
+        ("assistant", [("no",)], {"role": "assistant", "content": None, "refusal": "no"}),
+        ("assistant", [(None, "f", "{}")], {"role": "assistant", "content": None, "function_call": {"name": "f", "arguments": "{}"}}),
+        ("assistant", [("c", "f", {})], {"role": "assistant", "tool_calls": [{"id": "c", "name": "f", "args": {}, "type": "tool_call"}]}),
+        ("assistant", [("hm",)], {"type": "reasoning", "summary": [{"type": "summary_text", "text": "hm"}]}),
+        ("tool", [("c", None, [{"type": "text", "text": "x"}])], {"tool_call_id": "c", "content": [{"type": "text", "text": "x"}]}),
+        ("tool", [(None, "f", "x")], {"role": "function", "name": "f", "content": "x"}),
+        ("tool", [("c", None, "x")], {"role": "tool", "parts": [{"type": "tool_call_response", "id": "c", "response": "x"}]}),
+        ("user", [("c", None, "x")], {"type": "tool_result", "tool_use_id": "c", "content": "x"}),
+        ("user", [], None),
+    ],
+)
+def test_a_message_of_each_provider(role, said, given):
+    """A message has its role in the usual words, and all that it says, wherever that stands."""
+    found = message(given)
+    assert (role, said) == (found.role, told(found.parts))
+
+
+@pytest.mark.parametrize(
+    ("finish", "said", "given"),
+    [
+        (None, [("hi",)], "hi"),
+        ("stop", [("hi",)], {"choices": [{"message": {"content": "hi"}, "finish_reason": "stop"}]}),
+        ("STOP", [("hi",)], {"candidates": [{"content": {"role": "model", "parts": [{"text": "hi"}]}, "finishReason": "STOP"}]}),
+        (
+            "completed",
+            [("hi",), (None, "f", "{}")],
+            {"output": ["hi", {"type": "function_call", "name": "f", "arguments": "{}"}], "status": "completed"},
+        ),
+        ("end_turn", [("hi",)], {"content": [{"type": "text", "text": "hi"}], "stop_reason": "end_turn", "usage": {}}),
+        ("load", [("hi",)], {"message": {"role": "assistant", "content": "hi"}, "done_reason": "load"}),
+        (None, [("hi",)], {"role": "assistant", "parts": [{"type": "text", "content": "hi"}]}),
+        (None, [("hi",), ("so",)], [{"role": "assistant", "content": "hi"}, {"role": "assistant", "content": "so"}]),
+        (None, [("hi",), ("so",)], ["hi", {"type": "text", "text": "so"}]),
+        (None, [()], {"text": "good", "mood": "better"}),
+    ],
+)
+def test_an_answer_of_each_provider(finish, said, given):
+    """An answer is its messages, with why it ended; one of no known form is kept whole."""
+    [found] = answers(given)
+    assert (finish, said) == (found.finish, [one for held in found.messages for one in told(message(held, "assistant").parts)])
+
+
+def test_arguments_that_were_cut_stay_text():
+    """Arguments come as a value where they are JSON."""
+    calls = [{"function": {"name": "f", "arguments": given}} for given in ('{"a":1}', '{"a":', {"a": 1}, None)]
+    assert [{"a": 1}, '{"a":', {"a": 1}, None] == [call.decoded() for call in message({"role": "ai", "tool_calls": calls}).parts]
+
+
+LOST = {
+    "responses": (
+        {"type": "function_call", "call_id": "c", "name": "f", "arguments": "{}"},
+        {"type": "function_call_output", "call_id": "c", "output": NO_RESULT},
+    ),
+    "gemini": (
+        {"role": "model", "parts": [{"functionCall": {"id": "c", "name": "f", "args": {}}}]},
+        {"role": "user", "parts": [{"functionResponse": {"id": "c", "name": "f", "response": {"error": NO_RESULT}}}]},
+    ),
+    "a number": ({"role": "assistant", "tool_calls": [{"id": 7}]}, {"role": "tool", "tool_call_id": "7", "content": NO_RESULT}),
+}
+
+
+@pytest.mark.parametrize("form", LOST)
+def test_a_lost_result_is_answered_in_the_form_of_its_call(form):
+    """A call of any provider's form has one result, and is left alone when it has."""
+    call, result = LOST[form]
+    assert [call, result] == answered([call])
+    assert [call, result] == answered([call, result, result])
+
+
+def test_calls_that_need_no_result():
+    """A call that the provider made itself, or that has no id, is given none."""
+    own = {"role": "assistant", "content": [{"type": "server_tool_use", "id": "c", "name": "web_search", "input": {}}]}
+    unnamed = {"role": "model", "parts": [{"functionCall": {"name": "f", "args": {}}}]}
+    assert [own, unnamed] == answered([own, unnamed])
+
+
+KEYS = st.sampled_from(
+    ["role", "type", "content", "parts", "text", "tool_calls", "id", "function", "functionCall", "thought", "output", "choices"]
+)
+WORDS = st.sampled_from(["tool", "model", "text", "reasoning", "tool_use", "tool_result", "function_call"])
+odd = st.recursive(values | WORDS, lambda inner: st.lists(inner, max_size=3) | st.dictionaries(KEYS, inner, max_size=4), max_leaves=12)
+
+
+@given(st.lists(odd, max_size=3))
+def test_whatever_a_program_gives_is_read(given):
+    """Nothing raises, whatever stands where a message is expected, and each message is kept."""
+    for one in (*given, given):
+        assert all(told(found.parts) is not None for answer in answers(one) for found in map(message, answer.messages))
+        assert len(parts(one)) == (0 if one is None else len(one) if isinstance(one, list) else 1)
+    assert len(answered(given)) >= len([one for one in given if not any(isinstance(held, ToolResult) for held in message(one).parts)])
