@@ -120,8 +120,9 @@ def _about() -> dict[str, str]:
 
 def _optree_version() -> str:
     import optree
+    from optree import speed
 
-    return optree.__version__
+    return f"{optree.__version__} ({'compiled' if speed.compiled() else 'pure Python'})"
 
 
 if __name__ == "__main__":

@@ -101,7 +101,9 @@ app = typer.Typer(
 
 def _version(value: bool) -> None:
     if value:
-        typer.echo(f"optree {__version__}")
+        from optree.speed import compiled
+
+        typer.echo(f"optree {__version__} ({'compiled' if compiled() else 'pure Python'})")
         raise typer.Exit
 
 

@@ -42,7 +42,7 @@ def test_help(optree):
     said = optree.read("--help").stdout
     assert [] == [name for name in COMMANDS if f" {name} " not in said]
     assert "Exit codes: 0 done" in said
-    assert re.fullmatch(r"optree \d+\.\d+\.\d+\n", optree.read("--version").stdout)
+    assert re.fullmatch(r"optree \d+\.\d+\.\d+ \((compiled|pure Python)\)\n", optree.read("--version").stdout)
 
 
 @pytest.mark.parametrize("args", [["nosuch"], ["ls", "--nosuch"], ["tree", "--depth", "x"]])
