@@ -12,7 +12,7 @@ import math
 import re
 import threading
 from collections.abc import Callable, Mapping
-from functools import cache, lru_cache
+from functools import lru_cache
 from typing import Any, ClassVar, Generic, TypeGuard, TypeVar, cast
 
 import msgspec
@@ -29,7 +29,25 @@ _LONG_KEY = 64
 _BYTES = (bytes, bytearray, memoryview)
 _ATOMS = frozenset({bool, type(None)})
 _encode = msgspec.json.Encoder().encode
-_SECRET_KEY = re.compile(
+
+
+class Pattern:
+    """A regular expression that is compiled when it is first used: to compile all of them takes most of the time of an import."""
+
+    search: Callable[[str], re.Match[str] | None]
+    fullmatch: Callable[[str], re.Match[str] | None]
+    sub: Callable[[str | Callable[[re.Match[str]], str], str], str]
+
+    def __init__(self, pattern: str, flags: int = 0) -> None:
+        self._pattern, self._flags = pattern, flags
+
+    def __getattr__(self, name: str) -> Any:
+        compiled = re.compile(self._pattern, self._flags)
+        self.search, self.fullmatch, self.sub = compiled.search, compiled.fullmatch, compiled.sub
+        return getattr(compiled, name)
+
+
+_SECRET_KEY = Pattern(
     r"authorization|api[-_]?key|private[-_]?key|x-[\w-]*-signature|secret|password|passwd|cookie"
     r"|(^|[-_])token$|(access|auth|refresh|id|session|bearer)[-_]?token",
     re.IGNORECASE,
@@ -52,18 +70,19 @@ _FORMS = r"""
       (?: [^-]*(?:-(?!----)[^-]*)* -----END[A-Z0-9 ]{0,40}PRIVATE[ ]KEY(?:[ ]BLOCK)?-----
         | (?: (?:(?:\s|\\[nr])*+[A-Za-z0-9+/=]{40,})++ (?:(?:\s|\\[nr])*+[A-Za-z0-9+/=]+)? )? )  # or it was cut off
     """
+_SECRET_TEXT = Pattern(_FORMS, re.ASCII | re.VERBOSE)
 """Credentials by their form. No two attempts scan the same text: each stops where another one may begin, so it takes linear time."""
 
-_AT_HYPHEN = re.compile(r"-(?:(?<=sk-)|(?<=xox[a-z]-)|(?<=xapp-)|(?<=[Aa]pi-)[Kk]ey|(?<=API-)KEY|----BEGIN)").search
-_AT_UNDERSCORE = re.compile(
+_AT_HYPHEN = Pattern(r"-(?:(?<=sk-)|(?<=xox[a-z]-)|(?<=xapp-)|(?<=[Aa]pi-)[Kk]ey|(?<=API-)KEY|----BEGIN)")
+_AT_UNDERSCORE = Pattern(
     r"_(?:(?<=gh[pousr]_)|(?<=[rs]k_)(?:live|test)_|(?<=hf_)|(?<=[Aa]pi_)[Kk]ey|(?<=API_)KEY|pat_(?<=github_pat_)|key(?<=secret_access_key)|KEY(?<=SECRET_ACCESS_KEY))"
-).search
-_AT_B = re.compile(r"B(?:earer|asic)\s", re.ASCII).search
-_AT_I = re.compile(r"I(?:A(?<=A[KS]IA)|za(?<=AIza))").search
-_AT_URL = re.compile(r"://[^\s/:@]*+:[^\s/]*@", re.ASCII).search
+)
+_AT_B = Pattern(r"B(?:earer|asic)\s", re.ASCII)
+_AT_I = Pattern(r"I(?:A(?<=A[KS]IA)|za(?<=AIza))")
+_AT_URL = Pattern(r"://[^\s/:@]*+:[^\s/]*@", re.ASCII)
 
 REDACTED = "[REDACTED]"
-_ASSIGNED = re.compile(
+_ASSIGNED = Pattern(
     r"""((?:[Pp]assw(?:or)?d|PASSW(?:OR)?D|[Aa]pi[_-][Kk]ey|API[_-]KEY)["']?\s{0,4}[:=]\s{0,4}["']?)[^\s"',;&\\]{6,}""", re.ASCII
 )
 """A password or key that a text assigns: what is kept, and the value. Apart, since older Pythons mix up groups and possessive repeats."""
@@ -237,7 +256,7 @@ def redact(value: Any) -> Any:
     ``user:password@`` in URLs, and what a text assigns to a password or an api key.
     """
     if isinstance(value, str):
-        return _ASSIGNED.sub(rf"\1{REDACTED}", _secret_text().sub(REDACTED, value)) if may_hold_secret(value) else value
+        return _ASSIGNED.sub(rf"\1{REDACTED}", _SECRET_TEXT.sub(REDACTED, value)) if may_hold_secret(value) else value
     if is_object(value):
         return {key: REDACTED if _is_secret(str(key)) else redact(item) for key, item in value.items()}
     if is_list(value):
@@ -251,22 +270,16 @@ def may_hold_secret(text: str) -> bool:
     Each form is looked for at the rarest character that it cannot do without: to find that most texts have none takes nearly no time.
     """
     return (
-        ("-" in text and _AT_HYPHEN(text) is not None)
-        or ("_" in text and _AT_UNDERSCORE(text) is not None)
-        or ("B" in text and _AT_B(text) is not None)
-        or ("I" in text and _AT_I(text) is not None)
+        ("-" in text and _AT_HYPHEN.search(text) is not None)
+        or ("_" in text and _AT_UNDERSCORE.search(text) is not None)
+        or ("B" in text and _AT_B.search(text) is not None)
+        or ("I" in text and _AT_I.search(text) is not None)
         or ("J" in text and "eyJ" in text)
         or "assw" in text
         or "ASSW" in text
         or ("K" in text and "ecretAccessKey" in text)
-        or ("@" in text and _AT_URL(text) is not None)
+        or ("@" in text and _AT_URL.search(text) is not None)
     )
-
-
-@cache
-def _secret_text() -> re.Pattern[str]:
-    """Return the compiled pattern; that takes milliseconds, which few programs need."""
-    return re.compile(_FORMS, re.ASCII | re.VERBOSE)
 
 
 def _is_secret(key: str) -> bool:

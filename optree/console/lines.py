@@ -15,13 +15,13 @@ from msgspec import UNSET, Struct
 from optree import records as r
 from optree.nodes import AccountingEntry, Pool, Severity
 from optree.tree.path import parent_label
-from optree.values import cut, decode, encode, is_list, is_object, redact
+from optree.values import Pattern, cut, decode, encode, is_list, is_object, redact
 
 TRACE_CHARACTERS = 4096
 LINE_BYTES = 8192
 """Most that one line has, with the notice that it was cut."""
 KEPT_OPS = 1024
-_CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\u200b-\u200f\u2028-\u202e\u2066-\u2069]")
+_CONTROL = Pattern(r"[\x00-\x1f\x7f-\x9f\u200b-\u200f\u2028-\u202e\u2066-\u2069]")
 _COLOURS = {"ERR": "31", "WRN": "33", "FIN": "36", "TRC": "90", "VRB": "90", "THK": "2;37"}
 
 

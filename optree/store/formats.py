@@ -18,11 +18,11 @@ from optree.store.snapshot import VERSION
 from optree.store.system import OS, REAL
 from optree.tree.fold import Tree
 from optree.tree.walk import walk_sessions
-from optree.values import TypedDecoder, is_object
+from optree.values import Pattern, TypedDecoder, is_object
 
 _INDEX, _NUMBER = "(?:0|[1-9][0-9]{0,17})", "[1-9][0-9]{0,17}"
-_OP = re.compile(rf"(?:{_INDEX}\.{_NUMBER}\.)*{_INDEX}\.{_NUMBER}")
-_TURN = re.compile(rf"(?:{_INDEX}\.{_NUMBER}\.)*{_INDEX}")
+_OP = Pattern(rf"(?:{_INDEX}\.{_NUMBER}\.)*{_INDEX}\.{_NUMBER}")
+_TURN = Pattern(rf"(?:{_INDEX}\.{_NUMBER}\.)*{_INDEX}")
 """Paths of ops (and of the sessions in them) and of turns: as `optree.tree.Path` has them, but told quickly."""
 _TOKEN = re.compile(rb'"(?:[^"\\]|\\.)*"|[{}\[\]]')
 
