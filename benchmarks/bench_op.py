@@ -16,11 +16,13 @@ from benchmarks.measure import Job, Rounds, Variant
 from benchmarks.peers import Peer, installed
 from benchmarks.report import Aim, Cell, Report, Table, at_least, at_most
 from benchmarks.sessions import LABEL, opened, removed
+from optree import speed
 from optree.builder import SessionTreeBuilder
 from optree.builder.stream import Write
 
 FLOOR, FLOOR_JOURNAL, FLOOR_THROUGH = "floor, memory", "floor, journal", "floor, structure through"
 MEMORY, JOURNAL, ALL, CONTEXT = "optree, memory", "optree, journal (default)", 'optree, write="all"', "optree, journal, with-blocks"
+PURE = "optree, journal, pure Python"
 OTEL = "OTel SDK, no-op processor"
 LOOP = "loop"
 LOGS_PER_OP = 1000
@@ -31,6 +33,7 @@ DOES = {
     FLOOR_THROUGH: "the same, but structure and accounting as JSON lines with a checksum, each written at once",
     MEMORY: "memory: typed tree, ids, totals",
     JOURNAL: "memory, and structure and accounting written before the call returns, entries within 10 ms",
+    PURE: "the same without the compiled hot path",
     ALL: "memory, and everything written before the call returns",
     CONTEXT: "the same through optree.session, turn and llm, which keep the current op in a context variable",
 }
@@ -84,6 +87,7 @@ def _op_variants(folder: Path, peers: list[Peer]) -> dict[str, Variant]:
         FLOOR_THROUGH: functools.partial(floor_journal_ops, folder, ThroughOp),
         MEMORY: _memory_ops,
         JOURNAL: functools.partial(_journal_ops, "structure"),
+        PURE: _plain(functools.partial(_journal_ops, "structure")),
         ALL: functools.partial(_journal_ops, "all"),
         CONTEXT: functools.partial(_context_ops, folder),
     }
@@ -97,9 +101,26 @@ def _log_variants(folder: Path, peers: list[Peer]) -> dict[str, Variant]:
         FLOOR_JOURNAL: functools.partial(_floor_journal_logs, folder),
         MEMORY: lambda calls: Job(_lines(_optree_logs(SessionTreeBuilder("bench"), calls))),
         JOURNAL: functools.partial(_journal_logs, "structure"),
+        PURE: _plain(functools.partial(_journal_logs, "structure")),
         ALL: functools.partial(_journal_logs, "all"),
     }
     return variants | {peer.name: peer.log for peer in peers}
+
+
+def _plain(variant: Variant) -> Variant:
+    """Return a variant without the compiled hot path."""
+
+    def prepare(units: int) -> Job:
+        with speed.plainly():
+            job = variant(units)
+
+        def do() -> None:
+            with speed.plainly():
+                job.work()
+
+        return Job(do, job.flush, job.close)
+
+    return prepare
 
 
 # Whole ops

@@ -8,6 +8,8 @@ environment) everything works as well, only slower.
 from __future__ import annotations
 
 import os
+from collections.abc import Generator
+from contextlib import contextmanager
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
@@ -28,6 +30,7 @@ def usable(module: Any) -> bool:
 
 
 _usable = usable(_twins)
+_quickened: list[tuple[type | ModuleType, str]] = []
 
 
 def prepare(**names: Any) -> bool:
@@ -51,6 +54,20 @@ def quicken(owner: type | ModuleType, *names: str) -> None:
     """Replace functions by their twins; each keeps the one it stands for as `__wrapped__`."""
     for name in names:
         setattr(owner, name, _twins.twin(name, getattr(owner, name)))
+        _quickened.append((owner, name))
+
+
+@contextmanager
+def plainly() -> Generator[None, None, None]:
+    """Put the Python functions back in place within the block, for the whole process: to measure them, and hold the twins against them."""
+    twins = [(owner, name, getattr(owner, name)) for owner, name in _quickened]
+    for owner, name, twin in twins:
+        setattr(owner, name, twin.__wrapped__)
+    try:
+        yield
+    finally:
+        for owner, name, twin in twins:
+            setattr(owner, name, twin)
 
 
 def compiled() -> bool:

@@ -8,7 +8,6 @@ import os
 import subprocess
 import sys
 import tempfile
-from contextlib import contextmanager
 from itertools import count
 from pathlib import Path
 from zlib import crc32
@@ -20,6 +19,7 @@ from hypothesis import settings as examples
 from optree import Op, SessionTreeBuilder, speed
 from optree.builder import Stream, handles
 from optree.records import check
+from optree.speed import plainly
 from optree.store.journal import Journal
 from optree.store.system import OS
 from optree.testing import Ticking
@@ -30,21 +30,8 @@ from tests.strategies import play_on, programs
 ROOT = Path(__file__).resolve().parents[2]
 TWINS = [(Op, "log"), (Op, "think"), (Op, "account"), (Op, "end"), (SessionTreeBuilder, "begin_op"), (handles, "read_entries")]
 compiled = pytest.mark.skipif(
-    not speed.compiled() and "CI" not in os.environ, reason="optree is not compiled here: no C compiler or Python headers, or OPTREE_PURE"
+    not speed.compiled() and not os.environ.get("CI"), reason="optree is not compiled here: no C compiler or Python headers, or OPTREE_PURE"
 )
-
-
-@contextmanager
-def plain():
-    """Put the Python functions back in place."""
-    found = [(owner, name, getattr(owner, name)) for owner, name in TWINS]
-    for owner, name, twin in found:
-        setattr(owner, name, twin.__wrapped__)
-    try:
-        yield
-    finally:
-        for owner, name, twin in found:
-            setattr(owner, name, twin)
 
 
 def lines_of(path):
@@ -73,7 +60,7 @@ def recorded(work, system=None):
 
 def test_ci_has_it():
     """Where the whole check runs, the hot path is compiled, and the twins stand where they belong."""
-    if "CI" not in os.environ or os.environ.get("OPTREE_PURE"):
+    if not os.environ.get("CI") or os.environ.get("OPTREE_PURE"):
         pytest.skip("this machine may have no C compiler, or is told to go without")
     assert speed.compiled()
     assert all("Twin" == type(getattr(owner, name)).__name__ for owner, name in TWINS)
@@ -89,7 +76,7 @@ def test_any_program_leaves_the_same(program):
         builder, accounted = play_on(stream, program)
         return [to_plain(builder.tree), accounted]
 
-    with plain():
+    with plainly():
         expected = recorded(work)
     assert expected == recorded(work)
 
@@ -154,7 +141,7 @@ def armed(system):
 @pytest.mark.parametrize("fault", FAULTS)
 def test_faults_of_the_disk_are_told_the_same(fault):
     """Where the disk writes too little, or nothing, records are split, lost and counted as the Python functions do it."""
-    with plain():
+    with plainly():
         expected = recorded(busy, FAULTS[fault]())
     assert expected == recorded(busy, FAULTS[fault]())
 
@@ -170,7 +157,7 @@ CLOCKS = {
 @pytest.mark.parametrize("clock", CLOCKS)
 def test_odd_clocks(clock):
     """A clock that goes back, stands still, or shows whole seconds gives the same times."""
-    with plain():
+    with plainly():
         expected = recorded(lambda stream: busy(stream, CLOCKS[clock]()))
     assert expected == recorded(lambda stream: busy(stream, CLOCKS[clock]()))
 
@@ -215,7 +202,7 @@ def test_other_takers(ordered):
         stream.subscribe(takers[1], ordered=False)
         return busy(stream), [taker.taken for taker in takers]
 
-    with plain():
+    with plainly():
         expected = recorded(work)
     assert 30 < expected[2][3]
     assert expected == recorded(work)
@@ -247,7 +234,7 @@ def test_an_interrupt_within_a_write_costs_nothing(call, after):
         return to_plain(builder.tree)
 
     system = Interrupted(after=after)
-    with plain():
+    with plainly():
         expected = recorded(work, system)
     system = Interrupted(after=after)
     assert expected == recorded(work, system)
@@ -281,7 +268,7 @@ def test_a_call_from_within_a_write():
         return to_plain(builder.tree)
 
     system = Calling()
-    with plain():
+    with plainly():
         expected = recorded(work, system)
     system = Calling()
     assert expected == recorded(work, system)
