@@ -13,10 +13,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from optree.values import (
+    _SECRET_TEXT,
     MAX_DEPTH,
     MAX_TEXT,
     REDACTED,
-    _SECRET_TEXT,
     clean,
     cut,
     decode,
