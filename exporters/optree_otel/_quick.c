@@ -219,7 +219,7 @@ put_number(Bytes *bytes, PyObject *fronts, PyObject *value)
 static int
 put_attribute(Bytes *bytes, PyObject *pair, PyObject *kept, PyObject *fronts)
 {
-    if (!PyTuple_CheckExact(pair) || PyTuple_GET_SIZE(pair) != 2) {
+    if (!PyTuple_CheckExact(pair) || PyTuple_GET_SIZE(pair) != 2 || !PyUnicode_CheckExact(PyTuple_GET_ITEM(pair, 0))) {
         return 0;
     }
     PyObject *key = PyTuple_GET_ITEM(pair, 0), *value = PyTuple_GET_ITEM(pair, 1);

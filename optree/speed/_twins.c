@@ -11,7 +11,6 @@
 #include <math.h>
 #include <stdint.h>
 #include <structmember.h>
-#include <time.h>
 
 #ifdef Py_GIL_DISABLED
 #error "optree's compiled hot path relies on the interpreter's lock; optree runs without it"
@@ -27,20 +26,21 @@ typedef struct {
     PyObject_HEAD
     vectorcallfunc run;
     PyObject *plain;
+    PyObject *weak;
 } Twin;
 
 #define PLAINLY return PyObject_Vectorcall(((Twin *)twin)->plain, args, nargsf, kwnames)
 
-/* Return the core of an op's or turn's builder if it is one of ours, borrowed from the builder. */
+/* Return the core of a builder if it is one of ours, a new reference; NULL, without an error, if not. */
 static PyObject *
 core_of(PyObject *builder)
 {
-    PyObject *core = PyObject_GetAttr(builder, text_core);
+    PyObject *core = builder == NULL ? NULL : PyObject_GetAttr(builder, text_core);
     if (core == NULL) {
         PyErr_Clear();
         return NULL;
     }
-    if ((PyObject *)Py_TYPE(core) != core_type || (PyObject *)Py_TYPE(GET(core, core, stream)) != stream_type) {
+    if (!is_a(core, core_type) || !is_a(GET(core, core, stream), stream_type)) {
         Py_CLEAR(core);
     }
     return core;
@@ -56,6 +56,9 @@ static void
 twin_dealloc(PyObject *self)
 {
     PyObject_GC_UnTrack(self);
+    if (((Twin *)self)->weak != NULL) {
+        PyObject_ClearWeakRefs(self);
+    }
     Py_CLEAR(((Twin *)self)->plain);
     PyObject_GC_Del(self);
 }
@@ -91,7 +94,33 @@ twin_told(PyObject *self, void *name)
     return PyObject_GetAttrString(((Twin *)self)->plain, name);
 }
 
+/* Others may note something on a function. */
+static int
+twin_setattr(PyObject *self, PyObject *name, PyObject *value)
+{
+    return PyObject_SetAttr(((Twin *)self)->plain, name, value);
+}
+
+static PyObject *
+twin_repr(PyObject *self)
+{
+    return PyObject_Repr(((Twin *)self)->plain);
+}
+
+/* As a function: by its name. */
+static PyObject *
+twin_reduce(PyObject *self, PyObject *unused)
+{
+    return PyObject_GetAttrString(((Twin *)self)->plain, "__qualname__");
+}
+
+static PyMethodDef twin_methods[] = {
+    {"__reduce__", twin_reduce, METH_NOARGS, NULL},
+    {NULL, NULL, 0, NULL},
+};
+
 static PyGetSetDef twin_told_of[] = {
+    {"__class__", twin_told, NULL, NULL, "__class__"}, /* or `unittest.mock` with autospec does not take it for a method */
     {"__doc__", twin_told, NULL, NULL, "__doc__"},
     {"__module__", twin_told, NULL, NULL, "__module__"},
     {NULL, NULL, NULL, NULL, NULL},
@@ -107,6 +136,10 @@ static PyTypeObject TwinType = {
     .tp_basicsize = sizeof(Twin),
     .tp_flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC | Py_TPFLAGS_HAVE_VECTORCALL | Py_TPFLAGS_METHOD_DESCRIPTOR,
     .tp_vectorcall_offset = offsetof(Twin, run),
+    .tp_weaklistoffset = offsetof(Twin, weak),
+    .tp_setattro = twin_setattr,
+    .tp_repr = twin_repr,
+    .tp_methods = twin_methods,
     .tp_call = PyVectorcall_Call,
     .tp_dealloc = twin_dealloc,
     .tp_traverse = twin_traverse,
@@ -138,6 +171,7 @@ twin(PyObject *module, PyObject *args)
             if (made != NULL) {
                 made->run = TWINS[which].run;
                 made->plain = Py_NewRef(plain);
+                made->weak = NULL;
                 PyObject_GC_Track(made);
             }
             return (PyObject *)made;
@@ -167,12 +201,31 @@ offset_of(PyObject *type, const char *name)
 
 #define TAKE_FIELD(type, name) \
     if ((at_##type##_##name = offset_of(type##_type, #name)) < 0) { \
+        Py_CLEAR(journal_type); /* nothing is a journal then */ \
         return NULL; \
     }
+
+/* Tell whether this is the interpreter whose objects are known here: of several in a process, only the first gets twins. */
+static int
+is_at_home(void)
+{
+    static PyInterpreterState *home;
+    if (home == NULL) {
+        home = PyInterpreterState_Get();
+    }
+    if (home != PyInterpreterState_Get()) {
+        PyErr_SetString(PyExc_TypeError, "only a process's first interpreter has twins");
+        return 0;
+    }
+    return 1;
+}
 
 static PyObject *
 prepare(PyObject *module, PyObject *given)
 {
+    if (!is_at_home()) {
+        return NULL;
+    }
     if (!PyDict_Check(given)) {
         PyErr_SetString(PyExc_TypeError, "prepare(names)");
         return NULL;
@@ -207,11 +260,11 @@ prepare(PyObject *module, PyObject *given)
 static PyObject *
 prepare_journal(PyObject *module, PyObject *given)
 {
-    PyObject *before = journal_type;
-    journal_type = given;
+    if (!is_at_home()) {
+        return NULL;
+    }
+    put(&journal_type, Py_NewRef(given));
     JOURNAL_FIELDS(TAKE_FIELD)
-    Py_INCREF(given);
-    Py_XDECREF(before);
     Py_RETURN_NONE;
 }
 

@@ -87,11 +87,10 @@ read_figures(Figures *figures, PyObject *const *values, PyObject *kwnames)
 
 /* As `Op._entry` with `figures.tokens`, of a model's call; *model* is (provider, model). */
 static PyObject *
-make_entry(PyObject *self, PyObject *core, PyObject *node, PyObject *model, const Figures *figures)
+make_entry(PyObject *core, PyObject *node, PyObject *model, PyObject *latency, const Figures *figures)
 {
     PyObject *entry = NULL, *tokens = NULL, *time = NULL, *identity = NULL;
-    PyObject *latency = figures->latency == NULL ? since(GET(self, op, _t0)) : Py_NewRef(figures->latency);
-    PyObject *number = latency == NULL ? NULL : PyIter_Next(GET(core, core, numbers));
+    PyObject *number = PyIter_Next(GET(core, core, numbers));
     PyObject *total = number == NULL ? NULL : PyLong_FromLongLong(figures->total);
     if (total != NULL && (identity = numbered(GET(node, op_node, op_id), '#', number)) != NULL && (time = now_ms(core)) != NULL) {
         PyObject *all[5] = {figures->counts[0], figures->counts[1], figures->counts[2], figures->counts[3], total};
@@ -107,7 +106,6 @@ make_entry(PyObject *self, PyObject *core, PyObject *node, PyObject *model, cons
         SET(entry, entry, tokens, Py_NewRef(tokens));
         SET(entry, entry, cost_usd, Py_NewRef(figures->cost));
     }
-    Py_XDECREF(latency);
     Py_XDECREF(number);
     Py_XDECREF(total);
     Py_XDECREF(identity);
@@ -128,8 +126,7 @@ chain_of(PyObject *builder)
     int ours = PyList_CheckExact(chain);
     for (Py_ssize_t place = 0; ours && place < PyList_GET_SIZE(chain); place++) {
         PyObject *session = PyList_GET_ITEM(chain, place);
-        ours = (PyObject *)Py_TYPE(session) == session_node_type
-            && (PyObject *)Py_TYPE(GET(session, session_node, totals)) == totals_type;
+        ours = is_a(session, session_node_type) && is_a(GET(session, session_node, totals), totals_type);
     }
     if (!ours) {
         Py_CLEAR(chain);
@@ -137,18 +134,22 @@ chain_of(PyObject *builder)
     return chain;
 }
 
-/* As `Op._add`, of an op that has not ended; returns the record. */
+/* As `Op._add`, within a step; returns the record. */
 static PyObject *
-add_entry(PyObject *self, PyObject *node, PyObject *chain, PyObject *entry, const Figures *figures)
+add_entry(PyObject *self, PyObject *core, PyObject *node, PyObject *chain, PyObject *entry, const Figures *figures)
 {
+    int collects = PyGC_Disable(); /* or a finalizer may come between reading the old entries and setting the new ones */
     PyObject *before = GET(node, op_node, accounting);
     Py_ssize_t size = PyTuple_GET_SIZE(before);
     PyObject *after = PyTuple_New(size + 1);
+    for (Py_ssize_t place = 0; after != NULL && place < size; place++) {
+        PyTuple_SET_ITEM(after, place, Py_NewRef(PyTuple_GET_ITEM(before, place)));
+    }
+    if (collects) {
+        PyGC_Enable();
+    }
     if (after == NULL) {
         return NULL;
-    }
-    for (Py_ssize_t place = 0; place < size; place++) {
-        PyTuple_SET_ITEM(after, place, Py_NewRef(PyTuple_GET_ITEM(before, place)));
     }
     PyTuple_SET_ITEM(after, size, Py_NewRef(entry));
     SET(node, op_node, accounting, after);
@@ -156,30 +157,11 @@ add_entry(PyObject *self, PyObject *node, PyObject *chain, PyObject *entry, cons
     for (Py_ssize_t place = 0; result == 0 && place < PyList_GET_SIZE(chain); place++) {
         result = add_to_totals(GET(PyList_GET_ITEM(chain, place), session_node, totals), figures);
     }
+    if (result == 0 && GET(node, op_node, ended_at) != Py_None) {
+        result = PySet_Add(GET(core, core, touched), GET(self, op, path));
+    }
     PyObject *fields[2] = {GET(self, op, path), entry};
     return result < 0 ? NULL : PyObject_Vectorcall(accounted_type, fields, 2, NULL);
-}
-
-/* The rest of `Op.account`, within a step; false where the op is none that is plain. */
-static int
-account_within(PyObject *self, PyObject *core, PyObject *stream, PyObject *held, PyObject *model, const Figures *figures, int *result)
-{
-    PyObject *node = GET(self, op, bare);
-    PyObject *chain = chain_of(GET(self, op, builder));
-    if (chain == NULL || GET(node, op_node, ended_at) != Py_None || !PyTuple_CheckExact(GET(node, op_node, accounting))) {
-        Py_XDECREF(chain);
-        *result = leave(stream, held);
-        return 0;
-    }
-    Py_INCREF(node);
-    PyObject *entry = make_entry(self, core, node, model, figures);
-    PyObject *record = entry == NULL ? NULL : add_entry(self, node, chain, entry, figures);
-    *result = record == NULL ? leave(stream, held) : put_and_leave(stream, held, record);
-    Py_XDECREF(record);
-    Py_XDECREF(entry);
-    Py_DECREF(node);
-    Py_DECREF(chain);
-    return 1;
 }
 
 /* As `Op.account`. */
@@ -187,29 +169,43 @@ static PyObject *
 account_twin(PyObject *twin, PyObject *const *args, size_t nargsf, PyObject *kwnames)
 {
     Figures figures;
-    PyObject *core = NULL;
-    if (PyVectorcall_NARGS(nargsf) != 1 || (PyObject *)Py_TYPE(args[0]) != op_type || !read_figures(&figures, args + 1, kwnames)
-        || GET(GET(args[0], op, bare), op_node, kind) != text_llm || (core = core_of(GET(args[0], op, builder))) == NULL) {
+    PyObject *core = NULL, *chain = NULL, *node;
+    if (PyVectorcall_NARGS(nargsf) != 1 || !is_a(args[0], op_type) || !read_figures(&figures, args + 1, kwnames)
+        || !is_a(node = GET(args[0], op, bare), op_node_type) || GET(node, op_node, kind) != text_llm
+        || !is_tuple(GET(node, op_node, accounting)) || (core = core_of(GET(args[0], op, builder))) == NULL) {
         PLAINLY;
     }
-    int result = 0, plain = 0;
-    PyObject *self = args[0], *stream = Py_NewRef(GET(core, core, stream));
-    PyObject *model = PyObject_CallOneArg(provider_and_model, GET(GET(self, op, bare), op_node, name));
-    if (model != NULL && PyTuple_CheckExact(model) && PyTuple_GET_SIZE(model) == 2 && PyTuple_GET_ITEM(model, 1) != Py_None) {
-        PyObject *held = enter(stream);
-        plain = held != NULL && account_within(self, core, stream, held, model, &figures, &result);
-        result = held == NULL ? -1 : result;
+    if ((chain = chain_of(GET(args[0], op, builder))) == NULL) {
+        Py_DECREF(core);
+        PLAINLY;
+    }
+    Py_INCREF(node);
+    int result = -1, plainly = 0;
+    PyObject *self = args[0], *stream = Py_NewRef(GET(core, core, stream)), *held = NULL;
+    PyObject *model = PyObject_CallOneArg(provider_and_model, GET(node, op_node, name)), *latency = NULL;
+    if (model != NULL && (!PyTuple_CheckExact(model) || PyTuple_GET_SIZE(model) != 2 || PyTuple_GET_ITEM(model, 1) == Py_None)) {
+        plainly = 1;
+    } else if (model != NULL && (latency = figures.latency == NULL ? since_begin(self) : Py_NewRef(figures.latency)) != NULL) {
+        PyObject *entry = make_entry(core, node, model, latency, &figures), *record = NULL;
+        if (entry != NULL && (held = enter(stream)) != NULL) {
+            record = add_entry(self, core, node, chain, entry, &figures);
+            result = record == NULL ? leave(stream, held) : put_and_leave(stream, held, record);
+        }
+        Py_XDECREF(record);
+        Py_XDECREF(entry);
         Py_XDECREF(held);
     }
+    Py_XDECREF(latency);
     Py_XDECREF(model);
     Py_DECREF(stream);
     Py_DECREF(core);
+    Py_DECREF(chain);
+    Py_DECREF(node);
+    if (plainly) {
+        PLAINLY;
+    }
     if (result < 0) {
         return NULL;
-    }
-    if (!plain) {
-        PyErr_Clear();
-        PLAINLY;
     }
     Py_RETURN_NONE;
 }

@@ -4,8 +4,8 @@
 static PyObject *
 append_entry(PyObject *twin, PyObject *const *args, size_t nargsf, PyObject *kwnames, PyObject *rest)
 {
-    if (PyVectorcall_NARGS(nargsf) != 2 || kwnames != NULL || (PyObject *)Py_TYPE(args[0]) != op_type || !PyUnicode_CheckExact(args[1])
-        || !PyList_CheckExact(GET(args[0], op, _raw))) {
+    if (PyVectorcall_NARGS(nargsf) != 2 || kwnames != NULL || !is_a(args[0], op_type) || !PyUnicode_CheckExact(args[1])
+        || !is_a(GET(args[0], op, _raw), (PyObject *)&PyList_Type)) {
         PLAINLY;
     }
     PyObject *self = args[0];
@@ -20,7 +20,9 @@ append_entry(PyObject *twin, PyObject *const *args, size_t nargsf, PyObject *kwn
     if (rest != NULL) {
         PyTuple_SET_ITEM(entry, 2, Py_NewRef(rest));
     }
-    PyObject_GC_UnTrack(entry); /* it holds nothing that the collector walks */
+    if (PyFloat_CheckExact(time)) {
+        PyObject_GC_UnTrack(entry); /* it holds nothing that the collector walks */
+    }
     int result = PyList_Append(GET(self, op, _raw), entry);
     Py_DECREF(entry);
     if (result < 0 || (GET(self, op, _clean) == Py_True && done(call(self, text__mark)) < 0)) {
@@ -49,16 +51,18 @@ read_entries_twin(PyObject *twin, PyObject *const *args, size_t nargsf, PyObject
         PLAINLY;
     }
     PyObject *batch = args[0];
+    for (Py_ssize_t place = 0; place < PyList_GET_SIZE(batch); place++) {
+        PyObject *raw = PyList_GET_ITEM(batch, place);
+        Py_ssize_t parts = PyTuple_CheckExact(raw) ? PyTuple_GET_SIZE(raw) : 0;
+        if ((parts != 2 && parts != 3 && parts != 5) || !PyFloat_CheckExact(PyTuple_GET_ITEM(raw, 0))) { /* no code of others runs below */
+            PLAINLY;
+        }
+    }
     PyObject *logs = PyList_New(0), *chunks = PyList_New(0);
     int result = logs == NULL || chunks == NULL ? -1 : 0;
     for (Py_ssize_t place = 0; result == 0 && place < PyList_GET_SIZE(batch); place++) {
         PyObject *raw = PyList_GET_ITEM(batch, place);
-        Py_ssize_t parts = PyTuple_CheckExact(raw) ? PyTuple_GET_SIZE(raw) : 0;
-        if (parts != 2 && parts != 3 && parts != 5) {
-            PyErr_SetString(PyExc_TypeError, "a raw entry has two, three or five parts");
-            result = -1;
-            break;
-        }
+        Py_ssize_t parts = PyTuple_GET_SIZE(raw);
         PyObject *time = PyNumber_Multiply(PyTuple_GET_ITEM(raw, 0), thousand), *entry = NULL;
         if (time != NULL && parts == 3) {
             PyObject *fields[2] = {PyTuple_GET_ITEM(raw, 1), time};

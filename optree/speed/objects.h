@@ -19,7 +19,7 @@ static PyObject *journal_type; /* NULL until `prepare_journal` */
     X(op, builder) X(op, turn) X(op, bare) X(op, path) X(op, _now) X(op, _clean) X(op, _t0) X(op, _raw) X(op, _logs) X(op, _chunks) \
     X(turn, node) X(turn, path) X(turn, _counter) X(turn, _epoch) \
     X(core, txn) X(core, stream) X(core, recorded) X(core, now) X(core, _latest) X(core, epoch) X(core, ops) X(core, ended) \
-    X(core, numbers) \
+    X(core, numbers) X(core, touched) \
     X(stream, _lock) X(stream, _through) X(stream, _delivering) X(stream, _queue) X(stream, _takers) X(stream, _awake) \
     X(stream, watched) \
     X(op_node, op_id) X(op_node, kind) X(op_node, name) X(op_node, accounting) X(op_node, ended_at) X(op_node, status) \
@@ -60,6 +60,19 @@ static PyObject *no_entries;       /* the empty tuple */
 static PyObject *usual_severity;   /* "VRB" */
 static const long long MAX_COUNT = 1LL << 60; /* as figures.MAX_COUNT */
 static const Py_ssize_t MAX_TEXT = 1 << 20;   /* as values.MAX_TEXT */
+
+/* Tell whether an object is there (fields can be deleted) and of a type, no subclass of it. */
+static int
+is_a(PyObject *object, PyObject *type)
+{
+    return object != NULL && (PyObject *)Py_TYPE(object) == type;
+}
+
+static int
+is_tuple(PyObject *object)
+{
+    return object != NULL && PyTuple_CheckExact(object);
+}
 
 /* Put a value into a field; takes the reference. */
 static void

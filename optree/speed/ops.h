@@ -34,7 +34,7 @@ read_beginning(Beginning *given, PyObject *const *args, Py_ssize_t positional, P
     }
     return (given->kind == text_llm || given->kind == text_tool || given->kind == text_session || given->kind == text_system)
         && PyUnicode_CheckExact(given->name) && PyUnicode_IS_COMPACT_ASCII(given->name) && given->turn != NULL
-        && (PyObject *)Py_TYPE(given->turn) == turn_type
+        && is_a(given->turn, turn_type) && is_a(GET(given->turn, turn, node), turn_node_type)
         && (given->parent == Py_None || (PyObject *)Py_TYPE(given->parent) == op_type);
 }
 
@@ -118,7 +118,7 @@ static PyObject *
 end_node(PyObject *self, PyObject *core, PyObject *stream, PyObject *node)
 {
     PyObject *record = NULL, *time = NULL;
-    PyObject *latency = since(GET(self, op, _t0));
+    PyObject *latency = since_begin(self);
     if (latency != NULL && (GET(stream, stream, watched) == Py_True || GET(core, core, recorded) != Py_True)) {
         PyObject *entries = call(self, text_pending);
         if (entries == NULL || (entries != Py_None && done(call_with(GET(stream, stream, _queue), text_append, entries)) < 0)) {
@@ -159,7 +159,7 @@ end_twin(PyObject *twin, PyObject *const *args, size_t nargsf, PyObject *kwnames
     Py_ssize_t given = PyVectorcall_NARGS(nargsf);
     PyObject *core = NULL;
     if (given < 1 || given > 2 || (given == 2 && args[1] != text_ok) || (kwnames != NULL && PyTuple_GET_SIZE(kwnames) != 0)
-        || (PyObject *)Py_TYPE(args[0]) != op_type || (core = core_of(GET(args[0], op, builder))) == NULL) {
+        || !is_a(args[0], op_type) || !is_a(GET(args[0], op, bare), op_node_type) || (core = core_of(GET(args[0], op, builder))) == NULL) {
         PLAINLY;
     }
     PyObject *self = args[0], *node = Py_NewRef(GET(self, op, bare)), *stream = Py_NewRef(GET(core, core, stream));
@@ -169,7 +169,7 @@ end_twin(PyObject *twin, PyObject *const *args, size_t nargsf, PyObject *kwnames
         PyObject *accounting = GET(node, op_node, accounting);
         if (GET(node, op_node, ended_at) != Py_None) {
             result = leave(stream, held);
-        } else if (!PyTuple_CheckExact(accounting) || PyTuple_GET_SIZE(accounting) == 0) {
+        } else if (!is_tuple(accounting) || PyTuple_GET_SIZE(accounting) == 0) {
             plainly = 1;
             result = leave(stream, held);
         } else {

@@ -75,7 +75,11 @@ line_of(PyObject *record, PyObject *seed)
 static PyObject *
 enter(PyObject *stream)
 {
-    PyObject *lock = Py_NewRef(GET(stream, stream, _lock));
+    PyObject *lock = GET(stream, stream, _lock);
+    if (lock == NULL) {
+        return PyObject_GetAttrString(stream, "_lock"); /* says what is missing */
+    }
+    Py_INCREF(lock);
     PyObject *got = call_with(lock, text_acquire, Py_False);
     if (got == Py_True) {
         Py_DECREF(got);
@@ -127,6 +131,9 @@ take(PyObject *journal, PyObject *record)
     Py_DECREF(function);
     Py_ssize_t size = written == NULL ? -1 : PyLong_AsSsize_t(written);
     Py_XDECREF(written);
+    if (size < 0 && !PyErr_Occurred()) {
+        size = 0; /* another system's write, which says nothing of use */
+    }
     if (size >= 0 && size < PyBytes_GET_SIZE(data)) {
         PyObject *rest = PyBytes_FromStringAndSize(PyBytes_AS_STRING(data) + size, PyBytes_GET_SIZE(data) - size);
         PyObject *more[3] = {GET(journal, journal, _os), fd, rest};
@@ -162,7 +169,7 @@ take(PyObject *journal, PyObject *record)
 
 /* Count a fault of a taker; an interrupt goes on, and its record waits for whoever comes next. */
 static int
-taken_badly(PyObject *stream, PyObject *record)
+taken_badly(PyObject *stream, PyObject *record, PyObject *batch)
 {
     PyObject *kind, *error, *trace;
     PyErr_Fetch(&kind, &error, &trace);
@@ -174,8 +181,12 @@ taken_badly(PyObject *stream, PyObject *record)
         Py_XDECREF(trace);
         return result;
     }
-    if (done(call_with(GET(stream, stream, _queue), text_appendleft, record)) < 0) {
-        PyErr_Clear();
+    for (Py_ssize_t place = batch == NULL ? 0 : PyList_GET_SIZE(batch) - 1; place >= 0; place--) {
+        PyObject *back = Py_NewRef(batch == NULL ? record : PyList_GET_ITEM(batch, place));
+        if (done(call_with(GET(stream, stream, _queue), text_appendleft, back)) < 0) {
+            PyErr_Clear();
+        }
+        Py_DECREF(back);
     }
     PyErr_Restore(kind, error, trace);
     return -1;
@@ -185,25 +196,24 @@ taken_badly(PyObject *stream, PyObject *record)
 static int
 deliver(PyObject *stream, PyObject *record)
 {
-    PyObject *takers = Py_NewRef(GET(stream, stream, _takers));
+    PyObject *takers = Py_NewRef(GET(stream, stream, _takers)), *batch = NULL; /* one for all: a journal may put a gap before the record */
     int result = 0;
     SET(stream, stream, _delivering, Py_NewRef(Py_True));
     for (Py_ssize_t place = 0; result == 0 && place < PyTuple_GET_SIZE(takers); place++) {
         PyObject *taker = PyTuple_GET_ITEM(takers, place);
-        if (is_open_journal(taker)) {
+        if (batch == NULL && is_open_journal(taker)) {
             result = take(taker, record);
         } else {
-            PyObject *batch = PyErr_Occurred() ? NULL : PyList_New(1);
-            if (batch != NULL) {
+            if (batch == NULL && !PyErr_Occurred() && (batch = PyList_New(1)) != NULL) {
                 PyList_SET_ITEM(batch, 0, Py_NewRef(record));
             }
-            result = batch == NULL ? -1 : done(call_with(taker, text_take, batch));
-            Py_XDECREF(batch);
+            result = PyErr_Occurred() ? -1 : done(call_with(taker, text_take, batch));
         }
         if (result < 0) {
-            result = taken_badly(stream, record);
+            result = taken_badly(stream, record, batch);
         }
     }
+    Py_XDECREF(batch);
     SET(stream, stream, _delivering, Py_NewRef(Py_False));
     Py_DECREF(takers);
     return result;

@@ -1,16 +1,16 @@
 /* Times and ids. */
 
-/* Return a clock's time in seconds, a new float; `time.time` is asked directly. */
+/* Return a clock's time in seconds, as it gives it. */
 static PyObject *
 seconds(PyObject *clock)
 {
-    if (clock == wall) {
-        struct timespec now;
-        if (clock_gettime(CLOCK_REALTIME, &now) == 0) {
-            return PyFloat_FromDouble((double)((int64_t)now.tv_sec * 1000000000 + now.tv_nsec) / 1e9);
-        }
+    if (clock == wall && PyCFunction_CheckExact(clock) && PyCFunction_GET_FLAGS(clock) == METH_NOARGS) {
+        return PyCFunction_GET_FUNCTION(clock)(PyCFunction_GET_SELF(clock), NULL); /* not the system's: time-machine replaces this one */
     }
-    return PyObject_CallNoArgs(clock);
+    Py_INCREF(clock); /* its code may put another in its place */
+    PyObject *now = PyObject_CallNoArgs(clock);
+    Py_DECREF(clock);
+    return now;
 }
 
 /* As `Core.now_ms`. */
@@ -21,20 +21,23 @@ now_ms(PyObject *core)
     if (time == NULL) {
         return NULL;
     }
-    PyObject *latest = GET(core, core, _latest);
-    double ms = PyFloat_AsDouble(time) * 1e3;
+    PyObject *found = PyNumber_Multiply(time, thousand);
     Py_DECREF(time);
-    double before = PyFloat_AsDouble(latest);
-    if (PyErr_Occurred()) {
+    if (found == NULL) {
         return NULL;
     }
-    if (ms < before) {
-        return Py_NewRef(latest);
+    PyObject *latest = Py_NewRef(GET(core, core, _latest));
+    int before = PyFloat_CheckExact(found) && PyFloat_CheckExact(latest) ? PyFloat_AS_DOUBLE(found) < PyFloat_AS_DOUBLE(latest)
+                                                                         : PyObject_RichCompareBool(found, latest, Py_LT);
+    if (before != 0) {
+        Py_DECREF(found);
+        if (before < 0) {
+            Py_CLEAR(latest);
+        }
+        return latest;
     }
-    PyObject *found = PyFloat_FromDouble(ms);
-    if (found != NULL) {
-        SET(core, core, _latest, Py_NewRef(found));
-    }
+    Py_DECREF(latest);
+    SET(core, core, _latest, Py_NewRef(found));
     return found;
 }
 
@@ -55,17 +58,25 @@ monotonic_now(void)
     return now;
 }
 
-/* Return the milliseconds since a monotonic time. */
+/* Return the milliseconds since an op began. */
 static PyObject *
-since(PyObject *start)
+since_begin(PyObject *op)
 {
     PyObject *now = monotonic_now();
     if (now == NULL) {
         return NULL;
     }
-    double seconds = PyFloat_AsDouble(now) - PyFloat_AsDouble(start);
+    PyObject *start = Py_NewRef(GET(op, op, _t0)), *found; /* read after the clock, which may be anybody's */
+    if (PyFloat_CheckExact(now) && PyFloat_CheckExact(start)) {
+        found = PyFloat_FromDouble((PyFloat_AS_DOUBLE(now) - PyFloat_AS_DOUBLE(start)) * 1e3);
+    } else {
+        PyObject *seconds = PyNumber_Subtract(now, start);
+        found = seconds == NULL ? NULL : PyNumber_Multiply(seconds, thousand);
+        Py_XDECREF(seconds);
+    }
+    Py_DECREF(start);
     Py_DECREF(now);
-    return PyErr_Occurred() ? NULL : PyFloat_FromDouble(seconds * 1e3);
+    return found;
 }
 
 /* Return `<text><between><number>`. */
@@ -73,12 +84,10 @@ static PyObject *
 numbered(PyObject *text, char between, PyObject *number)
 {
     int overflow = 0;
-    long long value = PyLong_AsLongLongAndOverflow(number, &overflow);
-    if (value == -1 && PyErr_Occurred()) {
-        return NULL;
-    }
-    if (overflow || value < 0 || !PyUnicode_IS_COMPACT_ASCII(text)) {
-        return PyUnicode_FromFormat("%U%c%S", text, between, number);
+    long long value = PyUnicode_CheckExact(text) && PyUnicode_IS_COMPACT_ASCII(text) ? PyLong_AsLongLongAndOverflow(number, &overflow) : -1;
+    if (overflow || value < 0) {
+        PyErr_Clear();
+        return PyUnicode_FromFormat("%S%c%S", text, between, number);
     }
     char digits[20];
     int first = sizeof digits;
@@ -101,8 +110,8 @@ numbered(PyObject *text, char between, PyObject *number)
 static PyObject *
 node_id(PyObject *txn, PyObject *path)
 {
-    if (!PyUnicode_IS_COMPACT_ASCII(txn) || !PyUnicode_IS_COMPACT_ASCII(path)) {
-        return PyUnicode_FromFormat("%U:%U", txn, path);
+    if (!PyUnicode_CheckExact(txn) || !PyUnicode_IS_COMPACT_ASCII(txn) || !PyUnicode_IS_COMPACT_ASCII(path)) { /* `numbered` made the path */
+        return PyUnicode_FromFormat("%S:%U", txn, path);
     }
     Py_ssize_t first = PyUnicode_GET_LENGTH(txn), second = PyUnicode_GET_LENGTH(path);
     PyObject *found = PyUnicode_New(first + 1 + second, 127);
