@@ -30,7 +30,7 @@ WAYS = (
     *("normal", "sys.exit", "exception", "SIGINT", "SIGTERM", "SIGHUP", "os._exit", "abort", "SIGKILL", "thread"),
     *("fork", "mp fork", "mp spawn", "execv", "asyncio"),
 )
-BRIEF = ("normal", "exception", "SIGTERM", "mp fork")
+BRIEF = ("normal", "exception", "SIGINT", "SIGTERM", "mp fork")
 STATES = ("up", "closed", "silent", "1 byte/s", "429", "503", "TLS", "names", "partial")
 PAUSES = (0.0, 0.6)
 BOUND = 0.25

@@ -21,6 +21,7 @@ from optree.errors import OptreeError, SetupError
 from optree.ids import is_txn, new_txn, trace_id
 from optree.instrument.config import Config, changed, from_environment
 from optree.instrument.handles import Session
+from optree.instrument.interrupted import keep_interrupt
 from optree.instrument.joined import Joined
 from optree.instrument.mirroring import Mirroring
 from optree.nodes import Status
@@ -147,11 +148,13 @@ class Runtime:
             thread.start()
             thread.join(EXIT_SECONDS)
         except KeyboardInterrupt:  # pressed again while the process ends: the journal has everything
+            keep_interrupt()
             return
         except RuntimeError:  # too late for threads
             self._deliver(until)
         for problem in health()["problems"]:
             self.report(problem)
+        keep_interrupt()
 
     def _deliver(self, until: float) -> None:
         stores, consoles = list(self.stores.values()), list(self.consoles.values())

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Generator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
@@ -47,7 +47,8 @@ def prepare(**names: Any) -> bool:
 def prepare_journal(journal: type) -> None:
     """Tell the twins the type of journals, which they then write to directly."""
     if _usable:
-        _twins.prepare_journal(journal)
+        with suppress(LookupError, TypeError, AttributeError):  # then records go to it the Python way
+            _twins.prepare_journal(journal)
 
 
 def quicken(owner: type | ModuleType, *names: str) -> None:

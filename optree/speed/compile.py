@@ -9,6 +9,7 @@ import os
 import shlex
 import shutil
 import subprocess
+import sys
 import sysconfig
 import tempfile
 from pathlib import Path
@@ -30,14 +31,14 @@ class Compile(BuildHookInterface[BuilderConfig]):
         if self.target_name != "wheel":
             return
         self._folder = Path(tempfile.mkdtemp(prefix="optree-build-"))
-        suffix = sysconfig.get_config_var("EXT_SUFFIX")
+        suffix: str = sysconfig.get_config_var("EXT_SUFFIX") or ".so"
         beside = {source: Path(self.root, source + suffix) for source in _SOURCES}
         if version == "editable":
             for path in beside.values():
                 path.unlink(missing_ok=True)
         try:
             made = {source: self._compiled(source, suffix) for source in _SOURCES}
-        except (OSError, subprocess.SubprocessError) as error:
+        except (OSError, ValueError, subprocess.SubprocessError) as error:
             said = error.stderr if isinstance(error, subprocess.CalledProcessError) else ""
             trouble = next((line for line in said.splitlines() if "error" in line), str(error))
             self.app.display_warning(f"optree is built without its compiled parts, and works more slowly: {trouble}")
@@ -56,10 +57,12 @@ class Compile(BuildHookInterface[BuilderConfig]):
         shutil.rmtree(self._folder, ignore_errors=True)
 
     def _compiled(self, source: str, suffix: str) -> Path:
-        """Return the path of a compiled module. Raises `OSError` or `subprocess.SubprocessError` if it cannot be made."""
+        """Return the path of a compiled module. Raises `OSError`, `ValueError` or `subprocess.SubprocessError` if it cannot be made."""
         compiler = os.environ.get("CC") or sysconfig.get_config_var("CC")
-        if os.environ.get("OPTREE_PURE") or os.name != "posix" or not compiler:
-            raise OSError("OPTREE_PURE is set" if os.environ.get("OPTREE_PURE") else f"no compiler is known for {os.name}")
+        if os.environ.get("OPTREE_PURE"):
+            raise OSError("OPTREE_PURE is set")
+        if os.name != "posix" or not compiler or sys.implementation.name != "cpython":
+            raise OSError(f"no compiler is known for {sys.implementation.name} on {sys.platform}")
         version: str = self.metadata.version  # pyright: ignore[reportUnknownMemberType] - hatchling leaves it generic
         made = self._folder / (Path(source).name + suffix)
         command = [
@@ -70,5 +73,5 @@ class Compile(BuildHookInterface[BuilderConfig]):
             f"-I{sysconfig.get_path('platinclude')}",
             *("-o", str(made), str(Path(self.root, source + ".c"))),
         ]
-        subprocess.run(command, check=True, capture_output=True, text=True, timeout=_PATIENCE)  # noqa: S603 - the compiler that Python was built with
+        subprocess.run(command, check=True, capture_output=True, text=True, errors="replace", timeout=_PATIENCE)  # noqa: S603 - the compiler that Python was built with
         return made

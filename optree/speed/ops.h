@@ -80,7 +80,8 @@ begin_op_twin(PyObject *twin, PyObject *const *args, size_t nargsf, PyObject *kw
 {
     Beginning given;
     PyObject *core = NULL;
-    if (!read_beginning(&given, args, PyVectorcall_NARGS(nargsf), kwnames) || (core = core_of(args[0])) == NULL) {
+    if (!read_beginning(&given, args, PyVectorcall_NARGS(nargsf), kwnames)
+        || GET(GET(given.turn, turn, node), turn_node, ended_at) != Py_None || (core = core_of(args[0])) == NULL) {
         PLAINLY;
     }
     PyObject *stream = Py_NewRef(GET(core, core, stream)), *handle = NULL, *record = NULL;

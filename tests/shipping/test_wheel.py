@@ -68,7 +68,9 @@ def test_compiled(wheel, tmp_path):
     assert "True" == imported(wheel, tmp_path, COMPILED)
 
 
-@pytest.mark.parametrize("environment", [{"CC": "/nowhere/cc"}, {"OPTREE_PURE": "1"}], ids=["no compiler", "pure"])
+@pytest.mark.parametrize(
+    "environment", [{"CC": "/nowhere/cc"}, {"CC": '"'}, {"CC": "false"}, {"OPTREE_PURE": "1"}], ids=["none", "no command", "fails", "pure"]
+)
 def test_pure(tmp_path, environment):
     """Without a compiler, or on request, the wheel is built all the same: one for every platform, and it works."""
     wheel = built(tmp_path / "wheel", **environment)

@@ -1,0 +1,34 @@
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+def status(code, folder):
+    """Return the exit status of a program."""
+    environ = os.environ | {"OPTREE_BASE_DIR": str(folder), "PYTHONPATH": str(ROOT)}
+    return subprocess.run([sys.executable, "-c", code], env=environ, capture_output=True, check=False).returncode
+
+
+TRACED = """
+import atexit, optree
+with optree.session("a"), optree.turn():
+    pass
+atexit.register(lambda: exec('pass'))  # runs before optree's own end: Python forgets that Ctrl-C ended the program
+"""
+
+
+def test_ctrl_c_ends_a_program_by_its_signal(tmp_path):
+    """A program that Ctrl-C ends dies of SIGINT, traced or not, whatever is executed while it ends."""
+    assert -2 == status("raise KeyboardInterrupt", tmp_path)
+    assert 1 == status("import atexit; atexit.register(lambda: exec('pass')); raise KeyboardInterrupt", tmp_path)
+    assert -2 == status(TRACED + "raise KeyboardInterrupt", tmp_path)
+
+
+def test_what_was_survived_does_not_end_it(tmp_path):
+    """An interrupt that a shell inside the program has shown, or that was caught, leaves the exit status alone."""
+    shown = "import code; code.InteractiveInterpreter().runcode(compile('raise KeyboardInterrupt', 'x', 'exec'))"
+    caught = "try:\n    raise KeyboardInterrupt\nexcept KeyboardInterrupt:\n    pass"
+    assert [0, 0, 3] == [status(TRACED + then, tmp_path) for then in (shown, caught, shown + "\nraise SystemExit(3)")]
