@@ -198,15 +198,21 @@ class Stream:
         return None
 
     def _deliver(self) -> None:
-        """Give the records that are queued to each taker; the fault of one is its own."""
+        """Give the records that are queued to each taker; the fault of one is its own.
+
+        What other threads queue meanwhile, since they could not wait, is theirs to deliver: else whoever is here might never come away.
+        """
         queue = self._queue
-        while queue:  # asked again after the mark is gone: a call from within may have queued just before
+        most = len(queue) + _BATCH
+        while queue and most > 0:  # asked again after the mark is gone: a call from within may have queued just before
             self._delivering = True
             try:
-                while queue:
+                while queue and most > 0:
                     batch = [queue.popleft()]
                     while queue and len(batch) < _BATCH:
                         batch.append(queue.popleft())
+                    most -= len(batch)
+                    begun = monotonic() if self._stuck_until else 0.0
                     for taker in self._takers:
                         try:
                             taker.take(batch)
@@ -215,6 +221,8 @@ class Stream:
                         except BaseException:  # an interrupt in the middle: whoever comes next delivers it; twice does no harm
                             self._queue.extendleft(reversed(batch))
                             raise
+                    if begun and monotonic() - begun < WAIT_SECONDS / 4:  # it is quick again
+                        self._stuck_until = 0.0
             finally:
                 self._delivering = False
 

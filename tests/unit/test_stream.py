@@ -15,6 +15,7 @@ from optree.builder.wake import Wake
 from optree.nodes import LogEntry
 from optree.tree import Fold
 from optree.tree.path import last_index
+from tests.otel.backends.waiting import wait_for
 from tests.strategies import Taker
 
 LONG = 30.0
@@ -247,6 +248,41 @@ def test_waiting_is_bounded(opened):
     assert WAIT_SECONDS <= took + 0.01 < 20 * WAIT_SECONDS
     assert builder.core.stream.late >= 1
     assert Counter(["hang", "late"]) == Counter(record.name for record in taker.of(r.OpBegin))
+
+
+def test_a_slow_write_is_recovered_from(opened):
+    """After one slow write, threads that never pause wait for each other again: the queue drains while they go on, and nothing is lost."""
+    gate, hanging, stop = threading.Event(), threading.Event(), threading.Event()
+
+    class Slow(Counting):
+        def take(self, batch):
+            if hanging.is_set() and not gate.is_set():
+                gate.wait(LONG)
+            self.records += [type(record) for record in batch]
+
+    def work():
+        while not stop.is_set():
+            builder.begin_op("tool", "x", turn=turn).end()
+
+    taker = Slow()
+    builder = opened(taker)
+    turn, stream = builder.begin_turn(), builder.core.stream
+    threads = [threading.Thread(target=work) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    try:
+        hanging.set()
+        assert wait_for(lambda: stream.late > 1000)
+        gate.set()
+        assert wait_for(lambda: len(stream._queue) < 10 and not stream._stuck_until)
+    finally:
+        gate.set()
+        stop.set()
+        for thread in threads:
+            thread.join(LONG)
+    stream.flush()
+    counts = Counter(taker.records)
+    assert 1000 < counts[r.OpBegin] == counts[r.OpEnd] == len(turn.node.ops)
 
 
 def test_fork_leaves_the_parents_records(opened):
