@@ -86,8 +86,8 @@ class Op(Struct, eq=False):
     _t0: float
     _taking: bool = False
     _raw: list[tuple[Any, ...]] = []
-    _logs: list[LogEntry] = []
-    _chunks: list[ReasoningChunk] = []
+    _logs: list[LogEntry] | None = None
+    _chunks: list[ReasoningChunk] | None = None
 
     def __repr__(self) -> str:
         return f"<Op {self.bare.op_id} {self.bare.kind} {self.bare.name!r}>"
@@ -108,7 +108,7 @@ class Op(Struct, eq=False):
     @property
     def node(self) -> OperationNode:
         """The op's node, as of now. It goes on growing; entries come to it within about 10 ms, at the op's end, or when this is asked."""
-        if self._raw or self._logs or self._chunks:
+        if self._raw or self._logs is not None:
             self.settle()
         return self.bare
 
@@ -234,7 +234,7 @@ class Op(Struct, eq=False):
                 stream.put(entries)  # whoever watches sees an op's lines before its end
             record = records.OpEnd(self.path, core.now_ms(), known, latency, said, final, block)
             apply.end_op(node, record)
-            if self._logs or self._chunks:
+            if self._logs is not None:
                 self._place()
             core.ended[self.path] = node
             core.ops.pop(self.path, None)
@@ -281,13 +281,16 @@ class Op(Struct, eq=False):
             logs, chunks = read_entries(batch)
             record = records.Entries(
                 self.path,
-                len(node.logs) + len(self._logs),
+                len(node.logs) + len(self._logs or ()),
                 tuple(logs),
-                len(self._chunks) + (len(node.reasoning.chunks) if node.reasoning is not None else 0),
+                len(self._chunks or ()) + (len(node.reasoning.chunks) if node.reasoning is not None else 0),
                 tuple(chunks),
             )
-            self._logs += logs
-            self._chunks += chunks
+            if self._logs is None or self._chunks is None:
+                self._logs, self._chunks = logs, chunks
+            else:
+                self._logs += logs
+                self._chunks += chunks
             del raw[: len(batch)]
         finally:
             self._taking = False
@@ -304,8 +307,8 @@ class Op(Struct, eq=False):
     def _place(self) -> None:
         """Add to the node what was delivered since the last time."""
         logs, chunks = self._logs, self._chunks
-        self._logs, self._chunks = [], []
-        apply.add_entries(self.bare, logs, chunks)
+        self._logs = self._chunks = None
+        apply.add_entries(self.bare, logs or (), chunks or ())
 
     def settle(self) -> bool:
         """Deliver the entries that are pending, and bring them to the node; False if another thread held the lock too long."""

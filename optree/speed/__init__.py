@@ -11,9 +11,11 @@ import os
 from collections.abc import Generator
 from contextlib import contextmanager, suppress
 from types import ModuleType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from optree._version import __version__
+
+T = TypeVar("T")
 
 if TYPE_CHECKING:
     from optree.speed import _twins
@@ -69,6 +71,14 @@ def plainly() -> Generator[None, None, None]:
     finally:
         for owner, name, twin in twins:
             setattr(owner, name, twin)
+
+
+def untracked(found: list[T]) -> list[T]:
+    """Return a list that will hold only what the collector does not track: it need not look at the list either, where that can be had.
+
+    Else each full collection looks at all nodes of all sessions: 20 ms for 60,000 ops.
+    """
+    return _twins.untracked(found) if _usable else found
 
 
 def compiled() -> bool:

@@ -268,7 +268,17 @@ prepare_journal(PyObject *module, PyObject *given)
     Py_RETURN_NONE;
 }
 
+static PyObject *
+untracked(PyObject *module, PyObject *list)
+{
+    if (PyList_CheckExact(list)) {
+        PyObject_GC_UnTrack(list);
+    }
+    return Py_NewRef(list);
+}
+
 static PyMethodDef METHODS[] = {
+    {"untracked", untracked, METH_O, "Return a list, which the collector looks at no more."},
     {"prepare", prepare, METH_O, "Take the types and functions of the Python side; raises where they are not as they must be."},
     {"prepare_journal", prepare_journal, METH_O, "Take the type of journals; raises where it is not as it must be."},
     {"twin", twin, METH_VARARGS, "Return the quick twin of a method, given its name and itself."},

@@ -137,7 +137,7 @@ end_node(PyObject *self, PyObject *core, PyObject *stream, PyObject *node)
         SET(node, op_node, latency, Py_NewRef(latency));
         SET(node, op_node, error, Py_NewRef(Py_None));
         PyObject *ops = GET(core, core, ops), *path = GET(self, op, path);
-        if (((PyObject_Size(GET(self, op, _logs)) != 0 || PyObject_Size(GET(self, op, _chunks)) != 0) && done(call(self, text__place)) < 0)
+        if ((GET(self, op, _logs) != Py_None && done(call(self, text__place)) < 0)
             || PyObject_SetItem(GET(core, core, ended), path, node) < 0) {
             Py_CLEAR(record);
         } else if (PyDict_DelItem(ops, path) < 0) {

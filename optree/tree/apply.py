@@ -9,6 +9,7 @@ from msgspec import UNSET, Raw, UnsetType
 from optree import records as r
 from optree.ids import node_id
 from optree.nodes import AccountingEntry, LogEntry, OperationNode, Reasoning, ReasoningChunk, SessionNode, TurnNode
+from optree.speed import untracked
 from optree.tree.path import last_index
 from optree.values import decode, raw
 
@@ -23,7 +24,7 @@ def new_session(origin: str, path: str, trace: str, agent: str, call_path: str, 
         call_path=call_path,
         origin_txn_id=origin,
         started_at=ts,
-        turns=[],
+        turns=untracked([]),
     )
 
 
@@ -34,7 +35,7 @@ def begin_turn(session: SessionNode, record: r.TurnBegin) -> TurnNode:
         path=record.path,
         index=last_index(record.path),
         started_at=record.ts,
-        ops=[],
+        ops=untracked([]),
         prompts=record.prompts,
         attributes_json=record.attributes,
     )

@@ -293,6 +293,24 @@ def test_nothing_is_kept():
 
 
 @compiled
+def test_the_collector_does_not_look_at_nodes():
+    """Lists of turns and of ops are none of the collector's, however they grow: their nodes hold nothing that it tracks."""
+    builder = SessionTreeBuilder("a")
+    for _ in range(50):
+        turn = builder.begin_turn()
+        for _ in range(50):
+            op = builder.begin_op("llm", "openai:gpt-5", turn=turn)
+            op.log("x")
+            op.account(input_tokens=1)
+            op.end()
+    gc.collect()
+    found = [builder.node.turns, *(turn.ops for turn in builder.node.turns)]
+    assert 51 == len(found)
+    assert not any(gc.is_tracked(one) for one in found)
+    assert not any(gc.is_tracked(op) or gc.is_tracked(op.logs) or gc.is_tracked(op.accounting) for op in turn.node.ops)
+
+
+@compiled
 def test_it_looks_like_the_function_it_stands_for():
     """A twin has its function's name, signature, docstring and module, binds like it, and is refused what it refuses."""
     for owner, name in TWINS:
