@@ -22,8 +22,6 @@ if TYPE_CHECKING:
 
 _VRB: Severity = "VRB"
 _OK: Status = "ok"
-_LOG, _CHUNK = 2, 3
-"""How many parts the tuple of a plain log line has, and that of a chunk of reasoning."""
 _SEVERITIES: dict[str, Severity] = {
     **{name: name for name in get_args(Severity)},
     "DEBUG": "VRB",
@@ -71,8 +69,8 @@ class Turn:
 class Op(Struct, eq=False):
     """An open op: `log`, `think`, `account`, `request`, `response`, `end`. None of them raises, on any thread.
 
-    Entries are kept raw, as tuples, until they are delivered: ``(s, message)`` and ``(s, message, severity, direction, details)`` of a log
-    line, ``(s, text, None)`` of a chunk of reasoning.
+    Entries are kept raw until they are delivered, three items each: the time in seconds, the text, and None for a line with nothing but a
+    text, True for a chunk of reasoning, else ``(severity, direction, details)``.
     """
 
     builder: SessionTreeBuilder
@@ -85,7 +83,7 @@ class Op(Struct, eq=False):
     """False once the stream knows that there are entries to deliver; always in memory only."""
     _t0: float
     _taking: bool = False
-    _raw: list[tuple[Any, ...]] = []
+    _raw: list[Any] = []
     _logs: list[LogEntry] | None = None
     _chunks: list[ReasoningChunk] | None = None
 
@@ -128,20 +126,20 @@ class Op(Struct, eq=False):
         if severity is not _VRB or direction is not None or details is not None:
             self._log_more(message, severity, direction, details)
         elif type(message) is str:
-            self._raw.append((self._now(), message))
+            self._raw.extend((self._now(), message, None))
         else:
-            self._raw.append((self._now(), text(message)))
+            self._raw.extend((self._now(), text(message), None))
         if self._clean:
             self._mark()
 
     def _log_more(self, message: Any, severity: Any, direction: Any, details: Any) -> None:
         known = _SEVERITIES.get(severity, "VRB") if type(severity) is str else "VRB"
         side: Any = direction if type(direction) is str and direction in ("request", "response") else None
-        self._raw.append((self._now(), text(message), known, side, self.builder.core.attributes(details)))
+        self._raw.extend((self._now(), text(message), (known, side, self.builder.core.attributes(details))))
 
     def think(self, chunk: str) -> None:
         """Append a chunk of streamed reasoning; on disk within about 10 ms."""
-        self._raw.append((self._now(), chunk if type(chunk) is str else text(chunk), None))
+        self._raw.extend((self._now(), chunk if type(chunk) is str else text(chunk), True))
         if self._clean:
             self._mark()
 
@@ -277,7 +275,7 @@ class Op(Struct, eq=False):
         try:
             batch = raw[:]
             if core.redacted:
-                batch = [(entry[0], core.text(entry[1]), *entry[2:]) for entry in batch]
+                batch[1::3] = map(core.text, batch[1::3])
             logs, chunks = read_entries(batch)
             record = records.Entries(
                 self.path,
@@ -328,18 +326,19 @@ class Op(Struct, eq=False):
         self.builder.core.stream.defer(self)
 
 
-def read_entries(batch: list[tuple[Any, ...]]) -> tuple[list[LogEntry], list[ReasoningChunk]]:
+def read_entries(batch: list[Any]) -> tuple[list[LogEntry], list[ReasoningChunk]]:
     """Return the log lines and the chunks of reasoning that raw entries are."""
     logs: list[LogEntry] = []
     chunks: list[ReasoningChunk] = []
-    for entry in batch:
-        parts = len(entry)
-        if parts == _LOG:
-            logs.append(LogEntry(entry[0] * 1e3, _VRB, entry[1]))
-        elif parts == _CHUNK:
-            chunks.append(ReasoningChunk(entry[1], entry[0] * 1e3))
+    items = iter(batch)
+    for time, said, more in zip(items, items, items, strict=True):
+        if more is None:
+            logs.append(LogEntry(time * 1e3, _VRB, said))
+        elif more is True:
+            chunks.append(ReasoningChunk(said, time * 1e3))
         else:
-            logs.append(LogEntry(entry[0] * 1e3, entry[2], entry[1], *entry[3:]))
+            severity, direction, details = more
+            logs.append(LogEntry(time * 1e3, severity, said, direction, details))
     return logs, chunks
 
 

@@ -1,30 +1,34 @@
 /* Log lines and reasoning: `Op.log`, `Op.think`, and what is made of their entries. */
 
-/* As `Op.log` and `Op.think`: `rest` is what the entry's tuple ends on. */
+/* Append three items to a list, or none. */
+static int
+append_three(PyObject *list, PyObject *first, PyObject *second, PyObject *third)
+{
+    Py_ssize_t size = PyList_GET_SIZE(list);
+    if (PyList_Append(list, first) == 0 && PyList_Append(list, second) == 0 && PyList_Append(list, third) == 0) {
+        return 0;
+    }
+    PyObject *kind, *error, *trace;
+    PyErr_Fetch(&kind, &error, &trace);
+    PyList_SetSlice(list, size, PyList_GET_SIZE(list), NULL);
+    PyErr_Restore(kind, error, trace);
+    return -1;
+}
+
+/* As `Op.log` and `Op.think` of nothing but a text; `mark` tells which. */
 static PyObject *
-append_entry(PyObject *twin, PyObject *const *args, size_t nargsf, PyObject *kwnames, PyObject *rest)
+append_entry(PyObject *twin, PyObject *const *args, size_t nargsf, PyObject *kwnames, PyObject *mark)
 {
     if (PyVectorcall_NARGS(nargsf) != 2 || kwnames != NULL || !is_a(args[0], op_type) || !PyUnicode_CheckExact(args[1])
         || !is_a(GET(args[0], op, _raw), (PyObject *)&PyList_Type)) {
         PLAINLY;
     }
     PyObject *self = args[0];
+    PyObject *raw = Py_NewRef(GET(self, op, _raw));
     PyObject *time = seconds(GET(self, op, _now));
-    PyObject *entry = time == NULL ? NULL : PyTuple_New(rest == NULL ? 2 : 3);
-    if (entry == NULL) {
-        Py_XDECREF(time);
-        return NULL;
-    }
-    PyTuple_SET_ITEM(entry, 0, time);
-    PyTuple_SET_ITEM(entry, 1, Py_NewRef(args[1]));
-    if (rest != NULL) {
-        PyTuple_SET_ITEM(entry, 2, Py_NewRef(rest));
-    }
-    if (PyFloat_CheckExact(time)) {
-        PyObject_GC_UnTrack(entry); /* it holds nothing that the collector walks */
-    }
-    int result = PyList_Append(GET(self, op, _raw), entry);
-    Py_DECREF(entry);
+    int result = time == NULL ? -1 : append_three(raw, time, args[1], mark);
+    Py_XDECREF(time);
+    Py_DECREF(raw);
     if (result < 0 || (GET(self, op, _clean) == Py_True && done(call(self, text__mark)) < 0)) {
         return NULL;
     }
@@ -34,13 +38,13 @@ append_entry(PyObject *twin, PyObject *const *args, size_t nargsf, PyObject *kwn
 static PyObject *
 log_twin(PyObject *twin, PyObject *const *args, size_t nargsf, PyObject *kwnames)
 {
-    return append_entry(twin, args, nargsf, kwnames, NULL);
+    return append_entry(twin, args, nargsf, kwnames, Py_None);
 }
 
 static PyObject *
 think_twin(PyObject *twin, PyObject *const *args, size_t nargsf, PyObject *kwnames)
 {
-    return append_entry(twin, args, nargsf, kwnames, Py_None);
+    return append_entry(twin, args, nargsf, kwnames, Py_True);
 }
 
 /* As `handles.read_entries`. */
@@ -51,32 +55,30 @@ read_entries_twin(PyObject *twin, PyObject *const *args, size_t nargsf, PyObject
         PLAINLY;
     }
     PyObject *batch = args[0];
-    for (Py_ssize_t place = 0; place < PyList_GET_SIZE(batch); place++) {
-        PyObject *raw = PyList_GET_ITEM(batch, place);
-        Py_ssize_t parts = PyTuple_CheckExact(raw) ? PyTuple_GET_SIZE(raw) : 0;
-        if ((parts != 2 && parts != 3 && parts != 5) || !PyFloat_CheckExact(PyTuple_GET_ITEM(raw, 0))) { /* no code of others runs below */
+    Py_ssize_t size = PyList_GET_SIZE(batch);
+    for (Py_ssize_t place = 0; place < size; place += 3) { /* no code of others runs after this */
+        PyObject *more = place + 2 < size ? PyList_GET_ITEM(batch, place + 2) : NULL;
+        if (more == NULL || !PyFloat_CheckExact(PyList_GET_ITEM(batch, place))
+            || (more != Py_None && more != Py_True && !(PyTuple_CheckExact(more) && PyTuple_GET_SIZE(more) == 3))) {
             PLAINLY;
         }
     }
     PyObject *logs = PyList_New(0), *chunks = PyList_New(0);
     int result = logs == NULL || chunks == NULL ? -1 : 0;
-    for (Py_ssize_t place = 0; result == 0 && place < PyList_GET_SIZE(batch); place++) {
-        PyObject *raw = PyList_GET_ITEM(batch, place);
-        Py_ssize_t parts = PyTuple_GET_SIZE(raw);
-        PyObject *time = PyNumber_Multiply(PyTuple_GET_ITEM(raw, 0), thousand), *entry = NULL;
-        if (time != NULL && parts == 3) {
-            PyObject *fields[2] = {PyTuple_GET_ITEM(raw, 1), time};
+    for (Py_ssize_t place = 0; result == 0 && place < size; place += 3) {
+        PyObject *text = PyList_GET_ITEM(batch, place + 1), *more = PyList_GET_ITEM(batch, place + 2), *entry = NULL;
+        PyObject *time = PyFloat_FromDouble(PyFloat_AS_DOUBLE(PyList_GET_ITEM(batch, place)) * 1e3);
+        if (time != NULL && more == Py_True) {
+            PyObject *fields[2] = {text, time};
             entry = PyObject_Vectorcall(chunk_type, fields, 2, NULL);
+        } else if (time != NULL && more == Py_None) {
+            PyObject *fields[3] = {time, usual_severity, text};
+            entry = PyObject_Vectorcall(log_type, fields, 3, NULL);
         } else if (time != NULL) {
-            PyObject *fields[5] = {time, usual_severity, PyTuple_GET_ITEM(raw, 1)};
-            if (parts == 5) {
-                fields[1] = PyTuple_GET_ITEM(raw, 2);
-                fields[3] = PyTuple_GET_ITEM(raw, 3);
-                fields[4] = PyTuple_GET_ITEM(raw, 4);
-            }
-            entry = PyObject_Vectorcall(log_type, fields, parts == 5 ? 5 : 3, NULL);
+            PyObject *fields[5] = {time, PyTuple_GET_ITEM(more, 0), text, PyTuple_GET_ITEM(more, 1), PyTuple_GET_ITEM(more, 2)};
+            entry = PyObject_Vectorcall(log_type, fields, 5, NULL);
         }
-        result = entry == NULL ? -1 : PyList_Append(parts == 3 ? chunks : logs, entry);
+        result = entry == NULL ? -1 : PyList_Append(more == Py_True ? chunks : logs, entry);
         Py_XDECREF(entry);
         Py_XDECREF(time);
     }
