@@ -10,6 +10,8 @@
 #include <stdint.h>
 #include <structmember.h>
 
+#define CONTRACT 2 /* as in optree/speed/__init__.py: rises whenever the two sides expect something else of each other */
+
 #ifdef Py_GIL_DISABLED
 #error "optree's compiled parts rely on the interpreter's lock; optree runs without them"
 #endif
@@ -308,7 +310,8 @@ PyMODINIT_FUNC
 PyInit__quick(void)
 {
     PyObject *module = PyModule_Create(&MODULE);
-    if (module != NULL && PyModule_AddStringConstant(module, "version", OPTREE_VERSION) < 0) {
+    if (module != NULL
+        && (PyModule_AddStringConstant(module, "version", OPTREE_VERSION) < 0 || PyModule_AddIntMacro(module, CONTRACT) < 0)) {
         Py_CLEAR(module);
     }
     return module;

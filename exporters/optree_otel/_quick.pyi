@@ -2,6 +2,7 @@ from collections.abc import Mapping
 from typing import Any
 
 version: str
+CONTRACT: int
 
 def prepare(log_type: type, unset: Any, fronts: dict[str, bytes], key: bytes, /) -> None: ...
 def log_lines(logs: Any, limit: int, /) -> bytes | None: ...

@@ -26,9 +26,14 @@ else:
         _twins = None
 
 
+CONTRACT = 2
+"""Rises whenever the two sides expect something else of each other: what was compiled before, in a checkout, is then left alone."""
+
+
 def usable(module: Any) -> bool:
     """Tell whether a compiled module (None where it is missing) is of this version and wanted."""
-    return module is not None and module.version == __version__ and not os.environ.get("OPTREE_PURE")
+    fits = module is not None and (module.version, getattr(module, "CONTRACT", 0)) == (__version__, CONTRACT)
+    return fits and not os.environ.get("OPTREE_PURE")
 
 
 _usable = usable(_twins)

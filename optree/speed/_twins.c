@@ -12,6 +12,8 @@
 #include <stdint.h>
 #include <structmember.h>
 
+#define CONTRACT 2 /* as in optree/speed/__init__.py: rises whenever the two sides expect something else of each other */
+
 #ifdef Py_GIL_DISABLED
 #error "optree's compiled hot path relies on the interpreter's lock; optree runs without it"
 #endif
@@ -303,7 +305,8 @@ PyInit__twins(void)
         return NULL;
     }
     PyObject *module = PyModule_Create(&MODULE);
-    if (module != NULL && PyModule_AddStringConstant(module, "version", OPTREE_VERSION) < 0) {
+    if (module != NULL
+        && (PyModule_AddStringConstant(module, "version", OPTREE_VERSION) < 0 || PyModule_AddIntMacro(module, CONTRACT) < 0)) {
         Py_CLEAR(module);
     }
     return module;

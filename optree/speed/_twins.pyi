@@ -4,6 +4,7 @@ from typing import Any, TypeVar
 _T = TypeVar("_T")
 
 version: str
+CONTRACT: int
 
 def prepare(names: dict[str, Any], /) -> None: ...
 def prepare_journal(journal: type, /) -> None: ...

@@ -47,7 +47,7 @@ static Py_ssize_t at_n;  /* of `Record.n`, the same in all records */
 
 #define TEXTS(X) \
     X(llm) X(tool) X(session) X(system) X(ok) X(acquire) X(release) X(_wait) X(_mark) X(_rouse) X(_deliver) X(_place) X(pending) X(fault) \
-    X(leave) X(append) X(appendleft) X(take) X(_poison) X(write_all) X(core) X(chain) X(current_turn) X(input_tokens) X(output_tokens) \
+    X(leave) X(append) X(appendleft) X(take) X(_poison) X(write_all) X(core) X(chain) X(input_tokens) X(output_tokens) \
     X(cache_read_tokens) X(cache_write_tokens) X(cost_usd) X(latency) X(turn) X(parent) X(attributes) X(monotonic)
 
 #define DECLARE(name) static PyObject *text_##name;

@@ -10,13 +10,14 @@ import sys
 import tempfile
 from itertools import count
 from pathlib import Path
+from types import ModuleType
 from zlib import crc32
 
 import pytest
 from hypothesis import given
 from hypothesis import settings as examples
 
-from optree import Op, SessionTreeBuilder, speed
+from optree import Op, SessionTreeBuilder, __version__, speed
 from optree.builder import Stream, handles
 from optree.records import check
 from optree.speed import plainly
@@ -339,6 +340,17 @@ def test_it_can_be_left_out():
         [sys.executable, "-c", code], env=os.environ | {"OPTREE_PURE": "1"}, cwd=ROOT, capture_output=True, text=True, check=True
     )
     assert "False True" == run.stdout.strip()
+
+
+@pytest.mark.parametrize(("version", "contract"), [("0.0.9", speed.CONTRACT), (__version__, speed.CONTRACT - 1), (__version__, None)])
+def test_what_was_compiled_for_another_version_is_left_alone(version, contract):
+    """A compiled module of another version, or of the same before the two sides changed, is not used."""
+    module = ModuleType("_twins")
+    module.version = version
+    if contract is not None:
+        module.CONTRACT = contract
+    assert not speed.usable(module)
+    assert not speed.usable(None)
 
 
 def test_the_unit_tests_pass_without_it():
