@@ -10,7 +10,7 @@ INSTALL := $(PY) -m pip install --constraint constraints.txt
 PYTHON = $(shell for python in python3.13 python3.12 python3.11 python3; do \
 	$$python -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && echo $$python && break; done)
 
-.PHONY: help demo demo-jaeger test test-tempo backends check bench crash clean
+.PHONY: help demo demo-jaeger test test-tempo test-others backends check bench crash clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "%-13s%s\n", $$1, $$2}' Makefile
@@ -34,6 +34,16 @@ demo-jaeger: $(VENV)/has-demo $(VENV)/has-weights $(VENV)/has-otel ## the demo, 
 test-tempo: $(VENV)/has-otel $(VENV)/has-test ## the tests with Grafana Tempo, from PATH or OPTREE_TEMPO
 	@OPTREE_TEMPO=$${OPTREE_TEMPO:-tempo} $(PY) -m pytest -m tempo tests/otel
 
+test-others: $(VENV)/has-otel $(VENV)/has-test .venv-phoenix/made .venv-mlflow/made ## the tests with Phoenix and MLflow, in environments of their own
+	@OPTREE_PHOENIX=.venv-phoenix/bin/phoenix OPTREE_MLFLOW=.venv-mlflow/bin/mlflow $(PY) -m pytest -m others tests/otel
+
+.venv-phoenix/made: PACKAGE := arize-phoenix
+.venv-mlflow/made: PACKAGE := mlflow
+.venv-%/made: $(VENV)/made
+	@echo "== installing $(PACKAGE) into .venv-$* (a download of some hundred MB)"
+	@rm -rf .venv-$* && $(PY) -m venv .venv-$* && .venv-$*/bin/python -m pip install --quiet $(PACKAGE)
+	@touch $@
+
 check: ## all that must pass before a commit: format, lint, types, layers, tests
 	@.ci/run
 
@@ -44,7 +54,7 @@ crash: $(VENV)/has-test ## kill the writer at random, for long, and count what i
 	@$(PY) -m benchmarks.crash
 
 clean: ## remove what the other targets made
-	@rm -rf $(VENV) .venv-bootstrap .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
+	@rm -rf $(VENV) .venv-bootstrap .venv-phoenix .venv-mlflow .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
 	@find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 # Roughly what each extra downloads, for the message.

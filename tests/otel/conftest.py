@@ -10,6 +10,7 @@ import pytest
 from tests.otel.backends.binaries import MissingError
 from tests.otel.backends.collector import Collector
 from tests.otel.backends.jaeger import Jaeger
+from tests.otel.backends.others import MLflow, Phoenix
 from tests.otel.backends.server import Server
 from tests.otel.backends.tempo import Tempo
 
@@ -18,6 +19,7 @@ LEFT_OUT = "left out: "
 
 def pytest_configure(config):
     """Make the marker known."""
+    config.addinivalue_line("markers", "others: needs Phoenix and MLflow (`make test-others`)")
     config.addinivalue_line("markers", "tempo: needs a Grafana Tempo on the machine (`make test-tempo`)")
 
 
@@ -64,4 +66,18 @@ def collector(tmp_path) -> Iterator[Callable[..., Collector]]:
 def tempo(tmp_path_factory) -> Iterator[Tempo]:
     """A running Tempo, for all tests marked `tempo`: only where the machine has one, as no package registry does."""
     with started(lambda: Tempo(tmp_path_factory.mktemp("tempo")), must=bool(os.environ.get("OPTREE_TEMPO"))) as running:
+        yield running
+
+
+@pytest.fixture
+def phoenix(tmp_path) -> Iterator[Phoenix]:
+    """A running Phoenix."""
+    with started(lambda: Phoenix(tmp_path / "phoenix"), must=bool(os.environ.get("OPTREE_PHOENIX"))) as running:
+        yield running
+
+
+@pytest.fixture
+def mlflow(tmp_path) -> Iterator[MLflow]:
+    """A running MLflow."""
+    with started(lambda: MLflow(tmp_path / "mlflow"), must=bool(os.environ.get("OPTREE_MLFLOW"))) as running:
         yield running

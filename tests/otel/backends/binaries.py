@@ -53,6 +53,8 @@ class Program(NamedTuple):
 JAEGER = Program("jaeger", "2.13.0", "OPTREE_JAEGER", built=True)
 COLLECTOR = Program("otelcol", f"0.159.0-{hashlib.sha256(COMPONENTS.read_bytes()).hexdigest()[:8]}", "OPTREE_COLLECTOR", built=True)
 TEMPO = Program("tempo", "3.0.3", "OPTREE_TEMPO", built=False)
+PHOENIX = Program("phoenix", "20.26", "OPTREE_PHOENIX", built=False)
+MLFLOW = Program("mlflow", "3.17", "OPTREE_MLFLOW", built=False)
 
 
 def folder() -> Path:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import socket
 import subprocess
 from collections.abc import Generator
@@ -67,6 +68,10 @@ class Server:
         """Write its configuration and return its arguments."""
         raise NotImplementedError
 
+    def environment(self) -> dict[str, str]:
+        """Return the variables that it is started with, beside this process's own."""
+        return {}
+
     def ready(self) -> bool:
         """Whether it answers; by default, whether all its ports do."""
         return all(listens(port) for port in self.ports.values())
@@ -80,7 +85,7 @@ class Server:
         """
         command = [str(self._binary), *self.command()]
         with contextlib.ExitStack() as stack:
-            process = stack.enter_context(running(command, self.log))
+            process = stack.enter_context(running(command, self.log, self.environment()))
             try:
                 wait_for(lambda: process.poll() is not None or self.ready(), UP)
             except TimeoutError:
@@ -101,11 +106,13 @@ class Server:
 
 
 @contextlib.contextmanager
-def running(command: list[str], log: Path) -> Generator[subprocess.Popen[bytes]]:
+def running(command: list[str], log: Path, environment: dict[str, str]) -> Generator[subprocess.Popen[bytes]]:
     """Run a program. At the end it is killed; if this process is killed before, a shell that waits on a pipe from it sees to that."""
     with (
         log.open("wb") as out,
-        subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=out, stderr=out, start_new_session=True) as process,
+        subprocess.Popen(
+            command, stdin=subprocess.DEVNULL, stdout=out, stderr=out, start_new_session=True, env=os.environ | environment
+        ) as process,
     ):
         watch = ["sh", "-c", f"read -r line; kill -KILL {process.pid}"]
         try:
