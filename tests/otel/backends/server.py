@@ -6,8 +6,9 @@ import contextlib
 import os
 import socket
 import subprocess
-from collections.abc import Generator
+from collections.abc import Generator, Mapping
 from pathlib import Path
+from types import MappingProxyType
 from typing import ClassVar, Self
 
 from tests.otel.backends.binaries import Program
@@ -106,12 +107,12 @@ class Server:
 
 
 @contextlib.contextmanager
-def running(command: list[str], log: Path, environment: dict[str, str]) -> Generator[subprocess.Popen[bytes]]:
+def running(command: list[str], log: Path, environment: Mapping[str, str] = MappingProxyType({})) -> Generator[subprocess.Popen[bytes]]:
     """Run a program. At the end it is killed; if this process is killed before, a shell that waits on a pipe from it sees to that."""
     with (
         log.open("wb") as out,
         subprocess.Popen(
-            command, stdin=subprocess.DEVNULL, stdout=out, stderr=out, start_new_session=True, env=os.environ | environment
+            command, stdin=subprocess.DEVNULL, stdout=out, stderr=out, start_new_session=True, env={**os.environ, **environment}
         ) as process,
     ):
         watch = ["sh", "-c", f"read -r line; kill -KILL {process.pid}"]
