@@ -7,10 +7,10 @@ Marks, so that a reader can tell what was there: ``{"$float": "nan"}``, ``{"$byt
 
 from __future__ import annotations
 
-import base64
 import math
 import re
 import threading
+from binascii import b2a_base64
 from collections.abc import Callable, Mapping
 from functools import lru_cache
 from typing import Any, ClassVar, Generic, TypeGuard, TypeVar, cast
@@ -210,7 +210,7 @@ def _converted(value: object, depth: int, walk: _Walk) -> Any:
         real = float.__float__(value)
         return real if math.isfinite(real) else {"$float": repr(real)}
     if isinstance(value, _BYTES):
-        return {"$bytes": base64.b64encode(bytes(cast("bytes", value))[: MAX_TEXT // 2]).decode()}
+        return {"$bytes": b2a_base64(bytes(cast("bytes", value))[: MAX_TEXT // 2], newline=False).decode()}
     return _container(value, depth, walk)
 
 
