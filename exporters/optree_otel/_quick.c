@@ -4,17 +4,7 @@
  * read at the offsets that their descriptors name. Without this module everything goes the Python way.
  */
 
-#define PY_SSIZE_T_CLEAN
-#include <Python.h>
-#include <math.h>
-#include <stdint.h>
-#include <structmember.h>
-
-#define CONTRACT 2 /* as in optree/speed/__init__.py: rises whenever the two sides expect something else of each other */
-
-#ifdef Py_GIL_DISABLED
-#error "optree's compiled parts rely on the interpreter's lock; optree runs without them"
-#endif
+#include "module.h"
 
 /* What `prepare` is given. */
 
@@ -254,23 +244,6 @@ attributes(PyObject *module, PyObject *const *args, Py_ssize_t given)
 
 /* Set-up */
 
-static Py_ssize_t
-offset_of(PyObject *type, const char *name)
-{
-    PyObject *descriptor = PyObject_GetAttrString(type, name);
-    if (descriptor == NULL) {
-        return -1;
-    }
-    Py_ssize_t offset = -1;
-    if (Py_IS_TYPE(descriptor, &PyMemberDescr_Type) && ((PyMemberDescrObject *)descriptor)->d_member->type == T_OBJECT_EX) {
-        offset = ((PyMemberDescrObject *)descriptor)->d_member->offset;
-    } else {
-        PyErr_Format(PyExc_TypeError, "%R keeps %s in no slot", type, name);
-    }
-    Py_DECREF(descriptor);
-    return offset;
-}
-
 static PyObject *
 prepare(PyObject *module, PyObject *args)
 {
@@ -309,10 +282,5 @@ static struct PyModuleDef MODULE = {PyModuleDef_HEAD_INIT, .m_name = "optree_ote
 PyMODINIT_FUNC
 PyInit__quick(void)
 {
-    PyObject *module = PyModule_Create(&MODULE);
-    if (module != NULL
-        && (PyModule_AddStringConstant(module, "version", OPTREE_VERSION) < 0 || PyModule_AddIntMacro(module, CONTRACT) < 0)) {
-        Py_CLEAR(module);
-    }
-    return module;
+    return made(&MODULE);
 }

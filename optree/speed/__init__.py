@@ -81,7 +81,7 @@ def plainly() -> Generator[None, None, None]:
 def untracked(found: list[T]) -> list[T]:
     """Return a list that will hold only what the collector does not track: it need not look at the list either, where that can be had.
 
-    Else each full collection looks at all nodes of all sessions: 20 ms for 60,000 ops.
+    Else each full collection looks at all nodes of all sessions: 7 ms more for 62,500 ops.
     """
     return _twins.untracked(found) if _usable else found
 

@@ -6,18 +6,7 @@
  * OPTREE_PURE=1, all goes the Python way; the tests hold both against each other.
  */
 
-#define PY_SSIZE_T_CLEAN
-#include <Python.h>
-#include <math.h>
-#include <stdint.h>
-#include <structmember.h>
-
-#define CONTRACT 2 /* as in optree/speed/__init__.py: rises whenever the two sides expect something else of each other */
-
-#ifdef Py_GIL_DISABLED
-#error "optree's compiled hot path relies on the interpreter's lock; optree runs without it"
-#endif
-
+#include "module.h"
 #include "objects.h"
 #include "values.h"
 #include "stream.h"
@@ -183,24 +172,6 @@ twin(PyObject *module, PyObject *args)
     return NULL;
 }
 
-/* Find where a type keeps an attribute; -1 and an error if it is not in a slot. */
-static Py_ssize_t
-offset_of(PyObject *type, const char *name)
-{
-    PyObject *descriptor = PyObject_GetAttrString(type, name);
-    if (descriptor == NULL) {
-        return -1;
-    }
-    Py_ssize_t offset = -1;
-    if (Py_IS_TYPE(descriptor, &PyMemberDescr_Type) && ((PyMemberDescrObject *)descriptor)->d_member->type == T_OBJECT_EX) {
-        offset = ((PyMemberDescrObject *)descriptor)->d_member->offset;
-    } else {
-        PyErr_Format(PyExc_TypeError, "%R keeps %s in no slot", type, name);
-    }
-    Py_DECREF(descriptor);
-    return offset;
-}
-
 #define TAKE_FIELD(type, name) \
     if ((at_##type##_##name = offset_of(type##_type, #name)) < 0) { \
         Py_CLEAR(journal_type); /* nothing is a journal then */ \
@@ -304,10 +275,5 @@ PyInit__twins(void)
         || PyType_Ready(&TwinType) < 0) {
         return NULL;
     }
-    PyObject *module = PyModule_Create(&MODULE);
-    if (module != NULL
-        && (PyModule_AddStringConstant(module, "version", OPTREE_VERSION) < 0 || PyModule_AddIntMacro(module, CONTRACT) < 0)) {
-        Py_CLEAR(module);
-    }
-    return module;
+    return made(&MODULE);
 }

@@ -69,6 +69,7 @@ class Compile(BuildHookInterface[BuilderConfig]):
             *shlex.split(compiler),
             *("-shared", "-fPIC", "-O2", f'-DOPTREE_VERSION="{version}"'),
             *(["-undefined", "dynamic_lookup"] if sysconfig.get_platform().startswith("macosx") else []),
+            f"-I{Path(self.root, 'optree/speed')}",
             f"-I{sysconfig.get_path('include')}",
             f"-I{sysconfig.get_path('platinclude')}",
             *("-o", str(made), str(Path(self.root, source + ".c"))),

@@ -33,9 +33,9 @@ read_beginning(Beginning *given, PyObject *const *args, Py_ssize_t positional, P
         }
     }
     return (given->kind == text_llm || given->kind == text_tool || given->kind == text_session || given->kind == text_system)
-        && PyUnicode_CheckExact(given->name) && PyUnicode_IS_COMPACT_ASCII(given->name) && given->turn != NULL
+        && PyUnicode_CheckExact(given->name) && PyUnicode_IS_COMPACT_ASCII(given->name)
         && is_a(given->turn, turn_type) && is_a(GET(given->turn, turn, node), turn_node_type)
-        && (given->parent == Py_None || (PyObject *)Py_TYPE(given->parent) == op_type);
+        && (given->parent == Py_None || is_a(given->parent, op_type));
 }
 
 /* Make an op's node, handle and record, within a step; returns the handle, and the record by reference. */
