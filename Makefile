@@ -10,7 +10,7 @@ INSTALL := $(PY) -m pip install --constraint constraints.txt
 PYTHON = $(shell for python in python3.13 python3.12 python3.11 python3; do \
 	$$python -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && echo $$python && break; done)
 
-.PHONY: help demo demo-jaeger test test-tempo test-others backends check bench crash clean
+.PHONY: help demo demo-jaeger test test-tempo test-others backends check bench mutants crash canaries clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "%-13s%s\n", $$1, $$2}' Makefile
@@ -50,8 +50,14 @@ check: ## all that must pass before a commit: format, lint, types, layers, tests
 bench: $(VENV)/has-bench ## what tracing costs, beside its peers
 	@$(PY) -m benchmarks
 
+mutants: $(VENV)/has-otel $(VENV)/has-test ## put small faults into the library, and count those that the tests notice (about an hour)
+	@$(PY) -m tests.mutants
+
 crash: $(VENV)/has-test ## kill the writer at random, for long, and count what is lost
 	@$(PY) -m benchmarks.crash
+
+canaries: $(VENV)/has-otel $(VENV)/has-test ## credentials of every kind in every field, looked for in every output
+	@OPTREE_CANARIES=all $(PY) -m pytest -q -s tests/security/test_canaries.py
 
 clean: ## remove what the other targets made
 	@rm -rf $(VENV) .venv-bootstrap .venv-phoenix .venv-mlflow .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache

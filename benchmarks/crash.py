@@ -224,14 +224,15 @@ class Round:
             self.say(f"there remain {names}")
             return
         totals = read_snapshot(path).tree.session.totals
+        ran = sum(op.kind == "tool" for *_, op in walk_ops(loaded.session))  # one that was killed ran, and is not billed
         sums = {
             "cost": (totals.cost_usd, loaded.session.totals.cost_usd, sum(entry.get("costUsd", 0.0) for entry in billed)),
             "llm": (totals.llm_requests, loaded.session.totals.llm_requests, sum(entry["type"] == "llm" for entry in billed)),
-            "tools": (totals.tools_run, loaded.session.totals.tools_run, sum(entry["type"] == "tool" for entry in billed)),
+            "tools": (totals.tools_run, loaded.session.totals.tools_run, ran),
         }
         for name, (saved, folded, paid) in sums.items():
             if max(abs(saved - paid), abs(folded - paid)) > 1e-6:
-                self.say(f"{name}: saved totals {saved}, folded {folded}, ledger {paid}")
+                self.say(f"{name}: saved totals {saved}, folded {folded}, leaves {paid}")
 
     def say(self, finding: str) -> None:
         """Note what is not as promised."""

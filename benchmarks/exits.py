@@ -78,9 +78,13 @@ def seconds(way: str, state: str, endpoint: str, pause: float) -> float:
     """Run the agent once; returns the longest that one of its processes took to end."""
     arguments = [sys.executable, "-W", "ignore", str(AGENT), way, str(pause), *(["no names"] if state == "names" else [])]
     with (
-        tempfile.TemporaryDirectory() as folder,
+        tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder,  # what delivers afterwards may be at work in it still
         subprocess.Popen(
-            arguments, env=environ(Path(folder), endpoint), stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
+            arguments,
+            env=environ(Path(folder), endpoint, OPTREE_OTEL_DELIVER_AT_EXIT="true"),
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            text=True,
         ) as program,
     ):
         code = program.wait(60)

@@ -12,7 +12,7 @@ from benchmarks import work
 from optree.builder import Op, SessionTreeBuilder, Turn
 from optree.builder.stream import Write
 from optree.store import Directory, SessionStore, open_session
-from optree.store.session_store import StoreOptions
+from optree.store.options import StoreOptions
 
 LABEL = f"openai:{work.MODEL}"
 ENTRIES_PER_OP = 16

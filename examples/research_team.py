@@ -146,7 +146,7 @@ def account(op: optree.Op, usage: dict[str, Any]) -> None:
     cached = (usage.get("prompt_tokens_details") or {}).get("cached_tokens", 0)
     fresh, out = usage["prompt_tokens"] - cached, usage["completion_tokens"]
     cost = fresh * PRICE_IN + cached * PRICE_CACHED + out * PRICE_OUT
-    op.account(input_tokens=fresh, cache_read_tokens=cached, output_tokens=out, cost_usd=cost)
+    op.account(usage, cost_usd=cost)
 
 
 async def ask(client: httpx.AsyncClient, transcript: Transcript, step: str, question: Callable[[], str], max_tokens: int = 70) -> str:

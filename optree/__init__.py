@@ -41,6 +41,7 @@ from optree.instrument import (  # noqa: E402
     wrap,
 )
 from optree.nodes import AccountingEntry, LogEntry, Message, OperationNode, SessionNode, Totals, TurnNode  # noqa: E402
+from optree.redaction import Redaction  # noqa: E402
 from optree.store import Damage, Directory, Loaded, load  # noqa: E402
 from optree.tree import Path, Tree, flatten, format_tree, snapshot_summary, walk_ops, walk_sessions  # noqa: E402
 
@@ -62,6 +63,7 @@ __all__ = [
     "OptreeError",
     "Path",
     "PathError",
+    "Redaction",
     "Session",
     "SessionNode",
     "SessionTreeBuilder",

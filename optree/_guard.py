@@ -21,3 +21,12 @@ def refuse_the_other_optree(init_file: str) -> None:
             "This one is optree-tracing. Put them into separate environments: "
             "pip uninstall -y optree optree-tracing, then pip install optree-tracing"
         )
+
+
+def refuse_what_is_left(package: object) -> None:
+    """Raise `ImportError` that says what to do if the other package's removal took `optree/__init__.py` along, which it had replaced."""
+    if getattr(package, "__file__", None) is None:
+        raise ImportError(
+            "files of optree-tracing are missing, as after `pip uninstall optree` where the PyTree library optree was installed over it: "
+            "pip install --force-reinstall --no-deps optree-tracing"
+        )

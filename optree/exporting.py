@@ -105,6 +105,13 @@ class Mirror(Protocol):
         """Return how much of what has ended is not delivered; to be asked after `close`."""
         ...
 
+    def hand_over(self) -> bool:
+        """Have what is left delivered after the end of this process, by another; False if there can be none.
+
+        To be asked after `close`, at once before the end, and takes milliseconds.
+        """
+        ...
+
     def after_fork(self) -> None:
         """Start anew in a forked child; its sessions are attached again."""
         ...

@@ -12,6 +12,8 @@ from time import time_ns
 
 _DIGITS = "0123456789abcdefghijklmnopqrstuvwxyz"
 TXN_PATTERN = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,63}")
+_NODE_ID = re.compile(r"[!-.0-\[\]-~]{1,256}")
+"""What is printable in ASCII, but for spaces and both slashes."""
 
 
 def new_txn() -> str:
@@ -22,6 +24,21 @@ def new_txn() -> str:
 def is_txn(text: str) -> bool:
     """Tell whether *text* may name a session on disk (no separators, no dots, at most 64 characters)."""
     return TXN_PATTERN.fullmatch(text) is not None
+
+
+def txn_of(told: object, kind: str = "file") -> str:
+    """Return *told* if it may name a session; else ``<kind>-<hash of it>``, the same each time: a name that says nothing to a file system.
+
+    For txns out of files: whatever a file says, what comes of it stays in the folder where it is put.
+    """
+    if isinstance(told, str) and is_txn(told):
+        return told
+    return f"{kind}-{content_id(str(told).encode('utf-8', 'replace'))}"
+
+
+def is_node_id(text: str) -> bool:
+    """Tell whether *text* may be the id of a session, a turn or an op: printable, without spaces and slashes, 1 to 256 characters."""
+    return _NODE_ID.fullmatch(text) is not None
 
 
 def node_id(txn: str, path: str) -> str:

@@ -1,14 +1,15 @@
 """What a message says, whichever provider's form it has, in one neutral shape: a role, and parts. Nothing here raises.
 
-Known are plain texts, OpenAI's chat and responses interfaces, Anthropic's blocks, Gemini's parts, Ollama's messages, and the parts of the
-GenAI conventions. What is none of these is an `Other`.
+Known are plain texts, OpenAI's chat and responses interfaces, Anthropic's blocks, Gemini's parts, Ollama's messages, those of the AI SDK,
+and the parts of the GenAI conventions. A block that is none of these is an `Other`; a number or a truth value is no message.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from binascii import a2b_base64, b2a_base64
+from collections.abc import Callable, Mapping
 from contextlib import suppress
-from typing import Any, Final
+from typing import Any, Final, TypeGuard
 
 import msgspec
 from msgspec import Struct
@@ -25,8 +26,8 @@ _ITEMS = {"function_call": "assistant", "reasoning": "assistant", "function_call
 _SPOKEN = {"content", "parts", "tool_calls", "function_call", "refusal"}
 _TEXTS = {"text", "input_text", "output_text", "summary_text", "reasoning_text", "refusal"}
 _CLOSED = {"thinking", "redacted_thinking", "reasoning"}
-_CALLS = {"tool_use", "server_tool_use", "function_call", "tool_call"}
-_RESULTS = {"tool_result", "function_call_output", "tool_call_response"}
+_CALLS = {"tool_use", "server_tool_use", "function_call", "tool_call", "tool-call"}
+_RESULTS = {"tool_result", "function_call_output", "tool_call_response", "tool-result"}
 _KNOWN = _TEXTS | _CLOSED | _CALLS | _RESULTS
 _BARE = {"text", "thoughtSignature", "thought_signature"}
 """What a text of Gemini's, which has no type, may say of itself."""
@@ -95,10 +96,59 @@ class Answer(Struct):
     finish: Any = None
 
 
+def body(payload: Any) -> Any:
+    """Return what a request or a response says where it is kept as the original ai-agent has it; any other as it is.
+
+    The original keeps what its SDK, or else its HTTP client, sent and got as ``{"format", "encoding": "base64", "value"}``, beside
+    figures such as the number of messages. What cannot be decoded says nothing: None.
+    """
+    if not is_object(payload):
+        return payload
+    for captured in (payload.get("sdk"), payload.get("raw"), payload):
+        if _is_captured(captured):
+            return _decoded(captured.get("value"))
+    return payload
+
+
+def opened(payload: Any) -> Any:
+    """Return a payload for people: what the original ai-agent keeps of it in base64 stands decoded among its figures; else it is as it is.
+
+    What it says takes the place of a count or a preview of it. What cannot be decoded stays.
+    """
+    said = body(payload)
+    if said is payload or said is None or _is_captured(payload):
+        return payload if said is None else said
+    held = {name: opened(value) if _is_captured(value) else value for name, value in payload.items() if name != "textPreview"}
+    used = next(name for name in ("sdk", "raw") if name in held and _is_captured(payload[name]))
+    if not is_object(said):
+        return held
+    del held[used]
+    return {**held, **said}
+
+
+def kept_hidden(payload: Any, hide: Callable[[Any], Any]) -> Any:
+    """Return a payload with what *hide* takes out also taken out of what is kept in base64; itself where that is nothing."""
+    if not is_object(payload):
+        return payload
+    if not _is_captured(payload):
+        held = {name: kept_hidden(value, hide) if _is_captured(value) else value for name, value in payload.items()}
+        return held if any(held[name] is not value for name, value in payload.items()) else payload
+    said = body(payload)
+    shown = hide(said)
+    if shown == said:
+        return payload
+    return {**payload, "value": b2a_base64(shown.encode() if isinstance(shown, str) else encode(shown), newline=False).decode()}
+
+
+def is_message(found: Any) -> bool:
+    """Tell whether a value may be a message, or several: not a number, such as a count of messages, nor a truth value."""
+    return isinstance(found, str) or is_object(found) or is_list(found)
+
+
 def message(found: Any, role: str = "user") -> Message:
     """Return what a message is; *role* is that of one that names none."""
     if not is_object(found):
-        return Message(role, parts(found))
+        return Message(role, parts(found) if is_message(found) else [])
     given, kind = found.get("role"), _type(found)
     if given is None and kind in _KNOWN:
         return Message(_ITEMS.get(kind, role), [part(found)])
@@ -121,16 +171,22 @@ def message(found: Any, role: str = "user") -> Message:
 
 
 def answers(response: Any) -> list[Answer]:
-    """Return the answers in a response: a text, a message, messages, or what a provider's interface returns."""
+    """Return the answers in a response: a text, a message, messages, or what a provider's interface returns; none in what says nothing."""
+    response = body(response)
+    if response is not None and not is_message(response):
+        return []
     if not is_object(response):
+        told: Any = response
         several = is_list(response) and any(is_object(item) and ("role" in item or _type(item) in _ITEMS) for item in response)
-        return [Answer(response if several else [response])]
+        return [Answer(told if several else [told])]
     for key, inner in (("choices", "message"), ("candidates", "content")):
         if is_list(found := response.get(key)):
             choices = filter(is_object, found)
             return [Answer([_first(one, inner, "text")], _first(one, "finish_reason", "finishReason")) for one in choices]
     if is_list(items := response.get("output")):
         return [Answer(items, response.get("status"))]
+    if is_object(result := response.get("response")) and is_list(made := result.get("messages")):  # the AI SDK's result
+        return [Answer(made, response.get("finishReason"))]
     held = response.get("message")
     return [Answer([held if is_object(held) else _said(response)], _first(response, "stop_reason", "finish_reason", "done_reason"))]
 
@@ -179,21 +235,43 @@ def json_text(value: Any) -> str:
     return value if isinstance(value, str) else encode(value).decode()
 
 
+def _is_captured(found: Any) -> TypeGuard[dict[str, Any]]:
+    return is_object(found) and found.get("encoding") == "base64"
+
+
+def _decoded(captured: Any) -> Any:
+    """Return what text in base64 holds: a value if it is JSON, else the text; None if it is neither."""
+    try:
+        data = a2b_base64(captured)
+    except (ValueError, TypeError):
+        return None
+    with suppress(msgspec.DecodeError):
+        return msgspec.json.decode(data)
+    with suppress(UnicodeDecodeError):
+        return data.decode()
+    return None
+
+
 def _said(response: dict[str, Any]) -> dict[str, Any]:
     """Return the message that a response is, without what it tells about the call, such as usage; else what there is."""
+    if isinstance(preview := response.get("textPreview"), str):  # the original ai-agent's, of at most 4,096 characters
+        return {"content": preview}
     if not _SPOKEN & set(response):
         return response
     return {key: value for key, value in response.items() if key in MEMBERS or key in THOUGHTS}
 
 
 def _call(block: dict[str, Any], named: dict[str, Any]) -> ToolCall:
-    identity = _identity(block, "call_id", "id") or _identity(named, "id")
-    return ToolCall(block, identity, str(named.get("name") or ""), _first(named, "input", "arguments", "args"))
+    identity = _identity(block, "call_id", "id", "toolCallId") or _identity(named, "id")
+    return ToolCall(block, identity, str(_first(named, "name", "toolName") or ""), _first(named, "input", "arguments", "args"))
 
 
 def _result(block: dict[str, Any], told: dict[str, Any]) -> ToolResult:
     content = _first(told, "content", "output", "response", "result")
-    return ToolResult(block, _identity(told, "tool_use_id", "call_id", "id"), _string(told.get("name")), content)
+    if "toolCallId" in told and is_object(content) and "value" in content:
+        content = content["value"]
+    identity = _identity(told, "tool_use_id", "call_id", "id", "toolCallId")
+    return ToolResult(block, identity, _string(_first(told, "name", "toolName")), content)
 
 
 def _texts(content: Any) -> str:

@@ -18,6 +18,16 @@ Status = Literal["ok", "failed", "cancelled", "interrupted"]
 """How a node ended: `interrupted` is given on resume to what a crash left open; a node still open has no status."""
 
 
+AS_TOLD = "ai-agent"
+"""Attribute of a node, and member of a log line's details: what a file of the original ai-agent says of it beside the fields here."""
+
+
+def parts_of_name(name: str) -> tuple[str | None, str | None]:
+    """Return the two parts of an llm op's name (``provider:model``); None for one that names neither."""
+    provider, colon, model = name.partition(":")
+    return (provider, model) if colon else (None, None)
+
+
 class _Leaf(Struct, rename="camel", omit_defaults=True, gc=False):
     """An entry: flat and without containers, so that a million of them do not slow the collector."""
 
@@ -44,13 +54,23 @@ class ReasoningChunk(_Leaf):
 
 
 class Tokens(_Leaf):
-    """Tokens of one LLM attempt; *total_tokens* = input + output + cache read + cache write."""
+    """Tokens of one LLM attempt in parts that add up: *total_tokens* = input + output + cache read + cache write.
+
+    So *input_tokens* are those that neither came from the provider's cache nor went to it. What is shown anywhere is `all_input_tokens`.
+    """
 
     input_tokens: int = 0
     output_tokens: int = 0
     cache_read_input_tokens: int = 0
     cache_write_input_tokens: int = 0
     total_tokens: int = 0
+    reasoning_output_tokens: int = 0
+    """Those of the output that were reasoning."""
+
+    @property
+    def all_input_tokens(self) -> int:
+        """All that was sent: fresh, from the cache, and to the cache."""
+        return self.input_tokens + self.cache_read_input_tokens + self.cache_write_input_tokens
 
 
 class AccountingEntry(_Leaf):
@@ -73,6 +93,8 @@ class AccountingEntry(_Leaf):
     characters_in: int | None = None
     characters_out: int | None = None
     error: str | None = None
+    details: Raw | UnsetType = UNSET
+    """What else was said of it, as a JSON object: members of a provider's usage, and figures under names that optree does not know."""
 
 
 PIECE_OF_TEXT = "piece_of_text"
@@ -98,20 +120,33 @@ class Message(_Leaf):
 
 
 class Totals(_Leaf):
-    """Sums over a session and all its child sessions, each accounting entry counted once."""
+    """Sums over a session and all its child sessions, each accounting entry counted once; tokens in the parts that `Tokens` has."""
 
     input_tokens: int = 0
     output_tokens: int = 0
     cache_read_input_tokens: int = 0
     cache_write_input_tokens: int = 0
     cost_usd: float = 0.0
+    """What the entries cost that say it."""
     upstream_inference_cost_usd: float = 0.0
     llm_requests: int = 0
+    """Attempts that are accounted for, several of one op too."""
     llm_failed: int = 0
     tools_run: int = 0
+    """Tool ops, whether they have ended or not."""
     tools_failed: int = 0
     characters_in: int = 0
     characters_out: int = 0
+    reasoning_output_tokens: int = 0
+    known_costs: int = 0
+    """Entries that say what they cost, be it 0."""
+    unknown_costs: int = 0
+    """Entries of LLM attempts, and of calls of tools that took tokens, which do not say it."""
+
+    @property
+    def all_input_tokens(self) -> int:
+        """All that was sent: fresh, from the cache, and to the cache."""
+        return self.input_tokens + self.cache_read_input_tokens + self.cache_write_input_tokens
 
 
 class Reasoning(_Node):
@@ -128,6 +163,8 @@ class Payload(_Leaf):
     kind: str | None = None
     size: int | None = None
     truncated: bool | None = None
+    partial: bool | None = None
+    """True for a response of which only some came: the text that was streamed so far, or until it broke off."""
 
 
 class OperationNode(_Node):
@@ -201,6 +238,8 @@ class SessionNode(_Node):
     error: str | None = None
     final_report: Raw | UnsetType = UNSET
     resumed_at: list[float] = []
+    seen_at: float | None = None
+    """Of a root session that broke off: when its process was last known to live."""
     totals: Totals = field(default_factory=Totals)
 
     @property

@@ -60,13 +60,17 @@ class SessionBegin(Record, tag="session.begin"):
 
 
 class SessionSet(Record, tag="session.set"):
-    """A title or a status line for people was set, or more of a session's attributes: they are merged into those it began with."""
+    """A title or a status line for people was set, or more of a session's attributes: they are merged into those it began with.
+
+    *ended_at*: something in it ended after it had; it lasted until then.
+    """
 
     path: str
     ts: float
     title: str | None = None
     latest_status: str | None = None
     attributes: Raw | UnsetType = UNSET
+    ended_at: float | None = None
 
 
 class SessionResume(Record, tag="session.resume"):
@@ -77,11 +81,11 @@ class SessionResume(Record, tag="session.resume"):
 
 
 class SessionEnd(Record, tag="session.end"):
-    """The run ended."""
+    """The run ended. A status of None, here as in the ends of turns and ops, comes from files that do not say how it ended."""
 
     path: str
     ts: float
-    status: nodes.Status
+    status: nodes.Status | None
     error: str | None = None
     final_report: Raw | UnsetType = UNSET
 
@@ -104,10 +108,12 @@ class TurnBegin(Record, tag="turn.begin"):
 
 
 class TurnSet(Record, tag="turn.set"):
-    """What the assistant said before its tool calls, or at the end."""
+    """What the assistant said before its tool calls, or at the end; prompts that were told after the begin; *ended_at* as of a session."""
 
     path: str
-    assistant: dict[str, str]
+    assistant: dict[str, str] | None = None
+    prompts: dict[str, str] | None = None
+    ended_at: float | None = None
 
 
 class TurnEnd(Record, tag="turn.end"):
@@ -115,7 +121,7 @@ class TurnEnd(Record, tag="turn.end"):
 
     path: str
     ts: float
-    status: nodes.Status
+    status: nodes.Status | None
     error: str | None = None
 
 
@@ -130,14 +136,34 @@ class OpBegin(Record, tag="op.begin"):
     attributes: Raw | UnsetType = UNSET
 
 
+class OpSet(Record, tag="op.set"):
+    """What an op is called was told after its begin, or more of its attributes: they are merged into those it began with."""
+
+    path: str
+    ts: float
+    name: str | None = None
+    attributes: Raw | UnsetType = UNSET
+
+
+AT_THE_END = -1
+"""The place of entries in a list that another process may hold as well."""
+BESIDE = -2
+"""The place of text that came of an op's answer in another process than the one that began the op, and closes the answer."""
+
+
 class Entries(Record, tag="entries"):
-    """Log lines and reasoning chunks of one op since the last such record; `*_at` says where the first of each stands."""
+    """Log lines, reasoning chunks and the text of the answer that came for one op since the last such record.
+
+    `*_at` says where the first of each stands; of the text, behind how many characters; or `AT_THE_END`, or for the text `BESIDE`.
+    """
 
     path: str
     logs_at: int = 0
     logs: Sequence[nodes.LogEntry] = ()
     chunks_at: int = 0
     chunks: Sequence[nodes.ReasoningChunk] = ()
+    text_at: int = 0
+    text: str = ""
 
 
 class Accounted(Record, tag="accounting"):
@@ -168,7 +194,7 @@ class OpEnd(Record, tag="op.end"):
 
     path: str
     ts: float
-    status: nodes.Status
+    status: nodes.Status | None
     latency: float | None = None
     error: str | None = None
     reasoning: str | None = None
@@ -192,7 +218,7 @@ class Gap(Record, tag="gap"):
 
 AnyRecord = (
     Header | SessionBegin | SessionSet | SessionResume | SessionEnd | MessageAdded | TurnBegin | TurnSet | TurnEnd
-    | OpBegin | Entries | Accounted | Requested | Responded | OpEnd | Pooled | Gap
+    | OpBegin | OpSet | Entries | Accounted | Requested | Responded | OpEnd | Pooled | Gap
 )  # fmt: skip
 
 encode = msgspec.json.Encoder().encode

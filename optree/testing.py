@@ -24,9 +24,10 @@ from optree.clock import Clock
 from optree.instrument import Session
 from optree.instrument.context import CURRENT
 from optree.instrument.runtime import RUNTIME
-from optree.nodes import OperationNode, SessionNode, TurnNode
+from optree.nodes import OperationNode, TurnNode
 from optree.records import Record
 from optree.tree import Tree
+from optree.tree.walk import Rooted, root_of
 
 START = 1_700_000_000.0
 """Where a clock starts that is not told otherwise, in epoch seconds: 2023-11-14 22:13:20 UTC."""
@@ -114,16 +115,16 @@ def _alone(_parent: str, _ancestry: str) -> None:
     """Find no parent in another process."""
 
 
-def shape(tree: Tree | SessionNode | TurnNode | OperationNode) -> tuple[Any, ...]:
+def shape(tree: Rooted | TurnNode | OperationNode) -> tuple[Any, ...]:
     """Return a tree, or a node, as nested tuples ``(label, status, *children)``: for comparison, without times, ids and contents.
 
-    A session's label is its agent, a turn's ``turn <index>``, an op's ``<kind> <name>``. The status of what is still open is None.
+    A session's label is its agent, a turn's ``turn <index>``, an op's ``<kind> <name>``. The status of what is still open is None. A tree
+    may be given by what holds it: a recording, a session's handle, a saved session.
     """
-    if isinstance(tree, Tree):
-        return shape(tree.session)
-    if isinstance(tree, SessionNode):
-        return (tree.agent_id, tree.status, *map(shape, tree.turns))
     if isinstance(tree, TurnNode):
         return (f"turn {tree.index}", tree.status, *map(shape, tree.ops))
+    if not isinstance(tree, OperationNode):
+        root = root_of(tree)
+        return (root.agent_id, root.status, *map(shape, root.turns))
     label = (f"{tree.kind} {tree.name}", tree.status)
     return label if tree.child_session is None else (*label, shape(tree.child_session))

@@ -1,6 +1,14 @@
 import signal
 
 import pytest
+from hypothesis import HealthCheck, Phase, settings
+
+# A shared machine may take any time for one example, and for making it.
+settings.register_profile("optree", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.register_profile(
+    "mutants", settings.get_profile("optree"), derandomize=True, database=None, phases=[Phase.explicit, Phase.generate]
+)
+settings.load_profile("optree")
 
 
 @pytest.fixture(scope="session", autouse=True)

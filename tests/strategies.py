@@ -2,16 +2,12 @@
 
 from typing import Any, NamedTuple
 
-from hypothesis import settings
 from hypothesis import strategies as st
 
 from optree import records as r
 from optree.builder import Op, SessionTreeBuilder, Stream
 from optree.testing import Ticking
 from optree.tree import Fold, Tree
-
-settings.register_profile("optree", deadline=None)  # a shared machine may take any time for one example
-settings.load_profile("optree")
 
 SETTERS = (r.SessionSet, r.TurnSet, r.Requested, r.Responded)
 """Records of which the last one of a node holds."""
@@ -61,6 +57,7 @@ steps = st.one_of(
     _step("log", _which, _text, st.just("VRB"), st.none()),
     _step("log_line", _which, _text),
     _step("think", _which, _text),
+    _step("chunk", _which, _text),
     _step("account", _which, _figures),
     _step("request", _which, _messages, _block),
     _step("response", _which, values),
@@ -166,6 +163,10 @@ class _Player:
     def think(self, which, chunk):
         for op in _some(self.ops, which):
             op.think(chunk)
+
+    def chunk(self, which, chunk):
+        for op in _some(self.ops, which):
+            op.chunk(chunk)
 
     def account(self, which, figures):
         for op in _some(self.ops, which):

@@ -1,4 +1,4 @@
-"""The benchmarks run and say what they should. Bounds are generous: a busy machine must not fail them, a change of kind must."""
+"""The benchmarks run and say what they should. Only counts of objects and bytes are held to bounds here; times are `make bench`'s."""
 
 import json
 import subprocess
@@ -58,17 +58,11 @@ def test_peers_are_measured_or_named_as_missing(quick):
     assert ("OTel SDK, no-op processor" in printed) != ("opentelemetry-sdk" in missing)
 
 
-def test_a_log_line_is_near_the_floor(tables):
-    """A log line in memory costs at most three times the least that Python can do."""
-    assert 3.0 >= tables["One log line"]["optree, memory"]["caller ÷ floor, memory"]
-
-
 def test_the_collector_never_sees_entries(tables):
-    """A further log entry adds no object for the garbage collector to look at, and costs what the first did."""
+    """A further log entry adds no object for the garbage collector to look at."""
     rows = tables["200,000 log entries in one session"]
     for name in ("optree, memory", "optree, journal (default)"):
         assert 0.01 >= rows[name]["tracked objects an entry"]
-        assert 2.0 >= rows[name]["last ÷ first"]
 
 
 def test_growth_is_linear(quick):

@@ -40,10 +40,11 @@ class PlainJson:
     def read(self, path: pathlib.Path, *, strict: bool = False) -> Read:
         """Read a tree; one that breaks off as far as it goes."""
         snapshot = read_snapshot(path)
-        if strict and snapshot.damage:
-            raise FormatError(snapshot.damage)
+        said = [*([snapshot.damage] if snapshot.damage else []), *snapshot.renamed]
+        if strict and said:
+            raise FormatError(f"{path.name}: {said[0]}")
         tree = Fold(snapshot.tree.session.origin_txn_id, snapshot.tree).finish()
-        return Read([tree], [Fault(0, snapshot.damage)] if snapshot.damage else [])
+        return Read([tree], [Fault(0, one) for one in said])
 
 
 def _meta(tree: Tree) -> dict[str, Any]:

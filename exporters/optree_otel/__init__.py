@@ -25,7 +25,7 @@ def make(options: Mapping[str, Any]) -> Mirror | None:
     settings = resolve(options)
     if settings.traces is None and settings.problems and not (settings.disabled or settings.traces_off):
         raise SetupError(f"otel has nowhere to send to: {'; '.join(settings.problems)}")
-    return None if settings.disabled or settings.traces is None else Mirror(settings)
+    return None if settings.disabled or settings.traces is None else Mirror(settings, options)
 
 
 def __getattr__(name: str) -> Any:

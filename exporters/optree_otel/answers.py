@@ -13,12 +13,12 @@ from math import isfinite
 from msgspec import DecodeError
 from msgspec.json import decode
 
-from optree.values import REDACTED, is_object, redact
+from optree.redaction import REDACTED, redact
+from optree.values import is_object
 from optree_otel.fields import VARINT, NotProtobufError, fields
 from optree_otel.transport import DELIVERED, Outcome
 
 MAX_TEXT = 300
-_CONTROL = re.compile(r"[\x00-\x1f\x7f]+")
 _USER = re.compile(r"(?<=://)[^\s/@]+(?=@)")
 _TOO_LARGE = ("too large", "larger than max", "message size", "length too large", "exceeds the limit", "exceeds limit")
 Members = dict[int, list[int | bytes]]
@@ -129,7 +129,9 @@ def retry_after(value: str | None) -> float | None:
 
 def shown(text: str) -> str:
     """Return a text of somebody else's as one line of bounded length, without credentials."""
-    line = _USER.sub(REDACTED, _CONTROL.sub(" ", text[: 4 * MAX_TEXT])).strip()
+    text = str(redact(text))
+    line = " ".join("".join(one if one.isprintable() else " " for one in text[: 4 * MAX_TEXT]).split())
+    line = _USER.sub(REDACTED, line)
     return str(redact(line))[:MAX_TEXT]
 
 

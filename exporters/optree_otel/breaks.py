@@ -1,7 +1,8 @@
 """When nodes ended that a crash broke off: as far as one can tell, at the last sign of life in them, or around them.
 
-An op of which nothing was heard after its start would take no time; it is told to last as long as what it is in was heard of, so that
-its bar stands where the run broke off.
+What was open when its process was last known to live (`SessionNode.seen_at`) lasted until then at least. Where nobody has noted that, an op
+of which nothing was heard after its start would take no time; it is told to last as long as what it is in was heard of, so that its bar
+stands where the run broke off.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ def op_end(op: OperationNode, scope: Scope) -> float:
     """Return when an op ended, in epoch ms."""
     if op.ended_at is not None and (op.status != "interrupted" or op.ended_at > op.started_at):
         return op.ended_at
-    own = max(op.started_at, last_of(op))
+    own = max(op.started_at, last_of(op), _seen(op, scope))
     if op.child_session is not None:
         own = max(own, op.child_session.started_at, latest(op.child_session.turns))
     if own > op.started_at:
@@ -30,12 +31,17 @@ def turn_end(turn: TurnNode, scope: Scope) -> float:
     """Return when a turn ended, in epoch ms."""
     if turn.ended_at is not None and turn.status != "interrupted":
         return turn.ended_at
-    return max(turn.started_at, _around(turn, scope))
+    return max(turn.started_at, _seen(turn, scope), _around(turn, scope))
 
 
-def session_end(session: SessionNode, began: float) -> float:
+def session_end(session: SessionNode, began: float, scope: Scope) -> float:
     """Return when a session ended that began, or was resumed, at *began*; both in epoch ms."""
-    return session.ended_at if session.ended_at is not None else max(began, latest(session.turns))
+    return session.ended_at if session.ended_at is not None else max(began, _seen(session, scope), latest(session.turns))
+
+
+def _seen(node: OperationNode | TurnNode | SessionNode, scope: Scope) -> float:
+    """Return when a node that is open still was last known to be; 0 where nobody knows."""
+    return 0.0 if node.ended_at is not None or scope.seen_at is None else scope.seen_at
 
 
 def _around(turn: TurnNode, scope: Scope) -> float:
@@ -47,7 +53,7 @@ def _around(turn: TurnNode, scope: Scope) -> float:
     if not _broke_off(session) or any(at > turn.started_at for at in session.resumed_at):
         return last
     if scope.last_sign is None:
-        scope.last_sign = session_end(session, session.started_at)
+        scope.last_sign = session_end(session, session.started_at, scope)
     return max(last, scope.last_sign)
 
 

@@ -9,8 +9,10 @@ from typing import Any
 
 import msgspec
 
+from optree.messages import body, is_message, opened
 from optree.nodes import OperationNode, Payload, Pool, TurnNode
-from optree.values import decode, is_list, is_object, redact
+from optree.redaction import redact, redact_pieces
+from optree.values import decode, is_list, is_object
 from optree_otel import messages, names
 from optree_otel.spans import Event, nanoseconds
 from optree_otel.wire import Attribute
@@ -23,6 +25,8 @@ _SLACK = 4
 def call_attributes(op: OperationNode, request: dict[str, Any], pool: Pool | None, limit: int) -> list[Attribute]:
     """Return the messages of a model call: instructions, tools, input and output, each JSON of at most *limit* bytes."""
     told: list[Attribute] = []
+    sent_body = body(request)
+    request = sent_body if is_object(sent_body) else {"messages": sent_body}
     system = next((request[key] for key in ("system", "instructions", "systemInstruction", "system_instruction") if key in request), None)
     if system is not None:
         value = _resolved(system, pool)
@@ -31,12 +35,17 @@ def call_attributes(op: OperationNode, request: dict[str, Any], pool: Pool | Non
     if is_list(tools := _resolved(request.get("tools"), pool)):
         told.append((names.TOOL_DEFINITIONS, fit_json([_definition(tool) for tool in tools], limit)))
     sent = next((request[key] for key in ("messages", "input", "contents", "prompt") if key in request), None)
-    if sent is not None:
+    if is_message(sent):
         left_out, found = _input(sent, pool, limit)
-        told.append((names.INPUT_MESSAGES, fit_json([messages.message(item) for item in found], limit, left_out)))
+        told.append((names.INPUT_MESSAGES, fit_json(messages.history(found), limit, left_out)))
     if op.response is not None:
         reasoning = _reasoning(op)[: limit * _SLACK]
-        told.append((names.OUTPUT_MESSAGES, fit_json(messages.output(_value(op.response, pool), reasoning), limit)))
+        told.append(
+            (
+                names.OUTPUT_MESSAGES,
+                fit_json(messages.output(_value(op.response, pool), reasoning, partial=bool(op.response.partial)), limit),
+            )
+        )
     return told
 
 
@@ -70,7 +79,11 @@ def reasoning_events(op: OperationNode) -> list[Event]:
         return []
     if not reasoning.chunks and reasoning.final:
         return [Event(nanoseconds(op.ended_at or op.started_at), names.REASONING, [(names.REASONING_TEXT, reasoning.final)])]
-    return [Event(nanoseconds(chunk.ts), names.REASONING, [(names.REASONING_TEXT, chunk.text)]) for chunk in reasoning.chunks]
+    texts = redact_pieces([chunk.text for chunk in reasoning.chunks])  # a credential may lie over several
+    return [
+        Event(nanoseconds(chunk.ts), names.REASONING, [(names.REASONING_TEXT, said)])
+        for chunk, said in zip(reasoning.chunks, texts, strict=True)
+    ]
 
 
 def text_of(data: msgspec.Raw, limit: int) -> str:
@@ -164,7 +177,7 @@ def _reasoning(op: OperationNode) -> str:
 
 
 def _value(payload: Payload, pool: Pool | None) -> Any:
-    return _resolved(_decoded(payload.payload), pool)
+    return opened(_resolved(_decoded(payload.payload), pool))
 
 
 def _resolved(value: Any, pool: Pool | None) -> Any:

@@ -1,6 +1,7 @@
 """Which nodes of a session the collector has acknowledged, on disk, so that after a crash only what is missing is sent.
 
 <sessions>/.otel/notes/<txn>/<writer>.jsonl   lines {"sent":["1.1","1.2"]}, appended by one process each, which has it locked while it sends
+                                              ">3f0c… http://localhost:4318/v1/traces" among the paths: who is to have it
 <sessions>/.otel/open/<txn>                   it broke off, and what had ended by then is delivered
 <sessions>/.otel/done/<txn>                   the session has ended and is delivered whole; what must be known if it goes on
 
@@ -16,7 +17,7 @@ import os
 from collections.abc import Iterable
 from contextlib import suppress
 from pathlib import Path
-from typing import cast
+from typing import NamedTuple, cast
 
 from msgspec import DecodeError
 from msgspec.json import decode, encode
@@ -30,6 +31,21 @@ from optree.values import is_list, is_object, text
 FOLDER = ".otel"
 NOTES, DONE, OPEN = "notes", "done", "open"
 _LINES = ".jsonl"
+_FOR = ">"
+"""Beginning of a note that says who is to have the session."""
+
+
+class Addressee(NamedTuple):
+    """Who is to have a session, and in which form: as the settings of the process that recorded it said."""
+
+    digest: str
+    """Of all that decides where it goes, and with what content: who has another is not to send it unasked."""
+    shown: str
+    """The endpoint without credentials, and what goes there that does not by default."""
+
+    def __str__(self) -> str:
+        """Return it as it is noted on disk."""
+        return f"{_FOR}{self.digest} {self.shown}"
 
 
 class DeliveredFile:
@@ -119,6 +135,16 @@ def delivered(sessions: Path, txn: str) -> set[str]:
 def kept(sessions: Path, txn: str) -> set[str]:
     """Return what `mark_done` kept."""
     return _read(_mark(sessions, DONE, txn))
+
+
+def addressed(sessions: Path, txn: str) -> Addressee | None:
+    """Return who is to have a session, as noted last by its owner, or else by another; None if an earlier version noted its spans only."""
+    for file in writers(sessions, txn):  # the owner's is the first
+        found = [note for note in _noted(file, having=b'">') if note.startswith(_FOR)]
+        if found:
+            digest, _, shown = found[-1].removeprefix(_FOR).partition(" ")
+            return Addressee(digest, shown)
+    return None
 
 
 def writers(sessions: Path, txn: str) -> list[Path]:
@@ -255,11 +281,16 @@ def _checked(name: str) -> str:
 
 
 def _read(path: Path) -> set[str]:
+    return set(_noted(path))
+
+
+def _noted(path: Path, having: bytes = b"") -> list[str]:
+    """Return what a file notes, in its order; of those lines only that have these bytes."""
     try:
-        data = path.read_bytes()
+        data = REAL.read(path)
     except OSError:  # done meanwhile, or not ours to read
-        return set()
-    return {found for line in data.splitlines() for found in _paths(line)}
+        return []
+    return [found for line in data.splitlines() if having in line for found in _paths(line)]
 
 
 def _is_torn(file: int) -> bool:

@@ -10,11 +10,11 @@ import re
 from collections.abc import Mapping
 from math import isfinite
 from typing import Literal, cast, get_args
-from urllib.parse import unquote, urlsplit
+from urllib.parse import parse_qsl, unquote, urlsplit, urlunsplit
 
 from msgspec import Struct
 
-from optree.values import REDACTED
+from optree.redaction import REDACTED
 
 Signal = Literal["traces", "logs", "metrics"]
 Protocol = Literal["http/protobuf", "grpc"]
@@ -26,6 +26,9 @@ _LONG_SECONDS = 1000.0
 _COMPRESSIONS: dict[Protocol, tuple[str, ...]] = {"http/protobuf": get_args(Compression), "grpc": ("none", "gzip")}
 _GRPC_SCHEMES = frozenset({"http", "https", "grpc", "grpcs", "dns", "unix", "ipv4", "ipv6"})
 _USER = re.compile(r"^([^/@]*//)?.*@", re.DOTALL)
+_QUERY = re.compile(r"[?#]")
+_SHORTEST_SECRET = 6
+"""What is shorter would be found in other words."""
 _HEADER_NAME = re.compile(r"[!#-'*+.0-9A-Z^-z|~-]+")
 _ENCODED_VALUE = re.compile(r"[!#-+\--:<-\[\]-~]*")
 _PLAIN_VALUE = re.compile(r"[ !#-+\--:<-\[\]-~]*")
@@ -51,8 +54,23 @@ class Destination(Struct, frozen=True):
 
     @property
     def shown(self) -> str:
-        """The endpoint as it may be shown: without user and password."""
-        return without_user(self.endpoint)
+        """The endpoint as it may be shown: without user, password and query."""
+        return shown_endpoint(self.endpoint)
+
+    def cleared(self, text: str) -> str:
+        """Return a text of somebody else's without what is secret here, should he repeat it: also where it breaks off within that."""
+        for secret in sorted(self._secrets(), key=len, reverse=True):
+            text = text.replace(secret, REDACTED)
+            cut = next((size for size in range(len(secret) - 1, _SHORTEST_SECRET - 1, -1) if text.endswith(secret[:size])), 0)
+            text = text[: len(text) - cut] + (REDACTED if cut else "")
+        return text
+
+    def _secrets(self) -> set[str]:
+        """Return user and password, what the query says, and the headers' values, each as it stands and without the word before it."""
+        _, _, query = self.endpoint.partition("?")
+        user = (_USER.match(self.endpoint) or [""])[0].rpartition("//")[2].removesuffix("@")
+        told = [user, user.partition(":")[2], query, *(value for _, value in parse_qsl(query)), *(value for _, value in self.headers)]
+        return {part for value in told for part in (value, *value.split()[-1:]) if len(part) >= _SHORTEST_SECRET}
 
 
 class Variables:
@@ -135,16 +153,16 @@ def _http_target(variables: Variables, signal: Signal, option: str | None) -> tu
     own, exact = variables.own("ENDPOINT")
     if option or not exact:
         variable, general = ("endpoint", option) if option else variables.find("ENDPOINT")
-        url = f"{(general or DEFAULT_ENDPOINTS['http/protobuf']).removesuffix('/')}/v1/{signal}"
+        url = _with_path(general or DEFAULT_ENDPOINTS["http/protobuf"], f"/v1/{signal}")
     else:
         variable, general, url = own, exact, exact
     scheme, host, port = _split(url)
     if scheme not in ("http", "https") or not host:
         advice = "write it as http://host:4318; nothing is sent there"
-        variables.say(f"{variable}={without_user(general)!r} is no address for OTLP over HTTP: {advice}")
+        variables.say(f"{variable}={shown_endpoint(general)!r} is no address for OTLP over HTTP: {advice}")
         return None, False
     if port == 4317:  # noqa: PLR2004 - the port that OTLP over gRPC has
-        shown = without_user(general)
+        shown = shown_endpoint(general)
         variables.say(f"{variable}={shown!r} is used with http/protobuf, but port 4317 is usually gRPC's: use 4318, or protocol grpc")
     return url, scheme == "http"
 
@@ -153,20 +171,30 @@ def _grpc_target(variables: Variables, option: str | None) -> tuple[str | None, 
     variable, value = ("endpoint", option) if option else variables.find("ENDPOINT")
     scheme, host, port = _split(value or DEFAULT_ENDPOINTS["grpc"])
     if port == 4318:  # noqa: PLR2004 - the port that OTLP over HTTP has
-        shown = without_user(value)
+        shown = shown_endpoint(value)
         variables.say(f"{variable}={shown!r} is used with grpc, but port 4318 is usually HTTP's: use 4317, or protocol http/protobuf")
     if host and scheme not in _GRPC_SCHEMES:
         advice = "write it as http://host:4317; nothing is sent there"
-        variables.say(f"{variable}={without_user(value)!r} is no address for OTLP over gRPC: {advice}")
+        variables.say(f"{variable}={shown_endpoint(value)!r} is no address for OTLP over gRPC: {advice}")
         return None, False
     said = variables.find("INSECURE")[1].lower()
     insecure = scheme != "https" and (said == "true" if said else scheme == "http")
     return (host or value).rpartition("@")[2], insecure  # gRPC has no user in an address
 
 
-def without_user(endpoint: str) -> str:
-    """Return an endpoint as it may be shown: what stands before an ``@`` may be a password."""
-    return _USER.sub(rf"\g<1>{REDACTED}@", endpoint)
+def shown_endpoint(endpoint: str) -> str:
+    """Return an endpoint as it may be shown: what stands before an ``@`` may be a password, and what stands in a query a key."""
+    address, mark, _ = _QUERY.sub("?", _USER.sub(rf"\g<1>{REDACTED}@", endpoint), 1).partition("?")
+    return f"{address}?{REDACTED}" if mark else address
+
+
+def _with_path(url: str, path: str) -> str:
+    """Return a URL with more behind its path; its query stays where it is."""
+    try:
+        parts = urlsplit(url)
+    except ValueError:
+        return url
+    return urlunsplit(parts._replace(path=parts.path.rstrip("/") + path, fragment=""))
 
 
 def _split(url: str) -> tuple[str, str, int | None]:

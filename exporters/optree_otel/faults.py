@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Generator
 from contextlib import contextmanager
 
-from optree.values import redact, text
+from optree.redaction import redact
+from optree.values import text
 
 
 class Faults:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import base64
 from collections.abc import Mapping, Sequence
-from functools import lru_cache
 from hashlib import blake2b
 from math import isfinite
 from typing import Any, cast
@@ -16,13 +15,13 @@ from typing import Any, cast
 import msgspec
 
 from optree.nodes import LogEntry
-from optree.values import clean, may_hold_secret, plain, redact
+from optree.redaction import REDACTED, may_hold_secret, names_secret, redact, remembered
+from optree.values import clean, plain
 from optree_otel import names
 from optree_otel.profiles import PROFILES, Profile
 from optree_otel.spans import ERROR, LOCAL_PARENT, UNSET, Event, Link, Span, encode_span, log_event
 from optree_otel.wire import Attribute
 
-_MARGIN = 4096
 _SMALLEST = 64
 _TIME = 1 << 64
 _NO_TRACE, _NO_SPAN = bytes(16), bytes(8)
@@ -45,7 +44,7 @@ def encode(span: Span, profile: Profile) -> bytes:
         return _stub(span, error)
 
 
-_suspicious = lru_cache(maxsize=4096)(may_hold_secret)
+_suspicious = remembered(4096)(may_hold_secret)
 """For names: there are few of them."""
 
 
@@ -204,9 +203,8 @@ class Fitter:
 
     def value(self, key: str, value: Any) -> Any:
         """Return a value of a type that every backend keeps: bytes and maps as text, and no NaN."""
-        hidden = redact({key: ""})[key]
-        if hidden or value is None or isinstance(value, bool):
-            return hidden or value
+        if value is None or isinstance(value, bool) or names_secret(key):
+            return value if value is None or isinstance(value, bool) else REDACTED
         if isinstance(value, str):
             return self.text(str.__str__(value))
         if isinstance(value, int):
@@ -234,9 +232,8 @@ class Fitter:
     def text(self, found: str, limit: int | None = None) -> str:
         """Return a text without credentials, cut where it is longer than *limit* bytes (default: the profile's for values)."""
         limit = limit or self.profile.value_bytes
-        seen = redact(clean(found[: limit + _MARGIN]))
-        beyond = _size(found[limit + _MARGIN :]) if len(found) > limit + _MARGIN else 0
-        kept = cut_bytes(seen, limit, beyond)
+        seen = redact(clean(found))
+        kept = cut_bytes(seen, limit)
         self.cut += kept is not seen
         return kept
 
@@ -244,19 +241,16 @@ class Fitter:
 _KINDS = ("unspecified", "internal", "server", "client", "producer", "consumer")
 
 
-def cut_bytes(found: str, limit: int, beyond: int = 0) -> str:
-    """Return a text of at most *limit* bytes: a longer one is cut at a character, and says how many bytes are missing.
-
-    *beyond* counts the bytes of what was left away behind it before.
-    """
-    if not beyond and len(found) * 4 <= limit:
+def cut_bytes(found: str, limit: int) -> str:
+    """Return a text of at most *limit* bytes: a longer one is cut at a character, and says how many bytes are missing."""
+    if len(found) * 4 <= limit:
         return found
     data = found.encode()
-    if not beyond and len(data) <= limit:
+    if len(data) <= limit:
         return found
-    room = max(0, limit - len(f"…[+{len(data) + beyond} bytes]".encode()))
+    room = max(0, limit - len(f"…[+{len(data)} bytes]".encode()))
     kept = data[:room].decode(errors="ignore")
-    return f"{kept}…[+{len(data) + beyond - len(kept.encode())} bytes]"
+    return f"{kept}…[+{len(data) - len(kept.encode())} bytes]"
 
 
 def _size(found: str) -> int:

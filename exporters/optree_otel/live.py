@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from optree.clock import now_ms
 from optree.exporting import OpBegin, OpEnd, Record, SessionBegin, SessionEnd, Traced, TurnBegin, TurnEnd
+from optree.redaction import Remembered
 from optree.values import text
 from optree_otel import logs, names
 from optree_otel.batches import Encoded
@@ -59,16 +60,21 @@ class Watched:
         return self.trace.settled and (self.ended or (self.trace.begun is not None and self.trace.outlet.open <= 0))
 
 
-class Live:
+class Live(Remembered):
     """Live traces of the sessions of this process, and the source of their sender."""
 
     def __init__(self, mirror: Mirror, make: Callable[[Any], Sender[Item]]) -> None:
+        super().__init__()
         self._mirror = mirror
         self.sender = make(self)
         self._watched: dict[str, Watched] = {}
         self._resources: dict[tuple[str, Owner], bytes] = {}
         self._trouble = ""
         self._start_anew()
+
+    def clear(self) -> None:
+        """Encode resources anew: what may leave is not what it was."""
+        self._resources.clear()
 
     def attach(self, session: Traced, outlet: Outlet) -> Callable[[list[Record]], None]:
         """Take up a session; what is returned takes its records, on threads of the program."""

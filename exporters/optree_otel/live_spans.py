@@ -11,7 +11,9 @@ from typing import Final
 
 from msgspec.structs import replace
 
-from optree.nodes import OperationNode, SessionNode, TurnNode
+from optree.nodes import OperationNode, SessionNode, TurnNode, parts_of_name
+from optree.redaction import redact
+from optree.tree.summary import state
 from optree_otel import mapping, names, openinference
 from optree_otel.llm import UNKNOWN
 from optree_otel.scope import Scope, span_id
@@ -55,7 +57,7 @@ def close(node: Node, scope: Scope, number: int = 0, since: float | None = None)
     told = [*span.attributes, *_named(node), (names.PHASE, CLOSE), *([(names.ROUND, number)] if since is not None else [])]
     return replace(
         span,
-        name=f"{span.name}: {node.status or 'interrupted'}",
+        name=f"{span.name}: {state(node, live=False)}",
         span_id=scope.close_id(own, number),
         parent_id=own,
         start_ns=start,
@@ -116,8 +118,8 @@ def _known_op(op: OperationNode, agent: str) -> tuple[str, list[Attribute]]:
         return f"invoke_agent {op.name}", [(names.KIND, "session_op"), (names.OPERATION, "invoke_agent"), (names.AGENT_NAME, op.name)]
     told: list[Attribute] = [(names.KIND, op.kind), (names.AGENT_NAME, agent)]
     if op.kind == "llm":
-        provider, colon, model = op.name.partition(":")
-        known = names.PROVIDERS.get(provider.lower(), provider) if colon and provider else UNKNOWN
+        provider, model = parts_of_name(redact(op.name))
+        known = names.PROVIDERS.get(provider.lower(), provider) if provider else UNKNOWN
         told += [(names.OPERATION, "chat"), (names.PROVIDER, known), *([(names.REQUEST_MODEL, model)] if model else [])]
         return f"chat {model or op.name}", told
     if op.kind == "tool":

@@ -52,6 +52,10 @@ class Item(msgspec.Struct):
     changed: dict[str, tuple[str | None, str]] = {}
     """What it has changed of `LiveTrace.state` when it was encoded: before and after."""
 
+    def __str__(self) -> str:
+        """Return it as messages name it."""
+        return " ".join(filter(None, (f"{self.what} of {self.key.kind}", self.key.path, f"of session {self.trace.outlet.txn}")))
+
 
 class LiveTrace:
     """What goes out of one session. Methods that make spans are called on the sender's thread.

@@ -7,7 +7,8 @@ from typing import Any, Final, NamedTuple
 
 import msgspec
 
-from optree.nodes import AccountingEntry, OperationNode, Payload
+from optree.nodes import AccountingEntry, OperationNode, Payload, parts_of_name
+from optree.redaction import redact
 from optree.values import TypedDecoder, decode, is_list, is_object
 from optree_otel import names
 from optree_otel.wire import Attribute
@@ -82,10 +83,10 @@ def called(op: OperationNode, own: dict[str, Any], request: dict[str, Any]) -> C
     model = own.pop("model", None) or request.get("model")
     operation = own.pop("operation", None) or "chat"
     if not (provider and model):
-        named, colon, rest = op.name.partition(":")
+        named, rest = parts_of_name(redact(op.name))
         first = next((entry for entry in op.accounting if entry.model), None)
-        provider = provider or (named if colon else None) or (first.provider if first else None)
-        model = model or (rest if colon else None) or (first.model if first else None)
+        provider = provider or named or (first.provider if first else None)
+        model = model or rest or (first.model if first else None)
     known = str(provider) if provider else UNKNOWN
     return Call(str(operation), names.PROVIDERS.get(known.lower(), known), str(model) if model else None)
 
@@ -137,7 +138,7 @@ def _as(kind: type, value: Any) -> Any:
 
 def usage(entries: Sequence[AccountingEntry]) -> list[Attribute]:
     """Return the tokens of all attempts: input tokens with the cached ones, as the conventions count them."""
-    sent = received = read = written = 0
+    sent = received = read = written = reasoning = 0
     known = False
     for entry in entries:
         tokens = entry.tokens
@@ -147,9 +148,12 @@ def usage(entries: Sequence[AccountingEntry]) -> list[Attribute]:
             received += tokens.output_tokens
             read += tokens.cache_read_input_tokens
             written += tokens.cache_write_input_tokens
+            reasoning += tokens.reasoning_output_tokens
     if not known:
         return []
     told: list[Attribute] = [(names.INPUT_TOKENS, sent + read + written), (names.OUTPUT_TOKENS, received)]
+    if reasoning:
+        told.append((names.REASONING_TOKENS, reasoning))
     if read:
         told.append((names.CACHE_READ, read))
     if written:
@@ -173,7 +177,8 @@ def answered(op: OperationNode, own: dict[str, Any]) -> list[Attribute]:
         told.append((names.FINISH_REASONS, reasons))
     if identity := (own and own.pop("response_id", None)) or said.id:
         told.append((names.RESPONSE_ID, str(identity)))
-    if (reasoning := said.reasoning_tokens()) is not None:
+    counted = any(entry.tokens is not None and entry.tokens.reasoning_output_tokens for entry in op.accounting)
+    if not counted and (reasoning := said.reasoning_tokens()) is not None:
         told.append((names.REASONING_TOKENS, reasoning))
     first = own and own.pop("time_to_first_chunk", None)
     if isinstance(first, (int, float)):

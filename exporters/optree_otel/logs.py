@@ -10,7 +10,7 @@ from typing import Any, Final
 import msgspec
 
 from optree.nodes import LogEntry, OperationNode, SessionNode
-from optree.values import may_hold_secret
+from optree.redaction import may_hold_secret
 from optree_otel import content, llm, names
 from optree_otel.breaks import last_of
 from optree_otel.fitting import Fitter
@@ -138,7 +138,7 @@ def details(op: OperationNode, scope: Scope) -> bytes:
     told: list[Attribute] = [(names.OPERATION, call.operation), (names.PROVIDER, call.provider), *_about(op, scope)]
     if call.model is not None:
         told.append((names.REQUEST_MODEL, call.model))
-    told += [pair for pair in outcome(op.status, op.error).attributes if pair[0] == names.ERROR_TYPE]
+    told += [pair for pair in outcome(op).attributes if pair[0] == names.ERROR_TYPE]
     told += [*llm.usage(op.accounting), *content.call_attributes(op, request, scope.pool, scope.profile.value_bytes)]
     at = nanoseconds(last_of(op))
     return encode(Record(at, _INFO, "", None, told, scope.trace_id, scope.span_id(op.op_id), DETAILS, at), scope.profile)

@@ -14,8 +14,9 @@ import msgspec
 from msgspec import UNSET
 
 from optree.nodes import OperationNode, Reasoning, SessionNode, Totals, TurnNode
-from optree.tree.totals import add_entry
-from optree.values import decode, is_list, is_object, redact
+from optree.redaction import redact
+from optree.tree.totals import add_entry, add_op, has_unknown_cost
+from optree.values import decode, is_list, is_object
 from optree_otel import content, llm, names, openinference
 from optree_otel.breaks import op_end, session_end, turn_end
 from optree_otel.outcome import outcome
@@ -24,13 +25,12 @@ from optree_otel.spans import CLIENT, INTERNAL, Event, Link, Span, nanoseconds
 from optree_otel.wire import Attribute
 
 KINDS = {"llm": "llm", "tool": "tool", "session": "session_op", "system": "system"}
-_TOTALS = Totals.__struct_fields__
 
 
 def op_span(op: OperationNode, scope: Scope, *, end: float | None = None) -> Span:
     """Return the span of an op. One still open ends as `interrupted`, at *end* (epoch ms) or as `breaks` tells."""
     ended = op_end(op, scope) if end is None or op.ended_at is not None else max(op.started_at, end)
-    how = outcome(op.status, op.error)
+    how = outcome(op)
     session = scope.session
     own: dict[str, Any] = {} if op.attributes_json is UNSET else attributes_of(op.attributes_json)
     attributes: list[Attribute] = [
@@ -67,7 +67,7 @@ def op_span(op: OperationNode, scope: Scope, *, end: float | None = None) -> Spa
 def turn_span(turn: TurnNode, scope: Scope, *, end: float | None = None, links: Sequence[Link] = ()) -> Span:
     """Return the span of a turn; *end* as for an op. *links* go to other traces, as to the turn before where each has its own."""
     ended = turn_end(turn, scope) if end is None or turn.ended_at is not None else max(turn.started_at, end)
-    how = outcome(turn.status, turn.error)
+    how = outcome(turn)
     own: dict[str, Any] = {} if turn.attributes_json is UNSET else attributes_of(turn.attributes_json)
     attributes: list[Attribute] = [
         (names.KIND, "turn"),
@@ -104,8 +104,8 @@ def turn_span(turn: TurnNode, scope: Scope, *, end: float | None = None, links: 
 def session_span(session: SessionNode, scope: Scope, *, end: float | None = None, links: Sequence[Link] = ()) -> Span:
     """Return the span of a session, or of its latest round where it was resumed; *end* as for an op, *links* to other rounds."""
     began = session.resumed_at[scope.round - 1] if 0 < scope.round <= len(session.resumed_at) else session.started_at
-    ended = session_end(session, began) if end is None or session.ended_at is not None else max(began, end)
-    how = outcome(session.status, session.error)
+    ended = session_end(session, began, scope) if end is None or session.ended_at is not None else max(began, end)
+    how = outcome(session)
     attributes: list[Attribute] = [
         (names.KIND, "session"),
         (names.PATH, session.path),
@@ -168,27 +168,36 @@ def turn_totals(turn: TurnNode) -> Totals:
     """Return the sums over a turn's ops and the sessions inside them."""
     totals = Totals()
     for op in turn.ops:
+        add_op(totals, op.kind)
         for entry in op.accounting:
             add_entry(totals, entry)
         if op.child_session is not None:
             child = op.child_session.totals
-            for field in _TOTALS:
+            for field in Totals.__struct_fields__:
                 setattr(totals, field, getattr(totals, field) + getattr(child, field))
     return totals
 
 
 def total_attributes(totals: Totals) -> list[Attribute]:
-    """Return the sums of a container as attributes, those that are not 0; input tokens with the cached ones."""
-    told = {field: getattr(totals, field) for field in _TOTALS}
-    told["input_tokens"] += totals.cache_read_input_tokens + totals.cache_write_input_tokens
-    return [(names.TOTALS[field], value) for field, value in told.items() if value]
+    """Return the sums of a container as attributes, those that are not 0; input tokens with the cached ones.
+
+    A cost of 0 is told where somebody gave it.
+    """
+    told = {field: getattr(totals, field) for field in names.TOTALS}
+    told["input_tokens"] = totals.all_input_tokens
+    known = {"cost_usd"} if totals.known_costs else set[str]()
+    return [(names.TOTALS[field], value) for field, value in told.items() if value or field in known]
 
 
 def figures(op: OperationNode) -> list[Attribute]:
-    """Return what an op's attempts cost, in US dollars, what else its accounting tells, and how much reasoning there was."""
+    """Return what an op's attempts cost, in US dollars, what else its accounting tells, how much it thought, if its answer broke off."""
     told = _money(op) if op.accounting else []
+    if op.accounting and op.kind != "llm":
+        told += llm.usage(op.accounting)
     if op.reasoning is not None:
         told += _of_reasoning(op.reasoning)
+    if op.response is not None and op.response.partial:
+        told.append((names.RESPONSE_PARTIAL, True))
     return told
 
 
@@ -281,6 +290,8 @@ def _money(op: OperationNode) -> list[Attribute]:
     told: list[Attribute] = []
     if cost is not None:
         told.append((names.COST, cost))
+        if unknown := sum(map(has_unknown_cost, op.accounting)):
+            told.append((names.UNKNOWN_COSTS, unknown))
     if upstream is not None:
         told.append((names.UPSTREAM_COST, upstream))
     if len(op.accounting) > 1:

@@ -6,7 +6,7 @@ docs/gen-ai/gen-ai-*-messages.json.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, Final
 
 from optree import messages
@@ -47,17 +47,36 @@ def message(found: Any) -> Message:
     return made if said.name is None else {**made, "name": said.name}
 
 
+def history(listed: Sequence[Any]) -> list[Message]:
+    """Return a request's messages. An item that is only reasoning is none: what it says stands in the answer behind it."""
+    made: list[Message] = []
+    thoughts: list[Part] = []
+    for found in listed:
+        if is_object(found) and found.get("type") == "reasoning" and "role" not in found:
+            thoughts += [one for one in message(found)["parts"] if one["content"]]
+            continue
+        one = message(found)
+        if one["role"] == "assistant":
+            one["parts"][:0] = thoughts
+            thoughts = []
+        made.append(one)
+    return made
+
+
 def parts(content: Any) -> list[Part]:
     """Return the parts of a message's content."""
     return [_part(one) for one in messages.parts(content)]
 
 
-def output(response: Any, reasoning: str = "") -> list[Message]:
-    """Return a response's messages, each with its `finish_reason`; *reasoning* is what was streamed beside it."""
+def output(response: Any, reasoning: str = "", *, partial: bool = False) -> list[Message]:
+    """Return a response's messages, each with its `finish_reason`; *reasoning* is what was streamed beside it.
+
+    One that is *partial* did not come to its end: none of the conventions' reasons says that.
+    """
     made = [_answer(found) for found in messages.answers(response)]
     if reasoning and made and not any(item["type"] == "reasoning" for item in made[0]["parts"]):
         made[0]["parts"].insert(0, {"type": "reasoning", "content": reasoning})
-    return made
+    return [{**one, "finish_reason": "incomplete"} for one in made] if partial else made
 
 
 def _answer(found: messages.Answer) -> Message:

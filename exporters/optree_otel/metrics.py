@@ -16,7 +16,7 @@ from typing import Any, Final
 import msgspec
 
 from optree.nodes import OperationNode
-from optree.values import redact
+from optree.redaction import redact
 from optree_otel import llm, names
 from optree_otel.fitting import Fitter
 from optree_otel.outcome import outcome
@@ -78,6 +78,8 @@ class Meter:
         self._counts: dict[Instrument, int] = {}
         self._services: dict[str, None] = {}
         self._lock = threading.Lock()
+        self._recorded = self._told = 0
+        """Calls, in all, and as of the last time that the figures were encoded."""
 
     @cached_property
     def instance(self) -> str:
@@ -91,6 +93,11 @@ class Meter:
         """True if anything is counted."""
         return bool(self._points)
 
+    @property
+    def has_news(self) -> bool:
+        """True if anything is counted that no encoded figures have."""
+        return self._told < self._recorded
+
     def record(self, op: OperationNode, service: str) -> None:
         """Count an ended model call for a service; other ops are passed over. Call it once an op."""
         if op.kind != "llm" or op.ended_at is None:
@@ -99,6 +106,7 @@ class Meter:
         duration = max(0.0, op.ended_at - op.started_at) / 1e3
         usage = dict(llm.usage(op.accounting))
         with self._lock:
+            self._recorded += 1
             self._add(service, DURATION, (*about, *error), duration)
             for kind, name in (("input", names.INPUT_TOKENS), ("output", names.OUTPUT_TOKENS)):
                 if name in usage:
@@ -126,6 +134,7 @@ class Meter:
         """Return for each service its metrics, encoded: the items of a group for `request.request`."""
         found: dict[str, dict[Instrument, list[bytes]]] = {}
         with self._lock:
+            self._told = self._recorded
             for (service, instrument, attributes), point in self._points.items():
                 pairs = Fitter(self._profile).attributes(list(attributes))
                 made = encode_point(point, instrument, pairs, self.start_ns, now_ns)
@@ -144,7 +153,7 @@ def _about(op: OperationNode) -> tuple[list[Attribute], list[Attribute]]:
     if answered is not None:
         about.append((names.RESPONSE_MODEL, answered))
     hidden: list[Attribute] = [(key, redact(value)) for key, value in about]
-    return hidden, [pair for pair in outcome(op.status, op.error).attributes if pair[0] == names.ERROR_TYPE]
+    return hidden, [pair for pair in outcome(op).attributes if pair[0] == names.ERROR_TYPE]
 
 
 def encode_metric(instrument: Instrument, points: list[bytes]) -> bytes:

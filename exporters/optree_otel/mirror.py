@@ -7,7 +7,9 @@ the senders' threads, from the nodes of the live tree: while a collector is away
 from __future__ import annotations
 
 import threading
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 from time import monotonic
 from typing import Any
 from weakref import WeakKeyDictionary, WeakValueDictionary
@@ -16,13 +18,16 @@ from msgspec.structs import replace
 
 from optree.exporting import Taker, Traced
 from optree.nodes import OperationNode
+from optree.redaction import settings as redaction
 from optree.store import Directory
 from optree.store.settle import BACKGROUND_BYTES
 from optree_otel import loading, placing
 from optree_otel.batches import Limits
+from optree_otel.delivered import Addressee
 from optree_otel.destination import Signal
 from optree_otel.ends import Ends, EndsOfPart
 from optree_otel.faults import Faults
+from optree_otel.handover import hand_over, is_possible
 from optree_otel.live import Live
 from optree_otel.live_spans import HEARTBEAT
 from optree_otel.live_trace import Item as LiveItem
@@ -53,8 +58,10 @@ MOST_SHARED = 1_000
 class Mirror:
     """Mirrors the sessions of this process; `optree.exporting.Mirror`."""
 
-    def __init__(self, settings: Settings) -> None:
+    def __init__(self, settings: Settings, options: Mapping[str, Any] | None = None) -> None:
         self.settings = settings
+        self._options = options or {}
+        self.addressee = settings.addressee(redaction())
         self.profile = profile(settings.profile)
         self.resources = Resources(
             service=settings.service_name, attributes=settings.resource, per_agent=settings.services, profile=self.profile
@@ -68,7 +75,7 @@ class Mirror:
         self.logs: Sender[Item] | None = self._sender("logs", LogLines(self)) if settings.logs is not None else None
         self.metrics: Sender[float] | None = self._sender("metrics", Figures(self)) if settings.metrics is not None else None
         self.live = Live(self, lambda source: self._sender("traces", source, LIVE_LINGER)) if settings.live else None
-        self._metered = 0.0
+        self._metered = monotonic()
         self._past = 0
         """Spans over a trace's budget, of sessions that are let go of."""
         self._left = 0
@@ -76,7 +83,15 @@ class Mirror:
         self.faults = Faults()
         self.large = 0
         """Sessions of earlier runs that are too large to be sent in the background."""
+        self.others: dict[str, Addressee | None] = {}
+        """Sessions of earlier runs that wait for a program with other settings; None of those that note no addressee."""
         self._closed = False
+        self._folders: set[Path] = set()
+        """Directories of sessions that this process has a part in."""
+        self._may_hand_over = True
+        """False in a forked child: its parent goes on."""
+        self._handed_over = 0
+        """Spans that a process of its own delivers."""
         self._homes: WeakKeyDictionary[Outlet, Directory] = WeakKeyDictionary()
         """Where sessions are that this process began."""
         self._shared: dict[str, Directory] = {}
@@ -99,6 +114,7 @@ class Mirror:
         outlet = self.outlet(view, session, origin)
         self.outlets[session.txn] = outlet
         self._homes[outlet] = session.directory
+        self._folders.add(session.directory.sessions)
         if session.resumed:
             self.send(outlet, outlet.take_up())
         self.traces.warm()
@@ -115,6 +131,7 @@ class Mirror:
             session.writer,
             resources=self.resources,
             profile=self.profile,
+            addressee=self.addressee,
             origin=origin,
             content=self.settings.content in ("span_only", "span_and_event"),
             openinference=self.settings.openinference,
@@ -234,6 +251,15 @@ class Mirror:
         self._closed = True
         return whole and not self.left()
 
+    def hand_over(self) -> bool:
+        """Have a process of its own deliver what is left; see `optree.exporting.Mirror`."""
+        with self.faults.caught():
+            if not self._may_hand_over or self.traces.off or not is_possible(self.settings.deliver_at_exit):
+                return False
+            if hand_over(self._folders, self._options, self.addressee):
+                self._handed_over = self.left()
+        return bool(self._handed_over)
+
     def left(self) -> int:
         """Return how many spans of ended nodes no collector has yet: after `close`, those that a later run sends."""
         return self._left + self._undelivered(saved=True)
@@ -252,13 +278,17 @@ class Mirror:
             outlet.file.release()
         self.outlets = {}
         self._left = 0
+        self._may_hand_over = False
         self._shared = {}
         self._settling = threading.RLock()
         self._resting.clear()
         self.meter = Meter(profile=self.profile)
 
     def health(self) -> Mapping[str, Any]:
-        """Return counts a signal, and ``problems``: what is wrong with the options, the collector, or the disk."""
+        """Return counts a signal, and ``problems``: what is wrong with the options, the collector, or the disk.
+
+        ``others`` counts sessions of earlier runs that wait for a program with other settings, by their address.
+        """
         problems = list(self.settings.problems)
         found: dict[str, Any] = {}
         for signal, sender in (("traces", self.traces), ("live", self.live), ("logs", self.logs), ("metrics", self.metrics)):
@@ -277,7 +307,9 @@ class Mirror:
         if self.large:
             said = f"{self.large} sessions of earlier runs are too large to be sent in the background"
             problems.append(f"OpenTelemetry: {said}; send them with: optree export --pending")
-        return {**found, "problems": problems}
+        if self.others:
+            found["others"] = dict(Counter("unknown" if noted is None else noted.shown for noted in list(self.others.values())))
+        return {**found, **({"delivering": self._handed_over} if self._handed_over else {}), "problems": problems}
 
     def measure(self, op: OperationNode, service: str) -> None:
         """Count a call in the metrics, which go out now and then."""
@@ -290,7 +322,7 @@ class Mirror:
 
     def _measured(self) -> Sender[float] | None:
         """Return the sender of metrics, with what is newest on its way."""
-        if self.metrics is not None and self.meter.used:
+        if self.metrics is not None and self.meter.has_news:
             self.metrics.put(monotonic())
         return self.metrics
 

@@ -124,6 +124,9 @@ INGRESS: Final = "optree.ingress.source"
 RESUMED: Final = "optree.resumed"
 CYCLE: Final = "optree.cycle"
 COST: Final = "optree.cost_usd"
+"""What the attempts cost that say it; absent where none does."""
+UNKNOWN_COSTS: Final = "optree.unknown_costs"
+"""How many attempts do not say what they cost, beside those that do."""
 UPSTREAM_COST: Final = "optree.upstream_inference_cost_usd"
 ATTEMPTS: Final = "optree.attempts"
 ACTUAL_PROVIDER: Final = "optree.actual_provider"
@@ -133,6 +136,7 @@ CHARACTERS_IN: Final = "optree.characters_in"
 CHARACTERS_OUT: Final = "optree.characters_out"
 REQUEST_SIZE: Final = "optree.request.size"
 RESPONSE_SIZE: Final = "optree.response.size"
+RESPONSE_PARTIAL: Final = "optree.response.partial"
 REASONING: Final = "optree.reasoning"
 REASONING_TEXT: Final = "optree.reasoning.text"
 REASONING_CHUNKS: Final = "optree.reasoning.chunks"
@@ -174,6 +178,8 @@ TOTALS: Final = {
     "tools_failed": TOTAL + "tools_failed",
     "characters_in": TOTAL + "characters_in",
     "characters_out": TOTAL + "characters_out",
+    "reasoning_output_tokens": TOTAL + "reasoning_output_tokens",
+    "unknown_costs": TOTAL + "unknown_costs",
 }
 """Fields of `nodes.Totals` and the attributes that hold them."""
 

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import grpc as _grpc  # type: ignore[import-untyped]
+from msgspec.structs import replace
 
 from optree import __version__
 from optree_otel.answers import accepted, is_too_large, retry_delay, shown
@@ -47,6 +48,10 @@ class GrpcTransport:
 
     def send(self, signal: Signal, body: bytes, timeout: float) -> Outcome:
         """Call with *body*. Does not raise."""
+        outcome = self._tried(signal, body, timeout)
+        return replace(outcome, text=self._to.cleared(outcome.text)) if outcome.text else outcome
+
+    def _tried(self, signal: Signal, body: bytes, timeout: float) -> Outcome:
         if self._impossible:  # the library would write to stderr
             names = shown(", ".join(map(repr, self._impossible)))
             return Outcome("denied", f"header {names} cannot be sent with gRPC: correct OTEL_EXPORTER_OTLP_HEADERS")

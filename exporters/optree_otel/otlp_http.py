@@ -11,6 +11,7 @@ from time import monotonic
 from urllib.parse import urlsplit
 
 import requests
+from msgspec.structs import replace
 
 from optree import __version__
 from optree_otel.answers import (
@@ -55,6 +56,10 @@ class HttpTransport:
 
     def send(self, signal: Signal, body: bytes, timeout: float) -> Outcome:
         """Post *body*. Does not raise."""
+        outcome = self._tried(signal, body, timeout)
+        return replace(outcome, text=self._to.cleared(outcome.text)) if outcome.text else outcome
+
+    def _tried(self, signal: Signal, body: bytes, timeout: float) -> Outcome:
         try:
             return self._send(signal, body, timeout)
         except requests.exceptions.SSLError as error:

@@ -1,11 +1,12 @@
-"""How a node ended, as a span says it: ERROR for failed and interrupted nodes, unset for the others."""
+"""How a node ended, as a span says it: ERROR for failed and interrupted nodes, unset for the others; nothing where nobody knows."""
 
 from __future__ import annotations
 
 import re
 from typing import Final, NamedTuple
 
-from optree.nodes import Status
+from optree.nodes import OperationNode, SessionNode, TurnNode
+from optree.tree.summary import ENDED, state
 from optree_otel import names
 from optree_otel.spans import ERROR, UNSET
 from optree_otel.wire import Attribute
@@ -23,13 +24,16 @@ class Outcome(NamedTuple):
     attributes: list[Attribute]
 
 
-_OK = Outcome(UNSET, "", [(names.STATUS, "ok")])
+OK: Final = Outcome(UNSET, "", [(names.STATUS, "ok")])
 
 
-def outcome(status: Status | None, error: str | None) -> Outcome:
-    """Return what a span says of its end; a node without status was interrupted."""
+def outcome(node: SessionNode | TurnNode | OperationNode) -> Outcome:
+    """Return what a span says of its node's end; one without an end was interrupted, one without a status says nothing."""
+    status, error = state(node, live=False), node.error
     if status == "ok":
-        return _OK
+        return OK
+    if status == ENDED:
+        return Outcome(UNSET, "", [(names.ERROR, error)] if error else [])
     if status == "cancelled":
         told: list[Attribute] = [(names.STATUS, status)]
         return Outcome(UNSET, "", [*told, (names.ERROR, error)] if error else told)

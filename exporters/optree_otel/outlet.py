@@ -9,7 +9,19 @@ from typing import TYPE_CHECKING
 from optree.nodes import OperationNode, SessionNode, TurnNode
 from optree.tree.path import parent_label
 from optree_otel import mapping
-from optree_otel.delivered import DeliveredFile, NotNoted, delivered, is_done, is_sending, kept, mark_done, reopen, writers
+from optree_otel.delivered import (
+    Addressee,
+    DeliveredFile,
+    NotNoted,
+    addressed,
+    delivered,
+    is_done,
+    is_sending,
+    kept,
+    mark_done,
+    reopen,
+    writers,
+)
 from optree_otel.fitting import encode
 from optree_otel.origin import Origin
 from optree_otel.profiles import Profile
@@ -32,7 +44,8 @@ _OWNING = "0000"
 class Outlet:
     """What one process sends of one session.
 
-    *origin* is the span of somebody else that the session began in; it is noted on disk, and what is noted there wins.
+    *origin* is the span of somebody else that the session began in; it is noted on disk, and what is noted there wins. Of the *addressee*
+    only what the process notes that owns the session, if it is mirrored.
     """
 
     def __init__(
@@ -43,6 +56,7 @@ class Outlet:
         *,
         resources: Resources,
         profile: Profile,
+        addressee: Addressee,
         origin: Origin | None = None,
         content: bool = False,
         openinference: bool = False,
@@ -69,8 +83,8 @@ class Outlet:
         owner = next((note[1:] for note in sorted(self.done) if note.startswith(_OWNER)), None)
         self.owner = Owner.parse(owner) if owner is not None else resources.owner
         """Whose services its spans are of; as noted by the process that recorded it."""
-        if owner is None:
-            self.file.add([f"{_OWNER}{self.owner}"])
+        to_note = writer == _OWNING or addressed(sessions, self.txn) is None
+        self.file.add([*([f"{_OWNER}{self.owner}"] if owner is None else []), *([str(addressee)] if to_note else [])])
         self.round = last_round(self.done)
         self.asked = self.acknowledged = self.left = 0
         """Nodes that were put on their way, those that arrived, and those that are for a later run."""
@@ -252,6 +266,7 @@ class Outlet:
             self._resources.service(session.agent_id, owner=self.owner),
             self.view.pool,
             round=0 if session.path else self.round,
+            seen_at=None if (root := self.view.session("")) is None else root.seen_at,
         )
         if self.origin is not None and not self.origin.linked:
             scope.trace_id = self.origin.trace_id

@@ -12,7 +12,7 @@ from optree import Directory, Loaded, NotFoundError, OptreeError, load
 from optree.store.directory import SUFFIXES
 from optree.store.lock import is_running
 from optree.store.settle import BACKGROUND_BYTES
-from optree_otel.delivered import DeliveredFile, delivered, forget, is_done, is_sending, kept, mark_open, pending
+from optree_otel.delivered import DeliveredFile, addressed, delivered, forget, is_done, is_sending, kept, mark_open, pending
 from optree_otel.outlet import Outlet, lasting
 from optree_otel.view import Saved
 
@@ -37,6 +37,7 @@ def sweep(
 ) -> list[Sent]:
     """Put on their way what is missing of all sessions that are pending and that no process is recording or sending.
 
+    Those that are for another addressee than the mirror's, or that nobody noted one for, are left alone, and counted in `Mirror.others`.
     Nodes that a crash left open are sent only with *also_open*: then they count as interrupted for good, and a session that is resumed
     later goes on in a round of its own. *go_on* is asked before each session; the sweep ends where it says no. Sessions of over *most*
     bytes on disk are passed over, and counted in `Mirror.large`. Never raises.
@@ -44,6 +45,10 @@ def sweep(
     found: list[Sent] = []
     for txn in pending(directory.sessions, also_open=also_open):
         if txn in mirror.outlets or _is_busy(txn, directory):
+            continue
+        noted = addressed(directory.sessions, txn)
+        if noted is None or noted.digest != mirror.addressee.digest:
+            mirror.others[txn] = noted
             continue
         if most is not None and _bytes(txn, directory) > most:
             mirror.large += 1
@@ -99,6 +104,7 @@ def send(mirror: Mirror, loaded: Loaded, directory: Directory, *, also_open: boo
         WRITER,
         resources=mirror.resources,
         profile=mirror.profile,
+        addressee=mirror.addressee,
         content=mirror.settings.content in ("span_only", "span_and_event"),
         openinference=mirror.settings.openinference,
         trace_per_turn=mirror.settings.trace_per_turn,

@@ -7,16 +7,15 @@ times, its figures and its log lines. The bytes are those of `mapping.op_span`, 
 from __future__ import annotations
 
 from contextlib import suppress
-from functools import lru_cache
 from typing import Any, Final, NamedTuple
 
 from msgspec import UNSET
 
 from optree.nodes import OperationNode, OpKind
-from optree.values import may_hold_secret
+from optree.redaction import may_hold_secret, remembered
 from optree_otel import llm, mapping, names
 from optree_otel.fitting import encode
-from optree_otel.outcome import outcome
+from optree_otel.outcome import OK
 from optree_otel.profiles import PROFILES
 from optree_otel.scope import Scope
 from optree_otel.spans import ATTRIBUTES, CLIENT, ENDED_WELL, INTERNAL, nanoseconds, put_logs
@@ -100,16 +99,16 @@ def _encoded(op: OperationNode, scope: Scope) -> bytes | None:
     return data if len(data) <= profile.span_bytes else None
 
 
-@lru_cache(_KEPT)
+@remembered(_KEPT)
 def _session(trace_id: bytes, txn: str, session: str, agent: str, limit: int) -> tuple[bytes, bytes]:
     """Return what a span begins with, and the attributes that all ops of a session have that end well."""
     if len(trace_id) != _TRACE or not any(trace_id):
         raise UnfitError("trace_id")
-    pairs = [(names.TXN, txn), (names.CONVERSATION, session), (names.AGENT_NAME, agent), *outcome("ok", None).attributes]
+    pairs = [(names.TXN, txn), (names.CONVERSATION, session), (names.AGENT_NAME, agent), *OK.attributes]
     return b"\x0a\x10%b\x12\x08" % trace_id, ATTRIBUTES.encode(pairs, limit)
 
 
-@lru_cache(_KEPT)
+@remembered(_KEPT)
 def _shape(kind: OpKind, called: str, block: bytes, profile_name: str) -> _Shape | None:
     """Return what these ops have in common; None where they are not like most."""
     profile = PROFILES[profile_name]

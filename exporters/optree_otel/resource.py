@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any, Final, Literal, NamedTuple
 
 from optree import __version__
+from optree.redaction import Remembered
 from optree_otel import names
 from optree_otel.fitting import Fitter
 from optree_otel.profiles import PROFILES, Profile
@@ -52,7 +53,7 @@ class Owner(NamedTuple):
         return cls(program, kind == "each")
 
 
-class Resources:
+class Resources(Remembered):
     """The resources of this process's services.
 
     *service* and *attributes* are what the user has set (`Settings.service_name`, `Settings.resource`); *program* names the process
@@ -68,6 +69,7 @@ class Resources:
         per_agent: PerAgent = "auto",
         profile: Profile = PROFILES["default"],
     ) -> None:
+        super().__init__()
         self._given = dict(attributes or {})
         named = service or self._given.pop("service.name", None)
         self._given.pop("service.name", None)
@@ -99,6 +101,10 @@ class Resources:
             pairs = Fitter(self._profile).attributes(list(self.attributes(*key).items()))
             found = self._encoded[key] = _ATTRIBUTES.encode(pairs)
         return found
+
+    def clear(self) -> None:
+        """Encode all anew: what may leave is not what it was."""
+        self._encoded.clear()
 
     def attributes(self, service: str, owner: Owner | None = None, instance: str = "") -> dict[str, Any]:
         """Return the attributes of a service's resource."""

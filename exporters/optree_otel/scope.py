@@ -39,6 +39,8 @@ class Scope(msgspec.Struct):
     """How often the session had been resumed: each round after the first has a session span of its own."""
     salt: str = ""
     """Told apart by it: spans of a second trace over the same nodes (``/live``), since a span id stands once in all traces."""
+    seen_at: float | None = None
+    """Of a root session that broke off: when its process was last known to live (epoch ms)."""
     last_sign: float | None = None
     """When anything in a session that broke off was last heard of (epoch ms), once somebody has asked."""
 

@@ -12,7 +12,8 @@ from typing import Any, Generic, TypeVar
 from msgspec.structs import asdict
 
 from optree.exporting import Wake
-from optree.values import redact, text
+from optree.redaction import redact
+from optree.values import text
 from optree_otel.batches import Batches, Limits, Pause, Source
 from optree_otel.destination import Signal
 from optree_otel.transport import Outcome, Transport
@@ -144,6 +145,11 @@ class Sender(Generic[T]):
         while self.waiting >= count and not self._closed:
             pause.wait(_ROOM_SECONDS)
         return not self._closed
+
+    @property
+    def off(self) -> str:
+        """Why this signal is sent no more; "" if it is."""
+        return self._batches.off
 
     @property
     def waiting(self) -> int:

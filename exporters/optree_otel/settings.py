@@ -7,24 +7,35 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
+from hashlib import sha256
+from pathlib import Path
 from typing import Any, Literal, cast, get_args
 from urllib.parse import unquote
 
 from msgspec import Struct
+from msgspec.json import encode
 
-from optree.values import redact
+from optree.redaction import Redaction, redact
+from optree_otel.delivered import Addressee
 from optree_otel.destination import SIGNALS, Destination, Signal, destination
 from optree_otel.origin import Parent
 
 Profile = Literal["default", "jaeger", "tempo", "phoenix", "victoriatraces", "mlflow", "logfire"]
 Services = Literal["auto", "always", "never"]
 Content = Literal["no_content", "span_only", "event_only", "span_and_event"]
-OPTIONS = ("endpoint", "protocol", "profile", "live", "trace_per_turn", "openinference", "content", "services", "parent")
+OPTIONS = (
+    *("endpoint", "protocol", "profile", "live", "trace_per_turn", "openinference", "content", "services", "parent"),
+    "deliver_at_exit",
+)
 _CONTENT = "OTEL_INSTRUMENTATION_GENAI_CAPTURE_MESSAGE_CONTENT"
 _OTLP_EXPORTERS = {"otlp": None, "otlp_proto_http": "http/protobuf", "otlp_proto_grpc": "grpc"}
 _OTHER_EXPORTERS = frozenset({"console", "jaeger", "logging", "otlp/stdout", "prometheus", "zipkin"})
 _YES = frozenset({"1", "true", "yes", "on"})
 _NO = frozenset({"0", "false", "no", "off"})
+_OF_ONE_PROCESS = ("container.", "host.", "k8s.pod.", "process.", "service.instance.")
+"""Beginnings of resource attributes that another run of the same program has otherwise."""
+_SECRET_BYTES = 2
+"""Of a digest of credentials: they tell one account of a collector from another, and are too few to find a password by."""
 
 
 class Settings(Struct, frozen=True):
@@ -53,6 +64,8 @@ class Settings(Struct, frozen=True):
     """``OTEL_SEMCONV_STABILITY_OPT_IN``."""
     traces_off: bool = False
     """True by ``OTEL_TRACES_EXPORTER=none``."""
+    deliver_at_exit: bool | None = None
+    """Whether a process of its own delivers what is left when this one ends; None: unless tests run."""
     problems: tuple[str, ...] = ()
     """What was passed over, and what to write instead."""
 
@@ -64,6 +77,30 @@ class Settings(Struct, frozen=True):
     def destination(self, signal: Signal) -> Destination | None:
         """Return where *signal* goes; None if it is not sent."""
         return {"traces": self.traces, "logs": self.logs, "metrics": self.metrics}[signal]
+
+    def addressee(self, redaction: Redaction) -> Addressee:
+        """Return who is to have what these settings send, while texts are redacted so."""
+        callback = redaction.callback
+        named = [str(getattr(callback, name, "")) for name in ("__module__", "__qualname__")] if callback is not None else []
+        rules = redaction.to_json(), named, str(getattr(getattr(callback, "__code__", None), "co_filename", ""))
+        form = self.profile, self.live, self.trace_per_turn, self.openinference, self.content, self.services
+        resource = sorted((name, value) for name, value in self.resource.items() if not name.startswith(_OF_ONE_PROCESS))
+        digest = sha256(encode([*map(_account, (self.traces, self.logs)), form, resource, rules])).hexdigest()
+        told = [
+            self.traces.shown if self.traces is not None else "",
+            *([f"content {self.content}"] if self.content != "no_content" else []),
+            *(["redaction of its own"] if redaction != Redaction() else []),
+        ]
+        return Addressee(digest[:16], ", ".join(told))
+
+
+def _account(destination: Destination | None) -> tuple[str, ...]:
+    """Return what tells one account of one collector from another."""
+    if destination is None:
+        return ()
+    certificate = destination.client_certificate and str(Path(destination.client_certificate).absolute())
+    secret = sha256(encode((destination.endpoint, sorted(destination.headers), certificate))).hexdigest()
+    return destination.protocol, destination.shown, secret[: 2 * _SECRET_BYTES]
 
 
 def resolve(options: Mapping[str, Any] | None = None, environ: Mapping[str, str] = os.environ) -> Settings:
@@ -89,6 +126,7 @@ def resolve(options: Mapping[str, Any] | None = None, environ: Mapping[str, str]
         chosen.choice("parent", get_args(Parent)),
         tuple(part.strip() for part in environ.get("OTEL_SEMCONV_STABILITY_OPT_IN", "").split(",") if part.strip()),
         environ.get("OTEL_TRACES_EXPORTER", "").strip().lower() == "none",
+        chosen.flag("deliver_at_exit") if chosen.find("deliver_at_exit")[1] is not None else None,
         tuple(dict.fromkeys(str(redact(problem)) for problem in problems)),
     )
 

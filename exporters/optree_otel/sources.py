@@ -31,6 +31,10 @@ class Item(Struct, frozen=True, gc=False):
     fresh: bool = False
     """True if it ended in this process just now: its call is measured, once."""
 
+    def __str__(self) -> str:
+        """Return it as messages name it."""
+        return " ".join(filter(None, (self.key.kind, self.key.path, f"of session {self.outlet.txn}")))
+
 
 class Spans:
     """The source of spans; called on their sender's thread."""

@@ -11,7 +11,7 @@ from math import isfinite
 from struct import Struct
 from typing import Any, Final, cast
 
-from optree.values import may_hold_secret, redact
+from optree.redaction import Remembered, may_hold_secret, names_secret
 from optree_otel import speed
 
 Attribute = tuple[str, Any]
@@ -82,7 +82,7 @@ def any_value(value: object) -> bytes:
         return field(7, value)
     if isinstance(value, Mapping):
         pairs = [(str(key), item) for key, item in cast("Mapping[object, object]", value).items()]
-        return field(6, KeyValues(1).encode(pairs))
+        return field(6, _MEMBERS.encode(pairs))
     if isinstance(value, Sequence):
         return field(5, b"".join([field(1, any_value(item)) for item in cast("Sequence[object]", value)]))
     return _scalar(value)
@@ -106,12 +106,13 @@ def _signed(value: int) -> bytes:
     return varint(value if value >= 0 else value + (1 << 64))
 
 
-class KeyValues:
+class KeyValues(Remembered):
     """Writes attributes as field *number* of a message. What it has written of short texts is kept, at most some thousand."""
 
     __slots__ = ("_fronts", "_kept", "_keys", "_tag")
 
     def __init__(self, number: int) -> None:
+        super().__init__()
         self._tag = tag(number, 2)
         self._keys: dict[str, tuple[bytes, int]] = {}
         self._fronts: dict[str, list[bytes]] = {}
@@ -142,6 +143,11 @@ class KeyValues:
             else:
                 out.append(self._text(pair, limit))
         return b"".join(out)
+
+    def clear(self) -> None:
+        """Forget what was written: what may leave is not what it was."""
+        for kept in (self._keys, self._fronts, self._kept):
+            kept.clear()
 
     def _text(self, pair: Attribute, limit: int) -> bytes:
         key, value = pair
@@ -180,7 +186,7 @@ class KeyValues:
         """Return what stands before a value, and its size; it is kept for keys that may leave."""
         data = key.encode()
         head = some(1, data) + b"\x12"
-        if len(data) > KEY_BYTES or not data or may_hold_secret(key) or redact({key: ""})[key]:
+        if len(data) > KEY_BYTES or not data or may_hold_secret(key) or names_secret(key):
             if limit:
                 raise UnfitError(key)
             return head, len(head)
@@ -188,6 +194,10 @@ class KeyValues:
             self._keys.clear()
         self._keys[key] = head, len(head)
         return head, len(head)
+
+
+_MEMBERS: Final = KeyValues(1)
+"""Members of a mapping."""
 
 
 def _number(key: str, value: float, limit: int) -> bytes:

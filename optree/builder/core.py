@@ -13,7 +13,8 @@ from optree import clock, records
 from optree.builder.stream import Stream
 from optree.ids import content_id
 from optree.nodes import Message, OperationNode, Payload, Pool
-from optree.values import MAX_TEXT, cut, decode, encode, is_object, plain, redact, text
+from optree.redaction import StreamRedactor, redact
+from optree.values import MAX_TEXT, cut, decode, encode, is_object, plain, text
 
 if TYPE_CHECKING:
     from optree.builder.handles import Op
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
 
 Cycles = Literal["mark", "block"]
 _PAUSE_SECONDS = 0.02
+_MOST_SAID = 1000
 POOL_BYTES = 512
 """A member of a request at least this long is stored once and referred to."""
 
@@ -41,7 +43,7 @@ class Core:
 
     __slots__ = (
         *("txn", "stream", "recorded", "now", "cycles", "redacted", "pool", "base", "epoch", "ops", "ended", "touched", "builders"),
-        *("numbers", "listeners", "_latest", "__weakref__"),
+        *("numbers", "listeners", "streamed", "_latest", "_said", "__weakref__"),
     )
 
     def __init__(
@@ -62,6 +64,8 @@ class Core:
         self.now = now
         self.cycles: Cycles = cycles
         self.redacted = redacted
+        self.streamed: dict[str, dict[bool, StreamRedactor]] = {}
+        """Of ops in a session that is saved redacted: the reasoning (True) and the answer (False) that are being streamed."""
         self.pool = pool or Pool()
         self.base = base
         self._latest = latest
@@ -79,6 +83,7 @@ class Core:
         """Numbers of accounting entries."""
         self.listeners: list[Callable[[str], None]] = []
         """Called with the session's path when a session has ended."""
+        self._said: set[str] = set()
 
     def settle(self, patience: float = 0.0) -> bool:
         """Bring the entries that were given so far to their nodes; False if other threads hold the lock for *patience* seconds more."""
@@ -95,6 +100,13 @@ class Core:
             return held is not None
         finally:
             self.stream.leave(held)
+
+    def first_time(self, what: str) -> bool:
+        """Tell whether this is said for the first time: what thousands of calls do wrong is reported once."""
+        if what in self._said or len(self._said) >= _MOST_SAID:
+            return False
+        self._said.add(what)
+        return True
 
     def now_ms(self) -> float:
         """Return the wall time in epoch milliseconds; it stands still rather than go back when the clock is set back."""
@@ -119,6 +131,7 @@ class Core:
         self.numbers = count(base + 1)
         for op in list(self.ops.values()):
             op.after_fork()
+        self.streamed.clear()  # what is held back of the parent's texts is the parent's to write
 
     def attributes(self, block: object) -> Raw | UnsetType:
         """Return an attribute block as JSON; what is no mapping becomes its member ``value``."""
@@ -147,8 +160,7 @@ class Core:
         else:
             known = plain(payload)
             found = known if is_object(known) else {"value": known}
-        members = [(encode(text(key)), self._data({key: value})) for key, value in found.items()]  # with its key, which may name a secret
-        parts = [(key, data[len(key) + 2 : -1]) for key, data in members]
+        parts = [self._member(key, value) for key, value in found.items()]
         history: list[bytes] | None = None
         if type(messages) is list or type(messages) is tuple:
             history = [self._data(message) for message in cast("list[object]", messages)]
@@ -182,6 +194,15 @@ class Core:
 
     def _data(self, value: object) -> bytes:
         return encode(redact(plain(value)) if self.redacted else value)
+
+    def _member(self, key: object, value: object) -> tuple[bytes, bytes]:
+        """Return a name and its value as JSON, read together: the name may say that the value is a secret, or be one."""
+        member: dict[Any, Any] = {key: value}
+        if self.redacted:
+            member = redact(plain(member))
+        [name] = member
+        quoted = encode(text(name))
+        return quoted, encode(member)[len(quoted) + 2 : -1]
 
     def _held(self, data: bytes, new: records.Pooled) -> bytes:
         return b'{"$blob":"%b"}' % self._blob(data, new).encode() if len(data) >= POOL_BYTES else data

@@ -2,40 +2,137 @@
 
 from __future__ import annotations
 
+import re
 from math import inf, isfinite
-from typing import Any, get_args
+from typing import TYPE_CHECKING, Any, Literal, TypedDict, get_args
 
-from optree.nodes import AccountingEntry, Status, Tokens, TurnNode
+from msgspec import UNSET
+
+from optree.nodes import AccountingEntry, Severity, Status, Tokens, TurnNode
+from optree.redaction import redact
+from optree.usage import MAX_COUNT, Usage, read
 from optree.values import cut, decode, is_object, text
+
+if TYPE_CHECKING:
+    from optree.builder.core import Core
 
 PROMPT_CHARACTERS = 16_384
 """Cap of prompts, assistant texts and errors (seed 004 names 8-16 KB)."""
-MAX_COUNT = 1 << 60
-"""Largest count: four of them still add up to what a 64-bit integer holds."""
 _STATUSES = get_args(Status)
+_ATTEMPTS: dict[str, Literal["ok", "failed"]] = {
+    **dict.fromkeys(("ok", "success", "succeeded", "successful", "completed"), "ok"),
+    **dict.fromkeys(("failed", "failure", "fail", "error", "cancelled", "canceled", "timeout", "interrupted"), "failed"),
+}
+"""How an attempt went, by what programs call it."""
+SEVERITIES: dict[str, Severity] = {
+    **{name: name for name in get_args(Severity)},
+    "DEBUG": "VRB",
+    "INFO": "VRB",
+    "WARNING": "WRN",
+    "WARN": "WRN",
+    "ERROR": "ERR",
+    "CRITICAL": "ERR",
+    "TRACE": "TRC",
+}
+"""Severities by their names, and by those of the standard library."""
+_SIZES = ("characters_in", "characters_out")
+_NUMBERS = re.compile(r"0x[0-9a-fA-F]*|\d+")
 _TEXTS = frozenset({"provider", "model", "actual_provider", "actual_model", "mcp_server", "command", "error"})
 
 
-def tokens(sent: Any, received: Any, cache_read: Any, cache_write: Any) -> Tokens:
-    """Return token counts with their total."""
-    if (
-        type(sent) is type(received) is type(cache_read) is type(cache_write) is int
-        and 0 <= (sent | received | cache_read | cache_write) < MAX_COUNT
-    ):
-        return Tokens(sent, received, cache_read, cache_write, sent + received + cache_read + cache_write)
-    sent, received, cache_read, cache_write = whole(sent), whole(received), whole(cache_read), whole(cache_write)
-    return Tokens(sent, received, cache_read, cache_write, sent + received + cache_read + cache_write)
+class UsageNames(TypedDict, total=False):
+    """Other names by which figures may be given to `Op.account`, and fields of an entry: all that `read` understands."""
+
+    prompt_tokens: int | None
+    prompt_token_count: int | None
+    prompt_eval_count: int | None
+    tokens_evaluated: int | None
+    tool_use_prompt_token_count: int | None
+    completion_tokens: int | None
+    candidates_token_count: int | None
+    response_token_count: int | None
+    eval_count: int | None
+    tokens_predicted: int | None
+    cache_read_input_tokens: int | None
+    cached_tokens: int | None
+    cached_input_tokens: int | None
+    cached_prompt_tokens: int | None
+    cached_content_token_count: int | None
+    prompt_cache_hit_tokens: int | None
+    cache_write_input_tokens: int | None
+    cache_creation_tokens: int | None
+    cache_creation_input_tokens: int | None
+    reasoning_output_tokens: int | None
+    thoughts_token_count: int | None
+    total_tokens: int | None
+    total_token_count: int | None
+    prompt_cache_miss_tokens: int | None
+    cost: float | None
+    total_cost: float | None
+    total_cost_usd: float | None
+    cost_in_usd_ticks: float | None
+    upstream_inference_cost_usd: float | None
+    upstream_inference_cost: float | None
+    provider: str | None
+    model: str | None
+    actual_provider: str | None
+    actual_model: str | None
+    mcp_server: str | None
+    command: str | None
+    characters_in: int | None
+    characters_out: int | None
+    error: object
 
 
-def fill(entry: AccountingEntry, more: dict[str, Any]) -> None:
-    """Set further fields of an entry by name; names that it does not have are passed over."""
+class AccountFigures(UsageNames, total=False):
+    """All that `Op.account` takes by name."""
+
+    input_tokens: int | None
+    output_tokens: int | None
+    cache_read_tokens: int | None
+    cache_write_tokens: int | None
+    reasoning_tokens: int | None
+    cost_usd: float | None
+    input_includes_cached: bool | None
+    status: Literal["ok", "failed"]
+    latency: float | None
+
+
+def take_usage(core: Core, entry: AccountingEntry, usage: object, named: dict[str, Any], includes_cached: bool | None) -> list[str]:
+    """Set an entry's tokens, money and other fields as `Op.account` was given them; what no name of ours stands for becomes its details.
+
+    Returns what cannot be so, or is not known, a sentence each: those that are said for the first time in this session.
+    """
+    known = {name: value for name, value in named.items() if value is not None}
+    figures = _fill(core, entry, known)
+    try:
+        found = read(usage, figures, provider=entry.provider, model=entry.model, includes_cached=includes_cached)
+    except Exception as error:  # noqa: BLE001 - an object's own code may raise anything
+        core.stream.fault(error)
+        found = Usage()
+    entry.tokens = found.tokens
+    if entry.type == "llm":
+        entry.tokens = found.tokens or Tokens()
+    elif found.tokens is not None and not found.tokens.total_tokens:
+        entry.tokens = None
+    entry.cost_usd, entry.upstream_inference_cost_usd = found.cost_usd, found.upstream_cost_usd
+    entry.details = core.attributes(found.rest) if found.rest else UNSET
+    strange = [name for name in figures if name in found.rest]
+    flaws = [f"account({name}=…): no such figure is known; it is kept in the entry's details" for name in strange]
+    return [flaw for flaw in [*flaws, *found.flaws] if core.first_time(_NUMBERS.sub("", flaw))]
+
+
+def _fill(core: Core, entry: AccountingEntry, more: dict[str, Any]) -> dict[str, Any]:
+    """Set fields of an entry that are no usage by name; returns what it has no field for."""
+    left: dict[str, Any] = {}
     for key, value in more.items():
-        if key in ("characters_in", "characters_out"):
-            setattr(entry, key, whole(value))
-        elif key == "upstream_inference_cost_usd":
-            entry.upstream_inference_cost_usd = None if value is None else number(value)
+        if key in _SIZES:
+            setattr(entry, key, None if value is None else whole(value))
         elif key in _TEXTS:
-            setattr(entry, key, None if value is None else text(value))
+            setattr(entry, key, None if value is None else core.text(text(value)))
+        else:
+            left[key] = value
+    return left
 
 
 def error_text(error: object) -> str:
@@ -47,7 +144,17 @@ def known_status(status: Any) -> tuple[Status, str | None]:
     """Return a status, and what to say of one that is none: it counts as failed."""
     if type(status) is str and status in _STATUSES:
         return status, None  # type: ignore[return-value]
-    return "failed", f"ended with status {text(status)[:80]!r}, which is none of {', '.join(_STATUSES)}"
+    return "failed", f"ended with status {redact(text(status))[:80]!r}, which is none of {', '.join(_STATUSES)}"
+
+
+def attempt_status(status: Any) -> tuple[Literal["ok", "failed"], str | None]:
+    """Return how an attempt went, and what to say of a status that is none: it counts as failed. None is nothing given: ok."""
+    if status is None:
+        return "ok", None
+    said = text(status)
+    if (known := _ATTEMPTS.get(said.lower())) is not None:
+        return known, None
+    return "failed", f"account(status={redact(said)[:80]!r}) is none of ok, failed: it counts as failed"
 
 
 def whole(value: Any) -> int:

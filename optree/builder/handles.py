@@ -1,76 +1,37 @@
-"""Handles: what traced code holds while a turn or an op is open. `Op.log` and `Op.think` are the hot path."""
+"""The handle of an open op. `Op.log`, `Op.think` and `Op.chunk` are the hot path."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from functools import lru_cache
-from itertools import count
-from typing import TYPE_CHECKING, Any, Literal, get_args
+from typing import TYPE_CHECKING, Any, Literal, Unpack
 
 from msgspec import UNSET, Struct
+from msgspec.structs import replace
 
 from optree import records
-from optree.builder.figures import error_text, fill, known_status, number, tokens
+from optree.builder.figures import SEVERITIES, UsageNames, attempt_status, error_text, known_status, number, take_usage
+from optree.builder.turns import Turn
 from optree.clock import Clock, monotonic
-from optree.nodes import AccountingEntry, LogEntry, OperationNode, ReasoningChunk, Severity, Status, TurnNode
+from optree.nodes import AccountingEntry, LogEntry, OperationNode, ReasoningChunk, Severity, Status, parts_of_name
+from optree.redaction import StreamRedactor, may_hold_secret, redact, remembered
 from optree.tree import apply
-from optree.tree.totals import add_entry, add_failure
-from optree.values import text
+from optree.tree.totals import add_entry, add_failure, is_possible_cost
+from optree.usage import counts_beside, plain_tokens
+from optree.values import cut, decode
+from optree.values import text as as_text
 
 if TYPE_CHECKING:
     from optree.builder.session_tree import SessionTreeBuilder
 
 _VRB: Severity = "VRB"
-_OK: Status = "ok"
-_SEVERITIES: dict[str, Severity] = {
-    **{name: name for name in get_args(Severity)},
-    "DEBUG": "VRB",
-    "INFO": "VRB",
-    "WARNING": "WRN",
-    "WARN": "WRN",
-    "ERROR": "ERR",
-    "CRITICAL": "ERR",
-    "TRACE": "TRC",
-}
-"""Severities by their names, and by those of the standard library."""
-
-
-class Turn:
-    """An open turn. Its ops get their numbers here."""
-
-    __slots__ = ("_counter", "_epoch", "builder", "implicit", "node", "path")
-
-    def __init__(self, builder: SessionTreeBuilder, node: TurnNode, first_op: int, *, implicit: bool = False) -> None:
-        self.builder = builder
-        self.node = node
-        self.path = node.path
-        self.implicit = implicit
-        """True for a turn that was opened for an op, since none was open."""
-        self._counter = count(first_op)
-        self._epoch = builder.core.epoch
-
-    def next_op(self) -> int:
-        """Return the number of the next op; in a forked child numbers come from a range of its own."""
-        core = self.builder.core
-        if self._epoch != core.epoch:
-            self._epoch = core.epoch
-            self._counter = count(core.base + 1)
-        return next(self._counter)
-
-    def assistant(self, content: object) -> None:
-        """Set what the assistant said in this turn, before its tool calls or at the end."""
-        self.builder.set_assistant(self, content)
-
-    def end(self, status: Status = "ok", error: str | None = None) -> None:
-        """End the turn; the second call does nothing."""
-        self.builder.end_turn(self, status, error)
+_OK: Literal["ok"] = "ok"
 
 
 class Op(Struct, eq=False):
-    """An open op: `log`, `think`, `account`, `request`, `response`, `end`. None of them raises, on any thread.
+    """An open op: `log`, `think`, `chunk`, `account`, `request`, `response`, `end`. None of them raises, on any thread.
 
     Entries are kept raw until they are delivered, three items each: the time in seconds, the text, and None for a line with nothing but a
-    text, True for a chunk of reasoning, else ``(severity, direction, details)``.
+    text, True for a chunk of reasoning, False for one of the answer, else ``(severity, direction, details)``.
     """
 
     builder: SessionTreeBuilder
@@ -86,6 +47,10 @@ class Op(Struct, eq=False):
     _raw: list[Any] = []
     _logs: list[LogEntry] | None = None
     _chunks: list[ReasoningChunk] | None = None
+    _streamed: list[str] | None = None
+    _delivered: int = 0
+    """The text that was streamed as the answer, as far as it is delivered (None if nothing was), and its characters; -1 if another
+    process began the op: it closes the answer, and what is streamed here stands behind it."""
 
     def __repr__(self) -> str:
         return f"<Op {self.bare.op_id} {self.bare.kind} {self.bare.name!r}>"
@@ -125,50 +90,75 @@ class Op(Struct, eq=False):
         """Append a log line; on disk within about 10 ms. *details* is taken as it is now."""
         if severity is not _VRB or direction is not None or details is not None:
             self._log_more(message, severity, direction, details)
-        elif type(message) is str:
-            self._raw.extend((self._now(), message, None))
         else:
-            self._raw.extend((self._now(), text(message), None))
+            self._raw.extend((self._now(), message if type(message) is str else as_text(message), None))
         if self._clean:
             self._mark()
 
     def _log_more(self, message: Any, severity: Any, direction: Any, details: Any) -> None:
-        known = _SEVERITIES.get(severity, "VRB") if type(severity) is str else "VRB"
+        known = SEVERITIES.get(severity, "VRB") if type(severity) is str else "VRB"
         side: Any = direction if type(direction) is str and direction in ("request", "response") else None
-        self._raw.extend((self._now(), text(message), (known, side, self.builder.core.attributes(details))))
+        self._raw.extend((self._now(), as_text(message), (known, side, self.builder.core.attributes(details))))
 
-    def think(self, chunk: str) -> None:
+    def think(self, text: str) -> None:
         """Append a chunk of streamed reasoning; on disk within about 10 ms."""
-        self._raw.extend((self._now(), chunk if type(chunk) is str else text(chunk), True))
+        self._raw.extend((self._now(), text if type(text) is str else as_text(text), True))
+        if self._clean:
+            self._mark()
+
+    def chunk(self, text: str) -> None:
+        """Append a chunk of streamed text of the answer; on disk within about 10 ms.
+
+        What came is the op's response, marked `partial`, until `response` gives the whole or the op ends well.
+        """
+        if self._streamed is None:
+            before = self.bare.response  # of an op that has ended, and is given by its id
+            self._streamed = [decode(before.payload)] if before is not None and before.partial else []
+            self._delivered = sum(map(len, self._streamed)) if self._delivered >= 0 else -1
+        self._raw.extend((self._now(), cut(text if type(text) is str else as_text(text)), False))
         if self._clean:
             self._mark()
 
     def account(
         self,
+        usage: object = None,
         *,
-        input_tokens: int = 0,
-        output_tokens: int = 0,
-        cache_read_tokens: int = 0,
-        cache_write_tokens: int = 0,
+        input_tokens: int | None = None,
+        output_tokens: int | None = None,
+        cache_read_tokens: int | None = None,
+        cache_write_tokens: int | None = None,
+        reasoning_tokens: int | None = None,
         cost_usd: float | None = None,
+        input_includes_cached: bool | None = None,
         status: Literal["ok", "failed"] = "ok",
         latency: float | None = None,
-        **more: Any,
+        **more: Unpack[UsageNames],
     ) -> None:
-        """Append what an attempt or a call cost: tokens, US dollars, latency in ms (default: since the op began). On disk on return.
+        """Append what an attempt or a call took: tokens, US dollars, latency in ms (default: since the op began). On disk on return.
 
-        *more* takes the other fields of `AccountingEntry` (`provider`, `model`, `actual_model`, `upstream_inference_cost_usd`,
-        `characters_in`, `characters_out`, `mcp_server`, `command`, `error`…). Figures that are no numbers count as 0.
+        *usage* is a provider's: its usage or whole response, as object or dict. Figures by name win over it; providers' own names are
+        understood too. Input includes cached tokens, unless the provider counts them beside (Anthropic, Bedrock) or
+        *input_includes_cached* says so; output includes reasoning. A cost that nobody gives is unknown. What is no figure is left out
+        and reported once, as is a *usage* without one; names that are not known are kept in the entry's `details`. A *status* that is
+        neither ok nor failed, nor another word for one of them (success, error, cancelled…), counts as failed and is reported once.
         """
-        entry = self._entry(status, (monotonic() - self._t0) * 1e3 if latency is None else number(latency))
-        if entry.type == "llm":
-            entry.tokens = tokens(input_tokens, output_tokens, cache_read_tokens, cache_write_tokens)
-        if cost_usd is not None:
-            entry.cost_usd = number(cost_usd)
-        if more:
-            fill(entry, more)
-            if entry.error is not None:
-                entry.error = self.builder.core.text(entry.error)
+        ended, strange = (_OK, None) if status is _OK else attempt_status(status)
+        entry = self._entry(ended, (monotonic() - self._t0) * 1e3 if latency is None else number(latency))
+        tokens = None
+        if usage is None and not more and reasoning_tokens is None and input_includes_cached is None and entry.type == "llm":
+            beside = bool(counts_beside(entry.provider, entry.model))
+            tokens = plain_tokens(input_tokens, output_tokens, cache_read_tokens, cache_write_tokens, beside=beside)
+        if tokens is not None and (cost_usd is None or (type(cost_usd) is float and is_possible_cost(cost_usd))):
+            entry.tokens, entry.cost_usd = tokens, cost_usd
+        else:
+            named = {
+                "input_tokens": input_tokens, "output_tokens": output_tokens, "cache_read_tokens": cache_read_tokens,
+                "cache_write_tokens": cache_write_tokens, "reasoning_tokens": reasoning_tokens, "cost_usd": cost_usd,
+            }  # fmt: skip
+            for flaw in take_usage(self.builder.core, entry, usage, {**named, **more}, input_includes_cached):
+                self._warn(flaw)
+        if strange is not None and self.builder.core.first_time(strange):
+            self._warn(strange)
         stream = self.builder.core.stream
         held = stream.enter()
         try:
@@ -176,17 +166,16 @@ class Op(Struct, eq=False):
         finally:
             stream.leave(held)
 
-    def _entry(self, status: object, latency: float) -> AccountingEntry:
+    def _warn(self, flaw: str) -> None:
+        self.builder.core.stream.report(f"{self.path}: {flaw}")
+        self.log(flaw, "WRN")
+
+    def _entry(self, ended: Literal["ok", "failed"], latency: float) -> AccountingEntry:
         core, node = self.builder.core, self.bare
-        ended: Literal["ok", "failed"] = "failed" if type(status) is str and status == "failed" else "ok"
         identity = f"{node.op_id}#{next(core.numbers)}"
         if node.kind != "llm":
             return AccountingEntry(identity, core.now_ms(), "tool", ended, latency, command=node.name)
-        provider, model = provider_and_model(node.name)
-        if model is None:
-            own = node.attributes
-            provider, model = (text(own[key]) if key in own else None for key in ("provider", "model"))
-        return AccountingEntry(identity, core.now_ms(), "llm", ended, latency, provider, model)
+        return AccountingEntry(identity, core.now_ms(), "llm", ended, latency, *model_of(node))
 
     def _add(self, entry: AccountingEntry) -> None:
         """Add an entry to the op and to the totals; within a step."""
@@ -218,7 +207,7 @@ class Op(Struct, eq=False):
         if status is not _OK or error is not None:
             known, strange = known_status(status)
             said = None if error is None and strange is None else core.text(error_text(strange if error is None else error))
-        final = None if reasoning is None else core.text(text(reasoning))
+        final = None if reasoning is None else core.text(as_text(reasoning))
         block = core.attributes(attributes) if attributes else UNSET
         stream = core.stream
         held = stream.enter()
@@ -226,6 +215,10 @@ class Op(Struct, eq=False):
             if node.ended_at is not None:
                 return
             latency = (monotonic() - self._t0) * 1e3
+            if core.redacted and (entries := self.pending(last=True)) is not None:
+                stream.put(entries)
+            if self._streamed is not None:
+                self._close_answer(known)
             if known != "ok" or not node.accounting:
                 self._account_end(known, said, latency)
             if (stream.watched or not core.recorded) and (entries := self.pending()) is not None:
@@ -239,6 +232,19 @@ class Op(Struct, eq=False):
             stream.put(record)
         finally:
             stream.leave(held)
+
+    def _close_answer(self, status: Status) -> None:
+        """Record the text that was streamed as the response, where no other was given: in part, unless the op went well.
+
+        Of an op that another process began the text here is not the whole.
+        """
+        node, stream = self.bare, self.builder.core.stream
+        if (entries := self.pending()) is not None:
+            stream.put(entries)
+        self._place()
+        if self._delivered >= 0 and node.response is not None and node.response.partial:
+            node.response = replace(node.response, partial=None if status == "ok" else True)
+            stream.put(records.Responded(self.path, self.builder.core.now_ms(), node.response))
 
     def _account_end(self, status: Status, error: str | None, latency: float) -> None:
         """Make sure that each attempt and each call is accounted for once, and as failed if it failed."""
@@ -260,23 +266,27 @@ class Op(Struct, eq=False):
                 entry.characters_out = node.response.size if node.response else 0
             self._add(entry)
 
-    def pending(self) -> records.Entries | None:
+    def pending(self, *, last: bool = False) -> records.Entries | None:
         """Return the entries that are not delivered yet, once. Within a step, or called by the stream.
 
-        They go to the node when it is asked for, or has ended: going there each time would copy those of a long op again and again.
+        Of texts that are streamed into a session that is saved redacted, the line that is being written waits until it is whole, or they
+        are the *last*: a credential may lie over several. Entries go to the node when it is asked for, or has ended: going there each
+        time would copy those of a long op again and again.
         """
         core, node, raw = self.builder.core, self.bare, self._raw
         if self._taking:  # a finalizer or a signal's handler came back to here: what it brought marks the op again
             return None
         self._clean = core.recorded  # before the list is read: an entry appended now marks the op again
-        if not raw:
+        last = last or node.ended_at is not None
+        if not raw and not (last and self.path in core.streamed):
             return None
         self._taking = True
         try:
             batch = raw[:]
+            taken = len(batch)
             if core.redacted:
-                batch[1::3] = map(core.text, batch[1::3])
-            logs, chunks = read_entries(batch)
+                batch = self._redacted(batch, last=last)
+            logs, chunks, said = read_entries(batch)
             record = records.Entries(
                 self.path,
                 len(node.logs) + len(self._logs or ()),
@@ -284,12 +294,16 @@ class Op(Struct, eq=False):
                 len(self._chunks or ()) + (len(node.reasoning.chunks) if node.reasoning is not None else 0),
                 tuple(chunks),
             )
+            if said and self._streamed is not None:
+                record.text_at, record.text = self._delivered, "".join(said)
+                self._delivered += len(record.text) if self._delivered >= 0 else 0
+                self._streamed.append(record.text)
             if self._logs is None or self._chunks is None:
                 self._logs, self._chunks = logs, chunks
             else:
                 self._logs += logs
                 self._chunks += chunks
-            del raw[: len(batch)]
+            del raw[:taken]
         finally:
             self._taking = False
         if node.ended_at is not None:
@@ -297,16 +311,39 @@ class Op(Struct, eq=False):
             core.touched.add(self.path)
         return record
 
+    def _redacted(self, batch: list[Any], *, last: bool) -> list[Any]:
+        """Return raw entries without credentials, also such as lie over several chunks of reasoning, or of the answer."""
+        core = self.builder.core
+        made: list[Any] = []
+        items = iter(batch)
+        for time, said, kind in zip(items, items, items, strict=True):
+            if not isinstance(kind, bool):
+                made += [time, redact(said), kind]
+            elif shown := core.streamed.setdefault(self.path, {}).setdefault(kind, StreamRedactor()).feed(said):
+                made += [time, shown, kind]
+        for kind, stream in core.streamed.pop(self.path, {}).items() if last else ():
+            if rest := stream.close():
+                made += [core.now_ms() / 1e3, rest, kind]
+        return made
+
     def after_fork(self) -> None:
         """In a forked child: leave to the parent what it has not delivered yet."""
         self._taking = False  # the parent's thread may have been at it
         self.pending()
+        self.share()
+
+    def share(self) -> None:
+        """Know that another process began the op."""
+        self._delivered = -1
 
     def _place(self) -> None:
         """Add to the node what was delivered since the last time."""
         logs, chunks = self._logs, self._chunks
         self._logs = self._chunks = None
         apply.add_entries(self.bare, logs or (), chunks or ())
+        if self._delivered and self._streamed:
+            self._streamed = ["".join(self._streamed)]
+            apply.set_partial_response(self.bare, self._streamed[0])
 
     def settle(self) -> bool:
         """Deliver the entries that are pending, and bring them to the node; False if another thread held the lock too long."""
@@ -326,24 +363,36 @@ class Op(Struct, eq=False):
         self.builder.core.stream.defer(self)
 
 
-def read_entries(batch: list[Any]) -> tuple[list[LogEntry], list[ReasoningChunk]]:
-    """Return the log lines and the chunks of reasoning that raw entries are."""
+def read_entries(batch: list[Any]) -> tuple[list[LogEntry], list[ReasoningChunk], list[str]]:
+    """Return the log lines, the chunks of reasoning and those of the answer that raw entries are."""
     logs: list[LogEntry] = []
     chunks: list[ReasoningChunk] = []
+    answer: list[str] = []
     items = iter(batch)
     for time, said, more in zip(items, items, items, strict=True):
         if more is None:
             logs.append(LogEntry(time * 1e3, _VRB, said))
         elif more is True:
             chunks.append(ReasoningChunk(said, time * 1e3))
+        elif more is False:
+            answer.append(said)
         else:
             severity, direction, details = more
             logs.append(LogEntry(time * 1e3, severity, said, direction, details))
-    return logs, chunks
+    return logs, chunks, answer
 
 
-@lru_cache(256)
-def provider_and_model(name: str) -> tuple[str | None, str | None]:
-    """Return the two parts of an llm op's name; None for one that names neither."""
-    provider, colon, model = name.partition(":")
-    return (provider, model) if colon else (None, None)
+def model_of(node: OperationNode) -> tuple[str | None, str | None]:
+    """Return the provider and the model that an llm op calls, by its name, else by its attributes."""
+    provider, model, _ = provider_and_model(node.name)
+    if model is None:
+        own = node.attributes
+        provider, model = (as_text(own[key]) if key in own else None for key in ("provider", "model"))
+    return provider, model
+
+
+@remembered(256)
+def provider_and_model(name: str) -> tuple[str | None, str | None, bool]:
+    """Return both parts of an llm op's name, None if it names none or may hold a credential; whether cached tokens count beside input."""
+    provider, model = (None, None) if may_hold_secret(name) else parts_of_name(name)
+    return provider, model, model is not None and bool(counts_beside(provider or "", model))

@@ -9,13 +9,14 @@ from optree.builder import handles
 from optree.builder.core import Core
 from optree.builder.session_tree import SessionTreeBuilder
 from optree.builder.stream import Stream
+from optree.builder.turns import Turn
 
 
 def install() -> None:
     """Tell the twins what they work on, and put them in place."""
     if speed.prepare(
         op_type=handles.Op,
-        turn_type=handles.Turn,
+        turn_type=Turn,
         core_type=Core,
         stream_type=Stream,
         op_begin_type=records.OpBegin,
@@ -37,5 +38,5 @@ def install() -> None:
         unset=UNSET,
     ):
         speed.quicken(handles, "read_entries")
-        speed.quicken(handles.Op, "log", "think", "account", "end")
+        speed.quicken(handles.Op, "log", "think", "chunk", "account", "end")
         speed.quicken(SessionTreeBuilder, "begin_op")

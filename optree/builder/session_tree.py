@@ -6,23 +6,26 @@ that fails is counted and reported once (`failures`). Every structural method re
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from itertools import count
-from typing import Any, get_args
+from typing import Any, Unpack, get_args
 
 from msgspec import UNSET, Raw, UnsetType
 
 from optree import clock, ids
 from optree import records as r
 from optree.builder.core import Core, Cycles
-from optree.builder.figures import PROMPT_CHARACTERS, error_text, known_status, last_said
-from optree.builder.handles import Op, Turn
-from optree.builder.stream import Stream
+from optree.builder.figures import PROMPT_CHARACTERS, AccountFigures, error_text, known_status, last_said
+from optree.builder.handles import Op
+from optree.builder.stream import Step, Stream
+from optree.builder.turns import Turn
 from optree.errors import CycleError
 from optree.nodes import OpKind, SessionNode, Status
+from optree.redaction import redact
 from optree.tree import apply
 from optree.tree.fold import Tree
 from optree.tree.path import parent_label
+from optree.tree.totals import add_op
 from optree.tree.walk import to_plain
 from optree.values import cut, decode, text
 
@@ -45,7 +48,7 @@ class SessionTreeBuilder:
         redacted: bool = False,
     ) -> None:
         core = Core(txn or ids.new_txn(), stream, now=now, cycles=cycles, redacted=redacted)
-        agent = text(agent)
+        agent = core.text(text(agent))
         node = apply.new_session(core.txn, "", ids.trace_id(core.txn), agent, agent, core.now_ms())
         self._start(core, node, None)
         self._begin(attributes)
@@ -80,6 +83,11 @@ class SessionTreeBuilder:
         return self.core.txn
 
     @property
+    def running(self) -> bool:
+        """True until the session ends."""
+        return self.node.ended_at is None
+
+    @property
     def tree(self) -> Tree:
         """The live tree from this session down, by reference; it goes on growing."""
         self.core.settle()
@@ -99,7 +107,7 @@ class SessionTreeBuilder:
         known = None if title is None else self._prompt(title)
         latest = None if status is None else self._prompt(status)
         block = self.core.attributes(attributes)
-        with self._step() as put:
+        with Step(self.core.stream) as put:
             self.node.session_title = self.node.session_title if known is None else known
             self.node.latest_status = self.node.latest_status if latest is None else latest
             self._late_session()
@@ -114,7 +122,7 @@ class SessionTreeBuilder:
         *substance* is the id of the message whose content this one represents, *cause* those that it came from; see `nodes.Message`.
         """
         entry = self.core.message(message, message_id, substance, cause)
-        with self._step() as put:
+        with Step(self.core.stream) as put:
             self.node.messages.append(entry)
             self._late_session()
             put(r.MessageAdded(self.path, len(self.node.messages) - 1, entry))
@@ -123,7 +131,7 @@ class SessionTreeBuilder:
         """End the session with what is still open in it; the second call does nothing."""
         known, said = self._outcome(status, error)
         report = self._final_report if final_report is None else self.core.json(final_report)
-        with self._step() as put:
+        with Step(self.core.stream) as put:
             if self.node.ended_at is not None:
                 return
             self._close_open(known)
@@ -138,7 +146,7 @@ class SessionTreeBuilder:
         self._final_report = self.core.json(report)
 
     def _begin(self, attributes: Mapping[str, Any] | None) -> None:
-        with self._step() as put:
+        with Step(self.core.stream) as put:
             self.node.attributes_json = self.core.attributes(attributes)
             node = self.node
             put(r.SessionBegin(self.path, node.started_at, node.agent_id, node.call_path, node.attributes_json))
@@ -173,7 +181,7 @@ class SessionTreeBuilder:
     def set_assistant(self, turn: Turn, content: object) -> None:
         """Set what the assistant said in a turn, capped."""
         said = self._prompt(content)
-        with self._step() as put:
+        with Step(self.core.stream) as put:
             turn.node.assistant = {"content": said}
             if turn.node.ended_at is not None:
                 self.core.touched.add(f"{turn.path}.1")
@@ -182,7 +190,7 @@ class SessionTreeBuilder:
     def end_turn(self, turn: Turn, status: Status = "ok", error: str | None = None) -> None:
         """End a turn and the ops still open in it (`cancelled` if the turn is ok)."""
         known, said = self._outcome(status, error)
-        with self._step() as put:
+        with Step(self.core.stream) as put:
             if turn.node.ended_at is not None:
                 return
             left: Status = "cancelled" if known == "ok" else known
@@ -213,7 +221,7 @@ class SessionTreeBuilder:
     ) -> Op:
         """Begin an op in *turn*, else in the open turn, else in a turn opened for it."""
         core = self.core
-        label = name if type(name) is str and name.isascii() else text(name)
+        label = core.text(name if type(name) is str and name.isascii() else text(name))
         known: OpKind = kind if type(kind) is str and kind in _KINDS else "system"
         block = UNSET if attributes is None else core.attributes(attributes)
         given = turn if type(turn) is Turn else None
@@ -226,6 +234,8 @@ class SessionTreeBuilder:
             if where.node.ended_at is not None:
                 core.touched.add(path)
             op = core.ops[path] = Op.of(self, where, apply.begin_op(core.txn, where.node, record))
+            for session in self.chain if record.kind == "tool" else ():
+                add_op(session.totals, record.kind)
             core.stream.put(record)
             return op
         finally:
@@ -255,19 +265,37 @@ class SessionTreeBuilder:
         else:
             self._unknown(op)
 
-    def append_reasoning(self, op: Op | str, chunk: str) -> None:
+    def append_reasoning(self, op: Op | str, text: str) -> None:
         """Append a chunk of reasoning to an op given by handle, id or path."""
         if (found := self.op(op)) is not None:
-            found.think(chunk)
+            found.think(text)
         else:
             self._unknown(op)
 
-    def append_accounting(self, op: Op | str, **figures: Any) -> None:
-        """Append what an attempt or a call cost to an op given by handle, id or path; see `Op.account` for the figures."""
+    def append_chunk(self, op: Op | str, text: str) -> None:
+        """Append a chunk of the answer's text to an op given by handle, id or path."""
         if (found := self.op(op)) is not None:
-            found.account(**figures)
+            found.chunk(text)
         else:
             self._unknown(op)
+
+    def append_accounting(self, op: Op | str, usage: object = None, **figures: Unpack[AccountFigures]) -> None:
+        """Append what an attempt or a call cost to an op given by handle, id or path; see `Op.account` for the figures."""
+        if (found := self.op(op)) is not None:
+            found.account(usage, **figures)
+        else:
+            self._unknown(op)
+
+    def set_op(self, op: Op | str, **attributes: Any) -> None:
+        """Give an op more attributes, merged into those that it began with."""
+        if (found := self.op(op)) is None:
+            self._unknown(op)
+            return
+        record = r.OpSet(found.path, self.core.now_ms(), None, self.core.attributes(attributes))
+        with Step(self.core.stream) as put:
+            apply.set_op(found.bare, record)
+            self._late(found)
+            put(record)
 
     def set_request(self, op: Op | str, payload: Mapping[str, Any], messages: list[Any] | None = None) -> None:
         """Set what an op sends: *payload*'s members, and the *messages* of an LLM call, which are pooled."""
@@ -275,7 +303,7 @@ class SessionTreeBuilder:
             self._unknown(op)
             return
         encoded = self.core.request("llm" if found.bare.kind == "llm" else "tool", messages, payload)
-        with self._step() as put:
+        with Step(self.core.stream) as put:
             new, request = self.core.pooled(encoded)
             found.bare.request = request
             if new.blobs or new.links:
@@ -289,7 +317,7 @@ class SessionTreeBuilder:
             self._unknown(op)
             return
         response = self.core.response(payload)
-        with self._step() as put:
+        with Step(self.core.stream) as put:
             found.bare.response = response
             self._late(found)
             put(r.Responded(found.path, self.core.now_ms(), response))
@@ -308,15 +336,12 @@ class SessionTreeBuilder:
 
         An agent that is its own ancestor is marked (`cycle` in the attributes, a WRN log on the op), or refused with `CycleError`.
         """
-        agent = text(agent)
+        agent = self.core.text(text(agent))
         host = self.op(op) or self.begin_op("session", agent)
-        cycle = agent in self.ancestry()
+        cycle, call_path = agent in self.ancestry(), f"{self.node.call_path}{ARROW}{agent}"
         if cycle and self.core.cycles == "block":
-            chain = ARROW.join([*self.ancestry(), agent])
-            raise CycleError(f"agent {agent!r} would call itself: {chain}; break the cycle, or use cycles='mark' to record it")
-        node = apply.new_session(
-            self.core.txn, host.path, self.node.trace_id, agent, f"{self.node.call_path}{ARROW}{agent}", self.core.now_ms()
-        )
+            raise CycleError(f"agent {agent!r} would call itself: {call_path}; break the cycle, or use cycles='mark' to record it")
+        node = apply.new_session(self.core.txn, host.path, self.node.trace_id, agent, call_path, self.core.now_ms())
         node.parent_txn_id = self.node.id
         host.bare.child_session = node
         child = SessionTreeBuilder.over(self.core, node, self)
@@ -326,9 +351,7 @@ class SessionTreeBuilder:
         }
         block = self.core.attributes(attributes)
         own: dict[str, Any] = {} if block is UNSET else decode(block)
-        child._begin(  # noqa: SLF001 - of the same class
-            {"ingress": ingress, **own, **({"cycle": True} if cycle else {})}
-        )
+        child._begin({"ingress": ingress, **own, **({"cycle": True} if cycle else {})})  # noqa: SLF001 - of the same class
         if cycle:
             host.log(f"agent {agent} calls itself: {node.call_path}", "WRN")
         return child
@@ -336,11 +359,6 @@ class SessionTreeBuilder:
     def snapshot(self) -> dict[str, Any]:
         """Return the whole session as plain values, as a saved file shows it."""
         return to_plain(self.tree)
-
-    # Inside
-
-    def _step(self) -> _Step:
-        return _Step(self.core.stream)
 
     def _prompt(self, value: object) -> str:
         return cut(self.core.text(text(value)), PROMPT_CHARACTERS)
@@ -377,24 +395,4 @@ class SessionTreeBuilder:
                 self.end_turn(handle if handle is not None and handle.node is turn else Turn(self, turn, 1), status)
 
     def _unknown(self, op: object) -> None:
-        self.core.stream.fault(f"no op {text(op)[:80]!r} in session {self.txn}: what was given for it is not recorded")
-
-
-class _Step:
-    """One structural step: the stream's lock is held within, and what was put is delivered at its end. A fault stays inside."""
-
-    __slots__ = ("_held", "_stream")
-
-    def __init__(self, stream: Stream) -> None:
-        self._stream = stream
-
-    def __enter__(self) -> Callable[[r.Record], None]:
-        self._held = self._stream.enter()
-        return self._stream.put
-
-    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> bool:
-        self._stream.leave(self._held)
-        if isinstance(error, Exception):
-            self._stream.fault(error)
-            return True
-        return False
+        self.core.stream.fault(f"no op {redact(text(op))[:80]!r} in session {self.txn}: what was given for it is not recorded")

@@ -9,12 +9,13 @@ from __future__ import annotations
 
 import threading
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from time import monotonic, sleep
 from typing import Literal, Protocol
 
 from optree.builder.wake import Wake
 from optree.records import Record
+from optree.redaction import redact
 from optree.values import text
 
 WAIT_SECONDS = 0.25
@@ -68,7 +69,21 @@ class Stream:
     """
 
     __slots__ = (
-        *("put", "watched", "late", "failures", "last_failure", "_takers", "_ordered", "_write", "_queue", "_marked", "_lock", "_through"),
+        *(
+            "put",
+            "watched",
+            "late",
+            "failures",
+            "last_failure",
+            "reports",
+            "_takers",
+            "_ordered",
+            "_write",
+            "_queue",
+            "_marked",
+            "_lock",
+            "_through",
+        ),
         *("_delivering", "_stuck_until", "_wake", "_awake", "_flushes", "_thread", "_closed"),
     )
 
@@ -94,6 +109,8 @@ class Stream:
         self.failures = 0
         """Steps and deliveries that failed."""
         self.last_failure = ""
+        self.reports: list[str] = []
+        """What was given and could not be taken as it is, once each."""
         self.put = self._queue.append
         """Queue a structural record; between `enter` and `leave`."""
 
@@ -182,7 +199,11 @@ class Stream:
     def fault(self, error: Exception | str) -> None:
         """Count a step that failed; `health()` says it."""
         self.failures += 1
-        self.last_failure = error if isinstance(error, str) else f"{type(error).__name__}: {text(error)}"
+        self.last_failure = redact(error if isinstance(error, str) else f"{type(error).__name__}: {text(error)}")
+
+    def report(self, what: str) -> None:
+        """Note what was given and could not be taken as it is; `health()` says it."""
+        self.reports.append(redact(what))
 
     def _wait(self) -> Held | None:
         """Wait for the lock, for a bounded time, and not again soon after it was in vain."""
@@ -250,3 +271,23 @@ class Stream:
             self._awake = False
             if self._marked or self._queue:
                 self._rouse()
+
+
+class Step:
+    """One structural step: the stream's lock is held within, and what was put is delivered at its end. A fault stays inside."""
+
+    __slots__ = ("_held", "_stream")
+
+    def __init__(self, stream: Stream) -> None:
+        self._stream = stream
+
+    def __enter__(self) -> Callable[[Record], None]:
+        self._held = self._stream.enter()
+        return self._stream.put
+
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> bool:
+        self._stream.leave(self._held)
+        if isinstance(error, Exception):
+            self._stream.fault(error)
+            return True
+        return False

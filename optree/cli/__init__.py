@@ -5,9 +5,14 @@ Exit codes: 0 it is done; 1 the traced program or the question failed, or nothin
 
 from __future__ import annotations
 
+import sys
+
+from optree._guard import refuse_what_is_left
+
 
 def main() -> None:
     """Run the command `optree`; never returns."""
+    refuse_what_is_left(sys.modules["optree"])
     from optree.cli.app import app
     from optree.cli.closed import stand_in
 

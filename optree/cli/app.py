@@ -11,6 +11,7 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperGroup
 
+from optree import redaction
 from optree._version import __version__
 from optree.cli.ascii import keep_going
 from optree.cli.cost import cost
@@ -19,6 +20,7 @@ from optree.cli.diff_context import diff_context
 from optree.cli.export import export
 from optree.cli.formats import formats
 from optree.cli.import_ import import_
+from optree.cli.ledger import ledger
 from optree.cli.load import load
 from optree.cli.logs import logs
 from optree.cli.ls import ls
@@ -29,6 +31,7 @@ from optree.cli.show import show
 from optree.cli.status import status
 from optree.cli.tree import tree
 from optree.errors import BusyError, OptreeError, PathError, SetupError, StoreError
+from optree.instrument import health
 
 OK, FAILED, USAGE, DAMAGED = 0, 1, 2, 3
 
@@ -39,6 +42,7 @@ class Commands(TyperGroup):
     def invoke(self, ctx: Any) -> Any:
         """Run a command."""
         try:
+            _refuse_settings_that_cannot_be()
             result = super().invoke(ctx)
             flush()
         except BrokenPipeError:
@@ -46,6 +50,8 @@ class Commands(TyperGroup):
             raise typer.Exit(OK) from None
         except (OptreeError, OSError) as error:
             raise _said(error) from error
+        except typer.TyperException as error:
+            raise _misused(error) from error
         except RecursionError as error:
             complain("the session is nested too deeply for this; look at the upper part with: optree tree --depth N")
             raise typer.Exit(DAMAGED) from error
@@ -60,6 +66,14 @@ class Commands(TyperGroup):
             raise typer.Exit(OK) from None
         except (OptreeError, OSError) as error:  # help and version are printed here
             raise _said(error) from error
+        except typer.TyperException as error:
+            raise _misused(error) from error
+
+
+def _refuse_settings_that_cannot_be() -> None:
+    """End the command if ``OPTREE_REDACT`` cannot be: it would show what its user wants hidden. That has been said by now."""
+    if redaction.VARIABLE in os.environ and any(problem.startswith(redaction.VARIABLE) for problem in health()["problems"]):
+        raise typer.Exit(USAGE)
 
 
 def _said(error: Exception) -> typer.Exit:
@@ -68,6 +82,16 @@ def _said(error: Exception) -> typer.Exit:
         _discard()
     complain(f"stdout cannot be written: {os.strerror(ENOSPC)}" if _is_full(error) else str(error))
     return typer.Exit(exit_code(error))
+
+
+def _misused(error: typer.TyperException) -> typer.Exit:
+    """Say what is wrong with the command line, and where its help is; returns the end of the command."""
+    context: Any = getattr(error, "ctx", None)
+    said = " ".join(error.format_message().split()).rstrip(".")
+    if said:  # else help was shown: nothing was asked for
+        command = context.command_path if context is not None else "optree"
+        complain(f"{said[:1].lower()}{said[1:]} ({command} --help)")
+    return typer.Exit(error.exit_code)
 
 
 def _is_full(error: Exception) -> bool:
@@ -126,6 +150,7 @@ app.command("tree")(tree)
 app.command("show")(show)
 app.command("logs")(logs)
 app.command("cost")(cost)
+app.command("ledger")(ledger)
 app.command("messages")(messages)
 app.command("diff")(diff)
 app.command("diff-context")(diff_context)

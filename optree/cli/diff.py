@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from pathlib import Path
 from typing import Annotated
@@ -9,10 +10,11 @@ from typing import Annotated
 import typer
 
 from optree.cli.options import Json, SessionsDir, complete_txn, directory
-from optree.cli.screen import coloured, complain, paint, show, show_json, unpainted
+from optree.cli.screen import complain, paint, show, show_json, unpainted
 from optree.cli.sessions import open_session
 from optree.store.unusable import usable
 from optree.tree import Tree
+from optree.visible import coloured
 
 DIFFERENT = 1
 
@@ -43,18 +45,24 @@ def diff(
     found = compare(_tree(a, sessions_dir), _tree(b, sessions_dir), everything=everything, exact=exact)
     if html is not None:
         with usable(html):
-            html.write_text(format_page(found, everything=everything), encoding="utf-8", errors="replace")
+            _write(html, format_page(found, everything=everything))
     if as_json:
         show_json(found)
     elif html is None:
-        colour = coloured(sys.stdout)
-        show(format_comparison(found, everything=everything, paint=paint if colour else unpainted), colour=colour)
+        style = paint if coloured(sys.stdout) else unpainted
+        show(format_comparison(found, everything=everything, paint=style), fold=True)
     if exit_code and not found.same:
         raise typer.Exit(DIFFERENT)
 
 
+def _write(path: Path, page: str) -> None:
+    """Write a page; a new file is its owner's only, since the page has what the sessions have. Raises `OSError`."""
+    with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600), "wb") as file:
+        file.write(page.encode("utf-8", "replace"))
+
+
 def _tree(txn: str, sessions_dir: Path | None) -> Tree:
-    loaded, _ = open_session(txn, directory(sessions_dir))
+    loaded, _ = open_session(txn, directory(sessions_dir), verbatim=True)
     if lost := loaded.damage.lost():
         complain(f"{loaded.txn} is not whole: {'; '.join(lost)}")
     return loaded.tree

@@ -9,9 +9,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from optree.cli.options import Json, SessionsDir, TxnOrLast, directory
-from optree.cli.screen import coloured, complain, paint, rounded, show, show_json, size, table, unpainted
+from optree.cli.screen import complain, paint, rounded, show, show_json, size, table, unpainted
 from optree.cli.sessions import open_session
 from optree.errors import NotFoundError
+from optree.tree.totals import dollars
+from optree.visible import coloured
 
 if TYPE_CHECKING:
     from optree.compare import CallContext
@@ -37,7 +39,7 @@ def diff_context(
     """
     from optree.compare import context_changes
 
-    loaded, _ = open_session(txn, directory(sessions_dir))
+    loaded, _ = open_session(txn, directory(sessions_dir), verbatim=True)
     if lost := loaded.damage.lost():
         complain(f"the session is not whole: {'; '.join(lost)}")
     calls = context_changes(loaded.tree)
@@ -47,13 +49,12 @@ def diff_context(
     if as_json:
         show_json({"txn": loaded.txn, "agent": agent, "totals": _totals(calls), "calls": shown})
         return
-    colour = coloured(sys.stdout)
-    style = paint if colour else unpainted
+    style = paint if coloured(sys.stdout) else unpainted
     lines = table(_HEAD, [_row(call) for call in shown], "   rrlrrrr") if shown else []
     for call in shown:
         if explained := _explained(call):
             lines += ["", f"{style('path', call.path)} {style('agent', call.agent)} {_verdict(call)}".rstrip(), *explained]
-    show("\n".join([*lines, *([""] if lines else []), _summary(calls, len(calls) - len(shown))]), colour=colour)
+    show("\n".join([*lines, *([""] if lines else []), _summary(calls, len(calls) - len(shown))]), fold=True)
 
 
 def _of_agent(calls: list[CallContext], agent: str) -> list[CallContext]:
@@ -88,7 +89,7 @@ def _row(call: CallContext) -> tuple[str, ...]:
     appended = f"{messages.appended:,} ({size(messages.appended_bytes)})" if messages else ""
     if messages is None and call.count is not None:
         appended = f"{call.count:,} ({size(call.bytes or 0)})"
-    cost = "" if call.cost_usd is None else f"${call.cost_usd:.6f}"
+    cost = "unknown" if call.cost_usd is None else dollars(call.cost_usd)
     figures = (_count(call.input_tokens), _count(call.cache_read_input_tokens), _lost(call) if call.cache in _LOSSES else "")
     return (call.path, call.agent, call.model, kept, appended, ", ".join(_changed(call)), *figures, cost)
 
@@ -105,7 +106,7 @@ def _verdict(call: CallContext) -> str:
     if call.cache not in _LOSSES:
         return f"since {call.previous}" if call.previous else "first call" if call.cache == "first" else ""
     about = "about " if call.estimated else ""
-    cost = "at a cost that is unknown" if call.lost_usd is None else f"at a cost of {about}${call.lost_usd:.6f}"
+    cost = "at a cost that is unknown" if call.lost_usd is None else f"at a cost of {about}{dollars(call.lost_usd)}"
     what = "broke" if call.cache == "broken" else "missed"
     doubt = ", or had expired" if call.expired else ""
     lost = f"{about}{call.lost_tokens:,} of {call.reusable_tokens:,} tokens were not read from it"
@@ -148,7 +149,7 @@ def _summary(calls: Sequence[CallContext], hidden: int) -> str:
     parts += [f"{hidden:,} that only began or appended (--all shows them)"] if hidden else []
     if found["broken"] or found["missed"] or found["expired"]:
         parts += [f"{found['broken']:,} broke the cache, {found['missed']:,} missed it", f"{found['lostTokens']:,} tokens lost"]
-        parts.append("at a cost that is unknown" if found["lostUsd"] is None else f"at a cost of ${found['lostUsd']:.6f}")
+        parts.append("at a cost that is unknown" if found["lostUsd"] is None else f"at a cost of {dollars(found['lostUsd'])}")
         parts += [f"{found['unpriced']:,} of them at a price that is unknown"] if found["unpriced"] and found["lostUsd"] is not None else []
         parts += [f"{found['expired']:,} after a wait that the entry may not have outlived, not counted"] if found["expired"] else []
     elif found["unknown"] == 0:

@@ -31,6 +31,9 @@ def export(
         ),
     ] = None,
     all_pending: Annotated[bool, typer.Option("--pending", help="All sessions that earlier runs could not deliver whole.")] = False,
+    any_destination: Annotated[
+        bool, typer.Option("--any-destination", help="With --pending: also sessions that were to go elsewhere, or in another form.")
+    ] = False,
     to: Annotated[
         str,
         typer.Option(
@@ -58,7 +61,8 @@ def export(
     """Send saved sessions to an OpenTelemetry collector, or with --pending what earlier runs could not deliver; or write them to files.
 
     Only what the collector does not have yet is sent. What a crash left open goes out as interrupted; a session that is resumed later
-    goes on in the same trace. Options and environment are those of the mirror.
+    goes on in the same trace. Options and environment are those of the mirror. --pending sends sessions that were mirrored with the same
+    settings, and says how many wait for another destination, or with other content: --any-destination sends those here as well.
 
     With --to and the name of a format each session becomes a file, <txn> and the format's suffix. What a session has and the format does
     not hold is said on stderr. Credentials are replaced in them, unless --verbatim is given.
@@ -70,14 +74,16 @@ def export(
     """
     where = directory(sessions_dir)
     if to != OTEL:
-        _for_collectors(to, pending=all_pending, again=again, endpoint=endpoint, protocol=protocol, profile=profile)
+        _for_collectors(
+            to, pending=all_pending, any_destination=any_destination, again=again, endpoint=endpoint, protocol=protocol, profile=profile
+        )
         _write(txns or [], where, to, Writing(format_named(to), output, force=force, verbatim=verbatim), as_json=as_json)
         return
     if output is not None or force or verbatim:
         raise SetupError("--output, --force and --verbatim are for files: name a format with --to (optree formats lists them)")
-    _check(txns, all_pending=all_pending, again=again)
+    _check(txns, all_pending=all_pending, any_destination=any_destination, again=again)
     sender = Resender(to, {"endpoint": endpoint, "protocol": protocol, "profile": profile})
-    wanted = sender.pending(where) if all_pending else list(txns or ())
+    wanted, others = sender.pending(where, any_destination=any_destination) if all_pending else (list(txns or ()), {})
     reports: list[Report] = []
     until = monotonic() + timeout
     with working(f"sending to {sender.collector}", len(wanted)) as step:
@@ -88,9 +94,10 @@ def export(
     problems = sender.problems()
     sender.close()
     if as_json:
-        show_json({"to": to, "collector": sender.collector, "sessions": reports, "problems": problems})
+        show_json({"to": to, "collector": sender.collector, "sessions": reports, "others": others, "problems": problems})
     else:
         _show(reports, problems, sender.collector)
+        _tell_others(others)
     if not all(report.whole for report in reports):
         raise typer.Exit(1)
 
@@ -104,7 +111,7 @@ def _write(txns: list[str], where: Directory, to: str, writing: Writing, *, as_j
     done: list[Written] = []
     with working(f"writing {to}", len(txns)) as step:
         for txn in txns:
-            loaded, live = open_session(txn, where)
+            loaded, live = open_session(txn, where, verbatim=True)
             if live is not None and is_running(live):
                 complain(f"session {loaded.txn} is running: written is what there is so far")
             done.append(export_to_file(loaded, writing, several=len(txns) > 1))
@@ -132,14 +139,16 @@ def _for_collectors(to: str, **options: object) -> None:
     """Refuse options that mean nothing for files."""
     given = [name for name, value in options.items() if value]
     if given:
-        raise SetupError(f"--{given[0]} is for collectors; {to} writes files")
+        raise SetupError(f"--{given[0].replace('_', '-')} is for collectors; {to} writes files")
 
 
-def _check(txns: list[str] | None, *, all_pending: bool, again: bool) -> None:
+def _check(txns: list[str] | None, *, all_pending: bool, any_destination: bool, again: bool) -> None:
     if not txns and not all_pending:
         raise SetupError("name a session (optree export last), or send what earlier runs could not: optree export --pending")
     if txns and all_pending:
         raise SetupError("give either sessions or --pending, not both")
+    if any_destination and not all_pending:
+        raise SetupError("--any-destination wants --pending: a session that you name is sent where you say anyway")
     if again and all_pending:
         raise SetupError("--again wants the sessions named: optree export TXN --again")
 
@@ -151,7 +160,7 @@ def _sent(txn: str, where: Directory, sender: Resender, until: float, *, again: 
     if all_pending and monotonic() >= until:
         return Report(txn, whole=False, said="not tried: the time is up")
     try:
-        loaded, live = open_session(txn, where)
+        loaded, live = open_session(txn, where, verbatim=True)
     except NotFoundError:
         if not all_pending:
             raise
@@ -166,11 +175,19 @@ def _sent(txn: str, where: Directory, sender: Resender, until: float, *, again: 
     return sender.send(loaded, where, again=again, until=until)
 
 
+def _tell_others(others: dict[str, int]) -> None:
+    """Say what is not sent since it was to go elsewhere."""
+    if others:
+        named = "; ".join(f"{where} ({number})" for where, number in others.items())
+        said = f"not sent, since mirrored with other settings: {sum(others.values())}, for {named}"
+        complain(f"{said}; to send them here all the same: optree export --pending --any-destination")
+
+
 def _show(reports: list[Report], problems: list[str], collector: str) -> None:
     told = [report for report in reports if report.sent or report.said or not report.whole]
     if told:
         rows = [(report.txn, str(report.sent), str(report.left), str(report.lost), report.said) for report in told]
-        show("\n".join(table(("TXN", "SENT", "LEFT", "LOST", ""), rows, " rrr")))
+        show("\n".join(table(("TXN", "SENT", "LEFT", "LOST", ""), rows, " rrr")), fold=True)
     for problem in problems:
         complain(problem)
     if not told:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import os
+from collections import Counter
 from collections.abc import Mapping
 from importlib.metadata import EntryPoint, entry_points
 from time import monotonic
@@ -15,6 +16,7 @@ from optree.errors import SetupError
 from optree.exporting import GROUP
 from optree.instrument.mirroring import ENDPOINTS
 from optree.store.directory import Directory
+from optree.store.lock import is_running
 from optree.store.recovery import Loaded
 
 OTEL = "otel"
@@ -57,9 +59,20 @@ class Resender:
         """Return what is wrong with the options or the collector now."""
         return list(self._mirror.health()["problems"])
 
-    def pending(self, where: Directory) -> list[str]:
-        """Return the txns of sessions of which the collector does not have all yet."""
-        return list(self._noted.pending(where.sessions, also_open=True))
+    def pending(self, where: Directory, *, any_destination: bool = False) -> tuple[list[str], dict[str, int]]:
+        """Return the txns of sessions of which a collector does not have all yet, and how many more wait for each other destination.
+
+        Those that an earlier version left, which noted no destination, are among the first; with *any_destination* all are.
+        """
+        found: list[str] = []
+        others: Counter[str] = Counter()
+        for txn in self._noted.pending(where.sessions, also_open=True):
+            to = self._noted.addressed(where.sessions, txn)
+            if any_destination or to is None or to.digest == self._mirror.addressee.digest:
+                found.append(txn)
+            elif not is_running(where.live(txn)):
+                others[to.shown] += 1
+        return found, dict(others)
 
     def forget(self, txn: str, where: Directory) -> None:
         """Stop counting a session as pending, since it is gone from the disk."""
@@ -115,6 +128,12 @@ def pending(where: Directory) -> list[str]:
     """Return the txns of sessions of which a collector does not have all yet; none if they cannot be sent from here anyway."""
     found = next(iter(entry_points(group=GROUP, name=OTEL)), None)
     return [] if found is None else list(_part(found, "delivered").pending(where.sessions))
+
+
+def addressed(txn: str, where: Directory) -> str | None:
+    """Return where a pending session is to go, without credentials; None if nobody noted it."""
+    found = _part(_point(OTEL), "delivered").addressed(where.sessions, txn)
+    return None if found is None else str(found.shown)
 
 
 def waiting(txn: str, where: Directory) -> int:

@@ -11,6 +11,7 @@ from optree import records as r
 from optree.errors import FormatError
 from optree.store.directory import journals
 from optree.store.lock import is_running
+from optree.store.system import open_regular
 
 POLL_SECONDS = 0.05
 
@@ -20,7 +21,7 @@ class Tail:
 
     def __init__(self, path: Path, after: int) -> None:
         """Open the file; records numbered up to *after* are left out. Raises `FileNotFoundError`."""
-        self._file = path.open("rb")
+        self._file = open_regular(path)
         self._after = after
         self._rest = b""
         self._seed: int | None = None

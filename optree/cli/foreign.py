@@ -8,7 +8,9 @@ from optree.cli.installed import detected, installed
 from optree.errors import FormatError
 from optree.formats import Format
 from optree.store.damage import Damage
+from optree.store.lines import check_size
 from optree.store.recovery import Loaded
+from optree.tree.naming import name_safely
 
 _OWN = frozenset({"json", "ai-agent", "ai-agent-v1"})
 """Formats that `optree.load` reads itself."""
@@ -22,13 +24,16 @@ def read_foreign(path: Path) -> Loaded | None:
     form = _format_of(path)
     if form is None:
         return None
+    check_size(path)
     found = form.read(path)
     if len(found.trees) != 1:
         there = f"{len(found.trees)} sessions" if found.trees else "no session"
         raise FormatError(f"{path} is {form.name} and holds {there}: optree import {path}, and look at what is listed then")
     [tree] = found.trees
     flaws = [f"line {fault.line}: {fault.said}" if fault.line else fault.said for fault in found.faults]
-    return Loaded(tree.session.origin_txn_id, tree, Damage(earlier=flaws), [str(path)], {}, {"source": form.name})
+    return Loaded(
+        tree.session.origin_txn_id, tree, Damage(renamed=name_safely(tree), earlier=flaws), [str(path)], {}, {"source": form.name}
+    )
 
 
 def _format_of(path: Path) -> Format | None:

@@ -19,8 +19,8 @@ def formats(*, as_json: Json = False) -> None:
         listed = [{"name": one.name, "suffix": one.suffix, "about": one.about, "cannotHold": [*one.cannot_hold]} for one in found]
         show_json({"formats": listed, "problems": problems})
         return
-    show("\n".join(table(("NAME", "SUFFIX", "ABOUT"), [(one.name, one.suffix, one.about) for one in found])))
+    show("\n".join(table(("NAME", "SUFFIX", "ABOUT"), [(one.name, one.suffix, one.about) for one in found])), fold=True)
     for one in found:
-        show(f"\n{one.name} leaves out: {', '.join(one.cannot_hold) or 'nothing'}")
+        show(f"\n{one.name} leaves out: {', '.join(one.cannot_hold) or 'nothing'}", fold=True)
     for problem in problems:
         complain(problem)

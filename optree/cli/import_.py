@@ -12,9 +12,9 @@ from optree.cli.incoming import Found, read_files
 from optree.cli.options import BillingFile, Json, SessionsDir, directory
 from optree.cli.progress import working
 from optree.cli.screen import complain, show, show_json, table, when
-from optree.errors import OptreeError
+from optree.errors import OptreeError, SetupError
 from optree.store.directory import Directory
-from optree.store.importing import save
+from optree.store.importing import more_there, save
 from optree.tree import Tree, walk_ops
 
 _SHOWN = 20
@@ -36,17 +36,22 @@ def import_(
     ] = None,
     strict: Annotated[bool, typer.Option("--strict", help="Import nothing if anything in the files is not as it should be.")] = False,
     replace: Annotated[bool, typer.Option("--replace", help="Put imported sessions in the place of those that have the same txn.")] = False,
+    force: Annotated[bool, typer.Option("--force", help="With --replace: also where the session that is there has more.")] = False,
     sessions_dir: SessionsDir = None,
     billing_file: BillingFile = None,
     as_json: Json = False,
 ) -> None:
     """Make sessions of files in other formats, and of OpenTelemetry spans: optree's own, and those that follow the conventions for agents.
 
-    What had to be passed over or mended is said on stderr, by line. Spans are read together: a trace may be spread over files. Exit
-    code 1 if a session was left out, since there is one of that txn, or if there is none in the files.
+    What had to be passed over or mended is said on stderr, by line. Spans are read together: a trace may be spread over files. A file
+    that cannot be read is named, and the others are imported. A session is not replaced by one that has less, unless --force is given.
+
+    Exit code 1 if a file could not be read, a session was left out, since there is one of that txn, or if there is none in the files.
 
     Example: [bold]optree import spans.json && optree tree last[/bold]
     """
+    if force and not replace:
+        raise SetupError("--force is for --replace: optree import FILE --replace --force")
     where = directory(sessions_dir, billing_file)
     with working("reading files", len(files)) as step:
         found = read_files(files, source, strict=strict, step=step)
@@ -54,19 +59,24 @@ def import_(
     left_out: list[tuple[str, str]] = []
     with working("saving sessions", len(found.trees)) as step:
         for tree in found.trees:
+            txn = tree.session.origin_txn_id
             try:
-                save(tree, where, replace=replace)
+                more = more_there(tree, where) if force else ""
+                save(tree, where, replace=replace, force=force, source=found.sources.get(txn, ""))
+                found.notes += [f"session {txn} had more than what is now in its place: {more}"] if more else []
                 saved.append(tree)
             except OptreeError as error:
-                left_out.append((tree.session.origin_txn_id, str(error)))
+                left_out.append((txn, str(error)))
             step()
     if as_json:
         refused = [{"txn": txn, "said": said} for txn, said in left_out]
         faults = [{"file": name, "line": fault.line, "said": fault.said} for name, fault in found.faults]
-        show_json({"imported": [_plain(tree) for tree in saved], "leftOut": refused, "notes": found.notes, "faults": faults})
+        failed = [{"file": name, "said": said} for name, said in found.failed]
+        imported = [_plain(tree) for tree in saved]
+        show_json({"imported": imported, "leftOut": refused, "failed": failed, "notes": found.notes, "faults": faults})
     else:
         _show(saved, left_out, found, where)
-    if left_out or not saved:
+    if left_out or found.failed or not saved:
         raise typer.Exit(1)
 
 
@@ -76,13 +86,13 @@ def _show(saved: list[Tree], left_out: list[tuple[str, str]], found: Found, wher
         complain(note)
     if len(notes) > _SHOWN:
         complain(f"and {len(notes) - _SHOWN} more such notes; --json has them all")
-    for _, said in left_out:
+    for said in [said for _, said in found.failed + left_out]:
         complain(said)
     if saved:
         rows = [(tree.session.origin_txn_id, tree.session.agent_id, when(tree.session.started_at), str(_count(tree))) for tree in saved]
-        show("\n".join(table(("TXN", "AGENT", "STARTED", "OPS"), rows, "   r")))
+        show("\n".join(table(("TXN", "AGENT", "STARTED", "OPS"), rows, "   r")), fold=True)
         show(f"imported into {where.sessions}; look at one with: optree tree {saved[-1].session.origin_txn_id}")
-    elif not left_out:
+    elif not left_out and not found.failed:
         complain("no session was found: nothing in the files tells of an agent, a model or a tool")
 
 

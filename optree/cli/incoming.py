@@ -3,26 +3,24 @@
 from __future__ import annotations
 
 import importlib
-import zlib
 from collections.abc import Callable, Sequence
-from contextlib import suppress
-from gzip import BadGzipFile
-from io import BufferedReader
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 from msgspec import Struct
 
 from optree.cli.exporters import OTEL
 from optree.cli.installed import detected, format_named, installed
-from optree.errors import FormatError, NotFoundError, SetupError
+from optree.errors import FormatError, NotFoundError, OptreeError, SetupError
 from optree.formats import Fault, Format
-from optree.store.compression import is_packed, limit_of, too_large
-from optree.store.lines import opened
+from optree.store.lines import check_size
 from optree.tree import Tree, walk_sessions
+from optree.tree.naming import name_safely
 
 _COMPANION = "session-summary.yml"
 """How the file ends that is written beside a Markdown log."""
+_TEMPORARY = ".tmp-"
+"""In the names that optree and the original ai-agent give files until they are whole."""
 
 
 class Found(Struct):
@@ -32,61 +30,105 @@ class Found(Struct):
     faults: list[tuple[str, Fault]] = []
     """With the names of the files; those of formats."""
     notes: list[str] = []
-    """What is to be said about spans."""
+    """What is to be said about spans, and about files that were passed over."""
+    failed: list[tuple[str, str]] = []
+    """Files of which nothing could be read, each with why."""
+    sources: dict[str, str] = {}
+    """By txn, the file that a session came from."""
 
 
 def read_files(files: Sequence[Path], name: str | None, *, strict: bool, step: Callable[[], None]) -> Found:
     """Read files; *name* is the format of all of them, else their content tells. Spans are read together: a trace may be spread over files.
 
-    Raises `FormatError` for a file that is in no format or, if *strict*, is not as it should be, `SetupError` for one that several formats
-    take for theirs, `NotFoundError`, `OSError`.
+    A file that cannot be read does not stop the others. If it is the only one, or if *strict*, raises `FormatError` for a file that is
+    in no format or, if *strict*, is not as it should be, `SetupError` for one that several formats take, `NotFoundError`, `OSError`.
     """
     found = Found()
     spans: list[Any] = []
     chosen = _Choice(name)
-    for path in (one for named in files for one in _expanded(named, chosen, found)):
-        _check_size(path)
-        form = chosen.of(path)
-        if form is None and path.name.endswith(_COMPANION):
-            found.notes.append(f"{path.name}: passed over, the log that it is about has all of it")
-        elif form is None:
-            _spans(path, found, spans, chosen, strict=strict)
-        else:
-            read = form.read(path, strict=strict)
-            if name is not None and not any(map(_holds_something, read.trees)):
-                raise FormatError(f"{path.name} holds nothing of a session as {name} has it; without --from its content tells the format")
-            found.trees += read.trees
-            found.faults += ((path.name, fault) for fault in read.faults)
+    left = [path for path in files if len(files) > 1 and _left_behind(path, found)]
+    paths = [one for named in files if named not in left for one in _expanded(named, chosen, found)]
+    for path in paths:
+        try:
+            _read(path, chosen, found, spans, strict=strict)
+        except (OptreeError, OSError) as error:
+            if strict or len(paths) == 1:
+                raise
+            found.failed.append((path.name, str(error)))
         step()
     if spans:
         found.trees += _incoming().sessions(spans, found.notes)
     return found
 
 
+def _read(path: Path, chosen: _Choice, found: Found, spans: list[Any], *, strict: bool) -> None:
+    """Read one file, or one folder of a format that is made of folders."""
+    check_size(path)
+    form = chosen.of(path)
+    if form is None and path.name.endswith(_COMPANION):
+        found.notes.append(f"{path.name}: passed over, the log that it is about has all of it")
+    elif form is None:
+        _spans(path, found, spans, chosen, strict=strict)
+    else:
+        read = form.read(path, strict=strict)
+        found.notes += [f"{path.name}: {said}" for tree in read.trees for said in name_safely(tree)]
+        if chosen.named and not any(map(_holds_something, read.trees)) and not detected(path, [form]):
+            raise FormatError(f"{path.name} holds nothing of a session as {form.name} has it; without --from its content tells the format")
+        found.trees += read.trees
+        found.faults += ((path.name, fault) for fault in read.faults)
+        found.sources |= {tree.session.origin_txn_id: path.name for tree in read.trees}
+
+
 def _expanded(path: Path, chosen: _Choice, found: Found) -> list[Path]:
-    """Return what is to be read of a path: of a directory that is in no format itself, all in it that are in one; others are named."""
-    if not path.is_dir() or chosen.of(path) is not None:
+    """Return what is to be read of a path: of a directory all in it that is in a format, and it itself if it is in one; others are named.
+
+    What a writer left behind unfinished, as a name with ``.tmp-`` in it says, is passed over.
+    """
+    if not path.is_dir():
         return [path]
+    form = chosen.of(path)
+    if form is not None and chosen.named:
+        inside = [] if detected(path, [form]) else [one for one in sorted(path.iterdir()) if one.is_file() and detected(one, [form])]
+        return [one for one in inside if not _left_behind(one, found)] or [path]
+    whole = [path] if form is not None else []
     there = sorted(path.iterdir())
-    known = [one for one in there if chosen.of(one) is not None]
-    found.notes += [f"{one.name}: passed over, it is in no format that is known" for one in there if known and one not in known]
-    return known or [path]
+    left = [one for one in there if _left_behind(one, found)]
+    known = [one for one in there if one not in left and (one.is_file() or form is None) and _is_read(one, chosen, form)]
+    if form is None and known:
+        found.notes += [
+            f"{one.name}: passed over, it is in no format that is known" for one in there if one not in left and one not in known
+        ]
+    return [*whole, *known] or [path]
+
+
+def _left_behind(path: Path, found: Found) -> bool:
+    """Tell whether a file is one that a writer left behind, and note it."""
+    if _TEMPORARY not in path.name or not path.is_file():
+        return False
+    found.notes.append(f"{path.name}: passed over, a writer left it behind unfinished")
+    return True
+
+
+def _is_read(path: Path, chosen: _Choice, form: Format | None) -> bool:
+    """Tell whether a file in a directory is to be read: it is in a format, not in that of the directory itself; or empty, to be named."""
+    if not _is_readable(path):
+        return False
+    if path.is_file() and not path.stat().st_size:
+        return True
+    found = chosen.of(path)
+    return found is not None and found is not form
+
+
+def _is_readable(path: Path) -> bool:
+    """Tell whether something in a directory can be looked at: no pipe, no device, no link that leads nowhere or in a circle."""
+    try:
+        return path.is_dir() or path.is_file()
+    except OSError:
+        return False
 
 
 def _holds_something(tree: Tree) -> bool:
     return any(session.messages or session.turns or session.ended_at is not None for session in walk_sessions(tree.session))
-
-
-def _check_size(path: Path) -> None:
-    """Raise `FormatError` for a packed file that unpacks to more than is read: in bounded memory, whatever its format."""
-    if not path.is_file() or not is_packed(path):
-        return
-    packed, found = path.stat().st_size, 0
-    with suppress(EOFError, zlib.error, BadGzipFile), opened(path) as source:  # damage is the format's to report
-        while piece := cast("BufferedReader", source).read1(1 << 20):
-            found += len(piece)
-            if found > limit_of(packed):
-                raise too_large(path.name, packed)
 
 
 class _Choice:
@@ -96,14 +138,15 @@ class _Choice:
         self._all: list[Format] = []
         self.problems: list[str] = []
         self._named = format_named(name) if name not in (None, OTEL) else None
-        self._any = name is None
-        if self._any:
+        self.named = name is not None
+        """True if one format was named for all files."""
+        if not self.named:
             self._all, self.problems = installed()
 
     def of(self, path: Path) -> Format | None:
         if not path.exists():
             raise NotFoundError(f"{path} is no file: name one that optree export, a Collector, Jaeger, Tempo or another tracer has written")
-        if not self._any:
+        if self.named:
             return self._named
         claims = detected(path, self._all)
         if len(claims) > 1:

@@ -9,16 +9,21 @@ from typing import Annotated, Any
 import typer
 
 from optree.cli.options import BillingFile, Json, Otel, SessionsDir, TraceLlm, TraceTools, Txn, Verbose, directory, place
-from optree.cli.screen import coloured, duration, figures, paint, show, show_json, unpainted, when
+from optree.cli.screen import duration, figures, paint, show, show_json, unpainted, when
 from optree.cli.sessions import open_session, state_of
 from optree.cli.traced import Tracing, run_traced
 from optree.nodes import OperationNode, SessionNode, TurnNode
+from optree.redaction import redact
 from optree.store.recovery import Loaded
 from optree.tree.path import Path
 from optree.tree.summary import last_seen
 from optree.tree.text import format_totals, format_tree
+from optree.values import decode
+from optree.visible import coloured, one_line
 
 DAMAGED = 3
+_SHOWN = 120
+"""Characters of a log line, or of a partial answer's end."""
 
 
 def load(
@@ -58,14 +63,14 @@ def load(
 
 
 def _show(loaded: Loaded, live: FilePath | None) -> None:
-    colour = coloured(sys.stdout)
-    style = paint if colour else unpainted
+    style = paint if coloured(sys.stdout) else unpainted
     session, state = loaded.session, state_of(loaded.session, live)
     seconds = max(0.0, (session.ended_at or last_seen(session)) - session.started_at) / 1e3
+    least = "at least " if state == "interrupted" else ""
     lines = [
-        f"session {style('title', loaded.txn)} of {session.agent_id}: {style(state, state)}",
-        f"started {when(session.started_at)}, lasted {duration(seconds)}; read from {', '.join(loaded.sources)}",
-        *(f"{style('damaged', loaded.damage.state)}: {line}" for line in loaded.damage.lines()),
+        f"session {style('title', loaded.txn)} of {one_line(session.agent_id)}: {style(state, state)}",
+        f"started {when(session.started_at)}, lasted {least}{duration(seconds)}; read from {', '.join(loaded.sources)}",
+        *(f"{style('damaged', loaded.damage.state)}: {one_line(line)}" for line in loaded.damage.lines()),
         "",
         format_tree(session, live=state == "running", paint=style),
         "",
@@ -80,7 +85,7 @@ def _show(loaded: Loaded, live: FilePath | None) -> None:
         lines.append(f"watch it with: optree logs -f {loaded.txn}")
     else:
         lines.append(f"{'continue it' if state == 'ended' else 'go on'} with: optree load {loaded.txn} -- CMD")
-    show("\n".join(lines), colour=colour)
+    show("\n".join(lines), fold=True)
 
 
 def _going_on(loaded: Loaded) -> list[SessionNode | TurnNode | OperationNode]:
@@ -97,13 +102,21 @@ def _last_state(node: SessionNode | TurnNode | OperationNode, style: Any) -> str
     elif isinstance(node, TurnNode):
         said = f"turn {node.index}"
     else:
-        said = f"{node.kind} {node.name}" + (f", {_last_log(node)}" if node.logs else "")
-    return f"{style('path', node.path or '(root)')} {said}, since {when(node.started_at)}"
+        said = f"{node.kind} {node.name}" + (f", {_last_log(node)}" if node.logs else "") + _partial_answer(node)
+    return f"{style('path', node.path or '(root)')} {one_line(said)}, since {when(node.started_at)}"
+
+
+def _partial_answer(op: OperationNode) -> str:
+    """Return the end of the answer that was being streamed."""
+    if op.response is None or not op.response.partial:
+        return ""
+    words = " ".join(redact(decode(op.response.payload)).split())
+    return f", said so far “{words if len(words) <= _SHOWN else '…' + words[1 - _SHOWN :]}”"
 
 
 def _last_log(op: OperationNode) -> str:
     last = op.logs[-1]
-    return f"[{last.severity}] {' '.join(last.message.split())[:120]}"
+    return f"[{last.severity}] {' '.join(last.message.split())[:_SHOWN]}"
 
 
 def _plain(loaded: Loaded, live: FilePath | None) -> dict[str, Any]:

@@ -15,17 +15,16 @@ from optree import records as r
 from optree.cli.follow import follow
 from optree.cli.options import Json, SessionsDir, TxnOrLast, directory
 from optree.cli.replay import replay
-from optree.cli.screen import coloured, complain, flush, json_line, write
+from optree.cli.screen import complain, flush, json_line, write
 from optree.cli.sessions import open_session
-from optree.console.lines import LineOptions, LineRenderer
+from optree.console.lines import Line, LineOptions, LineRenderer
 from optree.nodes import Severity
 from optree.store.directory import Directory
 from optree.store.recovery import Loaded
 from optree.tree.path import Path as NodePath
+from optree.visible import coloured
 
 SEVERITIES = get_args(Severity)
-_HEAD = re.compile(r"\[txn:[^\]]*\] \[path:([0-9.]*)\] .*? ?\[(" + "|".join(SEVERITIES) + r")\] [→←] (?:session|turn|llm|tool|system) ")
-_COLOUR = re.compile(r"^\x1b\[[0-9;]*m|\x1b\[0m$")
 
 
 def logs(
@@ -51,10 +50,11 @@ def logs(
     """
     wanted = _Wanted(_severities(severity), str(NodePath.parse(path)) if path else "", _pattern(grep))
     where = directory(sessions_dir)
-    loaded, live = open_session(txn, where)
-    printer = _Printer(loaded, wanted, as_json=as_json)
+    loaded, live = open_session(txn, where, verbatim=True)
+    goes_on = follow_on and live is not None and loaded.session.ended_at is None
+    printer = _Printer(loaded, wanted, as_json=as_json, whole=not goes_on)
     printer.show(replay(loaded.session))
-    if follow_on and live is not None and loaded.session.ended_at is None:
+    if goes_on and live is not None:
         _follow(printer, loaded, live, where)
 
 
@@ -63,8 +63,10 @@ def _follow(printer: _Printer, loaded: Loaded, live: Path, where: Directory) -> 
     for records in follow(live, loaded.vector):
         printer.show(records)
         ended = ended or any(isinstance(record, r.SessionEnd) and not record.path for record in records)
-    final, _ = open_session(loaded.txn, Directory(live.parent, where.billing))
+    final, _ = open_session(loaded.txn, Directory(live.parent, where.billing), verbatim=True)
+    printer.whole = True
     printer.show([record for record in replay(final.session) if not printer.knows(record)])  # of journals that came and went unseen
+    printer.show([r.Entries("")])  # what was held back
     if not ended and final.session.ended_at is None:
         complain(f"session {loaded.txn} was interrupted; go on with: optree load {loaded.txn} -- CMD")
 
@@ -75,19 +77,21 @@ class _Wanted:
     path: str
     pattern: re.Pattern[str] | None
 
-    def has(self, path: str, severity: str, line: str) -> bool:
-        below = not self.path or path == self.path or path.startswith(f"{self.path}.")
-        return below and severity in self.severities and (self.pattern is None or self.pattern.search(line) is not None)
+    def has(self, line: Line) -> bool:
+        below = not self.path or line.path == self.path or line.path.startswith(f"{self.path}.")
+        return below and line.severity in self.severities and (self.pattern is None or self.pattern.search(line.bare) is not None)
 
 
 class _Printer:
     """Prints the lines of records that are wanted."""
 
-    def __init__(self, loaded: Loaded, wanted: _Wanted, *, as_json: bool) -> None:
+    def __init__(self, loaded: Loaded, wanted: _Wanted, *, as_json: bool, whole: bool) -> None:
         payloads = "TRC" in wanted.severities
         self._txn = txn = loaded.session.origin_txn_id
         self._wanted = wanted
         self._json = as_json
+        self.whole = whole
+        """That an op's reasoning is all in one record: no more of it comes."""
         options = LineOptions(verbose=True, trace_llm=payloads, trace_tools=payloads, colour=coloured(sys.stdout))
         self._renderer = LineRenderer(txn, options, loaded.tree.pool)
         self._seen: set[str] = set()
@@ -96,22 +100,22 @@ class _Printer:
         """Print what is wanted of some records."""
         for record in (single for each in records for single in _singles(each)):
             self._seen.add(getattr(record, "path", ""))
-            for line in self._renderer.render(record):
+            for line in self._renderer.lines(record):
                 self._print(record, line)
+            if self.whole and isinstance(record, r.Entries):
+                for line in self._renderer.rest(record.path):
+                    self._print(record, line)
         flush()
 
     def knows(self, record: r.Record) -> bool:
         """Tell whether something of the record's node was shown before."""
         return getattr(record, "path", "") in self._seen
 
-    def _print(self, record: r.Record, line: str) -> None:
-        bare = _COLOUR.sub("", line)
-        found = _HEAD.match(bare)
-        path, severity = found.groups() if found else ("", "VRB")
-        if not self._wanted.has(path, severity, bare):
+    def _print(self, record: r.Record, line: Line) -> None:
+        if not self._wanted.has(line):
             return
-        shown = {"txn": self._txn, "timestamp": _time(record), "path": path, "severity": severity, "line": bare}
-        write((json_line(shown) if self._json else line) + "\n")
+        shown = {"txn": self._txn, "timestamp": _time(record), "path": line.path, "severity": line.severity, "line": line.bare}
+        write((json_line(shown) if self._json else line.text) + "\n")
 
 
 def _singles(record: r.Record) -> Iterator[r.Record]:
@@ -119,7 +123,7 @@ def _singles(record: r.Record) -> Iterator[r.Record]:
     if not isinstance(record, r.Entries):
         yield record
         return
-    if record.chunks:
+    if record.chunks or not record.logs:
         yield r.Entries(record.path, chunks=record.chunks)
     for entry in record.logs:
         yield r.Entries(record.path, logs=[entry])
@@ -127,19 +131,18 @@ def _singles(record: r.Record) -> Iterator[r.Record]:
 
 def _time(record: r.Record) -> float:
     if isinstance(record, r.Entries):
-        return record.chunks[0].ts if record.chunks else record.logs[0].timestamp
+        return record.chunks[0].ts if record.chunks else record.logs[0].timestamp if record.logs else 0.0
     return getattr(record, "ts", 0.0)
 
 
 def _severities(given: list[str] | None) -> frozenset[str]:
     if not given:
         return frozenset(SEVERITIES) - {"TRC"}
-    found = frozenset(one.strip().upper() for each in given for one in each.split(","))
-    if not found <= set(SEVERITIES):
-        raise typer.BadParameter(
-            f"{', '.join(sorted(found - set(SEVERITIES)))}: choose from {', '.join(SEVERITIES)}", param_hint="--severity"
-        )
-    return found
+    named = [one.strip() for each in given for one in each.split(",")]
+    unknown = [one for one in named if one.upper() not in SEVERITIES]
+    if unknown:
+        raise typer.BadParameter(f"{', '.join(unknown)}: choose from {', '.join(SEVERITIES)}", param_hint="--severity")
+    return frozenset(one.upper() for one in named)
 
 
 def _pattern(given: str | None) -> re.Pattern[str] | None:

@@ -11,9 +11,11 @@ import typer
 
 from optree.cli.options import Json, SessionsDir, directory
 from optree.cli.progress import working
-from optree.cli.screen import coloured, duration, paint, show, show_json, size, table, when
+from optree.cli.screen import duration, paint, show, show_json, size, table, when
 from optree.cli.sessions import Row, describe
 from optree.errors import NotFoundError
+from optree.tree.totals import cost_cell, pico
+from optree.visible import coloured
 
 
 def ls(
@@ -24,7 +26,8 @@ def ls(
 ) -> None:
     """List the sessions, newest first.
 
-    Each with its agent, its state (running, interrupted, ended, failed or damaged), its start, duration, tokens, cost and size.
+    Each with its agent, its state (running, interrupted, ended, failed or damaged), its start, duration (of one that was interrupted: at
+    least), tokens, cost and size.
 
     Example: [bold]optree ls -n 10[/bold]
     """
@@ -45,11 +48,10 @@ def ls(
     head, *lines = table(
         ("TXN", "AGENT", "STATE", "STARTED", "DURATION", "TOKENS", "COST", "SIZE"), [_cells(row) for row in rows], "    rrrr"
     )
-    colour = coloured(sys.stdout)
-    if colour:
+    if coloured(sys.stdout):
         head = paint("title", head)
         lines = [line.replace(f" {row.state} ", f" {paint(row.state, row.state)} ", 1) for line, row in zip(lines, rows, strict=True)]
-    show("\n".join([head, *lines]), colour=colour)
+    show("\n".join([head, *lines]), fold=True)
 
 
 def _check(path: Path, *, named: bool) -> None:
@@ -61,7 +63,9 @@ def _check(path: Path, *, named: bool) -> None:
 
 
 def _cells(row: Row) -> tuple[str, ...]:
-    sent = row.figures["inputTokens"] + row.figures["cacheReadInputTokens"]
-    tokens = f"{sent:,}→{row.figures['outputTokens']:,}" if sent or row.figures["outputTokens"] else "-"
-    cost = f"${row.figures['costUsd']:.6f}" if row.figures["costUsd"] else "-"
-    return row.txn, row.agent, row.state, when(row.started_at), duration(row.duration), tokens, cost, size(row.size)
+    totals = row.totals
+    sent = totals.all_input_tokens
+    tokens = f"{sent:,}→{totals.output_tokens:,}" if sent or totals.output_tokens else "-"
+    cost = cost_cell(pico(totals.cost_usd), totals.known_costs, totals.unknown_costs)
+    lasted = f"{'≥' if row.state == 'interrupted' else ''}{duration(row.duration)}"
+    return row.txn, row.agent, row.state, when(row.started_at), lasted, tokens, cost, size(row.size)

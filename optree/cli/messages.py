@@ -13,10 +13,11 @@ import typer
 from optree.cli.options import Json, SessionsDir, directory
 from optree.cli.options import complete_txn as _complete
 from optree.cli.progress import working
-from optree.cli.screen import coloured, complain, paint, show_json, unpainted, write
+from optree.cli.screen import complain, paint, show, show_json, unpainted
 from optree.cli.sessions import open_session
 from optree.errors import SetupError
-from optree.values import redact
+from optree.redaction import redact
+from optree.visible import coloured
 
 if TYPE_CHECKING:
     from optree.conversation.viewer import SessionViewer
@@ -104,7 +105,7 @@ def messages(
         _json(view, viewer, ask)
     else:
         colour = form is Format.TEXT and coloured(sys.stdout)
-        write(_shown(view, viewer, ask, form, colour) + "\n")
+        show(_shown(view, viewer, ask, form, colour), redacted=True)
     for fault in viewer.faults:
         complain(fault.of(txn))
     if viewer.faults:
@@ -119,7 +120,7 @@ def _viewer(txn: str, sessions_dir: Path | None) -> SessionViewer:
     if path.is_file() and holds_events(path):
         with working(f"reading {path.name}"):
             return SessionViewer(path, hide=redact)
-    loaded, _ = open_session(txn, directory(sessions_dir))
+    loaded, _ = open_session(txn, directory(sessions_dir), verbatim=True)
     if lost := loaded.damage.lost():
         complain(f"the conversation may not be whole: {'; '.join(lost)}")
     return SessionViewer(loaded, hide=redact)

@@ -9,8 +9,10 @@ from typing import Annotated
 import typer
 
 from optree.errors import NotFoundError, SetupError
+from optree.redaction import redact
 from optree.store.directory import SUFFIXES, Directory
 from optree.store.formats import read_meta, read_snapshot
+from optree.visible import one_line
 
 _COMPLETED = 50
 
@@ -18,14 +20,22 @@ _COMPLETED = 50
 def complete_txn(ctx: typer.Context, incomplete: str) -> list[tuple[str, str]]:
     """Return the sessions that *incomplete* may mean, newest first, each with its agent."""
     saved = [one for one in directory(ctx.params.get("sessions_dir")).saved() if one.txn.startswith(incomplete)][:_COMPLETED]
-    agents = [(one.txn, str(read_meta(one.snapshot).get("agentId", "")) if one.snapshot else "not ended") for one in saved]
+    agents = [(one.txn, _agent(one.snapshot) if one.snapshot else "not ended") for one in saved]
     return [("last", "the newest session"), *agents] if "last".startswith(incomplete) else agents
 
 
+def _agent(snapshot: Path) -> str:
+    """Return a session's agent as a shell may show it beside a completion: rich does not take brackets in it for markup."""
+    return one_line(redact(str(read_meta(snapshot).get("agentId", "")))).replace("[", "\\[")
+
+
 SessionsDir = Annotated[
-    Path | None, typer.Option("--sessions-dir", metavar="DIR", help="Where sessions are kept. Wins over OPTREE_SESSIONS_DIR.")
+    Path | None,
+    typer.Option("--sessions-dir", metavar="DIR", help="Where sessions are kept. Wins over OPTREE_SESSIONS_DIR.", readable=False),
 ]
-BillingFile = Annotated[Path | None, typer.Option("--billing-file", metavar="FILE", help="The ledger. Wins over OPTREE_BILLING_FILE.")]
+BillingFile = Annotated[
+    Path | None, typer.Option("--billing-file", metavar="FILE", help="The ledger. Wins over OPTREE_BILLING_FILE.", readable=False)
+]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON, for machines.")]
 Txn = Annotated[
     str,

@@ -34,7 +34,7 @@ def _session(session: SessionNode) -> Iterator[Placed]:
     for ts in session.resumed_at:
         yield ts, _BEGIN, level, r.SessionResume(session.path, ts)
     if session.ended_at is not None:
-        record = r.SessionEnd(session.path, session.ended_at, session.status or ("ok" if session.success else "failed"), session.error)
+        record = r.SessionEnd(session.path, session.ended_at, session.status, session.error)
         yield session.ended_at, _END, -level, record
 
 
@@ -43,7 +43,7 @@ def _turn(turn: TurnNode) -> Iterator[Placed]:
     yield turn.started_at, _BEGIN, level, r.TurnBegin(turn.path, turn.started_at, turn.prompts)
     if turn.ended_at is not None:
         last = max([turn.ended_at, *(op_seen(op) for op in turn.ops)])
-        yield last, _END, -level, r.TurnEnd(turn.path, turn.ended_at, turn.status or "ok", turn.error)
+        yield last, _END, -level, r.TurnEnd(turn.path, turn.ended_at, turn.status, turn.error)
 
 
 def _op(op: OperationNode) -> Iterator[Placed]:
@@ -61,4 +61,4 @@ def _op(op: OperationNode) -> Iterator[Placed]:
     if op.response is not None:
         yield end, _LAST, level, r.Responded(op.path, end, op.response)
     if op.ended_at is not None:
-        yield end, _END, -level, r.OpEnd(op.path, end, op.status or "ok", op.latency, op.error)
+        yield end, _END, -level, r.OpEnd(op.path, end, op.status, op.latency, op.error)

@@ -4,38 +4,40 @@ from __future__ import annotations
 
 import os
 import re
+import shutil
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from datetime import datetime
-from typing import Any, TextIO
+from typing import Any
 
 import msgspec
 
 from optree.errors import OptreeError
 from optree.nodes import Totals
-from optree.values import redact
+from optree.redaction import redact
+from optree.visible import columns, one_line, visible, visible_json
 
 STYLES = {
     "agent": "1", "path": "36", "dim": "2", "failed": "31", "damaged": "31", "cancelled": "33", "interrupted": "33", "running": "34",
     "ok": "32", "ended": "32", "llm": "35", "tool": "34", "session": "1", "system": "2", "title": "1",
 }  # fmt: skip
-_SGR = r"\x1b\[[0-9;]*m"
-_CONTROL = re.compile(r"[\x00-\x09\x0b-\x1f\x7f-\x9f\u200b-\u200f\u2028-\u202e\u2066-\u2069]")
-_CONTROL_BUT_COLOUR = re.compile(rf"({_SGR})|{_CONTROL.pattern}")
+_MARK = f"\x1b{os.urandom(8).hex()}"
+"""What stands before each colour of our own until it is shown. No text that is shown can know it: no other colour reaches the terminal."""
+_PAINTED = re.compile(rf"{_MARK}(\[[0-9;]*m)")
+_SGR = re.compile(r"\x1b\[[0-9;]*m")
+_NARROW = 24
+"""Columns that a terminal has at least, for folding."""
+_DRAWN = re.compile(r"(?:\x1b\[[0-9;]*m|[ │├└─·])*")
+_GAPS = (re.compile(r"( {2,})"), re.compile(r"((?<!\d) (?! )|(?<=\d) (?! |\d|[a-zµ]{1,4}\b|[kMGT]?B\b))"))
+"""Where a line may be folded: between columns first, else at spaces, but not between a number and its unit, or a date and its time."""
+_HANG = str.maketrans("├└─·", "│   ")
 _UNITS = ("B", "kB", "MB", "GB", "TB")
 _THOUSAND, _MINUTE, _HOUR = 1000, 60, 3600
 
 
-def coloured(stream: TextIO) -> bool:
-    """Tell whether *stream* shows colours: NO_COLOR says no, FORCE_COLOR says yes, else terminals do."""
-    if os.environ.get("NO_COLOR"):
-        return False
-    return bool(os.environ.get("FORCE_COLOR")) or stream.isatty()
-
-
 def paint(style: str, text: str) -> str:
-    """Return the text in the colour of its style."""
-    return f"\x1b[{STYLES[style]}m{text}\x1b[0m" if style in STYLES and text else text
+    """Return the text in the colour of its style, for `show` only."""
+    return f"{_MARK}[{STYLES[style]}m{text}{_MARK}[0m" if style in STYLES and text else text
 
 
 def unpainted(_style: str, text: str) -> str:
@@ -71,11 +73,61 @@ def _unwritten(error: OSError) -> str:
     return f"stdout cannot be written: {error.strerror or error}"
 
 
-def show(text: str, *, colour: bool = False) -> None:
-    """Print text on stdout: credentials are replaced, and control characters of the traced program cannot reach the terminal."""
-    text = redact(text)
-    text = _CONTROL_BUT_COLOUR.sub(lambda found: found[1] or _shown(found), text) if colour else _CONTROL.sub(_shown, text)
-    write(text + "\n")
+def show(text: str, *, fold: bool = False, redacted: bool = False) -> None:
+    """Print text on stdout: credentials are replaced, and nothing in it acts on the terminal but what `paint` gave it.
+
+    *redacted* says that each value in it went through `redact` before it was cut or joined. With *fold*, lines that are longer than the
+    terminal is wide go on in the next one, no value broken; in a pipe they stay whole.
+    """
+    pieces = _PAINTED.split(text)
+    pieces[::2] = (visible(piece if redacted else redact(piece)) for piece in pieces[::2])
+    pieces[1::2] = (f"\x1b{colour}" for colour in pieces[1::2])
+    shown = "".join(pieces)
+    if fold and sys.stdout.isatty():
+        width = max(_NARROW, shutil.get_terminal_size().columns)
+        shown = "\n".join(folded for line in shown.split("\n") for folded in _folded(line, width))
+    write(shown + "\n")
+
+
+def _folded(line: str, width: int) -> Iterator[str]:
+    """Yield a line's parts, each at most *width* columns unless one value is longer; what is drawn of a tree goes on at their left."""
+    if _width(line) <= width:
+        yield line
+        return
+    drawn = _DRAWN.match(line)
+    lead = drawn[0] if drawn is not None else ""
+    hang = _SGR.sub("", lead).translate(_HANG) + "  "
+    hang = hang if len(hang) * 2 <= width else "  "
+    current = lead
+    used = _width(lead)
+    for gap, word in _words(line[len(lead) :], width - len(hang), _GAPS):
+        size = _width(word)
+        if gap and used + len(gap) + size > width:
+            yield current
+            current, used = hang + word, len(hang) + size
+        else:
+            current += gap + word
+            used += len(gap) + size
+    yield current
+
+
+def _words(line: str, width: int, gaps: Sequence[re.Pattern[str]]) -> Iterator[tuple[str, str]]:
+    """Yield what is not to be broken, with the spaces before it: columns; where one is wider than *width*, its words."""
+    first, *finer = gaps
+    gap = ""
+    for at, found in enumerate(first.split(line)):
+        if at % 2:
+            gap = found
+        elif finer and _width(found) > width:
+            words = list(_words(found, width, finer))
+            yield gap, words[0][1]
+            yield from words[1:]
+        else:
+            yield gap, found
+
+
+def _width(line: str) -> int:
+    return columns(_SGR.sub("", line))
 
 
 def show_json(value: Any) -> None:
@@ -84,30 +136,39 @@ def show_json(value: Any) -> None:
 
 
 def json_line(value: Any) -> str:
-    """Return a value as one line of JSON, credentials replaced."""
-    return msgspec.json.encode(redact(msgspec.json.decode(msgspec.json.encode(value)))).decode()
+    """Return a value as one line of JSON, credentials replaced, and escaped what a terminal would not show."""
+    return visible_json(msgspec.json.encode(redact(msgspec.json.decode(msgspec.json.encode(value)))).decode())
 
 
 def complain(text: str) -> None:
     """Say on stderr, in one line, what is wrong, credentials replaced."""
-    sys.stderr.write("optree: " + _CONTROL.sub(_shown, " ".join(redact(text).split("\n"))) + "\n")
+    sys.stderr.write("optree: " + one_line(" ".join(redact(text).split("\n"))) + "\n")
 
 
 def table(head: Sequence[str], rows: Sequence[Sequence[str]], right: str = "") -> list[str]:
-    """Return the lines of a table; columns named in *right* (a letter a column, `r` for right) are flushed to the right."""
-    cells = [[_CONTROL.sub(_shown, cell).replace("\n", " ") for cell in row] for row in [head, *rows]]
-    widths = [max(len(row[column]) for row in cells) for column in range(len(head))]
+    """Return the lines of a table, credentials replaced; *right* has a letter for each column, `r` for one that is flushed right."""
+    cells = [[one_line(redact(cell)) for cell in row] for row in [head, *rows]]
+    widths = [max(columns(row[column]) for row in cells) for column in range(len(head))]
     sides = right.ljust(len(head))
-    lines = (
-        "  ".join(cell.rjust(width) if side == "r" else cell.ljust(width) for cell, width, side in zip(row, widths, sides, strict=True))
-        for row in cells
-    )
+    lines = ("  ".join(map(_padded, row, widths, sides)) for row in cells)
     return [line.rstrip() for line in lines]
 
 
-def figures(totals: Totals) -> dict[str, int | float]:
-    """Return totals under their names in files, zeros too."""
-    return {field.encode_name: rounded(getattr(totals, field.name)) for field in msgspec.structs.fields(Totals)}
+def _padded(cell: str, width: int, side: str) -> str:
+    room = " " * (width - columns(cell))
+    return room + cell if side == "r" else cell + room
+
+
+def figures(totals: Totals) -> dict[str, int | float | None]:
+    """Return totals under their names in files, zeros too, as they are shown: input with what was cached and written.
+
+    What nobody gave a cost of costs None.
+    """
+    found = {field.encode_name: rounded(getattr(totals, field.name)) for field in msgspec.structs.fields(Totals)}
+    found["inputTokens"] = totals.all_input_tokens
+    if totals.unknown_costs and not totals.known_costs:
+        found["costUsd"] = None
+    return found
 
 
 def rounded(figure: Any) -> Any:
@@ -137,8 +198,3 @@ def duration(seconds: float) -> str:
         return f"{seconds:.2f} s"
     minutes, rest = divmod(int(seconds), _MINUTE)
     return f"{minutes} min {rest:02d} s" if seconds < _HOUR else f"{minutes // 60} h {minutes % 60:02d} min"
-
-
-def _shown(found: re.Match[str]) -> str:
-    number = ord(found[0])
-    return f"\\x{number:02x}" if number < 256 else f"\\u{number:04x}"  # noqa: PLR2004 - two hex digits hold that much

@@ -6,20 +6,27 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
+import msgspec
+
 from optree.cli.progress import working
 from optree.cli.screen import complain, figures, rounded
 from optree.clock import now_ms
 from optree.errors import DamagedError, FormatError, NotFoundError, OptreeError
 from optree.nodes import SessionNode, Totals
-from optree.store.directory import Directory, Saved
+from optree.store.directory import Directory, Saved, is_directory
 from optree.store.formats import read_meta
 from optree.store.lock import is_running
 from optree.store.options import StoreOptions
+from optree.store.plain_values import number_of, object_of
 from optree.store.recovery import Loaded, load
 from optree.store.settle import settle_all
+from optree.tree import Tree
+from optree.tree.redacted import outline
 from optree.tree.summary import last_seen
 from optree.tree.walk import walk_sessions
+from optree.visible import one_line
 
+_NOTHING = {"cost_usd": Totals().cost_usd, "upstream_inference_cost_usd": Totals().upstream_inference_cost_usd}
 State = Literal["running", "interrupted", "ended", "failed", "cancelled", "damaged"]
 _CANCELLED = ("KeyboardInterrupt", "CancelledError", "GeneratorExit")
 """Errors of sessions that were cancelled, for files whose first frame does not say the status."""
@@ -34,7 +41,7 @@ class Row:
     state: State
     started_at: float
     duration: float
-    figures: dict[str, Any]
+    totals: Totals
     size: int
     """Bytes on disk."""
     lossy: bool = False
@@ -49,30 +56,37 @@ class Row:
             "startedAt": self.started_at,
             "durationSeconds": round(self.duration, 3),
             "bytes": self.size,
-            **self.figures,
+            **figures(self.totals),
         }
 
 
 def describe(saved: Saved, directory: Directory) -> Row:
     """Return the row of a session: from the first frame of its snapshot if that says all, else from the whole session."""
     meta = read_meta(saved.snapshot) if saved.snapshot is not None and saved.live is None else {}
-    if not meta.get("createdAt") or "agentId" not in meta:
+    created, ended = number_of(meta.get("createdAt")), number_of(meta.get("endedAt"))
+    result, known = object_of(meta.get("result")), _summed(object_of(meta.get("summary")))
+    until = ended or number_of(meta.get("lastSeenAt"))
+    if not created or "agentId" not in meta or known is None or until is None:
         return _from_tree(saved, directory)
-    result: dict[str, Any] = meta.get("result") or {}
-    summary: dict[str, Any] = meta.get("summary") or {}
-    ended = meta.get("endedAt")
-    known = {**figures(Totals()), **{key: rounded(value) for key, value in summary.items() if key != "agentsRun"}}
-    seconds = max(0.0, (ended or meta.get("savedAt") or meta["createdAt"]) - meta["createdAt"]) / 1e3
+    seconds = max(0.0, until - created) / 1e3
     status = result.get("status") or ("cancelled" if result.get("error") in _CANCELLED else None)
-    state: State = "interrupted" if ended is None else _ended(status, success=bool(result.get("success")))
-    return Row(saved.txn, str(meta["agentId"]), state, meta["createdAt"], seconds, known, bytes_of(saved), bool(meta.get("damage")))
+    state: State = "interrupted" if ended is None else _ended(status, result.get("success"))
+    return Row(saved.txn, str(meta["agentId"]), state, created, seconds, known, bytes_of(saved), bool(meta.get("damage")))
+
+
+def _summed(summary: dict[str, Any]) -> Totals | None:
+    """Return the totals in a snapshot's first frame; None where it does not tell unknown costs, as those of version 0.1.0."""
+    try:
+        return msgspec.convert(summary, Totals) if "unknownCosts" in summary else None
+    except msgspec.ValidationError:
+        return None
 
 
 def _from_tree(saved: Saved, directory: Directory) -> Row:
     try:
         loaded = load(saved.snapshot if saved.live is None and saved.snapshot else saved.txn, directory)
     except (OptreeError, OSError, RecursionError):
-        return Row(saved.txn, "", "damaged", saved.modified * 1e3, 0.0, {**figures(Totals())}, bytes_of(saved))
+        return Row(saved.txn, "", "damaged", saved.modified * 1e3, 0.0, Totals(), bytes_of(saved))
     return row_of(loaded, saved)
 
 
@@ -83,18 +97,19 @@ def row_of(loaded: Loaded, saved: Saved) -> Row:
     end = now_ms() if state == "running" else session.ended_at or last_seen(session)
     seconds = max(0.0, end - session.started_at) / 1e3
     lossy = loaded.damage.state == "damaged"
-    return Row(saved.txn, session.agent_id, state, session.started_at, seconds, figures(session.totals), bytes_of(saved), lossy)
+    return Row(saved.txn, session.agent_id, state, session.started_at, seconds, session.totals, bytes_of(saved), lossy)
 
 
 def state_of(session: SessionNode, live: Path | None) -> State:
     """Return how a session stands: running while a living process holds its lock."""
     if session.ended_at is not None:
-        return _ended(session.status, success=bool(session.success))
+        return _ended(session.status, session.success)
     return "running" if live is not None and is_running(live) else "interrupted"
 
 
-def _ended(status: str | None, *, success: bool) -> State:
-    return "ended" if success else "cancelled" if status == "cancelled" else "failed"
+def _ended(status: str | None, success: bool | None) -> State:
+    """Return how an ended session stands: one of which nobody says how it ended has ended, and no more."""
+    return "ended" if success or (status is None and success is None) else "cancelled" if status == "cancelled" else "failed"
 
 
 def settled(directory: Directory, txn: str | None = None) -> None:
@@ -120,21 +135,25 @@ def _bytes(path: Path) -> int:
         return 0
 
 
-def open_session(txn: str, directory: Directory) -> tuple[Loaded, Path | None]:
+def open_session(txn: str, directory: Directory, *, verbatim: bool = False) -> tuple[Loaded, Path | None]:
     """Load what a TXN argument means, with a progress bar where that takes long; returns its live directory too, if it has one.
 
-    A file may be of any installed format.
+    A file may be of any installed format. Credentials are replaced in names, texts and reasoning, before anything is cut or joined; with
+    *verbatim* they are not: for what compares, or redacts itself.
     """
-    with working(f"loading {txn}"):
+    with working(f"loading {one_line(txn)}"):
         loaded = _loaded(txn, directory)
+        if not verbatim:
+            loaded.tree = Tree(outline(loaded.session), loaded.tree.pool)
     for session in walk_sessions(loaded.session):
-        session.totals.cost_usd = rounded(session.totals.cost_usd)
-        session.totals.upstream_inference_cost_usd = rounded(session.totals.upstream_inference_cost_usd)
+        for name in ("cost_usd", "upstream_inference_cost_usd"):
+            money = getattr(session.totals, name)
+            setattr(session.totals, name, rounded(money) if money else _NOTHING[name])  # the default: in JSON it is left out
     path = Path(txn)
     if path.is_file() or (path.is_dir() and not loaded.vector):
         return loaded, None
     live = path if path.is_dir() else directory.live(loaded.txn)
-    return loaded, live if live.is_dir() else None
+    return loaded, live if is_directory(live) else None
 
 
 def _loaded(txn: str, directory: Directory) -> Loaded:

@@ -12,16 +12,21 @@ import typer
 from msgspec import UNSET, Raw, UnsetType
 
 from optree.cli.options import Json, SessionsDir, Txn, directory
-from optree.cli.screen import coloured, paint, show_json, unpainted, when
+from optree.cli.screen import complain, paint, show_json, unpainted, when
 from optree.cli.screen import show as show_text
 from optree.cli.sessions import open_session, state_of
 from optree.console.lines import resolved
 from optree.errors import NotFoundError
-from optree.nodes import AccountingEntry, LogEntry, OperationNode, Pool, SessionNode, TurnNode
+from optree.messages import opened
+from optree.nodes import AS_TOLD, AccountingEntry, LogEntry, OperationNode, Pool, SessionNode, TurnNode
+from optree.redaction import redact
 from optree.tree.path import Path
-from optree.tree.text import format_end
-from optree.tree.walk import walk_sessions
-from optree.values import decode, is_list, is_object, redact
+from optree.tree.summary import last_seen
+from optree.tree.text import branches, format_end
+from optree.tree.totals import cost_said, has_unknown_cost, tokens_said
+from optree.tree.walk import ops_beneath, walk_sessions
+from optree.values import decode, is_list, is_object
+from optree.visible import coloured
 
 Node = SessionNode | TurnNode | OperationNode
 Part = tuple[str, list[str]]
@@ -41,20 +46,22 @@ def show(
     """
     label = str(Path.parse(path))
     loaded, live = open_session(txn, directory(sessions_dir))
+    if lost := loaded.damage.lost():
+        complain(f"the session is not whole: {'; '.join(lost)}")
     session, node = _find(loaded.session, label)
     if as_json:
         show_json(
             {"txn": loaded.txn, "path": label, "type": _type(node), "agentId": session.agent_id, "node": _plain(node, loaded.tree.pool)}
         )
         return
-    colour = coloured(sys.stdout)
-    style = paint if colour else unpainted
+    style = paint if coloured(sys.stdout) else unpainted
     running = state_of(loaded.session, live) == "running"
-    lines = [f"{style('path', label or '(root)')} {_title(node, session)}{format_end(node, live=running, paint=style)}"]
+    seen = None if running else last_seen(loaded.session)
+    lines = [f"{style('path', label or '(root)')} {_title(node, session)}{format_end(node, seen, style)}"]
     lines.append(f"started {when(node.started_at)}" + (f", ended {when(node.ended_at)}" if node.ended_at is not None else ""))
     for heading, below in _parts(node, loaded.tree.pool):
         lines += ["", style("title", heading), *(f"  {line}".rstrip() for line in below)]
-    show_text("\n".join(line.replace("\n", "\\n") for line in lines), colour=colour)  # a name may have any character
+    show_text("\n".join(line.replace("\n", "\\n") for line in lines), redacted=True)  # a name may have any character
 
 
 def _find(root: SessionNode, label: str) -> tuple[SessionNode, Node]:
@@ -101,25 +108,34 @@ def _parts(node: Node, pool: Pool) -> Iterator[Part]:
     elif isinstance(node, TurnNode):
         for block in (node.prompts, node.assistant):
             for role, text in (block or {}).items():
-                yield ("assistant" if block is node.assistant else role), _text(redact(text))
-        yield from _optional("ops", [f"{op.path} {op.kind} {op.name}" for op in node.ops])
+                yield ("assistant" if block is node.assistant else role), _text(text)
+        yield from _optional("ops", list(_ops(node)))
     else:
         if node.request is not None:
-            yield from _request(redact(resolved(node.request.payload, pool)))
-        yield from _optional("reasoning", _text(redact(_reasoning(node))))
+            yield from _request(redact(opened(resolved(node.request.payload, pool))))
+        yield from _optional("reasoning", _text(_reasoning(node)))
         if node.response is not None:
-            yield "response", _said(redact(decode(node.response.payload)))
+            yield "response (partial)" if node.response.partial else "response", _said(redact(opened(decode(node.response.payload))))
         if node.child_session is not None:
             yield from _session(node.child_session)
         yield from _optional("logs", [line for entry in node.logs for line in _log(entry)])
         yield from _optional("accounting", [_bill(entry) for entry in node.accounting])
     yield from _attributes(node.attributes_json)
-    yield from _optional("error", _text(redact(node.error or "")))
+    yield from _optional("error", _text(node.error or ""))
+
+
+def _ops(turn: TurnNode) -> Iterator[str]:
+    """Yield a line for each op of a turn; what was begun within an op is drawn beneath it."""
+    below = ops_beneath(turn)
+    for top in below[turn.path]:
+        yield f"{top.path} {top.kind} {top.name}"
+        for op, branch, _ in branches(below[top.path], lambda op: below[op.path]):
+            yield f"{branch}{op.path} {op.kind} {op.name}"
 
 
 def _session(session: SessionNode) -> Iterator[Part]:
     known = {"title": session.session_title, "status": session.latest_status, "call path": session.call_path}
-    yield f"session {session.agent_id}", [f"{name}: {redact(value)}" for name, value in known.items() if value]
+    yield f"session {session.agent_id}", [f"{name}: {value}" for name, value in known.items() if value]
     for message in session.messages:
         yield from _message(redact(decode(message.body)))
     if session.final_report is not UNSET:
@@ -194,13 +210,20 @@ def _reasoning(op: OperationNode) -> str:
 
 def _log(entry: LogEntry) -> list[str]:
     side = "←" if entry.direction == "response" else "→"
-    first, *more = _text(redact(entry.message)) or [""]
-    details = "" if entry.details is UNSET else " " + msgspec.json.encode(redact(decode(entry.details))).decode()
+    first, *more = _text(entry.message) or [""]
+    details = "" if entry.details is UNSET else " " + msgspec.json.encode(redact(_details(decode(entry.details)))).decode()
     return [
         f"{_clock(entry.timestamp)} [{entry.severity}] {side} {first}{'' if more else details}",
         *more,
         *([details] if more and details else []),
     ]
+
+
+def _details(details: Any) -> Any:
+    """Return a log line's details, with what a file that it came from says of it beside them."""
+    told = details.get(AS_TOLD) if is_object(details) else None
+    members = told.get("members") if is_object(told) else None
+    return {**{name: value for name, value in details.items() if name != AS_TOLD}, **members} if is_object(members) else details
 
 
 def _clock(milliseconds: float) -> str:
@@ -213,11 +236,9 @@ def _clock(milliseconds: float) -> str:
 def _bill(entry: AccountingEntry) -> str:
     names = (entry.provider, entry.model) if entry.type == "llm" else (entry.mcp_server, entry.command)
     parts = [entry.type, ":".join(filter(None, names)), entry.status]
-    if entry.tokens is not None:
-        tokens = entry.tokens
-        parts.append(f"{tokens.input_tokens + tokens.cache_read_input_tokens:,}→{tokens.output_tokens:,} tok")
-        parts += [f"({tokens.cache_read_input_tokens:,} cached)"] if tokens.cache_read_input_tokens else []
+    parts.append(tokens_said(entry.tokens) if entry.tokens is not None else "")
     parts += [f"{entry.characters_in or 0:,}→{entry.characters_out or 0:,} characters"] if entry.type == "tool" else []
-    parts += [f"${entry.cost_usd:.6f}"] if entry.cost_usd else []
-    parts += [redact(entry.error)] if entry.error else []
+    parts.append(cost_said(entry.cost_usd or 0.0, entry.cost_usd is not None, has_unknown_cost(entry)))
+    parts += [entry.error] if entry.error else []
+    parts += [msgspec.json.encode(redact(decode(entry.details))).decode()] if entry.details is not UNSET else []
     return " ".join(" ".join(filter(None, parts)).split())

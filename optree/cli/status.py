@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import os
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
-from optree.cli.exporters import collector, pending, waiting
+from optree.cli.exporters import addressed, collector, pending, waiting
 from optree.cli.options import BillingFile, Json, SessionsDir, directory
 from optree.cli.progress import working
-from optree.cli.screen import show, show_json, size
+from optree.cli.screen import duration, show, show_json, size
 from optree.cli.sessions import Row, State, describe, settled
 from optree.errors import OptreeError
 from optree.store.directory import Directory
@@ -39,7 +40,7 @@ def status(*, sessions_dir: SessionsDir = None, billing_file: BillingFile = None
     if as_json:
         show_json(found)
     else:
-        show("\n".join(_lines(found)))
+        show("\n".join(_lines(found, rows)), fold=True)
 
 
 def _plain(where: Directory, rows: list[Row]) -> dict[str, Any]:
@@ -60,12 +61,12 @@ def _plain(where: Directory, rows: list[Row]) -> dict[str, Any]:
     }
 
 
-def _lines(found: dict[str, Any]) -> list[str]:
+def _lines(found: dict[str, Any], rows: list[Row]) -> list[str]:
     unwritable = "" if found["writable"] else " (cannot be written)"
     lines = [
         f"sessions     {found['sessions']}, {size(found['bytes'])}, in {found['sessionsDir']}{unwritable}",
         f"running      {_named(found['running'])}",
-        f"interrupted  {_named(found['interrupted'])}",
+        f"interrupted  {_named([f'{row.txn} (at least {duration(row.duration)})' for row in rows if row.state == 'interrupted'])}",
         f"damaged      {_named(found['damaged'])}",
         *([f"incomplete   {_named(found['incomplete'])} (optree load TXN says what was lost)"] if found["incomplete"] else []),
         f"ledger       {size(found['billingBytes'])}, {found['billingFile']}",
@@ -78,7 +79,9 @@ def _lines(found: dict[str, Any]) -> list[str]:
 
 def _mirrored(where: Directory) -> dict[str, Any]:
     """Return what of mirrored sessions is not delivered, and whether the collector that the environment names takes anything."""
-    found = [{"txn": txn, "spans": spans} for txn in pending(where) if (spans := _spans(txn, where)) != 0]
+    found = [
+        {"txn": txn, "spans": spans, "destination": addressed(txn, where)} for txn in pending(where) if (spans := _spans(txn, where)) != 0
+    ]
     endpoint, trouble = collector() if found else ("", "")
     return {"pending": found, "collector": {"endpoint": endpoint, "trouble": trouble} if endpoint else None}
 
@@ -96,6 +99,8 @@ def _unsent(pending: list[dict[str, Any]], collector: dict[str, str] | None) -> 
         return []
     named = [f"{one['txn']} ({'unreadable' if one['spans'] is None else one['spans']})" for one in pending]
     lines = [f"not sent     {_named(named)} spans of mirrored sessions"]
+    to = Counter(one["destination"] or "an unknown destination" for one in pending)
+    lines += [f"{'waiting for' if at == 0 else '':12} {where} ({count})" for at, (where, count) in enumerate(to.most_common(SHOWN))]
     if collector is not None:
         lines.append(f"collector    {collector['endpoint']}: {collector['trouble'] or 'answers'}")
     return lines

@@ -19,7 +19,7 @@ from optree.ids import new_txn
 from optree.nodes import Totals
 from optree.store.directory import Directory, Saved
 from optree.store.lock import is_running
-from optree.store.recovery import load
+from optree.store.recovery import load_to_resume
 from optree.tree.text import format_totals
 
 
@@ -40,7 +40,7 @@ def run_traced(command: list[str], directory: Directory, tracing: Tracing, resum
     if resume is not None and is_running(resume.directory.live(resume.txn)):
         raise BusyError(f"session {resume.txn} is running; wait for it to end, or watch it with: optree logs -f {resume.txn}")
     if resume is not None:
-        load(resume.txn, resume.directory)  # what cannot be loaded cannot be gone on with: the program is not started
+        load_to_resume(resume.txn, resume.directory)  # what cannot be loaded cannot be gone on with: the program is not started
     txn = resume.txn if resume is not None else new_txn()
     before = _saved(txn, directory)
     try:
@@ -98,16 +98,12 @@ def _report(outcome: _Outcome, command: Sequence[str], directory: Directory, tra
     if row is None:
         complain(_unsaved(directory) or _nothing(outcome.txn, directory))
         return
-    totals = format_totals(Totals(**{field: row.figures[name] for field, name in _PHRASE.items()}))
+    totals = format_totals(row.totals)
     said = " · ".join(filter(None, (f"session {row.txn} {_said(row, outcome)} in {outcome.file}", totals)))
     complain(f"{said}; go on with: {resume}" if row.state in _RESUMED else said)
 
 
 _RESUMED = ("failed", "cancelled", "interrupted")
-_PHRASE = {
-    "llm_requests": "llmRequests", "tools_run": "toolsRun", "input_tokens": "inputTokens", "output_tokens": "outputTokens",
-    "cache_read_input_tokens": "cacheReadInputTokens", "cost_usd": "costUsd",
-}  # fmt: skip
 
 
 def _flags(directory: Directory) -> list[str]:
@@ -153,6 +149,6 @@ def _plain(outcome: _Outcome, resume: str) -> dict[str, Any]:
         "state": row.state if row else "nothing",
         "exit": outcome.code,
         "saved": str(outcome.file) if outcome.file else None,
-        "totals": row.figures if row else figures(Totals()),
+        "totals": figures(row.totals if row else Totals()),
         "resume": resume if row and row.state in _RESUMED else None,
     }

@@ -8,11 +8,12 @@ from typing import Annotated
 import typer
 
 from optree.cli.options import Json, SessionsDir, TxnOrLast, directory
-from optree.cli.screen import coloured, complain, paint, show, show_json, unpainted
+from optree.cli.screen import complain, paint, show, show_json, unpainted
 from optree.cli.sessions import open_session, state_of
 from optree.nodes import SessionNode
 from optree.tree.text import format_tree
 from optree.tree.walk import walk_sessions
+from optree.visible import coloured
 
 
 def tree(
@@ -36,9 +37,8 @@ def tree(
     if as_json:
         show_json({"txn": loaded.txn, "state": state_of(loaded.session, live), "session": loaded.session, "pool": loaded.tree.pool})
         return
-    colour = coloured(sys.stdout)
     running = state_of(loaded.session, live) == "running"
-    show(format_tree(loaded.session, live=running, paint=paint if colour else unpainted), colour=colour)
+    show(format_tree(loaded.session, live=running, paint=paint if coloured(sys.stdout) else unpainted), fold=True, redacted=True)
 
 
 def _prune(root: SessionNode, depth: int) -> None:

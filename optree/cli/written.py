@@ -14,14 +14,15 @@ from time import time
 from msgspec import Struct
 
 from optree.cli.holding import lacking
-from optree.cli.redacted import redacted
 from optree.cli.screen import OutputError
 from optree.errors import SetupError
 from optree.formats import Format
+from optree.store.directory import checked
 from optree.store.recovery import Loaded
 from optree.store.system import REAL
 from optree.store.unusable import usable
 from optree.tree import Tree
+from optree.tree.redacted import redacted
 
 STDOUT = "-"
 _PREFIX = ".optree-export-"
@@ -60,18 +61,18 @@ def export_to_file(loaded: Loaded, writing: Writing, *, several: bool) -> Writte
     Raises `SetupError` if a file is there already and is not to be replaced, or cannot be written, `StoreError` for what no file of the
     format holds, `OptreeError` if there is no room.
     """
-    lost = lacking(loaded.tree, writing.form.cannot_hold)
+    lost = lacking(loaded.tree, writing.form)
     tree, changed = (loaded.tree, False) if writing.verbatim else redacted(loaded.tree)
     if writing.output == STDOUT:
         if several:
             raise SetupError("one session goes to stdout; name a directory for several: --output DIR")
-        return Written(loaded.txn, [], lost, changed, _to_stdout(tree, loaded.txn, writing.form))
+        return Written(loaded.txn, [], lost, changed, _to_stdout(tree, checked(loaded.txn), writing.form))
     with usable(Path(writing.output or ".")):
-        target = _target(loaded.txn, writing.form, writing.output, several=several)
+        target = _target(checked(loaded.txn), writing.form, writing.output, several=several)
     with usable(target), _workplace(target.parent) as folder:
         made = writing.form.write(tree, folder / target.name)
-        files = [target.parent / path.relative_to(folder) for path in made]
-        for path in filter(Path.exists, files):
+        files = [_place(path, folder, target.parent) for path in made]
+        for path in filter(os.path.lexists, files):
             if not path.is_file():
                 raise SetupError(f"{path} is there already, and is no file: name another")
             if not writing.force:
@@ -81,6 +82,17 @@ def export_to_file(loaded: Loaded, writing: Writing, *, several: bool) -> Writte
             path.chmod(0o600)
             path.replace(file)
     return Written(loaded.txn, [str(file) for file in files], lost, changed)
+
+
+def _place(made: Path, folder: Path, parent: Path) -> Path:
+    """Return where a file goes that a format made in *folder*: below *parent*, through no link that lies there already."""
+    inner = Path(os.path.normpath(made.relative_to(folder))) if made.is_relative_to(folder) else made
+    if inner.is_absolute() or ".." in inner.parts or made.is_symlink():
+        raise SetupError(f"the format made {str(made)[:80]!r}, which is elsewhere than it was told: nothing is written")
+    for above in list(inner.parents)[:-1]:
+        if (parent / above).is_symlink():
+            raise SetupError(f"{parent / above} is a link, and nothing is written through it: name another place")
+    return parent / inner
 
 
 @contextmanager

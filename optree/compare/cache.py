@@ -68,8 +68,8 @@ def judge(found: CallContext, use: Use, prices: Known, models: Models) -> None:
             found.add_note(f"no call of {silent} tells of a cache: whether anything was lost is not known")
         return
     found.estimated = use.shared != use.size
-    had = told.cache_read_input_tokens + told.cache_write_input_tokens if use.model in models.writing else _sent(told)
-    found.reusable_tokens = min(_sent(told) * use.shared // use.size, had, _sent(now))
+    had = told.cache_read_input_tokens + told.cache_write_input_tokens if use.model in models.writing else told.all_input_tokens
+    found.reusable_tokens = min(told.all_input_tokens * use.shared // use.size, had, now.all_input_tokens)
     lost = found.reusable_tokens - now.cache_read_input_tokens
     if found.reusable_tokens < SHORTEST or lost < BLOCK:
         found.cache = "kept"
@@ -114,10 +114,6 @@ def edit_phrase(edit: Edit) -> str:
     if edit.kind == "edited":
         return f"{what}: {edit.before} → {edit.after}"
     return f"{what}: {edit.after or edit.before}"
-
-
-def _sent(tokens: Tokens) -> int:
-    return tokens.input_tokens + tokens.cache_read_input_tokens + tokens.cache_write_input_tokens
 
 
 def _cost(lost: int, tokens: Tokens, prices: Known, op: OperationNode) -> float | None:

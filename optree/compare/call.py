@@ -35,7 +35,7 @@ class CallContext(Struct, rename="camel"):
     parts: list[Change] = []
     """What else changed that a cache's key depends on: the `model`, and what `optree.compare.prompts.PARTS` names."""
     input_tokens: int | None = None
-    """Tokens that were sent and neither read from the cache nor written to it."""
+    """All tokens that were sent, with those read from the cache and written to it."""
     cache_read_input_tokens: int | None = None
     cache_write_input_tokens: int | None = None
     cost_usd: float | None = None

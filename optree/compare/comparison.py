@@ -16,8 +16,9 @@ from optree.compare.figures import Figures, delta, figures
 from optree.compare.histories import Histories
 from optree.compare.matching import match
 from optree.compare.volatile import Exact, Stable
-from optree.nodes import Pool, SessionNode, TurnNode
+from optree.nodes import OperationNode, Pool, SessionNode, TurnNode
 from optree.tree import Tree
+from optree.tree.walk import Rooted, tree_in
 
 Mark = Literal["same", "changed", "added", "removed", "moved"]
 """`moved`: the same content under another parent, or in another order among its siblings."""
@@ -57,7 +58,7 @@ class Comparison(Struct, rename="camel"):
     root: Difference
 
 
-def compare(a: Tree | SessionNode, b: Tree | SessionNode, *, everything: bool = False, exact: bool = False) -> Comparison:
+def compare(a: Rooted, b: Rooted, *, everything: bool = False, exact: bool = False) -> Comparison:
     """Align two sessions and return what differs; with *everything*, nodes that are the same as well.
 
     Siblings are aligned by their content first (all but times, paths, logs, reasoning and attributes), then by kind, name and likeness.
@@ -107,6 +108,7 @@ class _Comparer:
             pairs = match(children(a) if a else [], children(b) if b else [], self.content)
             found.below = [self._difference(pair.a, pair.b, moved=pair.moved) for pair in pairs]
         self._find_moves()
+        self._nest()
         for found, _, _ in reversed(self.made):
             found.differs = found.mark != "same" or any(below.differs for below in found.below)
         return root
@@ -158,6 +160,21 @@ class _Comparer:
         for found, _, _ in self.made:
             found.below = [below for below in found.below if id(below) not in gone]
 
+    def _nest(self) -> None:
+        """Put ops that were begun within another beneath it."""
+        nodes = {id(found): (a, b) for found, a, b in self.made}
+        for turn in [found for found, _, _ in self.made if found.type == "turn"]:
+            below, turn.below = turn.below, []
+            places: dict[tuple[int, str], Difference] = {}
+            for found in below:
+                above = turn
+                for side, (node, path) in enumerate(zip(nodes[id(found)], (found.path_a, found.path_b), strict=True)):
+                    if isinstance(node, OperationNode) and node.parent_op is not None:
+                        above = places.get((side, node.parent_op), above)
+                    if path is not None:
+                        places[side, path] = found
+                above.below.append(found)
+
 
 def label(node: Node) -> str:
     """Return what a node is called."""
@@ -168,8 +185,8 @@ def label(node: Node) -> str:
     return f"{node.kind} {node.name}"
 
 
-def _tree(given: Tree | SessionNode) -> Tree:
-    return given if isinstance(given, Tree) else Tree(given, Pool())
+def _tree(given: Rooted) -> Tree:
+    return Tree(given, Pool()) if isinstance(given, SessionNode) else tree_in(given)
 
 
 def _counted(root: Difference) -> dict[str, dict[str, int]]:

@@ -11,6 +11,7 @@ from msgspec import UNSET, Raw, UnsetType
 from optree.compare.digests import Digests, sorted_json
 from optree.ids import content_id
 from optree.nodes import OperationNode, SessionNode, Tokens, TurnNode
+from optree.tree.totals import has_unknown_cost
 from optree.values import decode
 
 Node = SessionNode | TurnNode | OperationNode
@@ -107,7 +108,7 @@ def _held(node: Node, digests: Digests) -> tuple[str, list[str]]:
     if isinstance(node, TurnNode):
         blocks = (("prompts", node.prompts), ("assistant", node.assistant))
         return "turn", [ended, *(f"{name} {role} {text}" for name, block in blocks for role, text in sorted((block or {}).items()))]
-    held = [ended, f"cost {own_cost(node)} {own_tokens(node)}"]
+    held = [ended, f"cost {own_cost(node)} {sum(map(has_unknown_cost, node.accounting))} {own_tokens(node)}"]
     held += [f"request {name} {digest}" for name, digest in sorted(digests.members(node.request, node.kind).items())]
     if node.response is not None:
         held.append(f"response {digests.response(node.response, node.kind)}{node.response.size if node.response.truncated else ''}")

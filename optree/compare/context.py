@@ -17,6 +17,7 @@ from optree.compare.prices import prices
 from optree.compare.prompts import PARTS, Prompt, prompt_of
 from optree.nodes import OperationNode, SessionNode
 from optree.tree import Tree, walk_ops
+from optree.tree.walk import HasTree, tree_in
 from optree.values import is_list, is_object
 
 
@@ -26,13 +27,13 @@ class _Call(Struct):
     prompt: Prompt
 
 
-def context_changes(tree: Tree) -> list[CallContext]:
+def context_changes(tree: Tree | HasTree) -> list[CallContext]:
     """Return what changed for each LLM call of each agent, in the order in which the calls began.
 
     Calls of one agent are those of all sessions with its name in the tree: they share a provider's cache. It takes time in proportion to
     what is recorded, however long the histories are.
     """
-    histories = Histories()
+    tree, histories = tree_in(tree), Histories()
     calls = [_Call(session, op, prompt_of(op, histories, tree.pool)) for session, _, op in walk_ops(tree.session) if op.kind == "llm"]
     calls.sort(key=lambda call: call.op.started_at)
     histories.number()
@@ -65,7 +66,7 @@ def _compared(call: _Call, before: _Call | None, histories: Histories) -> CallCo
         found.count, found.bytes = histories.depth[prompt.head] + prompt.lost, histories.size[prompt.head]
     if any(entry.tokens is not None and entry.tokens.total_tokens for entry in op.accounting):
         tokens = own_tokens(op)
-        found.input_tokens = tokens.input_tokens
+        found.input_tokens = tokens.all_input_tokens
         found.cache_read_input_tokens, found.cache_write_input_tokens = tokens.cache_read_input_tokens, tokens.cache_write_input_tokens
     found.cost_usd = own_cost(op)
     if before is None:

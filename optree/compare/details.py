@@ -8,13 +8,19 @@ from typing import Any, NamedTuple
 from msgspec import UNSET, Raw, Struct, UnsetType
 
 from optree.compare.alignment import align
-from optree.compare.content import Node, own_cost, own_tokens
+from optree.compare.content import Node, money
 from optree.compare.digests import Digests, sorted_json
 from optree.compare.excerpts import differing, excerpt, said, said_message
 from optree.ids import content_id
+from optree.messages import opened
 from optree.nodes import OperationNode, Payload, SessionNode, TurnNode
+from optree.tree.totals import cost_said, of_entries
 from optree.values import decode, is_list, is_object
 
+_TOKENS = {
+    "input": "all_input_tokens", "output": "output_tokens", "cache_read_input": "cache_read_input_tokens",
+    "cache_write_input": "cache_write_input_tokens", "reasoning_output": "reasoning_output_tokens",
+}  # fmt: skip
 MOST_ITEMS = 5
 """Differing items of a list that are shown one by one."""
 MOST_ALIGNED = 64
@@ -84,7 +90,7 @@ class Changes:
         if one is not None and other is not None and one.payload == other.payload and one.size == other.size:
             return
         values = [
-            UNSET if op.response is None else digests.stable.response(decode(op.response.payload), op.kind)
+            UNSET if op.response is None else digests.stable.response(opened(decode(op.response.payload)), op.kind)
             for digests, op in zip(self._digests, (a, b), strict=True)
         ]
         yield from _responses(one, other, *values)
@@ -103,7 +109,7 @@ def _members(payload: Payload | None, names: list[str]) -> dict[str, Any]:
     """Return members of a request by name, as they are recorded."""
     if payload is None:
         return {}
-    found = decode(payload.payload)
+    found = opened(decode(payload.payload))
     return {name: found[name] for name in names if name in found} if is_object(found) else {"": found}
 
 
@@ -172,13 +178,13 @@ def _said(found: _Differing, what: str, a: Callable[[int], Any], b: Callable[[in
 
 
 def _bills(a: OperationNode, b: OperationNode) -> Iterator[Change]:
-    money = [None if cost is None else f"${cost:.6f}" if round(cost, 6) == cost else f"${cost:.12f}" for cost in (own_cost(a), own_cost(b))]
-    yield from _texts({"cost": money[0]}, {"cost": money[1]})
-    one, other = own_tokens(a), own_tokens(b)
-    for name in ("input_tokens", "output_tokens", "cache_read_input_tokens", "cache_write_input_tokens"):
-        before, after = getattr(one, name), getattr(other, name)
+    one, other = of_entries(a.accounting), of_entries(b.accounting)
+    costs = [cost_said(money(sums.cost_usd), sums.known_costs, sums.unknown_costs).removeprefix("cost ") or None for sums in (one, other)]
+    yield from _texts({"cost": costs[0]}, {"cost": costs[1]})
+    for name, field in _TOKENS.items():
+        before, after = getattr(one, field), getattr(other, field)
         if before != after:
-            yield Change(f"tokens.{name.removesuffix('_tokens')}", f"{before:,}", f"{after:,}")
+            yield Change(f"tokens.{name}", f"{before:,}", f"{after:,}")
 
 
 def _texts(a: Mapping[str, str | None], b: Mapping[str, str | None]) -> list[Change]:

@@ -8,6 +8,7 @@ import msgspec
 
 from optree.compare.histories import ROOT, Histories, decoded
 from optree.ids import content_id
+from optree.messages import opened
 from optree.nodes import Payload, Pool
 from optree.values import decode, is_list, is_object
 
@@ -40,12 +41,12 @@ class Digests:
         """Return the content id of each member of a request, by name; of what is no object one member without a name."""
         if payload is None:
             return {}
-        found = decode(payload.payload)
+        found = opened(decode(payload.payload))
         return {name: self._member(name, value, kind) for name, value in (found if is_object(found) else {"": found}).items()}
 
     def response(self, payload: Payload, kind: str) -> str:
         """Return the content id of a response."""
-        return content_id(sorted_json(self.stable.response(decode(payload.payload), kind)))
+        return content_id(sorted_json(self.stable.response(opened(decode(payload.payload)), kind)))
 
     def history(self, value: Any) -> int | None:
         """Return the node of a pooled history; None for any other value."""

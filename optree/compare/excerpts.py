@@ -6,7 +6,8 @@ from typing import Any
 
 import msgspec
 
-from optree.values import is_object, redact
+from optree.redaction import redact
+from optree.values import is_object
 
 LONGEST = 120
 """Characters of an excerpt."""
@@ -16,7 +17,7 @@ _AROUND = 24
 
 def said(value: Any, name: str = "") -> str:
     """Return a value as one line without credentials; *name* is what it is a member as, which may name a secret."""
-    known = redact({name: value})[name] if name else redact(value)
+    known = next(iter(redact({name: value}).values())) if name else redact(value)
     text = known if isinstance(known, str) else msgspec.json.encode(known).decode("utf-8", "replace")
     return " ".join(text.split())
 

@@ -4,19 +4,26 @@ from __future__ import annotations
 
 from msgspec import Struct
 
-from optree.compare.content import Node, bottom_up, children, money, own_cost, own_tokens
+from optree.compare.content import Node, bottom_up, children, money
 from optree.nodes import OperationNode, SessionNode
+from optree.tree.totals import of_entries
 
 
 class Figures(Struct, rename="camel"):
-    """Sums over a node and all below it; *latency_ms* is the node's own, from its begin to its end, None for what has no end."""
+    """Sums over a node and all below it; *latency_ms* is the node's own, from its begin to its end, None for what has no end.
+
+    *input_tokens* are all that were sent, with those read from and written to the cache. *cost_usd* is what *known_costs* accounting
+    entries come to, None where none of them says its cost; *unknown_costs* do not say theirs.
+    """
 
     ops: int = 0
     input_tokens: int = 0
     output_tokens: int = 0
     cache_read_input_tokens: int = 0
     cache_write_input_tokens: int = 0
-    cost_usd: float = 0.0
+    cost_usd: float | None = 0.0
+    known_costs: int = 0
+    unknown_costs: int = 0
     latency_ms: float | None = None
 
 
@@ -32,16 +39,19 @@ def figures(root: SessionNode) -> dict[int, Figures]:
             below = found[id(child)]
             for name in _SUMMED:
                 setattr(total, name, getattr(total, name) + getattr(below, name))
-        total.cost_usd = money(total.cost_usd)
+        total.cost_usd = money(total.cost_usd or 0.0)
         found[id(node)] = total
+    for total in found.values():
+        if total.unknown_costs and not total.known_costs:
+            total.cost_usd = None
     return found
 
 
 def delta(a: Figures | None, b: Figures | None) -> Figures:
     """Return *b* less *a*, None counting as nothing; the latency only where both have one."""
     before, after = a or Figures(), b or Figures()
-    change = Figures(**{name: getattr(after, name) - getattr(before, name) for name in _SUMMED})
-    change.cost_usd = money(change.cost_usd)
+    change = Figures(**{name: (getattr(after, name) or 0) - (getattr(before, name) or 0) for name in _SUMMED})
+    change.cost_usd = None if None in (before.cost_usd, after.cost_usd) else money(change.cost_usd or 0.0)
     if before.latency_ms is not None and after.latency_ms is not None:
         change.latency_ms = round(after.latency_ms - before.latency_ms, 3)
     return change
@@ -51,14 +61,16 @@ def _own(node: Node) -> Figures:
     latency = _latency(node)
     if not isinstance(node, OperationNode):
         return Figures(latency_ms=latency)
-    tokens = own_tokens(node)
+    sums = of_entries(node.accounting)
     return Figures(
         1,
-        tokens.input_tokens,
-        tokens.output_tokens,
-        tokens.cache_read_input_tokens,
-        tokens.cache_write_input_tokens,
-        own_cost(node) or 0.0,
+        sums.all_input_tokens,
+        sums.output_tokens,
+        sums.cache_read_input_tokens,
+        sums.cache_write_input_tokens,
+        money(sums.cost_usd),
+        sums.known_costs,
+        sums.unknown_costs,
         latency,
     )
 

@@ -8,7 +8,8 @@ from html import escape
 from optree.compare import wording
 from optree.compare.comparison import Comparison
 from optree.compare.wording import Line
-from optree.values import redact
+from optree.redaction import redact
+from optree.visible import visible
 
 _STYLE = """
 :root { color-scheme: light dark; --line: #8884; --dim: #777; --add: #1a7f37; --del: #cf222e; --chg: #9a6700; --mov: #0969da; }
@@ -102,6 +103,6 @@ def _fields(line: Line) -> str:
 
 
 def _text(text: str) -> str:
-    """Return a text as HTML shows it, without credentials; a character that a page cannot hold becomes U+FFFD."""
+    """Return a text as HTML shows it, without credentials; what nobody could see is written out."""
     known = redact(text)
-    return escape("".join(one if one.isprintable() or one in "\n\t" else "\ufffd" for one in known))
+    return escape(visible(known))

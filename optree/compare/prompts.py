@@ -16,7 +16,8 @@ from optree.compare.histories import ROOT, Histories, bare, decoded, text_bytes
 from optree.compare.lifetime import asked_in
 from optree.conversation.provider_messages import HISTORY_KEYS, SYSTEM_KEYS, body_of, history_in
 from optree.ids import content_id
-from optree.nodes import OperationNode, Pool
+from optree.nodes import OperationNode, Pool, parts_of_name
+from optree.redaction import redact
 from optree.values import is_list, is_object
 
 PARTS = {
@@ -64,7 +65,7 @@ class Prompt(Struct):
 
 def prompt_of(op: OperationNode, histories: Histories, pool: Pool) -> Prompt:
     """Return what an LLM op sent."""
-    found = Prompt(next((entry.model for entry in op.accounting if entry.model), None) or op.name.rpartition(":")[2] or op.name, {})
+    found = Prompt(next((entry.model for entry in op.accounting if entry.model), None) or parts_of_name(redact(op.name))[1] or op.name, {})
     if op.request is None:
         found.note = "no request is recorded"
         return found

@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 from optree.compare.comparison import Comparison, Difference
 from optree.compare.details import Change
 from optree.compare.figures import Figures
+from optree.tree.totals import cost_said, dollars
 
 SIGNS = {"same": " ", "changed": "~", "added": "+", "removed": "-", "moved": ">"}
 _COUNTED = (
@@ -29,10 +30,10 @@ class Line(NamedTuple):
 
 def drawn(found: Difference) -> Line:
     """Return how a node is drawn."""
-    child = found.below[0] if found.type == "op" and len(found.below) == 1 else None
+    child = found.below[0] if found.type == "op" and found.below else None
     if child is not None and child.type == "session" and child.mark in (found.mark, "changed", "same"):
         own = found.changes + [change for change in child.changes if change not in found.changes]
-        return Line(found, found.mark if found.mark != "same" else child.mark, own, child.below)
+        return Line(found, found.mark if found.mark != "same" else child.mark, own, [*child.below, *found.below[1:]])
     return Line(found, found.mark, found.changes, found.below)
 
 
@@ -73,7 +74,8 @@ def delta_phrase(found: Difference) -> str:
         return _sum_phrase((found.figures_b if found.mark == "added" else found.figures_a) or Figures())
     change = found.delta or Figures()
     parts = [signed_dollars(change.cost_usd)] if change.cost_usd else []
-    tokens = (change.input_tokens + change.cache_read_input_tokens + change.cache_write_input_tokens, change.output_tokens)
+    parts += [f"{change.unknown_costs:+,} unknown cost{'s' if abs(change.unknown_costs) > 1 else ''}"] if change.unknown_costs else []
+    tokens = (change.input_tokens, change.output_tokens)
     parts += [f"{tokens[0]:+,}→{tokens[1]:+,} tok"] if any(tokens) else []
     parts += [signed_span(change.latency_ms)] if change.latency_ms else []
     return " ".join(parts)
@@ -82,13 +84,23 @@ def delta_phrase(found: Difference) -> str:
 def totals_phrases(found: Comparison) -> list[str]:
     """Return the figures of both sessions and their deltas, a phrase each; a figure that both lack is left out."""
     a, b = found.root.figures_a or Figures(), found.root.figures_b or Figures()
-    phrases = [_phrase("cost", a.cost_usd, b.cost_usd, dollars, signed_dollars)] if a.cost_usd or b.cost_usd else []
+    phrases = _costs(a, b)
     for name, field in _COUNTED:
         before, after = getattr(a, field), getattr(b, field)
         phrases += [_phrase(name, before, after, "{:,}".format, "{:+,}".format)] if before or after else []
     if a.latency_ms is None or b.latency_ms is None:
         return [*phrases, f"time {span(a.latency_ms)} → {span(b.latency_ms)}"]
     return [*phrases, _phrase("time", a.latency_ms, b.latency_ms, span, signed_span)]
+
+
+def _costs(a: Figures, b: Figures) -> list[str]:
+    """Return what both sessions cost; a difference only where it is known."""
+    one, other = (cost_said(found.cost_usd or 0.0, found.known_costs, found.unknown_costs).removeprefix("cost ") for found in (a, b))
+    if not one and not other:
+        return []
+    if a.unknown_costs or b.unknown_costs:
+        return [f"cost {one or '$0'}" if one == other else f"cost {one or '$0'} → {other or '$0'}"]
+    return [_phrase("cost", a.cost_usd or 0.0, b.cost_usd or 0.0, dollars, signed_dollars)]
 
 
 def _phrase(name: str, before: Any, after: Any, shown: Callable[[Any], str], signed: Callable[[Any], str]) -> str:
@@ -104,12 +116,6 @@ def counts_phrase(found: Comparison) -> str:
         if number
     ]
     return ", ".join(parts) or "the same"
-
-
-def dollars(amount: float) -> str:
-    """Return money, with more digits where it is small."""
-    sign = "-" if amount < 0 else ""
-    return f"{sign}${abs(amount):,.6f}" if abs(amount) >= 1e-6 or not amount else f"{sign}${abs(amount):.12f}"  # noqa: PLR2004 - six digits
 
 
 def signed_dollars(amount: float) -> str:
@@ -130,8 +136,8 @@ def signed_span(milliseconds: float | None) -> str:
 
 
 def _sum_phrase(total: Figures) -> str:
-    sent = total.input_tokens + total.cache_read_input_tokens + total.cache_write_input_tokens
-    parts = [dollars(total.cost_usd)] if total.cost_usd else []
-    parts += [f"{sent:,}→{total.output_tokens:,} tok"] if sent or total.output_tokens else []
+    cost = cost_said(total.cost_usd or 0.0, total.known_costs, total.unknown_costs)
+    parts = [cost] if cost else []
+    parts += [f"{total.input_tokens:,}→{total.output_tokens:,} tok"] if total.input_tokens or total.output_tokens else []
     parts += [span(total.latency_ms)] if total.latency_ms is not None else []
     return " ".join(parts)

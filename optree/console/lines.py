@@ -1,27 +1,30 @@
 """Records → lines: ``[txn:<originTxnId>] [path:<path>] <agent> [SEV] →|← <type> <remote>: <message>``.
 
-Each line belongs to exactly one node. What options change is which lines there are, never their form.
+Each line belongs to exactly one node. What options change is which lines there are, never their form. Credentials are replaced in each
+value before it becomes part of a line; streamed reasoning is held back until a line of it is whole, or its op ends.
 """
 
 from __future__ import annotations
 
-import re
 from collections import deque
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, NamedTuple
 
 from msgspec import UNSET, Struct
 
 from optree import records as r
-from optree.nodes import AccountingEntry, Pool, Severity
+from optree.nodes import AS_TOLD, AccountingEntry, Pool, Severity
+from optree.redaction import StreamRedactor, redact
 from optree.tree.path import parent_label
-from optree.values import Pattern, cut, decode, encode, is_list, is_object, redact
+from optree.tree.summary import ENDED
+from optree.tree.totals import dollars, has_unknown_cost
+from optree.values import cut, decode, encode, is_list, is_object
+from optree.visible import one_line
 
 TRACE_CHARACTERS = 4096
 LINE_BYTES = 8192
 """Most that one line has, with the notice that it was cut."""
 KEPT_OPS = 1024
-_CONTROL = Pattern(r"[\x00-\x1f\x7f-\x9f\u200b-\u200f\u2028-\u202e\u2066-\u2069]")
 _COLOURS = {"ERR": "31", "WRN": "33", "FIN": "36", "TRC": "90", "VRB": "90", "THK": "2;37"}
 
 
@@ -32,6 +35,16 @@ class LineOptions(Struct, frozen=True):
     trace_llm: bool = False
     trace_tools: bool = False
     colour: bool = False
+
+
+class Line(NamedTuple):
+    """One line, and what it is about: names in it may look like anything."""
+
+    path: str
+    severity: str
+    text: str
+    bare: str
+    """Without colour."""
 
 
 class _Op(Struct):
@@ -52,10 +65,12 @@ class LineRenderer:
         self._agents: dict[str, str] = {}
         self._ops: dict[str, _Op] = {}
         self._ended: deque[str] = deque()
+        self._thoughts: dict[str, StreamRedactor] = {}
+        """What is held back of reasoning, by the path of its op."""
 
     def know(self, path: str, agent: str) -> None:
         """Learn whose session is at *path*."""
-        self._agents[path] = agent
+        self._agents[path] = redact(agent)
 
     def refer(self, pool: Pool) -> None:
         """Learn what requests of a session that began before refer to."""
@@ -63,28 +78,33 @@ class LineRenderer:
 
     def render(self, record: r.Record) -> Iterator[str]:
         """Yield the lines of one record, without newlines."""
+        return (line.text for line in self.lines(record))
+
+    def lines(self, record: r.Record) -> Iterator[Line]:
+        """Yield the same with what they are about."""
         match record:
             case r.SessionBegin():
-                self._agents[record.path] = record.agent
-                yield from self._line(record.path, "VRB", "→", "session", record.agent, "begins")
+                self.know(record.path, record.agent)
+                yield from self._line(record.path, "VRB", "→", "session", self._agent(record.path), "begins")
             case r.SessionResume():
                 yield from self._line(record.path, "VRB", "→", "session", self._agent(record.path), "goes on")
             case r.SessionEnd():
-                severity = "FIN" if record.status == "ok" else _severity(record.status)
+                severity = "FIN" if record.status in ("ok", None) else _severity(record.status)
                 said = _outcome(record.status, record.error)
+                yield from self.rest(record.path)
                 yield from self._line(record.path, severity, "←", "session", self._agent(record.path), said)
             case r.TurnBegin():
-                said = (record.prompts or {}).get("user", "")
+                said = redact(record.prompts or {}).get("user", "")
                 yield from self._line(record.path, "VRB", "→", "turn", record.path.rpartition(".")[2], said[:200])
             case r.TurnEnd():
                 yield from self._turn_end(record)
             case _:
                 yield from self._of_op(record)
 
-    def _of_op(self, record: r.Record) -> Iterator[str]:
+    def _of_op(self, record: r.Record) -> Iterator[Line]:
         match record:
             case r.OpBegin():
-                self._ops[record.path] = _Op(record.kind, record.name)
+                self._ops[record.path] = _Op(record.kind, redact(record.name))
             case r.Requested():
                 yield from self._payload(record.path, "→", record.request.payload, _request(record))
             case r.Responded():
@@ -97,11 +117,12 @@ class LineRenderer:
             case r.Pooled():
                 self._collect(record)
             case r.OpEnd():
+                yield from self._rest(record.path)
                 op = self._op(record.path)
                 self._forget(record.path)
                 if op.kind == "session":  # the sub-agent's own end says it
                     return
-                severity = "VRB" if record.status == "ok" else _severity(record.status)
+                severity = "VRB" if record.status in ("ok", None) else _severity(record.status)
                 yield from self._op_line(record.path, severity, "←", _response(op, record))
             case _:
                 return
@@ -112,37 +133,50 @@ class LineRenderer:
             self._pool.blobs.update(record.blobs)
             self._pool.links.update({link: (previous, blob) for link, previous, blob in record.links})
 
-    def _turn_end(self, record: r.TurnEnd) -> Iterator[str]:
+    def _turn_end(self, record: r.TurnEnd) -> Iterator[Line]:
         number = record.path.rpartition(".")[2]
         if record.status != "ok":
             yield from self._line(record.path, "VRB", "←", "turn", number, _outcome(record.status, record.error))
 
-    def _entries(self, record: r.Entries) -> Iterator[str]:
-        if record.chunks:
-            yield from self._op_line(record.path, "THK", "←", "".join(chunk.text for chunk in record.chunks))
+    def _entries(self, record: r.Entries) -> Iterator[Line]:
+        if record.chunks and self._options.verbose:
+            held = self._thoughts.get(record.path) or self._thoughts.setdefault(record.path, StreamRedactor())
+            said = "".join(held.feed(chunk.text) for chunk in record.chunks)
+            yield from self._op_line(record.path, "THK", "←", said) if said else ()
         for entry in record.logs:
             side = "←" if entry.direction == "response" else "→"
-            details = f" {_json(decode(entry.details))}" if entry.details is not UNSET else ""
-            yield from self._op_line(record.path, entry.severity, side, entry.message + details)
+            details, agent = ("", "") if entry.details is UNSET else _details(decode(entry.details))
+            yield from self._op_line(record.path, entry.severity, side, redact(entry.message) + details, agent)
 
-    def _payload(self, path: str, side: str, payload: Any, summary: str) -> Iterator[str]:
+    def rest(self, below: str = "") -> Iterator[Line]:
+        """Yield what is held back of the reasoning of ops at a path and below it: nothing more comes."""
+        for path in [path for path in self._thoughts if not below or path == below or path.startswith(f"{below}.")]:
+            yield from self._rest(path)
+
+    def _rest(self, path: str) -> Iterator[Line]:
+        held = self._thoughts.pop(path, None)
+        said = held.close() if held is not None else ""
+        yield from self._op_line(path, "THK", "←", said) if said else ()
+
+    def _payload(self, path: str, side: str, payload: Any, summary: str) -> Iterator[Line]:
         if summary:
             yield from self._op_line(path, "VRB", side, summary)
         if self._traced(path):
-            yield from self._op_line(path, "TRC", side, cut(_json(resolved(payload, self._pool)), TRACE_CHARACTERS))
+            yield from self._op_line(path, "TRC", side, cut(_json(_opened(resolved(payload, self._pool))), TRACE_CHARACTERS))
 
-    def _op_line(self, path: str, severity: str, side: str, said: str) -> Iterator[str]:
+    def _op_line(self, path: str, severity: str, side: str, said: str, agent: str = "") -> Iterator[Line]:
         op = self._op(path)
         if severity == "TRC" and not self._traced(path):
             return
-        yield from self._line(path, severity, side, op.kind, op.name, said)
+        yield from self._line(path, severity, side, op.kind, op.name, said, agent)
 
-    def _line(self, path: str, severity: str, side: str, kind: str, name: str, said: str) -> Iterator[str]:
+    def _line(self, path: str, severity: str, side: str, kind: str, name: str, said: str, agent: str = "") -> Iterator[Line]:
         if severity not in ("WRN", "ERR", "TRC") and not self._options.verbose:
             return
-        line = f"[txn:{self._txn}] [path:{path}] {self._agent(path)} [{severity}] {side} {kind} {name}: {redact(said)}"
-        line = _capped(_CONTROL.sub(_shown, line))
-        yield f"\x1b[{_COLOURS.get(severity, '0')}m{line}\x1b[0m" if self._options.colour else line
+        line = f"[txn:{self._txn}] [path:{path}] {redact(agent) or self._agent(path)} [{severity}] {side} {kind} {name}: {said}"
+        line = _capped(one_line(line))
+        shown = f"\x1b[{_COLOURS.get(severity, '0')}m{line}\x1b[0m" if self._options.colour else line
+        yield Line(path, severity, shown, line)
 
     def _traced(self, path: str) -> bool:
         return self._options.trace_llm if self._op(path).kind == "llm" else self._options.trace_tools
@@ -163,17 +197,21 @@ class LineRenderer:
         return self._agents.get(path, "-")
 
 
-def _shown(found: re.Match[str]) -> str:
-    char = found[0]
-    return "\\n" if char == "\n" else char.encode("unicode_escape").decode()
+def _details(details: Any) -> tuple[str, str]:
+    """Return a log line's details as it ends with them, and the agent that it names as its own, if a file that it came from does."""
+    told = details.pop(AS_TOLD, None) if is_object(details) else None
+    members = told.get("members") if is_object(told) else None
+    agent = members.get("agentId") if is_object(members) else None
+    return f" {_json(details)}" if details or told is None else "", agent if isinstance(agent, str) else ""
 
 
-def _severity(status: str) -> Severity:
+def _severity(status: str | None) -> Severity:
     return "ERR" if status == "failed" else "WRN"
 
 
-def _outcome(status: str, error: str | None) -> str:
-    return f"{status}: {error}" if error else status
+def _outcome(status: str | None, error: str | None) -> str:
+    said = ENDED if status is None else status
+    return f"{said}: {redact(error)}" if error else said
 
 
 def resolved(payload: Any, pool: Pool) -> Any:
@@ -189,6 +227,12 @@ def resolved(payload: Any, pool: Pool) -> Any:
             if lost > 0:
                 whole[name].insert(0, {"$lost": f"{lost} earlier messages"})
     return whole
+
+
+def _opened(payload: Any) -> Any:
+    from optree.messages import opened  # not before it is needed: this module is imported with optree
+
+    return opened(payload)
 
 
 def _capped(line: str) -> str:
@@ -216,7 +260,11 @@ def _response(op: _Op, record: r.OpEnd) -> str:
     parts += [f"size {op.size}"] if op.size is not None else []
     if op.entry is not None and op.entry.tokens is not None:
         tokens = op.entry.tokens
-        parts.append(f"tokens {tokens.input_tokens + tokens.cache_read_input_tokens}→{tokens.output_tokens}")
+        parts.append(f"tokens {tokens.all_input_tokens}→{tokens.output_tokens}")
         parts += [f"cached {tokens.cache_read_input_tokens}"] if tokens.cache_read_input_tokens else []
-    parts += [f"cost ${op.entry.cost_usd:.6f}"] if op.entry is not None and op.entry.cost_usd else []
+        parts += [f"written {tokens.cache_write_input_tokens}"] if tokens.cache_write_input_tokens else []
+    if op.entry is not None and op.entry.cost_usd is not None:
+        parts.append(f"cost {dollars(op.entry.cost_usd)}")
+    elif op.entry is not None and has_unknown_cost(op.entry):
+        parts.append("cost unknown")
     return ", ".join(parts)

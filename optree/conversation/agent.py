@@ -182,7 +182,7 @@ class Agent:
                 op.request(messages=messages)
             message, usage = await self.model(messages, tools)
             if op is not None:
-                op.account(input_tokens=usage.get("prompt_tokens", 0), output_tokens=usage.get("completion_tokens", 0))
+                op.account(usage)
                 op.response(message)
         return message
 

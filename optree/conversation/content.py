@@ -7,8 +7,8 @@ from typing import Any, Literal, NamedTuple
 from optree.conversation.events import AnyEvent, TranscriptEntry
 from optree.messages import ROLES, Other, Part, Reasoning, Text, ToolCall, ToolResult, json_text, part, parts, reasoning_in, tool_calls
 
-Kind = Literal["system", "heard", "said", "called", "received"]
-"""What an entry is to its agent: its instructions, what it heard, said, did, or got back from a tool."""
+Kind = Literal["system", "heard", "thought", "said", "called", "received"]
+"""What an entry is to its agent: its instructions, what it heard, thought and no more, said, did, or got back from a tool."""
 
 _PLAIN_ROLES: dict[str, Kind] = {"system": "system", "tool": "received"}
 
@@ -51,8 +51,14 @@ def kind_of(entry: TranscriptEntry) -> Kind:
     if role in _PLAIN_ROLES:
         return _PLAIN_ROLES[role]
     if role == "assistant":
-        return "called" if calls_of(entry) else "said"
+        return "called" if calls_of(entry) else "thought" if is_thought(entry) else "said"
     return "received" if answered_by(entry) else "heard"
+
+
+def is_thought(entry: TranscriptEntry) -> bool:
+    """Tell whether an assistant's entry has a thought and nothing else."""
+    nothing = entry.content in (None, "", []) and not entry.tool_calls and entry.substance is None
+    return nothing and ROLES.get(entry.role, entry.role) == "assistant" and bool(thought_of(entry))
 
 
 def is_utterance(event: AnyEvent) -> bool:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import atexit
 import contextlib
 import os
+import re
 import sys
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
@@ -19,14 +20,17 @@ from optree.conversation.registry import Counters, Registry
 from optree.conversation.wire import SEED_001, line, read_events, read_one, version_of
 from optree.errors import FormatError, StoreError
 from optree.nodes import OpKind
+from optree.redaction import redact
 from optree.store.compression import GZIP, ZSTD
 from optree.store.line_log import BusyError, LineLog
 from optree.store.lines import Fault
-from optree.store.system import OS, REAL
+from optree.store.system import OS, REAL, open_regular
 from optree.store.unusable import usable
+from optree.visible import one_line
 
 _BOM = b"\xef\xbb\xbf"
 _HEAD, _MEMBER = 4096, b'{"message_id"'
+TEXT, NUMBER = "text", "number"
 MOST_LATE = 10_000
 """Events that are kept for a file that does not take them."""
 
@@ -51,6 +55,8 @@ class FileHome:
         """What went wrong in writing."""
         self._said: set[tuple[object, ...]] = set()
         self._follows = version is None
+        self._ids = ""
+        """How the file's last message id is written: a text with a number in it, `TEXT` or `NUMBER`; empty for one as ours are."""
         self._seen = seen
         self._line = 0
         self._pid = os.getpid()
@@ -137,7 +143,7 @@ class FileHome:
         try:
             with self._log.held():
                 self._write_late()
-                made.append(make(_message_id(self.registry.counters.message + 1)))
+                made.append(make(self._next_id()))
                 self._write(made[0])
         except (OSError, StoreError) as error:
             said = (
@@ -152,7 +158,12 @@ class FileHome:
 
     def _own_id(self) -> str:
         """Return an id that no other process gives, for an event that is not in the file yet."""
-        return f"{_message_id(self.registry.counters.message + 1)}_{token_hex(4)}"
+        return f"{self._next_id()}_{token_hex(4)}"
+
+    def _next_id(self) -> str:
+        """Return the id that follows on all that are known, in the form that the file has."""
+        number = self.registry.counters.message + 1
+        return str(number) if self._ids else f"msg_{number:03d}"
 
     def _put_off(self, event: AnyEvent) -> None:
         """Keep an event to be written later."""
@@ -168,7 +179,7 @@ class FileHome:
             atexit.register(self.refresh)
 
     def _write(self, event: AnyEvent) -> None:
-        self._log.put(line(event, self.version))
+        self._log.put(line(event, self.version, numbers=self._ids == NUMBER))
         self._line += 1
 
     def _write_late(self) -> None:
@@ -207,6 +218,7 @@ class FileHome:
             self._follows = False
         if event is not None:
             self.registry.learn(event)
+            self._ids = _form_of(event.message_id, data)
             if self._seen is not None:
                 self._seen(event)
         yield self.registry.counters.message
@@ -236,24 +248,28 @@ class FileHome:
         if kind in self._said:
             return
         self._said.add(kind)
+        problem = redact(problem)
         self.reports.append(problem)
         if sys.__stderr__ is not None:  # else the descriptor was closed at start, and may be any file's by now
             with contextlib.suppress(OSError):
-                os.write(2, f"optree: {problem}\n".encode("utf-8", "replace"))
+                os.write(2, f"optree: {one_line(problem)}\n".encode("utf-8", "replace"))
 
 
 def _begins_as_events(path: Path) -> bool:
     """Tell whether a file of which no event can be read may be one of events all the same: its first line is torn, or damaged."""
-    with path.open("rb") as file:
+    with open_regular(path) as file:
         head = file.read(_HEAD).removeprefix(_BOM).lstrip()
     return _MEMBER.startswith(head) or any(name in head for name in (_MEMBER[1:], b'"event_type"'))
 
 
-def _message_id(number: int) -> str:
-    return f"msg_{number:03d}"
+def _form_of(message_id: str, data: bytes) -> str:
+    """Return how a line writes its id: as a number, as a text that is one, or (empty) otherwise."""
+    if not message_id.isdecimal():
+        return ""
+    return NUMBER if re.search(rb'"message_id"\s*:\s*[0-9]', data) else TEXT
 
 
 def _is_compressed(path: Path) -> bool:
-    with path.open("rb") as file:
+    with open_regular(path) as file:
         head = file.read(4)
     return head == ZSTD or head[:2] == GZIP

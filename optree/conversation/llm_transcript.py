@@ -13,11 +13,11 @@ from typing import Any
 
 from msgspec import UNSET
 
-from optree.conversation.content import answered_by, calls_of, text_of
+from optree.conversation.content import answered_by, calls_of, is_thought, text_of
 from optree.conversation.events import TranscriptEntry
-from optree.conversation.provider_messages import answers_of, entries_of, history_in, instructions_in
+from optree.conversation.provider_messages import answers_of, entries_of, history_in, instructions_in, with_thoughts
 from optree.messages import json_text
-from optree.nodes import OperationNode, Pool, SessionNode, TurnNode
+from optree.nodes import OperationNode, Payload, Pool, SessionNode, TurnNode
 from optree.values import decode, is_list, is_object
 
 Key = tuple[Any, ...]
@@ -27,11 +27,10 @@ Key = tuple[Any, ...]
 def transcript(session: SessionNode, pool: Pool) -> list[TranscriptEntry]:
     """Return the entries of a session in which no messages were recorded, without ids, in the order in which they came about."""
     calls = sorted((op for turn in session.turns for op in turn.ops if op.kind == "llm"), key=lambda op: op.started_at)
-    sent = any(op.request is not None for op in calls)
     collected = _Transcript(pool)
-    if not sent:
+    if not any(_sends(op) for op in calls):
         for turn in session.turns:
-            collected.prompt(turn)
+            collected.prompt(turn, repeated=any(op.request is not None for op in calls))
     for op in calls:
         if op.request is not None:
             collected.request(_decoded(op.request.payload), op.started_at)
@@ -69,20 +68,26 @@ class _Transcript:
         """Take what came back; what was streamed as reasoning goes with it."""
         if op.response is None:
             return
-        entries = answers_of(self._pool.resolve(_decoded(op.response.payload)))
+        entries = _answers(op.response, self._pool)
         reasoning = _reasoning(op)
         for entry in entries:
+            if op.response.partial:
+                entry.more = {**entry.more, "partial": True}
             if reasoning and entry.role == "assistant" and "reasoning_content" not in entry.more:
                 entry.more, reasoning = {**entry.more, "reasoning_content": reasoning}, ""
             self._add(entry, op.started_at if op.ended_at is None else op.ended_at)
 
-    def prompt(self, turn: TurnNode) -> None:
-        """Take what a turn says of itself: all that is known where no request was recorded."""
+    def prompt(self, turn: TurnNode, *, repeated: bool) -> None:
+        """Take what a turn says of itself: all that is known where no request holds a message.
+
+        Where there are requests (*repeated*), the prompts are what each of them sent again, and count once.
+        """
         prompts = turn.prompts or {}
         for role in ("system", "user"):
-            if said := prompts.get(role):
-                self._add(TranscriptEntry(message_id="", role=role, content=said), turn.started_at)
-        answered = any(op.kind == "llm" and op.response is not None for op in turn.ops)
+            entry = TranscriptEntry(message_id="", role=role, content=prompts.get(role))
+            if entry.content and not (repeated and _key(entry) in self._places):
+                self._add(entry, turn.started_at)
+        answered = any(op.kind == "llm" and op.response is not None and _answers(op.response, self._pool) for op in turn.ops)
         if turn.assistant and not answered and (said := turn.assistant.get("content")):
             ended = turn.started_at if turn.ended_at is None else turn.ended_at
             self._add(TranscriptEntry(message_id="", role="assistant", content=said), ended)
@@ -108,7 +113,7 @@ class _Transcript:
     def _history(self, messages: list[tuple[str | None, list[TranscriptEntry]]], place: int, at: float) -> None:
         """Add the messages that are not there already: they are looked for in their order, from a place on."""
         limit, reached = len(self.entries), place
-        for link, entries in messages:
+        for link, entries in _joined(messages):
             for entry in entries:
                 places = self._places.get(_key(entry), [])
                 position = bisect_left(places, place)
@@ -125,6 +130,17 @@ class _Transcript:
         entry.timestamp = at
         self._places[_key(entry)].append(len(self.entries))
         self.entries.append(entry)
+
+
+def _joined(messages: list[tuple[str | None, list[TranscriptEntry]]]) -> Iterator[tuple[str | None, list[TranscriptEntry]]]:
+    """Yield the entries of a history's messages; a thought that a message of its own holds goes with the message behind it."""
+    held: list[TranscriptEntry] = []
+    for link, entries in messages:
+        told = [*with_thoughts([*held, *entries])]
+        spoken = next((place for place in range(len(told), 0, -1) if not is_thought(told[place - 1])), 0)
+        held = told[spoken:]
+        yield link, told[:spoken]
+    yield None, held
 
 
 def _with_results(entries: list[TranscriptEntry], session: SessionNode) -> list[TranscriptEntry]:
@@ -160,6 +176,16 @@ def _report(op: OperationNode) -> Any:
     """Return what a sub-agent gave as its result."""
     child = op.child_session
     return None if child is None or child.final_report is UNSET else _decoded(child.final_report)
+
+
+def _sends(op: OperationNode) -> bool:
+    """Tell whether an op's request holds any message: the original ai-agent's may hold figures alone."""
+    payload = None if op.request is None else _decoded(op.request.payload)
+    return history_in(payload) is not None or instructions_in(payload) is not None
+
+
+def _answers(response: Payload, pool: Pool) -> list[TranscriptEntry]:
+    return answers_of(pool.resolve(_decoded(response.payload)))
 
 
 def _reasoning(op: OperationNode) -> str:

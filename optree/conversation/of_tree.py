@@ -10,6 +10,7 @@ from itertools import count
 from operator import itemgetter
 from typing import Any
 
+from optree.conversation.dialects import USER
 from optree.conversation.events import AgentCreated, AnyEvent, PieceOfText, TranscriptEntry
 from optree.conversation.llm_transcript import transcript
 from optree.conversation.provider_messages import entries_of
@@ -40,7 +41,7 @@ def events_of(tree: Tree) -> list[AnyEvent]:
             created.add(agent)
             own.append(_created(session, agent, ids[above[session.path]] if session.path in above else None))
         for said in _said(session, tree.pool):
-            said.agent_id = agent
+            said.agent_id = said.agent_id or agent
             own.append(said)
         lists.append(own)
     found = _merged(lists)
@@ -63,7 +64,8 @@ def _of_message(message: Message) -> list[TranscriptEntry | PieceOfText]:
     body = _decoded(message.body)
     links: dict[str, Any] = {"message_id": message.id or "", "cause": tuple(message.cause), "timestamp": message.timestamp}
     if message.role == PIECE_OF_TEXT:
-        return [PieceOfText(content=body.get("content", body) if is_object(body) else body, **links)]
+        maker = USER if is_object(body) and body.get("agent") == USER else ""
+        return [PieceOfText(agent_id=maker, content=body.get("content", body) if is_object(body) else body, **links)]
     if message.id is None and message.substance is None and not message.cause:
         found = entries_of(body, message.role if message.role != "unknown" else "user")
         for entry in found:

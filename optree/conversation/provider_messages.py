@@ -5,11 +5,14 @@ Tool calls become `tool_calls`, tool results entries of role ``tool``, and conte
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator
 from typing import Any
 
-from optree.conversation.content import call_of, text_of
+import msgspec
+
+from optree.conversation.content import call_of, is_thought, text_of, thought_of
 from optree.conversation.events import TranscriptEntry
-from optree.messages import MEMBERS, Part, Text, ToolCall, ToolResult, answers, json_text, message, parts
+from optree.messages import MEMBERS, Part, Reasoning, Text, ToolCall, ToolResult, answers, body, is_message, json_text, message, parts
 from optree.values import is_list, is_object
 
 SYSTEM_KEYS = ("system", "instructions", "systemInstruction", "system_instruction")
@@ -22,9 +25,12 @@ def entries_of(found: Any, role: str = "user") -> list[TranscriptEntry]:
 
     Their ids are empty. *role* is that of a message that names none.
     """
-    if found is None:
+    if not is_message(found):
         return []
     said = message(found, role)
+    if is_object(found) and all(isinstance(one, Reasoning) and one.block is found for one in said.parts) and said.parts:
+        thought = "\n".join(one.text for one in said.parts if isinstance(one, Reasoning))
+        return [_entry(said.role, None, None, {"reasoning_content": thought})] if thought else []
     more: dict[str, Any] = {}
     if is_object(found) and not any(one.block is found for one in said.parts):
         more = {key: value for key, value in found.items() if key not in MEMBERS and value is not None}
@@ -48,25 +54,44 @@ def entries_of(found: Any, role: str = "user") -> list[TranscriptEntry]:
 def answers_of(response: Any) -> list[TranscriptEntry]:
     """Return the entries that an answer is: a text, a message, or what a provider's interface returns; without those that say nothing."""
     entries = (entry for answer in answers(response) for held in answer.messages for entry in entries_of(held, "assistant"))
-    return [entry for entry in entries if entry.tool_calls or entry.content not in (None, "", [])]
+    return [entry for entry in with_thoughts(entries) if entry.tool_calls or entry.content not in (None, "", []) or is_thought(entry)]
+
+
+def with_thoughts(entries: Iterable[TranscriptEntry]) -> Iterator[TranscriptEntry]:
+    """Yield entries in their order; a thought goes with the assistant's entry that follows it, and is one of its own where none does."""
+    held: list[TranscriptEntry] = []
+    for entry in entries:
+        if is_thought(entry):
+            held.append(entry)
+            continue
+        if held and entry.role == "assistant":
+            thought = "\n".join(filter(None, map(thought_of, held)))
+            yield msgspec.structs.replace(entry, more={"reasoning_content": thought, **entry.more})
+        else:
+            yield from held
+            yield entry
+        held.clear()
+    yield from held
 
 
 def body_of(request: Any) -> Any:
     """Return what was sent: a program may have given the whole body where a request has its messages."""
+    request = body(request)
     inner = request.get("messages") if is_object(request) else None
     return inner if is_object(inner) and any(key in inner for key in (*HISTORY_KEYS, *SYSTEM_KEYS)) else request
 
 
 def history_in(request: Any) -> Any:
     """Return what of a request is its history: a list of messages, a reference to a pooled one, a text, or None."""
-    body = body_of(request)
-    return next((body[key] for key in HISTORY_KEYS if body.get(key) is not None), None) if is_object(body) else body
+    sent = body_of(request)
+    found = next((sent[key] for key in HISTORY_KEYS if sent.get(key) is not None), None) if is_object(sent) else sent
+    return found if is_message(found) else None
 
 
 def instructions_in(request: Any) -> Any:
     """Return the instructions that a request has beside its history; None if there are none."""
-    body = body_of(request)
-    found = next((body[key] for key in SYSTEM_KEYS if body.get(key)), None) if is_object(body) else None
+    sent = body_of(request)
+    found = next((sent[key] for key in SYSTEM_KEYS if sent.get(key)), None) if is_object(sent) else None
     return found.get("parts", found) if is_object(found) else found
 
 

@@ -11,6 +11,7 @@ from threading import RLock
 
 from msgspec import Struct
 
+from optree.conversation.dialects import USER
 from optree.conversation.events import AgentCreated, AnyEvent, TranscriptEntry
 from optree.conversation.waiting import WaitingCalls
 
@@ -91,7 +92,8 @@ class Registry:
         elif isinstance(event, TranscriptEntry):
             self._record(event.agent_id).entries += 1
             self._calls.take(event)
-        self._owners.setdefault(event.message_id, event.agent_id)
+        is_users = event.agent_id == USER and event.agent_id not in self.agents  # who is no agent, and has created none
+        self._owners.setdefault(event.message_id, "" if is_users else event.agent_id)
 
     def new_agent_id(self) -> str:
         """Return an id that no agent has, and that will not be given again."""

@@ -11,6 +11,7 @@ from typing import Any
 
 from msgspec import Raw, Struct
 
+from optree.conversation.dialects import USER
 from optree.conversation.events import AgentCreated, AnyEvent, PieceOfText, TranscriptEntry
 from optree.conversation.views.parents import inferred_calls
 from optree.conversation.wire import line
@@ -98,11 +99,16 @@ def _times(stream: list[AnyEvent], start: float) -> list[float]:
 
 
 def _agents(stream: list[AnyEvent], times: list[float]) -> dict[str, _Agent]:
-    """Return the agents in the order in which they appear, each with its messages. A text of unknown make is of whom its cause tells."""
+    """Return the agents in the order in which they appear, each with its messages. A text of unknown make is of whom its cause tells.
+
+    The user is no agent: what only texts name so stands in the first agent's session, and says whose it is.
+    """
     makers = {event.message_id: event.agent_id for event in stream}
     found: dict[str, _Agent] = {}
+    is_agent = any(event.agent_id == USER and not isinstance(event, PieceOfText) for event in stream)
     for event, time in zip(stream, times, strict=True):
-        whose = event.agent_id or next((maker for cause in event.cause if (maker := _lookup(makers, cause))), "")
+        named = "" if event.agent_id == USER and not is_agent else event.agent_id
+        whose = named or next((maker for cause in event.cause if (maker := _lookup(makers, cause))), "")
         if not whose and isinstance(event, PieceOfText):
             whose = next(iter(found), "")
         agent = found.get(whose)
@@ -123,7 +129,8 @@ def _lookup(makers: dict[str, str], cause: str) -> str | None:
 
 def _message(event: TranscriptEntry | PieceOfText, time: float) -> Message:
     if isinstance(event, PieceOfText):
-        return Message(time, PIECE_OF_TEXT, Raw(encode({"content": event.content})), event.message_id, None, event.cause)
+        maker = {"agent": USER} if event.agent_id == USER else {}
+        return Message(time, PIECE_OF_TEXT, Raw(encode({"content": event.content, **maker})), event.message_id, None, event.cause)
     told = {"tool_calls": event.tool_calls, "tool_call_id": event.tool_call_id, "name": event.name}
     body = {"role": event.role, "content": event.content} | {key: value for key, value in told.items() if value is not None}
     return Message(time, event.role, Raw(encode(body | event.more)), event.message_id, event.substance, event.cause)

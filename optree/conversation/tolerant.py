@@ -10,7 +10,8 @@ import msgspec
 
 from optree.conversation.dialects import BOTH, Wide, WideCreated, WideEntry, WideFragment, WidePiece
 from optree.conversation.events import AnyEvent
-from optree.values import decode, is_list, is_object, plain, redact
+from optree.redaction import redact
+from optree.values import decode, is_list, is_object, plain
 
 _KINDS: dict[str, type[Wide]] = {
     "transcript_entry": WideEntry,
@@ -28,6 +29,8 @@ def read_line(data: bytes, number: int) -> tuple[AnyEvent | None, list[str]]:
     if not is_object(found):
         return None, said or [f"is no JSON object but {type(found).__name__}: {_short(data)}"]
     kind = found.pop("event_type", None)
+    if kind is None and isinstance(found.get("role"), str):  # files that are older than the seeds say so of no entry
+        kind = "transcript_entry"
     if kind == "transcript_edit":
         return None, [*said, _EDITED.format(found.get("agent", found.get("agent_id")))]
     if not isinstance(kind, str) or kind not in _KINDS:

@@ -66,7 +66,7 @@ class SessionViewer:
     `NotFoundError`, `StoreError`, `OSError`.
 
     Events come out as dicts with the names of seed 001 (``substance``, ``cause``), or, with *version* 1, of seed 000 (``content_id``,
-    ``caused_by``). *hide*, such as `optree.values.redact`, takes out of all that is shown what is not to be seen. Whoever asks for an
+    ``caused_by``). *hide*, such as `optree.redaction.redact`, takes out of all that is shown what is not to be seen. Whoever asks for an
     agent or a message that is not there gets nothing, not an error.
     """
 

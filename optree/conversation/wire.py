@@ -10,6 +10,7 @@ Lines of all forms may stand in one file. Reading is streaming: whole blocks dec
 from __future__ import annotations
 
 import io
+import re
 from collections.abc import Iterator
 from typing import Any, BinaryIO
 
@@ -20,7 +21,7 @@ from optree.conversation.events import AgentCreated, AnyEvent, PieceOfText, Tran
 from optree.conversation.tolerant import read_line
 from optree.errors import FormatError
 from optree.store.lines import AnyPath, Bad, Fault, blocks, decoded, opened
-from optree.values import decode, encode, is_object
+from optree.values import decode, encode, is_list, is_object
 
 SEED_000, SEED_001 = 1, 2
 UNUSUAL = (ValueError, RecursionError)
@@ -28,16 +29,19 @@ UNUSUAL = (ValueError, RecursionError)
 
 _LINKS = {SEED_000: ("content_id", "caused_by"), SEED_001: ("substance", "cause")}
 """What a line's links are called, by version."""
+_DIGITS = re.compile("0|[1-9][0-9]{0,17}")
 _format = msgspec.json.format
 
 
-def line(event: AnyEvent, version: int = SEED_001) -> bytes:
+def line(event: AnyEvent, version: int = SEED_001, *, numbers: bool = False) -> bytes:
     """Return an event as a line, without its newline. Never raises: what JSON cannot hold is marked as `optree.values` says.
 
-    A message's members that the seeds do not name stand in one named ``more``.
+    A message's members that the seeds do not name stand in one named ``more``. With *numbers*, ids that are numbers are written as such.
     Version 1 has no place for who made a piece of text, for causes of entries and agents, for times and for a parent that is named.
     """
     members = _version_1(event) if version == SEED_000 else _version_2(event)
+    if numbers:
+        members |= {name: _number(members[name]) for name in ("message_id", *_LINKS[SEED_000], *_LINKS[SEED_001]) if name in members}
     return _format(encode(members), indent=0)
 
 
@@ -160,6 +164,13 @@ def _named(event: AnyEvent, *agent: str) -> dict[str, Any]:
 def _spoken(event: TranscriptEntry, content: dict[str, Any]) -> dict[str, Any]:
     call = _set(tool_call_id=event.tool_call_id)
     return {"role": event.role} | call | content | _set(tool_calls=event.tool_calls, name=event.name, more=event.more or None)
+
+
+def _number(identity: Any) -> Any:
+    """Return an id as a number where it is one, also each of several."""
+    if is_list(identity):
+        return [_number(one) for one in identity]
+    return int(identity) if isinstance(identity, str) and _DIGITS.fullmatch(identity) else identity
 
 
 def _set(**members: Any) -> dict[str, Any]:

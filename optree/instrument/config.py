@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Literal, get_args
+from typing import Any, Literal, TypedDict, get_args
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -13,6 +13,7 @@ from msgspec.structs import replace
 from optree.builder.core import Cycles
 from optree.builder.stream import Write
 from optree.errors import SetupError
+from optree.redaction import VARIABLE, Redaction
 from optree.store.directory import SUFFIXES
 from optree.store.journal import Sync
 
@@ -29,6 +30,8 @@ class Config(Struct, frozen=True):
     """When data is forced to the disk itself: `write` never, `interval` each second, `turn` at each turn's end, `op` at each op's."""
     write: Write = "structure"
     """What is with the operating system when a call returns: `structure` (with accounting and messages), `all`, or `deferred` (nothing)."""
+    redact: Redaction = Redaction()
+    """What is taken out of all that is shown, sent or saved redacted, beside what is known; see `Redaction`. ``OPTREE_REDACT`` is JSON."""
     redacted_save: bool = False
     """Replace credentials before anything is written; by default the disk has all, private to its owner."""
     cycles: Cycles = "mark"
@@ -40,7 +43,27 @@ class Config(Struct, frozen=True):
     """Print lines on stderr at all."""
     otel: Literal["auto", "on", "off"] | Mapping[str, Any] = "auto"
     """Mirror sessions to OpenTelemetry: `auto` if ``OTEL_EXPORTER_OTLP_ENDPOINT`` is set, `on`, `off`, or options, which mean `on`:
-    `endpoint`, `protocol`, `profile`, `live`, `trace_per_turn`, `openinference`, `content`, `services`, `parent`."""
+    `endpoint`, `protocol`, `profile`, `live`, `trace_per_turn`, `openinference`, `content`, `services`, `parent`,
+    `deliver_at_exit`."""
+
+
+class Options(TypedDict, total=False):
+    """What `configure` takes: the fields of `Config`, each by its name."""
+
+    base_dir: str | Path | None
+    sessions_dir: str | Path | None
+    billing_file: str | Path | None
+    compression: Literal["zstd", "gzip", "none"]
+    sync: Sync
+    write: Write
+    redact: Redaction | Mapping[str, Any]
+    redacted_save: bool
+    cycles: Cycles
+    verbose: bool
+    trace_llm: bool
+    trace_tools: bool
+    console: bool
+    otel: Literal["auto", "on", "off"] | Mapping[str, Any]
 
 
 _CHOICES = {
@@ -61,7 +84,12 @@ def from_environment() -> tuple[Config, list[str]]:
         value = os.environ.get(f"OPTREE_{name.upper()}")
         if value is None or name in _PATHS:  # `Directory.of` reads these
             continue
-        if name not in _CHOICES:
+        if name == "redact":
+            try:
+                found[name] = Redaction.of(value)
+            except SetupError as error:
+                problems.append(f"{VARIABLE} is passed over, and only what is known by default is replaced: {error}")
+        elif name not in _CHOICES:
             found[name] = value.lower() in ("1", "true", "yes", "on")
         elif value in _CHOICES[name]:
             found[name] = value
@@ -77,6 +105,9 @@ def changed(config: Config, options: dict[str, Any]) -> Config:
         if name not in Config.__struct_fields__:
             raise SetupError(f"configure() has no option {name!r}; the options are {', '.join(sorted(Config.__struct_fields__))}")
         if name == "otel" and isinstance(value, Mapping):
+            continue
+        if name == "redact":
+            options = options | {"redact": Redaction.of(value)}
             continue
         if name in _CHOICES and value not in _CHOICES[name]:
             raise SetupError(f"{name}={value!r} is not possible; choose one of {', '.join(_CHOICES[name])}")

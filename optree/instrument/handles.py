@@ -42,6 +42,11 @@ class Session:
         return self.builder.node.agent_id
 
     @property
+    def running(self) -> bool:
+        """True until the session ends."""
+        return self.builder.running
+
+    @property
     def tree(self) -> Tree:
         """The live tree from this session down; it goes on growing."""
         return self.builder.tree
@@ -93,4 +98,7 @@ def _answer(op: OperationNode) -> list[Any]:
     said = decode(op.response.payload) if op.response is not None else None
     if isinstance(said, str):
         return [{"role": "assistant", "content": said}]
-    return [said] if is_object(said) and "role" in said else []
+    from optree.messages import answers  # not before it is needed: this module is imported with optree
+
+    held = [one for answer in answers(said)[:1] for one in answer.messages]
+    return [one for one in held if is_object(one) and ("role" in one or "type" in one)]

@@ -68,9 +68,20 @@ class Mirroring:
         return self._mirror is None or self._mirror.flush(timeout)
 
     def close(self, timeout: float) -> None:
-        """Deliver what can be delivered within *timeout* seconds, and say what is left."""
-        if self._mirror is not None and not self._mirror.close(timeout) and (left := self._mirror.left()):
-            self._report(f"OpenTelemetry: {left} spans are not sent yet: the next mirrored run sends them, or optree export --pending")
+        """Deliver what can be delivered within *timeout* seconds."""
+        if self._mirror is not None:
+            self._mirror.close(timeout)
+
+    def hand_over(self, say: Callable[[str], None]) -> None:
+        """Let another process deliver what is left, and *say* so; report it if none can. To be called after `close`, or in place of it."""
+        if self._mirror is None or not (left := self._mirror.left()):
+            return
+        if self._mirror.hand_over():
+            say(f"OpenTelemetry: {left} spans are being delivered by a process of their own")
+        else:
+            self._report(
+                f"OpenTelemetry: {left} spans are not sent yet: the next run with the same settings sends them, or optree export --pending"
+            )
 
     def after_fork(self) -> list[Traced]:
         """Start anew in a forked child; returns the sessions that were mirrored."""

@@ -9,6 +9,7 @@ from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from typing import Any, Generic, ParamSpec, TypeVar, cast
 
+from optree import redaction
 from optree.ids import node_id, span_id, trace_id
 from optree.instrument import context
 from optree.instrument.context import CURRENT, REMOTE, Scope
@@ -20,10 +21,13 @@ R = TypeVar("R")
 def child_env(env: dict[str, str] | None = None) -> dict[str, str]:
     """Return *env* (default: this process's) with what a child process needs to join the session that is open here.
 
-    As in ``subprocess.run(command, env=optree.child_env())``. Without an open session it is returned as it is.
+    As in ``subprocess.run(command, env=optree.child_env())``. What `configure(redact=…)` set goes along, but for its callback. Without an
+    open session nothing else is added.
     """
     found = dict(os.environ if env is None else env)
     scope = CURRENT.get()
+    if (chosen := redaction.settings()) != redaction.Redaction():
+        found[redaction.VARIABLE] = chosen.to_json()
     if scope is not None:
         parent, ancestry = _token(scope).split(" ", 1)
         txn = scope.session.txn

@@ -10,7 +10,7 @@ import threading
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from time import monotonic
-from typing import Any
+from typing import Any, Literal, Unpack
 
 from optree.builder import Op, SessionTreeBuilder, Turn
 from optree.builder.core import Core
@@ -19,21 +19,27 @@ from optree.clock import now_ms
 from optree.console import ConsoleWriter, LineOptions
 from optree.errors import OptreeError, SetupError
 from optree.ids import is_txn, new_txn, trace_id
-from optree.instrument.config import Config, changed, from_environment
+from optree.instrument.config import Config, Options, changed, from_environment
 from optree.instrument.handles import Session
 from optree.instrument.interrupted import keep_interrupt
 from optree.instrument.joined import Joined
 from optree.instrument.mirroring import Mirroring
+from optree.instrument.stderr import say
 from optree.nodes import Status
 from optree.records import OpBegin, SessionResume, TurnBegin
+from optree.redaction import callback_errors, redact, use
 from optree.store import Directory, SessionStore, open_session, resume_session
-from optree.store.directory import Saved
+from optree.store.directory import Saved, is_directory
 from optree.store.options import StoreOptions
 from optree.tree import apply
 from optree.tree.path import parent_label
+from optree.visible import coloured
 
 EXIT_SECONDS = 0.25
 """The longest that optree delays the end of the process."""
+HAND_OVER_SECONDS = 0.1
+"""What of them is kept for starting the process that delivers what a mirror has not sent: 5 ms, but 30 to 50 on a busy machine, where
+also the wait before it ends up to 50 ms late."""
 IDLE_SESSIONS = 64
 """Sessions of other processes that stay open here though nothing is open in them: each holds a journal, and its owner waits for that."""
 
@@ -44,6 +50,7 @@ class Runtime:
     def __init__(self) -> None:
         self.problems: list[str] = []
         self.config, said = from_environment()
+        use(self.config.redact)
         for problem in said:
             self.report(problem)
         self.stores: dict[str, SessionStore] = {}
@@ -66,6 +73,8 @@ class Runtime:
     def configure(self, **options: Any) -> Config:
         """Set options; raises `SetupError` for one that does not exist or cannot have that value."""
         self.config = changed(self.config, options)
+        if "redact" in options:
+            use(self.config.redact)
         return self.config
 
     def directory(self) -> Directory:
@@ -96,7 +105,7 @@ class Runtime:
         """Return a stand-in for another process's node *parent* (``<txn>:<path>``), to begin ops in."""
         txn, _, path = parent.partition(":")
         if not is_txn(txn):
-            self.report(f"OPTREE_PARENT={parent[:80]!r} names no session; this process records a session of its own")
+            self.report(f"OPTREE_PARENT={redact(parent)[:80]!r} names no session; this process records a session of its own")
             return None
         with self._lock:
             store = self.stores.get(txn) or self._joined_store(txn)
@@ -133,25 +142,25 @@ class Runtime:
 
     def report(self, problem: str) -> None:
         """Note a problem, and say it once on stderr."""
+        problem = redact(problem)
         if problem not in self.problems:
             self.problems.append(problem)
-            if sys.__stderr__ is None:  # the descriptor was closed at start, and may be any file's by now
-                return
-            with contextlib.suppress(OSError):
-                os.write(2, f"optree: {problem}\n".encode("utf-8", "replace"))
+            say(problem)
 
     def at_exit(self) -> None:
         """Deliver what is pending; within `EXIT_SECONDS` in all, whatever the disk does."""
-        until = monotonic() + EXIT_SECONDS
+        seconds = EXIT_SECONDS - HAND_OVER_SECONDS
+        until = monotonic() + seconds
         try:
             thread = threading.Thread(target=self._deliver, args=(until,), name="optree-exit", daemon=True)
             thread.start()
-            thread.join(EXIT_SECONDS)
+            thread.join(seconds)
         except KeyboardInterrupt:  # pressed again while the process ends: the journal has everything
             keep_interrupt()
             return
         except RuntimeError:  # too late for threads
             self._deliver(until)
+        self.mirroring.hand_over(say)
         for problem in health()["problems"]:
             self.report(problem)
         keep_interrupt()
@@ -290,7 +299,7 @@ class Runtime:
 
     def _joined_store(self, txn: str) -> SessionStore | None:
         try:
-            if not self.directory().live(txn).is_dir():
+            if not is_directory(self.directory().live(txn)):
                 raise FileNotFoundError(f"session {txn} does not live in {self.directory().sessions}")
             store = SessionStore(txn, self._options(), owner=False, takers=self._console(txn))
         except (OSError, OptreeError) as error:
@@ -312,6 +321,7 @@ class Runtime:
         op = None
         if path and path != turn_path:
             op = Op.of(builder, turn, apply.begin_op(txn, turn.node, OpBegin(path, now_ms(), "system", "")))
+            op.share()
         if txn in self.consoles:
             self.consoles[txn].introduce(node)
         self._mirror(core, store)
@@ -327,16 +337,10 @@ class Runtime:
     def _console(self, txn: str) -> list[ConsoleWriter]:
         if not self.config.console or sys.__stderr__ is None:
             return []
-        options = LineOptions(self.config.verbose, self.config.trace_llm, self.config.trace_tools, _colour())
+        options = LineOptions(self.config.verbose, self.config.trace_llm, self.config.trace_tools, coloured(sys.stderr))
         console = ConsoleWriter(txn, options)
         self.consoles[txn] = console
         return [console]
-
-
-def _colour() -> bool:
-    if os.environ.get("NO_COLOR"):
-        return False
-    return bool(os.environ.get("FORCE_COLOR")) or (sys.stderr is not None and sys.stderr.isatty())
 
 
 def _finalize(runtime: Runtime) -> None:
@@ -346,7 +350,7 @@ def _finalize(runtime: Runtime) -> None:
 
 
 def _problems(store: SessionStore) -> list[str]:
-    return [*store.problems, *(said for said in (store.journal.problem, store.stream.last_failure) if said)]
+    return [*store.problems, *store.stream.reports, *(said for said in (store.journal.problem, store.stream.last_failure) if said)]
 
 
 def _counts(stores: Sequence[SessionStore], consoles: Sequence[ConsoleWriter]) -> dict[str, int]:
@@ -365,12 +369,12 @@ os.register_at_fork(after_in_child=RUNTIME.after_fork)
 RUNTIME.end_with_multiprocessing()
 
 
-def configure(**options: Any) -> Config:
+def configure(**options: Unpack[Options]) -> Config:
     """Set options of this process before its first session; see `Config` for them. Raises `SetupError` for misuse."""
     return RUNTIME.configure(**options)
 
 
-def flush(level: str = "write", timeout: float = 5.0) -> bool:
+def flush(level: Literal["write", "sync", "snapshot", "export"] = "write", timeout: float = 5.0) -> bool:
     """Deliver all that is recorded: to the operating system (`write`), to the disk (`sync`), into snapshots (`snapshot`).
 
     `export` delivers what has ended to the collector. True only if that is done for every open session within *timeout* seconds each.
@@ -387,6 +391,8 @@ def health() -> dict[str, Any]:
     """Return how recording fares: ``ok``, ``problems`` (texts), and counts of what was lost, late or dropped."""
     stores, consoles = list(RUNTIME.stores.values()), list(RUNTIME.consoles.values())
     mirrored = RUNTIME.mirroring.health()
-    problems = [*RUNTIME.problems, *(problem for store in stores for problem in _problems(store)), *mirrored.get("problems", ())]
+    failed = [f"redact's callback raised for {count} texts, which were replaced whole"] if (count := callback_errors()) else []
+    told = [*RUNTIME.problems, *(problem for store in stores for problem in _problems(store)), *mirrored.get("problems", ())]
+    problems = [*failed, *map(redact, told)]
     counts = {name: number + RUNTIME.past[name] for name, number in _counts(stores, consoles).items()}
     return {"ok": not problems and not counts["lost"], "problems": problems, **counts, "sessions": sorted(RUNTIME.stores), "otel": mirrored}

@@ -15,14 +15,12 @@ from optree.instrument import context
 from optree.instrument.context import CURRENT, REMOTE, Scope
 from optree.instrument.handles import Session
 from optree.instrument.outcome import outcome
+from optree.instrument.results import ModelResult, OpResult, Report, Result, name_model
 from optree.instrument.runtime import RUNTIME
 from optree.instrument.wrapping import F, wrapped
 from optree.nodes import OperationNode, OpKind, SessionNode, Status, TurnNode
 
 H = TypeVar("H", Session, Turn, Op)
-
-
-_REPORTS = frozenset({str, dict, list, int, float})
 
 
 class _Instrument(Generic[H]):
@@ -42,11 +40,20 @@ class _Instrument(Generic[H]):
         if not self._open:
             return
         here = CURRENT.get()
-        key = id(here)
-        handle, before, scope = self._open.pop(key) if key in self._open else self._open.popitem()[1]
+        handle, before, scope = self._open.pop(self._left(here))
         if here is scope:
             context.leave(scope, before)
         self.finish(handle, *outcome(error))
+
+    def _left(self, here: Scope | None) -> int:
+        """Return the key of the entry that is left *here*; in a strange context the last that was entered from it, or in its session."""
+        if id(here) in self._open:
+            return id(here)
+        entries = list(self._open.items())
+        near = [key for key, (_, before, _) in entries if before is here]
+        if not near and here is not None:
+            near = [key for key, (_, _, scope) in entries if scope.session.txn == here.session.txn]
+        return near[-1] if near else entries[-1][0]
 
     async def __aenter__(self) -> H:
         return self.__enter__()
@@ -64,15 +71,19 @@ class _Instrument(Generic[H]):
 
     def finish(self, handle: H, status: Status, error: str | None) -> None:
         """End the node, unless it is another process's: a forked child leaves the blocks that its parent is in."""
-        inherited = handle.builder.core.epoch > 0 and self._node(handle).started_at < RUNTIME.forked_at
-        if not inherited:
+        if not self.inherited(handle):
             self._end(handle, status, error)
+
+    def inherited(self, handle: H) -> bool:
+        """Tell whether a node is another process's."""
+        return handle.builder.core.epoch > 0 and self._node(handle).started_at < RUNTIME.forked_at
 
     def called(self, handle: H, arguments: Mapping[str, Any]) -> None:
         """Take the arguments of a decorated function's call."""
 
-    def returned(self, handle: H, value: Any) -> None:
-        """Take what a decorated function returned, or yielded."""
+    def result(self, handle: H) -> Result:  # noqa: ARG002 - for those that record one
+        """Return what takes that which one call gives back."""
+        return Result()
 
     def _node(self, handle: H) -> SessionNode | TurnNode | OperationNode:
         return handle.builder.node if isinstance(handle, Session) else handle.node
@@ -118,9 +129,8 @@ class SessionScope(_Instrument[Session]):
         else:
             RUNTIME.close_root(handle.txn)
 
-    def returned(self, handle: Session, value: Any) -> None:
-        if type(value) in _REPORTS:  # not isinstance: it asks a proxy for its class, which may raise
-            handle.builder.set_final_report(value)
+    def result(self, handle: Session) -> Result:
+        return Report(handle.builder)
 
     def _again(self, function: Callable[..., Any]) -> SessionScope:
         return SessionScope(self._agent or _called(function), self._attributes)
@@ -171,12 +181,18 @@ class OpScope(_Instrument[Op]):
         RUNTIME.close_detached(handle.builder, handle.path, status, error)
 
     def called(self, handle: Op, arguments: Mapping[str, Any]) -> None:
-        if handle.bare.request is None:
+        if handle.bare.request is not None:
+            return
+        if self._kind == "llm":
+            name_model(handle, arguments.get("model"), arguments.get("provider"))
+        if self._kind == "llm" and "messages" in arguments:
+            payload = dict(arguments)
+            handle.builder.set_request(handle, payload, payload.pop("messages"))
+        else:
             handle.request(**{"arguments": dict(arguments)} if "messages" in arguments else arguments)
 
-    def returned(self, handle: Op, value: Any) -> None:
-        if handle.bare.response is None:
-            handle.response(value)
+    def result(self, handle: Op) -> Result:
+        return ModelResult(handle) if self._kind == "llm" else OpResult(handle)
 
     def _again(self, function: Callable[..., Any]) -> OpScope:
         return OpScope(self._kind, self._name or _called(function), self._attributes)

@@ -9,26 +9,31 @@ from __future__ import annotations
 import functools
 import inspect
 from collections.abc import AsyncGenerator, Callable, Generator, Mapping
+from types import MappingProxyType
 from typing import Any, NamedTuple, Protocol, Self, TypeVar
 
 from optree.errors import SetupError
 from optree.instrument import context
 from optree.instrument.context import CURRENT, Scope
 from optree.instrument.outcome import outcome
+from optree.instrument.results import Result
 from optree.nodes import Status
 from optree.values import MAX_TEXT, decode, encode
 
 F = TypeVar("F", bound=Callable[..., Any])
 _METHODS: tuple[Any, ...] = (staticmethod, classmethod)
+_DATA = frozenset({str, int, float, bool, list, dict, tuple})
 KEPT_BYTES = MAX_TEXT // 2
 """JSON of a generator's items that is kept for the op's response; what comes after it is counted."""
 
 
 class Names(NamedTuple):
-    """What a function calls its positional arguments."""
+    """What a function calls its arguments."""
 
     positional: list[str]
     rest: str = "args"
+    defaults: Mapping[str, Any] = MappingProxyType({})
+    """Values of arguments that are not given, as far as they are data."""
 
 
 class Instrument(Protocol):
@@ -42,12 +47,16 @@ class Instrument(Protocol):
         """End it."""
         ...
 
+    def inherited(self, handle: Any) -> bool:
+        """Tell whether a node is another process's: this one was forked since."""
+        ...
+
     def called(self, handle: Any, arguments: Mapping[str, Any]) -> None:
         """Take the arguments."""
         ...
 
-    def returned(self, handle: Any, value: Any) -> None:
-        """Take the result."""
+    def result(self, handle: Any) -> Result:
+        """Return what takes that which one call gives back."""
         ...
 
 
@@ -158,10 +167,11 @@ def _async_generator(function: Callable[..., Any], instrument: Instrument, names
 class _Piece:
     """One call of a function or coroutine: opened where the call runs, ended with it."""
 
-    __slots__ = ("_before", "_handle", "_instrument", "_scope")
+    __slots__ = ("_before", "_handle", "_instrument", "_open", "_scope")
 
     def __init__(self, instrument: Instrument, names: Names, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         self._instrument = instrument
+        self._open = False
         self._before = CURRENT.get()
         self._handle, self._scope = instrument.begin(self._before)
         instrument.called(self._handle, _bound(names, args, kwargs))
@@ -171,29 +181,75 @@ class _Piece:
         return self
 
     def result(self, value: Any) -> Any:
-        """Record and return what the function returned."""
-        self._instrument.returned(self._handle, value)
+        """Record and return what the function returned; the node of a stream is open until the program has read it."""
+        result = self._instrument.result(self._handle)
+        items = _Items(self._instrument, self._handle, result)
+        self._open = result.watch(value, items.keep, items.end)
+        if not self._open:
+            result.returned(value)
         return value
 
     def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
         if CURRENT.get() is self._scope:
             context.leave(self._scope, self._before)
-        self._instrument.finish(self._handle, *outcome(error))
+        if not self._open:
+            self._instrument.finish(self._handle, *outcome(error))
 
 
-class _Stream:
-    """One run of a generator; entered around each of its pieces."""
+class _Items:
+    """What one call yields: taken as it comes, or kept for the result."""
 
-    __slots__ = ("_before", "_handle", "_instrument", "_items", "_more", "_room", "_scope")
+    __slots__ = ("_handle", "_instrument", "_kept", "_more", "_result", "_room", "_taken")
 
-    def __init__(self, instrument: Instrument, names: Names, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        self._instrument = instrument
-        self._handle, self._scope = instrument.begin(CURRENT.get())
-        self._before: Scope | None = None
-        self._items: list[Any] = []
+    def __init__(self, instrument: Instrument, handle: Any, result: Result) -> None:
+        self._instrument, self._handle, self._result = instrument, handle, result
+        self._kept: list[Any] = []
+        self._taken: bool | None = None
         self._more = 0
         self._room = KEPT_BYTES
-        instrument.called(self._handle, _bound(names, args, kwargs))
+
+    def keep(self, item: Any) -> None:
+        """Keep an item for the response, beside what takes it as it comes."""
+        taken = self._result.take(item)
+        self._taken = taken and self._taken is not False
+        if taken and type(item) is not str:
+            return
+        if self._room <= 0:
+            self._more += 1
+            return
+        data = encode(item)  # as it is now: the next item may be the same object, changed
+        self._room -= len(data)
+        self._kept.append(decode(data))
+
+    def end(self, error: BaseException | None, value: Any = None) -> None:
+        """End the node, with what was yielded as its result."""
+        if self._instrument.inherited(self._handle):
+            return
+        found: Any = self._kept
+        if found and not self._more and all(type(item) is str for item in found):
+            found = "".join(found)
+        if self._more:
+            found = {"items": found, "more": self._more}
+        if value is not None:
+            found = {"items": found, "returned": value}
+        status, said = outcome(error)
+        nothing = error is not None and found == []
+        if (not self._taken and not nothing) or value is not None:
+            self._result.returned(found)
+        self._result.ended(status)
+        self._instrument.finish(self._handle, status, said)
+
+
+class _Stream(_Items):
+    """One run of a generator; entered around each of its pieces."""
+
+    __slots__ = ("_before", "_scope")
+
+    def __init__(self, instrument: Instrument, names: Names, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        handle, self._scope = instrument.begin(CURRENT.get())
+        self._before: Scope | None = None
+        super().__init__(instrument, handle, instrument.result(handle))
+        instrument.called(handle, _bound(names, args, kwargs))
 
     def __enter__(self) -> Self:
         self._before = CURRENT.get()
@@ -204,25 +260,6 @@ class _Stream:
         self._scope = CURRENT.get() or self._scope  # the generator may be inside a block of its own when it yields
         context.leave(self._scope, self._before)
 
-    def keep(self, item: Any) -> None:
-        """Keep an item for the response."""
-        if self._room <= 0:
-            self._more += 1
-            return
-        data = encode(item)  # as it is now: the next item may be the same object, changed
-        self._room -= len(data)
-        self._items.append(decode(data))
-
-    def end(self, error: BaseException | None, value: Any = None) -> None:
-        """End the node, with what was yielded as its result."""
-        found: Any = self._items
-        if found and not self._more and all(type(item) is str for item in found):
-            found = "".join(found)
-        if self._more:
-            found = {"items": found, "more": self._more}
-        self._instrument.returned(self._handle, found if value is None else {"items": found, "returned": value})
-        self._instrument.finish(self._handle, *outcome(error))
-
 
 def _parameters(function: Callable[..., Any]) -> Names:
     try:
@@ -230,7 +267,8 @@ def _parameters(function: Callable[..., Any]) -> Names:
     except (TypeError, ValueError):
         return Names([])
     positional = [one.name for one in parameters if one.kind in (one.POSITIONAL_ONLY, one.POSITIONAL_OR_KEYWORD)]
-    return Names(positional, next((one.name for one in parameters if one.kind is one.VAR_POSITIONAL), "args"))
+    defaults = {one.name: one.default for one in parameters if type(one.default) in _DATA}
+    return Names(positional, next((one.name for one in parameters if one.kind is one.VAR_POSITIONAL), "args"), defaults)
 
 
 def _bound(names: Names, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
@@ -240,4 +278,7 @@ def _bound(names: Names, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[
         found.pop(names.positional[0], None)
     if len(args) > len(names.positional):
         found[names.rest] = list(args[len(names.positional) :])
-    return {**found, **kwargs}
+    found.update(kwargs)
+    for name, value in names.defaults.items():
+        found.setdefault(name, value)
+    return found

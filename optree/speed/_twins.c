@@ -1,4 +1,4 @@
-/* The hot path once more, in C: what nearly every call of `Op.log`, `think`, `account`, `end` and `SessionTreeBuilder.begin_op` does.
+/* The hot path once more, in C: what nearly every call of `Op.log`, `think`, `chunk`, `account`, `end` and `SessionTreeBuilder.begin_op` does.
  *
  * The Python functions define what happens; each function here does the same for the plain case and hands everything else (other types,
  * keywords, faults, watchers, damage) to its Python twin, before it has changed anything. Both work on the same objects: fields of
@@ -40,6 +40,7 @@ core_of(PyObject *builder)
 #include "entries.h"
 #include "accounting.h"
 #include "ops.h"
+#include "present.h"
 
 /* The type of twins */
 
@@ -144,7 +145,7 @@ static const struct {
     const char *name;
     vectorcallfunc run;
 } TWINS[] = {
-    {"log", log_twin}, {"think", think_twin}, {"account", account_twin}, {"end", end_twin}, {"begin_op", begin_op_twin},
+    {"log", log_twin}, {"think", think_twin}, {"chunk", chunk_twin}, {"account", account_twin}, {"end", end_twin}, {"begin_op", begin_op_twin},
     {"read_entries", read_entries_twin},
 };
 
@@ -254,6 +255,7 @@ static PyMethodDef METHODS[] = {
     {"untracked", untracked, METH_O, "Return a list, which the collector looks at no more."},
     {"prepare", prepare, METH_O, "Take the types and functions of the Python side; raises where they are not as they must be."},
     {"prepare_journal", prepare_journal, METH_O, "Take the type of journals; raises where it is not as it must be."},
+    {"presence", presence, METH_O, "Return a function that tells which of given texts stand in a text."},
     {"twin", twin, METH_VARARGS, "Return the quick twin of a method, given its name and itself."},
     {NULL, NULL, 0, NULL},
 };

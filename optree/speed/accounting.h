@@ -5,8 +5,8 @@ typedef struct {
     PyObject *counts[4]; /* input, output, cache read, cache write */
     PyObject *cost;      /* None for none */
     PyObject *latency;   /* NULL for: since the op began */
-    long long total;
-    int cached; /* some came from a cache, or went to one */
+    long long sent, cached, total;
+    PyObject *fresh; /* owned: input without what was cached, where that is known to be among it */
 } Figures;
 
 /* Add to a number in a field. */
@@ -26,9 +26,9 @@ static int
 add_to_totals(PyObject *totals, const Figures *figures)
 {
     PyObject *cost = figures->cost, *const *counts = figures->counts;
-    if ((cost != Py_None && PyFloat_AS_DOUBLE(cost) != 0.0 && add(&GET(totals, totals, cost_usd), cost) < 0)
-        || add(&GET(totals, totals, llm_requests), one) < 0 || add(&GET(totals, totals, input_tokens), counts[0]) < 0
-        || add(&GET(totals, totals, output_tokens), counts[1]) < 0) {
+    if ((cost == Py_None ? add(&GET(totals, totals, unknown_costs), one) : add(&GET(totals, totals, known_costs), one)) < 0
+        || (cost != Py_None && add(&GET(totals, totals, cost_usd), cost) < 0)
+        || add(&GET(totals, totals, llm_requests), one) < 0 || add(&GET(totals, totals, input_tokens), counts[0]) < 0 || add(&GET(totals, totals, output_tokens), counts[1]) < 0) {
         return -1;
     }
     if (!figures->cached) {
@@ -49,8 +49,8 @@ read_figures(Figures *figures, PyObject *const *values, PyObject *kwnames)
     }
     figures->cost = Py_None;
     figures->latency = NULL;
-    figures->total = 0;
-    figures->cached = 0;
+    figures->sent = figures->cached = figures->total = 0;
+    figures->fresh = NULL;
     PyObject *const names[4] = {text_input_tokens, text_output_tokens, text_cache_read_tokens, text_cache_write_tokens};
     Py_ssize_t given = kwnames == NULL ? 0 : PyTuple_GET_SIZE(kwnames);
     for (Py_ssize_t place = 0; place < given; place++) {
@@ -62,14 +62,21 @@ read_figures(Figures *figures, PyObject *const *values, PyObject *kwnames)
         if (which < 4) {
             int overflow = 0;
             long long count = PyLong_CheckExact(value) ? PyLong_AsLongLongAndOverflow(value, &overflow) : -1;
-            if (overflow || count < 0 || count >= MAX_COUNT) {
+            if (overflow || count < 0 || count > MAX_COUNT) {
                 return 0;
             }
             figures->counts[which] = value;
             figures->total += count;
-            figures->cached |= which >= 2 && count > 0;
+            if (which == 0) {
+                figures->sent = count;
+            } else if (which >= 2) {
+                figures->cached += count;
+            }
         } else if (name == text_cost_usd || name == text_latency) {
             int plain = PyFloat_CheckExact(value) && isfinite(PyFloat_AS_DOUBLE(value));
+            if (name == text_cost_usd) {
+                plain = plain && fabs(PyFloat_AS_DOUBLE(value)) <= MAX_DOLLARS;
+            }
             if (!plain && value != Py_None) {
                 return 0;
             }
@@ -82,10 +89,26 @@ read_figures(Figures *figures, PyObject *const *values, PyObject *kwnames)
             return 0;
         }
     }
+    return figures->total <= MAX_COUNT;
+}
+
+/* As `usage.read` of these: take what was cached from the input, unless it is counted *beside* it; 0 if Python has to say something. */
+static int
+part(Figures *figures, PyObject *beside)
+{
+    if (figures->cached == 0 || beside == Py_True || figures->counts[0] == zero) {
+        return 1;
+    }
+    if (figures->cached > figures->sent || (figures->fresh = PyLong_FromLongLong(figures->sent - figures->cached)) == NULL) {
+        PyErr_Clear();
+        return 0;
+    }
+    figures->counts[0] = figures->fresh;
+    figures->total -= figures->cached;
     return 1;
 }
 
-/* As `Op._entry` with `figures.tokens`, of a model's call; *model* is (provider, model). */
+/* As `Op._entry` with `usage.plain_tokens`, of a model's call; *model* is as `provider_and_model` has it. */
 static PyObject *
 make_entry(PyObject *core, PyObject *node, PyObject *model, PyObject *latency, const Figures *figures)
 {
@@ -183,7 +206,9 @@ account_twin(PyObject *twin, PyObject *const *args, size_t nargsf, PyObject *kwn
     int result = -1, plainly = 0;
     PyObject *self = args[0], *stream = Py_NewRef(GET(core, core, stream)), *held = NULL;
     PyObject *model = PyObject_CallOneArg(provider_and_model, GET(node, op_node, name)), *latency = NULL;
-    if (model != NULL && (!PyTuple_CheckExact(model) || PyTuple_GET_SIZE(model) != 2 || PyTuple_GET_ITEM(model, 1) == Py_None)) {
+    if (model != NULL
+        && (!PyTuple_CheckExact(model) || PyTuple_GET_SIZE(model) != 3 || PyTuple_GET_ITEM(model, 1) == Py_None
+            || !part(&figures, PyTuple_GET_ITEM(model, 2)))) {
         plainly = 1;
     } else if (model != NULL && (latency = figures.latency == NULL ? since_begin(self) : Py_NewRef(figures.latency)) != NULL) {
         PyObject *entry = make_entry(core, node, model, latency, &figures), *record = NULL;
@@ -195,6 +220,7 @@ account_twin(PyObject *twin, PyObject *const *args, size_t nargsf, PyObject *kwn
         Py_XDECREF(entry);
         Py_XDECREF(held);
     }
+    Py_XDECREF(figures.fresh);
     Py_XDECREF(latency);
     Py_XDECREF(model);
     Py_DECREF(stream);

@@ -1,4 +1,4 @@
-/* Log lines and reasoning: `Op.log`, `Op.think`, and what is made of their entries. */
+/* Log lines, reasoning and streamed answers: `Op.log`, `Op.think`, `Op.chunk`, and what is made of their entries. */
 
 /* Append three items to a list, or none. */
 static int
@@ -47,6 +47,17 @@ think_twin(PyObject *twin, PyObject *const *args, size_t nargsf, PyObject *kwnam
     return append_entry(twin, args, nargsf, kwnames, Py_True);
 }
 
+/* As `Op.chunk` behind the first. */
+static PyObject *
+chunk_twin(PyObject *twin, PyObject *const *args, size_t nargsf, PyObject *kwnames)
+{
+    if (PyVectorcall_NARGS(nargsf) != 2 || !is_a(args[0], op_type) || !is_a(GET(args[0], op, _streamed), (PyObject *)&PyList_Type)
+        || !PyUnicode_CheckExact(args[1]) || PyUnicode_GET_LENGTH(args[1]) > MAX_TEXT) {
+        PLAINLY;
+    }
+    return append_entry(twin, args, nargsf, kwnames, Py_False);
+}
+
 /* As `handles.read_entries`. */
 static PyObject *
 read_entries_twin(PyObject *twin, PyObject *const *args, size_t nargsf, PyObject *kwnames)
@@ -59,14 +70,18 @@ read_entries_twin(PyObject *twin, PyObject *const *args, size_t nargsf, PyObject
     for (Py_ssize_t place = 0; place < size; place += 3) { /* no code of others runs after this */
         PyObject *more = place + 2 < size ? PyList_GET_ITEM(batch, place + 2) : NULL;
         if (more == NULL || !PyFloat_CheckExact(PyList_GET_ITEM(batch, place))
-            || (more != Py_None && more != Py_True && !(PyTuple_CheckExact(more) && PyTuple_GET_SIZE(more) == 3))) {
+            || (more != Py_None && !PyBool_Check(more) && !(PyTuple_CheckExact(more) && PyTuple_GET_SIZE(more) == 3))) {
             PLAINLY;
         }
     }
-    PyObject *logs = PyList_New(0), *chunks = PyList_New(0);
-    int result = logs == NULL || chunks == NULL ? -1 : 0;
+    PyObject *logs = PyList_New(0), *chunks = PyList_New(0), *streamed = PyList_New(0);
+    int result = logs == NULL || chunks == NULL || streamed == NULL ? -1 : 0;
     for (Py_ssize_t place = 0; result == 0 && place < size; place += 3) {
         PyObject *text = PyList_GET_ITEM(batch, place + 1), *more = PyList_GET_ITEM(batch, place + 2), *entry = NULL;
+        if (more == Py_False) {
+            result = PyList_Append(streamed, text);
+            continue;
+        }
         PyObject *time = PyFloat_FromDouble(PyFloat_AS_DOUBLE(PyList_GET_ITEM(batch, place)) * 1e3);
         if (time != NULL && more == Py_True) {
             PyObject *fields[2] = {text, time};
@@ -82,8 +97,9 @@ read_entries_twin(PyObject *twin, PyObject *const *args, size_t nargsf, PyObject
         Py_XDECREF(entry);
         Py_XDECREF(time);
     }
-    PyObject *both = result < 0 ? NULL : PyTuple_Pack(2, logs, chunks);
+    PyObject *all = result < 0 ? NULL : PyTuple_Pack(3, logs, chunks, streamed);
     Py_XDECREF(logs);
     Py_XDECREF(chunks);
-    return both;
+    Py_XDECREF(streamed);
+    return all;
 }

@@ -16,10 +16,10 @@ static PyObject *journal_type; /* NULL until `prepare_journal` */
 /* Fields, as offsets into their objects: X(type, attribute). */
 
 #define FIELDS(X) \
-    X(op, builder) X(op, turn) X(op, bare) X(op, path) X(op, _now) X(op, _clean) X(op, _t0) X(op, _raw) X(op, _logs) \
+    X(op, builder) X(op, turn) X(op, bare) X(op, path) X(op, _now) X(op, _clean) X(op, _t0) X(op, _raw) X(op, _logs) X(op, _streamed) \
     X(turn, node) X(turn, path) X(turn, _counter) X(turn, _epoch) \
     X(core, txn) X(core, stream) X(core, recorded) X(core, now) X(core, _latest) X(core, epoch) X(core, ops) X(core, ended) \
-    X(core, numbers) X(core, touched) \
+    X(core, numbers) X(core, touched) X(core, redacted) \
     X(stream, _lock) X(stream, _through) X(stream, _delivering) X(stream, _queue) X(stream, _takers) X(stream, _awake) \
     X(stream, watched) \
     X(op_node, op_id) X(op_node, kind) X(op_node, name) X(op_node, accounting) X(op_node, ended_at) X(op_node, status) \
@@ -27,7 +27,7 @@ static PyObject *journal_type; /* NULL until `prepare_journal` */
     X(turn_node, ops) X(turn_node, ended_at) \
     X(session_node, totals) \
     X(totals, input_tokens) X(totals, output_tokens) X(totals, cache_read_input_tokens) X(totals, cache_write_input_tokens) \
-    X(totals, cost_usd) X(totals, llm_requests) \
+    X(totals, cost_usd) X(totals, llm_requests) X(totals, tools_run) X(totals, known_costs) X(totals, unknown_costs) \
     X(entry, tokens) X(entry, cost_usd)
 
 #define JOURNAL_FIELDS(X) \
@@ -58,7 +58,8 @@ static PyObject *zero, *one;       /* the ints */
 static PyObject *thousand;         /* 1000.0, milliseconds of a second */
 static PyObject *no_entries;       /* the empty tuple */
 static PyObject *usual_severity;   /* "VRB" */
-static const long long MAX_COUNT = 1LL << 60; /* as figures.MAX_COUNT */
+static const long long MAX_COUNT = 1000000000000; /* as usage.MAX_COUNT */
+static const double MAX_DOLLARS = 1e9; /* as usage.MAX_DOLLARS */
 static const Py_ssize_t MAX_TEXT = 1 << 20;   /* as values.MAX_TEXT */
 
 /* Tell whether an object is there (fields can be deleted) and of a type, no subclass of it. */

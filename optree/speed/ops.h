@@ -74,6 +74,19 @@ begin_node(PyObject *builder, PyObject *core, const Beginning *given, PyObject *
     return handle;
 }
 
+/* As `totals.add_op` of a tool for each session of a chain. */
+static int
+count_tool(PyObject *chain)
+{
+    for (Py_ssize_t place = 0; place < PyList_GET_SIZE(chain); place++) {
+        PyObject *totals = GET(PyList_GET_ITEM(chain, place), session_node, totals);
+        if (add(&GET(totals, totals, tools_run), one) < 0) {
+            return -1;
+        }
+    }
+    return 0;
+}
+
 /* As `SessionTreeBuilder.begin_op` in a turn that is given. */
 static PyObject *
 begin_op_twin(PyObject *twin, PyObject *const *args, size_t nargsf, PyObject *kwnames)
@@ -82,6 +95,16 @@ begin_op_twin(PyObject *twin, PyObject *const *args, size_t nargsf, PyObject *kw
     PyObject *core = NULL;
     if (!read_beginning(&given, args, PyVectorcall_NARGS(nargsf), kwnames)
         || GET(GET(given.turn, turn, node), turn_node, ended_at) != Py_None || (core = core_of(args[0])) == NULL) {
+        PLAINLY;
+    }
+    if (GET(core, core, redacted) != Py_False) {
+        Py_DECREF(core);
+        PLAINLY;
+    }
+    PyObject *chain = NULL;
+    int counted = given.kind == text_tool;
+    if (counted && (chain = chain_of(args[0])) == NULL) {
+        Py_DECREF(core);
         PLAINLY;
     }
     PyObject *stream = Py_NewRef(GET(core, core, stream)), *handle = NULL, *record = NULL;
@@ -96,12 +119,16 @@ begin_op_twin(PyObject *twin, PyObject *const *args, size_t nargsf, PyObject *kw
             result = leave(stream, held);
         } else {
             handle = begin_node(args[0], core, &given, &record);
+            if (handle != NULL && counted && count_tool(chain) < 0) {
+                Py_CLEAR(handle);
+            }
             result = handle == NULL ? leave(stream, held) : put_and_leave(stream, held, record);
             Py_XDECREF(record);
         }
         Py_DECREF(held);
     }
     Py_XDECREF(block);
+    Py_XDECREF(chain);
     Py_DECREF(stream);
     Py_DECREF(core);
     if (result < 0) {
@@ -170,7 +197,7 @@ end_twin(PyObject *twin, PyObject *const *args, size_t nargsf, PyObject *kwnames
         PyObject *accounting = GET(node, op_node, accounting);
         if (GET(node, op_node, ended_at) != Py_None) {
             result = leave(stream, held);
-        } else if (!is_tuple(accounting) || PyTuple_GET_SIZE(accounting) == 0) {
+        } else if (!is_tuple(accounting) || PyTuple_GET_SIZE(accounting) == 0 || GET(self, op, _streamed) != Py_None) {
             plainly = 1;
             result = leave(stream, held);
         } else {

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 from optree.errors import FormatError
+from optree.store.system import open_regular
 
 ZSTD, GZIP = b"\x28\xb5\x2f\xfd", b"\x1f\x8b"
 MAX_BYTES = 1 << 30
@@ -49,7 +50,7 @@ def unpack(data: bytes, name: str = "it") -> tuple[bytes, bool]:
 
 def is_packed(path: Path) -> bool:
     """Tell whether a file is zstd or gzip. Raises `OSError`."""
-    with path.open("rb") as file:
+    with open_regular(path) as file:
         head = file.read(4)
     return head == ZSTD or head[:2] == GZIP
 
@@ -71,7 +72,8 @@ def first_frame(file: BinaryIO) -> bytes:
     """Return the content of a file's first frame, or its beginning where it has no frames; what can be read of it, 16 MB at most."""
     start = file.read(1 << 16)
     if start[:4] != ZSTD:
-        return _beginning(start + file.read()) if start[:2] == GZIP else start + file.read()
+        start += file.read(_MAX_FIRST)
+        return _beginning(start) if start[:2] == GZIP else start
     import zstandard
 
     reader = zstandard.ZstdDecompressor(max_window_size=_WINDOW).decompressobj()

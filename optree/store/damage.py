@@ -34,6 +34,8 @@ class Damage(Struct):
     """Records of types that only a newer optree knows."""
     misplaced: int = 0
     """Records whose paths are none."""
+    renamed: list[str] = []
+    """Ids that the snapshot gave and that can be none, with what is there in their place: nothing is lost by that."""
     earlier: list[str] = []
     """What was lost before the session went on, as its snapshot says it: the files that showed it may be gone."""
 
@@ -59,7 +61,7 @@ class Damage(Struct):
         """Return the damage for people, one line each."""
         normal = [str(flaw) for flaw in self.flaws if flaw.kind == TORN]
         normal += [self.snapshot] if self.replaced else []
-        return [*(f"lost before: {line}" for line in self.earlier), *normal, *self.unsaid()]
+        return [*(f"lost before: {line}" for line in self.earlier), *normal, *self.renamed, *self.unsaid()]
 
 
 def earlier(meta: dict[str, Any]) -> list[str]:

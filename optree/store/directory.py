@@ -12,7 +12,9 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 from pathlib import Path
+from stat import S_IFDIR, S_IFMT, S_IFREG
 
 from msgspec import Struct
 
@@ -23,6 +25,7 @@ SUFFIXES = {"zstd": ".json.zst", "gzip": ".json.gz", "none": ".json"}
 LIVE = ".live"
 OWNERS = "j-0000-"
 """What the names of the owner's journals begin with."""
+_JOURNAL = re.compile(r"j-[0-9]{4,9}-[0-9]{6,9}\.jsonl")
 
 
 class Saved(Struct, frozen=True):
@@ -58,19 +61,27 @@ class Directory(Struct, frozen=True):
         """Return the live directory of a session, there or not."""
         return self.sessions / f"{checked(txn)}{LIVE}"
 
+    def live_to_write(self, txn: str) -> Path:
+        """Return the live directory of a session, there or not; raises `SetupError` for a link, which may lead anywhere."""
+        live = self.live(txn)
+        if live.is_symlink():
+            raise SetupError(f"{live} is a link: nothing is written through it; put the directory itself there")
+        return live
+
     def snapshot(self, txn: str, compression: str = "zstd") -> Path:
         """Return the snapshot file of a session, there or not."""
         return self.sessions / f"{checked(txn)}{SUFFIXES[compression]}"
 
     def saved(self) -> list[Saved]:
-        """List the sessions that are there, newest first. Names that are not ours are passed over."""
+        """List the sessions that are there, newest first. Names that are not ours are passed over, as are links, pipes and devices."""
         found: dict[str, list[Path]] = {}
         with contextlib.suppress(FileNotFoundError, NotADirectoryError):
             for path in self.sessions.iterdir():
                 for suffix in (LIVE, *SUFFIXES.values()):
                     txn = path.name.removesuffix(suffix)
-                    if txn != path.name and is_txn(txn) and not path.is_symlink():
-                        found.setdefault(txn, []).append(path)
+                    if txn != path.name and is_txn(txn):
+                        if _kind(path) == (S_IFDIR if suffix == LIVE else S_IFREG):
+                            found.setdefault(txn, []).append(path)
                         break
         listed = [_saved(txn, paths) for txn, paths in found.items()]
         return sorted(listed, key=lambda saved: saved.modified, reverse=True)
@@ -90,6 +101,10 @@ class Directory(Struct, frozen=True):
     def _missing(self, txn: str, there: list[str], matches: list[str]) -> str:
         if matches:
             return f"{txn!r} is the beginning of {len(matches)} sessions: {', '.join(matches[:5])}; write more of it"
+        for suffix in (LIVE, *SUFFIXES.values()) if is_txn(txn) else ():
+            if _kind(self.sessions / f"{txn}{suffix}"):
+                what = "directory" if suffix == LIVE else "file"
+                return f"no session {txn!r}: {txn}{suffix} in {self.sessions} is no {what}, or a link, and links are not followed there"
         if not there:
             return f"no session {txn!r}: there are none in {self.sessions}; record one with: optree run -- python your_agent.py"
         from difflib import get_close_matches
@@ -113,13 +128,26 @@ def _saved(txn: str, paths: list[Path]) -> Saved:
     return Saved(txn, snapshot, live, newest)
 
 
+def is_directory(path: Path) -> bool:
+    """Tell whether there is a directory of that name, and no link to one."""
+    return _kind(path) == S_IFDIR
+
+
 def journals(live: Path | None) -> list[Path]:
     """Return the journal files of a live directory: by writer, then by segment."""
     try:
-        found = [] if live is None else sorted(live.glob("j-[0-9]*-[0-9]*.jsonl"))
-        return [path for path in found if path.is_file() and not path.is_symlink()]
+        found = [] if live is None or not is_directory(live) else sorted(live.glob("j-[0-9]*-[0-9]*.jsonl"))
+        return [path for path in found if _JOURNAL.fullmatch(path.name) and _kind(path) == S_IFREG]
     except FileNotFoundError:  # the session has ended meanwhile
         return []
+
+
+def _kind(path: Path) -> int:
+    """Return what kind of file has this name, a link as such; 0 if there is none."""
+    try:
+        return S_IFMT(path.lstat().st_mode)
+    except OSError:
+        return 0
 
 
 def _modified(path: Path) -> float:

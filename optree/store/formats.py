@@ -6,25 +6,30 @@ import re
 from collections import deque
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 import msgspec
 
 from optree.errors import DamagedError, FormatError
 from optree.nodes import Pool, SessionNode
-from optree.store import ai_agent
+from optree.patterns import Pattern
 from optree.store.compression import GZIP, ZSTD, first_frame, unpack
 from optree.store.snapshot import VERSION
-from optree.store.system import OS, REAL
+from optree.store.system import OS, REAL, open_regular
 from optree.tree.fold import Tree
+from optree.tree.naming import name_safely
 from optree.tree.walk import walk_sessions
-from optree.values import Pattern, TypedDecoder, is_object
+from optree.values import TypedDecoder, is_list, is_object
 
 _INDEX, _NUMBER = "(?:0|[1-9][0-9]{0,17})", "[1-9][0-9]{0,17}"
 _OP = Pattern(rf"(?:{_INDEX}\.{_NUMBER}\.)*{_INDEX}\.{_NUMBER}")
 _TURN = Pattern(rf"(?:{_INDEX}\.{_NUMBER}\.)*{_INDEX}")
 """Paths of ops (and of the sessions in them) and of turns: as `optree.tree.Path` has them, but told quickly."""
 _TOKEN = re.compile(rb'"(?:[^"\\]|\\.)*"|[{}\[\]]')
+
+
+_Open: TypeAlias = "tuple[bytes, _Open | None]"
+"""A bracket that is open: what closes it, and the one around it."""
 
 
 class Snapshot(msgspec.Struct):
@@ -36,6 +41,8 @@ class Snapshot(msgspec.Struct):
     """Empty, or what is missing from the file, for people."""
     notes: list[str] = []
     """What was passed over in a file of the original ai-agent."""
+    renamed: list[str] = []
+    """Ids that the file gave and that can be none, with what is there in their place."""
 
 
 class _File(msgspec.Struct):
@@ -53,7 +60,7 @@ def read_snapshot(path: Path, system: OS = REAL) -> Snapshot:
 
     Raises `FormatError` (not ours, or newer) and `DamagedError` (nothing can be read); each names the file.
     """
-    data = system.read(path)
+    data = _content(path, system)
     if not data:
         raise DamagedError(f"{path.name} is empty: nothing was ever written to it; its journal, if there is one, has the session")
     text, whole = _unpack(path.name, data)
@@ -73,7 +80,7 @@ def read_snapshot(path: Path, system: OS = REAL) -> Snapshot:
 def read_meta(path: Path) -> dict[str, Any]:
     """Return a snapshot's meta from its first frame only; empty if that cannot be read."""
     try:
-        with path.open("rb") as file:
+        with open_regular(path) as file:
             text = first_frame(file)
         _, _, rest = text.partition(b'"meta":')
         from json import JSONDecoder
@@ -82,6 +89,21 @@ def read_meta(path: Path) -> dict[str, Any]:
     except (OSError, ValueError):
         return {}
     return meta if is_object(meta) else {}
+
+
+def _content(path: Path, system: OS) -> bytes:
+    """Return what a file holds, as far as it may be a session's: a hole of zeros, which may be of any size, ends it."""
+    seen, packed = 0, False
+    for piece in system.pieces(path):
+        if not seen:
+            packed = piece[:4] == ZSTD or piece[:2] == GZIP
+            if not packed and piece.lstrip()[:1] != b"{":
+                return piece
+        hole = (0 if not piece.strip(b"\0") else -1) if packed else piece.find(b"\0")
+        if hole >= 0:
+            return system.read(path, seen + hole)
+        seen += len(piece)
+    return system.read(path)
 
 
 def _unpack(name: str, data: bytes) -> tuple[bytes, bool]:
@@ -113,9 +135,27 @@ def _parse(name: str, text: bytes) -> Snapshot:
         raise FormatError(
             f"{name} has version {version}; this optree reads up to {VERSION}: install a newer one (pip install -U optree-tracing)"
         )
-    file = _decode_file(text)
+    try:
+        file = _decode_file(text)
+    except msgspec.ValidationError:
+        file = _decode_file(_without_totals(text))
     _check_paths(name, file.session)
-    return Snapshot(Tree(file.session, file.pool), file.meta)
+    tree = Tree(file.session, file.pool)
+    return Snapshot(tree, file.meta, renamed=name_safely(tree))
+
+
+def _without_totals(text: bytes) -> bytes:
+    """Return a document without its sessions' totals: those that were written as no numbers are summed anew from the entries."""
+    document: Any = msgspec.json.decode(text)
+    pending: list[Any] = [document.get("session")]
+    while pending:
+        one: Any = pending.pop()
+        if is_object(one):
+            one.pop("totals", None)
+            pending += [one[name] for name in ("turns", "ops", "childSession") if name in one]
+        elif is_list(one):
+            pending += one
+    return msgspec.json.encode(document)
 
 
 def _check_paths(name: str, root: SessionNode) -> None:
@@ -144,21 +184,27 @@ def _salvage(name: str, text: bytes, said: str) -> Snapshot:
 
 def _closings(text: bytes) -> Iterator[bytes]:
     """Yield the text cut after each of its last complete values or opened lists, with the open brackets closed; longest first."""
-    stack: list[bytes] = []
-    cuts: deque[tuple[int, bytes]] = deque(maxlen=256)
+    open_: _Open | None = None
+    cuts: deque[tuple[int, _Open | None]] = deque(maxlen=256)
     for found in _TOKEN.finditer(text):
         token = found[0]
         if token in b"{[":
-            stack.append(b"}" if token == b"{" else b"]")
-        elif token in b"}]" and stack:
-            stack.pop()
+            open_ = (b"}" if token == b"{" else b"]", open_)
+        elif token in b"}]" and open_ is not None:
+            open_ = open_[1]
         if token in b"[}]":
-            cuts.append((found.end(), b"".join(reversed(stack))))
-    for end, closing in reversed(cuts):
+            cuts.append((found.end(), open_))
+    for end, innermost in reversed(cuts):
+        closing, one = bytearray(), innermost
+        while one is not None:
+            closing += one[0]
+            one = one[1]
         yield text[:end] + closing
 
 
 def _ai_agent(document: dict[str, Any]) -> Snapshot:
+    from optree.store import ai_agent  # not before there is such a file: this module is imported with optree
+
     version = document.get("version")
     if version not in ai_agent.VERSIONS:
         raise FormatError(
@@ -166,4 +212,4 @@ def _ai_agent(document: dict[str, Any]) -> Snapshot:
             "version 3 is a folder of records: optree import FOLDER"
         )
     found = ai_agent.tree_of(document)
-    return Snapshot(found.tree, found.meta, notes=found.notes)
+    return Snapshot(found.tree, found.meta, notes=found.notes, renamed=found.renamed + name_safely(found.tree))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import zlib
 from io import BufferedReader
 from pathlib import Path
 from typing import cast
@@ -21,7 +20,7 @@ def head_of(path: Path, limit: int = HEAD_BYTES) -> bytes:
         while len(found) < limit:
             try:
                 piece: bytes = cast("BufferedReader", source).read1(limit - len(found))
-            except (OSError, EOFError, zlib.error):  # what is packed is damaged, or breaks off
+            except (OSError, EOFError):  # what is packed is damaged, or breaks off
                 break
             if not piece:
                 break

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from pathlib import Path
 
-from optree.errors import BusyError, SetupError, StoreError
+from optree.errors import BusyError, OptreeError, SetupError, StoreError
 from optree.nodes import SessionNode
-from optree.store.directory import SUFFIXES, Directory
+from optree.store.directory import SUFFIXES, Directory, is_directory
+from optree.store.formats import read_snapshot
 from optree.store.ledger import Ledger
 from optree.store.lock import is_running
 from optree.store.options import StoreOptions
@@ -16,15 +18,22 @@ from optree.store.unusable import usable
 from optree.tree import Tree, walk_ops, walk_sessions
 
 
-def save(tree: Tree, directory: Directory, *, replace: bool = False, compression: str = "zstd") -> Path:
+def save(
+    tree: Tree, directory: Directory, *, replace: bool = False, force: bool = False, compression: str = "zstd", source: str = ""
+) -> Path:
     """Write a session's snapshot and its bill; returns the snapshot's path. The ledger gets no entry that it has already.
 
-    Raises `SetupError` if a session of that txn is there and *replace* is not set, or a file cannot be written, `BusyError` if it still
-    has journals, `StoreError` if it is nested too deeply for a file, `OptreeError` if there is no room, and `OSError` in reading.
+    Raises `SetupError` if a session of that txn is there and *replace* is not set, or has more than this one and *force* is not set (where
+    *source* names the file that this one is from), or if a file cannot be written; `BusyError` if it still has journals, `StoreError` if it
+    is nested too deeply for a file, `OptreeError` if there is no room, and `OSError` in reading.
     """
     root = tree.session
     txn = root.origin_txn_id
     _check(txn, directory, replace=replace)
+    more = more_there(tree, directory)
+    if more and not force:
+        said = f"session {txn}, which is there, has more than the one{f' in {source}' if source else ''}: {more}"
+        raise SetupError(f"{said}; it stays as it is; --force puts this one in its place all the same")
     if any(session.path.count(".") >= 2 * MAX_NESTED for session in walk_sessions(root)):
         raise StoreError(f"session {txn} is not saved: its sub-agents are nested more than {MAX_NESTED} deep, which no snapshot holds")
     ledger = Ledger(directory.billing)
@@ -34,13 +43,39 @@ def save(tree: Tree, directory: Directory, *, replace: bool = False, compression
     with usable(snapshot):
         save_snapshot(tree, {}, set(), options, SnapshotWriter(compression), last=True)
     with usable(directory.billing):
-        ledger.append(root, again=True)
+        ledger.append(root, again=True, imported=True)
     return snapshot
+
+
+def more_there(tree: Tree, directory: Directory) -> str:
+    """Return what the session that is there under a tree's txn has more of, as in ``22 ops, not 2``; empty if nothing, or none is there."""
+    txn = tree.session.origin_txn_id
+    paths = [path for path in (directory.snapshot(txn, name) for name in SUFFIXES) if path.exists()]
+    try:
+        there = [_counts(read_snapshot(path).tree.session) for path in paths]
+    except OptreeError:  # there is nothing in it that could be lost
+        return ""
+    here = _counts(tree.session)
+    lost = [f"{old[name]} {name}, not {here[name]}" for old in there for name in old if old[name] > here[name]]
+    return ", ".join(lost)
+
+
+def _counts(root: SessionNode) -> Counter[str]:
+    """Return how much of each kind a session has."""
+    found: Counter[str] = Counter()
+    for session in walk_sessions(root):
+        ends = (session.ended_at is not None) + sum(turn.ended_at is not None for turn in session.turns)
+        found.update({"turns": len(session.turns), "messages": len(session.messages), "ends": ends})
+    for _, _, op in walk_ops(root):
+        parts = sum(part is not None for part in (op.request, op.response, op.reasoning))
+        found.update({"ops": 1, "log lines": len(op.logs), "accounting entries": len(op.accounting)})
+        found.update({"contents of ops": parts, "ends": op.ended_at is not None})
+    return found
 
 
 def _check(txn: str, directory: Directory, *, replace: bool) -> None:
     live = directory.live(txn)
-    if live.is_dir():
+    if is_directory(live):
         if is_running(live):
             raise BusyError(f"session {txn} is running: import it when it has ended, or elsewhere (--sessions-dir)")
         raise BusyError(

@@ -6,11 +6,15 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from optree import records as r
-from optree.nodes import OperationNode, SessionNode, TurnNode
+from optree.builder.handles import model_of
+from optree.nodes import AccountingEntry, OperationNode, SessionNode, TurnNode
 from optree.store.reader import read_journal
 from optree.store.system import OS
 from optree.tree import apply
+from optree.tree.path import parent_label
 from optree.tree.summary import last_seen, op_seen
+from optree.tree.totals import add_entry
+from optree.tree.walk import walk_sessions
 
 WHY = "the process ended before this did"
 Node = SessionNode | TurnNode | OperationNode
@@ -33,20 +37,40 @@ def open_nodes(root: SessionNode) -> list[Node]:
     return [node for node in reversed(found) if node.ended_at is None]
 
 
-def interrupt(node: Node) -> r.Record:
-    """End a node, those below it having ended; returns the record of that."""
+def interrupt(node: Node, alive: float = 0.0) -> r.Record:
+    """End a node, those below it having ended; returns the record of that. *alive* is when its process was known to live, in epoch ms."""
     if isinstance(node, OperationNode):
-        seen = last_seen(node.child_session) if node.child_session else op_seen(node)
+        seen = max(alive, last_seen(node.child_session) if node.child_session else op_seen(node))
         op_end = r.OpEnd(node.path, seen, "interrupted", seen - node.started_at, WHY)
         apply.end_op(node, op_end)
         return op_end
     if isinstance(node, TurnNode):
-        turn_end = r.TurnEnd(node.path, max([node.started_at, *(op.ended_at or 0.0 for op in node.ops)]), "interrupted", WHY)
+        turn_end = r.TurnEnd(node.path, max([node.started_at, alive, *(op.ended_at or 0.0 for op in node.ops)]), "interrupted", WHY)
         apply.end_turn(node, turn_end)
         return turn_end
-    session_end = r.SessionEnd(node.path, last_seen(node), "interrupted", WHY)
+    session_end = r.SessionEnd(node.path, max(alive, last_seen(node)), "interrupted", WHY)
     apply.end_session(node, session_end)
     return session_end
+
+
+def account_open(root: SessionNode, nodes: Iterable[Node], alive: float = 0.0) -> list[r.Accounted]:
+    """Give each model call among open nodes that nobody accounted for an entry, as one that failed has: its cost is unknown, not nothing.
+
+    Returns the records of that. An entry's id is the same whoever makes it.
+    """
+    calls = [node for node in nodes if isinstance(node, OperationNode) and node.kind == "llm" and not node.accounting]
+    sessions = {session.path: session for session in walk_sessions(root)} if calls else {}
+    made: list[r.Accounted] = []
+    for op in calls:
+        seen = max(alive, op_seen(op))
+        entry = AccountingEntry(f"{op.op_id}#0", seen, "llm", "failed", seen - op.started_at, *model_of(op), error=WHY)
+        apply.account(op, entry)
+        path = op.path
+        while path:
+            path = parent_label(parent_label(path))
+            add_entry(sessions[path].totals, entry)
+        made.append(r.Accounted(op.path, entry))
+    return made
 
 
 def close_begun(root: SessionNode, journals: Iterable[Path], system: OS) -> int:
@@ -59,6 +83,7 @@ def close_begun(root: SessionNode, journals: Iterable[Path], system: OS) -> int:
         return 0
     nodes = _begun(journals, system)
     left = [node for node in opened if (type(node), node.path) in nodes]
+    account_open(root, left)
     for node in left:
         interrupt(node)
     return len(left)

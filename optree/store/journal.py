@@ -16,6 +16,7 @@ from typing import Literal
 from optree import records as r
 from optree import speed
 from optree.errors import StoreError
+from optree.store.directory import journals
 from optree.store.system import OS, REAL
 
 WRITER_SPAN = 1_000_000
@@ -162,7 +163,7 @@ class Journal:
 
     def _claim(self, ordinal: int | None, above: int = 0) -> tuple[int, Path, int]:
         writers: dict[int, int] = {}
-        for path in self.live.glob("j-[0-9]*-[0-9]*.jsonl"):
+        for path in journals(self.live):
             number, segment = (int(part) for part in path.stem.split("-")[1:3])
             writers[number] = max(writers.get(number, 0), segment)
         number = max([above, *writers]) + 1 if ordinal is None else ordinal
@@ -246,7 +247,8 @@ class Journal:
 def _unowned(record: r.Record) -> None:
     """Mark positions as 'at the end': another process may hold the same list."""
     if isinstance(record, r.Entries):
-        record.logs_at = record.chunks_at = -1
+        record.logs_at = record.chunks_at = r.AT_THE_END
+        record.text_at = r.AT_THE_END if record.text_at >= 0 else r.BESIDE
     elif isinstance(record, r.MessageAdded):
         record.at = -1
 

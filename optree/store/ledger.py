@@ -7,12 +7,25 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
+from msgspec import Struct
 
 from optree.nodes import SessionNode
 from optree.store import lock
 from optree.store.system import OS, REAL
+from optree.tree.totals import stored_parts
 from optree.tree.walk import flatten
 from optree.values import encode, is_object
+
+_Facts = tuple[object, ...]
+
+
+class Book(Struct):
+    """What a ledger holds."""
+
+    entries: list[dict[str, Any]] = []
+    repeated: int = 0
+    """Lines that say again what another line says."""
+    unreadable: int = 0
 
 
 class Ledger:
@@ -22,10 +35,11 @@ class Ledger:
         self.path = path
         self._os = system
 
-    def append(self, session: SessionNode, *, again: bool = False, seconds: float | None = None) -> int:
+    def append(self, session: SessionNode, *, again: bool = False, imported: bool = False, seconds: float | None = None) -> int:
         """Append the entries of a session's whole tree; returns how many. Raises `OSError`; with *seconds*, if its lock takes longer.
 
-        With *again* (a resumed session) the file is searched first, and what is there already is not written a second time.
+        With *again* (a resumed session) the file is searched first, and what is there already is not written a second time. With
+        *imported* neither is what a line without an id says, as the original ai-agent writes them.
         """
         entries = flatten(session).accounting
         if not entries:
@@ -34,7 +48,8 @@ class Ledger:
         fd = self._locked(seconds)
         try:
             there = self._there(session.origin_txn_id) if again else set[str]()
-            new = [entry for entry in entries if entry["id"] not in there]
+            billed = self._billed() if imported else set[_Facts]()
+            new = [entry for entry in entries if entry["id"] not in there and not (billed and facts(entry) in billed)]
             text = b"".join(encode(entry) + b"\n" for entry in new)
             if text:
                 self._os.write_all(fd, text if self._os.ends_whole(fd) else b"\n" + text)
@@ -44,8 +59,24 @@ class Ledger:
             self._os.close(fd)
 
     def read(self) -> list[dict[str, Any]]:
-        """Return all entries; lines that are none are passed over."""
-        return [entry for line in self._lines() if (entry := _entry(line)) is not None]
+        """Return all entries, each once; lines that are none are passed over."""
+        return self.book().entries
+
+    def book(self) -> Book:
+        """Return all entries, each once. A line repeats another if it has its id or, without one as the original ai-agent's, its bytes."""
+        book, seen = Book(), set[object]()
+        for line in filter(bytes.strip, self._lines()):
+            entry = _entry(line)
+            if entry is None:
+                book.unreadable += 1
+                continue
+            key = entry.get("id") if isinstance(entry.get("id"), str) else line.strip()
+            if key in seen:
+                book.repeated += 1
+            else:
+                seen.add(key)
+                book.entries.append(entry)
+        return book
 
     def _locked(self, seconds: float | None) -> int:
         """Return the open file with its lock."""
@@ -74,11 +105,28 @@ class Ledger:
                 found.add(entry["id"])
         return found
 
+    def _billed(self) -> set[_Facts]:
+        """Return what lines without an id tell of."""
+        return {facts(entry) for line in self._lines() if b'"id":' not in line and (entry := _entry(line)) is not None}
+
     def _lines(self) -> list[bytes]:
         try:
             return self._os.read(self.path).splitlines()
         except FileNotFoundError:
             return []
+
+
+def facts(entry: dict[str, Any]) -> _Facts:
+    """Return what makes an entry the same as another, wherever the two stand: times in whole milliseconds, as the original has them."""
+    tokens: Any = entry.get("tokens")
+    counts = stored_parts(tokens if is_object(tokens) else {})
+    time: Any = entry.get("timestamp")
+    return (
+        int(time) if isinstance(time, (int, float)) else None,
+        *(entry.get(name) for name in ("type", "agentId", "provider", "model", "mcpServer", "command")),
+        *(entry.get(name) or 0 for name in ("charactersIn", "charactersOut", "costUsd")),
+        *(counts[name] for name in ("inputTokens", "outputTokens", "cacheWriteInputTokens", "cacheReadInputTokens")),
+    )
 
 
 def _entry(line: bytes) -> dict[str, Any] | None:

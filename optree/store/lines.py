@@ -6,10 +6,10 @@ until the bad lines stand alone. So a reader reports each bad line by its number
 
 from __future__ import annotations
 
-import gzip
 import io
 import zlib
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from os import PathLike
 from pathlib import Path
 from typing import Any, BinaryIO, Generic, NamedTuple, TypeVar, cast
@@ -18,7 +18,8 @@ import msgspec
 import zstandard
 
 from optree.errors import FormatError
-from optree.store.compression import GZIP, ZSTD
+from optree.store.compression import GZIP, ZSTD, is_packed, limit_of, too_large
+from optree.store.system import open_regular
 from optree.values import text
 
 T = TypeVar("T")
@@ -74,24 +75,46 @@ class Bad(NamedTuple):
 
 
 def opened(path: AnyPath) -> BinaryIO:
-    """Open a file for reading; gzip and zstd are unpacked as they are read. Raises `OSError`."""
-    file = Path(path).open("rb")  # noqa: SIM115 - the caller closes it
+    """Open a file for reading; gzip and zstd are unpacked as they are read. Raises `OSError`, also for a pipe or a device."""
+    file = open_regular(path)
     head = file.read(4)
     file.seek(0)
     if head == ZSTD:
-        return io.BufferedReader(_Frames(file), BLOCK_BYTES)
+        return io.BufferedReader(_Frames(file, _zstd), BLOCK_BYTES)
     if head[:2] == GZIP:
-        file.close()
-        return cast("BinaryIO", gzip.open(path))
+        return io.BufferedReader(_Frames(file, _gzip), BLOCK_BYTES)
     return file
 
 
-class _Frames(io.RawIOBase):
-    """Reads zstd frames, one after the other, in small bits, since a few bytes may unpack to very many; tells when one breaks off."""
+def _zstd() -> Any:
+    return zstandard.ZstdDecompressor(max_window_size=_WINDOW).decompressobj()
 
-    def __init__(self, file: BinaryIO) -> None:
-        self._file = file
-        self._frame = zstandard.ZstdDecompressor(max_window_size=_WINDOW).decompressobj()
+
+def _gzip() -> Any:
+    return zlib.decompressobj(wbits=31)
+
+
+def check_size(path: Path) -> None:
+    """Raise `FormatError` for a packed file that unpacks to more than is read: in bounded memory, before anything is made of it."""
+    if not path.is_file() or not is_packed(path):
+        return
+    packed, found = path.stat().st_size, 0
+    with suppress(EOFError), opened(path) as source:  # damage is the reader's to report
+        while piece := cast("io.BufferedReader", source).read1(BLOCK_BYTES):
+            found += len(piece)
+            if found > limit_of(packed):
+                raise too_large(path.name, packed)
+
+
+class _Frames(io.RawIOBase):
+    """Reads frames of zstd, or members of gzip, one after the other, in small bits, since a few bytes may unpack to very many.
+
+    Tells when one breaks off. Zeros after a member of gzip end the file, as `gzip` has it.
+    """
+
+    def __init__(self, file: BinaryIO, make: Callable[[], Any]) -> None:
+        self._file, self._make = file, make
+        self._frame = make()
         self._begun = False
         self._packed = b""
         self._data = memoryview(b"")
@@ -103,15 +126,17 @@ class _Frames(io.RawIOBase):
     def readinto(self, buffer: Any) -> int:
         """Fill the buffer as far as one bit goes; raises `EOFError` where the file breaks off or is damaged."""
         while not self._data and (bit := self._packed or self._file.read(_BIT)):
+            if bit[:1] == b"\0" and not self._begun:
+                break
             try:
                 self._data = memoryview(self._frame.decompress(bit))
-            except zstandard.ZstdError as error:
-                raise EOFError("a zstd frame is damaged") from error
+            except (zstandard.ZstdError, zlib.error) as error:
+                raise EOFError("a compressed frame is damaged") from error
             self._begun, self._packed = not self._frame.eof, self._frame.unused_data
             if self._frame.eof:
-                self._frame = zstandard.ZstdDecompressor(max_window_size=_WINDOW).decompressobj()
+                self._frame = self._make()
         if not self._data and self._begun:
-            raise EOFError("a zstd frame breaks off")
+            raise EOFError("a compressed frame breaks off")
         size = min(len(buffer), len(self._data))
         buffer[:size] = self._data[:size]
         self._data = self._data[size:]
@@ -178,7 +203,7 @@ def _piece(source: BinaryIO) -> bytes:
     try:
         read: Callable[[int], bytes] = getattr(source, "read1", source.read)  # `read` may lose what it has when it comes to the break
         return read(BLOCK_BYTES)
-    except (EOFError, zlib.error, gzip.BadGzipFile):
+    except EOFError:
         return _BROKEN
 
 

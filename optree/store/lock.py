@@ -7,11 +7,15 @@ from contextlib import suppress
 from pathlib import Path
 from time import monotonic, sleep
 
+from optree.clock import now_ms
 from optree.store.system import OS, REAL
 
 TRY_SECONDS = 0.05
 """How long a lock is tried for: a reader that asks who has it takes it for an instant."""
 _PAUSE_SECONDS = 0.003
+_MOST_DIGITS = 16
+_CLOCKS_APART = 1e3
+"""Milliseconds that a file's own time may be behind the clock's: file systems round it down."""
 
 
 def take(path: Path, system: OS = REAL, seconds: float = TRY_SECONDS) -> int:
@@ -47,6 +51,30 @@ def release(fds: Iterable[int], system: OS = REAL) -> None:
     """Let go of what `take` or `hold` returned."""
     for fd in fds:
         system.close(fd)
+
+
+def beat(fd: int, system: OS = REAL) -> None:
+    """Note in a file whose lock is held that its holder lives: if it is killed, its session is known to have lasted until about now.
+
+    Where that cannot be, as on a full disk, or nothing is held (-1), what is recorded tells how long the session lasted.
+    """
+    if fd >= 0:
+        with suppress(OSError):
+            system.rewrite(fd, b"%d" % now_ms())
+
+
+def last_beat(live: Path, since: float = 0.0) -> float:
+    """Return when a session's owner last noted that it lives, in epoch ms; 0 where it did not.
+
+    What cannot be so is none: a time before *since*, when the session began, or after the file was last written.
+    """
+    path = live / "LOCK"
+    try:
+        noted, written = REAL.read(path, _MOST_DIGITS), path.stat().st_mtime * 1e3
+    except OSError:
+        return 0.0
+    beat = int(noted) if noted.isdigit() else 0
+    return float(beat) if since < beat <= min(now_ms(), written + _CLOCKS_APART) else 0.0
 
 
 def is_running(live: Path) -> bool:

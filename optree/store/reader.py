@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from zlib import crc32
 
@@ -11,6 +11,9 @@ from msgspec import Struct
 from optree import records as r
 from optree.errors import FormatError
 from optree.store.system import OS, REAL
+
+MAX_LINE_BYTES = 256 << 20
+"""No record comes to that."""
 
 
 class Flaw(Struct):
@@ -45,21 +48,21 @@ def read_journal(path: Path, after: int = 0, system: OS = REAL) -> JournalFile:
 
     Raises `FormatError` for a file that only a newer optree can read. Everything else that is wrong is in `flaws`.
     """
-    data = system.read(path)
     found = JournalFile(path)
-    lines = _lines(data)
-    offset, first, whole = next(lines, (0, b"", True))
+    lines = _lines(system.pieces(path))
+    _, first, size, whole = next(lines, (0, b"", 0, True))
     found.header = _header(path, first) if whole else None
     if found.header is None:
-        kind = "foreign" if whole and first else "torn tail"
+        kind = "foreign" if whole and size else "torn tail"
         said = "no journal of optree" if kind == "foreign" else "ends inside its first line, before anything was recorded"
-        found.flaws.append(Flaw(path.name, 0, len(data), kind, said))
+        total = size + (whole and size > 0) + sum(size + whole for _, _, size, whole in lines)
+        found.flaws.append(Flaw(path.name, 0, total, kind, said))
         return found
     seed = crc32(first + b"\n")
     expected = found.header.first
-    for offset, line, whole in lines:
+    for offset, line, size, whole in lines:
         if not whole or not r.check(line, seed):
-            found.flaws.append(_flaw(path, offset, len(line) + whole, whole=whole))
+            found.flaws.append(_flaw(path, offset, size + whole, whole=whole))
             continue
         number = _take(found, line, offset, after)
         if number > expected:
@@ -104,16 +107,27 @@ def _flaw(path: Path, offset: int, size: int, *, whole: bool) -> Flaw:
     return Flaw(path.name, offset, size, "torn tail", "the last write was cut off")
 
 
-def _lines(data: bytes) -> Iterator[tuple[int, bytes, bool]]:
-    """Yield (offset, line without newline, whether the newline was there)."""
-    start = 0
-    while start < len(data):
-        end = data.find(b"\n", start)
-        if end < 0:
-            yield start, data[start:], False
-            return
-        yield start, data[start:end], True
-        start = end + 1
+def _lines(pieces: Iterable[bytes]) -> Iterator[tuple[int, bytes, int, bool]]:
+    """Yield (offset, line without newline, its size, whether the newline was there).
+
+    What cannot be a record, since it has a zero byte or is longer than `MAX_LINE_BYTES`, is counted but not kept: its line is empty.
+    """
+    start, size, sound, held = 0, 0, True, list[bytes]()
+    for piece in pieces:
+        *ended, torn = piece.split(b"\n")
+        if ended:
+            size += len(ended[0])
+            yield start, b"".join([*held, ended[0]]) if sound else b"", size, True
+            start += size + 1
+            for line in ended[1:]:
+                yield start, line, len(line), True
+                start += len(line) + 1
+            size, sound, held = 0, True, []
+        size += len(torn)
+        sound = sound and size <= MAX_LINE_BYTES and b"\0" not in torn
+        held = [*held, torn] if sound else []
+    if size:
+        yield start, b"".join(held), size, False
 
 
 def _number(line: bytes) -> int:

@@ -9,13 +9,16 @@ from typing import Any
 
 from msgspec import Struct
 
-from optree.errors import DamagedError, FormatError, NotFoundError
+from optree.errors import DamagedError, FormatError, NotFoundError, SetupError
+from optree.ids import txn_of
 from optree.nodes import OperationNode, SessionNode, TurnNode
 from optree.store.collector import without_collector
 from optree.store.damage import Damage, earlier
-from optree.store.directory import OWNERS, Directory, Saved, journals
+from optree.store.directory import OWNERS, Directory, Saved, is_directory, journals
 from optree.store.formats import Snapshot, read_snapshot
-from optree.store.interrupted import open_nodes
+from optree.store.interrupted import account_open, open_nodes
+from optree.store.lock import is_running, last_beat
+from optree.store.numbering import vector_of
 from optree.store.reader import read_journal
 from optree.store.system import OS, REAL
 from optree.tree.fold import Fold, Tree
@@ -47,6 +50,11 @@ class Loaded(Struct):
         """`ended`, or `interrupted`: it did not come to its end."""
         return "interrupted" if self.session.ended_at is None else "ended"
 
+    def last_seen_alive(self, live: Path) -> None:
+        """Take from the live directory of a session that broke off when its process was last known to live."""
+        if self.session.ended_at is None and (beat := last_beat(live, self.session.started_at)):
+            self.session.seen_at = beat
+
     def open_nodes(self) -> list[SessionNode | TurnNode | OperationNode]:
         """Return what was going on when it broke off, deepest first."""
         return open_nodes(self.session)
@@ -55,13 +63,30 @@ class Loaded(Struct):
 def load(what: str | Path, directory: Directory | None = None, system: OS = REAL) -> Loaded:
     """Load a session by txn (or its beginning, or ``last``), or from a snapshot file or live directory given by its path.
 
-    Raises `NotFoundError`, `FormatError` or `DamagedError`; what is merely incomplete is loaded, with `damage` set.
+    Raises `NotFoundError`, `FormatError` or `DamagedError`; what is merely incomplete is loaded, with `damage` set. Model calls that
+    their process did not live to account for have the entry that resuming would give them: their cost is unknown.
     """
     saved = _located(what, directory or Directory.of())
     begun = time.perf_counter()
     with without_collector() if _size(saved) >= LARGE_BYTES else nullcontext():
         loaded = _load_settled(saved, system)
+    if saved.live is not None and not is_running(saved.live):
+        loaded.last_seen_alive(saved.live)
+        if loaded.session.ended_at is None:
+            account_open(loaded.session, loaded.open_nodes(), loaded.session.seen_at or 0.0)
     loaded.seconds = time.perf_counter() - begun
+    return loaded
+
+
+def load_to_resume(txn: str, directory: Directory, system: OS = REAL) -> Loaded:
+    """Load a session to go on with it; raises `SetupError` if what has its name is a link or another session's, and as `load` does."""
+    directory.live_to_write(txn)
+    loaded = load(txn, directory, system)
+    loaded.last_seen_alive(directory.live(txn))  # its lock is held here, and no process is at it
+    if loaded.txn != txn:
+        raise SetupError(
+            f"the file of {txn} holds session {loaded.txn}, whose files would be written: give it the name of that, and go on then"
+        )
     return loaded
 
 
@@ -73,7 +98,7 @@ def _located(what: str | Path, directory: Directory) -> Saved:
             return directory.find(path.name.removesuffix(".live"))
         if not path.is_file():
             raise NotFoundError(f"{path} is no file: give a txn (optree ls lists them) or the path of a snapshot")
-        return Saved(path.name.partition(".")[0], path, None, 0.0)
+        return Saved(txn_of(path.name.partition(".")[0]), path, None, 0.0)
     return directory.find(str(what))
 
 
@@ -86,7 +111,7 @@ def _load_settled(saved: Saved, system: OS) -> Loaded:
             loaded = _load(saved, system)
         except (FileNotFoundError, DamagedError) as error:
             failure = error
-        if before <= set(journals(saved.live)) and (saved.live is None or saved.live.is_dir()):
+        if before <= set(journals(saved.live)) and (saved.live is None or is_directory(saved.live)):
             if loaded is None:
                 raise failure or DamagedError(saved.txn)
             return loaded
@@ -98,7 +123,7 @@ def _load(saved: Saved, system: OS) -> Loaded:
     damage = Damage()
     sources: list[str] = []
     base = _snapshot(saved, damage, sources, system)
-    vector = {writer: int(number) for writer, number in base.meta.get("journal", {}).items()} if base else {}
+    vector = vector_of(base.meta) if base else {}
     txn = base.tree.session.origin_txn_id if base else saved.txn
     fold = Fold(txn, base.tree if base else None)
     paths = journals(saved.live)
@@ -121,7 +146,7 @@ def _snapshot(saved: Saved, damage: Damage, sources: list[str], system: OS) -> S
             raise
         damage.snapshot, damage.replaced = str(error), _complete(journals(saved.live), system)
         return None
-    damage.snapshot, damage.earlier = base.damage, earlier(base.meta)
+    damage.snapshot, damage.renamed, damage.earlier = base.damage, base.renamed, earlier(base.meta)
     damage.replaced = bool(base.damage) and _complete(journals(saved.live), system)
     return None if damage.replaced else base
 

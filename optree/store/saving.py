@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from contextlib import suppress
 from typing import Any
 
-import msgspec
 from msgspec import UNSET
 
 from optree._version import __version__
@@ -17,10 +16,9 @@ from optree.store.directory import SUFFIXES
 from optree.store.options import StoreOptions
 from optree.store.snapshot import SnapshotWriter
 from optree.tree import Tree
-from optree.tree.summary import snapshot_summary
-from optree.values import TypedDecoder, decode, encode, redact
-
-_decode_tree: TypedDecoder[Tree] = TypedDecoder(Tree)
+from optree.tree.redacted import redacted
+from optree.tree.summary import last_seen, snapshot_summary
+from optree.values import decode
 
 
 def save(
@@ -39,7 +37,9 @@ def save(
     """
     root, system, directory = tree.session, options.system, options.directory
     meta = _meta(root, position) | ({"damage": list(lost)} if lost else {})
-    pieces = writer.pieces(_redacted(tree) if options.redacted else tree, meta, touched)
+    if last and root.ended_at is None:
+        meta["lastSeenAt"] = last_seen(root)  # of one that grows the journals say it
+    pieces = writer.pieces(redacted(tree)[0] if options.redacted else tree, meta, touched)
     if last and writer.compression == "zstd":
         for _ in unpacked_frames(pieces):
             pass
@@ -76,7 +76,3 @@ def _meta(root: SessionNode, position: dict[str, int]) -> dict[str, Any]:
         "journal": position,
         "optree": __version__,
     }
-
-
-def _redacted(tree: Tree) -> Tree:
-    return _decode_tree(encode(redact(msgspec.json.decode(msgspec.json.encode(tree)))))

@@ -18,7 +18,7 @@ from optree.store.journal import Journal
 from optree.store.ledger import Ledger
 from optree.store.numbering import last_number, saved_vector
 from optree.store.options import StoreOptions
-from optree.store.recovery import Loaded, load
+from optree.store.recovery import Loaded, load_to_resume
 from optree.store.saving import save, sweep
 from optree.store.settle import BACKGROUND_BYTES, join, remove, settle, settle_all, unsettled
 from optree.store.snapshot import SnapshotWriter
@@ -57,7 +57,7 @@ class SessionStore:
         self.options = options
         self.owner = owner
         self.problems: deque[str] = deque(maxlen=32)
-        self.live = options.directory.live(txn)
+        self.live = options.directory.live_to_write(txn)
         self.builder: SessionTreeBuilder | None = None
         self.again = resume
         """True if entries of the session may be in the ledger already."""
@@ -67,7 +67,7 @@ class SessionStore:
         self._os.make_directory(self.live)
         self._take_lock()
         try:
-            self._loaded = load(txn, options.directory, self._os) if resume else None
+            self._loaded = load_to_resume(txn, options.directory, self._os) if resume else None
             self.lost = self._loaded.damage.lost() if self._loaded else []
             """What could not be read of the session's files: its snapshots say it."""
             self.vector = self._loaded.vector if self._loaded else saved_vector(options.directory, txn)
@@ -242,6 +242,7 @@ class SessionStore:
     def _run(self) -> None:
         if any(txn != self.txn for txn in unsettled(self.options)):  # what goes wrong there is none of this session's faults
             self._started(lambda: settle_all(self.options, most=BACKGROUND_BYTES), "optree-settle")
+        lock.beat(self._lock_fd, self._os)
         next_tick = monotonic() + SYNC_SECONDS
         while not self._closed:
             until = min(next_tick, self._wanted_at) if self._wanted else next_tick
@@ -257,8 +258,9 @@ class SessionStore:
         self._release_lock()
 
     def _tick(self) -> None:
-        """Do what is due each second: force the journal to the disk, look for what came after the end, heal gaps."""
+        """Do what is due each second: tell that this process lives, force the journal to the disk, look for what came late, heal gaps."""
         self._look()
+        lock.beat(self._lock_fd, self._os)
         late = self.ended and (self._left or self.journal.last > self._covered)
         if late or (self.journal.lost > self._healed and self.journal.fd >= 0):
             self._serve()
@@ -395,6 +397,3 @@ class SessionStore:
         if said not in self.problems:
             self.problems.append(said)
         return False
-
-
-__all__ = ["SessionStore", "StoreOptions"]

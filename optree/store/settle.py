@@ -13,7 +13,7 @@ from optree import records as r
 from optree.ids import is_txn
 from optree.store import lock
 from optree.store.damage import Damage
-from optree.store.directory import LIVE, OWNERS, SUFFIXES, journals
+from optree.store.directory import LIVE, OWNERS, SUFFIXES, is_directory, journals
 from optree.store.formats import read_meta
 from optree.store.interrupted import close_begun
 from optree.store.ledger import Ledger
@@ -36,7 +36,7 @@ _END, _RESUME = b'{"t":"session.end","path":""', b'{"t":"session.resume","path":
 def unsettled(options: StoreOptions) -> list[str]:
     """Return the txns of all sessions with a live directory."""
     try:
-        found = [path.name.removesuffix(LIVE) for path in options.directory.sessions.glob(f"*{LIVE}") if not path.is_symlink()]
+        found = [path.name.removesuffix(LIVE) for path in options.directory.sessions.glob(f"*{LIVE}") if is_directory(path)]
     except OSError:
         return []
     return [txn for txn in found if is_txn(txn)]
@@ -60,7 +60,7 @@ def settle(txn: str, options: StoreOptions, *, seconds: float = lock.TRY_SECONDS
     """
     live, system = options.directory.live(txn), options.system
     most = SMALL_BYTES if leaving else most
-    if not live.is_dir() or (most is not None and _bytes(txn, options) > most):
+    if not is_directory(live) or (most is not None and _bytes(txn, options) > most):
         return False
     if (leaving and _size(options.directory.billing) > LEDGER_BYTES) or not _seems_ended(txn, options):
         return False
@@ -72,7 +72,7 @@ def settle(txn: str, options: StoreOptions, *, seconds: float = lock.TRY_SECONDS
         sweep(txn, options)
         paths = journals(live)
         held = lock.hold(paths, system)
-        if held is None or not _settle(load(txn, options.directory, system), paths, options, leaving=leaving):
+        if held is None or not _settle(load(txn, options.directory, system), live, paths, options, leaving=leaving):
             return False
         remove(live, paths, system)
         return True
@@ -110,13 +110,15 @@ class _Noting(Fold):
 
     def apply(self, record: r.Record) -> None:
         super().apply(record)
-        if isinstance(record, r.OpBegin | r.OpEnd | r.Entries | r.Accounted):
+        if isinstance(record, r.OpBegin | r.OpSet | r.OpEnd | r.Entries | r.Accounted):
             self.touched.add(record.path)
+        elif isinstance(record, r.TurnSet):
+            self.touched.add(f"{record.path}.1")
 
 
-def _settle(loaded: Loaded, paths: list[Path], options: StoreOptions, *, leaving: bool) -> bool:
-    """End what joined processes left open, save and bill what was loaded; False if its journals must stay."""
-    if loaded.session.ended_at is None:
+def _settle(loaded: Loaded, live: Path, paths: list[Path], options: StoreOptions, *, leaving: bool) -> bool:
+    """End what joined processes left open, save and bill what was loaded from *live*; False if its journals must stay."""
+    if loaded.session.ended_at is None or loaded.txn != live.name.removesuffix(LIVE):  # else another session's files would be written
         return False
     whole = not loaded.damage.unsaid()
     others = [path for path in paths if not path.name.startswith(OWNERS)]
@@ -137,9 +139,12 @@ def _seems_ended(txn: str, options: StoreOptions) -> bool:
     """Tell whether a session's root may have ended, without parsing its journals."""
     ended = any(read_meta(options.directory.snapshot(txn, name)).get("endedAt") for name in SUFFIXES)
     for path in journals(options.directory.live(txn)):
-        data = options.system.read(path) if path.name.startswith(OWNERS) else b""
-        end, resume = data.rfind(_END), data.rfind(_RESUME)
-        ended = ended if end == resume else end > resume
+        tail = b""
+        for piece in options.system.pieces(path) if path.name.startswith(OWNERS) else ():
+            data = tail + piece
+            end, resume = data.rfind(_END), data.rfind(_RESUME)
+            ended = ended if end == resume else end > resume
+            tail = data[-len(_RESUME) :]
     return ended
 
 

@@ -3,10 +3,37 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import fcntl
 import os
-from collections.abc import Callable, Iterable
+import stat
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
+from typing import BinaryIO
+
+PIECE = 1 << 20
+"""Bytes that are read at once."""
+_KINDS = {
+    stat.S_IFIFO: "a pipe",
+    stat.S_IFSOCK: "a socket",
+    stat.S_IFCHR: "a device",
+    stat.S_IFBLK: "a device",
+    stat.S_IFDIR: "a directory",
+}
+
+
+def open_regular(path: str | os.PathLike[str]) -> BinaryIO:
+    """Open a regular file for reading. Raises `OSError`, also for a pipe, a device or a directory, without waiting for its other end."""
+    return os.fdopen(_regular(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOCTTY), path), "rb")
+
+
+def _regular(fd: int, path: str | os.PathLike[str]) -> int:
+    """Return the descriptor of an open file if it is a regular one; else close it, and raise `OSError` that says what it is."""
+    kind = stat.S_IFMT(os.fstat(fd).st_mode)
+    if kind != stat.S_IFREG:
+        os.close(fd)
+        raise OSError(errno.EINVAL, f"it is {_KINDS.get(kind, 'something else')}, and no file", os.fspath(path))
+    return fd
 
 
 class OS:
@@ -19,11 +46,12 @@ class OS:
 
     def append(self, path: Path) -> int:
         """Open a file for appending, made if it is missing."""
-        return os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+        flags = os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
+        return _regular(os.open(path, flags, 0o600), path)
 
     def open(self, path: Path) -> int:
         """Open a file for its lock only."""
-        return os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
+        return _regular(os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK), path)
 
     write: Callable[[int, bytes], int] = staticmethod(os.write)
     """Write once; may write less than all. The function itself, since every record passes here."""
@@ -35,10 +63,26 @@ class OS:
             data = data[done:]
             done = self.write(fd, data)
 
-    def read(self, path: Path) -> bytes:
-        """Return a file's bytes."""
-        with path.open("rb") as file:
-            return file.read()
+    def rewrite(self, fd: int, data: bytes) -> None:
+        """Replace the few bytes that a file holds, unless they have another name too: then it may be somebody else's file.
+
+        A process that is killed between the two calls leaves none.
+        """
+        if os.fstat(fd).st_nlink != 1:
+            return
+        os.ftruncate(fd, 0)
+        os.write(fd, data)
+
+    def read(self, path: Path, most: int = -1) -> bytes:
+        """Return a file's bytes, or the first *most* of them."""
+        with open_regular(path) as file:
+            return file.read(most)
+
+    def pieces(self, path: Path) -> Iterator[bytes]:
+        """Yield a file's bytes, `PIECE` at a time."""
+        with open_regular(path) as file:
+            while piece := file.read(PIECE):
+                yield piece
 
     def ends_whole(self, fd: int) -> bool:
         """Tell whether a file is empty or ends with a newline, so that a line can be added."""

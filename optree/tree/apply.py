@@ -8,10 +8,10 @@ from msgspec import UNSET, Raw, UnsetType
 
 from optree import records as r
 from optree.ids import node_id
-from optree.nodes import AccountingEntry, LogEntry, OperationNode, Reasoning, ReasoningChunk, SessionNode, TurnNode
+from optree.nodes import AccountingEntry, LogEntry, OperationNode, Payload, Reasoning, ReasoningChunk, SessionNode, TurnNode
 from optree.speed import untracked
 from optree.tree.path import last_index
-from optree.values import decode, raw
+from optree.values import MAX_TEXT, decode, encode, raw
 
 
 def new_session(origin: str, path: str, trace: str, agent: str, call_path: str, ts: float) -> SessionNode:
@@ -55,6 +55,27 @@ def begin_op(origin: str, turn: TurnNode, record: r.OpBegin) -> OperationNode:
     return op
 
 
+def set_op(op: OperationNode, record: r.OpSet) -> None:
+    """Give an op the name that it turned out to have, and more attributes."""
+    op.name = op.name if record.name is None else record.name
+    op.attributes_json = merged(op.attributes_json, record.attributes)
+
+
+def set_turn(turn: TurnNode, record: r.TurnSet) -> None:
+    """Add to a turn what was told after its begin, or its end."""
+    turn.assistant = turn.assistant if record.assistant is None else record.assistant
+    turn.prompts = turn.prompts if record.prompts is None else {**(turn.prompts or {}), **record.prompts}
+    turn.ended_at = _later(turn.ended_at, record.ended_at)
+
+
+def set_session(session: SessionNode, record: r.SessionSet) -> None:
+    """Add to a session what was told after its begin, or its end."""
+    session.session_title = record.title if record.title is not None else session.session_title
+    session.latest_status = record.latest_status if record.latest_status is not None else session.latest_status
+    session.attributes_json = merged(session.attributes_json, record.attributes)
+    session.ended_at = _later(session.ended_at, record.ended_at)
+
+
 def account(op: OperationNode, entry: AccountingEntry) -> None:
     """Add an accounting entry to an op."""
     op.accounting = (*op.accounting, entry)
@@ -68,6 +89,25 @@ def add_entries(op: OperationNode, logs: Sequence[LogEntry], chunks: Sequence[Re
         if op.reasoning is None:
             op.reasoning = Reasoning()
         op.reasoning.chunks = (*op.reasoning.chunks, *chunks)
+
+
+def set_partial_response(op: OperationNode, text: str) -> None:
+    """Take the text that was streamed so far as an op's answer, in part, unless it has a whole one."""
+    if op.response is None or op.response.partial:
+        data = encode(text)
+        truncated = True if len(data) > MAX_TEXT and b"[TRUNCATED] Original size" in data else None
+        op.response = Payload(Raw(data), None, len(text), truncated, True)
+
+
+def add_beside(op: OperationNode, said: str) -> None:
+    """Add what another process streamed of an op's answer, behind what is there; of an answer that is no text, as a log line."""
+    before = op.response
+    known = "" if before is None else decode(before.payload)
+    if before is not None and not isinstance(known, str):
+        add_entries(op, [LogEntry(op.ended_at or op.started_at, "WRN", f"another process streamed of the answer too: {said}")], ())
+        return
+    data = encode(f"{known}{said}")
+    op.response = Payload(Raw(data), None, len(known) + len(said), None, True if before is None else before.partial)
 
 
 def end_op(op: OperationNode, record: r.OpEnd) -> None:
@@ -92,10 +132,10 @@ def end_turn(turn: TurnNode, record: r.TurnEnd) -> None:
 
 
 def end_session(session: SessionNode, record: r.SessionEnd) -> None:
-    """End a session; only `ok` counts as success."""
+    """End a session; only `ok` counts as success, and nothing is known of one without a status."""
     session.ended_at = record.ts
     session.status = record.status
-    session.success = record.status == "ok"
+    session.success = None if record.status is None else record.status == "ok"
     session.error = record.error
     session.final_report = record.final_report
 
@@ -106,6 +146,11 @@ def resume_session(session: SessionNode, record: r.SessionResume) -> None:
         session.resumed_at.append(record.ts)
     if session.ended_at is None or session.ended_at <= record.ts:
         session.ended_at = session.status = session.success = session.error = None
+
+
+def _later(ended: float | None, told: float | None) -> float | None:
+    """Return the later end of one that has ended."""
+    return ended if ended is None or told is None else max(ended, told)
 
 
 def merged(old: Raw | UnsetType, new: Raw | UnsetType) -> Raw | UnsetType:

@@ -18,7 +18,8 @@ from optree.ids import trace_id
 from optree.nodes import AccountingEntry, LogEntry, OperationNode, Pool, Reasoning, ReasoningChunk, SessionNode, Totals, TurnNode
 from optree.tree import apply
 from optree.tree.path import Path, last_index, parent_label
-from optree.tree.totals import add_entry
+from optree.tree.totals import add_entry, add_op
+from optree.values import decode
 
 UNKNOWN = "(unknown)"
 Item = TypeVar("Item")
@@ -51,6 +52,12 @@ class Fold:
         """Records of paths that are none: no writer of ours makes them."""
         self._growing: dict[str, tuple[list[LogEntry], list[ReasoningChunk]]] = {}
         """Log lines and reasoning of ops, by path, until `finish`."""
+        self._streamed: dict[str, list[str]] = {}
+        """The text that was streamed as ops' answers, by path, until `finish`."""
+        self._streamed_to: dict[str, int] = {}
+        """Its characters."""
+        self._beside: dict[str, list[str]] = {}
+        """The same of ops that another process had begun than the one that streamed it."""
         self._accounted_for: dict[str, list[AccountingEntry]] = {}
         """Accounting entries of ops, by path, until `finish`."""
         if tree:
@@ -69,9 +76,16 @@ class Fold:
             if chunks:
                 op.reasoning = op.reasoning or Reasoning()
                 op.reasoning.chunks = tuple(chunks)
+        for path, texts in self._streamed.items():
+            apply.set_partial_response(self.ops[path], "".join(texts))
+        for path, texts in self._beside.items():
+            apply.add_beside(self.ops[path], "".join(texts))
         for path, entries in self._accounted_for.items():
             self.ops[path].accounting = tuple(entries)
         self._growing.clear()
+        self._streamed.clear()
+        self._streamed_to.clear()
+        self._beside.clear()
         self._accounted_for.clear()
         self._sum()
         return Tree(root, self.pool)
@@ -100,11 +114,17 @@ class Fold:
 
     def _sum(self) -> None:
         totals: defaultdict[str, Totals] = defaultdict(Totals)
-        accounted = [(entry, op.path) for op in self.ops.values() for entry in op.accounting]
+        accounted: list[tuple[AccountingEntry, list[SessionNode]]] = []
+        for path, op in list(self.ops.items()):
+            if op.kind != "tool" and not op.accounting:
+                continue
+            above = self._sessions_of(path)
+            for session in above:
+                add_op(totals[session.path], op.kind)
+            accounted += [(entry, above) for entry in op.accounting]
         accounted.sort(key=_time)  # the order in which the live tree added them: floats give the same sums
-        above: dict[str, list[SessionNode]] = {}
-        for entry, path in accounted:
-            for session in above.get(path) or above.setdefault(path, self._sessions_of(path)):
+        for entry, above in accounted:
+            for session in above:
                 add_entry(totals[session.path], entry)
         for path, session in self.sessions.items():
             session.totals = totals[path]  # at once: the tree may be a live one, that is looked at meanwhile
@@ -170,10 +190,7 @@ class Fold:
         session.attributes_json = apply.merged(record.attributes, session.attributes_json)
 
     def _session_set(self, record: r.SessionSet) -> None:
-        session = self._session(record.path, record.ts)
-        session.session_title = record.title if record.title is not None else session.session_title
-        session.latest_status = record.latest_status if record.latest_status is not None else session.latest_status
-        session.attributes_json = apply.merged(session.attributes_json, record.attributes)
+        apply.set_session(self._session(record.path, record.ts), record)
 
     def _session_resume(self, record: r.SessionResume) -> None:
         apply.resume_session(self._session(record.path, record.ts), record)
@@ -194,7 +211,7 @@ class Fold:
         turn.attributes_json = record.attributes
 
     def _turn_set(self, record: r.TurnSet) -> None:
-        self._turn(record.path, 0.0).assistant = record.assistant
+        apply.set_turn(self._turn(record.path, 0.0), record)
 
     def _turn_end(self, record: r.TurnEnd) -> None:
         apply.end_turn(self._turn(record.path, record.ts), record)
@@ -205,6 +222,9 @@ class Fold:
         op.parent_op = record.parent_op
         op.attributes_json = record.attributes if op.ended_at is None else apply.merged(record.attributes, op.attributes_json)
 
+    def _op_set(self, record: r.OpSet) -> None:
+        apply.set_op(self._op(record.path, record.ts), record)
+
     def _entries(self, record: r.Entries) -> None:
         first = record.logs[0].timestamp if record.logs else record.chunks[0].ts if record.chunks else 0.0
         op = self._op(record.path, first)
@@ -213,6 +233,26 @@ class Fold:
         logs, chunks = self._growing[record.path]
         self._place(logs, record.logs_at, record.logs)
         self._place(chunks, record.chunks_at, record.chunks)
+        if record.text:
+            self._stream(op, record)
+
+    def _stream(self, op: OperationNode, record: r.Entries) -> None:
+        """Put text at its place in an op's answer, as `_place` does entries; characters that are missing before it are marked: one loss."""
+        if record.text_at <= r.BESIDE:
+            self._beside.setdefault(record.path, []).append(record.text)
+            return
+        if record.path not in self._streamed:
+            before = op.response if op.response is not None and op.response.partial else None
+            self._streamed[record.path] = [] if before is None else [decode(before.payload)]
+            self._streamed_to[record.path] = sum(map(len, self._streamed[record.path]))
+        there = self._streamed_to[record.path]
+        if record.text_at > there:
+            self.missing += 1
+            self._streamed[record.path].append(f"[… {record.text_at - there:,} characters lost]")
+            there = record.text_at
+        new = record.text[there - record.text_at :] if 0 <= record.text_at < there else record.text
+        self._streamed[record.path].append(new)
+        self._streamed_to[record.path] = there + len(new)
 
     def _accounted(self, record: r.Accounted) -> None:
         op = self._op(record.path, record.entry.timestamp)
@@ -265,6 +305,7 @@ class Fold:
         r.TurnSet: _turn_set,
         r.TurnEnd: _turn_end,
         r.OpBegin: _op_begin,
+        r.OpSet: _op_set,
         r.Entries: _entries,
         r.Accounted: _accounted,
         r.Requested: _requested,
@@ -283,5 +324,5 @@ def _checked(label: str) -> str:
     return above
 
 
-def _time(accounted: tuple[AccountingEntry, str]) -> float:
+def _time(accounted: tuple[AccountingEntry, list[SessionNode]]) -> float:
     return accounted[0].timestamp

@@ -6,18 +6,30 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TypeVar
 
 from optree.nodes import OperationNode, SessionNode, Totals, TurnNode
-from optree.tree.summary import state
+from optree.tree.summary import ENDED, last_seen, state
+from optree.tree.totals import cost_said, of_entries, tokens_said
+from optree.tree.walk import Rooted, ops_beneath, root_of
+from optree.values import is_object
 
 T = TypeVar("T")
 Paint = Callable[[str, str], str]
 """Given a style (`agent`, `path`, `failed`, `dim`…) and a text, returns the text as it shall be shown."""
+_SHORTEST = 0.05
+"""Milliseconds that read as more than 0.0: of what broke off nothing shorter is told."""
 _MARKS = {"ok": "✓", "failed": "✗", "cancelled": "⊘", "interrupted": "⚡", "running": "…", "ended": ""}
 
 
-def format_tree(root: SessionNode, *, live: bool = False, paint: Paint = lambda _style, text: text) -> str:
-    """Return the tree, a line for each session, turn and op. Nodes without an end read as `interrupted`, or `running` if *live*."""
-    lines = [_session(root, live, paint)]
-    lines += (paint("dim", branch) + _describe(node, live, paint) for node, branch, _ in branches(_below(root), _below))
+def format_tree(root: Rooted, *, live: bool | None = None, paint: Paint = lambda _style, text: text) -> str:
+    """Return the tree, a line for each session, turn and op; an op that was begun within another stands beneath it.
+
+    Nodes without an end read as `interrupted`, or `running` if *live*: by default if *root* is a session in its block, or a builder.
+    """
+    live = getattr(root, "running", False) is True if live is None else live
+    root = root_of(root)
+    seen = None if live else last_seen(root)
+    lines = [_session(root, seen, paint)]
+    top: list[TurnNode | OperationNode] = [*root.turns]
+    lines += (paint("dim", branch) + _describe(node, seen, paint) for node, branch, _ in branches(top, _Below()))
     return "\n".join(line.replace("\n", "\\n") for line in lines)  # a name may have any character
 
 
@@ -38,59 +50,79 @@ def branches(top: Iterable[T], below: Callable[[T], Iterable[T]]) -> Iterator[tu
 def format_totals(totals: Totals) -> str:
     """Return totals as one short phrase."""
     parts = [f"{totals.llm_requests} llm", f"{totals.tools_run} tool"] if totals.llm_requests or totals.tools_run else []
-    if totals.input_tokens or totals.cache_read_input_tokens or totals.output_tokens:
-        parts.append(f"{totals.input_tokens + totals.cache_read_input_tokens:,}→{totals.output_tokens:,} tok")
-    if totals.cost_usd:
-        parts.append(f"${totals.cost_usd:.6f}")
-    return " · ".join(parts)
+    return " · ".join(filter(None, [*parts, tokens_said(totals), cost_said(totals.cost_usd, totals.known_costs, totals.unknown_costs)]))
 
 
-def _below(node: SessionNode | TurnNode | OperationNode) -> Sequence[TurnNode | OperationNode]:
-    if isinstance(node, SessionNode):
-        return node.turns
-    if isinstance(node, TurnNode):
-        return node.ops
-    return node.child_session.turns if node.child_session else []
+class _Below:
+    """What is drawn beneath a node: a turn's ops, those that were begun within an op beneath that, a sub-agent's turns."""
+
+    def __init__(self) -> None:
+        self._ops: dict[str, list[OperationNode]] = {}
+
+    def __call__(self, node: SessionNode | TurnNode | OperationNode) -> Sequence[TurnNode | OperationNode]:
+        if isinstance(node, SessionNode):
+            return node.turns
+        if isinstance(node, TurnNode):
+            self._ops.update(ops_beneath(node))
+        ops = self._ops.pop(node.path)
+        return [*node.child_session.turns, *ops] if isinstance(node, OperationNode) and node.child_session else ops
 
 
-def _describe(node: TurnNode | OperationNode, live: bool, paint: Paint) -> str:
+def _describe(node: TurnNode | OperationNode, seen: float | None, paint: Paint) -> str:
     if isinstance(node, TurnNode):
         said = (node.prompts or {}).get("user") or node.attributes.get("label") or ""
-        return _phrase(paint("path", node.path), "turn", format_end(node, live=live, paint=paint), _painted(paint, "dim", said))
+        return _phrase(paint("path", node.path), _word(node), format_end(node, seen, paint), _painted(paint, "dim", said))
     if node.child_session is not None:
-        return f"{paint('path', node.path)} {_session(node.child_session, live, paint)}"
+        return f"{paint('path', node.path)} {_session(node.child_session, seen, paint)}"
     logs = f"{len(node.logs)} log{'s' if len(node.logs) > 1 else ''}" if node.logs else ""
     title = _phrase(paint("path", node.path), paint(node.kind, node.kind), node.name)
-    return _phrase(title, format_end(node, live=live, paint=paint), _tokens(node), logs, _painted(paint, "failed", node.error))
+    return _phrase(title, format_end(node, seen, paint), _tokens(node), _answer(node), logs, _painted(paint, "failed", node.error))
 
 
-def _session(session: SessionNode, live: bool, paint: Paint) -> str:
+def _word(turn: TurnNode) -> str:
+    """Return what a turn is: `turn`, or which step of the original ai-agent's it was."""
+    step = turn.attributes.get("step")
+    return f"step {step['kind']}" if is_object(step) and isinstance(step.get("kind"), str) else "turn"
+
+
+def _answer(op: OperationNode) -> str:
+    """Return how much came of an answer that is not whole."""
+    return f"partial answer, {op.response.size:,} characters" if op.response is not None and op.response.partial else ""
+
+
+def _session(session: SessionNode, seen: float | None, paint: Paint) -> str:
     return _phrase(
         paint("agent", session.agent_id),
         f"“{session.session_title}”" if session.session_title else "",
-        format_end(session, live=live, paint=paint),
+        format_end(session, seen, paint),
         f"resumed ×{len(session.resumed_at)}" if session.resumed_at else "",
-        _painted(paint, "dim", format_totals(session.totals)),
+        paint("dim", totals) if (totals := format_totals(session.totals)) else "",
         _painted(paint, "failed", session.error),
     )
 
 
-def format_end(node: SessionNode | TurnNode | OperationNode, *, live: bool = False, paint: Paint = lambda _style, text: text) -> str:
-    """Return how a node ended, and how long it took where that is known."""
-    status = state(node, live=live)
-    took = _took(node)
+def format_end(node: SessionNode | TurnNode | OperationNode, seen: float | None = None, paint: Paint = lambda _style, text: text) -> str:
+    """Return how a node ended, and how long it took: of one that broke off, at least.
+
+    *seen* is when its session was last seen to live, in epoch ms; None if it goes on.
+    """
+    status = state(node, live=seen is None)
+    took = _took(node, seen)
+    least = "at least " if status == "interrupted" else ""
     return _phrase(
-        paint(status, _phrase(_MARKS[status], "" if status in ("ok", "ended") else status)), "" if took is None else _duration(took)
+        paint(status, _phrase(_MARKS[status], "" if status in ("ok", ENDED) else status)),
+        "" if took is None else f"{least}{_duration(took)}",
     )
 
 
-def _took(node: SessionNode | TurnNode | OperationNode) -> float | None:
-    """Return a duration in milliseconds, never negative; None for what has no end, or was not seen again after its begin."""
-    if node.ended_at is None:
+def _took(node: SessionNode | TurnNode | OperationNode, seen: float | None) -> float | None:
+    """Return a duration in milliseconds, never negative; None for what goes on, or was not seen again after its begin."""
+    ended = seen if node.ended_at is None else node.ended_at
+    if ended is None:
         return None
     latency = node.latency if isinstance(node, OperationNode) else None
-    took = max(0.0, node.ended_at - node.started_at if latency is None else latency)
-    return None if node.status == "interrupted" and not took else took
+    took = max(0.0, ended - node.started_at if latency is None else latency)
+    return None if state(node, live=False) == "interrupted" and took < _SHORTEST else took
 
 
 def _phrase(*parts: str) -> str:
@@ -103,13 +135,8 @@ def _painted(paint: Paint, style: str, text: str | None) -> str:
 
 
 def _tokens(op: OperationNode) -> str:
-    tokens = [entry.tokens for entry in op.accounting if entry.tokens]
-    cost = sum(entry.cost_usd or 0.0 for entry in op.accounting)
-    sent = sum(one.input_tokens + one.cache_read_input_tokens for one in tokens)
-    cached = sum(one.cache_read_input_tokens for one in tokens)
-    output = sum(one.output_tokens for one in tokens)
-    shown = f"{sent:,}→{output:,} tok" if sent or output else ""
-    return _phrase(shown, f"({cached:,} cached)" if cached else "", f"${cost:.6f}" if cost else "")
+    sums = of_entries(op.accounting)
+    return _phrase(tokens_said(sums), cost_said(sums.cost_usd, sums.known_costs, sums.unknown_costs))
 
 
 def _duration(milliseconds: float) -> str:

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol, TypeAlias
 
 import msgspec
+from msgspec import UNSET
 
-from optree.nodes import AccountingEntry, LogEntry, OperationNode, SessionNode, TurnNode
+from optree.nodes import AS_TOLD, AccountingEntry, LogEntry, OperationNode, SessionNode, TurnNode
 from optree.records import sanitize
 from optree.tree.fold import Tree
+from optree.values import is_list, is_object
 
 
 class Flat(NamedTuple):
@@ -19,8 +21,40 @@ class Flat(NamedTuple):
     accounting: list[dict[str, Any]]
 
 
-def walk_sessions(root: SessionNode) -> Iterator[SessionNode]:
-    """Yield the session and all below it, in the order of their paths."""
+class HasTree(Protocol):
+    """What holds a tree: a session's handle, a builder, a saved session (`Loaded`), a recording of `optree.testing`."""
+
+    @property
+    def tree(self) -> Tree:
+        """The tree, as of now."""
+        ...
+
+
+Rooted: TypeAlias = SessionNode | Tree | HasTree
+
+
+def root_of(what: Rooted) -> SessionNode:
+    """Return the root session of a tree, whatever holds it. Raises `TypeError`."""
+    return what if isinstance(what, SessionNode) else tree_in(what).session
+
+
+def tree_in(what: Tree | HasTree) -> Tree:
+    """Return a tree, whatever holds it. Raises `TypeError`."""
+    found: object = what if isinstance(what, Tree) else getattr(what, "tree", None)
+    if isinstance(found, Tree):
+        return found
+    raise TypeError(
+        f"{type(what).__name__} holds no tree: give a tree, a session in the `with` block that begins it, what optree.load returns, "
+        "or a recording of optree.testing"
+    )
+
+
+def walk_sessions(root: Rooted) -> Iterator[SessionNode]:
+    """Yield the session and all below it, in the order of their paths. Raises `TypeError` for what holds no tree."""
+    return _sessions(root_of(root))
+
+
+def _sessions(root: SessionNode) -> Iterator[SessionNode]:
     pending = [root]
     while pending:
         session = pending.pop()
@@ -29,15 +63,32 @@ def walk_sessions(root: SessionNode) -> Iterator[SessionNode]:
         pending.extend(reversed(children))
 
 
-def walk_ops(root: SessionNode) -> Iterator[tuple[SessionNode, TurnNode, OperationNode]]:
-    """Yield every op with its turn and session, session by session."""
-    for session in walk_sessions(root):
+def walk_ops(root: Rooted) -> Iterator[tuple[SessionNode, TurnNode, OperationNode]]:
+    """Yield every op with its turn and session, session by session. Raises `TypeError` for what holds no tree."""
+    return _ops(root_of(root))
+
+
+def _ops(root: SessionNode) -> Iterator[tuple[SessionNode, TurnNode, OperationNode]]:
+    for session in _sessions(root):
         for turn in session.turns:
             for op in turn.ops:
                 yield session, turn, op
 
 
-def flatten(root: SessionNode) -> Flat:
+def ops_beneath(turn: TurnNode) -> dict[str, list[OperationNode]]:
+    """Return a turn's ops by the path of the node that each was begun in: an op of the turn, else the turn itself.
+
+    Paths alone do not tell: an op that was begun within another has the next number of their turn.
+    """
+    found: dict[str, list[OperationNode]] = {turn.path: []}
+    for op in turn.ops:
+        above = op.parent_op if op.parent_op in found else turn.path
+        found[above or turn.path].append(op)
+        found[op.path] = []
+    return found
+
+
+def flatten(root: Rooted) -> Flat:
     """Return all logs and accounting entries as self-describing dicts, depth first, then stably by time. Same tree, same lists."""
     logs: list[dict[str, Any]] = []
     accounting: list[dict[str, Any]] = []
@@ -53,11 +104,37 @@ def flatten(root: SessionNode) -> Flat:
         kind = "llm" if op.kind == "llm" else "tool"
         for entry in op.logs:
             place = {"turn": turn.index, "type": kind, "remoteIdentifier": op.name}
-            logs.append({**_plain(entry), **place, **context})
-        accounting.extend({**_accounted(entry), **context} for entry in op.accounting)
+            logs.append(_told({**_plain(entry), **place, **context}))
+        bills = [{**_accounted(entry), **context} for entry in op.accounting]
+        accounting.extend(bills if op.attributes_json is UNSET else _billed(bills, op.attributes))
     logs.sort(key=_time)
     accounting.sort(key=_time)
     return Flat(logs, accounting)
+
+
+def _told(entry: dict[str, Any]) -> dict[str, Any]:
+    """Return a log line with what a file that it came from says otherwise: as its own agent, its stack or its remote."""
+    details = entry.get("details")
+    if not is_object(details) or AS_TOLD not in details:
+        return entry
+    entry["details"] = {name: value for name, value in details.items() if name != AS_TOLD}
+    found = {**entry, **_own(details[AS_TOLD])}
+    return found if found["details"] else {name: value for name, value in found.items() if name != "details"}
+
+
+def _billed(entries: list[dict[str, Any]], attributes: dict[str, Any]) -> list[dict[str, Any]]:
+    """Return accounting entries, likewise."""
+    told = attributes.get(AS_TOLD)
+    blocks = told.get("accounting") if is_object(told) else None
+    if not is_list(blocks) or len(blocks) != len(entries):
+        return entries
+    return [{**entry, **_own(block)} for entry, block in zip(entries, blocks, strict=True)]
+
+
+def _own(told: Any) -> dict[str, Any]:
+    """Return what a file says of an entry itself; paths are the tree's."""
+    members = told.get("members") if is_object(told) else None
+    return {name: value for name, value in members.items() if name != "path" and not is_object(value)} if is_object(members) else {}
 
 
 def _plain(entry: LogEntry | AccountingEntry) -> dict[str, Any]:

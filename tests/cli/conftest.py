@@ -4,8 +4,12 @@ import contextlib
 import io
 import json
 import os
+import pty
+import struct
 import subprocess
 import sys
+import termios
+from fcntl import ioctl
 from pathlib import Path
 from typing import NamedTuple
 from unittest.mock import patch
@@ -94,6 +98,10 @@ class CommandLine:
         assert code == run.returncode, run.stderr
         return run
 
+    def both(self, *args, env=()):
+        """Run a command that only reads, in this process, whatever it exits with; returns all that it printed."""
+        return "".join(self.read(*args, code=None, env=env))
+
     def read(self, *args, code=0, env=()):
         """Run a command that only reads, in this process, which is quicker; returns what it printed, stdout and stderr."""
         out, err = io.StringIO(), io.StringIO()
@@ -106,8 +114,23 @@ class CommandLine:
             pytest.raises(SystemExit) as ended,
         ):
             main()
-        assert code == (ended.value.code or 0)
+        assert code in (None, ended.value.code or 0)
         return Printed(out.getvalue(), err.getvalue())
+
+    def terminal(self, *args, columns=100, env=()):
+        """Run `optree` on a terminal of its own, in colours; returns all that reached it."""
+        ours, theirs = pty.openpty()
+        ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 50, columns, 0, 0))
+        known = {name: value for name, value in self.env.items() if name != "COLUMNS"} | dict(env)
+        program = subprocess.Popen(self.command(*args), env=known, cwd=self.folder, stdin=theirs, stdout=theirs, stderr=theirs)
+        os.close(theirs)
+        shown = b""
+        with contextlib.suppress(OSError):  # the last one has closed it
+            while piece := os.read(ours, 1 << 16):
+                shown += piece
+        os.close(ours)
+        program.wait()
+        return shown.decode().replace("\r\n", "\n")
 
     def json(self, *args, **options):
         """Run `optree … --json`, a command that only reads, and return what it printed."""

@@ -6,14 +6,17 @@ from datetime import datetime, timedelta
 
 import pytest
 
-SUM = ["calls", "failed", "inputTokens", "cacheReadInputTokens", "cacheWriteInputTokens", "outputTokens", "charactersIn", "charactersOut"]
+SUM = [
+    *("calls", "failed", "inputTokens", "cacheReadInputTokens", "cacheWriteInputTokens", "outputTokens", "reasoningOutputTokens"),
+    *("charactersIn", "charactersOut"),
+]
 
 
 def test_one_session(ended):
     """A session's cost is told by agent, by model and by tool, under exact names."""
     found = ended.json("cost", ended.txn)
-    assert ["of", "since", "total", "byAgent", "byModel", "byTool", "credits", "notEnded", "unreadable"] == list(found)
-    assert [*SUM, "costUsd"] == list(found["total"])
+    assert ["of", "since", "total", "byAgent", "byModel", "byTool", "credits", "notEnded", "unreadable", "repeated"] == list(found)
+    assert [*SUM, "costUsd", "unknownCosts"] == list(found["total"])
     assert ["researcher", "helper"] == [one["name"] for one in found["byAgent"]]
     [model], [tool] = found["byModel"], found["byTool"]
     assert ("openai:gpt-4o", 1, 800, 60, 0.0031) == tuple(model[key] for key in ("name", "calls", "inputTokens", "outputTokens", "costUsd"))
@@ -23,8 +26,8 @@ def test_one_session(ended):
 def test_text(ended):
     """The table ends with the total; without a txn the newest session is meant."""
     lines = ended.read("cost").stdout.splitlines()
-    assert ["CALLS", "FAILED", "INPUT", "CACHED", "OUTPUT", "COST"] == lines[0].split()
-    assert ["total", "2", "0", "800", "0", "60", "$0.003100"] == lines[-1].split()
+    assert ["CALLS", "FAILED", "INPUT", "CACHED", "WRITTEN", "OUTPUT", "COST"] == lines[0].split()
+    assert ["total", "2", "0", "800", "0", "0", "60", "$0.003100"] == lines[-1].split()
 
 
 def test_parts_add_up(optree):
@@ -125,7 +128,8 @@ def test_poison_in_a_session(optree):
     source = """
 import optree
 with optree.session("a"), optree.turn(), optree.llm("m") as op:
-    op.account(input_tokens=3, cost_usd=1e308)
+    op.account(input_tokens=3, cost_usd=0.5)
+    op.node.accounting[0].cost_usd = 1e308  # as earlier versions took it
     op.account(input_tokens=4, cost_usd=0.25)
 """
     subprocess.run([sys.executable, "-c", source], env=optree.env, check=True)
@@ -150,3 +154,29 @@ def test_credits_are_said(optree):
     write_ledger(optree, entries[:1])
     assert "total" == optree.read("cost", "--all").stdout.splitlines()[-1].split()[0]
     assert 0 == optree.json("cost", "--all")["credits"]["calls"]
+
+
+KILLED = """
+import os, signal, sys
+import optree
+with optree.session("a"), optree.turn():
+    with optree.llm("openai:gpt-4o") as op:
+        op.account(input_tokens=3, cost_usd=0.25)
+    with optree.session("helper"), optree.turn(), optree.llm("openai:gpt-4o"):
+        optree.flush()
+        os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+def test_a_call_that_a_kill_broke_off(optree):
+    """What it cost is unknown, and said: as the session lies there, once it was resumed and has ended, and in the ledger (S4-57)."""
+    subprocess.run([sys.executable, "-c", KILLED], env=optree.env, check=False)
+    totals = ("calls", "failed", "costUsd", "unknownCosts")
+    expected = [2, 1, 0.25, 1]
+    txn = optree.json("cost")["of"]
+    assert expected == [optree.json("cost")["total"][name] for name in totals]
+    assert "$0.250000 + 1 unknown" in optree.read("tree").stdout.splitlines()[0]
+    optree.read("load", txn, "--", sys.executable, "-c", "import optree\nwith optree.session('a'): pass")
+    assert expected == [optree.json("cost")["total"][name] for name in totals]
+    assert expected == [optree.json("cost", "--all")["total"][name] for name in totals]
+    assert (1, []) == tuple(optree.json("ledger", "--check")[name] for name in ("checked", "differing"))

@@ -1,4 +1,5 @@
 import json
+import sys
 
 import pytest
 
@@ -103,3 +104,15 @@ def test_exact(optree):
     first, second = optree.record("one"), optree.record("two")
     assert optree.json("diff", first, second)["same"]
     assert "· response.id: one → two" in optree.read("diff", first, second, "--exact").stdout
+
+
+def test_a_cost_that_nobody_gave_is_no_number(optree):
+    """What no call of a session says the cost of has none in the JSON of tree, load and diff (a 0 would be a price)."""
+    code = "import optree\nwith optree.session('a'), optree.turn(), optree.llm('x') as op:\n    op.account(input_tokens=5)"
+    optree("run", "--", sys.executable, "-c", code)
+    [txn] = optree.txns()
+    for found in (optree.json("tree", txn)["session"]["totals"], optree.json("load", txn)["session"]["totals"]):
+        assert 1 == found["unknownCosts"]
+        assert "costUsd" not in found
+    delta = optree.json("diff", txn, txn)["root"]["figuresA"]
+    assert (None, 1) == (delta["costUsd"], delta["unknownCosts"])

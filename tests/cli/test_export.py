@@ -6,7 +6,7 @@ import pytest
 
 from optree.ids import trace_id
 from tests.cli.conftest import ROOT, CommandLine
-from tests.otel.receiver import receiver, refused, unavailable
+from tests.otel.receiver import away, receiver, refused, unavailable
 
 NODES = 7
 """A session, its turn, a model call, a `session` op, the session in it, its turn, a tool call."""
@@ -70,8 +70,8 @@ def test_again(line, collector):
 
 def test_pending(line, collector):
     """What a run could not deliver goes out afterwards, of all sessions, and then nothing is pending."""
-    gone = dead()
-    txns = [mirrored(line, gone), mirrored(line, gone)]
+    with away(collector) as gone:
+        txns = [mirrored(line, gone), mirrored(line, gone)]
     said = line("export", "--pending", "--endpoint", collector.endpoint)
     assert [[txn, str(NODES), "0", "0"] for txn in sorted(txns)] == [row.split() for row in said.stdout.splitlines()[1:3]]
     assert f"delivered to {collector.endpoint}/v1/traces" == said.stdout.splitlines()[-1]
@@ -79,9 +79,24 @@ def test_pending(line, collector):
     assert "nothing is pending\n" == line("export", "--pending", "--endpoint", collector.endpoint).stdout
 
 
+def test_for_another_destination(line, collector):
+    """What was to go to another address, or with other content, waits, and is named; --any-destination sends it all the same."""
+    gone = dead()
+    txns = [mirrored(line, gone), mirrored(line, gone)]
+    found = exported(line, "--pending", "--endpoint", collector.endpoint)
+    assert ([], {f"{gone}/v1/traces": 2}) == (found["sessions"], found["others"])
+    said = line("export", "--pending", "--endpoint", collector.endpoint).stderr
+    told = f"not sent, since mirrored with other settings: 2, for {gone}/v1/traces (2)"
+    assert f"{told}; to send them here all the same: optree export --pending --any-destination" in said
+    found = exported(line, "--pending", "--any-destination", "--endpoint", collector.endpoint)
+    assert (sorted(txns), {}) == ([one["txn"] for one in found["sessions"]], found["others"])
+    assert 2 * NODES == len(collector.spans())
+
+
 def test_crash(line, collector):
     """Nodes that a crash left open go out as interrupted, and each node is sent once."""
-    txn = mirrored(line, dead(), "kill", code=-9)
+    with away(collector) as gone:
+        txn = mirrored(line, gone, "kill", code=-9)
     [report] = exported(line, "--pending", "--endpoint", collector.endpoint)["sessions"]
     assert (txn, NODES, True) == (report["txn"], report["sent"], report["whole"])
     told = [{one.key: one.value.string_value for one in span.attributes} for span in collector.spans()]
@@ -111,7 +126,8 @@ def test_unwilling_collector(line, collector, fault, counts):
 
 def test_removed(line, collector):
     """A session that is gone from the disk is no longer pending."""
-    txn = mirrored(line, dead())
+    with away(collector) as gone:
+        txn = mirrored(line, gone)
     (line.sessions / f"{txn}.json.zst").unlink()
     assert [] == exported(line, "--pending", "--endpoint", collector.endpoint)["sessions"]
     assert [] == line.json("status")["pending"]
@@ -119,8 +135,8 @@ def test_removed(line, collector):
 
 def test_unreadable(line, collector):
     """A pending session that cannot be read is named, with exit code 1, and the others are sent."""
-    gone = dead()
-    broken, sound = mirrored(line, gone), mirrored(line, gone)
+    with away(collector) as gone:
+        broken, sound = mirrored(line, gone), mirrored(line, gone)
     (line.sessions / f"{broken}.json.zst").write_bytes(b"broken")
     reports = {one["txn"]: one for one in exported(line, "--pending", "--endpoint", collector.endpoint, code=1)["sessions"]}
     assert (False, True, NODES) == (reports[broken]["whole"], reports[sound]["whole"], reports[sound]["sent"])
@@ -144,6 +160,7 @@ def test_running(line, collector):
     [
         ([], "name a session (optree export last)"),
         (["last", "--pending"], "either sessions or --pending"),
+        (["last", "--any-destination"], "--any-destination wants --pending"),
         (["--pending", "--again"], "--again wants the sessions named"),
         (["last", "--to", "paper"], "there is no exporter 'paper'; choose one of ai-agent"),
         (["last", "--endpoint", "nowhere"], "otel has nowhere to send to: endpoint='nowhere' is no address"),

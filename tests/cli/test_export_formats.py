@@ -184,7 +184,7 @@ def test_what_is_not_in_the_session_is_not_said_to_be_left_out(optree, tmp_path)
     subprocess.run([sys.executable, "-c", program], env=optree.env, check=True, cwd=optree.folder)
     said = {name: optree("export", "last", "--to", name, "-o", f"{tmp_path}/out/").stderr for name in ("markdown", "transcript")}
     assert "" == said["markdown"]
-    assert said["transcript"].endswith("; left out: accounting (1)\n")
+    assert said["transcript"].endswith("; left out: accounting (1), chunks of reasoning (1), latencies as they were measured (1)\n")
 
 
 @pytest.mark.parametrize("name", ["json", "ai-agent-v3"])

@@ -10,7 +10,10 @@ from optree_formats.ai_agent import AI_AGENT, AI_AGENT_V3
 from optree_formats.events import EVENTS
 from optree_formats.plain_json import JSON
 from tests.formats.examples import EXAMPLES, JACK_AND_JILL
+from tests.formats.originals import TXN, document
 from tests.formats.samples import sample
+from tests.formats.transcript.lines import line as transcript_line
+from tests.formats.transcript.lines import step as transcript_step
 
 BAD = '{"message_id": "1", "event_type": "transcript_entry", "agent_id": "a", "role": "user", "content": "hi"}\n' + "nonsense\n" * 25
 
@@ -53,6 +56,34 @@ def test_a_folder(optree):
     """A folder of a format that is made of folders is imported whole."""
     AI_AGENT_V3.write(sample(), optree.folder / "sessions")
     assert ["t"] == [one["txn"] for one in optree.json("import", optree.folder / "sessions")["imported"]]
+
+
+UNENDED = {
+    "version": 1,
+    "opTree": {
+        "id": "x",
+        "startedAt": 1e12,
+        "turns": [{"index": 1, "startedAt": 1e12 + 2000.0, "ops": []}],
+        "attributes": {"agentId": "a"},
+    },
+}
+
+
+def test_how_long_a_session_without_an_end_took_is_not_told_by_its_import(optree):
+    """What an imported session's records tell is what it lasted in every listing, not until it was imported; an older head is no word."""
+    path = optree.folder / "x.json.gz"
+    path.write_bytes(gzip.compress(json.dumps(UNENDED).encode()))
+    optree.json("import", path)
+    assert [2.0] == [row["durationSeconds"] for row in optree.json("ls")]
+    assert "2.00 s" in optree.read("ls").stdout
+    assert "(at least 2.00 s)" in optree.read("status").stdout
+    assert "interrupted at least 2.00 s" in optree.read("tree", "last").stdout.replace("⚡ ", "")
+    [saved] = optree.sessions.glob("*.json.zst")
+    plain = zstandard.ZstdDecompressor().stream_reader(saved.read_bytes(), read_across_frames=True).read()
+    known = json.loads(plain)
+    assert 1e12 + 2000.0 == known["meta"].pop("lastSeenAt")
+    saved.write_bytes(zstandard.compress(json.dumps(known).encode()))
+    assert [2.0] == [row["durationSeconds"] for row in optree.json("ls")]
 
 
 def test_several_files_of_several_formats(optree, log):
@@ -201,3 +232,104 @@ def test_a_folder_of_exports_is_given_back_as_it_lies(optree):
     again = optree("import", *files, "--sessions-dir", "third")
     assert first in again.stdout
     assert "passed over, the log that it is about has all of it" in again.stderr
+
+
+# Files that are not whole, among others
+
+
+def broken(folder, name="a.json.gz", keep=0.5):
+    """Write a snapshot of the original and cut it off; returns its path."""
+    [path] = AI_AGENT.write(sample(), folder / name)
+    path.write_bytes(path.read_bytes()[: int(path.stat().st_size * keep)])
+    return path
+
+
+def test_a_file_left_behind_never_replaces_a_session(optree):
+    """What a killed writer left beside a session's file is passed over in a folder, and named: the session stays whole."""
+    folder = optree.folder / "sessions"
+    folder.mkdir()
+    AI_AGENT.write(sample(), folder / "t.json.gz")
+    broken(folder, "t.json.gz.tmp-702094-1768162665628")
+    broken(folder, ".tmp-t.json.gz")
+    for option in ([], ["--replace"], ["--replace", "--force"]):
+        found = optree.json("import", folder, *option)
+        assert [("t", 3)] == [(one["txn"], one["ops"]) for one in found["imported"]]
+        said = [note for note in found["notes"] if "left it behind" in note]
+        assert ["t.json.gz.tmp-702094-1768162665628", ".tmp-t.json.gz"] == [note.split(":")[0] for note in said][::-1]
+    found = optree.json("import", *sorted(folder.iterdir()), "--replace")  # as a shell expands a pattern
+    assert ([3], 2) == ([one["ops"] for one in found["imported"]], len(found["notes"]))
+
+
+def test_a_session_is_not_replaced_by_less_of_it(optree):
+    """A file with less than the session that is there leaves it as it is; --force replaces it, and says what went."""
+    [path] = AI_AGENT.write(sample(), optree.folder / "x.json.gz")
+    optree.json("import", path)
+    short = broken(optree.folder, "y.json.gz", 0.6)
+    left = optree.json("import", short, "--replace", code=1)["leftOut"]
+    assert ["t"] == [one["txn"] for one in left]
+    assert "has more than the one in y.json.gz" in left[0]["said"]
+    assert "--force" in left[0]["said"]
+    whole = len(optree.read("tree", "t").stdout.splitlines())
+    run = optree.read("import", short, "--replace", "--force")
+    assert "session t had more" in run.stderr
+    assert whole > len(optree.read("tree", "t").stdout.splitlines())
+    assert "--force is for --replace" in optree.read("import", short, "--force", code=2).stderr
+
+
+def test_a_bad_file_does_not_stop_the_others(optree, log):
+    """An empty file, and one that is none, are each named; the others are imported, and the exit code says that it was in part."""
+    (optree.folder / "a.json.gz").touch()
+    (optree.folder / "b.json").write_text('{"opTree": 5, "version": 9}')
+    run = optree.read("import", optree.folder / "a.json.gz", optree.folder / "b.json", log, optree.folder / "nowhere", code=1)
+    assert "agent_root" in run.stdout
+    for name in ("a.json.gz is empty", "b.json", "nowhere is no file"):
+        assert name in run.stderr
+    found = optree.json("import", optree.folder / "a.json.gz", log, "--replace", code=1)
+    assert ["a.json.gz"] == [one["file"] for one in found["failed"]]
+    assert 1 == len(found["imported"])
+    assert set() != optree.txns()
+    assert "is empty" in optree.read("import", optree.folder / "a.json.gz", log, "--strict", code=3).stderr
+
+
+def test_a_folder_with_files_of_all_versions(optree):
+    """The original's folder has snapshots of its older versions beside the records of version 3: all are imported."""
+    folder = optree.folder / "sessions"
+    AI_AGENT_V3.write(sample(), folder)
+    (folder / f"{TXN}.json.gz").write_bytes(gzip.compress(json.dumps(document(1)).encode()))
+    assert {"t", TXN} == {one["txn"] for one in optree.json("import", folder)["imported"]}
+
+
+@pytest.mark.parametrize("named", [(), ("--from", "transcript")], ids=["plain", "named"])
+def test_naming_the_format_takes_what_the_content_tells(optree, named):
+    """A transcript that only began, a packed one, and a folder with one in it are imported alike, whether the format is named or not."""
+    lines = transcript_line(1, "run.started", transcript_step("review", "workflow")) + b"\n"
+    (optree.folder / "begun").write_bytes(lines)
+    (optree.folder / "there").mkdir()
+    (optree.folder / "there" / "packed.gz").write_bytes(gzip.compress(lines))
+    for place in ("begun", "there"):
+        assert 1 == len(optree.json("import", optree.folder / place, "--replace", *named)["imported"])
+
+
+@pytest.mark.parametrize("version", [1, 2])
+def test_a_file_of_the_original_comes_out_as_it_came_in(optree, version):
+    """A file of the original that is imported is listed as ended, shown without a word of interruption, and exported as the same JSON."""
+    path = optree.folder / f"{TXN}.json.gz"
+    path.write_bytes(gzip.compress(json.dumps(document(version)).encode()))
+    optree.json("import", path)
+    assert ["ended"] == [row["state"] for row in optree.json("ls")]
+    assert "interrupted" not in optree.read("tree", "last").stdout
+    out = optree.folder / "out.json.gz"
+    assert "" == optree.read("export", "last", "--to", "ai-agent", "-o", out).stderr
+    assert document(version) == json.loads(gzip.decompress(out.read_bytes()))
+
+
+def test_what_a_line_of_the_original_says_is_shown(optree):
+    """`optree show` has a log line's stack, headend and remote as its details, and `optree logs` its own agent."""
+    path = optree.folder / f"{TXN}.json.gz"
+    path.write_bytes(gzip.compress(json.dumps(document(1)).encode()))
+    optree.json("import", path)
+    shown = optree.read("show", "last", "1.1").stdout
+    assert '"stack":"Error: 429\\n    at f (x.js:1)","headendId":"slack"' in shown
+    assert '{"ai-agent"' not in shown.partition("accounting")[0]
+    lines = [one for one in optree.read("logs", "last").stdout.splitlines() if "of a helper" in one]
+    assert [True, True] == [" helper [VRB] " in line for line in lines]

@@ -1,5 +1,6 @@
 import gzip
 import json
+import re
 import shutil
 import sys
 
@@ -73,6 +74,16 @@ def test_credentials_are_not_shown(ended):
     for command in (["load"], ["load", "--json"], ["tree", "--json"], ["logs", "--severity", "TRC"]):
         shown = ended.read(*command, ended.txn).stdout
         assert ("researcher" in shown, secret in shown) == (True, False)
+
+
+def test_credentials_in_what_the_user_said_are_not_shown(optree):
+    """A credential in a turn's prompt or in an error is in no text that a command shows (S4-81)."""
+    prompt, error = "sk-proj-abcdefghijklmnopqrstuvwxyz0123456789", "ghp_abcdefghijklmnopqrstuvwxyz0123456789"
+    failing = f"import optree\nwith optree.session('a'), optree.turn(user={prompt!r}), optree.tool('t'): raise ValueError({error!r})"
+    optree("run", "--", sys.executable, "-c", failing, code=1)
+    for command in (["load"], ["tree"]):
+        shown = optree.read(*command, "last").stdout
+        assert (True, []) == ("tool t" in shown, [secret for secret in (prompt, error) if secret[:20] in shown])
 
 
 @pytest.mark.parametrize("name", ["whole", "prefix", "last", "file", "copy"])
@@ -275,7 +286,10 @@ def test_too_deep_for_json(optree):
 def test_deep_session(optree):
     """A session of 200 sub-agents nested in each other is kept as a journal, since no decoder reads JSON that deep, and loads."""
     optree("run", "--", sys.executable, "-c", DEEP, "200")
-    optree("load", "last")
+    [kept] = optree.sessions.iterdir()
+    shown = optree("load", "last").stdout
+    assert [f"agent{level}" for level in range(200, -1, -1)] == re.findall(r"(agent\d+) ✓", shown)
+    assert (".live", f"optree load {kept.stem} -- CMD") == (kept.suffix, shown.split(": ")[-1].strip())
 
 
 def contents(folder):

@@ -50,7 +50,7 @@ def test_flags_win_over_environment(optree, tmp_path):
 
 def test_exit_code_is_the_programs(optree):
     """The exit code is the program's, however much was logged (S4-112)."""
-    assert "found why\n" == optree("run", "--", "sh", "-c", f"{sys.executable} {optree.agent} why; exit 7", code=7).stdout
+    assert "found why\n" == optree("run", "--", "sh", "-c", f"{shlex.join([sys.executable, str(optree.agent)])} why; exit 7", code=7).stdout
 
 
 def test_failed_program(optree):
@@ -70,7 +70,7 @@ def test_killed_program(optree):
     run = optree("run", "--sessions-dir", "here", "--", sys.executable, optree.agent, "why", "kill", code=137)
     last = run.stderr.splitlines()[-1]
     assert "was interrupted (exit code 137), and is saved in " in last
-    assert last.endswith(f" --sessions-dir here -- {sys.executable} {optree.agent} why kill")
+    assert last.endswith(f" --sessions-dir here -- {shlex.join([sys.executable, str(optree.agent)])} why kill")
 
 
 def test_nothing_recorded(optree):
@@ -123,7 +123,7 @@ def test_json(optree):
 
 def test_two_programs_of_one_shell(optree):
     """Only the first session of what a command starts has the announced name; later ones do not overwrite it."""
-    agent = f"{sys.executable} {optree.agent}"
+    agent = shlex.join([sys.executable, str(optree.agent)])
     optree("run", "--", "sh", "-c", f"{agent} first && {agent} second")
     assert 2 == len(optree.txns())
     assert 4 == optree.json("cost", "--all")["total"]["calls"]

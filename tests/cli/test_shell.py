@@ -53,10 +53,12 @@ def test_wrong_usage(optree, args):
 
 def test_unreadable_directory(ended):
     """A directory that cannot be read gives one line and exit code 3."""
-    if os.geteuid():
-        closed = ended.folder / "closed"
-        closed.mkdir(mode=0)
-        assert "optree: " in ended.read("ls", "--sessions-dir", closed, code=3).stderr
+    if not os.geteuid():
+        pytest.skip("root reads every directory")
+    closed = ended.folder / "closed"
+    closed.mkdir(mode=0)
+    [line] = ended.read("ls", "--sessions-dir", closed, code=3).stderr.splitlines()
+    assert line.startswith("optree: ")
 
 
 @pytest.mark.parametrize("redirection", [">/dev/full", ">&-", ">&- 2>&-"])

@@ -1,5 +1,8 @@
+import gzip
 import json
+import re
 import sys
+from base64 import b64decode, b64encode
 
 import pytest
 
@@ -114,6 +117,47 @@ def test_no_such_node(line, path, code, said):
     found = line.read("show", "last", path, code=code)
     assert ("", 1) == (found.stdout, len(found.stderr.splitlines()))
     assert said in found.stderr
+
+
+def kept(value):
+    """Return a value as the original ai-agent keeps what its SDK was given and gave."""
+    return {"format": "sdk", "encoding": "base64", "value": b64encode(json.dumps(value).encode()).decode()}
+
+
+def original(folder, asked="Weather?", said="It rains."):
+    """Return a file of the original's with one model call."""
+    request = {"messages": 1, "bytes": 1200, "sdk": kept({"model": "m", "messages": [{"role": "user", "content": asked}]})}
+    response = {"textPreview": "It r", "sdk": kept({"role": "assistant", "content": said})}
+    op = {"opId": "o", "kind": "llm", "startedAt": 1, "endedAt": 2, "status": "ok", "attributes": {"provider": "p", "model": "m"}}
+    op |= {"request": {"kind": "llm", "payload": request}, "response": {"payload": response}, "logs": [], "accounting": []}
+    turn = {"id": "t", "index": 1, "startedAt": 1, "endedAt": 2, "ops": [op]}
+    tree = {"id": "s", "agentId": "agent", "startedAt": 1, "endedAt": 2, "success": True, "turns": [turn]}
+    path = folder / "original.json.gz"
+    path.write_bytes(gzip.compress(json.dumps({"version": 2, "reason": "final", "opTree": tree}).encode()))
+    return path
+
+
+def test_what_the_original_keeps_in_base64_is_read(optree):
+    """Where the original keeps what its SDK sent and got in base64, that is what is shown, and hidden where it is secret."""
+    path = original(optree.folder, asked="Weather? sk-abcdefghijklmnopqrstuvwxyz")
+    shown = dict(parts(optree.read("show", path, "1.1").stdout))
+    assert (["bytes: 1200", "model: m"], ["Weather? [REDACTED]"]) == (shown["request"], shown["user"])
+    assert "It rains." == json.loads("".join(shown["response"]))["content"]
+    traced = optree.read("logs", path, "--severity", "TRC").stdout
+    assert ("Weather?" in traced, "It rains." in traced, "base64" in traced, "sk-abc" in traced) == (True, True, False, False)
+
+
+def test_a_transcript_has_what_the_original_keeps_in_base64(optree):
+    """What a transcript says of a file of the original's is decoded, and without credentials; so is what stays in base64 elsewhere."""
+    secret = "sk-abcdefghijklmnopqrstuvwxyz"
+    path = original(optree.folder, asked=f"Weather? {secret}", said=f"It rains. {secret}")
+    [events, plain] = [optree("export", path, "--to", form, "-o", "-").stdout for form in ("transcript", "json")]
+    ended = [json.loads(event)["payload"] for event in events.splitlines() if '"step.completed"' in event]
+    assert ["It rains. [REDACTED]"] == [one["result"]["content"] for one in ended if "result" in one]
+    assert "Weather? [REDACTED]" in events
+    held = re.findall(r'"value": ?"([\w+/=]+)"', plain)
+    assert 2 == len(held)
+    assert [(True, False)] * 2 == [("[REDACTED]" in text, secret in text) for text in (b64decode(one).decode() for one in held)]
 
 
 def test_members_that_look_like_references(optree):

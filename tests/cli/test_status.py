@@ -14,11 +14,13 @@ def test_nothing_is_mirrored(line):
 
 
 def test_pending(line):
-    """Sessions that no collector has are named with their spans, and with the command that sends them."""
-    txn = mirrored(line, dead())
-    assert [{"txn": txn, "spans": NODES}] == line.json("status")["pending"]
+    """Sessions that no collector has are named with their spans, with where they are to go, and with the command that sends them."""
+    gone = dead()
+    txn = mirrored(line, gone)
+    assert [{"txn": txn, "spans": NODES, "destination": f"{gone}/v1/traces"}] == line.json("status")["pending"]
     said = line.read("status").stdout.splitlines()
     assert f"not sent     1: {txn} ({NODES}) spans of mirrored sessions" in said
+    assert f"waiting for  {gone}/v1/traces (1)" in said
     assert "send them    optree export --pending" == said[-1]
 
 
@@ -39,7 +41,8 @@ def test_collector(line, collector, willing):
 
 def test_unreadable(line):
     """A pending session that cannot be read is named all the same."""
-    txn = mirrored(line, dead())
+    gone = dead()
+    txn = mirrored(line, gone)
     (line.sessions / f"{txn}.json.zst").write_bytes(b"broken")
-    assert [{"txn": txn, "spans": None}] == line.json("status")["pending"]
+    assert [{"txn": txn, "spans": None, "destination": f"{gone}/v1/traces"}] == line.json("status")["pending"]
     assert f"{txn} (unreadable)" in line.read("status").stdout

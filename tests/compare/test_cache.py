@@ -61,7 +61,7 @@ def test_a_retried_call_sent_its_last_attempt():
             with optree.llm(provider="openai", model="gpt") as op:
                 op.request(messages=history)
                 for _ in range(attempts):
-                    op.account(input_tokens=5000, cache_read_tokens=read, output_tokens=5)
+                    op.account(input_tokens=5000 + read, cache_read_tokens=read, output_tokens=5)
             history = [*history, assistant("a"), user("more")]
 
     first, second = context_changes(recorded(record))
@@ -117,7 +117,7 @@ def test_how_long_an_entry_lives():
             for text in ("a", "b"):
                 with optree.llm(provider=provider, model="m") as op:
                     op.request(messages=[user(text), user(LONG)], **members)
-                    op.account(input_tokens=5, cache_write_tokens=3000)
+                    op.account(input_tokens=3005, cache_write_tokens=3000)
 
         tree = recorded(record)
         first, second = (op for _, _, op in optree.walk_ops(tree.session))
@@ -139,7 +139,7 @@ def test_a_whole_body_given_as_messages(size):
         for number in range(3):
             with optree.llm(provider="openai", model="gpt") as op:
                 op.request(messages={"model": "gpt-4o", "tools": [{"name": f"t{number}"}], "messages": list(history)})
-                op.account(input_tokens=10, cache_read_tokens=3000 * number)
+                op.account(input_tokens=10 + 3000 * number, cache_read_tokens=3000 * number)
                 op.response("a")
             history.extend([assistant("a"), user("more")])
 

@@ -60,7 +60,8 @@ def test_both_ways_mirror_each_other(first, second):
     there, back = compare(one, other, everything=True), compare(other, one, everything=True)
     mirrored = [(SWAPPED.get(one.mark, one.mark), one.path_b or "-", one.path_a or "-", len(one.changes)) for one in walk(there.root)]
     assert sorted(mirrored) == sorted((one.mark, one.path_a or "-", one.path_b or "-", len(one.changes)) for one in walk(back.root))
-    assert there.delta.cost_usd == -back.delta.cost_usd
+    forth, again = there.delta.cost_usd, back.delta.cost_usd
+    assert (None if forth is None else -forth) == again
 
 
 @FEW
@@ -225,3 +226,20 @@ def test_deeply_nested():
     assert {"request.n": ("1", "2")} == changed(found)
     assert 1 == len(differing(found))
     assert "request.n: 1 → 2" in format_comparison(found)
+
+
+def test_ops_stand_beneath_those_that_they_were_begun_in():
+    """A comparison has the shape of the trees: what was begun within an op is below it, in text, page and JSON."""
+
+    def session(said):
+        with capture() as recording, optree.session("a"), optree.turn(), optree.tool("outer"), optree.llm("inner") as op:
+            op.response(said)
+        return recording.tree
+
+    found = compare(session("yes"), session("no"))
+    [turn] = found.root.below
+    [outer] = turn.below
+    [inner] = outer.below
+    assert (("same", "tool outer"), ("changed", "llm inner")) == ((outer.mark, outer.label), (inner.mark, inner.label))
+    [drawn] = [line for line in format_comparison(found).splitlines() if "llm inner" in line]
+    assert drawn.startswith("      └─ ~ 1.2")

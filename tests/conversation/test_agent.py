@@ -50,12 +50,14 @@ def test_signatures():
     assert inspect.iscoroutinefunction(Agent.response)
 
 
-def test_ids_without_a_session():
-    """Agents without a session count their ids in the class, and say the seeds' model (S0-48)."""
+def test_ids_without_a_session(monkeypatch):
+    """Agents without a session count their ids in the class, a subclass's too, and say the seeds' model (S0-48)."""
+    monkeypatch.setattr(Agent, "_next_id", 7)
     first, second = Agent(), Agent(init_prompt=[{"role": "user", "content": "Hi"}])
-    assert "agent_" == first.agent_id[:6]
-    assert int(first.agent_id[6:]) + 1 == int(second.agent_id[6:])
-    assert ("anthropic/claude-sonnet-4-5-20250929", {}) == (first.language_model, first.subagents)
+    third = type("Other", (Agent,), {})(init_prompt=None, language_model="ollama/llama3:8b")
+    assert (["agent_007", "agent_008", "agent_009"], 10) == ([one.agent_id for one in (first, second, third)], Agent._next_id)
+    assert ("anthropic/claude-sonnet-4-5-20250929", {}, []) == (first.language_model, first.subagents, first.transcript)
+    assert ("ollama/llama3:8b", []) == (third.language_model, third.transcript)
     assert [{"role": "user", "content": "Hi"}] == second.transcript
 
 

@@ -3,13 +3,13 @@ import fcntl
 import json
 import os
 import signal
-from time import monotonic
 
 import pytest
 
 from optree import FormatError
 from optree.conversation import Session, load_session, read_events
 from optree.conversation.file_home import FileHome
+from optree.store import line_log
 from optree.store.system import OS
 from tests.conversation.conftest import lines
 
@@ -98,6 +98,16 @@ def test_logging_after_the_end(file, capfd):
     assert "is closed" in capfd.readouterr().err
 
 
+def test_complaints_are_fit_for_a_terminal(tmp_path, capfd):
+    """What is reported on stderr is one line, without credentials and control characters, whatever the file's name is."""
+    session = Session(tmp_path / f"ghp_{'a1B2' * 9} \x1b[8mhid\nnext.jsonl")
+    session.close()
+    session.log_transcript_entry("agent_001", HELLO)
+    said = capfd.readouterr().err
+    assert "[REDACTED] \\x1b[8mhid\\nnext.jsonl" in said
+    assert (1, False) == (said.count("\n"), "ghp_" in said)
+
+
 def test_logging_in_a_signal_handler(file):
     """A signal handler that logs while its thread logs does not block: both are in the file, with ids of their own (S1-36)."""
     given = []
@@ -119,14 +129,16 @@ def test_logging_in_a_signal_handler(file):
     session.close()
 
 
-def test_a_file_that_stays_locked(file, session, capfd):
+def test_a_file_that_stays_locked(file, session, capfd, monkeypatch):
     """Where another process is stopped with the file locked, logging and loading go on; what was logged is written later, in order."""
+    slept = []
+    monkeypatch.setattr(line_log, "sleep", slept.append)
+    monkeypatch.setattr(line_log, "monotonic", lambda: sum(slept))
     first = session.log_transcript_entry("agent_001", HELLO)
     with file.open("rb") as other:
         fcntl.flock(other, fcntl.LOCK_EX)
-        begun = monotonic()
         late = [session.log_transcript_entry("agent_001", HELLO) for _ in range(20)]
-        assert 2 > monotonic() - begun
+        assert pytest.approx(0.25, abs=0.001) == sum(slept)
         with Session.load(file) as again:
             assert 1 == again.list_agents()["agent_001"].entries
     last = session.log_transcript_entry("agent_001", HELLO)
@@ -266,3 +278,22 @@ def test_what_could_not_be_read_is_said(tmp_path, capfd):
     path.write_text('{"message_id": "msg_001", "event_type": "agent_created", "agent_id": "agent_001"}\nnonsense\n')
     Session.load(path).close()
     assert f"1 lines of {path} could not be read as they are, the first is 2" in capfd.readouterr().err
+
+
+CREATED = '{"message_id": %s, "event_type": "agent_created", "agent": "primary", "parent": "user", "role": "primary"}\n\n'
+FORMS = {"numbers": ("0", [1, 2]), "texts": ('"9"', ["10", "11"]), "ours": ('"msg_009"', ["msg_010", "msg_011"])}
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_ids_go_on_in_the_form_of_the_file(file, form):
+    """A file whose ids are numbers goes on with numbers, one with numbers as texts with these, and so do its links (S1-36)."""
+    identity, following = FORMS[form]
+    file.write_text(CREATED % identity)
+    with load_session(file)[1] as session:
+        said = session.log_transcript_entry("primary", {"role": "assistant", "content": "Hello"})
+        session.log_transcript_entry("primary", HELLO, cause=said)
+    new = [json.loads(one) for one in file.read_text().splitlines()[-2:]]
+    assert following == [one["message_id"] for one in new]
+    assert following[:1] == (new[1]["cause"] if isinstance(new[1]["cause"], list) else [new[1]["cause"]])
+    events, faults = read_events(file)
+    assert ([], str(following[1])) == (faults, events[-1].message_id)

@@ -88,12 +88,20 @@ def test_repeated_results(example, opened):
     ]
 
 
+def write_models(path, models):
+    """Have the agents of a file say these models."""
+    events = [event | ({"language_model": models[event["agent_id"]]} if "language_model" in event else {}) for event in lines(path)]
+    path.write_text("".join(json.dumps(event) + "\n" for event in events))
+
+
 def test_exactly(example, opened):
     """Transcripts are rebuilt in order with calls, results and their names, models are restored, and so are both counters (S0-63, S0-66).
 
     One pass does all of it (S0-67, S0-85, S1-52).
     """
     path = example("seed001_jack_and_jill")
+    models = {"agent_root": MODEL, "agent_jack": "openai/gpt-5", "agent_jill": "ollama/llama3:8b"}
+    write_models(path, models)
     call = {"id": "c9", "type": "function", "function": {"name": "task", "arguments": "{}"}}
     extra = [
         {"role": "assistant", "content": None, "tool_calls": [call]},
@@ -104,7 +112,7 @@ def test_exactly(example, opened):
         session.log_transcript_entry("agent_jill", message)
     root, session = opened(path)
     assert extra == root.subagents["Jill"].transcript[-2:]
-    assert [MODEL] * 3 == [session.agents[one].language_model for one in ("agent_root", "agent_jack", "agent_jill")]
+    assert models == {one: session.agents[one].language_model for one in models}
     assert ("agent_001", "msg_023") == (session.allocate_agent_id(), session.log_agent_created("agent_001"))
 
 
@@ -226,7 +234,7 @@ def test_smallchat(example, opened):
     root, session = opened(example("smallchat"))
     assert {"primary": {"Jack": "jack"}, "jack": {}} == below(root)
     assert ([], [17]) == (session.notes, [fault.line for fault in session.faults])
-    assert "msg_010" == session.log_transcript_entry("jack", {"role": "user", "content": "Hi"})
+    assert "10" == session.log_transcript_entry("jack", {"role": "user", "content": "Hi"})
 
 
 def test_load_root(example):

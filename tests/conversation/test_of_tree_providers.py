@@ -1,5 +1,9 @@
 """Requests and answers in the forms of providers, and damaged ones, as one form of transcript."""
 
+import gzip
+import json
+from base64 import b64encode
+
 import msgspec
 import pytest
 from hypothesis import given, settings
@@ -11,7 +15,9 @@ from optree.conversation.events import TranscriptEntry
 from optree.conversation.of_tree import events_of
 from optree.conversation.provider_messages import answers_of, entries_of
 from optree.conversation.viewer import SessionViewer
+from optree.conversation.views.sections import Ask, sections
 from optree.nodes import Message, Payload
+from optree.store.recovery import load
 from optree.testing import capture
 from tests.strategies import values
 
@@ -135,6 +141,40 @@ def test_reasoning_of_a_message_without_a_role():
     assert "hm" == thought_of(answered({"content": "yes", "reasoning_content": "hm"}))
 
 
+REASONED = {"type": "reasoning", "summary": [{"type": "summary_text", "text": "hm"}]}
+CLOSED = {"type": "reasoning", "id": "rs_1", "summary": [], "encrypted_content": "x"}
+SPOKEN = {"type": "message", "role": "assistant", "content": [{"type": "output_text", "text": "yes"}]}
+CALLED = {"type": "function_call", "call_id": "c1", "name": "search", "arguments": "{}"}
+
+
+@pytest.mark.parametrize("pooled", [True, False])
+@pytest.mark.parametrize(
+    ("expected", "output"),
+    [
+        ("[Said]: yes", [CLOSED, SPOKEN]),
+        ("[Thought]: hm\n[Said]: yes", [REASONED, SPOKEN]),
+        ("[Thought]: hm\n[Action]: Taking action...", [REASONED, CLOSED, CALLED]),
+        ("[Thought]: hm\nhm\n[Said]: yes", [REASONED, REASONED, SPOKEN]),
+        ("[Thought]: hm", [REASONED]),
+        ("", [CLOSED]),
+    ],
+)
+def test_reasoning_is_no_message_of_its_own(expected, output, pooled):
+    """Reasoning among a response's items belongs to what follows it; alone it is a thought, and closed it is nothing (S0-105)."""
+    question, more = {"role": "user", "content": "q"}, {"role": "user", "content": "and?"}
+    with capture() as recording, optree.session("agent"), optree.turn():
+        for sent, got in (([question], output), ([question, *output, more], [SPOKEN])):
+            with optree.llm("m") as op:
+                op.request(input=sent) if not pooled else op.request(messages=sent)
+                op.response({"output": got})
+    viewer = SessionViewer(recording.tree)
+    told = ["[Heard]: q", *filter(None, [expected]), "[Heard]: and?", "[Said]: yes"]
+    assert "\n".join(told) == viewer.extract_agent_perspective("agent")
+    rows = [row for view in ("transcripts", "timeline") for section in sections(view, viewer, Ask()) for row in section.rows]
+    assert [] == [row for row in rows if row.what != "created" and not row.text]
+    assert [REASONED] != output or [("thought", "hm")] * 2 == [(row.what, row.text) for row in rows if row.what == "thought"]
+
+
 def test_a_summary_of_reasoning():
     """Summaries, as OpenAI's responses have them, are thoughts in words (S0-105)."""
     [entry] = answers_of({"output": [{"type": "reasoning", "summary": [{"type": "summary_text", "text": "hm"}]}]})
@@ -197,3 +237,75 @@ def test_damaged_payloads():
     assert ["q1", "a2"] == [event.content for event in events_of(tree) if isinstance(event, TranscriptEntry)]
     tree.session.messages.append(Message(0.0, "user", msgspec.Raw(b"{")))
     assert events_of(tree)
+
+
+def sdk(value):
+    """Return a value as the original ai-agent keeps what its SDK was given and gave."""
+    return {"format": "sdk", "encoding": "base64", "value": b64encode(json.dumps(value).encode()).decode()}
+
+
+def saved(tmp_path, request, response, told=(), *, twice=False):
+    """Return the views of a file of the original's with one model call."""
+    op = {"opId": "o", "kind": "llm", "startedAt": 1, "endedAt": 2, "status": "ok", "attributes": {"provider": "p", "model": "m"}}
+    op |= {"request": {"kind": "llm", "payload": request}, "response": {"payload": response}}
+    turn = {"id": "t", "index": 1, "startedAt": 1, "endedAt": 2, "ops": [op], "attributes": dict(told)}
+    again = [{**turn, "id": "u", "index": 2, "ops": [{**op, "opId": "p"}]}] if twice else []
+    tree = {"id": "s", "agentId": "agent", "startedAt": 1, "endedAt": 2, "success": True, "turns": [turn, *again]}
+    path = tmp_path / "original.json.gz"
+    path.write_bytes(gzip.compress(json.dumps({"version": 1, "reason": "final", "opTree": tree}).encode()))
+    return SessionViewer(load(path))
+
+
+def test_a_turns_prompts_stand_in_for_a_request_of_figures_alone(tmp_path):
+    """Where the original's request tells only how much was sent, what the user asked is what its turn says; nothing stands there twice."""
+    turn = {"prompts": {"system": "Be brief.", "user": "Weather?"}, "assistant": {"content": "It rains."}}
+    asked = "[Heard]: Weather?\n[Said]: It rains."
+    assert asked == saved(tmp_path, COUNTS, {"textPreview": "It rains."}, turn).extract_agent_perspective("agent")
+    assert asked == saved(tmp_path, COUNTS, {"sdk": {"encoding": "base64", "value": "/w=="}}, turn).extract_agent_perspective("agent")
+    twice = saved(tmp_path, COUNTS, {"textPreview": "It rains."}, turn, twice=True)  # each turn tells its prompts again
+    assert f"{asked}\n[Said]: It rains." == twice.extract_agent_perspective("agent")
+    sent = {**COUNTS, "sdk": sdk({"messages": [{"role": "user", "content": "Weather?"}]})}
+    assert asked == saved(tmp_path, sent, {"textPreview": "It rains."}, turn).extract_agent_perspective("agent")
+
+
+COUNTS = {"messages": 3, "bytes": 4711, "isFinalTurn": False}
+
+
+@pytest.mark.parametrize(
+    ("expected", "sent", "got"),
+    [
+        ("", COUNTS, None),
+        ("[Said]: It rains.", COUNTS, {"textPreview": "It rains."}),
+        (
+            "[Heard]: Weather?\n[Action]: Taking action...\n[Received]: rain\n[Said]: It rains.",
+            {
+                **COUNTS,
+                "sdk": sdk(
+                    {
+                        "messages": [
+                            {"role": "user", "content": [{"type": "text", "text": "Weather?"}]},
+                            {"role": "assistant", "content": [{"type": "tool-call", "toolCallId": "c", "toolName": "look", "input": {}}]},
+                            {
+                                "role": "tool",
+                                "content": [
+                                    {
+                                        "type": "tool-result",
+                                        "toolCallId": "c",
+                                        "toolName": "look",
+                                        "output": {"type": "text", "value": "rain"},
+                                    }
+                                ],
+                            },
+                        ]
+                    }
+                ),
+            },
+            {"textPreview": "It r", "sdk": sdk({"response": {"messages": [{"role": "assistant", "content": "It rains."}]}})},
+        ),
+        ("", COUNTS, {"sdk": {"format": "sdk", "encoding": "base64", "value": "/w=="}}),
+    ],
+)
+def test_files_of_the_original_say_what_was_said(tmp_path, expected, sent, got):
+    """A count of messages is no message, and what the SDK was given is decoded, so that no word is invented."""
+    viewer = saved(tmp_path, sent, got)
+    assert expected == viewer.extract_agent_perspective("agent")

@@ -110,7 +110,7 @@ def test_only_load_resumes(file):
     ("there", "message", "agent"),
     [
         ('{"message_id": "msg_7", "event_type": "agent_created", "agent_id": "agent_9"}', "msg_008", "agent_010"),
-        ('{"message_id": 41, "event_type": "agent_created", "agent_id": "agent_root"}', "msg_042", "agent_001"),
+        ('{"message_id": 41, "event_type": "agent_created", "agent_id": "agent_root"}', "42", "agent_001"),
         ('{"message_id": "x", "event_type": "transcript_entry", "agent_id": "agent_jill_inner", "role": "user"}', "msg_001", "agent_001"),
         ('{"message_id": "a", "event_type": "piece_of_text", "agent_id": "agent_004", "cause": "msg_5.c"}', "msg_006", "agent_005"),
         (

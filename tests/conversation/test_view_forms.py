@@ -17,9 +17,11 @@ from optree.conversation.views.markdown import code, to_markdown
 from optree.conversation.views.mermaid import MOST_CHARACTERS, Arrow, Edge, graph, label, sequence
 from optree.conversation.views.sections import _SECTIONS, Ask, Row, Section, sections
 from optree.conversation.views.stream import change
-from optree.conversation.views.text import cells, to_text, wrapped
+from optree.conversation.views.text import to_text, wrapped
 from optree.conversation.views.values import value
-from optree.values import redact
+from optree.redaction import redact
+from optree.visible import columns, visible
+from tests.growth import SQUARE, growth
 
 VIEWS = list(_SECTIONS)
 OF_A_MESSAGE = ("flow", "references", "during")
@@ -174,7 +176,7 @@ def test_long_diff():
 def test_wrapping(text, width):
     """Wrapped lines fit into their columns, wide characters too, and nothing but spaces is lost."""
     lines = list(wrapped(text, width))
-    assert all(cells(line) <= width for line in lines)
+    assert all(columns(line) <= width for line in lines)
     assert re.sub(r"\s", "", text) == re.sub(r"\s", "", "".join(lines))
 
 
@@ -183,7 +185,7 @@ def test_width(width):
     """Text fits the terminal, and hangs below its own column."""
     rows = [Row("word " * 60, "msg_001", "Jack", "said", "← msg_000 of Jill"), Row("日本" * 60, "msg_002", "Jill", "heard")]
     lines = to_text([Section("Timeline", rows)], width).split("\n")
-    assert width >= max(map(cells, lines))
+    assert width >= max(map(columns, lines))
     assert lines[2].startswith("    ")
 
 
@@ -219,7 +221,7 @@ def test_markdown_is_escaped(text):
 @given(st.text(st.characters(exclude_categories=["Cc", "Cs", "Z"]) | st.sampled_from("#*-+_`~[]()<>&|!\\ \n1.="), max_size=30))
 def test_markdown_of_anything(text):
     """Any text comes out of a page as it went in, spaces at the ends of its lines apart."""
-    assert [" ".join(line.split()) for line in text.split("\n") if line.strip()] == [
+    assert [" ".join(line.split()) for line in visible(text).split("\n") if line.strip()] == [
         " ".join(line.split()) for line in quoted(text).split("\n") if line.strip()
     ]
 
@@ -238,6 +240,12 @@ def quoted(text):
 def test_markdown_code(expected, text):
     """Code within a line has fences that are longer than those in it."""
     assert expected == code(text)
+
+
+@pytest.mark.parametrize("piece", ["\n", " \n", "- ", "1. ", "`", "*", "    "])
+def test_markdown_takes_a_time_that_grows_with_the_text(piece):
+    """A message of nothing but line breaks, or of marks, is written in a time that grows with its length."""
+    assert growth(lambda size: lambda: to_markdown([Section("a", [Row(piece * size, "m1", "Jack", "said")])]), 500) < SQUARE
 
 
 def test_hidden():

@@ -1,6 +1,5 @@
 """Views of generated streams, with links that lead nowhere or in circles, ids that come twice, and contents of any form."""
 
-import time
 from collections import Counter
 
 import pytest
@@ -14,6 +13,8 @@ from optree.conversation.views.markdown import to_markdown
 from optree.conversation.views.sections import _SECTIONS, Ask, sections
 from optree.conversation.views.text import to_text
 from optree.conversation.views.values import value
+from optree_formats.events import EVENTS
+from tests.growth import SQUARE, growth
 
 VIEWS = list(_SECTIONS)
 OF_A_MESSAGE = ("flow", "references", "during")
@@ -45,7 +46,6 @@ entry = st.builds(
 piece = st.builds(PieceOfText, message_id=names, agent_id=agents, content=content, cause=causes)
 created = st.builds(AgentCreated, message_id=names, agent_id=agents, name=st.none() | words, parent=st.none() | agents, cause=causes)
 streams = st.lists(entry | piece | created, max_size=12)
-
 
 deliveries = st.lists(st.tuples(st.sampled_from("abc"), st.integers(0, 9), st.sampled_from(["told", "other", "frame", "nothing"])))
 
@@ -94,6 +94,33 @@ def secrets():
             entry_of("twice", agent, "user", secret),
         ]
     return events
+
+
+def of_the_user(folder):
+    """Return a stream of the later upstream form, read from a file and from the session that it becomes."""
+    path = folder / "x"
+    path.write_text(
+        '{"message_id": "0", "event_type": "agent_created", "agent": "primary", "role": "primary", "parent": "user"}\n'
+        '{"message_id": "1", "event_type": "fragment", "agent": "user", "cause": "user", "content": "Hi"}\n'
+        '{"message_id": "2", "event_type": "transcript_entry", "agent": "primary", "role": "user", "content": "Hi", "substance": "1"}\n'
+        '{"message_id": "3", "event_type": "agent_created", "agent": "late", "cause": "1"}\n'
+    )
+    return [SessionViewer(path), SessionViewer(EVENTS.read(path).trees[0])]
+
+
+@pytest.mark.parametrize("imported", [0, 1], ids=["file", "session"])
+def test_the_user_is_no_agent(tmp_path, imported):
+    """Who is only the author of texts, and called ``user``, is in no view an agent, nor a parent; its words are its own (S1-62)."""
+    viewer = of_the_user(tmp_path)[imported]
+    assert ["primary", "late"] == list(viewer.list_agents())
+    assert [("primary", None, 0), ("late", None, 0)] == [(one.agent_id, one.parent, one.depth) for one in viewer.agent_tree()]
+    for view in ("transcripts", "perspective"):
+        assert ["primary", "late"] == [section.title for section in sections(view, viewer, Ask())]
+        assert ["primary", "late"] == list(value(view, viewer, Ask()))
+    assert [("user", "Hi")] == [(row.who, row.text) for row in sections("dialog", viewer, Ask())[0].rows]
+    drawn = "sequenceDiagram\n    participant p1 as user\n    participant p2 as primary\n    p1->>p2: Hi"
+    assert drawn == diagram("dialog", viewer, Ask())
+    assert "Note over p1: Hi" not in diagram("timeline", viewer, Ask()).partition("p1->>p2: Hi")[2]
 
 
 @pytest.mark.parametrize("heard", [True, False])
@@ -169,12 +196,11 @@ def test_nothing_raises(events, view, heard, chosen, message):
     value(view, viewer, ask)
 
 
-@pytest.fixture(scope="module")
-def many():
-    """Return 10,000 events: 20 agents, each of whose words three others hear, one of them over a copy, one in other words."""
+def many(count):
+    """Return so many events: 20 agents, each of whose words three others hear, one of them over a copy, one in other words."""
     events = [AgentCreated(message_id=f"c{number}", agent_id=f"a{number}", parent="a0" if number else None) for number in range(20)]
     number = 0
-    while len(events) < 10_000:
+    while len(events) < count:
         number += 1
         said = f"this is number {number} of what is said here"
         events.append(TranscriptEntry(message_id=f"m{number}", agent_id=f"a{number % 20}", role="assistant", content=said))
@@ -191,14 +217,16 @@ def many():
 
 
 @pytest.mark.parametrize("view", VIEWS)
-def test_ten_thousand(many, view):
-    """A view of 10,000 events takes seconds at most, on a machine that does other things as well (S0-109)."""
-    viewer = SessionViewer(many)
-    began = time.process_time()
+def test_ten_thousand(view):
+    """A view of 10,000 events takes time as their number deserves: eight times as long as one of 1,250 (S0-109)."""
     ask = Ask(message="m100_1") if view in ("flow", "references", "during") else Ask()
-    text = to_text(sections(view, viewer, ask), 100)
-    assert 4 > time.process_time() - began
-    assert "\n" in text
+
+    def viewing(count):
+        events = many(count)
+        assert "\n" in to_text(sections(view, SessionViewer(events), ask), 100)
+        return lambda: to_text(sections(view, SessionViewer(events), ask), 100)
+
+    assert SQUARE > growth(viewing, 1250)
 
 
 def test_long_chains():

@@ -1,18 +1,19 @@
 import gzip
 import io
 import json
-from time import process_time
 
-import msgspec
 import pytest
 import zstandard
 from hypothesis import given
 from hypothesis import strategies as st
 
-from optree.conversation import AgentCreated, PieceOfText, TranscriptEntry, line, read_events, stream_events
+from optree.conversation import AgentCreated, PieceOfText, TranscriptEntry, line, read_events, stream_events, wire
+from optree.conversation.of_tree import events_of
 from optree.conversation.wire import read_one
 from optree.errors import FormatError
-from optree.store.lines import Fault
+from optree.store.lines import BLOCK_BYTES, Fault
+from optree.tree import walk_sessions
+from optree_formats.events import EVENTS
 from tests.conversation.conftest import DATA, read
 
 EXAMPLES = ["jack_and_jill", "inner_monologue", "hook", "external_trigger"]
@@ -263,22 +264,13 @@ def test_memory_is_bounded():
     assert most < 20_000
 
 
-def test_as_quick_as_decoding():
-    """Whole blocks are decoded at once, in little more time than plain values without any check take (1.3 to 2 times, measured).
-
-    One line after the other takes ten times as long, which is what the limit is to find.
-    """
+def test_whole_blocks_are_decoded_at_once(monkeypatch):
+    """Lines of the usual form are decoded a block at a time, which is ten times as quick as one after the other."""
     data = b"".join(line(event) + b"\n" for event in read_events(DATA / "seed001_jack_and_jill.jsonl")[0]) * 1_000
-    bare = msgspec.json.Decoder().decode_lines
-    ours, theirs = [], []
-    for _ in range(5):
-        started = process_time()
-        assert 20_000 == sum(len(found) for found in stream_events(io.BytesIO(data)))
-        between = process_time()
-        assert 20_000 == len(bare(data))
-        ours.append(between - started)
-        theirs.append(process_time() - between)
-    assert min(ours) < 5 * min(theirs)
+    decode, decoded = wire.usual_lines(), []
+    monkeypatch.setattr(wire, "usual_lines", lambda: lambda block: decoded.append(len(block)) or decode(block))
+    assert 20_000 == sum(len(found) for found in stream_events(io.BytesIO(data)))
+    assert (len(data), -(-len(data) // BLOCK_BYTES)) == (sum(decoded), len(decoded))
 
 
 texts = st.text(st.characters(codec="utf-8"), max_size=12)
@@ -335,3 +327,30 @@ def test_what_json_cannot_hold(version):
     [again], faults = read(line(event, version))
     assert ("m�", []) == (again.message_id, faults)
     assert {"$float": "nan"} == again.content["n"]
+
+
+def test_entries_of_the_oldest_files_have_no_type(tmp_path):
+    """A line without a type that has a role is an entry, as the files that are older than the seeds have them."""
+    path = tmp_path / "x"
+    path.write_text(
+        '{"message_id": "msg_001", "event_type": "agent_created", "agent_id": "a"}\n'
+        '{"message_id": "msg_002", "agent_id": "a", "role": "user", "content": "Hi", "source": "external"}\n'
+        '{"message_id": "msg_003", "agent_id": "a", "content": "no role"}\n'
+    )
+    events, faults = read_events(path)
+    assert [("msg_001", None), ("msg_002", {"source": "external"})] == [(one.message_id, getattr(one, "more", None)) for one in events]
+    assert ["has no event_type"] == [fault.said[:17] for fault in faults]
+
+
+def test_user_is_no_agent(tmp_path):
+    """Smallchat's pseudo-agent ``user`` is none: it has no session of its own, and what it said stays its own (S1-62)."""
+    path = tmp_path / "x"
+    path.write_text(
+        '{"message_id": "0", "event_type": "agent_created", "agent": "primary", "parent": "user", "role": "primary"}\n\n'
+        '{"message_id": "1", "event_type": "fragment", "agent": "user", "cause": "user", "content": "Hi"}\n\n'
+        '{"message_id": "2", "event_type": "transcript_entry", "agent": "primary", "role": "user", "content": "Hi", "substance": "1"}\n\n'
+    )
+    [tree] = EVENTS.read(path).trees
+    assert ["primary"] == [session.agent_id for session in walk_sessions(tree.session)]
+    [said, heard] = [one for one in events_of(tree) if not isinstance(one, AgentCreated)]
+    assert ("user", "Hi", "primary", "1") == (said.agent_id, said.content, heard.agent_id, heard.substance)

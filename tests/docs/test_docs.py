@@ -41,6 +41,20 @@ def test_readme_output(tmp_path):
     assert varying(shown[1]) == varying(tree.stdout)
 
 
+def test_ledger_output(tmp_path):
+    """It is shown what `optree ledger` and `ledger --check` print after the README's example, of a sound bill and a changed one."""
+    page = (ROOT / "docs" / "reference" / "cli.md").read_text()
+    section = page.partition("## `optree ledger")[2].partition("\n## ")[0]
+    shown = re.findall(r"^```text\n(.*?)^```", section, re.MULTILINE | re.DOTALL)
+    run_code(BLOCK.findall((ROOT / "README.md").read_text())[0], tmp_path)
+    printed = [command(tmp_path, 0, "ledger"), command(tmp_path, 0, "ledger", "--check")]
+    ledger = tmp_path / "accounting.jsonl"
+    ledger.write_text(ledger.read_text().replace('"costUsd":0.0031', '"costUsd":0.0062'))
+    printed.append(command(tmp_path, 1, "ledger", "--check"))
+    assert list(map(varying, shown)) == list(map(varying, printed))
+    assert ["ledger", "ledger --check"] == re.findall(r"^\$ optree (.*)$", section, re.MULTILINE)
+
+
 def test_links_lead_somewhere():
     """Every relative link in the documents names a file that exists."""
     broken = [
@@ -58,6 +72,15 @@ def run_code(code, base):
     return subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, timeout=60, check=False)
 
 
+def command(base, code, *words):
+    """Run the command line on the sessions under *base*; returns what it prints."""
+    environment = {**os.environ, "OPTREE_BASE_DIR": str(base), "PYTHONPATH": str(ROOT)}
+    run = subprocess.run([sys.executable, "-m", "optree", *words], env=environment, capture_output=True, text=True, timeout=60, check=False)
+    assert code == run.returncode, run.stderr
+    return run.stdout
+
+
 def varying(text):
-    """Return a text with what differs from run to run (txn, times) replaced."""
-    return re.sub(r"\d+\.\d+ (ms|s)\b", "0 ms", re.sub(r"txn:[\w-]+", "txn:T", text)).strip()
+    """Return a text with what differs from run to run (txn, days, times) replaced."""
+    named = re.sub(r"\b[0-9a-z]{8}-[0-9a-z]{8}\b", "T", re.sub(r"txn:[\w-]+", "txn:T", text))
+    return re.sub(r"\d+\.\d+ (ms|s)\b", "0 ms", re.sub(r"\d{4}-\d\d-\d\d", "D", named)).strip()

@@ -1,6 +1,7 @@
 """What of a tree a format holds: the tree as plain values, without what the format's `cannot_hold` names."""
 
 from optree.conversation.of_tree import events_of
+from optree.nodes import AS_TOLD
 from optree.tree import Tree
 from optree.tree.walk import to_plain
 from tests.formats.transcript.held import held as held_by_transcript
@@ -16,6 +17,11 @@ def held(form, tree):
     if form.name == "transcript":
         return held_by_transcript(tree)
     plain = whole(tree)
+    if form.name in ("ai-agent", "ai-agent-v1"):  # what a file said otherwise is noted, so that it is written so again
+        for node in [one for session in sessions(plain) for one in (session, *session["turns"])]:
+            node.get("attributes", {}).pop(AS_TOLD, None)
+            if not node.get("attributes"):
+                node.pop("attributes", None)
     for what in form.cannot_hold:
         WITHOUT[what](plain)
     return plain
@@ -169,6 +175,13 @@ def _joined_thoughts(plain):
                 op["reasoning"]["chunks"] = [{"text": "".join(chunk["text"] for chunk in chunks), "ts": chunks[0]["ts"]}]
 
 
+def _partial(plain):
+    for session in sessions(plain):
+        for op in ops(session):
+            if op.get("response", {}).pop("partial", False):
+                op["response"]["truncated"] = True
+
+
 def _no_turn_0(plain):
     for session in sessions(plain):
         session["turns"] = [turn for turn in session["turns"] if turn["index"] > 0]
@@ -181,11 +194,77 @@ def _sizes(plain):
                 op.get(part, {}).pop("size", None)
 
 
+def _open_turns(plain):
+    for session in sessions(plain):
+        for turn in session["turns"] if session.get("endedAt") is not None else []:
+            if all(op.get("endedAt") is not None for op in turn["ops"]) and turn.get("endedAt") is None:
+                turn["endedAt"] = max((op["endedAt"] for op in turn["ops"]), default=session["endedAt"])
+
+
+def _accounting(plain):
+    for session in sessions(plain):
+        for op in ops(session):
+            op["accounting"] = []
+
+
+def _of_kinds(part, *kinds):
+    def strip(plain):
+        for session in sessions(plain):
+            for op in ops(session):
+                if op["kind"] in kinds:
+                    op.pop(part, None)
+
+    return strip
+
+
+def _unfinished_responses(plain):
+    for session in sessions(plain):
+        for op in ops(session):
+            if op["kind"] != "llm" and op.get("endedAt") is None:
+                op.pop("response", None)
+
+
+def _unfinished_answers(plain):
+    for session in sessions(plain):
+        for op in ops(session):
+            if op["kind"] == "llm" and op.get("endedAt") is None:
+                op.pop("response", None)
+
+
+def _empty_payloads(plain):
+    for session in sessions(plain):
+        for op in ops(session):
+            for part in ("request", "response"):
+                if part in op and op[part]["payload"] in (None, {}, [], ""):
+                    del op[part]
+
+
+def _empty_prompts(plain):
+    for session in sessions(plain):
+        for turn in session["turns"]:
+            turn["prompts"] = {role: text for role, text in turn.get("prompts", {}).items() if text}
+
+
+def _empty_reasoning(plain):
+    for session in sessions(plain):
+        for op in ops(session):
+            thought = op.get("reasoning", {})
+            if not thought.get("final", "".join(chunk["text"] for chunk in thought.get("chunks", ()))):
+                op.pop("reasoning", None)
+
+
+def _null_reports(plain):
+    for session in sessions(plain):
+        if session.get("finalReport", 0) is None:
+            del session["finalReport"]
+
+
 def _nothing(plain):
     """Leave the tree: builders make nothing of the kind."""
 
 
 WITHOUT = {
+    "that an answer broke off: it is said to be truncated": _partial,
     "messages": _each(True, "messages"),
     "resumes": _each(True, "resumedAt"),
     "reports": _each(True, "finalReport"),
@@ -204,10 +283,21 @@ WITHOUT = {
     "accounting entry by entry": _sums,
     "chunks of reasoning": _thoughts,
     "where reasoning was cut into chunks, and when each came: its text is held, and when the first came": _joined_thoughts,
-    "requests of an op that were replaced by a later one": _nothing,
+    "accounting": _accounting,
+    "requests of session and system ops": _of_kinds("request", "session", "system"),
+    "responses of unfinished tools, sessions and system ops": _unfinished_responses,
+    "payloads that are null or empty": _empty_payloads,
+    "of llm ops' requests all but new texts and tool results": _of_kinds("request", "llm"),
+    "of unfinished llm ops' responses all but texts and calls": _unfinished_answers,
+    "that reasoning in a response is not the op's own": _of_kinds("reasoning", "llm"),
+    "latencies as they were measured": _each(False, "latency"),
+    "empty prompts": _empty_prompts,
+    "empty reasoning": _empty_reasoning,
+    "reports that are null": _null_reports,
     "content in the pool that nothing refers to": _nothing,
     "turn 0": _no_turn_0,
     "sizes of payloads as they were counted": _sizes,
+    "that turns were left open in sessions that have ended": _open_turns,
     "gaps in ops' numbers": _nothing,
     "colons in call paths": _nothing,
 }

@@ -16,7 +16,7 @@ def sample():
     call.think("the user ")
     call.think("wants to know")
     call.log("retrying after 429", "WRN")
-    call.account(input_tokens=812, output_tokens=64, cache_read_tokens=7, cost_usd=0.00311)
+    call.account(input_tokens=819, output_tokens=64, cache_read_tokens=7, cost_usd=0.00311)
     root.set_response(call, {"role": "assistant", "content": "let me look"})
     call.end(reasoning="the user wants to know")
     tools = [{"id": "c1", "type": "function", "function": {"name": "task", "arguments": '{"name": "reader"}'}}]

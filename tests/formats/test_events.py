@@ -2,7 +2,6 @@
 
 import gzip
 import json
-from time import process_time
 
 import msgspec
 import pytest
@@ -19,6 +18,7 @@ from optree.store.recovery import load
 from optree.tree import walk_sessions
 from optree_formats.events import EVENTS, EVENTS_V1
 from tests.formats.examples import EXAMPLES, JACK_AND_JILL
+from tests.growth import SQUARE, growth
 
 
 def put(tmp_path, text, name="log.jsonl"):
@@ -118,8 +118,8 @@ def test_later_logs_of_upstream_are_read(tmp_path):
     ]
     read = EVENTS.read(put(tmp_path, "\n\n".join(lines) + "\n\n"))
     [tree] = read.trees
-    assert ["primary", "user", "jack"] == [session.agent_id for session in walk_sessions(tree.session)]
-    assert ["2", "3"] == [message.id for message in tree.session.messages]
+    assert ["primary", "jack"] == [session.agent_id for session in walk_sessions(tree.session)]
+    assert ["1", "2", "3"] == [message.id for message in tree.session.messages]
 
 
 def test_faults_name_their_lines(tmp_path):
@@ -165,9 +165,9 @@ def test_ids_of_any_form(tmp_path, identity):
 
 
 def test_a_chain_of_agents_is_read_in_linear_time(tmp_path):
-    """Agents that created each other in a long chain, told from either end, take four times as long where they are four times as many."""
+    """Agents that created each other in a long chain, told from either end, take eight times as long where they are eight times as many."""
 
-    def cost(count):
+    def reading(count):
         def made(agent, parent):
             return json.dumps({"message_id": f"m{agent}", "event_type": "agent_created", "agent_id": agent, "parent": parent})
 
@@ -176,13 +176,10 @@ def test_a_chain_of_agents_is_read_in_linear_time(tmp_path):
         lines += [made(f"x{number}", f"c{count - 1}") for number in range(count)]
         path = tmp_path / "x"
         path.write_text("\n".join(lines))
-        begun = process_time()
-        read = EVENTS.read(path)
-        assert [] == read.faults
-        return process_time() - begun
+        assert [] == EVENTS.read(path).faults
+        return lambda: EVENTS.read(path)
 
-    few, many = (min(cost(count) for _ in range(2)) for count in (500, 2000))
-    assert many < 9 * max(few, 0.01)
+    assert SQUARE > growth(reading, 250)
 
 
 def test_an_empty_file_has_no_session(tmp_path):

@@ -2,11 +2,13 @@ import asyncio
 import functools
 import inspect
 import traceback
+from contextvars import copy_context
 
 import pytest
 
 import optree
 from optree.testing import capture, shape
+from optree.tree import walk_ops
 
 KINDS = {
     "session": (optree.session, lambda: optree.session(agent="named"), lambda: optree.session("named")),
@@ -495,3 +497,22 @@ def test_wrong_arguments_leave_nothing_open(recording):
     with optree.session("lead"), optree.turn(), pytest.raises(TypeError):
         list(one())
     assert [] == [op for _, _, op in optree.walk_ops(recording.tree.session) if op.ended_at is None]
+
+
+def test_one_block_object_in_two_sessions():
+    """A block object that two sessions are in at once, each left in another context than entered, ends each one's own op."""
+    shared = optree.tool("shared")
+    found = {}
+
+    def inside(name):
+        with optree.session(name) as session, optree.turn():
+            copy_context().run(shared.__enter__)
+            yield
+            shared.__exit__(None, None, None)
+            found[name] = [op.status for _, _, op in walk_ops(session.tree.session)]
+            yield
+
+    contexts = [(copy_context(), inside("a")), (copy_context(), inside("b"))]
+    for context, run in [*contexts, *contexts, *contexts]:
+        context.run(next, run, None)
+    assert {"a": ["ok"], "b": ["ok"]} == found

@@ -1,5 +1,6 @@
 from collections import Counter
 
+import msgspec
 import pytest
 
 import optree
@@ -124,7 +125,8 @@ def test_parents_lock_is_kept(finished):
     """A child that ends does not release its parent's session: no other process may take it."""
     code, _, err = finished("""
         from optree.store import resume_session
-        from optree.store.session_store import StoreOptions
+        from optree.store.options import StoreOptions
+
         with optree.session("root") as root, optree.turn():
             child = os.fork()
             if child == 0:
@@ -207,3 +209,28 @@ def test_sessions_of_its_own_in_a_child(finished, directory):
     """)
     assert (0, "") == (code, err)
     assert {"before", "one", "two"} == {optree.load(saved.txn, directory).session.agent_id for saved in directory.saved()}
+
+
+@pytest.mark.parametrize("redacted", [False, True])
+@pytest.mark.parametrize("ends", [False, True])
+def test_an_answer_that_both_sides_stream(redacted, ends, finished, saved):
+    """A process that is forked in the middle of a stream: what it streams and what its parent streams are in the answer, each once."""
+    code, _, err = finished(f"""
+        optree.configure(redacted_save={redacted})
+        with optree.session("root"), optree.turn(), optree.llm("m") as op:
+            op.chunk("P1\\nP2 ")
+            assert optree.flush()
+            if (child := os.fork()) == 0:
+                op.chunk("C1 C2\\n")
+                assert optree.flush()
+                {ends} and op.end()
+                os._exit(0)
+            os.waitpid(child, 0)
+            op.chunk("P3 P4")
+        assert optree.flush("snapshot", 30)
+    """)
+    assert (0, "") == (code, err)
+    loaded = saved()
+    [op] = loaded.session.turns[0].ops
+    assert ("clean", None) == (loaded.damage.state, op.response.partial)
+    assert "P1\nP2 P3 P4C1 C2\n" == msgspec.json.decode(op.response.payload)

@@ -14,7 +14,7 @@ DOCUMENTED = {
     "decorators and context managers": ["llm", "session", "tool", "turn"],
     "where one is": ["current", "current_session"],
     "other threads and processes": ["child_env", "wrap"],
-    "this process": ["Config", "configure", "flush", "health"],
+    "this process": ["Config", "Redaction", "configure", "flush", "health"],
     "handles": ["Op", "Session", "SessionTreeBuilder", "Turn"],
     "the tree": ["AccountingEntry", "LogEntry", "Message", "OperationNode", "Path", "SessionNode", "Totals", "Tree", "TurnNode"],
     "looking at a tree": ["flatten", "format_tree", "snapshot_summary", "walk_ops", "walk_sessions"],

@@ -8,7 +8,7 @@ import pytest
 import optree
 from optree.instrument.runtime import EXIT_SECONDS
 
-SLACK = 0.25  # seconds; for a busy machine
+SLACK = 10.0  # seconds; a machine may be busy, and what hangs here hangs for ever (benchmarks/exits.py measures the promise itself)
 
 AGENT = """
     import signal
@@ -312,3 +312,14 @@ def test_consoles_of_ended_sessions_are_let_go():
             pass
         assert optree.flush("snapshot")
     assert before + 4 > threading.active_count()
+
+
+def test_no_problem_holds_a_credential():
+    """What `health` tells is redacted, wherever it was noted (S4-48)."""
+    secret = "ghp_" + "0aB3" * 9
+    with optree.session("a"), optree.turn(), optree.llm("m") as op:
+        op.account(input_tokens="x" * 18 + " " + secret)
+        op.builder.core.stream.fault(f"no {secret}")
+        problems = optree.health()["problems"]
+    assert 2 == len(problems)
+    assert "ghp_" not in "".join(problems)

@@ -322,3 +322,19 @@ def test_two_sessions_saved_redacted_at_once(finished, directory):
     for saved in directory.saved():
         (_, _, op) = next(optree.walk_ops(optree.load(saved.txn, directory).session))
         assert b'{"api_key":"[REDACTED]"}' == bytes(op.request.payload)
+
+
+def test_a_thought_after_the_end_is_saved_redacted(finished, directory):
+    """What an ended op still thinks is its last, whether its line is whole or not: it is not held back for good."""
+    code, _, err = finished("""
+        optree.configure(redacted_save=True)
+        with optree.session("agent"), optree.turn():
+            with optree.llm("m") as op:
+                op.think("first")
+            op.think(" then password=hunter2hunter2")
+        assert optree.flush("snapshot")
+    """)
+    assert (0, "") == (code, err)
+    [saved] = directory.saved()
+    (_, _, op) = next(optree.walk_ops(optree.load(saved.txn, directory).session))
+    assert "first then password=[REDACTED]" == "".join(chunk.text for chunk in op.reasoning.chunks)

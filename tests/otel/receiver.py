@@ -123,6 +123,8 @@ class Receiver:
         self.requests = 0
         """Requests of any outcome."""
         self.always: Fault | None = None
+        self.delay = 0.0
+        """Seconds before each answer."""
         self.faults: deque[Fault] = deque()
         self.changed = threading.Condition()
         self.stopping = threading.Event()
@@ -144,6 +146,7 @@ class Receiver:
 
     def fault_for(self, signal: str, body: bytes) -> Fault:
         """Return what to answer to a request."""
+        self.stopping.wait(self.delay)
         with self.changed:
             self.requests += 1
             self.changed.notify_all()
@@ -352,6 +355,16 @@ def receiver(protocol: str, tls: Path | None = None) -> Iterator[Receiver]:
         yield one
     finally:
         one.stop()
+
+
+@contextmanager
+def away(collector: Receiver) -> Iterator[str]:
+    """Let nobody listen at a receiver's address meanwhile; gives the address."""
+    collector.stop()
+    try:
+        yield collector.endpoint
+    finally:
+        collector.start()
 
 
 @contextmanager

@@ -1,6 +1,7 @@
 """When nodes ended that a crash broke off, as their spans tell it."""
 
 import pytest
+from msgspec.structs import replace
 
 from optree.builder import SessionTreeBuilder
 from optree.store.interrupted import interrupt, open_nodes
@@ -38,6 +39,27 @@ def test_an_op_that_broke_off_at_once_lasts_as_long_as_what_it_was_in(closed):
     spans = [op_span(silent.node, within), turn_span(opened[1].node, within), session_span(child.node, within)]
     spans += [op_span(opened[3].node, scope), turn_span(opened[4].node, scope), session_span(builder.node, scope)]
     assert [last] * 6 == [span.end_ns for span in spans]
+
+
+def test_what_was_open_lasted_as_long_as_its_process_lived():
+    """Where the process was known to live seconds after the last record, all that was open lasted until then; what had ended did not."""
+    builder, opened = broken_off()
+    ended = builder.begin_op("tool", "ended", turn=opened[4])
+    ended.end()
+    heard = opened[2].begin_op("tool", "heard of")
+    heard.log("at work")
+    seen = builder.node.started_at + 3000
+    scope = replace(scope_of(builder), seen_at=seen)
+    within = scope.for_child(opened[3].node, opened[2].node)
+    spans = [
+        op_span(opened[0].node, within),
+        op_span(heard.node, within),
+        turn_span(opened[1].node, within),
+        session_span(opened[2].node, within),
+    ]
+    spans += [op_span(opened[3].node, scope), turn_span(opened[4].node, scope), session_span(builder.node, scope)]
+    assert [int(seen * 1e6)] * 7 == [span.end_ns for span in spans]
+    assert int(ended.node.ended_at * 1e6) == op_span(ended.node, scope).end_ns
 
 
 def test_what_broke_off_is_over_before_the_session_goes_on():

@@ -129,6 +129,18 @@ def test_a_message_of_each_provider_has_the_parts_of_the_conventions(given_messa
     assert expected == found["parts"]
 
 
+def test_reasoning_among_a_requests_items_stands_in_the_answer_behind_it():
+    """OpenAI's responses have reasoning as items of their own, which are no messages; closed ones say nothing."""
+    reasoned = {"type": "reasoning", "summary": [{"type": "summary_text", "text": "hm"}]}
+    called = {"type": "function_call", "call_id": "c", "name": "f", "arguments": "{}"}
+    listed = ["q", reasoned, {"type": "reasoning", "summary": [], "encrypted_content": "x"}, called]
+    found = messages.history(listed)
+    check(found)
+    assert [("user", ["text"]), ("assistant", ["reasoning", "tool_call"])] == [
+        (one["role"], [part["type"] for part in one["parts"]]) for one in found
+    ]
+
+
 @pytest.mark.parametrize(
     ("response", "kinds", "finish"),
     [
@@ -156,6 +168,38 @@ def test_a_response_of_each_provider_is_an_output_message(response, kinds, finis
     found = messages.output(response)
     check(found, output=True)
     assert [(kinds, finish)] == [([part["type"] for part in message["parts"]], message["finish_reason"]) for message in found]
+
+
+@pytest.mark.parametrize(
+    ("said", "expected"),
+    [
+        *((word, "stop") for word in ("stop", "end_turn", "stop_sequence", "completed", "pause_turn", "STOP", "", None, 7)),
+        *((word, "length") for word in ("length", "max_tokens", "max_output_tokens", "incomplete", "MAX_TOKENS")),
+        *((word, "tool_call") for word in ("tool_calls", "tool_use", "function_call")),
+        *((word, "content_filter") for word in ("content_filter", "safety", "refusal")),
+        ("failed", "error"),
+        ("recitation", "recitation"),
+    ],
+)
+def test_why_a_model_stopped_is_said_in_the_words_of_the_conventions(said, expected):
+    """OpenAI's, Anthropic's and Gemini's words are replaced; a word of nobody's stays as it is."""
+    assert expected == messages.finish(said)
+
+
+def test_reasoning_as_events():
+    """One event a chunk with its time; the final text alone, when the op ended, where nothing was streamed; none where there is none."""
+    builder = SessionTreeBuilder("lead", txn=TXN, now=Ticking())
+    ops = [builder.begin_op("llm", "m") for _ in range(3)]
+    ops[0].think("he asks ")
+    ops[0].think("why")
+    ops[0].end(reasoning="he asks why")
+    ops[1].end(reasoning="at once")
+    ops[2].end()
+    nodes = builder.tree.session.turns[0].ops
+    found = [[(event.name, event.time_ns, event.attributes) for event in content.reasoning_events(node)] for node in nodes]
+    streamed = [(names.REASONING, int(chunk.ts * 1e6), [(names.REASONING_TEXT, chunk.text)]) for chunk in nodes[0].reasoning.chunks]
+    assert ["he asks ", "why"] == [attributes[0][1] for _, _, attributes in streamed]
+    assert [streamed, [(names.REASONING, int(nodes[1].ended_at * 1e6), [(names.REASONING_TEXT, "at once")])], []] == found
 
 
 def test_roles_are_those_of_the_conventions():
@@ -209,6 +253,88 @@ def test_much_that_is_small_is_not_shortened_again_and_again(monkeypatch):
     found = json.loads(fit_json([{"name": f"tool {number}", "description": "d" * 20} for number in range(1000)], 32 << 10))
     assert 200 < len(found) < 1000
     assert len(read) <= 3001
+
+
+@pytest.mark.parametrize(
+    ("user", "system", "assistant", "expected"),
+    [
+        ("why?", "be brief", {"content": "because"}, ["input", "output", "system"]),
+        ("why?", None, {"content": ""}, ["input"]),
+        (None, None, {"note": "x"}, []),
+        ("", "", None, []),
+    ],
+)
+def test_a_turn_has_its_prompts_and_its_answer(user, system, assistant, expected):
+    """As messages of the conventions, where they are there and where content is asked for."""
+    builder = SessionTreeBuilder("lead", txn=TXN, now=Ticking())
+    turn = builder.begin_turn(user=user, system=system)
+    if assistant is not None:
+        turn.node.assistant = assistant
+    turn.end()
+    whole = {
+        "input": [{"role": "user", "parts": [{"type": "text", "content": user}]}],
+        "output": [{"role": "assistant", "parts": [{"type": "text", "content": "because"}], "finish_reason": "stop"}],
+        "system": [{"type": "text", "content": system}],
+    }
+    keys = {"input": names.INPUT_MESSAGES, "output": names.OUTPUT_MESSAGES, "system": names.SYSTEM_INSTRUCTIONS}
+    for asked in (True, False):
+        found = dict(turn_span(turn.node, Scope(TXN, trace_id(TXN), builder.node, content=asked)).attributes)
+        there = {name: json.loads(found[key]) for name, key in keys.items() if key in found}
+        assert ({name: whole[name] for name in expected} if asked else {}) == there
+
+
+@pytest.mark.parametrize(("messages_of_room", "kept"), [(0, 1), (0.5, 1), (1, 1), (1.5, 2), (2, 2), (100, 9)])
+def test_of_a_pooled_history_the_newest_are_read(messages_of_room, kept):
+    """About as many bytes as there is room for, one message at least, in their order; how many are older is counted."""
+    builder = SessionTreeBuilder("lead", txn=TXN)
+    op = builder.begin_op("llm", "m")
+    op.request([{"role": "user", "content": f"{number}" + "x" * 120} for number in range(9)])
+    sent, [size, *_] = msgspec.json.decode(op.node.request.payload)["messages"], [len(blob) for blob in builder.core.pool.blobs.values()]
+    older, found = content._input(sent, builder.core.pool, messages_of_room * size / content._SLACK)
+    assert (9 - kept, [f"{number}" for number in range(9 - kept, 9)]) == (older, [message["content"][0] for message in found])
+
+
+@pytest.mark.parametrize("key", ["messages", "input", "contents", "prompt"])
+def test_the_messages_of_a_request_go_by_several_names(key):
+    """OpenAI's two interfaces, Gemini's and plain prompts: what was sent is there, with what was thought before the answer."""
+    builder = SessionTreeBuilder("lead", txn=TXN, now=Ticking())
+    op = builder.begin_op("llm", "m")
+    builder.set_request(op, {key: "why?"})
+    op.think("he asks ")
+    op.think("why")
+    op.response("because")
+    op.end()
+    found = dict(op_span(builder.tree.session.turns[0].ops[0], Scope(TXN, trace_id(TXN), builder.node, content=True)).attributes)
+    assert [{"role": "user", "parts": [{"type": "text", "content": "why?"}]}] == json.loads(found[names.INPUT_MESSAGES])
+    [answer] = json.loads(found[names.OUTPUT_MESSAGES])
+    assert [{"type": "reasoning", "content": "he asks why"}, {"type": "text", "content": "because"}] == answer["parts"]
+
+
+@pytest.mark.parametrize("asked", [True, False])
+def test_a_tool_has_its_arguments_and_its_result(asked):
+    """As JSON, where content is asked for."""
+    builder = SessionTreeBuilder("lead", txn=TXN, now=Ticking())
+    op = builder.begin_op("tool", "search")
+    op.request(query="rain", key=SECRET)
+    op.response({"found": [1]})
+    op.end()
+    found = dict(op_span(op.node, Scope(TXN, trace_id(TXN), builder.node, content=asked)).attributes)
+    expected = [{"query": "rain", "key": "[REDACTED]"}, {"found": [1]}] if asked else []
+    assert expected == [json.loads(found[key]) for key in (names.TOOL_ARGUMENTS, names.TOOL_RESULT) if key in found]
+
+
+@pytest.mark.parametrize(
+    ("url", "expected"),
+    [
+        ("data:image/png;base64,AA", {"type": "blob", "modality": "image", "mime_type": "image/png", "content": "AA"}),
+        ("data:image/png", {"type": "uri", "modality": "image", "uri": "data:image/png"}),
+        ("https://x/a,b.png", {"type": "uri", "modality": "image", "uri": "https://x/a,b.png"}),
+    ],
+)
+def test_an_image_is_data_or_an_address(url, expected):
+    """A URL with a comma in it is no data, and one that begins as data and has none is no picture."""
+    block = {"type": "image_url", "image_url": {"url": url}}
+    assert [expected] == messages.message({"role": "user", "content": [block]})["parts"]
 
 
 def test_of_a_long_conversation_the_newest_messages_stay():
@@ -272,6 +398,18 @@ def test_reasoning_is_told_as_events_chunk_by_chunk():
     scope = Scope(TXN, trace_id(TXN), builder.node, content=True, pool=builder.core.pool)
     expected = [(int(chunk.ts * 1e6), names.REASONING, [(names.REASONING_TEXT, chunk.text)]) for chunk in op.reasoning.chunks]
     assert expected == [(event.time_ns, event.name, event.attributes) for event in op_span(op, scope).events]
+
+
+def test_reasoning_of_several_chunks_holds_no_credential():
+    """One that lies over several chunks goes as well, and there are as many events as there were chunks."""
+    builder = SessionTreeBuilder("agent", txn=TXN, now=Ticking())
+    call = builder.begin_op("llm", "openai:m")
+    for piece in ("use ", SECRET[:9], SECRET[9:], " now"):
+        call.think(piece)
+    call.end()
+    scope = Scope(TXN, trace_id(TXN), builder.node, content=True, pool=builder.core.pool)
+    told = [dict(event.attributes)[names.REASONING_TEXT] for event in op_span(call.node, scope).events]
+    assert ["use ", "[REDACTED]", "", " now"] == told
 
 
 def test_content_holds_no_credentials():

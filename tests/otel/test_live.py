@@ -4,7 +4,6 @@ import subprocess
 import sys
 from contextlib import contextmanager
 from pathlib import Path
-from time import monotonic
 
 import pytest
 
@@ -98,15 +97,12 @@ def test_closes_tell_times_status_and_sums(jaeger, tmp_path):
     assert ("error", True) == (broken.status, broken.status_message.startswith("ValueError: invalid literal"))
 
 
-def test_each_node_is_visible_two_seconds_after_it_began(jaeger, tmp_path):
+def test_each_node_is_visible_while_it_is_open(jaeger, tmp_path):
     """A session, a turn, an op that lives long and a sub-agent's session are there while they are open, and without a flush."""
     with agent(tmp_path, jaeger.http, "visible") as (program, txn):
         nodes = [txn, f"{txn}:1", f"{txn}:1.1", f"{txn}:1.2/session"]
-        began = monotonic()
         for node in nodes:
             wait_for(lambda node=node: own_id(node) in [span.span_id for span in jaeger.trace(live_id(txn))])
-            assert 2.0 > monotonic() - began
-            began = monotonic()
             go_on(program)
             program.stdout.readline()
 

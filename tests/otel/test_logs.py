@@ -107,7 +107,7 @@ def test_a_heartbeat_tells_what_is_open_and_used():
     """Of a session: turns, totals, and the op that it is in."""
     builder = SessionTreeBuilder("agent", txn=TXN, now=Ticking())
     builder.begin_turn()
-    builder.begin_op("llm", "openai:m").account(input_tokens=5, cache_read_tokens=2, cost_usd=0.5)
+    builder.begin_op("llm", "openai:m").account(input_tokens=7, cache_read_tokens=2, cost_usd=0.5)
     scope = Scope(TXN, trace_id(TXN), builder.node)
     found = Sent.FromString(heartbeat(builder.node, scope, 2_000.0))
     expected = {names.TURNS: 1, names.TOTAL + "input_tokens": 7, names.TOTAL + "cost_usd": 0.5, names.CURRENT_OP: "1.1 openai:m"}

@@ -169,6 +169,49 @@ def test_a_model_call_tells_what_the_conventions_ask(spans):
     } == told(spans["1.1"])
 
 
+def test_a_tool_tells_its_characters_and_its_attempts():
+    """The sums over its entries, of which some may not say; one attempt is not worth telling."""
+    builder = SessionTreeBuilder("agent", txn=TXN, now=Ticking())
+    op = builder.begin_op("tool", "search")
+    op.account(characters_in=5)
+    assert (5, 0, False) == characters(op_span(op.node, scope_of(builder)))
+    op.account(characters_in=2, characters_out=7)
+    op.account(status="failed", error="gone")
+    assert (7, 7, 3) == characters(op_span(op.node, scope_of(builder)))
+
+
+def characters(span):
+    """Return what a tool's span tells of characters in and out, and of attempts."""
+    found = told(span)
+    return found[names.CHARACTERS_IN], found[names.CHARACTERS_OUT], found.get(names.ATTEMPTS, False)
+
+
+@pytest.mark.parametrize(
+    ("own", "address", "port"),
+    [
+        ({"server_address": "h", "server_port": 8080}, "h", 8080),
+        ({"server_address": "h", "server_port": "8080"}, "h", None),
+        ({"server_address": "h", "server_port": 0}, "h", 0),
+        ({"server_address": "h"}, "h", None),
+        ({"server_address": "h", "base_url": "http://other"}, "h", None),
+        ({"server_address": 3, "server_port": 1}, None, None),
+        ({"base_url": "https://h/v1"}, "h", 443),
+        ({"base_url": "http://h/v1"}, "h", 80),
+        ({"base_url": "http://h:11434"}, "h", 11434),
+        ({"base_url": "grpc://h"}, "h", None),
+        ({"base_url": "http://[bad"}, None, None),
+        ({"base_url": "/relative"}, None, None),
+        ({"base_url": 3}, None, None),
+        ({}, None, None),
+    ],
+)
+def test_the_address_of_a_model_comes_from_what_names_it(own, address, port):
+    """An address and its port, or a URL with the port that its scheme has; what is neither is left out, and stands nowhere else."""
+    expected = {name: value for name, value in (("server.address", address), ("server.port", port)) if value is not None}
+    found = told(one_op(attributes=own))
+    assert expected == {name: value for name, value in found.items() if "server" in name or "base_url" in name}
+
+
 def test_a_tool_call_tells_its_name_and_its_mcp_server(spans):
     """MCP's attributes stand on the tool's span: no second span for the same call."""
     found = told(spans["1.3"])

@@ -11,6 +11,7 @@ from opentelemetry import context, trace
 
 import optree
 from optree.store import Directory
+from optree_otel import names
 from optree_otel.delivered import DeliveredFile
 from optree_otel.mirror import Mirror
 from optree_otel.pending import send, sweep
@@ -19,7 +20,7 @@ from optree_otel.waiting import waiting
 from tests.otel import receiver as fake
 from tests.otel.backends.waiting import wait_for
 from tests.otel.mirroring import environ, expected, loaded, mirrored, resume, run, sessions, tracing
-from tests.otel.receiver import PROTOCOLS, Fault, partial, receiver
+from tests.otel.receiver import PROTOCOLS, Fault, away, partial, receiver
 
 HANGS = Fault(way="hang")
 
@@ -203,10 +204,51 @@ def test_what_is_sent_again_is_not_measured_again(tmp_path):
         assert not mirror.meter.used
 
 
+def posts(collector):
+    """Return the values of each request of metrics: how many calls it counts."""
+    return [
+        metric.histogram.data_points[0].count
+        for one in collector.received
+        if one.signal == "metrics"
+        for metric in one.message.resource_metrics[0].scope_metrics[0].metrics
+        if metric.name == names.OPERATION_DURATION
+    ]
+
+
+def called():
+    """Run a session with one model call."""
+    with optree.session("lead"), optree.llm("openai:gpt") as op:
+        op.account(input_tokens=100, output_tokens=5)
+
+
+def test_figures_are_posted_once(tmp_path):
+    """What has been counted goes out once, and again only with what was counted since; the end adds nothing."""
+    with receiver("http/protobuf") as collector:
+        with mirrored(tmp_path, collector.endpoint):
+            called()
+            assert optree.flush("export", 20)
+            assert optree.flush("export", 20)
+            called()
+            assert optree.flush("export", 20)
+        assert [1, 2] == posts(collector)
+
+
+def test_the_end_posts_figures_once(tmp_path):
+    """A process that ends posts them once, with all that it has counted."""
+    with receiver("http/protobuf") as collector:
+        with mirrored(tmp_path, collector.endpoint) as mirroring:
+            called()
+            called()
+            assert mirroring.flush(20)
+            mirroring.close(1.0)
+        assert [2] == posts(collector)
+
+
 def test_a_large_session_is_not_swept_in_the_background(tmp_path):
     """It is passed over and told; who asks for it gets it sent."""
-    [txn] = run(["brief"], tmp_path, "http://127.0.0.1:1")
     with receiver("http/protobuf") as collector:
+        with away(collector) as gone:
+            [txn] = run(["brief"], tmp_path, gone)
         mirror = Mirror(resolve({"endpoint": collector.endpoint}, {}))
         assert [] == sweep(mirror, Directory.of(tmp_path, None, None), most=10)
         assert "1 sessions of earlier runs are too large" in " ".join(mirror.health()["problems"])
@@ -227,7 +269,10 @@ def test_what_is_left_at_the_end_is_said(tmp_path):
     program = "import optree\nwith optree.session('a'), optree.turn():\n pass\n"
     environment = {**os.environ, "OPTREE_BASE_DIR": str(tmp_path), "OTEL_EXPORTER_OTLP_ENDPOINT": "http://127.0.0.1:9"}
     ended = subprocess.run([sys.executable, "-c", program], env=environment, capture_output=True, text=True, timeout=60, check=True)
-    assert "OpenTelemetry: 2 spans are not sent yet: the next mirrored run sends them, or optree export --pending" in ended.stderr
+    assert (
+        "OpenTelemetry: 2 spans are not sent yet: the next run with the same settings sends them, or optree export --pending"
+        in ended.stderr
+    )
 
 
 UNSAVED = """
@@ -272,4 +317,4 @@ def test_what_is_neither_saved_nor_sent_is_said_to_be_lost(tmp_path):
     """No later run can send it."""
     _, said = unsaved(tmp_path, "http://127.0.0.1:9", "away")
     assert "OpenTelemetry: 3 spans were not sent, and no later run can: their session could not be saved" in said
-    assert "the next mirrored run" not in said
+    assert "the next run" not in said

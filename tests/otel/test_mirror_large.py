@@ -1,7 +1,9 @@
+import gc
 import time
-import tracemalloc
 from itertools import count
+from types import BuiltinFunctionType, FunctionType, MethodDescriptorType, ModuleType
 
+import msgspec
 import pytest
 
 import optree
@@ -15,8 +17,7 @@ from tests.otel.backends.waiting import wait_for
 from tests.otel.mirroring import expected, loaded, mirrored, seen, trace_of
 from tests.otel.receiver import raw
 
-HELD_BYTES = 260
-"""What the mirror may hold of an op that waits: an item, its key, and a place in a queue."""
+CODE = (ModuleType, type, FunctionType, BuiltinFunctionType, MethodDescriptorType)
 
 
 def work(turns, ops, text=""):
@@ -98,27 +99,30 @@ def test_megabytes_of_lines_over_grpc(jaeger, tmp_path):
     assert [100] * 4 == told
 
 
+def held(root):
+    """Return how many objects can be reached from *root*, and the characters of their texts; what is the session's own is left out."""
+    found, waiting = {}, [root]
+    while waiting:
+        one = waiting.pop()
+        if id(one) not in found and not (isinstance(one, CODE) or type(one).__module__.startswith("optree.")):
+            found[id(one)] = one
+            waiting += msgspec.structs.astuple(one) if isinstance(one, msgspec.Struct) else gc.get_referents(one)
+    return len(found), sum(len(one) for one in found.values() if isinstance(one, str))
+
+
 def test_what_waits_is_held_as_references(tmp_path):
-    """While the collector is silent, an op that has ended costs the mirror a few hundred bytes, whatever it holds."""
+    """While the collector is silent, an op that has ended is an item and its key for the mirror, whatever it holds."""
     with raw("hang") as silent, mirrored(tmp_path, f"http://127.0.0.1:{silent.port}") as mirroring:
         work(1, 10)
         senders = mirroring._mirror
         wait_for(lambda: senders.traces.held_bytes)
-        ops = 4_000
-        tracemalloc.start()
-        try:
-            before = tracemalloc.take_snapshot()
-            with optree.session("lead"), optree.turn():
-                for number in range(ops):
-                    with optree.tool("work") as op:
-                        op.log(f"{number}" + "x" * 1000)
-            grown = tracemalloc.take_snapshot().filter_traces([tracemalloc.Filter(inclusive=True, filename_pattern="*optree_otel*")])
-        finally:
-            tracemalloc.stop()
-        old = before.filter_traces([tracemalloc.Filter(inclusive=True, filename_pattern="*optree_otel*")])
-        held = sum(trace.size for trace in grown.traces) - sum(trace.size for trace in old.traces)
+        ops, longest = 4_000, len("1.4000")
+        before = held(senders)
+        work(1, ops, "x" * 1000)
         assert senders.traces.waiting >= ops
-        assert 50 < held / ops < HELD_BYTES
+        objects, characters = (now - was for now, was in zip(held(senders), before, strict=True))
+        assert 3 <= objects / ops < 3.5  # with the op's path
+        assert characters / ops < longest + 1
 
 
 @pytest.mark.tempo

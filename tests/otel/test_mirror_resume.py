@@ -1,3 +1,6 @@
+import subprocess
+import sys
+
 import pytest
 
 from optree.store import Directory
@@ -6,7 +9,8 @@ from optree_otel.mirror import Mirror
 from optree_otel.pending import Sent, send, sweep
 from optree_otel.settings import resolve
 from tests.otel.backends.waiting import wait_for
-from tests.otel.mirroring import delivered_whole, expected, loaded, resume, run, seen, sessions, trace_of, tracing, unsent
+from tests.otel.mirroring import delivered_whole, environ, expected, loaded, resume, run, seen, sessions, trace_of, tracing, unsent
+from tests.otel.receiver import receiver, unavailable
 
 
 def once(spans):
@@ -28,11 +32,12 @@ def test_a_killed_session_that_goes_on_is_one_trace(jaeger, tmp_path, before):
 
 
 def test_killed_while_the_collector_is_away(jaeger, tmp_path):
-    """A session that is killed and resumed with nobody listening is sent whole by the next run that somebody listens to."""
+    """A session that is killed and resumed with nobody listening is sent whole when a person has it sent elsewhere."""
     [txn] = run(["crashing", "lost"], tmp_path, "http://127.0.0.1:1")
     resume(txn, ["crashing", "lost", "no flush"], tmp_path, "http://127.0.0.1:1")
     assert [txn] == unsent(tmp_path)
-    run(["brief", "flush"], tmp_path, jaeger.http)
+    command = [sys.executable, "-m", "optree", "export", "--pending", "--any-destination"]
+    subprocess.run(command, env=environ(tmp_path, jaeger.http), capture_output=True, timeout=60, check=True)
     wanted = expected(loaded(tmp_path, txn).session)
     assert wanted == once(jaeger.wait_for_trace(trace_of(txn), len(wanted)))
 
@@ -84,17 +89,20 @@ def test_what_a_crash_left_open_goes_out_on_request(jaeger, tmp_path):
     assert len(nodes) + 4 == len(once(jaeger.wait_for_trace(trace_of(txn), len(nodes) + 4)))
 
 
-def test_two_processes_do_not_send_the_same(jaeger, tmp_path):
+def test_two_processes_do_not_send_the_same(tmp_path):
     """What a living process has on its way, nobody else sends, also when it has ended the session already."""
-    with tracing(tmp_path, "http://127.0.0.1:1", "brief", "stay") as (program, txn):
-        wait_for(lambda: not is_running(sessions(tmp_path) / f"{txn}.live"))
-        mirror = Mirror(resolve({"endpoint": jaeger.http}, {}))
-        assert [] == sweep(mirror, Directory.of(tmp_path, None, None))
-        program.kill()
-        program.wait()
-        assert [Sent(txn, 4)] == sweep(mirror, Directory.of(tmp_path, None, None))
-        assert mirror.flush(20)
-    assert 4 == len(once(jaeger.wait_for_trace(trace_of(txn), 4)))
+    with receiver("http/protobuf") as collector:
+        collector.always = unavailable()
+        with tracing(tmp_path, collector.endpoint, "brief", "stay") as (program, txn):
+            wait_for(lambda: not is_running(sessions(tmp_path) / f"{txn}.live"))
+            mirror = Mirror(resolve({"endpoint": collector.endpoint}, {}))
+            assert ([], {}) == (sweep(mirror, Directory.of(tmp_path, None, None)), mirror.others)
+            program.kill()
+            program.wait()
+            collector.always = None
+            assert [Sent(txn, 4)] == sweep(mirror, Directory.of(tmp_path, None, None))
+            assert mirror.flush(20)
+            assert 4 == len({span.span_id for span in collector.spans()}) == len(collector.spans())
 
 
 def test_sent_once_more(jaeger, tmp_path):

@@ -14,6 +14,8 @@ from tests.otel import receiver as faults
 from tests.otel.receiver import PROTOCOLS, Receiver, raw, receiver, until
 from tests.otel.sending import SIZE, Holding, Names, Refusing, Simulated, names
 
+BUSY_SECONDS = 10.0
+"""Far more than a bounded call takes on any machine, far less than what it would wait for otherwise."""
 QUICK = Limits(linger=0.01, attempt=0.4, first_backoff=0.02, last_backoff=0.1, denied_backoff=0.1)
 
 
@@ -81,7 +83,7 @@ def test_collector_comes_back(collector: Receiver, begin: Callable[..., Sender[s
     sender.put("one")
     started = monotonic()
     assert not sender.flush(0.3)
-    assert monotonic() - started < 2
+    assert monotonic() - started < BUSY_SECONDS
     assert sender.health()["trouble"]
     collector.start()
     assert sender.flush(20)
@@ -301,7 +303,7 @@ def test_close_is_bounded(protocol: str, way: str, begin: Callable[..., Sender[s
         sender.put("one")
         started = monotonic()
         assert not sender.close(0.25)
-        assert monotonic() - started < 1.5
+        assert monotonic() - started < BUSY_SECONDS
         assert not sender.flush(5)
 
 

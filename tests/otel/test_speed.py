@@ -92,10 +92,10 @@ def test_plain_ones_are_not_left_to_python():
     writer = KeyValues(9)
     writer.encode(pairs, 1000)
     assert None is not speed.attributes(pairs, writer._kept, writer._fronts)
-    before = sys.getallocatedblocks()
-    for _ in range(50):
+    rounds, before = 1000, sys.getallocatedblocks()
+    for _ in range(rounds):
         assert 200_000 < len(spans._log_lines(logs, 0))
         assert None is spans._log_lines((*logs, None), 0)
         speed.attributes(pairs, writer._kept, writer._fronts)
         assert None is speed.attributes([*pairs, ("a", "never met")], writer._kept, writer._fronts)
-    assert 20 > sys.getallocatedblocks() - before
+    assert rounds > 2 * (sys.getallocatedblocks() - before)  # other threads may keep some

@@ -14,7 +14,7 @@ from optree_otel.answers import accepted_json, members, retry_after, shown
 from optree_otel.destination import Destination
 from optree_otel.transport import Transport, connect
 from tests.otel import receiver as faults
-from tests.otel.receiver import PROTOCOLS, Receiver, raw, receiver
+from tests.otel.receiver import HANG_SECONDS, PROTOCOLS, Receiver, raw, receiver
 
 
 def body(*names: str) -> bytes:
@@ -130,7 +130,7 @@ def test_hang(collector: Receiver, transport: Transport):
     collector.script(faults.Fault(way="hang"))
     started = monotonic()
     assert "retry" == transport.send("traces", body("one"), 0.3).kind
-    assert 0.25 < monotonic() - started < 3
+    assert 0.25 < monotonic() - started < HANG_SECONDS / 2
     assert "delivered" == transport.send("traces", body("two"), 5).kind
 
 
@@ -143,7 +143,7 @@ def test_no_collector_there(protocol: str, way: str):
         started = monotonic()
         outcome = one.send("traces", body("one"), 1.5)
         assert outcome.kind in {"retry", "denied"}
-        assert monotonic() - started < 4
+        assert monotonic() - started < HANG_SECONDS / 2
         one.close()
 
 
@@ -154,7 +154,7 @@ def test_one_byte_a_second():
         one = connect(collector.destination())
         started = monotonic()
         assert "retry" == one.send("traces", body("one"), 2.5).kind
-        assert 2 < monotonic() - started < 5
+        assert 2 < monotonic() - started < HANG_SECONDS / 2
         one.close()
 
 
@@ -278,8 +278,8 @@ def test_json_answer():
 
 def test_shown():
     """A collector's text is cut, on one line, and without credentials."""
-    text = shown("denied:\r\n Bearer abcdefghijklmnop \x00" + "x" * 10_000)
-    assert (300, False, False) == (len(text), "abcdefghijklmnop" in text, "\n" in text)
+    text = shown("denied:\r\n Bearer abcdefgh1jklmnop \x00" + "x" * 10_000)
+    assert (300, False, False) == (len(text), "abcdefgh1jklmnop" in text, "\n" in text)
 
 
 def test_no_password_in_outcomes():

@@ -1,8 +1,5 @@
 """Bytes of spans and requests: those that the stock encoder writes."""
 
-import random
-import time
-
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -18,7 +15,7 @@ from opentelemetry.trace.status import Status, StatusCode
 
 import optree
 from optree.nodes import LogEntry
-from optree_otel import fitting, names
+from optree_otel import names
 from optree_otel.profiles import PROFILES
 from optree_otel.request import group_size, item_size, request
 from optree_otel.spans import LOCAL_PARENT, REMOTE_PARENT, Event, Link, Span, encode_span
@@ -161,31 +158,3 @@ def test_many_different_texts_are_not_all_kept():
     for number in range(20_000):
         writer.encode([(f"key {number}", f"value {number}")], LIMIT)
     assert 4096 >= max(len(writer._kept), len(writer._keys))
-
-
-def test_it_is_much_quicker_than_the_stock_encoder():
-    """An op with 12 attributes and 15 log lines takes at most an eighth of the stock encoder's time."""
-    draw = random.Random(7)
-    logs = [LogEntry(1_795_000_000_000.0 + number, "VRB", f"row {number} of table {number % 5} checked") for number in range(15)]
-    pairs = [(f"optree.key_{number}", draw.choice(["text", number, number / 3])) for number in range(12)]
-    context, parent = SpanContext(5, 6, is_remote=False), SpanContext(5, 7, is_remote=False)
-
-    def stock() -> None:
-        told = [
-            StockEvent(names.LOG, {names.LOG_SEVERITY: entry.severity, names.LOG_MESSAGE: entry.message}, int(entry.timestamp * 1e6))
-            for entry in logs
-        ]
-        span = ReadableSpan("chat", context, parent, RESOURCE, dict(pairs), told, (), SpanKind.CLIENT, None, Status(), 1, 2, SCOPE)
-        encode_spans([span]).SerializeToString()
-
-    def ours() -> None:
-        fitting.encode(Span(b"t" * 16, b"s" * 8, b"p" * 8, "chat", 3, 1, 2, list(pairs), logs=logs), PROFILES["default"])
-
-    best = {stock: 1e9, ours: 1e9}
-    for _ in range(30):  # by turns, so that a busy machine is busy for both
-        for work in (stock, ours):
-            began = time.thread_time()
-            for _ in range(20):
-                work()
-            best[work] = min(best[work], time.thread_time() - began)
-    assert 8 <= best[stock] / best[ours]

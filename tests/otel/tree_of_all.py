@@ -48,7 +48,7 @@ def _model_call(builder: SessionTreeBuilder) -> None:
     op.log("slow", "WRN")
     op.account(input_tokens=10, status="failed", cost_usd=0.25, error="429")
     op.account(
-        input_tokens=800, output_tokens=60, cache_read_tokens=100, cache_write_tokens=12, cost_usd=0.5,
+        input_tokens=912, output_tokens=60, cache_read_tokens=100, cache_write_tokens=12, cost_usd=0.5,
         actual_model="gpt-4o-2024-08-06", actual_provider="azure", upstream_inference_cost_usd=0.1,
     )  # fmt: skip
     call = {"id": "c1", "type": "function", "function": {"name": "search", "arguments": '{"q":"Paris"}'}}

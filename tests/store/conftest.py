@@ -9,7 +9,7 @@ import pytest
 
 from optree.builder import SessionTreeBuilder
 from optree.store import Directory, SessionStore, journal, open_session, resume_session
-from optree.store.session_store import StoreOptions
+from optree.store.options import StoreOptions
 
 Opened = tuple[SessionTreeBuilder, SessionStore]
 
@@ -63,11 +63,14 @@ def again(opened: list[SessionStore]) -> Callable[..., Opened]:
 
 @pytest.fixture
 def killed(directory: Directory, tmp_path: Path) -> Callable[..., Directory]:
-    """Return a function that copies what is on disk at this moment, as a process that is killed now would leave it."""
+    """Return a function that copies what is on disk at this moment, as a process that is killed now would leave it.
+
+    All but the LOCK file: when a process was last known to live is no part of the trees that are compared.
+    """
     images = iter(range(100))
 
     def image(of: Directory = directory) -> Directory:
         base = of.sessions.parent
-        return Directory.of(shutil.copytree(base, tmp_path / f"killed-{next(images)}", ignore=shutil.ignore_patterns(".tmp-*")))
+        return Directory.of(shutil.copytree(base, tmp_path / f"killed-{next(images)}", ignore=shutil.ignore_patterns(".tmp-*", "LOCK")))
 
     return image

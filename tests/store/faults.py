@@ -12,7 +12,7 @@ from typing import Any
 from optree.store.system import OS
 
 CALLS = [
-    "create", "append", "write", "read", "ends_whole", "datasync", "sync", "sync_directory", "rename", "unlink", "make_directory",
+    "create", "append", "write", "read", "pieces", "ends_whole", "datasync", "sync", "sync_directory", "rename", "unlink", "make_directory",
     "remove_directory", "lock_waiting",
 ]  # fmt: skip
 

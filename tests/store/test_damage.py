@@ -133,3 +133,16 @@ def test_a_torn_tail_is_no_lasting_loss():
     """The cut end of a killed process is shown, and is not carried on."""
     damage = Damage([Flaw("j", 10, 5, "torn tail", "the last write was cut off")])
     assert ("torn tail", [], ["j: the last write was cut off (at byte 10, 5 bytes)"]) == (damage.state, damage.lost(), damage.lines())
+
+
+@pytest.mark.parametrize("replaced", [True, False])
+def test_what_a_journal_has_of_a_damaged_snapshot_is_told_and_not_lost(replaced):
+    """What is missing from a snapshot is said, and counts as lost where no journal has it; what was lost before comes first."""
+    damage = Damage(snapshot="s.json.zst breaks off", replaced=replaced, dropped=2, earlier=["one line"], renamed=["an id was none"])
+    lost = ["one line", *([] if replaced else ["s.json.zst breaks off"])]
+    assert lost == damage.lost()[: len(lost)]
+    lines = ["lost before: one line", *(["s.json.zst breaks off"] if replaced else []), "an id was none"]
+    assert lines == damage.lines()[: len(lines)]
+    assert "damaged" == damage.state
+    assert ("s.json.zst breaks off" in damage.unsaid()) != replaced
+    assert 2 - replaced == len(damage.unsaid())

@@ -13,9 +13,10 @@ import optree
 from optree import records as r
 from optree.nodes import LogEntry
 from optree.store import SessionStore, interrupted, load
+from optree.store.ledger import Ledger
 from optree.store.options import StoreOptions
 from optree.store.settle import settle
-from optree.tree import walk_ops
+from optree.tree import walk_ops, walk_sessions
 from tests.store.faults import Faulty
 from tests.store.test_journal import busy
 
@@ -83,6 +84,23 @@ def test_settling_closes_it_just_so(begin, directory, killed):
     image = killed()
     assert settle("txn-1", StoreOptions(image))
     assert EXPECTED == closed(image)
+
+
+def test_a_model_call_of_a_killed_worker_is_accounted_for(begin, directory, killed):
+    """Its cost is unknown, in the leaves, in the totals of all sessions above, and in the ledger, once, whoever closes it (S4-57)."""
+    system = Faulty("rename")
+    builder, store = begin(system=system)
+    worked(directory, [*WORK, r.OpBegin("1.1000001.1.3", 105.0, "llm", "openai:gpt-4o")])
+    system.arm()
+    builder.end_session()
+    assert not store.flush("snapshot")
+    image = killed()
+    assert settle("txn-1", StoreOptions(image))
+    session = load("txn-1", image).session
+    [entry] = [entry for *_, op in walk_ops(session) for entry in op.accounting]
+    assert ("failed", "openai", "gpt-4o", None) == (entry.status, entry.provider, entry.model, entry.cost_usd)
+    assert [(1, 1)] * 2 == [(one.totals.unknown_costs, one.totals.llm_failed) for one in walk_sessions(session)]
+    assert [entry.id] == [line["id"] for line in Ledger(image.billing).read()]
 
 
 def test_what_the_owner_left_open_stays_open(begin, directory, killed):

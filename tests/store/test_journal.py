@@ -15,8 +15,9 @@ import pytest
 import optree
 from optree.store import Directory, load
 from optree.store.directory import journals
+from optree.store.options import StoreOptions
 from optree.store.reader import read_journal
-from optree.store.session_store import SessionStore, StoreOptions
+from optree.store.session_store import SessionStore
 from tests.store.faults import Faulty, ReadOnly, Short
 
 

@@ -14,7 +14,7 @@ import optree
 from optree.builder import SessionTreeBuilder
 from optree.store import Directory, load, open_session
 from optree.store.ledger import Ledger
-from optree.store.session_store import StoreOptions
+from optree.store.options import StoreOptions
 from tests.store.faults import Faulty
 from tests.store.test_journal import busy
 
@@ -25,7 +25,7 @@ def agent(txn, calls=3):
     builder.begin_turn()
     op = builder.begin_op("llm", "openai:gpt-4o")
     op.account(
-        input_tokens=10, output_tokens=2, cache_read_tokens=3, cache_write_tokens=4, cost_usd=0.25, latency=7.0,
+        input_tokens=17, output_tokens=2, cache_read_tokens=3, cache_write_tokens=4, cost_usd=0.25, latency=7.0,
         actual_provider="azure", actual_model="gpt-4o-mini", upstream_inference_cost_usd=0.2,
     )  # fmt: skip
     op.end()

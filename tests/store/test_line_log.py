@@ -8,11 +8,11 @@ import sys
 import threading
 from contextlib import contextmanager
 from pathlib import Path
-from time import monotonic
 
 import pytest
 
 from optree import StoreError
+from optree.store import line_log
 from optree.store.line_log import BusyError, LineLog
 from optree.store.system import OS
 from tests.store.faults import Short
@@ -183,12 +183,31 @@ def locked(path):
     os.close(fd)
 
 
-def taken(call):
-    """Return how many seconds a call takes that does not get the file."""
-    begun = monotonic()
-    with pytest.raises(BusyError):
-        call()
-    return monotonic() - begun
+@pytest.fixture
+def clock(monkeypatch):
+    """Have the log's own sleeping be all that makes its clock go on."""
+    found = Clock()
+    monkeypatch.setattr(line_log, "monotonic", lambda: found.now)
+    monkeypatch.setattr(line_log, "sleep", found.sleep)
+    return found
+
+
+class Clock:
+    """Tells the seconds that were slept."""
+
+    def __init__(self):
+        self.now = 100.0
+
+    def sleep(self, seconds):
+        """Go on."""
+        self.now += seconds
+
+    def taken(self, call):
+        """Return how many seconds a call takes that does not get the file."""
+        begun = self.now
+        with pytest.raises(BusyError):
+            call()
+        return self.now - begun
 
 
 def test_a_whole_last_line_counts(tmp_path):
@@ -220,25 +239,27 @@ def test_a_last_line_is_seen_once(tmp_path):
     assert ([b'{"seq"', b'{"seq": 8}'], 8) == (seen[3:], log.latest)
 
 
-def test_a_call_from_within_a_call(tmp_path):
+def test_a_call_from_within_a_call(tmp_path, clock):
     """A call that interrupts another one on the same thread is refused at once, and the outer one goes on."""
     log = LineLog(tmp_path / "log.jsonl", numbers)
 
     def make(seq):
-        assert 0.2 > taken(lambda: log.append(numbered))
+        assert 0.0 == clock.taken(lambda: log.append(numbered))
         return numbered(seq)
 
     assert [1, 2] == [log.append(make), log.append(numbered)]
     assert [1, 2] == found(log.path)
 
 
-def test_a_file_that_stays_locked(tmp_path):
-    """A call waits for another process a quarter of a second, then is refused, the next ones at once; whole lines are read all the same."""
+def test_a_file_that_stays_locked(tmp_path, clock):
+    """A call waits for another process a quarter of a second, then is refused, those of the next second at once; whole lines are read."""
     log, other = LineLog(tmp_path / "log.jsonl", numbers), LineLog(tmp_path / "log.jsonl", numbers)
     other.append(numbered)
     with locked(log.path):
-        assert 0.2 < taken(lambda: log.append(numbered)) < 2
-        assert 0.2 > taken(lambda: log.append(numbered))
+        assert pytest.approx(0.25, abs=0.001) == clock.taken(lambda: log.append(numbered))
+        assert 0.0 == clock.taken(lambda: log.append(numbered))
+        clock.sleep(1.0)
+        assert pytest.approx(0.25, abs=0.001) == clock.taken(lambda: log.append(numbered))
         with log.alone():
             assert 1 == log.catch_up()
     assert 2 == log.append(numbered)
@@ -246,13 +267,14 @@ def test_a_file_that_stays_locked(tmp_path):
 
 
 def test_a_thread_that_stays(tmp_path):
-    """A call waits for another thread as long, no longer."""
+    """A call waits for another thread for a bounded time, and is refused while that thread is still at it."""
     log = LineLog(tmp_path / "log.jsonl", numbers)
     inside, go_on = threading.Event(), threading.Event()
-    slow = threading.Thread(target=lambda: log.append(lambda seq: inside.set() or (go_on.wait(20) and numbered(seq))))
+    slow = threading.Thread(target=lambda: log.append(lambda seq: inside.set() or (go_on.wait() and numbered(seq))))
     slow.start()
-    inside.wait(20)
-    assert 0.2 < taken(lambda: log.append(numbered)) < 2
+    inside.wait()
+    with pytest.raises(BusyError, match="another thread"):
+        log.append(numbered)
     log.close()  # the thread that is at it does it
     go_on.set()
     slow.join()

@@ -9,6 +9,7 @@ from optree.errors import BusyError
 from optree.store import SessionStore, lock
 from optree.store.directory import journals
 from optree.store.journal import Journal
+from optree.store.lock import last_beat
 from optree.store.options import StoreOptions
 from optree.store.system import OS
 from tests.store.faults import Faulty
@@ -89,6 +90,16 @@ def test_a_store_that_cannot_be_read_again_lets_go(directory):
     with pytest.raises(Exception, match="txn-9"):
         SessionStore("txn-9", StoreOptions(directory), resume=True)
     assert [directory.snapshot("txn-9")] == list(directory.sessions.iterdir())
+
+
+@pytest.mark.parametrize("noted", [b"inf", b"9700000000000", b"1e300", b"-5", b"17000000000\xb2", b"1", b"nan", b""])
+def test_a_sign_of_life_that_cannot_be_is_none(begin, noted):
+    """Of a LOCK that is damaged nothing is believed: no time before the session began, none to come, and nothing but digits (S4-97)."""
+    builder, store = begin()
+    busy(builder)
+    store.flush()
+    (store.live / "LOCK").write_bytes(noted)
+    assert 0.0 == last_beat(store.live, builder.node.started_at)
 
 
 def test_a_failed_sync_closes_nothing_under_its_writer(begin):

@@ -19,7 +19,8 @@ from optree.store import load
 from optree.store.directory import journals
 from optree.store.formats import read_snapshot
 from optree.store.ledger import Ledger
-from optree.store.session_store import SessionStore, StoreOptions
+from optree.store.options import StoreOptions
+from optree.store.session_store import SessionStore
 from optree.testing import shape
 from optree.tree import apply, flatten, walk_ops, walk_sessions
 from tests.store.faults import Faulty

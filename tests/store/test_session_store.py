@@ -15,8 +15,10 @@ from optree import records as r
 from optree.nodes import SessionNode
 from optree.store import load
 from optree.store.directory import journals
+from optree.store.formats import read_meta
 from optree.store.ledger import Ledger
-from optree.store.session_store import SessionStore, StoreOptions
+from optree.store.options import StoreOptions
+from optree.store.session_store import SessionStore
 from optree.tree import flatten, walk_ops
 from tests.store.faults import CALLS, Faulty
 from tests.store.golden.make import program
@@ -98,7 +100,7 @@ def test_secrets_never_reach_the_disk_when_redacted(begin, directory, killed):
     store.flush()
     image = killed()
     files = [path for path in image.sessions.parent.rglob("*") if path.is_file()]
-    assert {"j-0000-000001.jsonl", "txn-1.json.zst", "LOCK"} == {path.name for path in files}
+    assert {"j-0000-000001.jsonl", "txn-1.json.zst"} == {path.name for path in files}
     assert [] == [path.name for path in files if canary.encode() in path.read_bytes()]
     plain = load("txn-1", image)
     builder.end_session(final_report={"password": canary})
@@ -119,6 +121,28 @@ def test_secrets_in_texts_never_reach_the_journal_when_redacted(begin, where):
     {"log": op.log, "think": op.think, "title": builder.set_title, "error": lambda text: op.end("failed", text)}[where](canary)
     assert store.flush()
     assert canary.encode() not in store.journal.path.read_bytes()
+
+
+@pytest.mark.parametrize("kind", ["think", "chunk"])
+def test_streamed_secrets_never_reach_the_disk_when_redacted(begin, directory, kind):
+    """With `redacted` a credential that is streamed in pieces, each flushed by itself, is whole in no file, nor joined from one (S4-91)."""
+    canary = "sk-canary0123456789abcdef"
+    builder, store = begin(redacted=True)
+    op = builder.begin_op("llm", "openai:gpt-4o")
+    for piece in ("first\nuse ", canary[:9], canary[9:15], canary[15:], " now\nnext"):
+        getattr(op, kind)(piece)
+        assert store.flush()
+    lines = [
+        msgspec.json.decode(line.rpartition(b"\t")[0] or line) for line in store.journal.path.read_bytes().splitlines() if line[:1] == b"{"
+    ]
+    assert canary[15:].encode() not in store.journal.path.read_bytes()
+    assert lines
+    op.end("ok")
+    builder.end_session()
+    assert store.flush("snapshot")
+    node = load("txn-1", directory).session.turns[0].ops[0]
+    said = "".join(chunk.text for chunk in node.reasoning.chunks) if kind == "think" else msgspec.json.decode(node.response.payload)
+    assert "first\nuse [REDACTED] now\nnext" == said
 
 
 def test_without_redaction_the_disk_has_all_but_header_credentials(begin):
@@ -147,7 +171,7 @@ def test_no_fault_of_the_disk_reaches_the_program(begin, call, code):
     store.flush("snapshot", 5.0)
     assert ("ok", 3) == (builder.node.status, len(builder.node.turns))
     assert 8 == len(flatten(builder.node).accounting)
-    harmless = ("append", "read", "ends_whole", "remove_directory", "unlink", "lock_waiting", "make_directory")
+    harmless = ("append", "read", "pieces", "ends_whole", "remove_directory", "unlink", "lock_waiting", "make_directory")
     assert store.problems or store.journal.problem or call in harmless
     store.close(1.0)
 
@@ -244,3 +268,29 @@ def test_a_process_that_forks_shares_the_session(tmp_path):
     assert {"outer", "parent", "child"} == set(names)
     assert (["before"], ["child"]) == ([entry.message for entry in names["outer"].logs], [entry.message for entry in names["child"].logs])
     assert 2.0 == loaded.session.totals.cost_usd
+
+
+def test_what_a_snapshot_says_of_itself_first(begin, directory):
+    """The first document of a snapshot is its meta: who ran, when, and what came of it."""
+    builder, store = begin("lead")
+    builder.set_title("Rain")
+    builder.end_session("failed", "no luck", final_report={"answer": 42})
+    assert store.flush("snapshot", 30)
+    node = builder.node
+    found = read_meta(directory.snapshot(builder.txn))
+    expected = {
+        "txn": builder.txn, "agentId": "lead", "createdAt": node.started_at, "endedAt": node.ended_at,
+        "result": {"status": "failed", "success": False, "error": "no luck", "finalReport": {"answer": 42}},
+    }  # fmt: skip
+    assert expected == {name: found[name] for name in expected}
+    assert found["savedAt"] > 0
+
+
+def test_what_a_session_was_loaded_from(begin, directory):
+    """A session that broke off names the files that it was read from: its snapshot, if it has one, and its journals."""
+    builder, store = begin("lead")
+    builder.begin_turn()
+    assert [path.name for path in journals(directory.live(builder.txn))] == load(builder.txn, directory).sources
+    assert store.snapshot()
+    found = load(builder.txn, directory).sources
+    assert directory.snapshot(builder.txn).name == found[0]

@@ -29,7 +29,15 @@ from tests.store.faults import Faulty, Short
 from tests.strategies import play_on, programs
 
 ROOT = Path(__file__).resolve().parents[2]
-TWINS = [(Op, "log"), (Op, "think"), (Op, "account"), (Op, "end"), (SessionTreeBuilder, "begin_op"), (handles, "read_entries")]
+TWINS = [
+    (Op, "log"),
+    (Op, "think"),
+    (Op, "chunk"),
+    (Op, "account"),
+    (Op, "end"),
+    (SessionTreeBuilder, "begin_op"),
+    (handles, "read_entries"),
+]
 compiled = pytest.mark.skipif(
     not speed.compiled() and not os.environ.get("CI"), reason="optree is not compiled here: no C compiler or Python headers, or OPTREE_PURE"
 )
@@ -92,6 +100,7 @@ def busy(stream, clock=None):
         for _ in range(3):
             op.log("a line")
             op.think("a thought")
+            op.chunk("a word")
             inner.log("odd \ud800", "WRN", details={"n": number})
         op.account(input_tokens=10, output_tokens=number, cache_read_tokens=number % 2, cost_usd=0.5, latency=1.0)
         op.account(input_tokens=1 << 61, cost_usd=float("nan"))
@@ -99,6 +108,7 @@ def busy(stream, clock=None):
         inner.end()
         op.end("failed" if number == 3 else "ok")
         op.log("late")
+        op.chunk("late")
         op.account(output_tokens=1)
         op.end()
     turn.end()

@@ -8,6 +8,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any, assert_type
 
 import optree
+from optree.testing import capture, shape
 
 
 @optree.session
@@ -113,6 +114,9 @@ def mistakes(box: Toolbox) -> None:
     box.method(b"a")  # type: ignore[arg-type]
     optree.turn("why")  # type: ignore[call-overload]
     optree.llm(provider=3)  # type: ignore[call-overload]
+    with optree.llm(provider="openai", model="gpt-4o") as op:
+        op.account(imput_tokens=1)  # type: ignore[call-arg]
+        op.account(input_tokens="many")  # type: ignore[arg-type]
 
 
 def blocks() -> None:
@@ -126,6 +130,10 @@ def blocks() -> None:
             op.think("first")
             op.log("retrying", severity="WRN", direction="response", details={"status": 429})
             op.account(input_tokens=1, output_tokens=2, cost_usd=0.1, actual_model="gpt-4o-mini")
+            op.account({"prompt_tokens": 1}, reasoning_tokens=2, input_includes_cached=True)
+            op.account(usage=session.history(), prompt_tokens=1, cost=0.1, status="failed")
+            op.account(total_cost_usd=0.1, prompt_cache_hit_tokens=2, thoughts_token_count=1, reasoning_tokens=1, prompt_eval_count=3)
+            session.builder.append_accounting(op, input_tokens=1, cost_usd=0.1)
             op.response("because")
         with optree.tool("search", provider="mcp") as call:
             assert_type(call, optree.Op)
@@ -144,6 +152,10 @@ def places() -> None:
     assert_type(optree.current_session(), optree.Session | None)
     assert_type(optree.configure(sync="turn", cycles="block"), optree.Config)
     assert_type(optree.flush("sync", timeout=1.0), bool)
+    optree.configure(consol=False)  # type: ignore[call-arg]
+    optree.configure(sync="never")  # type: ignore[arg-type]
+    optree.configure(console="off")  # type: ignore[arg-type]
+    optree.flush("exprot")  # type: ignore[arg-type]
     assert_type(optree.health(), dict[str, Any])
     assert_type(optree.child_env(), dict[str, str])
     subprocess.run(["true"], env=optree.child_env({"PATH": "/bin"}), check=True)
@@ -176,6 +188,22 @@ def loaded() -> Iterator[str]:
         assert_type(op.logs, tuple[optree.LogEntry, ...])
         assert_type(op.accounting, tuple[optree.AccountingEntry, ...])
         yield str(optree.Path.parse(op.path))
+
+
+def trees() -> None:
+    """Show that whatever holds a tree can be walked, summed up and shown."""
+    saved = optree.load("last")
+    with optree.session(agent="researcher") as session, capture() as recording:
+        for one in (saved, saved.tree, saved.session, session, session.builder, recording):
+            assert_type(optree.format_tree(one), str)
+            assert_type([op.op_id for _, _, op in optree.walk_ops(one)], list[str])
+            assert_type([node.agent_id for node in optree.walk_sessions(one)], list[str])
+            assert_type(optree.snapshot_summary(one), dict[str, Any])
+            assert_type(shape(one), tuple[Any, ...])
+            optree.flatten(one)
+    optree.walk_ops("last")  # type: ignore[arg-type]
+    optree.format_tree(saved.session.turns[0])  # type: ignore[arg-type]
+    shape(3)  # type: ignore[arg-type]
 
 
 HANDLER: Callable[[str], str] = Toolbox().method

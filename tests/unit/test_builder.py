@@ -790,9 +790,9 @@ def test_credentials_in_nested_headers(root):
 
 
 def test_counts_that_no_file_can_hold(root):
-    """A token count beyond what the files can hold is cut to the most they can, one below zero is none: the entry is not lost for it."""
+    """A token count beyond what any call can come to is left out, one below zero is none: the entry is not lost for it."""
     op = root.begin_op("llm", "m")
-    op.account(input_tokens=10**20, output_tokens=-5)
+    op.account(input_tokens=10**20, output_tokens=-5, cache_read_tokens=MAX_COUNT)
     tokens = op.node.accounting[0].tokens
-    assert (MAX_COUNT, 0) == (tokens.input_tokens, tokens.output_tokens)
+    assert (0, 0, MAX_COUNT) == (tokens.input_tokens, tokens.output_tokens, tokens.cache_read_input_tokens)
     assert 1 == len(root.snapshot()["session"]["turns"][0]["ops"][0]["accounting"])

@@ -3,13 +3,14 @@ import os
 import re
 
 import pytest
+from msgspec import Raw
 
 from optree import SessionTreeBuilder
 from optree import records as r
 from optree.builder import Stream
 from optree.console import ConsoleWriter, LineOptions, LineRenderer
 from optree.console.lines import KEPT_OPS, LINE_BYTES
-from optree.nodes import LogEntry, ReasoningChunk
+from optree.nodes import AS_TOLD, LogEntry, ReasoningChunk
 from optree.testing import Ticking
 
 FORM = re.compile(r"\[txn:t\] \[path:[0-9.]*\] \S+ \[(VRB|WRN|ERR|TRC|THK|FIN)\] [→←] (llm|tool|session|system|turn) \S+: .*")
@@ -39,13 +40,13 @@ def run(**options):
     root = SessionTreeBuilder("researcher", txn="t", stream=stream, now=Ticking())
     turn = root.begin_turn(user="why?")
     ask = root.begin_op("llm", "openai:gpt-4o")
-    ask.request([{"role": "user", "content": "why?"}], headers={"authorization": "Bearer abcdefghijkl"}, temperature=0.5)
+    ask.request([{"role": "user", "content": "why?"}], headers={"authorization": "Bearer abcdefgh1jkl"}, temperature=0.5)
     ask.think("hm, ")
     ask.log("retrying after 429", "WRN", direction="response")
     ask.log("chunk of SSE", "TRC", direction="response")
     ask.log("quiet")
     ask.response("because")
-    ask.account(input_tokens=812, output_tokens=64, cache_read_tokens=1000, cost_usd=0.0031)
+    ask.account(input_tokens=1812, output_tokens=64, cache_read_tokens=1000, cost_usd=0.0031)
     ask.node.latency = None
     ask.end()
     read = root.begin_op("session", "reader")
@@ -72,9 +73,9 @@ VERBOSE = [
     "[txn:t] [path:] researcher [VRB] → session researcher: begins",
     "[txn:t] [path:1] researcher [VRB] → turn 1: why?",
     re.compile(r"\[txn:t\] \[path:1\.1\] researcher \[VRB\] → llm openai:gpt-4o: request, 1 messages, \d+ bytes"),
-    "[txn:t] [path:1.1] researcher [THK] ← llm openai:gpt-4o: hm, ",
     DEFAULT[0],
     "[txn:t] [path:1.1] researcher [VRB] → llm openai:gpt-4o: quiet",
+    "[txn:t] [path:1.1] researcher [THK] ← llm openai:gpt-4o: hm, ",
     "[txn:t] [path:1.1] researcher [VRB] ← llm openai:gpt-4o: ok, latency 7 ms, size 7, tokens 1812→64, cached 1000, cost $0.003100",
     "[txn:t] [path:1.2] reader [VRB] → session reader: begins",
     "[txn:t] [path:1.2.1] reader [VRB] → turn 1: ",
@@ -140,10 +141,34 @@ def test_one_node_a_line():
 
 
 def test_reasoning_is_one_line():
-    """Chunks that come together are rendered as one line of reasoning (S4-27, S4-66, S4-67)."""
+    """Chunks are rendered as lines of reasoning, the last one at the op's end (S4-27, S4-66, S4-67)."""
     lines = Lines(verbose=True)
-    lines.take([r.OpBegin("1.1", 1.0, "llm", "m"), r.Entries("1.1", 0, [], 0, [ReasoningChunk("a ", 1.0), ReasoningChunk("b", 1.0)])])
-    assert ["[txn:t] [path:1.1] - [THK] ← llm m: a b"] == lines.lines
+    lines.take([r.OpBegin("1.1", 1.0, "llm", "m"), r.Entries("1.1", 0, [], 0, [ReasoningChunk("a ", 1.0), ReasoningChunk("b\nc", 1.0)])])
+    assert ["[txn:t] [path:1.1] - [THK] ← llm m: a b\\n"] == lines.lines
+    lines.take([r.OpEnd("1.1", 2.0, "ok", 1.0)])
+    assert "[txn:t] [path:1.1] - [THK] ← llm m: c" == lines.lines[1]
+
+
+def test_secrets_over_several_chunks():
+    """A credential in streamed reasoning is replaced also where it came in pieces, between other lines (S4-66, S4-120)."""
+    lines = Lines(verbose=True)
+    lines.take([r.OpBegin("1.1", 1.0, "llm", "m")])
+    for piece in ("my key is sk-", "proj-abcdefgh", "ijklmnopqrstuvwx", "yz, I think"):
+        lines.take([r.Entries("1.1", 0, [], 0, [ReasoningChunk(piece, 1.0)]), r.Entries("1.1", 0, [LogEntry(1.0, "WRN", "on")])])
+    lines.take([r.OpEnd("1.1", 2.0, "ok", 1.0)])
+    assert "[txn:t] [path:1.1] - [THK] ← llm m: my key is [REDACTED], I think" == lines.lines[4]
+    assert (5 + 1, 0) == (len(lines.lines), "".join(lines.lines).count("abcdefgh"))
+
+
+def test_names_and_prompts_are_redacted():
+    """Credentials in the names of agents and ops, and in a prompt before it is cut, are replaced (S4-120)."""
+    lines = Lines(verbose=True)
+    key = "ghp_" + "a1B2" * 9
+    lines.take([r.SessionBegin("", 1.0, f"agent {key}", "x"), r.TurnBegin("1", 1.0, {"user": "x" * 190 + " " + key})])
+    lines.take([r.OpBegin("1.1", 1.0, "tool", key), r.OpEnd("1.1", 2.0, "failed", 3.0, f"no {key}")])
+    assert 3 == len(lines.lines)
+    assert "ghp_" not in "".join(lines.lines)
+    assert "[txn:t] [path:1.1] agent [REDACTED] [ERR] ← tool [REDACTED]: failed: no [REDACTED], latency 3 ms" == lines.lines[2]
 
 
 def test_control_characters():
@@ -160,7 +185,7 @@ def test_control_characters():
 def test_redaction_of_logs():
     """Credentials in a log line, its details or an error are replaced (S4-120)."""
     lines = Lines()
-    lines.take([r.OpBegin("1.1", 1.0, "llm", "m"), r.Entries("1.1", 0, [LogEntry(1.0, "WRN", "sent Bearer abcdefghijkl")])])
+    lines.take([r.OpBegin("1.1", 1.0, "llm", "m"), r.Entries("1.1", 0, [LogEntry(1.0, "WRN", "sent Bearer abcdefgh1jkl")])])
     lines.take([r.OpEnd("1.1", 2.0, "failed", 3.0, "bad key sk-abcdefghijklmnopqrst")])
     assert [
         "[txn:t] [path:1.1] - [WRN] → llm m: sent [REDACTED]",
@@ -192,7 +217,7 @@ def test_traced_requests_have_their_messages():
     """What is sent is shown in full, messages and long members too, not as references to a pool; redacted (S4-48, S4-120)."""
     lines = Lines(trace_llm=True)
     builder = SessionTreeBuilder("a", txn="t", stream=Stream([lines]))
-    secret = "Bearer abcdefghijkl"
+    secret = "Bearer abcdefgh1jkl"
     op = builder.begin_op("llm", "m")
     op.request([{"role": "user", "content": "why?"}, {"role": "user", "content": secret}], manual="m" * 2000)
     op.request([{"role": "user", "content": "why?"}, {"role": "user", "content": "next"}])
@@ -305,3 +330,11 @@ def test_introduced_sessions():
     writer.introduce(builder.node)
     found = list(writer._renderer.render(r.Entries(f"{child.path}.1.1", 0, [LogEntry(1.0, "ERR", "x")])))
     assert ["[txn:t] [path:1.1.1.1] b [ERR] → system unknown: x"] == found
+
+
+def test_agents_that_log_lines_name():
+    """The agent that a line of another program's file names as its own is shown without credentials, too."""
+    lines = Lines()
+    told = json.dumps({AS_TOLD: {"members": {"agentId": "agent ghp_" + "a1B2" * 9}}}).encode()
+    lines.take([r.OpBegin("1.1", 1.0, "tool", "x"), r.Entries("1.1", 0, [LogEntry(1.0, "WRN", "said", details=Raw(told))])])
+    assert ["[txn:t] [path:1.1] agent [REDACTED] [WRN] → tool x: said"] == lines.lines

@@ -5,15 +5,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from optree import flatten, nodes, walk_ops, walk_sessions
+from optree import flatten, nodes, walk_ops
 from optree import records as r
-from optree.nodes import AccountingEntry, LogEntry, ReasoningChunk, Totals
+from optree.nodes import AccountingEntry, LogEntry, ReasoningChunk, Tokens, Totals
 from optree.tree import Fold, Tree
 from optree.tree.fold import UNKNOWN
 from optree.tree.totals import add_entry
-from optree.values import raw
+from optree.tree.walk import to_plain
+from optree.values import decode, raw
 from tests.strategies import SETTERS, paths, play, programs, shuffled
 
+TOKENS = ["inputTokens", "outputTokens", "cacheReadInputTokens", "cacheWriteInputTokens"]
 labels = paths.map(lambda parts: ".".join(map(str, parts)))
 op_labels = paths.filter(lambda parts: parts and len(parts) % 2 == 0).map(lambda parts: ".".join(map(str, parts)))
 
@@ -109,12 +111,54 @@ def test_random_records_make_a_tree(found):
 @given(programs)
 def test_totals_are_the_sums(program):
     """Each session's totals are the sums over its own entries and those of all sessions below it (S4-57, S4-58)."""
-    root = play(program).live.session
-    for session in walk_sessions(root):
-        expected = Totals()
-        for entry in sorted((entry for *_, op in walk_ops(session) for entry in op.accounting), key=lambda entry: entry.timestamp):
-            add_entry(expected, entry)
-        assert expected == session.totals
+    root = to_plain(play(program).live)["session"]
+    for session in sessions_of(root):
+        ops = [op for below in sessions_of(session) for turn in below["turns"] for op in turn["ops"]]
+        entries = [entry for op in ops for entry in op["accounting"]]
+        calls, tools = ([entry for entry in entries if entry["type"] == kind] for kind in ("llm", "tool"))
+        expected = {
+            "llmRequests": len(calls),
+            "llmFailed": len(failed(calls)),
+            "toolsRun": len([op for op in ops if op["kind"] == "tool"]),
+            "toolsFailed": len(failed(tools)),
+            "costUsd": pytest.approx(summed(entries, "costUsd")),
+            "upstreamInferenceCostUsd": pytest.approx(summed(calls, "upstreamInferenceCostUsd")),
+            "knownCosts": len([entry for entry in entries if "costUsd" in entry]),
+            "unknownCosts": len([entry for entry in entries if "costUsd" not in entry and (entry in calls or "tokens" in entry)]),
+            "charactersIn": summed(tools, "charactersIn"),
+            "charactersOut": summed(tools, "charactersOut"),
+            **{key: summed([entry.get("tokens", {}) for entry in entries], key) for key in TOKENS},
+        }
+        assert expected == dict.fromkeys(expected, 0) | session.get("totals", {})
+
+
+def sessions_of(session):
+    """Return a session and all below it, as plain values."""
+    below = [op["childSession"] for turn in session["turns"] for op in turn["ops"] if "childSession" in op]
+    return [session, *(found for child in below for found in sessions_of(child))]
+
+
+def failed(entries):
+    """Return the entries of what failed."""
+    return [entry for entry in entries if entry.get("status", "ok") != "ok"]
+
+
+def summed(entries, key):
+    """Return the sum over one member, which may be missing."""
+    return sum(entry.get(key, 0) for entry in entries)
+
+
+def test_what_counts_to_the_totals_of_what_kind():
+    """A model's entry counts its own cost and the upstream's, a tool's its characters; tokens count wherever they are (S4-57)."""
+    totals = Totals()
+    tokens = Tokens(input_tokens=7, output_tokens=5, cache_read_input_tokens=3, cache_write_input_tokens=2)
+    given = {"tokens": tokens, "cost_usd": 0.25, "upstream_inference_cost_usd": 0.125, "characters_in": 11, "characters_out": 13}
+    for number, (kind, status) in enumerate([("llm", "ok"), ("llm", "failed"), ("tool", "ok"), ("tool", "failed"), ("tool", "ok")]):
+        add_entry(totals, AccountingEntry(str(number), 1.0, kind, status=status, **given))
+    assert Totals(
+        llm_requests=2, llm_failed=1, tools_failed=1, cost_usd=1.25, upstream_inference_cost_usd=0.25, known_costs=5,
+        input_tokens=35, output_tokens=25, cache_read_input_tokens=15, cache_write_input_tokens=10, characters_in=33, characters_out=39,
+    ) == totals  # fmt: skip
 
 
 @given(programs)
@@ -125,6 +169,99 @@ def test_accounting_entries_stand_once(program):
     assert {1} >= set(Counter(entry["id"] for entry in found).values())
     ended = [op for *_, op in walk_ops(played.live.session) if op.kind in ("llm", "tool") and op.ended_at is not None]
     assert played.accounted <= len(found) <= played.accounted + len(ended)
+
+
+def test_an_entry_that_failed_after_all():
+    """An entry that comes again as failed takes the place of the first; a failure is never taken back (S4-55)."""
+    fold = Fold("t")
+    for status, text in (("ok", None), ("failed", "late"), ("ok", None)):
+        fold.apply(r.Accounted("1.1", AccountingEntry("t:1.1#1", 1.0, "llm", status=status, error=text)))
+    [entry] = fold.finish().session.turns[0].ops[0].accounting
+    assert ("failed", "late") == (entry.status, entry.error)
+    assert (1, 1) == (fold.finish().session.totals.llm_requests, fold.finish().session.totals.llm_failed)
+
+
+@pytest.mark.parametrize(
+    ("pieces", "expected", "missing"),
+    [
+        ([(0, "the sky "), (8, "is blue")], "the sky is blue", 0),
+        ([(0, "the sky "), (0, "the sky "), (8, "is blue")], "the sky is blue", 0),
+        ([(0, "the sky "), (4, "sky is"), (10, " blue")], "the sky is blue", 0),
+        ([(0, "the sky "), (11, "blue")], "the sky [… 3 characters lost]blue", 1),
+        ([(4, "sky"), (20, "blue")], "[… 4 characters lost]sky[… 13 characters lost]blue", 2),
+    ],
+    ids=["in turn", "one twice", "overlapping", "one is lost", "two are lost"],
+)
+def test_an_answer_that_streamed_is_put_together(pieces, expected, missing):
+    """Text that came of an answer stands in its op as partial, each character once; what is missing before a piece is one loss."""
+    fold = Fold("t")
+    fold.apply(r.OpBegin("1.1", 1.0, "llm", "m"))
+    for at, said in pieces:
+        fold.apply(r.Entries("1.1", text_at=at, text=said))
+    [op] = fold.finish().session.turns[0].ops
+    assert (expected, True, missing) == (decode(op.response.payload), op.response.partial, fold.missing)
+
+
+@pytest.mark.parametrize(
+    ("responded", "expected"),
+    [
+        (None, ("P1 P2 C1 C2", True, [])),
+        (nodes.Payload(raw("P1 P2 ")), ("P1 P2 C1 C2", None, [])),
+        (nodes.Payload(raw({"content": "P1 P2 "})), ({"content": "P1 P2 "}, None, ["another process streamed of the answer too: C1 C2"])),
+    ],
+)
+def test_an_answer_of_two_processes(responded, expected):
+    """What a forked process streams stands behind what the op's own process made of the answer; nothing takes its place."""
+    fold = Fold("t")
+    fold.apply(r.OpBegin("1.1", 1.0, "llm", "m"))
+    fold.apply(r.Entries("1.1", text_at=0, text="P1 P2 "))
+    if responded is not None:
+        fold.apply(r.Responded("1.1", 2.0, responded))
+    fold.apply(r.Entries("1.1", text_at=r.BESIDE, text="C1 "))
+    fold.apply(r.Entries("1.1", text_at=r.BESIDE, text="C2"))
+    [op] = fold.finish().session.turns[0].ops
+    assert expected == (decode(op.response.payload), op.response.partial, [entry.message for entry in op.logs])
+
+
+def test_an_answer_goes_on_behind_what_was_loaded():
+    """Over a tree that has the beginning of an answer, what comes later stands behind it; a whole answer takes its place."""
+    first = Fold("t")
+    first.apply(r.OpBegin("1.1", 1.0, "llm", "m"))
+    first.apply(r.Entries("1.1", text_at=0, text="the sky "))
+    tree = msgspec.json.decode(msgspec.json.encode(first.finish()), type=Tree)
+    after = Fold("t", tree)
+    after.apply(r.Entries("1.1", text_at=4, text="sky is"))
+    [op] = after.finish().session.turns[0].ops
+    assert ("the sky is", True, 0) == (decode(op.response.payload), op.response.partial, after.missing)
+
+
+def test_an_op_is_told_more_of_itself():
+    """What is set of an op after its begin is merged into what it began with; a name stays if none is told."""
+    fold = Fold("t")
+    fold.apply(r.OpBegin("1.1", 1.0, "llm", "m", attributes=raw({"a": 1, "b": 1})))
+    fold.apply(r.OpSet("1.1", 2.0, attributes=raw({"b": 2, "c": 2})))
+    fold.apply(r.OpSet("1.1", 3.0, name="openai:gpt-4o"))
+    [op] = fold.finish().session.turns[0].ops
+    assert ("openai:gpt-4o", {"a": 1, "b": 2, "c": 2}) == (op.name, op.attributes)
+
+
+@pytest.mark.parametrize(("end", "status"), [(5.0, None), (10.0, "ok"), (11.0, "ok")])
+def test_an_end_from_before_a_resume_is_over(end, status):
+    """A session that was resumed is open; its end counts from the moment of the last resume on."""
+    fold = Fold("t")
+    fold.apply(r.SessionBegin("", 1.0, "a", "a", "x"))
+    fold.apply(r.SessionResume("", 10.0))
+    fold.apply(r.SessionEnd("", end, "ok"))
+    assert (status, [10.0]) == (fold.finish().session.status, fold.finish().session.resumed_at)
+
+
+def test_an_op_that_nobody_began_starts_with_its_first_entry():
+    """Where the begin was lost, an op begins when anything of it was first seen: a line, a thought, an entry."""
+    fold = Fold("t")
+    fold.apply(r.Entries("1.1", 0, [LogEntry(7.0, "WRN", "late")]))
+    fold.apply(r.Entries("1.2", 0, [], 0, [ReasoningChunk("hm", 8.0)]))
+    fold.apply(r.Accounted("1.3", AccountingEntry("t:1.3#1", 9.0, "tool")))
+    assert [7.0, 8.0, 9.0] == [op.started_at for op in fold.finish().session.turns[0].ops]
 
 
 def test_entries_of_an_unknown_op():

@@ -1,10 +1,12 @@
 """Messages and answers of all providers in one neutral shape."""
 
+from base64 import b64encode
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from optree.messages import Other, Reasoning, Text, ToolCall, ToolResult, answers, message, part, parts
+from optree.messages import Other, Reasoning, Text, ToolCall, ToolResult, answers, body, message, part, parts
 from optree.tree.answered import NO_RESULT, answered
 from tests.strategies import values
 
@@ -40,6 +42,12 @@ def told(found):
         (ToolResult, ("c", None, "x"), {"type": "tool_result", "tool_use_id": "c", "content": "x"}),
         (ToolResult, ("c", None, "x"), {"type": "function_call_output", "call_id": "c", "output": "x"}),
         (ToolResult, ("c", None, "x"), {"type": "tool_call_response", "id": "c", "response": "x"}),
+        (ToolCall, ("c", "f", {"a": 1}), {"type": "tool-call", "toolCallId": "c", "toolName": "f", "input": {"a": 1}}),
+        (
+            ToolResult,
+            ("c", "f", "x"),
+            {"type": "tool-result", "toolCallId": "c", "toolName": "f", "output": {"type": "text", "value": "x"}},
+        ),
         (ToolResult, (None, "f", {"a": 1}), {"functionResponse": {"name": "f", "response": {"a": 1}}}),
         (Other, (), {"type": "image", "source": {}}),
         (Other, (), {"text": "good", "mood": "better"}),
@@ -72,6 +80,8 @@ CALL = {"id": "c", "type": "function", "function": {"name": "f", "arguments": "{
         ("tool", [("c", None, "x")], {"role": "tool", "parts": [{"type": "tool_call_response", "id": "c", "response": "x"}]}),
         ("user", [("c", None, "x")], {"type": "tool_result", "tool_use_id": "c", "content": "x"}),
         ("user", [], None),
+        ("user", [], 3),
+        ("user", [], True),
     ],
 )
 def test_a_message_of_each_provider(role, said, given):
@@ -97,12 +107,43 @@ def test_a_message_of_each_provider(role, said, given):
         (None, [("hi",), ("so",)], [{"role": "assistant", "content": "hi"}, {"role": "assistant", "content": "so"}]),
         (None, [("hi",), ("so",)], ["hi", {"type": "text", "text": "so"}]),
         (None, [()], {"text": "good", "mood": "better"}),
+        (None, [("hi",)], {"textPreview": "hi", "truncated": False}),
+        ("stop", [("hi",)], {"response": {"messages": [{"role": "assistant", "content": "hi"}]}, "finishReason": "stop"}),
     ],
 )
 def test_an_answer_of_each_provider(finish, said, given):
     """An answer is its messages, with why it ended; one of no known form is kept whole."""
     [found] = answers(given)
     assert (finish, said) == (found.finish, [one for held in found.messages for one in told(message(held, "assistant").parts)])
+
+
+def captured(said, form="sdk"):
+    """Return a text as the original ai-agent keeps what its SDK sent and got."""
+    return {"format": form, "encoding": "base64", "value": b64encode(said).decode()}
+
+
+@pytest.mark.parametrize(
+    ("expected", "payload"),
+    [
+        ({"messages": [1]}, {"messages": 1, "bytes": 9, "sdk": captured(b'{"messages":[1]}'), "raw": captured(b"POST", "http")}),
+        ([1], captured(b"[1]")),
+        ("not JSON", {"raw": captured(b"not JSON", "sse")}),
+        (None, {"sdk": captured(b"\xff")}),
+        (None, {"sdk": {"encoding": "base64", "value": "é"}}),
+        (None, {"sdk": {"encoding": "base64"}}),
+        ({"sdk": 1}, {"sdk": 1}),
+        (7, 7),
+    ],
+)
+def test_what_an_sdk_was_given_is_decoded(expected, payload):
+    """A body kept in base64 is read as what it holds, first the SDK's; one that cannot be decoded says nothing."""
+    assert expected == body(payload)
+
+
+@pytest.mark.parametrize("said", [3, True, 0.5, None, {"sdk": captured(b"7")}, {"sdk": captured(b"\xff")}])
+def test_what_is_no_message_says_nothing(said):
+    """A count, a truth value and a blob are nobody's words."""
+    assert [] == [part for answer in answers(said) for held in answer.messages for part in message(held).parts]
 
 
 def test_arguments_that_were_cut_stay_text():

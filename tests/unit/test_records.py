@@ -23,6 +23,7 @@ ALL = [
     r.TurnSet("1", {"content": "said"}),
     r.TurnEnd("1", 1.5, "cancelled", "why"),
     r.OpBegin("1.1", 1.5, "llm", "p:m", "1.2", JSON),
+    r.OpSet("1.1", 1.5, "p:m", JSON),
     r.Entries("1.1", 2, [LogEntry(1.5, "WRN", "m", "request")], 3, [ReasoningChunk("t", 1.5)]),
     r.Accounted("1.1", AccountingEntry("t:1.1#2", 1.5, "llm", "failed", 2.5, "p", "m", tokens=Tokens(1, 2, 3, 4, 10), cost_usd=0.5)),
     r.Requested("1.1", 1.5, Payload(JSON, "llm", 9)),
@@ -32,7 +33,7 @@ ALL = [
     r.Gap(1.5, 3, "disk full"),
 ]
 TYPES = ["journal", "session.begin", "session.set", "session.resume", "session.end", "message", "turn.begin", "turn.set", "turn.end",
-         "op.begin", "entries", "accounting", "request", "response", "op.end", "pool", "gap"]  # fmt: skip
+         "op.begin", "op.set", "entries", "accounting", "request", "response", "op.end", "pool", "gap"]  # fmt: skip
 
 
 @pytest.mark.parametrize("record", ALL, ids=TYPES)

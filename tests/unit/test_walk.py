@@ -1,12 +1,17 @@
+import re
+
 import msgspec
 import pytest
 from hypothesis import given
 
-from optree import SessionTreeBuilder, flatten, format_tree, snapshot_summary, walk_ops, walk_sessions
+from optree import SessionTreeBuilder, flatten, format_tree, session, snapshot_summary, tool, walk_ops, walk_sessions
 from optree.builder import Stream
-from optree.testing import START, Ticking
+from optree.nodes import Totals
+from optree.testing import START, Ticking, capture
 from optree.tree.fold import Tree
 from optree.tree.summary import last_seen
+from optree.tree.totals import tokens_said
+from optree.tree.walk import ops_beneath
 from tests.strategies import play, programs
 
 NOW = START * 1e3
@@ -21,7 +26,7 @@ def root():
     turn = root.begin_turn(user="why does it\nrain?")
     ask = root.begin_op("llm", "openai:gpt-4o")
     ask.log("asking", "WRN", direction="request", details={"try": 2})
-    ask.account(input_tokens=812, output_tokens=64, cache_read_tokens=1000, cost_usd=0.0031, latency=5)
+    ask.account(input_tokens=1812, output_tokens=64, cache_read_tokens=1000, cost_usd=0.0031, latency=5)
     ask.end()
     read = root.begin_op("session", "reader")
     child = root.attach_child_session(read, "reader")
@@ -79,6 +84,41 @@ def test_flat_accounting(root):
     )
 
 
+def test_flat_lists_are_in_order_of_time():
+    """What a parent did after its child comes behind it, though the child stands deeper; of one time, the parent's comes first (S4-62)."""
+    times = iter(float(second) for second in range(100))
+    root = SessionTreeBuilder("lead", txn="t", now=lambda: next(times))
+    first = root.begin_op("tool", "first")
+    read = root.begin_op("session", "reader")
+    search = root.attach_child_session(read, "reader").begin_op("llm", "m")
+    for op, said in ((search, "a"), (first, "b"), (search, "c"), (first, "d")):
+        op.log(said)
+        op.account(model=said)
+    found = flatten(root.tree.session)
+    assert (["a", "b", "c", "d"], ["a", "b", "c", "d"]) == (
+        [line["message"] for line in found.logs],
+        [entry["model"] for entry in found.accounting],
+    )
+    assert ["tool", "llm"] == [next(line["type"] for line in found.logs if line["message"] == said) for said in "ba"]
+
+
+def test_flat_lists_tell_what_a_file_of_others_told():
+    """Lines and entries of a file that optree did not write keep what it said of them; paths are the tree's (S4-62)."""
+    root = SessionTreeBuilder("lead", txn="t", now=Ticking())
+    told = {"members": {"agentId": "theirs", "stack": "at x", "path": "9.9", "more": {"a": 1}}}
+    op = root.begin_op("llm", "m", attributes={"ai-agent": {"accounting": [{"members": {"agentId": "billed", "path": "9"}}]}})
+    op.log("one", details={"ai-agent": told})
+    op.log("two", details={"ai-agent": told, "try": 2})
+    op.log("three", details={"try": 2})
+    op.account(model="m", cost_usd=0.5)
+    found = flatten(root.tree.session)
+    assert [("theirs", "at x", "1.1", None), ("theirs", "at x", "1.1", {"try": 2}), ("lead", None, "1.1", {"try": 2})] == [
+        tuple(line.get(key) for key in ("agentId", "stack", "path", "details")) for line in found.logs
+    ]
+    assert [("billed", "1.1", 0.5)] == [(entry["agentId"], entry["path"], entry["costUsd"]) for entry in found.accounting]
+    assert ["more" in line for line in found.logs] == [False] * 3
+
+
 @given(programs)
 def test_flat_lists_are_deterministic(program):
     """The same tree gives the same lists, in order of time, live or read back (S4-62)."""
@@ -114,6 +154,35 @@ def test_summary(root):
     assert (NOW, took, took) == (found["runStartedAt"], found["runElapsedSec"], found["lines"][0]["elapsedSec"])
 
 
+def test_a_clock_that_goes_back_gives_no_negative_time():
+    """A session whose clock went back meanwhile took no time: its times never go back."""
+    times = iter([9.0, 5.0])
+    root = SessionTreeBuilder("a", txn="t", now=lambda: next(times))
+    root.end_session()
+    found = snapshot_summary(root.node)
+    assert (9000.0, 0.0, 0.0) == (root.node.ended_at, found["runElapsedSec"], found["lines"][0]["elapsedSec"])
+
+
+@pytest.mark.parametrize(
+    ("attributes", "word"),
+    [({"step": {"kind": "internal"}}, "step internal"), ({"step": {"kind": 3}}, "turn"), ({"step": "x"}, "turn"), (None, "turn")],
+)
+def test_what_a_turn_of_the_original_was(attributes, word):
+    """A turn that was a step of the original ai-agent is called so."""
+    root = SessionTreeBuilder("a", txn="t", now=Ticking())
+    root.begin_turn(attributes=attributes).end()
+    assert f"1 {word} ✓" in format_tree(root.tree.session)
+
+
+@pytest.mark.parametrize(
+    ("sent", "received", "said"),
+    [(0, 0, ""), (5, 0, "5→0 tok"), (0, 5, "0→5 tok"), (1200, 34, "1,200→34 tok")],
+)
+def test_tokens_are_said_where_there_are_any(sent, received, said):
+    """Sent and received ones are told together, if one of them is there."""
+    assert said == tokens_said(Totals(input_tokens=sent, output_tokens=received))
+
+
 def test_summary_of_what_broke_off():
     """What broke off is interrupted, and its time ends with the last that was seen (S4-30)."""
     root = SessionTreeBuilder("a", now=Ticking(step=1.0))
@@ -134,7 +203,7 @@ def test_text(root):
     root.node.turns[0].ops[0].latency = 12.3
     root.node.turns[0].ops[1].child_session.turns[0].ops[0].latency = 5000.0
     expected = [
-        "researcher “Rain” … running 1 llm · 1 tool · 1,812→64 tok · $0.003100",
+        "researcher “Rain” … running 1 llm · 1 tool · 1,812→64 tok (1,000 cached) · $0.003100",
         "└─ 1 turn ✓ 17.00 s why does it rain?",
         "   ├─ 1.1 llm openai:gpt-4o ✓ 12.3 ms 1,812→64 tok (1,000 cached) $0.003100 1 log",
         "   └─ 1.2 reader ✗ failed 9.00 s 0 llm · 1 tool 404",
@@ -146,10 +215,20 @@ def test_text(root):
 
 def test_text_of_what_broke_off():
     """What has no end reads as interrupted in a tree that no longer lives, as running in one that does (S4-30)."""
-    root = SessionTreeBuilder("a")
+    root = SessionTreeBuilder("a", now=lambda: START)
     root.begin_op("tool", "x")
-    assert "a ⚡ interrupted\n└─ 1 turn ⚡ interrupted\n   └─ 1.1 tool x ⚡ interrupted" == _stripped(format_tree(root.node))
-    assert "a … running\n└─ 1 turn … running\n   └─ 1.1 tool x … running" == _stripped(format_tree(root.node, live=True))
+    assert "a ⚡ interrupted 0 llm · 1 tool\n└─ 1 turn ⚡ interrupted\n   └─ 1.1 tool x ⚡ interrupted" == _stripped(format_tree(root.node))
+    assert "a … running 0 llm · 1 tool\n└─ 1 turn … running\n   └─ 1.1 tool x … running" == _stripped(format_tree(root.node, live=True))
+
+
+def test_what_a_program_has_of_its_running_session_reads_as_running():
+    """A session in its block, and a builder, are of what goes on; after the end they are not, and nothing need be said (S4-30)."""
+    with capture(), session("a") as own, tool("x"):
+        assert "a … running" == _stripped(format_tree(own))[:11]
+        assert "… running" in format_tree(own).splitlines()[-1]
+    assert "running" not in format_tree(own)
+    root = SessionTreeBuilder("a", now=lambda: START)
+    assert ("a … running", "a ⚡ interrupted") == (format_tree(root).strip(), format_tree(root, live=False).strip())
 
 
 def test_text_is_painted():
@@ -178,3 +257,34 @@ def test_deep_trees():
 
 def _stripped(found):
     return "\n".join(line.rstrip() for line in found.splitlines())
+
+
+def nested():
+    """Return a session in which a model call is within a tool's, and another behind that."""
+    root = SessionTreeBuilder("a", now=Ticking())
+    turn = root.begin_turn()
+    tool = root.begin_op("tool", "outer", turn=turn)
+    inner = root.begin_op("llm", "inner", turn=turn, parent=tool)
+    root.begin_op("tool", "deep", turn=turn, parent=inner).end()
+    inner.end()
+    tool.end()
+    root.begin_op("llm", "next", turn=turn).end()
+    turn.end()
+    root.end_session()
+    return root
+
+
+def test_an_op_stands_beneath_the_one_that_it_was_begun_in():
+    """The tree draws who began what, which paths do not tell: ops of a turn are numbered as they come (S4-113)."""
+    drawn = [
+        (column, re.search(r"1\.\d", line)[0]) for line in format_tree(nested().node).splitlines()[2:] for column in [line.index("1.")]
+    ]
+    assert [(6, "1.1"), (9, "1.2"), (12, "1.3"), (6, "1.4")] == drawn
+
+
+def test_an_op_whose_parent_is_not_there_stands_in_its_turn():
+    """Parents that were lost, that come later, or that an op is itself leave it where its path says: nothing is left out."""
+    root = nested()
+    first, second, third, fourth = root.node.turns[0].ops
+    first.parent_op, second.parent_op, third.parent_op, fourth.parent_op = "1.1", "9.9", "1.4", None
+    assert {"1": [first, second, third, fourth], "1.1": [], "1.2": [], "1.3": [], "1.4": []} == ops_beneath(root.node.turns[0])

@@ -10,14 +10,13 @@ from pathlib import Path
 
 from optree.errors import FormatError
 from optree.formats import Fault, Read
-from optree.ids import content_id, is_txn
+from optree.store.ai_agent import document, version_of
 from optree.store.compression import compressor
 from optree.store.formats import read_snapshot
 from optree.store.heads import head_of
-from optree.tree import Tree, walk_sessions
+from optree.tree import Tree
 from optree_formats.ai_agent import assembly, records
 from optree_formats.ai_agent.folder import Ledgers
-from optree_formats.ai_agent.snapshot import document
 from optree_formats.new_files import write_new
 
 _SNAPSHOT = re.compile(rb'\s*\{([^{}\[\]]*)"opTree"\s*:')
@@ -46,7 +45,8 @@ class AiAgent:
         """Write a tree to a gzip file; in version 3 into a folder, which may have other sessions in it."""
         if self._version == records.VERSION:
             return records.write(tree, target)
-        return [write_new(target, compressor("gzip")(document(tree, self._version)))]
+        version = version_of(tree, self._version) if self._version > 1 else self._version
+        return [write_new(target, compressor("gzip")(document(tree, version)))]
 
     def read(self, path: Path, *, strict: bool = False) -> Read:
         """Read a snapshot, a folder of records, or one session's records with those of its children."""
@@ -62,22 +62,21 @@ def _is_record(head: bytes) -> bool:
 
 def _read_snapshot(path: Path, *, strict: bool) -> Read:
     snapshot = read_snapshot(path)
-    said = [*([snapshot.damage] if snapshot.damage else []), *snapshot.notes]
+    said = [*([snapshot.damage] if snapshot.damage else []), *snapshot.notes, *snapshot.renamed]
     if strict and said:
         raise FormatError(f"{path.name}: {said[0]}")
-    txn = snapshot.tree.session.origin_txn_id
-    if not is_txn(txn):
-        for session in walk_sessions(snapshot.tree.session):
-            session.origin_txn_id = f"ai-agent-{content_id(txn.encode())}"
     return Read([snapshot.tree], [Fault(0, one) for one in said])
 
 
+OPEN_TURNS = "that turns were left open in sessions that have ended"
+"""Read as ended: in the original's own files it is nothing but a last turn, which it never ends."""
+PARTIAL = "that an answer broke off: it is said to be truncated"
 _ALL = (
     "messages", "resumes", "statuses other than ok and failed", "parents of ops", "gaps in ops' numbers", "empty names of ops",
     "attributes of names that it uses itself", "attributes of turns that are named prompts, assistant, warnings or errors",
-    "fractions of milliseconds",
+    "fractions of milliseconds", PARTIAL,
 )  # fmt: skip
-_SNAPSHOTS = (*_ALL, "statuses of turns", "errors of turns", "ids of accounting entries", "empty titles")
+_SNAPSHOTS = (*_ALL, "statuses of turns", "errors of turns", "ids of accounting entries", "empty titles", OPEN_TURNS)
 _RECORDS = (
     *_ALL, "logs", "accounting of tools", "accounting entry by entry", "chunks of reasoning", "turn 0", "colons in call paths",
     "sizes of payloads as they were counted",

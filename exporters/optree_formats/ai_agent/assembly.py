@@ -2,26 +2,28 @@
 
 from __future__ import annotations
 
-import gzip
-import os
-import zlib
 from datetime import datetime
 from hashlib import sha256
 from pathlib import Path
-from stat import S_ISREG
 from typing import Any
 
 import msgspec
 from msgspec import UNSET, Raw
 
-from optree.ids import content_id, is_txn, node_id, trace_id
-from optree.nodes import AccountingEntry, OperationNode, Payload, Pool, Reasoning, SessionNode, Tokens, TurnNode
+from optree.formats import Fault
+from optree.ids import is_node_id, is_txn, node_id, trace_id, txn_of
+from optree.nodes import AccountingEntry, OperationNode, Payload, Pool, Reasoning, SessionNode, Status, TurnNode
+from optree.store.ai_agent.terms import IN_FIELDS, name_of
+from optree.store.compression import limit_of
+from optree.store.lines import opened
 from optree.store.plain_values import block_of, json_of, kind_of, number_of, object_of, objects_of, text_of, texts_of
+from optree.store.system import open_regular
 from optree.tree import Fold, Tree
+from optree.tree.totals import leave_out_impossible
+from optree.usage import parts_of
 from optree.values import is_object
 from optree_formats.ai_agent.folder import Ledger, Ledgers
 from optree_formats.ai_agent.records import CALLED_BY_PROGRAM, derived_id
-from optree_formats.ai_agent.terms import IN_FIELDS
 
 MAX_NESTED = 50
 """Sessions in each other: one that is deeper becomes a tree of its own (a snapshot holds 60)."""
@@ -33,13 +35,23 @@ def trees(ledgers: Ledgers) -> list[Tree]:
     """Return a tree for each session that has no parent here, in the order of their files."""
     above = _parents(ledgers)
     roots = [name for name in ledgers.found if name not in above]
-    made = [_Assembly(ledgers, above, name) for name in roots]
+    txns: dict[str, str] = {}
+    for name in roots:
+        txns[name] = _txn(ledgers.found[name], {*txns.values(), *roots} - {name})
+    made = [_Assembly(ledgers, above, name, txns[name]) for name in roots]
     found = [assembly.tree() for assembly in made]
     left = ledgers.found.keys() - {name for assembly in made for name in assembly.taken}
     for name in sorted(left):
         ledgers.fault(name, "is nested too deeply, or in itself: it becomes a session of its own")
-        found.append(_Assembly(ledgers, {}, name).tree())
+        found.append(_Assembly(ledgers, {}, name, _txn(ledgers.found[name], {*ledgers.found} - {name})).tree())
     return found
+
+
+def _txn(ledger: Ledger, taken: set[str]) -> str:
+    """Return a root's txn: the origin that its records name, or its own id where that is another's, or it is no root of a whole run."""
+    origin = ledger.start.get("originId")
+    whole = isinstance(origin, str) and is_txn(origin) and origin not in taken and ledger.start.get("parentSessionId") is None
+    return str(origin) if whole else txn_of(ledger.name, "ai-agent")
 
 
 def _parents(ledgers: Ledgers) -> dict[str, tuple[str, str | None]]:
@@ -65,9 +77,10 @@ def _parents(ledgers: Ledgers) -> dict[str, tuple[str, str | None]]:
 class _Assembly:
     """Puts one root session together with all below it."""
 
-    def __init__(self, ledgers: Ledgers, above: dict[str, tuple[str, str | None]], root: str) -> None:
-        self._ledgers, self._root = ledgers, root
-        self._txn = root if is_txn(root) else f"ai-agent-{content_id(root.encode())}"
+    def __init__(self, ledgers: Ledgers, above: dict[str, tuple[str, str | None]], root: str, txn: str) -> None:
+        self._ledgers, self._root, self._txn = ledgers, root, txn
+        if txn not in (root, ledgers.found[root].start.get("originId")):
+            ledgers.faults.append(Fault(0, f"{root[:80]!r} cannot name a session: it is called {txn} here"))
         self._below: dict[str, list[tuple[str, str | None]]] = {}
         for name, (parent, op) in above.items():
             self._below.setdefault(parent, []).append((name, op))
@@ -93,7 +106,7 @@ class _Assembly:
     def _session(self, ledger: Ledger, path: str, parent: SessionNode | None) -> SessionNode:
         self.taken.add(ledger.name)
         start, own = ledger.start, ledger.name
-        if own == derived_id(self._txn, path):
+        if own == derived_id(self._txn, path) or not is_node_id(own):
             own = node_id(self._txn, path)
         agent = str(start.get("agentId") or "(unknown)")
         begun = _time(start.get("ts")) or 0.0
@@ -136,7 +149,7 @@ class _Assembly:
             attributes |= {name: ended[name] for name in ("warnings", "errors") if ended.get(name)}
             if ended.get("status") != "running":
                 turn.ended_at = _time(ended.get("ts"))
-                turn.status = "ok" if ended.get("status") == "ok" else "failed"
+                turn.status = _status(ended)
             for place, block in enumerate(objects_of(ended.get("ops")), 1):
                 turn.ops.append(self._op(block, f"{path}.{place}", turn))
         turn.attributes_json = block_of(attributes)
@@ -145,21 +158,22 @@ class _Assembly:
     def _op(self, block: dict[str, Any], path: str, turn: TurnNode) -> OperationNode:
         attributes = object_of(block.get("attributes"))
         kind = kind_of(block.get("kind")) or "system"
-        provider, name = (block.get(key) or attributes.get(key) for key in ("provider", "model" if kind == "llm" else "name"))
+        key = "model" if kind == "llm" else "name"
+        provider, name = (block.get(one) or attributes.get(one) for one in ("provider", key))
         op = OperationNode(
             op_id=str(block.get("opId") or node_id(self._txn, path)),
             path=path,
             kind=kind,
-            name=":".join(str(part) for part in (provider, name) if part) or kind,
+            name=name_of(kind, {**attributes, "provider": provider, key: name}),
             started_at=_time(block.get("startedAt")) or turn.started_at,
             logs=(),
             accounting=(),
             latency=number_of(attributes.get("latency", block.get("durationMs"))),
             error=text_of(attributes.get("error")) or text_of(block.get("error")),
         )
-        if block.get("status") in ("ok", "failed"):
-            op.status = block["status"]
-            op.ended_at = _time(block.get("endedAt")) or turn.ended_at
+        op.status, op.ended_at = _status(block), _time(block.get("endedAt"))
+        if op.status is not None:
+            op.ended_at = op.ended_at or turn.ended_at
         op.attributes_json = block_of({key: value for key, value in attributes.items() if key not in IN_FIELDS})
         if is_object(block.get("accounting")):
             self._account(op, block["accounting"], provider, name)
@@ -170,11 +184,12 @@ class _Assembly:
     def _account(self, op: OperationNode, block: dict[str, Any], provider: Any, model: Any) -> None:
         names = ("tokensIn", "tokensOut", "tokensCacheRead", "tokensCacheWrite")
         sent, received, read, wrote = (int(max(0.0, number_of(block.get(name)) or 0.0)) for name in names)
-        tokens = Tokens(sent, received, read, wrote, sent + received + read + wrote)
+        tokens = parts_of(sent, received, read, wrote)
         entry = AccountingEntry(f"{op.op_id}#1", op.ended_at or op.started_at, "llm", tokens=tokens)
         entry.cost_usd = number_of(block.get("costUsd"))
         entry.provider, entry.model = text_of(provider), text_of(model)
         entry.status = "failed" if op.status == "failed" else "ok"
+        leave_out_impossible(entry)
         op.accounting = (entry,)
 
     def _payload(self, op: OperationNode, ref: dict[str, Any]) -> None:
@@ -205,8 +220,8 @@ class _Assembly:
             self._ledgers.fault(where, f"its payload {path[:120]!r} lies elsewhere than payloads do, and is not read")
             return None
         try:
-            data = _contents(file, packed=ref.get("compression") == "gzip")
-        except (OSError, EOFError, zlib.error, ValueError) as error:
+            data = self._contents(file, packed=ref.get("compression") == "gzip")
+        except (OSError, EOFError, ValueError) as error:
             self._ledgers.fault(where, f"its payload {path[:120]} cannot be read: {error}")
             return None
         if ref.get("sha256") not in (None, sha256(data).hexdigest()):
@@ -214,16 +229,17 @@ class _Assembly:
             return None
         return data
 
-
-def _contents(file: Path, *, packed: bool) -> bytes:
-    """Return what a regular file holds; raises `ValueError` for one that is none, which might never end, and for one that is too large."""
-    with os.fdopen(os.open(file, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC), "rb") as source:
-        if not S_ISREG(os.fstat(source.fileno()).st_mode):
-            raise ValueError("it is no regular file")
-        data = (gzip.GzipFile(fileobj=source) if packed else source).read(MAX_PAYLOAD_BYTES + 1)
-    if len(data) > MAX_PAYLOAD_BYTES:
-        raise ValueError(f"it is larger than {MAX_PAYLOAD_BYTES} bytes")
-    return data
+    def _contents(self, file: Path, *, packed: bool) -> bytes:
+        """Return what a file holds. Raises `OSError`, and `ValueError` where it, or all together, unpack to more than is read."""
+        ledgers = self._ledgers
+        with opened(file) if packed else open_regular(file) as source:
+            ledgers.packed.setdefault(file, file.stat().st_size)
+            most = min(MAX_PAYLOAD_BYTES, limit_of(sum(ledgers.packed.values())) - ledgers.unpacked)
+            data = source.read(most + 1)
+        if len(data) > most:
+            raise ValueError("there is too much in it" if most < MAX_PAYLOAD_BYTES else f"it is larger than {MAX_PAYLOAD_BYTES} bytes")
+        ledgers.unpacked += len(data)
+        return data
 
 
 def _within(file: Path, folder: Path) -> bool:
@@ -260,11 +276,17 @@ def _stand_in(session: SessionNode, ledger: Ledger, txn: str) -> OperationNode:
 def _end(session: SessionNode, record: dict[str, Any]) -> None:
     attributes = object_of(record.get("attributes"))
     session.ended_at = _time(record.get("ts")) or session.started_at
-    session.status = "ok" if record["recordType"] == "session_summary" and record.get("status") == "ok" else "failed"
-    session.success = session.status == "ok"
+    session.status = _status(record) if record["recordType"] == "session_summary" else "failed"
+    session.success = None if session.status is None else session.status == "ok"
     session.error = text_of(record.get("error"))
     report = attributes.get("finalReport", record.get("finalReport"))
     session.final_report = UNSET if report is None else json_of(report)
+
+
+def _status(record: dict[str, Any]) -> Status | None:
+    """Return how a node ended; None where its record does not say."""
+    status = record.get("status")
+    return None if status in (None, "running") else "ok" if status == "ok" else "failed"
 
 
 def _time(value: Any) -> float | None:

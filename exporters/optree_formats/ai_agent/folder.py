@@ -11,9 +11,9 @@ from msgspec import Struct
 
 from optree.errors import FormatError, NotFoundError
 from optree.formats import Fault
-from optree.store.lines import Bad, decoded, opened
+from optree.store.lines import Bad, check_size, decoded, opened
 from optree.store.plain_values import objects_of
-from optree_formats.ai_agent.records import VERSION
+from optree_formats.ai_agent.records import VERSION, is_file_name
 
 _TYPES = ("session_start", "turn_start", "turn_end", "session_summary", "session_error")
 _lines = msgspec.json.Decoder(dict[str, Any]).decode_lines
@@ -42,6 +42,10 @@ class Ledgers:
         sessions = folder / "session" if (folder / "session").is_dir() else folder
         self.base = sessions.parent if sessions.name == "session" else sessions
         """What payloads' paths start from."""
+        self.packed: dict[Path, int] = {}
+        """Payload files that were read, with their sizes."""
+        self.unpacked = 0
+        """Bytes that were read from them in all."""
         self._read([path] if path.is_file() else sorted(filter(Path.is_file, sessions.glob("*.jsonl"))), sessions)
 
     def fault(self, where: str, said: str, line: int = 0) -> None:
@@ -65,7 +69,7 @@ class Ledgers:
             self.found[ledger.name] = ledger
             for child in _children(ledger):
                 beside = sessions / f"{child}.jsonl"
-                if "/" not in child and beside not in known and beside.is_file():
+                if is_file_name(child) and beside not in known and beside.is_file():
                     known.add(beside)
                     paths.append(beside)
 
@@ -85,6 +89,7 @@ class Ledgers:
         return ledger
 
     def _records(self, path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
+        check_size(path)
         with opened(path) as source:
             for found in decoded(source, _lines):
                 if isinstance(found, Bad):

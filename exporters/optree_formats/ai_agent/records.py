@@ -19,10 +19,11 @@ from msgspec import UNSET
 
 from optree.ids import content_id
 from optree.nodes import AccountingEntry, OperationNode, Payload, SessionNode, TurnNode
+from optree.store.ai_agent.terms import attributes_of_op, attributes_of_turn, ms, named, numbered, outcome, payload
 from optree.store.compression import compressor
 from optree.tree import Tree, walk_sessions
+from optree.tree.totals import of_entries
 from optree.values import decode, is_list, is_object
-from optree_formats.ai_agent.terms import attributes_of_op, attributes_of_turn, ms, named, numbered, outcome, payload
 from optree_formats.new_files import write_new
 
 VERSION: Final = 3
@@ -37,7 +38,12 @@ _SAFE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
 
 def session_id(session: SessionNode) -> str:
     """Return the id of a session in files' names: its own where that may be one, else made from its path."""
-    return session.id if _SAFE.fullmatch(session.id) else derived_id(session.origin_txn_id, session.path)
+    return session.id if is_file_name(session.id) else derived_id(session.origin_txn_id, session.path)
+
+
+def is_file_name(identity: str) -> bool:
+    """Tell whether a session's id may be part of a file's name."""
+    return _SAFE.fullmatch(identity) is not None
 
 
 def derived_id(txn: str, path: str) -> str:
@@ -155,7 +161,7 @@ class _Writer:
         if child is None:
             return None
         identity = session_id(child)
-        found = {
+        found: dict[str, Any] = {
             "agentId": child.agent_id,
             "callPath": child.call_path.replace("->", ":"),
             "sessionId": identity,
@@ -165,6 +171,7 @@ class _Writer:
             "ledgerPath": f"session/{identity}.jsonl",
             "status": outcome(child.status, ended=child.ended_at is not None),
         }
+        found = _set(found)
         self._children.append(found)
         return [found]
 
@@ -190,7 +197,7 @@ class _Writer:
         path = f"{place}-{stem}.{extension}.gz"
         self.files.append(write_new(self._folder / path, packed))
         found = {"kind": kind, **head, "format": form, "compression": "gzip", "path": path, "originalBytes": len(data)}
-        cut = isinstance(part, Payload) and bool(part.truncated)
+        cut = isinstance(part, Payload) and bool(part.truncated or part.partial)
         told = {"compressedBytes": len(packed), "sha256": sha256(data).hexdigest(), "captured": True, "truncated": cut, "redacted": False}
         return {**found, **told}
 
@@ -209,17 +216,17 @@ class _Writer:
 
 
 def _sums(entries: list[AccountingEntry] | tuple[AccountingEntry, ...]) -> dict[str, Any] | None:
-    """Return what model calls took; None if there was none. A cost of nothing is left out."""
+    """Return what model calls took; None if there was none. A cost that nobody gave is left out."""
     calls = [entry for entry in entries if entry.type == "llm"]
     if not calls:
         return None
-    tokens = [entry.tokens for entry in calls if entry.tokens is not None]
+    sums = of_entries(calls)
     found: dict[str, Any] = {
-        "tokensIn": sum(one.input_tokens for one in tokens),
-        "tokensOut": sum(one.output_tokens for one in tokens),
-        "tokensCacheRead": sum(one.cache_read_input_tokens for one in tokens),
-        "tokensCacheWrite": sum(one.cache_write_input_tokens for one in tokens),
-        "costUsd": sum(entry.cost_usd or 0.0 for entry in calls) or None,
+        "tokensIn": sums.input_tokens,
+        "tokensOut": sums.output_tokens,
+        "tokensCacheRead": sums.cache_read_input_tokens,
+        "tokensCacheWrite": sums.cache_write_input_tokens,
+        "costUsd": sums.cost_usd if sums.known_costs else None,
     }
     return _set(found)
 

@@ -69,8 +69,7 @@ def _of_session(session: SessionNode) -> Iterator[tuple[float, r.Record]]:
     for turn in session.turns:
         yield from _of_turn(turn)
     if session.ended_at is not None:
-        status = session.status or "interrupted"
-        yield max(begun, session.ended_at), r.SessionEnd(path, session.ended_at, status, session.error, session.final_report)
+        yield max(begun, session.ended_at), r.SessionEnd(path, session.ended_at, session.status, session.error, session.final_report)
 
 
 def _of_turn(turn: TurnNode) -> Iterator[tuple[float, r.Record]]:
@@ -81,7 +80,7 @@ def _of_turn(turn: TurnNode) -> Iterator[tuple[float, r.Record]]:
     if turn.assistant is not None:
         yield at, r.TurnSet(turn.path, turn.assistant)
     if turn.ended_at is not None:
-        yield at, r.TurnEnd(turn.path, turn.ended_at, turn.status or "interrupted", turn.error)
+        yield at, r.TurnEnd(turn.path, turn.ended_at, turn.status, turn.error)
 
 
 def _of_op(op: OperationNode) -> Iterator[tuple[float, r.Record]]:
@@ -99,4 +98,4 @@ def _of_op(op: OperationNode) -> Iterator[tuple[float, r.Record]]:
         yield at, r.Responded(path, at, op.response)
     if op.ended_at is not None:
         final = op.reasoning.final if op.reasoning is not None else None
-        yield at, r.OpEnd(path, op.ended_at, op.status or "interrupted", op.latency, op.error, final)
+        yield at, r.OpEnd(path, op.ended_at, op.status, op.latency, op.error, final)

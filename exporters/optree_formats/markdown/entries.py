@@ -8,15 +8,19 @@ import msgspec
 
 from optree.nodes import AccountingEntry, LogEntry, OperationNode, Payload, Reasoning
 from optree.records import sanitize
+from optree.tree.summary import ENDED, state
 from optree.values import decode, encode, is_list, is_object
 from optree_formats.markdown.times import iso, moment
+
+_MARKS = ("truncated", "partial")
+"""What an answer's event may say of it."""
 
 
 def held(op: OperationNode) -> dict[str, Any]:
     """Return the fields of all that an op holds, where it holds it."""
     fields: dict[str, Any] = {}
-    if op.status not in (None, "ok"):
-        fields["status"] = op.status
+    if op.status not in (None, "ok") or state(op) == ENDED:
+        fields["status"] = state(op)
     if op.latency is not None:
         fields["duration_ms"] = int(op.latency) if op.latency.is_integer() else op.latency
     if op.error is not None:
@@ -50,7 +54,8 @@ def payload(fields: dict[str, Any], name: str) -> Payload | None:
         return None
     data = encode(fields[name])
     size = fields.get("size", _size(fields[name], data))
-    return Payload(msgspec.Raw(data), None, size if isinstance(size, int) else None, True if fields.get("truncated") is True else None)
+    marks = (True if fields.get(mark) is True else None for mark in _MARKS)
+    return Payload(msgspec.Raw(data), None, size if isinstance(size, int) else None, *marks)
 
 
 def entries(fields: dict[str, Any], name: str, kind: type[Any]) -> tuple[Any, ...]:
@@ -87,7 +92,7 @@ def _of_model(op: OperationNode) -> dict[str, Any]:
 def _answer(name: str, response: Payload) -> dict[str, Any]:
     value: Any = decode(response.payload)
     size = {} if response.size == _size(value, bytes(response.payload)) else {"size": response.size}
-    return {name: value, **size, **({"truncated": True} if response.truncated else {})}
+    return {name: value, **size, **{mark: True for mark in _MARKS if getattr(response, mark)}}
 
 
 def _size(value: Any, data: bytes) -> int:

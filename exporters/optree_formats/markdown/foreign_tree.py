@@ -11,9 +11,11 @@ from typing import Any
 from msgspec import UNSET
 
 from optree import records as r
-from optree.nodes import AccountingEntry, LogEntry, OpKind, Payload, Status, Tokens
+from optree.nodes import AccountingEntry, LogEntry, OpKind, Payload, Status
 from optree.store.lines import Fault
 from optree.tree import Tree
+from optree.tree.totals import leave_out_impossible
+from optree.usage import parts_of
 from optree.values import encode, is_object, text
 from optree_formats.markdown.comments import Comments
 from optree_formats.markdown.reader import Entry
@@ -172,9 +174,8 @@ class _Making:
         path, began = self.asked.pop()
         self._say(path, entry)
         got = int(_number(fields.get("tokens"), 0.0))
-        told = AccountingEntry(
-            f"{self.txn}:{path}#1", self.at, "llm", "ok", self.at - began, tokens=Tokens(0, got, 0, 0, got) if got else None
-        )
+        told = AccountingEntry(f"{self.txn}:{path}#1", self.at, "llm", "ok", self.at - began, tokens=parts_of(0, got) if got else None)
+        leave_out_impossible(told)
         self.records.put(r.Accounted(path, told))
         self.records.put(r.OpEnd(path, self.at, "ok", self.at - began, None, None, block(_rest(entry))))
 

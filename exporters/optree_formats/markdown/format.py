@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from hashlib import blake2b
 from pathlib import Path
 from typing import Any
 
 from optree.errors import FormatError, SetupError
 from optree.formats import Read
-from optree.ids import is_txn
+from optree.ids import txn_of
 from optree.store.lines import Fault, opened
 from optree.store.system import REAL
 from optree.tree import Tree
 from optree_formats.markdown import foreign_tree, to_tree
+from optree_formats.markdown.documents import is_documents
 from optree_formats.markdown.of_tree import SCHEMA, events_of
 from optree_formats.markdown.reader import Entry, Head, stream_log
 from optree_formats.markdown.rendering import RULE, header, section
@@ -32,15 +32,16 @@ class MarkdownLog:
     about = "event log for people: Markdown with a block of YAML for each event (seed 003, EVENT-LOG/0.2)"
     cannot_hold = (
         "where reasoning was cut into chunks, and when each came: its text is held, and when the first came",
-        "requests of an op that were replaced by a later one",
         "content in the pool that nothing refers to",
     )
 
     def detect(self, path: Path, head: bytes) -> bool:
-        """Tell by a log's title, or the name of its protocol; a directory by the log in it."""
+        """Tell by a log's title, or the name of its protocol, of one in YAML by its events' types; a directory by the log in it."""
         if path.is_dir():
-            return (path / FILE).is_file()
+            return _log_in(path).is_file()
         start = head[:4096].removeprefix(b"\xef\xbb\xbf").lstrip()
+        if is_documents(head.removeprefix(b"\xef\xbb\xbf").decode(errors="replace").splitlines()):
+            return True
         return start.startswith(b"# Session Log") or (start.startswith(b"#") and (b"EVENT-LOG/" in start or b"SESSION-LOG/" in start))
 
     def write(self, tree: Tree, target: Path) -> list[Path]:
@@ -75,7 +76,7 @@ class MarkdownLog:
     def read(self, path: Path, *, strict: bool = False) -> Read:
         """Read a log, or the one in a session's directory. Raises `OSError`; with *strict* `FormatError` for the first fault."""
         if path.is_dir():
-            path /= FILE
+            path = _log_in(path)
         head, entries, faults = Head(), list[Entry](), list[Fault]()
         with opened(path) as source:
             for found in stream_log(source):
@@ -102,8 +103,14 @@ def _refuse(path: Path, fault: Fault, *, strict: bool) -> None:
 
 def _txn(named: object, path: Path) -> str:
     """Return the txn that a session's name can be; one made of it where it cannot, the same each time."""
-    said = named if isinstance(named, str) and named else path.parent.name if path.name == FILE else path.stem
-    return said if is_txn(said) else f"log-{blake2b(said.encode(errors='replace'), digest_size=8).hexdigest()}"
+    said = named if isinstance(named, str) and named else path.parent.name if path.stem == Path(FILE).stem else path.stem
+    return txn_of(said, "log")
+
+
+def _log_in(folder: Path) -> Path:
+    """Return the log in a session's directory."""
+    names = (FILE, *(f"{Path(FILE).stem}{suffix}" for suffix in (".yml", ".yaml")))
+    return next((folder / name for name in names if (folder / name).is_file()), folder / FILE)
 
 
 def _summary_path(target: Path) -> Path:

@@ -181,7 +181,7 @@ class Follower:
 
     def _turn_set(self, record: r.TurnSet) -> None:
         if (turn := self._turns.get(record.path)) is not None:
-            turn.assistant = record.assistant
+            apply.set_turn(turn, record)
 
     def _turn_end(self, record: r.TurnEnd) -> None:
         turn = self._turns.pop(record.path, None)

@@ -21,9 +21,10 @@ from msgspec import UNSET
 
 from optree.nodes import Message, OperationNode, Pool, SessionNode, TurnNode
 from optree.tree import Tree
+from optree.tree.summary import ENDED, state
 from optree.values import decode, is_object
 from optree_formats.markdown.entries import held
-from optree_formats.markdown.events import PROTOCOL, Event
+from optree_formats.markdown.events import KINDS, PROTOCOL, Event, Kind
 from optree_formats.markdown.requests import Requests
 from optree_formats.markdown.stories import op_story, result_story, turn_story
 from optree_formats.markdown.times import iso
@@ -46,7 +47,7 @@ SYSTEM = frozenset(
         "user_approval",
     ]
 )
-REASONS = {"ok": "completed", "failed": "error", "cancelled": "cancelled", "interrupted": "interrupted"}
+REASONS = {"ok": "completed", "failed": "error", "cancelled": "cancelled", "interrupted": "interrupted", ENDED: "ended"}
 
 
 class Timed(NamedTuple):
@@ -131,7 +132,7 @@ class Teller:
     def session_end(self, session: SessionNode) -> Event:
         """Return the end of a session."""
         root = not session.path
-        status = session.status or "ok"
+        status = state(session)
         fields = {
             "timestamp": iso(session.ended_at or 0.0),
             **({"session_id": session.origin_txn_id} if root else {"path": session.path, "agent": session.agent_id}),
@@ -171,7 +172,7 @@ class Teller:
 
     def turn_end(self, session: SessionNode, turn: TurnNode) -> Event:
         """Return the end of a turn, with what the assistant said last."""
-        known = _said(status=turn.status, error=turn.error, assistant=turn.assistant)
+        known = _said(status=state(turn), error=turn.error, assistant=turn.assistant)
         fields = {"timestamp": iso(turn.ended_at or 0.0), **self._place(session, turn.path), **known}
         return Event.of_plain("turn_end", fields, at=turn.ended_at)
 
@@ -181,7 +182,7 @@ class Teller:
         known = {**_said(parent=op.parent_op, attributes=_block(op)), **(held(op) if with_all else {})}
         story = op_story(session, op, self.requests.pool)
         if op.kind == "llm":
-            tokens = sum(entry.tokens.input_tokens for entry in op.accounting if entry.tokens is not None)
+            tokens = sum(entry.tokens.all_input_tokens for entry in op.accounting if entry.tokens is not None)
             fields = {**place, **({"tokens": tokens} if tokens else {}), "model": op.name, **self.requests.told(op), **known}
             return Event.of_plain(
                 "model_input", fields, narrative=story, title=f"Model Input: {op.name}" if op.name else "", at=op.started_at
@@ -204,14 +205,14 @@ class Teller:
         """Return the end of an op."""
         place = {"timestamp": iso(op.ended_at or 0.0), **self._place(session, op.path)}
         story = result_story(op)
-        if op.kind == "tool" and op.status == "ok":
-            fields = {"call_id": op.path, "success": True, **place, **held(op)}
+        if op.kind == "tool" and (op.status == "ok" or (state(op) == ENDED and op.error is None)):
+            fields = {"call_id": op.path, **({"success": True} if op.status == "ok" else {}), **place, **held(op)}
             return Event.of_plain("tool_result", fields, narrative=story, title=f"Tool Result: {op.name}", at=op.ended_at)
         if op.kind == "tool":
             fields = {"call_id": op.path, **place, **held(op)}
             fields["error"] = {
                 "code": code_of(op),
-                "message": op.status if op.error is None else op.error,
+                "message": state(op) if op.error is None else op.error,
                 **({} if op.error is not None else {"stated": False}),
             }
             return Event.of_plain("tool_error", fields, narrative=story, title=f"Tool Error: {op.name}", at=op.ended_at)
@@ -252,14 +253,7 @@ def _said(**fields: Any) -> dict[str, Any]:
 
 
 def _of_system(kind: str, attributes: dict[str, Any]) -> dict[str, Any]:
-    """Return what the seed's types of the system must say, from what the op says of itself."""
-    if kind == "repair":
-        repaired: dict[str, Any] = {key: attributes[key] for key in ("path", "stub_contents") if key in attributes}
-        return {"demon": attributes.get("demon", "unknown"), "action": attributes.get("action", "unknown"), **repaired}
-    if kind == "bootstrap":
-        return {"files_created": attributes.get("files_created", [])}
-    if kind == "recovery":
-        return {"from": attributes.get("from", "unknown"), "backup": attributes.get("backup", "unknown")}
-    if kind == "user_approval":
-        return {"action": attributes.get("action", "unknown"), "approved": attributes.get("approved", "unknown")}
-    return {}
+    """Return what the seed's types of the system must say, and may say, from what the op says of itself."""
+    fields = KINDS.get(kind, Kind())
+    known = {key: attributes.get(key, [] if key == "files_created" else "unknown") for key in fields.required}
+    return known | {key: attributes[key] for key in fields.optional if key in attributes and key != "timestamp"}

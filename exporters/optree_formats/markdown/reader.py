@@ -18,6 +18,7 @@ from optree.values import is_list, is_object
 from optree_formats.markdown import foreign_yaml, own_yaml, scalars
 from optree_formats.markdown.blocks import Fenced, Heading, Numbered, Text, pieces
 from optree_formats.markdown.comments import Comment, Comments, Place, place_of
+from optree_formats.markdown.documents import documents, parted
 from optree_formats.markdown.events import Event
 from optree_formats.markdown.rendering import unescape
 from optree_formats.markdown.times import following, moment, since_midnight
@@ -109,7 +110,9 @@ def extract_events(path: AnyPath) -> list[dict[str, Any]]:
 def stream_log(source: BinaryIO) -> Iterator[Head | Entry | Fault]:
     """Yield the head, then every event and fault as it is reached. Raises `OSError`."""
     reading = _Reading()
-    for piece in pieces(_lines(source, reading.faults)):
+    lines, is_yaml, named = parted(_lines(source, reading.faults))
+    reading.head.session_id = named if is_yaml else ""
+    for piece in documents(lines) if is_yaml else pieces(lines):
         if isinstance(piece, Text):
             reading.text(piece)
         elif isinstance(piece, Heading):
@@ -251,7 +254,7 @@ class _Reading:
 
     def _events(self, piece: Fenced) -> Iterator[Entry]:
         """Read a block: one event as a rule, several where it has several documents or a list of them, none that is whole if it is bad."""
-        above = self._section or Entry(piece.line - 1)
+        above = self._section or Entry(max(1, piece.line - 1))
         documents = _documents(piece.said)
         for offset, said in documents:
             line = piece.line + offset

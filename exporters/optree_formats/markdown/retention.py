@@ -23,7 +23,7 @@ from msgspec import Struct
 
 from optree.errors import SetupError
 from optree.store.lines import AnyPath, opened
-from optree.store.system import REAL, temporary_for
+from optree.store.system import REAL, open_regular, temporary_for
 from optree_formats.markdown.compression import fewer_events
 from optree_formats.markdown.reader import Log, read_log
 from optree_formats.markdown.rendering import RULE, header, section
@@ -77,7 +77,7 @@ def compress(log: AnyPath, target: AnyPath) -> Path:
 def archive(log: AnyPath, target: AnyPath) -> Path:
     """Pack a log, every byte of it, with zstd into a new file; returns its path. Raises `SetupError` if it is there, `OSError`."""
     packer = zstandard.ZstdCompressor(level=10, write_checksum=True, write_content_size=True)
-    return _put(Path(target), [packer.compress(Path(log).read_bytes())])
+    return _put(Path(target), [packer.compress(REAL.read(Path(log)))])
 
 
 def _put(target: Path, pieces: Iterable[bytes]) -> Path:
@@ -165,7 +165,7 @@ def _stands_for(target: Path, digest: str, found: Log) -> bool:
             return _digest(target) == digest
         except EOFError:
             return False
-    with target.open("rb") as file:
+    with open_regular(target) as file:
         of = _OF.search(file.read(_HEAD_BYTES))
     if of is None or of[1].decode() != digest or verify(target):
         return False

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from optree.nodes import OperationNode, Pool, SessionNode
+from optree.tree.totals import cost_said, of_entries
 from optree.values import decode, is_list, is_object
 from optree_formats.markdown.rendering import quoted
 
@@ -36,9 +37,9 @@ def result_story(op: OperationNode) -> str:
     parts = [_status(op)]
     tokens = [entry.tokens for entry in op.accounting if entry.tokens is not None]
     if op.kind == "llm" and any(one.total_tokens for one in tokens):
-        cost = sum(entry.cost_usd or 0.0 for entry in op.accounting)
-        sent, got = (sum(getattr(one, name) for one in tokens) for name in ("input_tokens", "output_tokens"))
-        parts.append(f"{sent} tokens in, {got} out{f', ${cost:.4f}' if cost else ''}")
+        sums = of_entries(op.accounting)
+        cost = cost_said(sums.cost_usd, sums.known_costs, sums.unknown_costs)
+        parts.append(f"{sums.all_input_tokens} tokens in, {sums.output_tokens} out, {cost}")
     said = op.error or answer_text(op)
     return ", ".join(parts) + (f": {quoted(said)}" if said.strip() else ".")
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from optree.store.lines import AnyPath
-from optree.store.system import REAL
+from optree.store.system import REAL, open_regular
 from optree.values import is_object
 from optree_formats.markdown.comments import Comment, Comments, add, place_of
 from optree_formats.markdown.emit import emit
@@ -77,7 +77,7 @@ def write_summary(
     target = Path(target) if target else log.with_name(FILE)
     found = read_log(log)
     chain = Chain()
-    with log.open("rb") as source:
+    with open_regular(log) as source:
         for line in source:
             chain.add(line)
     made = summarise(found.entries, session_id=found.head.session_id, retrospective=retrospective, seal=chain.last)

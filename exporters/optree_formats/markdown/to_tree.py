@@ -15,6 +15,7 @@ from optree.store.lines import Fault
 from optree.store.snapshot import MAX_NESTED
 from optree.tree import Path, Tree
 from optree.tree.path import parent_label
+from optree.tree.summary import ENDED
 from optree.values import is_list, is_object
 from optree_formats.markdown.entries import entries, payload, reasoning_at
 from optree_formats.markdown.of_tree import NODE, SYSTEM
@@ -128,7 +129,7 @@ class _Back:
         self._held(fields, path, at)
         error = fields.get("error")
         said = error.get("message") if is_object(error) and error.get("stated") is not False else None
-        status: Status = _status(fields, "failed" if failed else "ok")
+        status = _status(fields, "failed" if failed else "ok")
         latency = fields.get("duration_ms")
         known = float(latency) if isinstance(latency, (int, float)) else None
         self.records.put(
@@ -214,7 +215,8 @@ def _text(value: Any) -> str | None:
     return value if isinstance(value, str) else None
 
 
-def _status(fields: dict[str, Any], otherwise: Status = "ok") -> Status:
+def _status(fields: dict[str, Any], otherwise: Status = "ok") -> Status | None:
+    """Return how something ended; None where the log says no more than that it did."""
     found: Any = fields.get("status")
     known: Status = found if found in _STATUSES else otherwise
-    return known
+    return None if found == ENDED else known

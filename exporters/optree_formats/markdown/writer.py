@@ -18,9 +18,9 @@ from weakref import WeakSet
 
 from optree import clock
 from optree.errors import SetupError, StoreError
+from optree.redaction import redact
 from optree.store.lines import AnyPath
 from optree.store.system import OS, REAL
-from optree.values import redact
 from optree_formats.markdown import guarding, recovery
 from optree_formats.markdown.events import PROTOCOL, TIMED, Event, Refused, Verbosity
 from optree_formats.markdown.rendering import RULE, header, one_line, section

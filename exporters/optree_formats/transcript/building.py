@@ -26,6 +26,8 @@ class Talk(Struct):
     answered: list[ContentBlock] = []
     ts: float = 0.0
     """When it answered."""
+    partial: bool | None = None
+    """True if the answer broke off."""
     trusted: bool = True
     """False if what a step gave as its result may be less than what it said."""
 
@@ -84,9 +86,9 @@ def attributes(beside: dict[str, Any]) -> Raw | UnsetType:
     return found if isinstance(found, Raw) and bytes(found).startswith(b"{") else UNSET
 
 
-def outcome(payload: Any, beside: dict[str, Any]) -> tuple[Status, str | None]:
-    """Return how something ended."""
-    if beside.get("status") in _STATUSES:
+def outcome(payload: Any, beside: dict[str, Any]) -> tuple[Status | None, str | None]:
+    """Return how something ended; None where its writer did not know."""
+    if "status" in beside and beside["status"] in (*_STATUSES, None):
         error = beside.get("error")
         return beside["status"], error if isinstance(error, str) else None
     error = payload.error if isinstance(payload, (StepPayload, ToolPayload)) else payload.get("error") if is_object(payload) else None
@@ -103,6 +105,7 @@ def end_op(op: OperationNode, ts: float, payload: Any, beside: dict[str, Any]) -
     op.attributes_json = apply.merged(op.attributes_json, attributes(beside))
     given = payload.output if isinstance(payload, ToolPayload) else payload.result if isinstance(payload, StepPayload) else UNSET
     if (response := held(given)) is not None:
+        response.partial = beside.get("partial") is True or None
         op.response = response
 
 
@@ -120,6 +123,7 @@ def hear(talk: Talk, payload: Any, beside: dict[str, Any], ts: float) -> None:
     if isinstance(payload, MessagePayload) and payload.role == "assistant":
         talk.answered += blocks
         talk.ts = ts
+        talk.partial = beside.get("partial") is True or None
     else:
         talk.asked += zip(roles_of(blocks, beside), blocks, strict=True)
 
@@ -143,6 +147,8 @@ def _say(op: OperationNode, talk: Talk) -> None:
     said = messages.answer_of(talk.answered)
     if said is not None and (op.response is None or not talk.trusted):
         op.response = held(raw(said))
+        if op.response is not None:
+            op.response.partial = talk.partial
     if thought := messages.thoughts(talk.answered):
         op.reasoning = Reasoning((ReasoningChunk(thought, talk.ts),)) if op.ended_at is None else Reasoning(final=thought)
 

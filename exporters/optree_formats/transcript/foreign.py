@@ -5,19 +5,26 @@ from __future__ import annotations
 from collections import Counter
 from typing import Any
 
+from msgspec import UNSET, Raw
+
 from optree.nodes import OperationNode, OpKind
 from optree.store.lines import Fault
-from optree.values import raw
-from optree_formats.transcript.building import Building, attributes, end_op, hear, held, told
+from optree.values import TypedDecoder, decode, is_object, raw
+from optree_formats.transcript import messages
+from optree_formats.transcript.building import Building, attributes, blocks_of, end_op, hear, held, roles_of, told
 from optree_formats.transcript.opened import Opened
-from optree_formats.transcript.wire import Event, StepPayload, ToolPayload
+from optree_formats.transcript.steps import FIDELITY, ORDER, STEP, TEXTS, TIMES, TURNLESS, UNLIKE, NotHeld
+from optree_formats.transcript.wire import Event, StepPayload, ToolPayload, line
 
 _KINDS: dict[str, OpKind] = {"agent": "llm", "call_workflow": "session"}
 _TURN = 1
 _ABOVE = 64
 """How many steps above its own an op's parent is looked for: it keeps reading linear, however long a path is."""
+_members: TypedDecoder[dict[str, Any]] = TypedDecoder(dict[str, Raw])
 _AGENTS = ()
 """The key of all open steps of agents: no path."""
+ANSWERED = "answered"
+"""That the time of an answer is that of its step's end is known at the end only."""
 Call = tuple[str, bytes]
 """A tool's name and input."""
 
@@ -38,9 +45,13 @@ class Foreign:
         self._used = False
         self._doubled: set[str] = set()
         """Ids under which agents report what the router saw too."""
+        self._reports: dict[Call, list[str]] = {}
+        """The same, by call, until the router's is met."""
+        self._about: dict[str, tuple[OperationNode, dict[str, Any]]] = {}
+        """By op, what stands in its attribute `step`."""
 
     def take(self, event: Event, ts: float) -> None:
-        """Take an event; one that is of no known type is left out."""
+        """Take an event; one that is of no known type becomes an op of the system."""
         handler = {
             "step.started": self._start,
             "step.call_workflow.started": self._start,
@@ -50,24 +61,50 @@ class Foreign:
             "message.assistant": self._message,
             "tool.call": self._tool_call,
             "tool.result": self._tool_result,
-        }.get(event.type)
-        if handler is not None:
-            handler(event, ts)
+        }.get(event.type, self._other)
+        handler(event, ts)
 
     def finish(self) -> None:
-        """End the turn with its session, if there is one."""
+        """End the turn with its session, if there is one, and give ops what is known of their steps."""
         session = self._building.session
         for turn in session.turns if self._used else ():
             if turn.index == _TURN:
                 turn.ended_at, turn.status, turn.error = session.ended_at, session.status, session.error
+                turn.attributes_json = raw({TURNLESS: True})
+        self._name_losses()
+        for op, about in self._about.values():
+            if "result" in about and not self._building.talk(op).answered:
+                del about["result"]
+                about["unsaid"] = True
+            step = {name: value for name, value in about.items() if value or name in ("result", "messagesIteration")}
+            if step:
+                op.attributes_json = raw({**op.attributes, STEP: step})
+
+    def _name_losses(self) -> None:
+        """Note what the ops do not hold of their messages, and say it with how many ops it is about."""
+        for op, about in self._about.values():
+            if about.get("unlike") and op.ended_at is not None and self._building.talk(op).ts == op.ended_at:
+                about["unlike"] = [one for one in about["unlike"] if one != ANSWERED]
+            if "unlike" in about:
+                about["unlike"] = sorted({TIMES if one == ANSWERED else one for one in about["unlike"]})
+        lost = Counter(what for _, about in self._about.values() for what in about.get("unlike", ()))
+        if lost:
+            said = ", ".join(f"{UNLIKE[what]} ({number})" for what, number in sorted(lost.items()))
+            self._faults.append(NotHeld(0, f"not held of the messages of ops: {said}"))
+
+    def _other(self, event: Event, ts: float) -> None:
+        """Keep an event of a type that is not known."""
+        op = self._begin(event, ts, "system", event.type, {"type": event.type})
+        op.ended_at, op.latency = ts, 0.0
+        op.response = held(_members(line(event)).get("payload", UNSET))
 
     def _begin(self, event: Event, ts: float, kind: OpKind, name: str, step: dict[str, Any]) -> OperationNode:
         self._used = True
         turn = self._building.turn(_TURN, self._building.session.started_at)
         op = self._building.op(_TURN, len(turn.ops) + 1, ts, kind, name)
-        own = attributes(told(event))
-        about = {name: value for name, value in {"path": event.path, "iteration": event.iteration, **step}.items() if value}
-        op.attributes_json = raw({"step": about}) if not isinstance(own, bytes) and about else own
+        op.attributes_json = attributes(told(event))
+        earlier = op.attributes.get(STEP)
+        self._about[op.path] = op, {"path": event.path, "iteration": event.iteration, **step, **(earlier if is_object(earlier) else {})}
         above = self._above(event.path) or (self._agents.last(_AGENTS) if kind == "tool" else None)
         op.parent_op = above.path if above is not None and above is not op else None
         return op
@@ -102,6 +139,8 @@ class Foreign:
         self._steps.drop(op, event.path, (event.path, event.iteration))
         self._agents.drop(op, event.path, _AGENTS)
         end_op(op, ts, event.payload, told(event))
+        if op.kind == "llm" and op.response is not None:
+            self._about[op.path][1]["result"] = decode(op.response.payload)
 
     def _message(self, event: Event, ts: float) -> None:
         op = self._agents.last(event.path) or self._agents.last(_AGENTS)
@@ -109,6 +148,12 @@ class Foreign:
             op = self._begin(event, ts, "llm", event.path or "agent", {})
             self._agents.add(op, event.path, _AGENTS)
             self._steps.add(op, event.path, (event.path, event.iteration))
+        about = self._about[op.path][1]
+        if event.path != about.get("path"):
+            about.setdefault("messages", event.path)
+        if event.iteration != about.get("iteration"):
+            about.setdefault("messagesIteration", event.iteration)
+        about["unlike"] = sorted({*about.get("unlike", ()), *_unlike(event, ts, op)})
         hear(self._building.talk(op), event.payload, told(event), ts)
 
     def _tool_call(self, event: Event, ts: float) -> OperationNode | None:
@@ -118,8 +163,12 @@ class Foreign:
         if not _is_routed(payload) and self._routed[_call(payload)] > 0:
             self._routed[_call(payload)] -= 1
             self._doubled.add(payload.call_id)
+            self._reports.setdefault(_call(payload), []).append(payload.call_id)
             return None
         op = self._begin(event, ts, "tool", payload.name, {"callId": payload.call_id, "fidelity": payload.fidelity})
+        reports = self._reports.get(_call(payload)) if _is_routed(payload) else None
+        if reports:
+            self._about[op.path][1]["reported"] = reports.pop(0)
         op.request = held(payload.input, "tool")
         self._calls.add(op, payload.call_id)
         return op
@@ -138,6 +187,25 @@ class Foreign:
         if op is not None:
             self._calls.drop(op, payload.call_id)
             end_op(op, ts, payload, told(event))
+
+
+def _unlike(event: Event, ts: float, op: OperationNode) -> set[str]:
+    """Return what of a message's event is not written again as it is."""
+    blocks = blocks_of(event.payload)
+    asked = event.type == "message.user"
+    kinds = [block.type for block in blocks]
+    found: set[str] = set() if asked else {ANSWERED}
+    if asked and ts != op.started_at:
+        found.add(TIMES)
+    if any(block.fidelity != ("router" if asked else "agent_emitted") for block in blocks):
+        found.add(FIDELITY)
+    if asked:
+        back = [block for _, block in messages.sent(messages.request_of(list(zip(roles_of(blocks, told(event)), blocks, strict=True))))]
+    else:
+        back = messages.answer(messages.answer_of(blocks), messages.thoughts(blocks))
+    if kinds != [block.type for block in back] and not {*kinds} & {"command", "stream"}:
+        found.add(ORDER)
+    return found | ({TEXTS} if {"command", "stream"} & {*kinds} else set())
 
 
 def _is_routed(payload: Any) -> bool:

@@ -10,11 +10,14 @@ import msgspec
 from optree.errors import SetupError
 from optree.formats import Read
 from optree.store.lines import Fault
+from optree.store.system import open_regular
 from optree.tree import Tree
 from optree.values import is_object
 from optree_formats.new_files import write_new
+from optree_formats.transcript.losses import COUNTS
 from optree_formats.transcript.of_tree import transcripts
 from optree_formats.transcript.runs import SUFFIX, family
+from optree_formats.transcript.steps import UNLIKE, NotHeld
 from optree_formats.transcript.to_tree import tree_of
 from optree_formats.transcript.tolerant import raised
 from optree_formats.transcript.wire import line
@@ -36,16 +39,23 @@ class Transcript:
         "of llm ops' requests all but new texts and tool results",
         "requests of session and system ops",
         "responses of unfinished tools, sessions and system ops",
+        "of unfinished llm ops' responses all but texts and calls",
+        "empty prompts",
+        "empty reasoning",
+        "reports that are null",
         "that reasoning in a response is not the op's own",
         "latencies as they were measured",
         "sizes of payloads as they were counted",
         "payloads that are null or empty",
+        *UNLIKE.values(),
     )
+
+    counts = COUNTS
 
     def detect(self, path: Path, head: bytes) -> bool:
         """Tell by the first line's members; a directory by its first file of lines."""
         if path.is_dir():
-            return any(map(_is_transcript, sorted(path.glob(f"*{SUFFIX}"))[:1]))
+            return any(map(_is_transcript, _files(path)[:1]))
         return _begins(head)
 
     def write(self, tree: Tree, target: Path) -> list[Path]:
@@ -68,7 +78,7 @@ class Transcript:
             tree, faults = _read(path, strict=strict)
             return Read([tree], faults)
         read = Read([], [])
-        runs = {one: _first(one) for one in sorted(path.glob(f"*{SUFFIX}")) if _is_transcript(one)}
+        runs = {one: _first(one) for one in _files(path) if _is_transcript(one)}
         there = {first.get("run_id") for first in runs.values()}
         for one, first in runs.items():
             if not first.get("parent_run_id") or first["parent_run_id"] not in there:
@@ -87,13 +97,18 @@ def _read(path: Path, *, strict: bool) -> tuple[Tree, list[Fault]]:
     """Read a run with all below it; what shows only when they are put together is a fault as well."""
     found = family(path, strict=strict)
     tree = tree_of(found)
-    if strict and found.faults:
-        raise raised(found.faults[0])
+    wrong = [fault for fault in found.faults if not isinstance(fault, NotHeld)]
+    if strict and wrong:
+        raise raised(wrong[0])
     return tree, found.faults
 
 
+def _files(folder: Path) -> list[Path]:
+    return sorted(filter(Path.is_file, folder.glob(f"*{SUFFIX}")))
+
+
 def _is_transcript(path: Path) -> bool:
-    with path.open("rb") as file:
+    with open_regular(path) as file:
         return _begins(file.read(1 << 16))
 
 
@@ -113,7 +128,7 @@ def _begins(head: bytes) -> bool:
 
 def _first(path: Path) -> dict[str, Any]:
     """Return the first event of a file; nothing for one that cannot be read."""
-    with path.open("rb") as file:
+    with open_regular(path) as file:
         line = file.readline(_LONGEST)
     try:
         found = msgspec.json.decode(line.removeprefix(_BOM))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from contextlib import suppress
+from itertools import groupby
 from typing import Any
 
 import msgspec
@@ -11,9 +12,10 @@ from msgspec import UNSET, Raw
 
 from optree.conversation.content import calls_of, text_of, thought_of
 from optree.conversation.events import TranscriptEntry
-from optree.conversation.provider_messages import answers_of, entries_of, history_in, instructions_in
-from optree.values import clean, encode, is_list, raw
-from optree_formats.transcript.wire import ContentBlock
+from optree.conversation.provider_messages import HISTORY_KEYS, answers_of, entries_of, history_in, instructions_in
+from optree.messages import body
+from optree.values import clean, encode, is_list, is_object, raw
+from optree_formats.transcript.wire import ContentBlock, Fidelity
 
 Said = tuple[str, ContentBlock]
 """A block with the role of the message that it is from."""
@@ -22,8 +24,9 @@ Said = tuple[str, ContentBlock]
 def sent(request: Any) -> list[Said]:
     """Return what is new in a request: what follows its last answer, and then its system prompts."""
     found = history_in(request)
-    if found is None:
-        return [_text("user", encode(request).decode())] if request else []
+    if found is None:  # the original ai-agent's may hold figures alone: they are nobody's words
+        own = is_object(request) and body(request) is request and not any(key in request for key in HISTORY_KEYS)
+        return [_text("user", encode(request).decode())] if request and (own or not is_object(request)) else []
     entries = [entry for message in (found if is_list(found) else [found]) for entry in entries_of(message)]
     answered = max((place for place, entry in enumerate(entries) if entry.role == "assistant"), default=-1)
     new = [entry for entry in entries[answered + 1 :] if entry.role != "system"]
@@ -34,11 +37,23 @@ def sent(request: Any) -> list[Said]:
 
 
 def answer(response: Any, thought: str) -> list[ContentBlock]:
-    """Return an answer's blocks: its reasoning (*thought*, or what stands in it), its text, and the calls that it makes."""
+    """Return an answer's blocks: its reasoning (*thought*, or what stands in it), its text, and the calls that it makes.
+
+    An answer that holds results of tools has text and calls before each of them, and behind.
+    """
     entries = [entry for entry in answers_of(response) if entry.role != "system"]
     thinking = thought or "\n".join(filter(None, map(thought_of, entries)))
-    text = "\n".join(filter(None, (text_of(entry.content) for entry in entries)))
     blocks = [ContentBlock(type="thinking", fidelity="agent_emitted", thinking=clean(thinking))] if thinking else []
+    for is_result, group in groupby(entries, lambda entry: entry.role == "tool"):
+        found = list(group)
+        blocks += [_result(entry, "agent_emitted") for entry in found] if is_result else _said(found)
+    return blocks
+
+
+def _said(entries: Sequence[TranscriptEntry]) -> list[ContentBlock]:
+    """Return what an assistant's entries say, as one text, and their calls."""
+    text = "\n".join(filter(None, (text_of(entry.content) for entry in entries)))
+    blocks: list[ContentBlock] = []
     if text:
         blocks.append(ContentBlock(type="text", fidelity="agent_emitted", text=clean(text)))
     for call in (call for entry in entries for call in calls_of(entry)):
@@ -63,7 +78,19 @@ def request_of(said: Sequence[Said]) -> dict[str, Any]:
 
 def answer_of(blocks: Sequence[ContentBlock]) -> Any:
     """Return an answer in which `answer` finds these blocks, thoughts apart; None for none."""
-    text = "\n".join(filter(None, (plain_text(block) for block in blocks if block.type not in ("thinking", "tool_use", "tool_result"))))
+    told: list[Any] = []
+    for is_result, group in groupby(blocks, lambda block: block.type == "tool_result"):
+        found = list(group)
+        if is_result:
+            told += [_message("tool", block) for block in found]
+        elif (said := _answered(found)) is not None:
+            told.append({"role": "assistant", "content": said} if isinstance(said, str) else said)
+    return told if any(block.type == "tool_result" for block in blocks) else _answered(blocks)
+
+
+def _answered(blocks: Sequence[ContentBlock]) -> Any:
+    """Return the answer that blocks without results of tools are: a text, or a message with calls."""
+    text = "\n".join(filter(None, (plain_text(block) for block in blocks if block.type not in ("thinking", "tool_use"))))
     calls = [
         {"id": block.tool_id, "type": "function", "function": {"name": block.tool_name, "arguments": _json(block.tool_input)}}
         for block in blocks
@@ -84,12 +111,13 @@ def plain_text(block: ContentBlock) -> str:
 
 def _block(entry: TranscriptEntry) -> list[Said]:
     if entry.role == "tool":
-        content = raw(entry.content)
-        return [
-            ("tool", ContentBlock(type="tool_result", fidelity="router", tool_id=clean(entry.tool_call_id or ""), tool_content=content))
-        ]
+        return [("tool", _result(entry, "router"))]
     text = text_of(entry.content)
     return [_text(entry.role, text)] if text else []
+
+
+def _result(entry: TranscriptEntry, fidelity: Fidelity) -> ContentBlock:
+    return ContentBlock(type="tool_result", fidelity=fidelity, tool_id=clean(entry.tool_call_id or ""), tool_content=raw(entry.content))
 
 
 def _text(role: str, text: str) -> Said:

@@ -81,8 +81,7 @@ def _of_session(session: SessionNode, begun: float) -> Iterator[Timed | Operatio
     for turn in session.turns:
         yield from _of_turn(turn)
     if session.ended_at is not None:
-        status = session.status or "interrupted"
-        yield session.ended_at, r.SessionEnd(session.path, session.ended_at, status, session.error, session.final_report)
+        yield session.ended_at, r.SessionEnd(session.path, session.ended_at, session.status, session.error, session.final_report)
 
 
 def _of_turn(turn: TurnNode) -> Iterator[Timed | OperationNode]:
@@ -92,7 +91,7 @@ def _of_turn(turn: TurnNode) -> Iterator[Timed | OperationNode]:
     if turn.ended_at is not None:
         if turn.assistant is not None:
             yield turn.ended_at, r.TurnSet(turn.path, turn.assistant)
-        yield turn.ended_at, r.TurnEnd(turn.path, turn.ended_at, turn.status or "interrupted", turn.error)
+        yield turn.ended_at, r.TurnEnd(turn.path, turn.ended_at, turn.status, turn.error)
 
 
 def _of_op(op: OperationNode) -> Iterator[Timed | OperationNode]:
@@ -109,6 +108,6 @@ def _of_op(op: OperationNode) -> Iterator[Timed | OperationNode]:
     if op.response is not None:
         yield at, r.Responded(path, at, op.response)
     if op.ended_at is not None:
-        yield at, r.OpEnd(path, at, op.status or "interrupted", op.latency, op.error, final, UNSET)
+        yield at, r.OpEnd(path, at, op.status, op.latency, op.error, final, UNSET)
     elif op.reasoning is not None or op.response is not None:
         yield at, Said(path, at, final)

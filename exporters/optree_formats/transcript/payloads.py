@@ -7,6 +7,7 @@ from typing import Any
 from msgspec import UNSET, DecodeError, Raw, UnsetType
 
 from optree import records as r
+from optree.nodes import Status
 from optree.values import decode
 from optree_formats.transcript.wire import ContentBlock, StepPayload, ToolPayload
 
@@ -24,10 +25,10 @@ def beside(block: Raw | UnsetType) -> dict[str, Any]:
     return {} if block is UNSET else {"attributes": block}
 
 
-def beside_end(payload: StepPayload | ToolPayload, status: str, error: str | None) -> dict[str, Any]:
+def beside_end(payload: StepPayload | ToolPayload, status: Status | None, error: str | None) -> dict[str, Any]:
     """Write an end's error into its payload; returns what the seed's members do not tell of it."""
     if status != "ok":
-        payload.error = error or status
+        payload.error = error or status or ""
     exact = (status == "ok" and error is None) or (status == "failed" and bool(error))
     return {} if exact else {"status": status, "error": error}
 

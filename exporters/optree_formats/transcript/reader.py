@@ -15,7 +15,7 @@ from msgspec import Meta, Raw
 
 from optree.store.lines import AnyPath, Bad, Block, Fault, decoded, opened
 from optree.values import TypedDecoder
-from optree_formats.transcript.tolerant import WrongError, event_from, event_of, faults_of, raised
+from optree_formats.transcript.tolerant import WrongError, event_from, event_of, faults_of, looseness, raised
 from optree_formats.transcript.wire import EVENT_TYPES, Event, MessagePayload, StepPayload, ToolPayload
 
 _TIMES: TypedDecoder[list[datetime]] = TypedDecoder(list[Annotated[datetime, Meta(tz=True)]])
@@ -43,12 +43,22 @@ def batches(path: AnyPath, *, strict: bool = False) -> Iterator[list[Event] | Fa
     expected = 1
     with opened(path) as source:
         for item in decoded(source, _lines):
+            if strict:
+                _check(item)
             for found in _read(item, expected):
                 if isinstance(found, list):
                     expected = found[-1].seq + 1
                 elif strict:
                     raise raised(found)
                 yield found
+
+
+def _check(item: Block[Event] | Bad) -> None:
+    """Raise `FormatError` for the first line that strict reading refuses although it can be read."""
+    for number, data in enumerate(item.data.split(b"\n"), item.line):
+        said = looseness(data) if data.strip() else ""
+        if said:
+            raise raised(Fault(number, said))
 
 
 _OWN_MEMBERS = "unknown field"

@@ -4,15 +4,20 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
+from typing import Any
 from uuid import UUID
 
 from msgspec import Struct
 
+from optree import records as r
 from optree.errors import FormatError
+from optree.nodes import Payload
 from optree.store.lines import AnyPath, Fault
+from optree_formats.transcript.kept import Kept
 from optree_formats.transcript.reader import read
+from optree_formats.transcript.steps import Place
 from optree_formats.transcript.tolerant import raised
-from optree_formats.transcript.wire import Event, is_sound
+from optree_formats.transcript.wire import ContentBlock, Event, is_sound
 
 _UUID4 = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-4[0-9a-f]{3}-[89ab][0-9a-f]{3}-[0-9a-f]{12}")
 _NAME = re.compile(r"[A-Za-z0-9][\w-]{0,127}", re.ASCII)
@@ -127,3 +132,34 @@ def _run(path: Path, label: str, faults: list[Fault], *, strict: bool) -> Run:
 
 def _number(event: Event) -> int:
     return event.seq
+
+
+class OpState(Struct):
+    """An op of which not all is written yet."""
+
+    begin: r.OpBegin
+    place: Place
+    started: bool = False
+    """True if its start is written."""
+    linked: bool = False
+    """True if it called a run."""
+    request: Payload | None = None
+    response: Payload | None = None
+    chunks: list[str] = []
+
+
+class RunState(Struct):
+    """A run that is being written."""
+
+    path: str
+    run_id: str
+    parent_run_id: str
+    name: str = ""
+    kept: Kept = Kept()
+    """What others wrote at its start and end."""
+    told: dict[str, Any] = {}
+    """What is set on it while it runs."""
+    held: OpState | None = None
+    """The tool's op whose call is not written yet."""
+    calls: dict[str, ContentBlock] = {}
+    """What the agent asked for, by id, while it is not known that it was run here."""

@@ -12,15 +12,16 @@ from typing import Any
 from msgspec import UNSET
 
 from optree import records as r
-from optree.ids import content_id, is_txn, node_id
+from optree.ids import is_txn, node_id, txn_of
 from optree.nodes import Pool, SessionNode
 from optree.store.lines import Fault
-from optree.tree import Tree, apply
+from optree.tree import Fold, Tree, apply
 from optree.tree.fold import UNKNOWN
 from optree.values import is_object, raw
 from optree_formats.transcript import own
 from optree_formats.transcript.building import Building, attributes, outcome, told
 from optree_formats.transcript.foreign import Foreign
+from optree_formats.transcript.kept import KEPT, difference
 from optree_formats.transcript.of_tree import RUN_ID
 from optree_formats.transcript.runs import Family, Run, run_id_of
 from optree_formats.transcript.steps import own_path
@@ -43,7 +44,7 @@ def tree_of(family: Family) -> Tree:
             below = _session(building.txn, op.path, child, building.session, family.faults)
             op.child_session = below.session
             pending.append((child, below))
-    return Tree(root.session, Pool())
+    return Fold(root.txn, Tree(root.session, Pool())).finish()
 
 
 def _txn(run: Run) -> str:
@@ -52,7 +53,7 @@ def _txn(run: Run) -> str:
         named = told(event).get("txn") if event.type == "run.started" else None
         if isinstance(named, str) and is_txn(named) and run_id_of(named) == run.run_id:
             return named
-    return run.run_id if is_txn(run.run_id) else f"run-{content_id(run.run_id.encode())}"
+    return txn_of(run.run_id, "run")
 
 
 def _session(txn: str, path: str, run: Run, parent: SessionNode | None, faults: list[Fault]) -> Building:
@@ -61,20 +62,25 @@ def _session(txn: str, path: str, run: Run, parent: SessionNode | None, faults: 
     building = Building(txn, path, latest)
     foreign = Foreign(building, run.events, faults)
     begun = False
+    kept: dict[str, Any] = {}
     for event in run.events:
         ts = milliseconds(event.timestamp)
         latest = latest if ts is None else ts
         if event.type == "run.started":
             _start(building.session, event, latest, again=begun)
+            kept.update({} if begun else difference(event))
             begun = True
         elif event.type == "run.completed":
             _complete(building.session, event, latest)
+            kept.update(difference(event))
         elif (place := own_path(event.path)) is not None:
             own.take(building, place, event, latest)
         else:
             foreign.take(event, latest)
     session = building.finish()
     foreign.finish()
+    if kept:
+        session.attributes_json = raw({**session.attributes, KEPT: kept})
     _place(session, run, parent)
     return building
 

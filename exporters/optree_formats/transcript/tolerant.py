@@ -5,6 +5,7 @@ Types that are not known are kept as they are, and reported by faults of their o
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from typing import Any
 
@@ -76,6 +77,52 @@ def faults_of(number: int, event: Event) -> list[Fault]:
     if event.payload is None and not event.type.startswith("run."):
         faults.append(Fault(number, "has no payload; kept"))
     return faults
+
+
+def looseness(data: bytes) -> str:
+    """Return what strict reading refuses in a line although it can be read; empty if nothing, or if it cannot."""
+    try:
+        event: Any = json.loads(data, object_pairs_hook=_Pairs)
+    except (ValueError, RecursionError):
+        return ""
+    if not isinstance(event, _Pairs):
+        return ""
+    payload = dict(event).get("payload")
+    if is_list(payload) and not isinstance(payload, _Pairs):
+        return "payload is an array, not an object"
+    if not isinstance(payload, _Pairs):
+        return _odd(event, _ENVELOPE)
+    kind = str(dict(event).get("type"))
+    blocks = dict(payload).get("blocks", [])
+    if kind.startswith("message.") and (isinstance(blocks, _Pairs) or not is_list(blocks)):
+        return "blocks is no array"
+    parts = [(event, _ENVELOPE), (payload, _OF_PAYLOADS.get(kind.partition(".")[0], frozenset()))]
+    parts += [(block, _OF_BLOCKS) for block in blocks if isinstance(block, _Pairs)] if is_list(blocks) else []
+    return next((said for part, known in parts if (said := _odd(part, known))), "")
+
+
+class _Pairs(list[tuple[str, Any]]):
+    """An object as its members stand in a line, also those that are there twice."""
+
+
+def _odd(members: _Pairs, known: frozenset[str]) -> str:
+    """Return what is wrong with an object's members."""
+    seen: set[str] = set()
+    for name, _ in members:
+        if name in seen:
+            return f"has the member {name!r} twice"
+        seen.add(name)
+        if name not in known and name.lower() in known:
+            return f"has a member {name!r}, which is {name.lower()} in another case"
+    return ""
+
+
+def _names(kind: type[msgspec.Struct]) -> frozenset[str]:
+    return frozenset(kind.__struct_encode_fields__)
+
+
+_ENVELOPE, _OF_BLOCKS = _names(Event), _names(ContentBlock)
+_OF_PAYLOADS = {"run": _names(StepPayload), "step": _names(StepPayload), "message": _names(MessagePayload), "tool": _names(ToolPayload)}
 
 
 def payload_of(value: Raw | None) -> Any:

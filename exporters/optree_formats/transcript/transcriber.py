@@ -11,17 +11,19 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any, ClassVar
 
-from msgspec import UNSET, Raw, Struct
+from msgspec import UNSET, Raw
 
 from optree import records as r
 from optree.ids import node_id
+from optree.messages import opened
 from optree.nodes import Payload, Pool, Reasoning
 from optree.tree.path import parent_label
-from optree.values import raw
+from optree.values import decode, raw
 from optree_formats.transcript import messages
+from optree_formats.transcript.kept import KEPT, Kept, agrees, kept_of, put_back
 from optree_formats.transcript.payloads import NULL, beside, beside_begin, beside_end, decoded, given, result_of, text_block
-from optree_formats.transcript.runs import run_id_of
-from optree_formats.transcript.steps import CALL, KINDS, TURN, WORKFLOW, step_path
+from optree_formats.transcript.runs import OpState, RunState, run_id_of
+from optree_formats.transcript.steps import CALL, KINDS, STEP, TURN, TURNLESS, WORKFLOW, Place, messages_place, place_of, step_path
 from optree_formats.transcript.times import rfc3339
 from optree_formats.transcript.wire import ContentBlock, Event, MessagePayload, StepPayload, ToolPayload
 
@@ -34,30 +36,6 @@ class Said(r.Record, tag="transcript.said"):
     path: str
     ts: float
     reasoning: str | None = None
-
-
-class _Op(Struct):
-    begin: r.OpBegin
-    started: bool = False
-    """True if its start is written."""
-    linked: bool = False
-    """True if it called a run."""
-    request: Payload | None = None
-    response: Payload | None = None
-    chunks: list[str] = []
-
-
-class _Run(Struct):
-    path: str
-    run_id: str
-    parent_run_id: str
-    name: str = ""
-    told: dict[str, Any] = {}
-    """What is set on it while it runs."""
-    held: _Op | None = None
-    """The tool's op whose call is not written yet."""
-    calls: dict[str, ContentBlock] = {}
-    """What the agent asked for, by id, while it is not known that it was run here."""
 
 
 Emit = Callable[[str, Event], None]
@@ -85,9 +63,11 @@ class Transcriber:
         self._emit = emit
         self._known = known or {}
         self._thought = thought
-        self._runs: dict[str, _Run] = {}
-        self._ops: dict[str, _Op] = {}
+        self._runs: dict[str, RunState] = {}
+        self._ops: dict[str, OpState] = {}
         self._turns: dict[str, tuple[r.TurnBegin, dict[str, str] | None]] = {}
+        self._turnless: set[str] = set()
+        """Turns of sessions that come from runs without turns."""
 
     def take(self, record: r.Record) -> None:
         """Take one record; those that a transcript does not hold are passed over."""
@@ -108,11 +88,11 @@ class Transcriber:
 
     # Sessions
 
-    def _run(self, path: str) -> _Run:
+    def _run(self, path: str) -> RunState:
         run = self._runs.get(path)
         if run is None:
             parent = self.run_id(parent_label(parent_label(path))) if path else ""
-            run = self._runs[path] = _Run(path, self.run_id(path), parent)
+            run = self._runs[path] = RunState(path, self.run_id(path), parent)
         return run
 
     def _session_begin(self, record: r.SessionBegin) -> None:
@@ -120,12 +100,21 @@ class Transcriber:
         run.name = record.agent
         if record.path:
             self._link(record.path)
-        told = {**({} if record.path else {"txn": self._txn}), **beside(record.attributes), **self._told(record.path)}
-        self._write(run, "run.started", "", record.ts, StepPayload(name=record.agent, kind=WORKFLOW), told)
+        attributes: dict[str, Any] = {} if record.attributes is UNSET else decode(record.attributes)
+        run.kept = kept_of(attributes)
+        own = record.attributes
+        if run.kept != Kept():
+            attributes.pop(KEPT)
+            own = raw(attributes) if attributes else UNSET
+        told = {**({} if record.path else {"txn": self._txn}), **beside(own), **self._told(record.path)}
+        self._write(run, "run.started", "", record.ts, self._started(run), told)
 
     def _session_resume(self, record: r.SessionResume) -> None:
         run = self._run(record.path)
-        self._write(run, "run.started", "", record.ts, StepPayload(name=run.name, kind=WORKFLOW))
+        self._write(run, "run.started", "", record.ts, self._started(run))
+
+    def _started(self, run: RunState) -> Any:
+        return put_back(run.kept.started, StepPayload(name=run.name, kind=WORKFLOW))
 
     def _session_set(self, record: r.SessionSet) -> None:
         run = self._run(record.path)
@@ -138,12 +127,17 @@ class Transcriber:
         self._release(run)
         payload = StepPayload(name=run.name, kind=WORKFLOW, result=result_of(record.final_report))
         told = beside_end(payload, record.status, record.error)
-        self._write(run, "run.completed", "", record.ts, payload, {**told, **run.told})
+        reported = payload.result is not UNSET
+        kept = run.kept.completed if agrees(run.kept.completed, record.status, record.error, reported=reported) else UNSET
+        self._write(run, "run.completed", "", record.ts, put_back(kept, payload), {**told, **run.told})
 
     # Turns
 
     def _turn_begin(self, record: r.TurnBegin) -> None:
         run = self._run(parent_label(record.path))
+        if record.attributes is not UNSET and decode(record.attributes).get(TURNLESS) is True:
+            self._turnless.add(record.path)
+            return
         self._turns[record.path] = record, None
         step = StepPayload(name=step_path(record.path), kind=TURN)
         self._write(run, "step.started", step.name, record.ts, step, {**beside(record.attributes), **self._told(record.path)})
@@ -152,10 +146,12 @@ class Transcriber:
         self._message(run, record.path, record.ts, said)
 
     def _turn_set(self, record: r.TurnSet) -> None:
-        if record.path in self._turns:
+        if record.path in self._turns and record.assistant is not None:
             self._turns[record.path] = self._turns[record.path][0], record.assistant
 
     def _turn_end(self, record: r.TurnEnd) -> None:
+        if record.path in self._turnless:
+            return
         run = self._run(parent_label(record.path))
         _, said = self._turns.pop(record.path, (None, None))
         step = StepPayload(name=step_path(record.path), kind=TURN)
@@ -168,14 +164,14 @@ class Transcriber:
 
     def _op_begin(self, record: r.OpBegin) -> None:
         run = self._session_of(record.path)
-        op = self._ops[record.path] = _Op(record)
+        op = self._ops[record.path] = OpState(record, self._place(record))
         if record.kind in ("tool", "session"):
             asked = next((identity for identity, block in run.calls.items() if block.tool_name == record.name), None)
             run.calls.pop(asked or "", None)
         if record.kind == "tool":
             self._release(run)
             run.held = op
-        elif record.kind != "session" or "alone" in self._known.get(record.path, {}):
+        elif (record.kind != "session" and not op.place.type) or "alone" in self._known.get(record.path, {}):
             self._start(run, op)
 
     def _link(self, path: str) -> None:
@@ -188,22 +184,26 @@ class Transcriber:
         if op.begin.kind != "session" and not op.started:
             self._start(run, op)
         op.linked = op.started = True
-        step = StepPayload(name=op.begin.name, kind=CALL)
-        told = beside_begin(op.begin) if op.begin.kind == "session" else {"kind": op.begin.kind}
-        self._write(run, "step.call_workflow.started", path, op.begin.ts, step, told, child=self.run_id(path))
+        step = StepPayload(name=op.begin.name, kind=op.place.kind or CALL)
+        told = self._beside(op) if op.begin.kind == "session" else {"kind": op.begin.kind}
+        self._write(run, "step.call_workflow.started", op.place, op.begin.ts, step, told, child=self.run_id(path))
 
-    def _start(self, run: _Run, op: _Op) -> None:
+    def _start(self, run: RunState, op: OpState) -> None:
         """Write that an op began."""
         op.started = True
         run.held = None if run.held is op else run.held
         begin = op.begin
         if begin.kind == "tool":
-            self._write(run, "tool.call", begin.path, begin.ts, self._tool(op), beside_begin(begin))
-        else:
-            step = StepPayload(name=begin.name, kind=KINDS[begin.kind])
-            self._write(run, "step.started", begin.path, begin.ts, step, beside_begin(begin))
+            for tool in self._tools(op)[::-1]:
+                self._write(run, "tool.call", op.place, begin.ts, tool, self._beside(op))
+        elif op.place.type:
+            said = None if op.response is None else self._resolved(op.response)
+            self._write(run, op.place.type, op.place, begin.ts, said, self._beside(op))
+        elif not (op.place.foreign and begin.kind == "llm" and not op.place.kind):  # messages that no step of an agent encloses
+            step = StepPayload(name=begin.name, kind=op.place.kind or KINDS[begin.kind])
+            self._write(run, "step.started", op.place, begin.ts, step, self._beside(op))
 
-    def _release(self, run: _Run) -> None:
+    def _release(self, run: RunState) -> None:
         op, run.held = run.held, None
         if op is not None and not op.started:
             self._start(run, op)
@@ -217,18 +217,18 @@ class Transcriber:
         if run.held is op:
             self._release(run)
         elif op.begin.kind == "llm":
-            self._ask(run, record)
+            self._ask(run, op, record)
 
-    def _ask(self, run: _Run, record: r.Requested) -> None:
+    def _ask(self, run: RunState, op: OpState, record: r.Requested) -> None:
         said = messages.sent(decoded(self._resolved(record.request)))
-        for _, block in said:
+        for _, block in said if not op.place.foreign else ():
             asked = run.calls.pop(block.tool_id, None) if block.type == "tool_result" else None
             if asked is not None:
                 block.fidelity = "agent_emitted"
                 self._reported(run, asked, block, record)
-        self._message(run, record.path, record.ts, said)
+        self._message(run, messages_place(op.place), record.ts, said)
 
-    def _reported(self, run: _Run, asked: ContentBlock, result: ContentBlock, record: r.Requested) -> None:
+    def _reported(self, run: RunState, asked: ContentBlock, result: ContentBlock, record: r.Requested) -> None:
         """Write a call that only the messages tell of."""
         tool = ToolPayload(
             name=asked.tool_name, call_id=asked.tool_id, input=given(asked.tool_input), output=NULL, fidelity="agent_emitted"
@@ -267,81 +267,104 @@ class Transcriber:
         if not op.started:
             self._start(run, op)
         self._answer(run, op, record.ts, record.reasoning)
-        told = beside(record.attributes)
+        told = {**beside(record.attributes), **({"partial": True} if op.response is not None and op.response.partial else {})}
         result = UNSET if op.response is None else result_of(self._resolved(op.response))
         if op.linked:
-            step = StepPayload(name=op.begin.name, kind=CALL, result=result)
+            step = StepPayload(name=op.begin.name, kind=op.place.kind or CALL, result=result)
             kind = op.begin.kind
             more = {**beside_end(step, record.status, record.error), **(told if kind == "session" else {"kind": kind})}
-            self._write(run, "step.call_workflow.completed", record.path, record.ts, step, more, child=self.run_id(record.path))
+            self._write(run, "step.call_workflow.completed", op.place, record.ts, step, more, child=self.run_id(record.path))
             if kind == "session":
                 return
         if op.begin.kind == "tool":
-            tool = self._tool(op)
-            tool.output = NULL if result is UNSET else result
-            more = {**beside_end(tool, record.status, record.error), **told}
-            self._write(run, "tool.result", record.path, record.ts, tool, more)
+            for tool in self._tools(op):
+                tool.output = NULL if result is UNSET else result
+                more = {**beside_end(tool, record.status, record.error), **told}
+                self._write(run, "tool.result", op.place, record.ts, tool, more)
             return
-        step = StepPayload(name=op.begin.name, kind=KINDS[op.begin.kind], result=result)
+        if op.place.type:  # its start has told all of it
+            return
+        if op.place.foreign and op.begin.kind == "llm" and not op.place.unsaid:
+            result = UNSET if op.place.result is None else raw(op.place.result)
+        step = StepPayload(name=op.begin.name, kind=op.place.kind or KINDS[op.begin.kind], result=result)
         more = {**beside_end(step, record.status, record.error), **told}
-        self._write(run, "step.completed", record.path, record.ts, step, more)
+        self._write(run, "step.completed", op.place, record.ts, step, more)
 
-    def _answer(self, run: _Run, op: _Op, ts: float, final: str | None) -> None:
+    def _answer(self, run: RunState, op: OpState, ts: float, final: str | None) -> None:
         """Write what an op thought and, if it is a model's, answered."""
         better = self._thought(op.begin.path) if self._thought is not None else None
         if better is not None:
             op.chunks = [chunk.text for chunk in better.chunks]
             final = better.final if final is None else final
         thought = "".join(op.chunks) if final is None else final
-        llm = op.begin.kind == "llm" and op.response is not None
+        llm = op.begin.kind == "llm" and op.response is not None and not op.place.unsaid
         blocks = messages.answer(decoded(self._resolved(op.response)) if llm else None, thought)
         if blocks:
             run.calls.update((block.tool_id, block) for block in blocks if block.type == "tool_use" and block.tool_id)
-            self._write(run, "message.assistant", op.begin.path, ts, MessagePayload(role="assistant", blocks=blocks))
+            told = {"partial": True} if llm and op.response is not None and op.response.partial else {}
+            self._write(run, "message.assistant", messages_place(op.place), ts, MessagePayload(role="assistant", blocks=blocks), told)
 
     # Writing
 
-    def _message(self, run: _Run, path: str, ts: float, said: list[messages.Said]) -> None:
+    def _message(self, run: RunState, path: str | Place, ts: float, said: list[messages.Said]) -> None:
         blocks = [block for _, block in said]
         if blocks:
             real = [role for role, _ in said]
             told = {} if real == messages.roles(blocks) else {"roles": real}
             self._write(run, "message.user", path, ts, MessagePayload(role="user", blocks=blocks), told)
 
-    def _tool(self, op: _Op) -> ToolPayload:
+    def _place(self, begin: r.OpBegin) -> Place:
+        if parent_label(begin.path) not in self._turnless:
+            return Place(step_path(begin.path))
+        return place_of({} if begin.attributes is UNSET else decode(begin.attributes))
+
+    def _beside(self, op: OpState) -> dict[str, Any]:
+        """Return what the seed's members do not tell of an op's begin; of a step of others, what they do not tell of it."""
+        begin = op.begin
+        if not op.place.foreign:
+            return beside_begin(begin)
+        told: dict[str, Any] = {} if begin.attributes is UNSET else decode(begin.attributes)
+        more = {name: value for name, value in told.items() if name != STEP}
+        return {"attributes": raw(more)} if more else {}
+
+    def _tools(self, op: OpState) -> list[ToolPayload]:
+        """Return a call, and the same as its agent reported it, if it did."""
         sent = NULL if op.request is None else self._resolved(op.request)
-        identity = node_id(self._txn, op.begin.path)
-        return ToolPayload(name=op.begin.name, call_id=identity, input=sent, output=NULL, fidelity="router")
+        identity = op.place.call_id or node_id(self._txn, op.begin.path)
+        found = [ToolPayload(name=op.begin.name, call_id=identity, input=sent, output=NULL, fidelity=op.place.fidelity)]
+        if op.place.reported:
+            found.append(ToolPayload(name=op.begin.name, call_id=op.place.reported, input=sent, output=NULL, fidelity="agent_emitted"))
+        return found
 
     def _resolved(self, payload: Payload | None) -> Raw:
-        """Return a payload's JSON, what it refers to filled in."""
+        """Return a payload's JSON, what it refers to filled in, and what it keeps in base64 decoded."""
         if payload is None:
             return NULL
         data = payload.payload
-        referring = b'"$history"' in bytes(data) or b'"$blob"' in bytes(data)
-        return raw(self._pool.resolve(decoded(data))) if referring else data
+        as_it_is = not any(mark in bytes(data) for mark in (b'"$history"', b'"$blob"', b'"base64"'))
+        return data if as_it_is else raw(opened(self._pool.resolve(decoded(data))))
 
     def _write(
-        self, run: _Run, kind: Any, path: str, ts: float, payload: Any, told: Mapping[str, Any] | None = None, *, child: str = ""
+        self, run: RunState, kind: Any, at: str | Place, ts: float, payload: Any, told: Mapping[str, Any] | None = None, *, child: str = ""
     ) -> None:
-        """Hand on an event; *path* is a node's, or a step's."""
+        """Hand on an event; *at* is a node's path, a step's, or its place."""
         self._release(run)
-        step = step_path(path) if path[:1].isdigit() else path
+        place = at if isinstance(at, Place) else Place(step_path(at) if at[:1].isdigit() else at)
         event = Event(
             seq=0,
             run_id=run.run_id,
             parent_run_id=run.parent_run_id,
             child_run_id=child,
             type=kind,
-            path=step,
-            iteration=0,
+            path=place.path,
+            iteration=place.iteration,
             timestamp=rfc3339(ts),
             payload=payload,
             optree=dict(told) if told else None,
         )
         self._emit(run.path, event)
 
-    def _session_of(self, op_path: str) -> _Run:
+    def _session_of(self, op_path: str) -> RunState:
         return self._run(parent_label(parent_label(op_path)))
 
     def _told(self, path: str) -> dict[str, Any]:

@@ -12,6 +12,8 @@ from typing import Any, Final
 import msgspec
 from msgspec import Struct
 
+from optree.messages import Text, is_message
+from optree.messages import message as message_of
 from optree.values import is_list, is_object, text
 from optree_otel import names
 from optree_otel.incoming.meaning import parsed
@@ -50,13 +52,17 @@ class Said(Struct):
 def of_llm(span: InSpan) -> Said:
     """Return what was said in an LLM call."""
     block = _with_details(span)
-    messages = _messages(block, names.INPUT_MESSAGES, "llm.input_messages.", "gen_ai.prompt.")
+    given = None if block.get(names.INPUT_MESSAGES) is not None else _first(block, _INPUT)
+    sent = given.get("messages") if is_object(given) else None
+    messages = sent if is_list(sent) else _messages(block, names.INPUT_MESSAGES, "llm.input_messages.", "gen_ai.prompt.")
     system = _system(block.get(names.SYSTEM_INSTRUCTIONS))
     answers = _messages(block, names.OUTPUT_MESSAGES, "llm.output_messages.", "gen_ai.completion.")
     said = Said(messages=[*system, *messages] or None)
-    if said.messages is None and (given := _first(block, _INPUT)) is not None:
+    if is_object(given) and is_list(sent):  # the provider's own request
+        said.members.update({key: value for key, value in given.items() if key not in ("messages", "model")})
+    elif said.messages is None and given is not None:
         said.members["input"] = given
-    if tools := parsed(block.get(names.TOOL_DEFINITIONS)) or _tools(block):
+    if "tools" not in said.members and (tools := parsed(block.get(names.TOOL_DEFINITIONS)) or _tools(block)):
         said.members["tools"] = tools
     thoughts = [message.pop("reasoning") for message in answers if is_object(message) and "reasoning" in message]
     said.reasoning = "\n".join(thoughts) or None
@@ -72,14 +78,26 @@ def of_tool(attributes: Mapping[str, Any]) -> tuple[Any, Any]:
 def of_agent(span: InSpan) -> tuple[str | None, str | None, Any]:
     """Return what an agent was asked, its last words, and its result; None for what is not told."""
     block = _with_details(span)
-    asked = _messages(block, names.INPUT_MESSAGES, "llm.input_messages.", "gen_ai.prompt.") or _messages(block, "pydantic_ai.all_messages")
-    user = next((_content(message) for message in asked if is_object(message) and message.get("role") == "user"), None)
+    user = asked_by_user(_messages(block, names.INPUT_MESSAGES, "llm.input_messages.", "gen_ai.prompt."))
+    if user is None:
+        user = asked_by_user(_of_run(block), first=True)
     answers = _messages(block, names.OUTPUT_MESSAGES, "llm.output_messages.", "gen_ai.completion.")
     last = _content(answers[-1]) if answers else None
     result = _first(block, _OUTPUT)
     if result is None and span.message == "":
         result = last
     return user or _text(_first(block, _INPUT)), last or _text(result), result
+
+
+def asked_by_user(messages: list[Any], *, first: bool = False) -> str | None:
+    """Return the last text that a user said in messages of any form, or the *first*; None if there is none."""
+    said = [message_of(found, "unknown") for found in messages if is_message(found)]
+    texts = (
+        "\n".join(part.text for part in one.parts if isinstance(part, Text))
+        for one in (said if first else reversed(said))
+        if one.role == "user"
+    )
+    return next((text for text in texts if text), None)
 
 
 def remaining(span: InSpan) -> dict[str, Any]:
@@ -114,6 +132,14 @@ def _listed(value: Any, depth: int = 0) -> Any:
     if value and all(key.isdecimal() and key.isascii() for key in value):
         return [_listed(value[key], depth + 1) for key in sorted(value, key=int)]
     return {key: _listed(item, depth + 1) for key, item in value.items()}
+
+
+def _of_run(block: Mapping[str, Any]) -> list[Any]:
+    """Return the messages of a run of Pydantic AI: those from before it are left out."""
+    given = parsed(block.get("pydantic_ai.all_messages"))
+    begin = block.get("pydantic_ai.new_message_index")
+    listed = given[begin:] if is_list(given) and isinstance(begin, int) and begin > 0 else given
+    return [turned for found in listed for turned in _from_parts(found)] if is_list(listed) else []
 
 
 def _with_details(span: InSpan) -> Mapping[str, Any]:
@@ -178,7 +204,12 @@ def _from_spread(entry: Any) -> Any:
         return {"role": "unknown", "content": message}
     made: dict[str, Any] = {"role": "unknown", **message}
     made.pop("contents", None)
-    parts = [part.get("message_content", part) if is_object(part) else part for part in _list(message.get("contents"))]
+    parts = [_block(part) for part in _list(message.get("contents"))]
+    calls = [_call(call) for call in _list(message.get("tool_calls"))]
+    known = {call.get("id") for call in calls if is_object(call)}
+    called = [_call(part) for part in parts if is_object(part) and is_object(part.get("tool_call"))]
+    calls += [call for call in called if call.get("id") not in known]
+    parts = [part for part in parts if not (is_object(part) and part.get("type") == "tool_use" and (calls or len(part) == 1))]
     thoughts = [text(part.get("text", "")) for part in parts if is_object(part) and part.get("type") in _THOUGHTS]
     others = [part for part in parts if not (is_object(part) and part.get("type") in _THOUGHTS)]
     if thoughts:
@@ -186,9 +217,17 @@ def _from_spread(entry: Any) -> Any:
     if others and "content" not in made:
         plain = all(is_object(part) and part.get("type") == "text" for part in others)
         made["content"] = "\n".join(text(part.get("text", "")) for part in others) if plain else others
-    if calls := _list(message.get("tool_calls")):
-        made["tool_calls"] = [_call(call) for call in calls]
+    if calls:
+        made["tool_calls"] = calls
     return made
+
+
+def _block(part: Any) -> Any:
+    """Return a part of a message's content; one that is a tool call has what is called beside its type."""
+    block = part.get("message_content", part) if is_object(part) else part
+    if is_object(part) and is_object(block) and is_object(call := part.get("tool_call")):
+        return {**block, "tool_call": call}
+    return block
 
 
 def _call(call: Any) -> Any:

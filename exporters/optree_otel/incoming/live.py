@@ -1,8 +1,9 @@
 """Spans of a running program into live sessions: each is recorded as it starts and ends, where it belongs.
 
-What a span stands for is often known at its start. Where it is not, the span waits: a moment, in which most instrumentations tell, until
-something inside it must be placed (it is a `system` op then), or until its end. Either way its own times are recorded. Spans that no
-agent, model or tool has to do with, above and around, never become a session.
+What a span stands for is often known at its start, and is recorded then; what it tells later, as its model or its messages, is added when
+it is looked at again, a moment later, and at its end. A span that has not told what it stands for waits: for that moment, until something
+inside it must be placed (it is a `system` op then), or until its end. Either way its own times are recorded. Spans that no agent, model
+or tool has to do with, above and around, never become a session.
 """
 
 from __future__ import annotations
@@ -19,13 +20,13 @@ from optree.instrument.context import CURRENT, Scope
 from optree.instrument.runtime import RUNTIME
 from optree_otel.incoming import content
 from optree_otel.incoming.later import Later
-from optree_otel.incoming.meaning import Meaning, meaning, model, provider, tells
-from optree_otel.incoming.recorder import Place, begin, begin_turn, end, end_session, end_turn, outcome, step
+from optree_otel.incoming.meaning import Meaning, meaning_within, tells
+from optree_otel.incoming.recorder import Place, begin, begin_turn, end, end_session, end_turn, outcome, step, update
 from optree_otel.incoming.sessions import root_attributes, root_name, service_name
 from optree_otel.incoming.spans import InSpan
 
-LOOKS = (0.05, 0.2, 1.0)
-"""Seconds after which a span that has not told what it is is looked at again; an LLM call that has told only that begins at the last."""
+LOOKS = (0.01, 0.05, 0.2, 1.0)
+"""Seconds after which a span is looked at again that has not told yet what it is, or what it asks."""
 MOST_OPEN = 100_000
 """Spans that are kept in mind while they are open; of those that nothing is recorded of yet, the oldest are forgotten beyond it."""
 
@@ -80,7 +81,7 @@ class Live:
             self._count += 1
             if _is_told(span):
                 self._place(one)
-            elif one.scope is not None or _is_placed(above) or tells(span.attributes):
+            if _is_placed(one) or one.scope is not None or _is_placed(above) or tells(span.attributes):
                 self._later.add(one, LOOKS[0])
             if self._count > self._most:
                 self._forget()
@@ -95,7 +96,7 @@ class Live:
                 return
             one.ended = True
             one.span = span
-            what = meaning(span.name, span.attributes)
+            what = meaning_within(span)
             if one.place is None and (what.role != "plain" or one.scope is not None or _is_placed(one.above)):
                 self._place(one)
             self._drop(one, members)
@@ -105,17 +106,18 @@ class Live:
                 self._end_root(one, one.root)
 
     def _look_again(self, one: _Open) -> None:
-        """Begin a span that has told meanwhile what it stands for."""
+        """Begin a span that has told meanwhile what it stands for, or add what else it has told."""
         try:
             with self._lock:
-                if one.place is not None or one.ended:
+                if one.ended:
                     return
                 one.span = one.look()
                 one.looks += 1
-                last = one.looks == len(LOOKS)
-                if _is_told(one.span) or (last and meaning(one.span.name, one.span.attributes).role != "plain"):
+                if one.place is not None:
+                    update(one.place, one.span, meaning_within(one.span))
+                elif _is_told(one.span):
                     self._place(one)
-                elif not last:
+                if one.looks < len(LOOKS):
                     self._later.add(one, LOOKS[one.looks] - LOOKS[one.looks - 1])
         except Exception as error:  # noqa: BLE001 - the thread goes on with the next one
             RUNTIME.report(f"a span of {one.span.name!r} is not recorded: {type(error).__name__}: {error}")
@@ -131,11 +133,11 @@ class Live:
             if each.lost:
                 return
             each.lost = True
-            what = meaning(each.span.name, each.span.attributes)
+            what = meaning_within(each.span)
             if each.above is not None and each.above.place is not None:
                 each.place = begin(each.above.place, each.span, what)
             elif each.scope is not None:
-                each.place = begin(_within(each.scope), each.span, what)
+                each.place = begin(_within(each.scope, each.span), each.span, what)
             else:
                 self._begin_root(each, what)
             each.lost = False
@@ -156,9 +158,9 @@ class Live:
     def _end_root(self, one: _Open, builder: SessionTreeBuilder) -> None:
         span = one.span
         status, error = outcome(span)
-        _, last, report = content.of_agent(span)
+        user, last, report = content.of_agent(span)
         if one.place is not None:
-            end_turn(one.place.turn, span.ended_at, status, error, last)
+            end_turn(one.place.turn, span.ended_at, status, error, user, last)
         end_session(builder, span.ended_at, status, error, report)
         RUNTIME.close_root(builder.txn)
 
@@ -194,16 +196,18 @@ def _is_placed(one: _Open | None) -> bool:
 
 
 def _is_told(span: InSpan) -> bool:
-    """Tell whether a span says by now what it stands for, an LLM call also whose."""
-    role = meaning(span.name, span.attributes).role
-    return role != "plain" and (role != "llm" or bool(provider(span.attributes) and model(span.attributes)))
+    """Tell whether a span says by now what it stands for."""
+    return meaning_within(span).role != "plain"
 
 
-def _within(scope: Scope) -> Place:
-    """Return the place of what happens where optree's own code is."""
+def _within(scope: Scope, span: InSpan) -> Place:
+    """Return the place of what happens where optree's own code is; where no turn is open, in one that begins with the span."""
     session: Session = scope.session
-    turn = scope.turn or session.builder.current_turn or session.builder.begin_turn(implicit=True)
-    return Place(session.builder, turn, scope.op if scope.op is not None and scope.op.turn is turn else None)
+    builder = session.builder
+    turn = scope.turn or builder.current_turn
+    if turn is None:
+        turn = begin_turn(builder, max(span.started_at, builder.node.started_at), {}, {}, implicit=True)
+    return Place(builder, turn, scope.op if scope.op is not None and scope.op.turn is turn else None, foreign=turn.implicit)
 
 
 def _correct_start(builder: SessionTreeBuilder, span: InSpan) -> None:

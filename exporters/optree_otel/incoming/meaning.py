@@ -14,9 +14,11 @@ from msgspec import Struct
 
 from optree.values import is_object, text
 from optree_otel import names
+from optree_otel.incoming.spans import InSpan
 
-Role = Literal["agent", "chain", "llm", "tool", "mcp", "plain"]
-"""A `chain` is an agent if nothing is above it; `mcp` is a tool call unless it happens inside one; `plain` is what is none of them."""
+Role = Literal["agent", "chain", "llm", "tool", "mcp", "frame", "plain"]
+"""A `chain` is an agent if nothing is above it; `mcp` is a tool call unless it happens inside one; a `frame` holds others and is nothing
+itself, as the turns of an agent's loop; `plain` is what is none of them."""
 
 _OPERATIONS: Final[dict[str, Role]] = {
     "chat": "llm",
@@ -41,12 +43,18 @@ _TELLING: Final = ("gen_ai.", "llm.", "openinference.", "traceloop.", "mcp.")
 _MODELS: Final = (
     names.REQUEST_MODEL,
     "llm.request.model",
+    "llm.request.model_name",
     "llm.invocation_parameters",
     "embedding.invocation_parameters",
     "llm.model_name",
     "embedding.model_name",
     names.RESPONSE_MODEL,
+    "input.value",
 )
+_HOLDING: Final = ("llm.invocation_parameters", "embedding.invocation_parameters", "input.value")
+"""Those whose values are JSON with a member `model`."""
+_FRAMES: Final = "openinference.instrumentation.openai_agents"
+"""What wraps a run, and each turn of an agent's loop, in a chain that says nothing of its own."""
 _PROVIDERS: Final = (names.PROVIDER, "gen_ai.system", "llm.provider", "llm.system", "llm.vendor")
 _AGENTS: Final = (names.AGENT_NAME, "gen_ai.workflow.name", "agent.name", "traceloop.entity.name", "agent_name")
 _TOOLS: Final = (names.TOOL_NAME, "tool.name", "traceloop.entity.name")
@@ -73,6 +81,12 @@ def meaning(name: str, attributes: Mapping[str, Any]) -> Meaning:
     return Meaning(role, name)
 
 
+def meaning_within(span: InSpan) -> Meaning:
+    """Return what a span stands for that is inside another, or inside what optree itself has begun."""
+    what = meaning(span.name, span.attributes)
+    return Meaning("frame", what.name) if what.role == "chain" and span.scope == _FRAMES else what
+
+
 def tells(attributes: Mapping[str, Any]) -> bool:
     """Tell whether a span belongs to a run of an agent or a model at all."""
     return any(key.startswith(_TELLING) for key in attributes)
@@ -87,7 +101,7 @@ def model(attributes: Mapping[str, Any]) -> str:
     """Return the model that was asked for, else the one that answered; empty if nothing says it."""
     for key in _MODELS:
         value = attributes.get(key)
-        if key.endswith("invocation_parameters"):
+        if key in _HOLDING:
             value = parsed(value)
             value = value.get("model") if is_object(value) else None
         if value:

@@ -17,7 +17,7 @@ from optree.builder import Op, SessionTreeBuilder, Turn
 from optree.builder.core import Core
 from optree.clock import wall
 from optree.errors import PathError
-from optree.ids import is_txn, node_id
+from optree.ids import node_id, txn_of
 from optree.nodes import AccountingEntry, LogEntry, OpKind, ReasoningChunk, SessionNode, Severity, Status
 from optree.tree import Fold, Path, Tree, walk_sessions
 from optree.tree.fold import UNKNOWN
@@ -63,7 +63,10 @@ def own_sessions(spans: list[InSpan], notes: list[str]) -> tuple[list[Tree], dic
     by_txn: dict[str, list[InSpan]] = {}
     for span in _once([span for span in spans if not _is_heartbeat(span)], notes):
         by_txn.setdefault(text(span.attributes[names.TXN]), []).append(span)
-    for txn, members in by_txn.items():
+    for told, members in by_txn.items():
+        txn = txn_of(told, "otel")
+        if txn != told:
+            notes.append(f"{told[:80]!r} cannot name a session: it is called {txn} here")
         fold = _folded(txn, members)
         tree = fold.finish()
         if fold.misplaced:
@@ -78,8 +81,7 @@ def _once(spans: list[InSpan], notes: list[str]) -> list[InSpan]:
     """Return the spans with a txn and a path, each once; those that a live trace repeats come first, so that the canonical ones win."""
     found: dict[tuple[Any, ...], InSpan] = {}
     for span in sorted(spans, key=_order):
-        block = span.attributes
-        if flaw := _flaw(text(block[names.TXN]), _path(span)):
+        if flaw := _flaw(_path(span)):
             notes.append(f"span {span.number} ({span.name!r}) is passed over: {flaw}")
             continue
         key = (span.trace_id, span.span_id)
@@ -93,13 +95,13 @@ def _path(span: InSpan) -> str:
     return text(span.attributes.get(names.PATH, ""))
 
 
-def _flaw(txn: str, path: str) -> str:
+def _flaw(path: str) -> str:
     """Return why a node cannot be placed; empty if it can."""
     try:
         Path.parse(path)
     except PathError as error:
         return str(error)
-    return "" if is_txn(txn) else f"{txn[:80]!r} names no session"
+    return ""
 
 
 def _order(span: InSpan) -> tuple[bool, int, int]:
@@ -234,6 +236,7 @@ def _entry(span: InSpan, path: str, kind: OpKind, txn: str) -> AccountingEntry |
         answered = block.get(names.RESPONSE_MODEL)
         entry.actual_model = text(answered) if answered and answered != entry.model else None
         return entry
+    entry.tokens = took.tokens if took.tokens.total_tokens else None
     entry.command = _name(span, kind)
     entry.characters_in, entry.characters_out = count(block.get(names.CHARACTERS_IN)) or 0, count(block.get(names.CHARACTERS_OUT)) or 0
     server = block.get(names.MCP_SERVER)
@@ -256,17 +259,17 @@ def _name(span: InSpan, kind: OpKind) -> str:
     return text(block.get(names.AGENT_NAME, "")) if kind == "session" else span.name
 
 
-def _status(span: InSpan) -> tuple[Status, str | None]:
-    """Return how a node ended. An error text that says no more than the status is none."""
+def _status(span: InSpan) -> tuple[Status | None, str | None]:
+    """Return how a node ended; None where the span does not say. An error text that says no more than the status is none."""
     said, error = span.attributes.get(names.STATUS), span.attributes.get(names.ERROR)
     status = _STATUSES.get(said) if isinstance(said, str) else None
-    status = status or ("failed" if span.status == ERROR else "ok")
+    status = status or ("failed" if span.status == ERROR else None)
     if error is None and status == "failed" and span.message not in ("", "failed"):
         error = span.message
     return status, None if error is None else text(error)
 
 
-def _ended(span: InSpan, record: Callable[[Status, str | None], r.Record]) -> list[r.Record]:
+def _ended(span: InSpan, record: Callable[[Status | None, str | None], r.Record]) -> list[r.Record]:
     """Return the record of an end; none for what a live trace shows as open."""
     if not span.end_ns or span.attributes.get(names.PHASE) == _OPEN:
         return []

@@ -6,6 +6,7 @@ from pathlib import Path
 
 from optree.errors import FormatError, NotFoundError
 from optree.store.compression import unpack
+from optree.store.system import REAL
 from optree_otel.incoming.json_files import read_json
 from optree_otel.incoming.otlp_protobuf import read_protobuf
 from optree_otel.incoming.spans import Found
@@ -21,7 +22,7 @@ def read_file(path: str | Path) -> Found:
         raise NotFoundError(f"{path} is no file: give one that a Collector's file exporter, Jaeger or Tempo has written")
     if path.is_dir():
         raise NotFoundError(f"{path} is a directory: name the files in it")
-    return read(path.read_bytes(), path.name)
+    return read(REAL.read(path), path.name)
 
 
 def read(data: bytes, name: str = "the input") -> Found:

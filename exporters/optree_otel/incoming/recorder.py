@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Generator, Mapping
 from contextlib import contextmanager
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 from msgspec import UNSET, Struct
 
@@ -18,6 +18,7 @@ from optree.builder.core import Core
 from optree.builder.figures import PROMPT_CHARACTERS, error_text
 from optree.nodes import LogEntry, OpKind, Status
 from optree.tree import apply
+from optree.tree.totals import add_op
 from optree.values import cut, is_object, text
 from optree_otel import names
 from optree_otel.incoming import content
@@ -28,6 +29,8 @@ from optree_otel.incoming.spans import ERROR, InEvent, InSpan
 MAX_NESTED: Final = 50
 """Sessions in each other: an agent that is deeper stays an op (a snapshot holds 60)."""
 _ERROR_EVENT: Final = "exception"
+Node = TypeVar("Node")
+Said = TypeVar("Said", bound=r.Record)
 _KINDS: Final[dict[str, OpKind]] = {"agent": "session", "llm": "llm", "tool": "tool", "mcp": "tool"}
 
 
@@ -48,7 +51,11 @@ class Place(Struct):
     accounted: bool = False
     """Something within it is accounted for: its own figures say the same again."""
     told: dict[str, Any] = {}
-    """The attributes that its begin has recorded."""
+    """The attributes that are recorded of it."""
+    asked: tuple[list[Any] | None, dict[str, Any]] | None = None
+    """The messages and other members of the request that is recorded of it."""
+    foreign: bool = True
+    """False where the turn is one that the program itself has begun: what it says is not for spans to add to."""
 
 
 @contextmanager
@@ -61,7 +68,9 @@ def step(core: Core) -> Generator[Callable[[r.Record], None]]:
         core.stream.leave(held)
 
 
-def begin_turn(builder: SessionTreeBuilder, ts: float, prompts: Mapping[str, str | None], attributes: Mapping[str, Any]) -> Turn:
+def begin_turn(
+    builder: SessionTreeBuilder, ts: float, prompts: Mapping[str, str | None], attributes: Mapping[str, Any], *, implicit: bool = False
+) -> Turn:
     """Begin a session's next turn."""
     core = builder.core
     block = core.attributes(attributes)
@@ -69,14 +78,15 @@ def begin_turn(builder: SessionTreeBuilder, ts: float, prompts: Mapping[str, str
     with step(core) as put:
         number = max((turn.index for turn in builder.node.turns), default=0) + 1
         record = r.TurnBegin(f"{builder.path}.{number}" if builder.path else str(number), ts, said or None, block)
-        turn = builder.current_turn = Turn(builder, apply.begin_turn(builder.node, record), 1)
+        turn = builder.current_turn = Turn(builder, apply.begin_turn(builder.node, record), 1, implicit=implicit)
         put(record)
     return turn
 
 
-def end_turn(turn: Turn, ts: float, status: Status, error: str | None, assistant: str | None) -> None:
-    """End a turn."""
+def end_turn(turn: Turn, ts: float, status: Status, error: str | None, prompt: str | None, assistant: str | None) -> None:
+    """End a turn, with the user's prompt if none is recorded yet, and the assistant's last words."""
     core = turn.builder.core
+    _prompted(turn, prompt)
     with step(core) as put:
         if assistant is not None:
             turn.node.assistant = {"content": cut(core.text(assistant), PROMPT_CHARACTERS)}
@@ -101,6 +111,8 @@ def end_session(builder: SessionTreeBuilder, ts: float, status: Status, error: s
 
 def begin(above: Place, span: InSpan, what: Meaning) -> Place:
     """Begin the op that a span stands for; of an agent, with the session in it."""
+    if what.role == "frame":
+        return Place(above.builder, above.turn, above.within, None, above, above.in_tool, foreign=above.foreign)
     kind = _KINDS.get(what.role, "system")
     if what.role == "mcp" and above.in_tool:  # the same call, seen from below
         kind = "system"
@@ -109,13 +121,23 @@ def begin(above: Place, span: InSpan, what: Meaning) -> Place:
     op = _begin_op(above, kind, name, span.started_at, told)
     path = above.builder.path
     nested = (path.count(".") + 1) // 2 + 1 if path else 1
-    if kind != "session":
-        return Place(above.builder, above.turn, op, op, above, above.in_tool or kind == "tool", told=told)
-    if nested > MAX_NESTED:
-        return Place(above.builder, above.turn, op, op, above, told=told)
-    child = _begin_child(above.builder, op, name or "agent", span)
-    user, _, _ = content.of_agent(span)
-    return Place(child, begin_turn(child, span.started_at, {"user": user}, {}), None, op, above, told=told)
+    if kind != "session" or nested > MAX_NESTED:
+        place = Place(above.builder, above.turn, op, op, above, above.in_tool or kind == "tool", told=told, foreign=above.foreign)
+    else:
+        child = _begin_child(above.builder, op, name or "agent", span)
+        user, _, _ = content.of_agent(span)
+        place = Place(child, begin_turn(child, span.started_at, {"user": user}, {}), None, op, above, told=told)
+    _put_request(place, op, span, what)
+    return place
+
+
+def update(place: Place, span: InSpan, what: Meaning) -> None:
+    """Record what an open span has told since its begin: its op's name, its attributes, and what it asks."""
+    op = place.own
+    if op is None or op.node.ended_at is not None:
+        return
+    _put_request(place, op, span, what)
+    _put_name(op, span, what, _news(place, span))
 
 
 def end(place: Place, span: InSpan, what: Meaning) -> None:
@@ -127,12 +149,13 @@ def end(place: Place, span: InSpan, what: Meaning) -> None:
     status, error = outcome(span)
     said = None if error is None else core.text(error_text(error))
     if place.builder is not op.builder and span.end_ns:
-        _, last, report = content.of_agent(span)
-        end_turn(place.turn, span.ended_at, status, said, last)
+        user, last, report = content.of_agent(span)
+        end_turn(place.turn, span.ended_at, status, said, user, last)
         end_session(place.builder, span.ended_at, status, said, report)
-    reasoning = _put_content(op, span, what)
-    new = {key: value for key, value in _told(span, op.node.kind).items() if key not in place.told or place.told[key] != value}
-    block = core.attributes(new)
+    _put_request(place, op, span, what)
+    _put_name(op, span, what, {})
+    reasoning = _put_answer(op, span, what)
+    block = core.attributes(_news(place, span))
     with step(core) as put:
         if op.node.ended_at is not None or op.turn.node.ended_at is not None:
             core.touched.add(op.path)
@@ -145,6 +168,7 @@ def end(place: Place, span: InSpan, what: Meaning) -> None:
             put(record)
             core.ops.pop(op.path, None)
             core.ended[op.path] = op.node
+        _stretch(place, span.ended_at, put)
 
 
 def outcome(span: InSpan) -> tuple[Status, str | None]:
@@ -160,6 +184,66 @@ def events_of(span: InSpan) -> list[dict[str, Any]]:
     return [{"timestamp": event.time_ns / 1_000_000, "name": event.name, **event.attributes} for event in span.events]
 
 
+def _stretch(place: Place, ts: float, put: Callable[[r.Record], None]) -> None:
+    """Let no turn or session that has ended already be shorter than what is in it; within a step."""
+    above: Place | None = place
+    while above is not None:
+        turn, session = above.turn.node, above.turn.builder.node
+        if turn.ended_at is not None and turn.ended_at < ts:
+            above.turn.builder.core.touched.add(f"{turn.path}.1")
+            _apply(apply.set_turn, turn, r.TurnSet(turn.path, ended_at=ts), put)
+        if session.ended_at is not None and session.ended_at < ts:
+            if session.path:
+                above.turn.builder.core.touched.add(session.path)
+            _apply(apply.set_session, session, r.SessionSet(session.path, ts, ended_at=ts), put)
+        above = above.above
+
+
+def _prompted(turn: Turn, user: str | None) -> None:
+    """Record what the user asked, where the begin of a turn did not tell it."""
+    node, core = turn.node, turn.builder.core
+    if not user or (node.prompts and "user" in node.prompts):
+        return
+    with step(core) as put:
+        if node.ended_at is not None:
+            core.touched.add(f"{node.path}.1")
+        _apply(apply.set_turn, node, r.TurnSet(node.path, prompts={"user": cut(core.text(user), PROMPT_CHARACTERS)}), put)
+
+
+def _put_prompts(place: Place, messages: list[Any]) -> None:
+    """Take the prompt of the turns that a model call is in from its request, where nothing else has told it: the last that a user said."""
+    user = content.asked_by_user(messages)
+    above: Place | None = place
+    while user is not None and above is not None:
+        if above.foreign:
+            _prompted(above.turn, user)
+        above = above.above
+
+
+def _news(place: Place, span: InSpan) -> dict[str, Any]:
+    """Return the attributes that are not recorded yet; they count as recorded from now on."""
+    told = _told(span, "system" if place.own is None else place.own.node.kind)
+    new = {key: value for key, value in told.items() if key not in place.told or place.told[key] != value}
+    place.told = told
+    return new
+
+
+def _put_name(op: Op, span: InSpan, what: Meaning, attributes: Mapping[str, Any]) -> None:
+    """Record what an open op is called by now, and more of its attributes. A session's op keeps the name that its agent has."""
+    kind, core = op.node.kind, op.builder.core
+    name = op.node.name if kind == "session" else span.name if kind == "system" else what.name
+    told = core.text(name) if name and name != op.node.name else None
+    if op.node.ended_at is not None or (told is None and not attributes):
+        return
+    with step(core) as put:
+        _apply(apply.set_op, op.node, r.OpSet(op.path, core.now_ms(), told, core.attributes(attributes)), put)
+
+
+def _apply(change: Callable[[Node, Said], None], node: Node, record: Said, put: Callable[[r.Record], None]) -> None:
+    change(node, record)
+    put(record)
+
+
 def _begin_op(above: Place, kind: OpKind, name: str, ts: float, attributes: Mapping[str, Any]) -> Op:
     builder, turn = above.builder, above.turn
     core = builder.core
@@ -171,6 +255,8 @@ def _begin_op(above: Place, kind: OpKind, name: str, ts: float, attributes: Mapp
         if turn.node.ended_at is not None:
             core.touched.add(path)
         op = core.ops[path] = Op.of_ended(builder, turn, apply.begin_op(core.txn, turn.node, record))
+        for session in builder.chain:
+            add_op(session.totals, kind)
         put(record)
     return op
 
@@ -198,32 +284,42 @@ def _told(span: InSpan, kind: OpKind) -> dict[str, Any]:
     return kept
 
 
-def _put_content(op: Op, span: InSpan, what: Meaning) -> str | None:
-    """Record request and response of an op; returns the reasoning of an LLM call."""
+def _put_request(place: Place, op: Op, span: InSpan, what: Meaning) -> None:
+    """Record what an op asks, if that is told and not recorded yet."""
     if what.role == "llm":
         said = content.of_llm(span)
-        if said.messages is not None or said.members:
-            members = {"model": model(span.attributes), **said.members}
-            _put_request(op, span, "llm", said.messages, members)
-        _put_response(op, span, said.answer or None)
-        return None if said.reasoning is None else op.builder.core.text(said.reasoning)
-    if what.role in ("tool", "mcp", "plain", "chain"):
-        arguments, result = content.of_tool(span.attributes)
-        if arguments is not None:
-            _put_request(op, span, "tool", None, arguments if is_object(arguments) else {"arguments": arguments})
-        _put_response(op, span, result)
-    return None
-
-
-def _put_request(op: Op, span: InSpan, kind: str, messages: list[Any] | None, members: dict[str, Any]) -> None:
+        messages, members = said.messages, said.members
+        if messages is not None or members:
+            members = {"model": model(span.attributes), **members}
+    elif what.role in ("tool", "mcp", "plain", "chain"):
+        arguments, _ = content.of_tool(span.attributes)
+        messages, members = None, {} if arguments is None else arguments if is_object(arguments) else {"arguments": arguments}
+    else:
+        return
+    if (messages is None and not members) or place.asked == (messages, members):
+        return
+    place.asked = messages, members
     core = op.builder.core
-    encoded = core.request(kind, messages, members)
+    encoded = core.request("llm" if what.role == "llm" else "tool", messages, members)
     with step(core) as put:
         new, payload = core.pooled(encoded)
         op.node.request = payload
         if new.blobs or new.links:
             put(new)
         put(r.Requested(op.path, span.started_at, payload))
+    if messages:
+        _put_prompts(place, messages)
+
+
+def _put_answer(op: Op, span: InSpan, what: Meaning) -> str | None:
+    """Record the response of an op; returns the reasoning of an LLM call."""
+    if what.role == "llm":
+        said = content.of_llm(span)
+        _put_response(op, span, said.answer or None)
+        return None if said.reasoning is None else op.builder.core.text(said.reasoning)
+    if what.role in ("tool", "mcp", "plain", "chain"):
+        _put_response(op, span, content.of_tool(span.attributes)[1])
+    return None
 
 
 def _put_response(op: Op, span: InSpan, value: Any) -> None:

@@ -20,10 +20,11 @@ from optree.tree import Tree, apply
 from optree.values import text
 from optree_otel.incoming import content
 from optree_otel.incoming.forest import Key, Trace, arrange
-from optree_otel.incoming.meaning import Meaning, conversation, meaning, tells
+from optree_otel.incoming.meaning import Meaning, conversation, meaning, meaning_within, tells
 from optree_otel.incoming.own import is_own, own_sessions
 from optree_otel.incoming.recorder import Place, begin, begin_turn, end, end_session, end_turn, events_of, outcome
 from optree_otel.incoming.spans import InSpan
+from optree_otel.incoming.usage import contradictions
 
 NAMELESS = "agent"
 
@@ -43,9 +44,9 @@ class _Run(Struct):
 
     @property
     def ended_ns(self) -> int:
-        if self.root is not None:
-            return self.root.end_ns and max(self.root.end_ns, self.root.start_ns)
-        return max(max(span.end_ns, span.start_ns) for span in self.tops)
+        """When it ended, not before anything in it; 0 if it has not."""
+        tops = self.tops if self.root is None else [self.root]
+        return max(_below(self.trace, tops)) if all(span.end_ns for span in tops) else 0
 
 
 def sessions(spans: Iterable[InSpan], notes: list[str] | None = None) -> list[Tree]:
@@ -66,6 +67,7 @@ def sessions(spans: Iterable[InSpan], notes: list[str] | None = None) -> list[Tr
             runs += _runs(trace)
         else:
             said.append(f"trace {trace.trace_id} tells of no agent, model or tool, and is passed over")
+    said += contradictions(everything)
     made = [*trees, *_sessions(runs)]
     return sorted(made, key=lambda tree: tree.session.started_at)
 
@@ -125,7 +127,7 @@ def _session(runs: list[_Run], taken: set[str]) -> Tree:
         _turn(builder, run)
     last = runs[-1]
     if all(run.ended_ns for run in runs):
-        status, error = outcome(last.root) if last.root is not None else ("ok", None)
+        status, error = outcome(last.root or _last(last.tops))
         report = content.of_agent(last.root)[2] if last.root is not None else None
         end_session(builder, max(run.ended_ns for run in runs) / 1_000_000, status, error, report)
     return Tree(node, core.pool)
@@ -142,7 +144,20 @@ def _turn(builder: SessionTreeBuilder, run: _Run) -> None:
     tops = run.tops if root is None else run.trace.children.get(root.span_id, [])
     _put(run.trace, [(span, Place(builder, turn)) for span in tops])
     if run.ended_ns:
-        end_turn(turn, run.ended_ns / 1_000_000, *(outcome(root) if root is not None else ("ok", None)), last)
+        end_turn(turn, run.ended_ns / 1_000_000, *outcome(root or _last(tops)), user, last)
+
+
+def _below(trace: Trace, tops: list[InSpan]) -> list[int]:
+    """Return when spans ended and all below them, where they have."""
+    found = [*tops]
+    for span in found:
+        found.extend(trace.children.get(span.span_id, ()))
+    return [max(span.end_ns, span.start_ns) for span in found]
+
+
+def _last(spans: list[InSpan]) -> InSpan:
+    """Return the span that ended last: a turn that no span tells of ended as it did."""
+    return max(spans, key=lambda span: (span.end_ns, span.start_ns))
 
 
 def _put(trace: Trace, tops: list[tuple[InSpan, Place]]) -> None:
@@ -153,7 +168,7 @@ def _put(trace: Trace, tops: list[tuple[InSpan, Place]]) -> None:
     begun: list[tuple[Place, InSpan, Meaning]] = []
     while ready:
         _, _, span, above = heappop(ready)
-        what = meaning(span.name, span.attributes)
+        what = meaning_within(span)
         place = begin(above, span, what)
         begun.append((place, span, what))
         for child in trace.children.get(span.span_id, ()):

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 
-from optree.conversation.content import calls_of
+import msgspec
+
+from optree.conversation.content import calls_of, is_thought
 from optree.conversation.events import AgentCreated, AnyEvent, TranscriptEntry
 from optree.conversation.viewer import SessionViewer
 from optree.conversation.views.hooks import Intervention
@@ -24,16 +26,15 @@ def diagram(view: str, viewer: SessionViewer, ask: Ask) -> str:
 
 
 def _sequence(viewer: SessionViewer, arrows: Iterable[Arrow]) -> str:
-    drawn = list(arrows)
+    known = {USER: "user", NOBODY: "unknown", **viewer.list_agents()}
+    drawn = [arrow if arrow.source in known else msgspec.structs.replace(arrow, source=USER) for arrow in arrows]
     there = {one for arrow in drawn for one in (arrow.source, arrow.target) if one is not None}
-    names = {
-        one: viewer.stream.shown(name) for one, name in {USER: "user", NOBODY: "unknown", **viewer.list_agents()}.items() if one in there
-    }
-    return sequence(names, drawn)
+    return sequence({one: viewer.stream.shown(name) for one, name in known.items() if one in there}, drawn)
 
 
 def _of_events(viewer: SessionViewer, drawn: Sequence[AnyEvent], agents: Eyes) -> str:
     """Return events as a sequence; what is heard in it is drawn there, and not where it was said."""
+    drawn = [event for event in drawn if not (isinstance(event, TranscriptEntry) and is_thought(event))]
     entries = [event for event in drawn if isinstance(event, TranscriptEntry)]
     heard = {id(source) for entry in entries if (source := viewer.stream.source(entry)) is not entry}
     return _sequence(viewer, [_arrow(viewer, event, agents) for event in drawn if id(event) not in heard or not _is_text(event)])

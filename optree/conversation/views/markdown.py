@@ -7,10 +7,10 @@ from collections.abc import Iterator, Sequence
 
 from optree.conversation.views.hooks import Part
 from optree.conversation.views.sections import Row, Section
-from optree.conversation.views.visible import visible
+from optree.visible import visible
 
 _SPECIAL = re.compile(r"([\\`*_{}\[\]<>#|~$&@!])")
-_LIST = re.compile(r"^(\s*)([-+=]|\d+[.)])(?=\s|$|[-+=])", re.MULTILINE)
+_LIST = re.compile(r"^([^\S\n]*)([-+=]|\d+[.)])(?=\s|$|[-+=])", re.MULTILINE)
 _MARKS = {"same": "", "removed": "~~", "added": "**"}
 
 

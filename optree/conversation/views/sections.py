@@ -19,6 +19,7 @@ from optree.conversation.views.timeline import Moment, moment
 _DONE = {
     "system": "is told",
     "heard": "heard",
+    "thought": "thought",
     "said": "said",
     "called": "calls",
     "received": "got back",

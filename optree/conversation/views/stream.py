@@ -15,6 +15,7 @@ import msgspec
 
 from optree.conversation import wire
 from optree.conversation.content import Call, calls_of, text_of
+from optree.conversation.dialects import USER
 from optree.conversation.events import AgentCreated, AnyEvent, PieceOfText, TranscriptEntry
 from optree.conversation.views.parents import inferred_calls
 from optree.errors import NotFoundError
@@ -22,6 +23,8 @@ from optree.errors import NotFoundError
 Change = Literal["none", "framed", "changed"]
 """That a content arrived as it was, with something put around it as in ``[Jack]: Hello``, or in other words."""
 T = TypeVar("T")
+PARTIAL = "[partial]"
+"""What stands behind an answer that broke off."""
 Hide = Callable[[Any], Any]
 """Given plain values, returns a copy of them without what is to be hidden."""
 Eyes = Collection[str] | None
@@ -48,9 +51,14 @@ class Stream:
 
     @cached_property
     def agents(self) -> dict[str, AgentCreated]:
-        """How each agent was created, by agent id, in the order in which they appear; one that only speaks gets a bare one."""
+        """How each agent was created, by agent id, in the order in which they appear; one that only speaks gets a bare one.
+
+        The user is no agent: who is only the author of texts, and has that name, is not among them.
+        """
         found: dict[str, AgentCreated] = {}
         for event in self.events:
+            if event.agent_id == USER and isinstance(event, PieceOfText):
+                continue
             known = found.get(event.agent_id)
             if event.agent_id and (known is None or (isinstance(event, AgentCreated) and not known.message_id)):
                 found[event.agent_id] = event if isinstance(event, AgentCreated) else AgentCreated(message_id="", agent_id=event.agent_id)
@@ -64,7 +72,7 @@ class Stream:
             parent = created.parent if created.parent in self.agents else None
             calls = [event for one in self.causes(created) if (event := self.by_id.get(one)) is not None]
             parent = parent or (calls[0].agent_id if calls else None)
-            if parent and parent != agent:
+            if parent and parent in self.agents and parent != agent:
                 found[agent] = parent
         return found
 
@@ -163,8 +171,12 @@ class Stream:
     # Words
 
     def said(self, event: AnyEvent, agents: Eyes = None) -> str:
-        """Return what an event says; an entry that only refers to another has the other's text, if *agents* have its author."""
-        return self.shown(self.words(event, agents) or "")
+        """Return what an event says; an entry that only refers to another has the other's text, if *agents* have its author.
+
+        An answer that broke off while it was streamed is marked so.
+        """
+        said = self.shown(self.words(event, agents) or "")
+        return f"{said} {PARTIAL}" if isinstance(event, TranscriptEntry) and event.more.get("partial") is True else said
 
     def content_for(self, message_id: str, agents: Eyes = None) -> str | None:
         """Return the words of the content that a message represents, as some agents may be shown them.

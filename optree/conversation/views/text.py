@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import re
-import unicodedata
 from collections.abc import Callable, Iterator, Sequence
 
 from optree.conversation.views.hooks import Part
 from optree.conversation.views.sections import Row, Section
-from optree.conversation.views.visible import visible
+from optree.visible import column, columns, one_line, visible
 
 Paint = Callable[[str, str], str]
 """Given a style and a text, returns the text as it shall be shown."""
@@ -19,6 +18,8 @@ _WIDEST = 28
 _STYLES = {"said": "agent", "Said": "agent", "calls": "tool", "Action": "tool", "is told": "dim"}
 _STARTS = {"same": ("\x00", "", ""), "removed": ("\x01", "[-", "-]"), "added": ("\x02", "{+", "+}")}
 _COLOURS = {"\x00": "", "\x01": "failed", "\x02": "ok"}
+_CHARACTERS = 1024
+"""Of a word at most, on one line: some take no column."""
 _WORDS = re.compile(r"\S+\s*|\s+")
 
 
@@ -27,31 +28,20 @@ def to_text(sections: Sequence[Section], width: int, paint: Paint = lambda _styl
     return "\n\n".join("\n".join(_section(section, width, paint)) for section in sections)
 
 
-def cells(text: str) -> int:
-    """Return how many columns a terminal takes for a text on one line."""
-    return len(text) if text.isascii() and text.isprintable() else sum(map(_cell, text))
-
-
-def _cell(char: str) -> int:
-    if unicodedata.combining(char) or unicodedata.category(char) in ("Mn", "Me", "Cf", "Cc"):
-        return 0
-    return 2 if unicodedata.east_asian_width(char) in "WF" else 1
-
-
 def _section(section: Section, width: int, paint: Paint) -> Iterator[str]:
     if section.title:
         yield paint("title", visible(" ".join(section.title.split())))
-    columns = [_column(section.rows, cell) for cell in (_when, _key, _who, _what)]
+    sizes = [_column(section.rows, cell) for cell in (_when, _key, _who, _what)]
     for row in section.rows:
-        yield from (line.rstrip() for line in _lines(row, columns, width, paint))
+        yield from (line.rstrip() for line in _lines(row, sizes, width, paint))
 
 
-def _lines(row: Row, columns: list[int], width: int, paint: Paint) -> Iterator[str]:
+def _lines(row: Row, sizes: list[int], width: int, paint: Paint) -> Iterator[str]:
     """Yield a row's lines: what was said stands beside the other columns, or below them where there is no room."""
     lead = [("dim", row.when), ("path", _key(row)), ("agent", _who(row)), (_STYLES.get(row.what, ""), _what(row))]
-    cell = [paint(style, text) + " " * (size - cells(text)) for (style, text), size in zip(lead, columns, strict=True) if size]
+    cell = [paint(style, text) + " " * (size - columns(text)) for (style, text), size in zip(lead, sizes, strict=True) if size]
     first = "".join(f"  {text}" for text in cell)
-    used = sum(size + 2 for size in columns if size) + 2
+    used = sum(size + 2 for size in sizes if size) + 2
     beside = width - used >= NARROWEST
     used = used if beside else _INDENT
     told = _said(row, max(NARROWEST, width - used), paint)
@@ -69,7 +59,7 @@ def _said(row: Row, room: int, paint: Paint) -> list[str]:
     told = list(_painted(wrapped(text, room), paint)) if is_diff else list(wrapped(text, room))
     about = visible(" ".join(row.note.split()))
     note = about if about.startswith("←") or not about else f"({about})"
-    if note and told and not is_diff and cells(told[-1]) + 2 + cells(note) <= room:
+    if note and told and not is_diff and columns(told[-1]) + 2 + columns(note) <= room:
         return [*told[:-1], f"{told[-1]}  {paint('dim', note)}"]
     return [*told, *(paint("dim", line) for line in wrapped(note, room))]
 
@@ -95,7 +85,7 @@ def _painted(lines: Iterator[str], paint: Paint) -> Iterator[str]:
 def wrapped(text: str, width: int) -> Iterator[str]:
     """Yield a text's lines, each at most *width* columns; empty for no text."""
     for line in text.expandtabs(4).split("\n") if text else ():
-        if cells(line) <= width:
+        if columns(line) <= width:
             yield line.rstrip()
             continue
         yield from _broken(line, width)
@@ -105,17 +95,19 @@ def _broken(line: str, width: int) -> Iterator[str]:
     indent = line[: len(line) - len(line.lstrip())][: width // 2]
     current, used = "", 0
     for word in _WORDS.findall(line):
-        size = cells(word.rstrip())
+        size = columns(word.rstrip())
         if used and used + size > width:
             yield current.rstrip()
             current, used = indent, len(indent)
+        at = 0
         while used + size > width:
-            piece = _fitting(word, width - used)
+            piece = _fitting(word[at : at + _CHARACTERS], width - used)
             yield current + piece
-            word = word[len(piece) :]  # noqa: PLW2901 - what is left of it
-            size, current, used = cells(word.rstrip()), "", 0
-        current += word
-        used += cells(word)
+            at += len(piece)
+            size -= columns(piece)
+            current, used = "", 0
+        current += word[at:]
+        used += columns(word[at:])
     if current.strip():
         yield current.rstrip()
 
@@ -124,14 +116,14 @@ def _fitting(word: str, width: int) -> str:
     """Return the beginning of a word that fits, one character at least."""
     used = 0
     for place, char in enumerate(word):
-        used += _cell(char)
+        used += column(char)
         if used > width and place:
             return word[:place]
     return word
 
 
 def _column(rows: Sequence[Row], cell: Callable[[Row], str]) -> int:
-    return max((cells(cell(row)) for row in rows), default=0)
+    return max((columns(cell(row)) for row in rows), default=0)
 
 
 def _when(row: Row) -> str:
@@ -139,7 +131,7 @@ def _when(row: Row) -> str:
 
 
 def _key(row: Row) -> str:
-    return visible(row.key).replace("\n", "\\n")
+    return one_line(row.key)
 
 
 def _who(row: Row) -> str:
@@ -152,4 +144,4 @@ def _what(row: Row) -> str:
 
 def _short(text: str) -> str:
     line = visible(" ".join(text.split()))
-    return line if cells(line) <= _WIDEST else _fitting(line, _WIDEST - 1) + "…"
+    return line if columns(line) <= _WIDEST else _fitting(line, _WIDEST - 1) + "…"

@@ -6,7 +6,7 @@ from typing import Literal
 
 from msgspec import Struct
 
-from optree.conversation.content import Call, Kind, kind_of
+from optree.conversation.content import Call, Kind, kind_of, thought_of
 from optree.conversation.events import AgentCreated, AnyEvent, TranscriptEntry
 from optree.conversation.views.stream import Eyes, Stream, kind
 
@@ -37,7 +37,7 @@ def moment(stream: Stream, event: AnyEvent, agents: Eyes = None) -> Moment:
         found.content = stream.name(event.agent_id)
     elif isinstance(event, TranscriptEntry):
         found.what = kind_of(event)
-        found.content = stream.said(event, agents)
+        found.content = stream.shown(thought_of(event)) if found.what == "thought" else stream.said(event, agents)
         found.calls = stream.calls(event)
         found.substance = None if event.substance == event.message_id else event.substance
     else:

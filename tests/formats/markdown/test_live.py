@@ -1,5 +1,4 @@
 import threading
-import time
 
 import pytest
 
@@ -86,10 +85,9 @@ def test_the_program_does_not_wait_for_the_log(tmp_path):
     log = following.log
     log._lock.acquire()
     try:
-        began = time.monotonic()
         for _ in range(200):
-            builder.begin_op("tool", "x").end()
-        assert time.monotonic() - began < 2
+            builder.begin_op("tool", "x").end()  # would not return if it waited: this thread holds the lock
+        assert 0 == builder.core.stream.late
     finally:
         log._lock.release()
     builder.end_session()

@@ -9,6 +9,7 @@ from optree.builder import SessionTreeBuilder
 from optree.errors import FormatError, SetupError
 from optree.store import Directory
 from optree.store.importing import save
+from optree.store.snapshot import MAX_NESTED
 from optree.testing import Ticking, shape
 from optree.tree import walk_ops
 from optree_formats.markdown import FORMAT, Event, EventLog, extract_events, read_log, state_at, verify
@@ -53,11 +54,77 @@ def test_a_session_as_people_read_it(tmp_path):
     assert "Nobody said why" in told["tool_call"].comment("args.why").before
     assert told["tool_call"].fields["call_id"] == told["tool_error"].fields["call_id"]
     assert {"code": "FAILED", "message": "404"} == told["tool_error"].fields["error"]
-    assert (812, 64) == (told["model_input"].fields["tokens"], told["model_output"].fields["tokens"])
+    assert (819, 64) == (told["model_input"].fields["tokens"], told["model_output"].fields["tokens"])
     assert "1 message goes" in told["model_input"].narrative
     assert {"turns": 3, "tools": 1, "repairs": 0} == told["session_end"].fields["stats"]
     assert [] == verify(tmp_path / "t.session-log.md")
     assert "1 type: tool_error" in shell("grep '^type:' t.session-log.md | sort | uniq -c", tmp_path)
+
+
+def test_a_model_call_has_the_seeds_fields(tmp_path):
+    """What a model is sent and what it gives are told with the seed's figures: tokens, calls, the text's length (S3-24)."""
+    root = SessionTreeBuilder("lead", txn="t", now=Ticking())
+    op = root.begin_op("llm", "m", turn=root.begin_turn())
+    op.account(input_tokens=812, output_tokens=40)
+    op.account(input_tokens=1, output_tokens=24)
+    calls = [{"id": f"c{number}", "type": "function", "function": {"name": "read", "arguments": "{}"}} for number in (1, 2)]
+    root.set_response(op, {"role": "assistant", "content": "let me look", "tool_calls": calls})
+    op.end()
+    FORMAT.write(root.tree, tmp_path / "t.session-log.md")
+    sent, given = (entry.fields for entry in read_log(tmp_path / "t.session-log.md").entries if entry.kind.startswith("model_"))
+    assert ("model_input", 813) == (sent["type"], sent["tokens"])
+    expected = {"type": "model_output", "timestamp": "2023-11-14T22:13:20.006Z", "tokens": 64, "tool_calls": 2, "text_length": 11}
+    assert expected == {key: given[key] for key in expected}
+
+
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        ("gc_run", {"trigger": "budget", "freed_tokens": 5000, "files_affected": 3, "action": "summarize_then_evict"}),
+        ("context_assembly", {"budget": 28000, "used": 23456, "included": ["a.md"], "excluded": [], "warning": "84%"}),
+        ("repair", {"demon": "checklist_repairer", "action": "created", "path": "hot.yml", "stub_contents": "keep: []"}),
+        ("bootstrap", {"files_created": ["output.md"]}),
+        ("recovery", {"from": "corruption", "backup": "x.corrupted"}),
+        ("user_approval", {"action": "tool_call", "approved": True, "tool": "terminal.run", "command_preview": "npm test"}),
+    ],
+)
+def test_steps_of_the_system_have_the_seeds_fields(tmp_path, name, said):
+    """A system op of a name that the seed has is that event, with all the fields of it that the op has (S3-25 to S3-31)."""
+    root = SessionTreeBuilder("lead", txn="t", now=Ticking())
+    root.begin_op("system", name, turn=root.begin_turn(), attributes={**said, "own": 1}).end()
+    back, first, second = there_and_back(root.tree, tmp_path)
+    [told] = [fields for fields in extract_events(tmp_path / "1.session-log.md") if fields["type"] == name]
+    assert said == {key: told[key] for key in said}
+    assert ({**said, "own": 1}, first) == (back.session.turns[0].ops[0].attributes, second)
+
+
+@pytest.mark.parametrize(("title", "status"), [("Rain", None), (None, "asking"), ("Rain", "asking"), (None, None)])
+def test_titles_and_links_come_back(tmp_path, title, status):
+    """A title without a status and a status without a title; a message with what it stands for and what caused it (S3-02)."""
+    root = SessionTreeBuilder("lead", txn="t", now=Ticking())
+    root.set_title(title, status=status)
+    root.append_message({"role": "user", "content": "a"}, message_id="m1")
+    root.append_message({"role": "user", "content": "b"}, message_id="m2", substance="m1", cause=["m1"])
+    root.begin_op("system", "gc_run").end()
+    root.begin_op("system", "tidy").end()
+    back, _, _ = there_and_back(root.tree, tmp_path)
+    assert (title, status) == (back.session.session_title, back.session.latest_status)
+    assert [("m1", None, ()), ("m2", "m1", ("m1",))] == [(one.id, one.substance, one.cause) for one in back.session.messages]
+    titles = [entry.title for entry in read_log(tmp_path / "1.session-log.md").entries if entry.kind in ("gc_run", "system_step")]
+    assert ["Gc Run", "System Step: tidy"] == titles
+
+
+@pytest.mark.parametrize(("levels", "read"), [(MAX_NESTED, True), (MAX_NESTED + 1, False)])
+def test_sessions_are_read_as_deep_as_a_snapshot_holds_them(tmp_path, levels, read):
+    """The deepest session that a snapshot holds comes back with its ops; what lies deeper is said."""
+    root = builder = SessionTreeBuilder("a0", txn="t", now=Ticking())
+    for number in range(levels):
+        builder = builder.attach_child_session(builder.begin_op("session", "x", turn=builder.begin_turn()), f"a{number + 1}")
+    builder.begin_op("tool", "deepest", turn=builder.begin_turn()).end()
+    FORMAT.write(root.tree, tmp_path / "t.session-log.md")
+    found = FORMAT.read(tmp_path / "t.session-log.md")
+    ops = [op.name for tree in found.trees for _, _, op in walk_ops(tree.session)]
+    assert (read, read) == ("deepest" in ops, not found.faults)
 
 
 def test_why_comes_from_where_it_was_said(tmp_path):

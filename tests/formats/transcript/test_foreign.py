@@ -1,8 +1,12 @@
+import json
+
 import pytest
 
+from optree.cli.holding import lacking
 from optree.values import decode
 from optree_formats.transcript import FORMAT
-from tests.formats.transcript.lines import RUN, line, message, step, text, tool, write
+from optree_formats.transcript.steps import UNLIKE
+from tests.formats.transcript.lines import RUN, event, line, message, step, text, tool, write
 
 AT = "2026-06-08T08:14:{:02d}Z"
 
@@ -14,7 +18,7 @@ def tree(tmp_path, *events):
         lines.append(line(seq, kind, payload, path=path, timestamp=AT.format(seq)))
     lines.append(line(len(lines) + 1, "run.completed", {"workflow_name": "review", "status": "success"}, timestamp=AT.format(59)))
     found = FORMAT.read(write(tmp_path / f"{RUN}.jsonl", *lines))
-    return found.trees[0].session, [fault.said for fault in found.faults]
+    return found.trees[0].session, [fault.said for fault in found.faults if not fault.said.startswith("not held")]
 
 
 def ops(session):
@@ -50,7 +54,7 @@ def test_an_agents_step(tmp_path):
         answer["tool_calls"][0]["function"]["name"],
         op.reasoning.final,
     )
-    assert {"step": {"path": "analyze", "kind": "agent"}} == op.attributes
+    assert {"step": {"path": "analyze", "kind": "agent", "messages": "review", "unlike": ["times"], "result": True}} == op.attributes
 
 
 def test_kinds_of_steps(tmp_path):
@@ -165,9 +169,9 @@ def test_only_the_end_is_there(tmp_path):
 
 @pytest.mark.parametrize("kind", ["step.paused", "input.required"])
 def test_unknown_events(tmp_path, kind):
-    """An event of an unknown type is reported, and makes no op (S2-68)."""
+    """An event of an unknown type is reported, and becomes an op of the system (S2-68)."""
     session, wrong = tree(tmp_path, (kind, step(), "a"))
-    assert ([f"unknown type of event {kind!r}; kept"], []) == (wrong, session.turns)
+    assert ([f"unknown type of event {kind!r}; kept"], [("system", kind)]) == (wrong, [(op.kind, op.name) for op in ops(session)])
 
 
 def test_written_again(tmp_path):
@@ -185,3 +189,55 @@ def test_written_again(tmp_path):
     (path,) = FORMAT.write(first, tmp_path / "own.jsonl")
     (again,) = FORMAT.write(FORMAT.read(path, strict=True).trees[0], tmp_path / "again.jsonl")
     assert (RUN, path.read_bytes()) == (first.session.id, again.read_bytes())
+
+
+def through(tmp_path, *lines):
+    """Return the events of a file of these lines after a way in and out, as plain values without what is ours."""
+    [tree] = FORMAT.read(write(tmp_path / f"{RUN}.jsonl", *lines)).trees
+    (path,) = FORMAT.write(tree, tmp_path / "back.jsonl")
+    events = [json.loads(one) for one in path.read_bytes().splitlines()]
+    return [{name: value for name, value in one.items() if name != "optree"} for one in events]
+
+
+@pytest.mark.parametrize("heard", [0, 1, 2], ids=["none", "that of the step", "another"])
+def test_the_iteration_of_messages_comes_back(tmp_path, heard):
+    """Messages in a later round of a loop keep its number, or the one that they had themselves (S2-16)."""
+    events = [
+        {**event(2, "step.started", step(), path="loop:1/analyze"), "iteration": 1},
+        {**event(3, "message.user", message(text("why?")), path="review"), "iteration": heard},
+        {**event(4, "message.assistant", message(text("so", "agent_emitted"), role="assistant"), path="review"), "iteration": heard},
+        {**event(5, "step.completed", step(result=True), path="loop:1/analyze"), "iteration": 1},
+    ]
+    lines = [line(1, payload={"name": "w", "kind": "workflow"}), *(json.dumps(one).encode() for one in events)]
+    assert events == through(tmp_path, *lines)[1:]
+
+
+def test_results_in_an_answer_are_kept(tmp_path):
+    """What an agent's message reports as a tool's result is in the response, between what was said before it and behind, and comes back.
+
+    (S2-26, S2-27)
+    """
+    use = {"type": "tool_use", "fidelity": "agent_emitted", "tool_name": "Read", "tool_id": "u1", "tool_input": {"path": "a"}}
+    result = {"type": "tool_result", "fidelity": "agent_emitted", "tool_id": "u1", "tool_content": "only here"}
+    said = message(use, result, text("Found 2", "agent_emitted"), role="assistant")
+    lines = [line(1), line(2, "step.started", step(), path="a"), line(3, "message.assistant", said, path="a")]
+    assert [said] == [one["payload"] for one in through(tmp_path, *lines, line(4, "step.completed", step(), path="a"))[2:3]]
+    [tree] = FORMAT.read(tmp_path / f"{RUN}.jsonl").trees
+    asked, told, answered = decode(ops(tree.session)[0].response.payload)
+    assert (("Read", {"role": "tool", "tool_call_id": "u1", "content": "only here"}, {"role": "assistant", "content": "Found 2"})) == (
+        asked["tool_calls"][0]["function"]["name"],
+        told,
+        answered,
+    )
+
+
+def test_what_is_not_held_of_messages_is_named(tmp_path):
+    """What does not come back of messages is said at import, does not stop strict reading, and is named at export with how many."""
+    said = message(text("x", "router"), {"type": "command", "fidelity": "agent_emitted", "command": "ls"}, role="assistant")
+    lines = [line(1), line(2, "step.started", step(), path="a"), line(3, "message.assistant", said, path="a")]
+    path = write(tmp_path / "t", *lines, line(4, "step.completed", step(), path="a", timestamp=AT.format(59)))
+    found = FORMAT.read(path, strict=True)
+    [fault] = found.faults
+    words = {one for one in lacking(found.trees[0], FORMAT) if "their messages" in one or "of messages" in one}
+    assert {f"{one} (1)" for one in UNLIKE.values() if not one.startswith("order")} == words
+    assert [True] * 3 == [one in fault.said for one in words]

@@ -1,11 +1,10 @@
 """What foreign transcripts cost to read: time grows with their size, however they are made."""
 
-from time import process_time
-
 import pytest
 
 from optree_formats.transcript import FORMAT
 from tests.formats.transcript.lines import RUN, line, message, step, tool, write
+from tests.growth import SQUARE, growth
 
 
 def loops(count):
@@ -37,19 +36,16 @@ def same_call(count):
             yield kind, tool("same"), "x"
 
 
-def cost(path, events):
-    """Return how long a run takes to read, in seconds of this process."""
-    write(path, *(line(seq, kind, payload, path=at) for seq, (kind, payload, at) in enumerate(events, 1)))
-    begun = process_time()
-    FORMAT.read(path)
-    return process_time() - begun
-
-
 @pytest.mark.parametrize("made", [loops, never_ended, nested, same_call])
 def test_time_grows_with_the_size(tmp_path, made):
-    """Four times the events take not much more than four times as long."""
-    few, many = (min(cost(tmp_path / f"{RUN}.jsonl", made(count)) for _ in range(2)) for count in (2000, 8000))
-    assert many < 9 * max(few, 0.01)
+    """Eight times the events take eight times as long."""
+
+    def reading(count):
+        events = enumerate(made(count), 1)
+        path = write(tmp_path / f"{RUN}.jsonl", *(line(seq, kind, payload, path=at) for seq, (kind, payload, at) in events))
+        return lambda: FORMAT.read(path)
+
+    assert SQUARE > growth(reading, 1000)
 
 
 def test_a_step_finds_the_nearest_open_one_above(tmp_path):

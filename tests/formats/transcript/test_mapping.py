@@ -1,6 +1,8 @@
 import pytest
 from msgspec import json
 
+from optree import SessionTreeBuilder
+from optree.testing import Ticking
 from optree.values import decode
 from optree_formats.transcript import FORMAT, run_id_of
 from optree_formats.transcript.messages import answer, answer_of, request_of, roles, sent
@@ -138,6 +140,8 @@ REQUESTS = [
      [("user", "new")]),
     ({"prompt": "u"}, [("user", "u")]),
     ({"question": "u"}, [("user", '{"question":"u"}')]),
+    ({"messages": 3, "bytes": 1200, "isFinalTurn": False}, []),
+    ({"messages": 1, "sdk": {"format": "sdk", "encoding": "base64", "value": "/w=="}}, []),
     ({"messages": []}, []),
     ({}, []),
     (None, []),
@@ -170,7 +174,7 @@ ANSWERS = [
     ({"candidates": [{"content": {"parts": [{"text": "so"}]}}]}, [("text", "so")]),
     ({"role": "assistant", "content": None, "tool_calls": [{"id": "c", "function": {"name": "t", "arguments": "{"}}]}, [("tool_use", "t")]),
     ({"answer": 42}, [("text", '{"answer":42}')]),
-    (42, [("text", "42")]),
+    (42, []),
     (None, []),
     ("", []),
 ]
@@ -195,3 +199,26 @@ def test_default_roles():
     blocks = [block for _, block in sent({"messages": [{"role": "user", "content": "a"}, {"role": "user", "content": "b"}]})]
     result = [block for _, block in sent({"messages": [{"role": "tool", "tool_call_id": "c", "content": "x"}]})]
     assert (["user"], ["user", "system"], ["tool", "user"]) == (roles(blocks[:1]), roles(blocks), roles([*result, blocks[0]]))
+
+
+@pytest.mark.parametrize(("title", "status"), [("Rain", None), (None, "asking"), ("Rain", "asking")])
+def test_what_stands_only_in_what_a_run_tells_comes_back(tmp_path, title, status):
+    """A title, a status, the txn, a call of an agent that never began, and thoughts without an answer, open and ended."""
+    root = SessionTreeBuilder("lead", txn="txn-1", now=Ticking())
+    root.set_title(title, status=status)
+    turn = root.begin_turn()
+    root.begin_op("session", "reader", turn=turn)
+    for _ in range(2):
+        op = root.begin_op("llm", "m", turn=turn)
+        op.think("hm")
+    op.end()
+    FORMAT.write(root.tree, tmp_path)
+    [back] = FORMAT.read(tmp_path).trees
+    assert ("txn-1", title, status) == (back.session.origin_txn_id, back.session.session_title, back.session.latest_status)
+    found = [(op.kind, op.name, thoughts(op)) for op in back.session.turns[0].ops]
+    assert [("session", "reader", ""), ("llm", "m", "hm"), ("llm", "m", "hm")] == found
+
+
+def thoughts(op):
+    """Return an op's reasoning, streamed or final."""
+    return "" if op.reasoning is None else op.reasoning.final or "".join(chunk.text for chunk in op.reasoning.chunks)

@@ -2,7 +2,7 @@ import msgspec
 import pytest
 from hypothesis import given, settings
 
-from optree.ids import span_id, trace_id
+from optree.ids import span_id, trace_id, txn_of
 from optree.tree import Tree, walk_ops, walk_sessions
 from optree_otel import names
 from optree_otel.fitting import encode
@@ -157,18 +157,27 @@ def test_others_inside():
     ("change", "said"),
     [
         ({names.PATH: "1.x"}, "is no path"),
-        ({names.TXN: "../../etc"}, "names no session"),
         ({names.PATH: "1.1.1"}, "does not fit their kind"),
     ],
 )
 def test_bad_names(change, said):
-    """A span whose path or txn is none is passed over, and cannot name a file."""
+    """A span whose path is none is passed over."""
     found = read(sent(tree_of_all().tree))
     bad = next(span for span in found.spans if span.attributes[names.KIND] == "tool")
     bad.attributes |= change
     trees = sessions(found.spans, found.notes)
     assert [TXN] == [tree.session.origin_txn_id for tree in trees]
     assert (1, True) == (len(found.notes), said in found.notes[0])
+
+
+def test_bad_txn():
+    """A span whose txn is none becomes a session of its own under one that may name a file, and that is said."""
+    found = read(sent(tree_of_all().tree))
+    bad = next(span for span in found.spans if span.attributes[names.KIND] == "tool")
+    bad.attributes[names.TXN] = "../../etc"
+    trees = sessions(found.spans, found.notes)
+    assert {TXN, txn_of("../../etc", "otel")} == {tree.session.origin_txn_id for tree in trees}
+    assert ["'../../etc' cannot name a session"] == [note.partition(":")[0] for note in found.notes]
 
 
 def test_tree_type():

@@ -1,5 +1,8 @@
 import gc
+import json
 import os
+import subprocess
+import sys
 import threading
 import time
 import warnings
@@ -9,14 +12,30 @@ import msgspec
 import pytest
 from opentelemetry.sdk.resources import Resource
 from opentelemetry.sdk.trace import TracerProvider
-from opentelemetry.trace import NonRecordingSpan, SpanContext, Status, StatusCode, TraceFlags, set_span_in_context
+from opentelemetry.sdk.trace.sampling import Decision, Sampler, SamplingResult
+from opentelemetry.trace import Link, NonRecordingSpan, SpanContext, Status, StatusCode, TraceFlags, set_span_in_context
 
 import optree
+from optree import records
 from optree.instrument.runtime import RUNTIME
 from optree.testing import capture, shape
 from optree_otel.incoming import OpTreeSpanProcessor, live
 from tests.otel.incoming.made import AGENT, LLM, TOOL
+from tests.otel.mirroring import environ
 
+KILLED = """
+import json, os, signal
+import optree
+from opentelemetry.sdk.trace import TracerProvider
+from optree_otel import OpTreeSpanProcessor
+from tests.otel.incoming.made import LLM
+provider = TracerProvider()
+provider.add_span_processor(OpTreeSpanProcessor())
+asked = [{"role": "user", "parts": [{"type": "text", "content": "ferry?"}]}]
+with optree.session("mine"):
+    provider.get_tracer("program").start_span("chat gpt-4o", attributes=LLM | {"gen_ai.input.messages": json.dumps(asked)})
+    os.kill(os.getpid(), signal.SIGKILL)
+"""
 HELD = ("planner", None, ("turn 1", None))
 
 
@@ -44,6 +63,11 @@ def tracer(processor):
 def below(span):
     """Return the context of what happens within a span."""
     return set_span_in_context(span)
+
+
+def asked(tree, op):
+    """Return the messages that a call sent."""
+    return tree.pool.resolve(msgspec.json.decode(op.request.payload))["messages"]
 
 
 def until(condition):
@@ -122,6 +146,108 @@ def test_told_in_part(tracer, recording, monkeypatch):
     agent.end()
     [entry] = recording.tree.session.turns[0].ops[0].accounting
     assert ("openai", "gpt-4o", 5) == (entry.provider, entry.model, entry.tokens.input_tokens)
+
+
+def test_asked_at_the_start(tracer, recording):
+    """A call that tells its messages when it starts is in the tree with them while it runs, once; its turn has the user's words."""
+    said = [{"role": "user", "parts": [{"type": "text", "content": "ferry?"}]}]
+    call = tracer.start_span("chat gpt-4o", attributes=LLM | {"gen_ai.input.messages": json.dumps(said)})
+    session = recording.tree.session
+    op = session.turns[0].ops[0]
+    assert ("llm", "openai:gpt-4o", None) == (op.kind, op.name, op.ended_at)
+    assert [{"role": "user", "content": "ferry?"}] == asked(recording.tree, op)
+    assert {"user": "ferry?"} == session.turns[0].prompts
+    call.end()
+    assert 1 == sum(isinstance(record, records.Requested) for record in recording.records)
+
+
+def test_asked_late(tracer, recording):
+    """What a call tells after its start is added while it still runs: its model, its name, and what it asks."""
+    call = tracer.start_span("messages.create", attributes={"openinference.span.kind": "LLM", "llm.provider": "anthropic"})
+    op = recording.tree.session.turns[0].ops[0]
+    assert "anthropic" == op.name
+    call.set_attributes(
+        {"llm.model_name": "claude", "llm.input_messages.0.message.role": "user", "llm.input_messages.0.message.content": "hi"}
+    )
+    until(lambda: recording.tree.session.turns[0].ops[0].request)
+    op = recording.tree.session.turns[0].ops[0]
+    assert ("anthropic:claude", "claude", None) == (op.name, op.attributes["model"], op.ended_at)
+    call.end()
+
+
+def test_asked_in_the_providers_form(tracer, recording):
+    """Where a call's whole request is told at its start as JSON, model, messages and the other members are taken from it."""
+    request = {"model": "claude", "max_tokens": 9, "messages": [{"role": "user", "content": "hi"}], "system": "be brief"}
+    given = {"openinference.span.kind": "LLM", "llm.provider": "anthropic", "input.value": json.dumps(request)}
+    call = tracer.start_span("messages.create", attributes=given)
+    op = recording.tree.session.turns[0].ops[0]
+    assert ("anthropic:claude", [{"role": "user", "content": "hi"}]) == (op.name, asked(recording.tree, op))
+    members = msgspec.json.decode(op.request.payload)
+    assert ("claude", 9, "be brief") == tuple(members[name] for name in ("model", "max_tokens", "system"))
+    call.end()
+
+
+def test_killed(tmp_path):
+    """Of a process that is killed in the middle of a call the tree has the call, with its model and what it asked, and how long it ran."""
+    done = subprocess.run([sys.executable, "-c", KILLED], env=environ(tmp_path), capture_output=True, text=True, timeout=60, check=False)
+    assert -9 == done.returncode, done.stderr
+    loaded = optree.load("last", optree.Directory.of(tmp_path))
+    [op] = loaded.session.turns[0].ops
+    assert ("llm", "openai:gpt-4o", None) == (op.kind, op.name, op.status)
+    assert [{"role": "user", "content": "ferry?"}] == asked(loaded.tree, op)
+    assert ({"user": "ferry?"}, op.started_at) == (loaded.session.turns[0].prompts, loaded.session.turns[0].started_at)
+
+
+def test_turn_begins_with_its_call(tracer, recording):
+    """Where the program has opened no turn, one begins and ends with the calls in it."""
+    with optree.session("mine"):
+        call = tracer.start_span("a call")
+        call.set_attributes(LLM)
+        call.end()
+    session = recording.tree.session
+    [turn] = session.turns
+    [op] = turn.ops
+    assert op.started_at == turn.started_at
+    assert op.ended_at <= turn.ended_at <= session.ended_at
+
+
+def test_late_ends(tracer, recording):
+    """What ends after the turn and the session around it lets both last as long, in the live tree and in the records."""
+    agent = tracer.start_span("invoke_agent planner", attributes=AGENT)
+    nested = tracer.start_span("invoke_agent reader", below(agent), attributes={**AGENT, "gen_ai.agent.name": "reader"})
+    call = tracer.start_span("chat gpt-4o", below(nested), attributes=LLM)
+    for span in (nested, agent, call):
+        span.end()
+    session = recording.tree.session
+    child = session.turns[0].ops[0].child_session
+    ends = {node.ended_at for node in (child.turns[0].ops[0], child.turns[0], child, session.turns[0], session)}
+    assert {call.end_time / 1_000_000} == ends
+    fold = optree.tree.Fold(session.origin_txn_id)
+    for record in recording.records:
+        fold.apply(record)
+    assert msgspec.json.encode(recording.tree) == msgspec.json.encode(fold.finish())
+
+
+def test_links_and_sampling(processor, recording):
+    """A span with links is recorded as any other; one whose parent was sampled out begins anew; one that is sampled out is nothing."""
+
+    class Some(Sampler):
+        def should_sample(self, *given):
+            _, _, name, _, attributes, *_ = given
+            return SamplingResult(Decision.DROP if name == "GET /" else Decision.RECORD_AND_SAMPLE, attributes)
+
+        def get_description(self):
+            return "all but requests"
+
+    provider = TracerProvider(sampler=Some(), shutdown_on_exit=False)
+    provider.add_span_processor(processor)
+    tracer = provider.get_tracer("program")
+    dropped = tracer.start_span("GET /")
+    link = Link(SpanContext(1, 2, is_remote=True))
+    tracer.start_span("invoke_agent planner", below(dropped), attributes=AGENT, links=[link]).end()
+    dropped.end()
+    assert ("planner", "ok", ("turn 1", "ok")) == shape(recording.tree)
+    assert (1, 0) == (len(recording.sessions), processor.forgotten)
 
 
 def test_told_at_the_end(tracer, recording, monkeypatch):

@@ -18,8 +18,10 @@ from pydantic_ai.models.test import TestModel
 from optree.testing import capture, shape
 from optree_otel.incoming import OpTreeSpanProcessor, sessions
 from optree_otel.incoming.processor import _read
+from tests.otel.receiver import until
 
 HELPER = ("helper", "ok", ("turn 1", "ok", ("llm test:test", "ok")))
+NAMED = ("planner", None, ("turn 1", None, ("llm function:function:look:", None)))
 OPS = [("tool weather", "ok"), ("tool ask_helper", "ok"), ("session helper", "ok", HELPER)]
 
 
@@ -72,6 +74,30 @@ def test_live(planner):
     assert (result.usage.input_tokens, result.usage.output_tokens) == tuple(
         getattr(session.totals, name) - getattr(by_name["helper"].child_session.totals, name) for name in ("input_tokens", "output_tokens")
     )
+
+
+def test_while_it_runs():
+    """A model call is in the tree with its model while it runs; the turn has the user's prompt, also after an earlier conversation."""
+    seen = []
+
+    def look(messages, info):
+        seen.append(until(lambda: NAMED == shape(recording.tree)))
+        return answer(messages[:1], info) if len(seen) == 1 else ModelResponse(parts=[TextPart("at 9")])
+
+    provider = TracerProvider(shutdown_on_exit=False)
+    provider.add_span_processor(OpTreeSpanProcessor())
+    agent = Agent(
+        FunctionModel(look), name="planner", capabilities=[Instrumentation(settings=InstrumentationSettings(tracer_provider=provider))]
+    )
+    agent.tool_plain(lambda city: city, name="weather")
+    agent.tool_plain(lambda question: question, name="ask_helper")
+    with capture(now=time.time) as recording:
+        before = asyncio.run(agent.run("Plan Athens"))
+    assert seen[0]
+    assert "Plan Athens" == recording.tree.session.turns[0].prompts["user"]
+    with capture(now=time.time) as recording:
+        asyncio.run(agent.run("Then Aegina", message_history=before.all_messages()))
+    assert "Then Aegina" == recording.tree.session.turns[0].prompts["user"]
 
 
 def test_live_and_imported(planner, exported):

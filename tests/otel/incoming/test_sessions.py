@@ -187,9 +187,42 @@ def test_cached_tokens(said, tokens):
     """Cached tokens are taken out of the input that they are counted in, under each of their names."""
     made = Made()
     root = made("invoke_agent planner", AGENT)
-    tree = only(root, made("chat gpt-4o", LLM | said, root))
+    [tree] = sessions([root, made("chat gpt-4o", LLM | said, root)])
     found = tree.session.totals
     assert tokens == (found.input_tokens, found.cache_read_input_tokens, found.cache_write_input_tokens)
+
+
+@pytest.mark.parametrize(
+    ("said", "tokens"),
+    [
+        ({}, (20, 80, 30)),
+        ({"gen_ai.usage.total_tokens": 130}, (20, 80, 30)),
+        ({"llm.usage.total_tokens": 210}, (100, 80, 30)),
+        ({"gen_ai.usage.total_tokens": 142, "gen_ai.usage.reasoning.output_tokens": 12}, (20, 80, 42)),
+        ({"gen_ai.usage.total_tokens": 130, "gen_ai.usage.reasoning.output_tokens": 12}, (20, 80, 30)),
+    ],
+)
+@pytest.mark.parametrize("provider", ["anthropic", "openai"])
+def test_totals_decide(said, tokens, provider):
+    """Whether cached tokens are among the input, and reasoning among the output, is as the total shows; else by convention."""
+    call = {**LLM, "gen_ai.provider.name": provider, "gen_ai.usage.input_tokens": 100, "gen_ai.usage.output_tokens": 30}
+    found = only(Made()("chat", call | {"gen_ai.usage.cache_read.input_tokens": 80} | said)).session.totals
+    assert tokens == (found.input_tokens, found.cache_read_input_tokens, found.output_tokens)
+
+
+def test_contradictions_are_noted():
+    """Figures that cannot be so are notes of the import: each kind once, with the first span that has it."""
+    made, notes = Made(), []
+    root = made("invoke_agent planner", AGENT)
+    old = {**LLM, "gen_ai.system": "anthropic", "gen_ai.usage.input_tokens": 5, "gen_ai.usage.cache_read_input_tokens": 900}
+    spans = [root, made("chat a", old, root), made("chat b", old | {"gen_ai.usage.input_tokens": 7}, root)]
+    odd = made("chat c", {**LLM, "gen_ai.usage.input_tokens": "many", "gen_ai.usage.output_tokens": -1}, root)
+    sessions([*spans, odd], notes)
+    assert [
+        "span 2 ('chat a'): 900 tokens from and to the cache cannot be among 5 of input: they are counted beside them; so in 1 more",
+        "span 4 ('chat c'): gen_ai.usage.input_tokens='many' is no figure, and is left out",
+        "span 4 ('chat c'): output_tokens=-1.0 is below 0, and counts as 0",
+    ] == notes
 
 
 def test_conversation():
@@ -327,7 +360,6 @@ def test_strange_values():
         "llm.input_messages.x.y": 1,
         "gen_ai.usage.input_tokens": b"\xff",
     }
-    tree = only(
-        root, made("chat", LLM | odd | {"optree.kind": ["x"]}, root), made("tool", TOOL | {"gen_ai.tool.call.arguments": "[" * 5000}, root)
-    )
+    call, tool = LLM | odd | {"optree.kind": ["x"]}, TOOL | {"gen_ai.tool.call.arguments": "[" * 5000}
+    [tree] = sessions([root, made("chat", call, root), made("tool", tool, root)])
     assert 2 == len(tree.session.turns[0].ops)

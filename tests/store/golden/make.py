@@ -18,7 +18,7 @@ from optree.builder import SessionTreeBuilder
 from optree.records import FORMAT
 from optree.store import open_session
 from optree.store.directory import Directory
-from optree.store.session_store import StoreOptions
+from optree.store.options import StoreOptions
 from optree.store.snapshot import VERSION
 from optree.testing import Ticking
 

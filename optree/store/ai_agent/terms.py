@@ -5,11 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
+from optree.ids import trace_id
 from optree.nodes import OperationNode, Pool, SessionNode, TurnNode
-from optree.values import decode
+from optree.values import decode, is_object
 
 IN_FIELDS = ("provider", "model", "name", "latency", "error")
 """Op attributes of the original that are fields of ours."""
+STEP = "step"
+"""Turn attribute: which step of version 2 it was."""
 
 
 def ms(time: float) -> int:
@@ -17,17 +20,41 @@ def ms(time: float) -> int:
     return int(time)
 
 
-def outcome(status: str | None, *, ended: bool) -> str:
-    """Return the status of a turn, an op or a session: ``ok``, ``failed`` or ``running``."""
-    return "running" if not ended else "ok" if status == "ok" else "failed"
+def outcome(status: str | None, *, ended: bool) -> str | None:
+    """Return the status of a turn, an op or a session: ``ok``, ``failed`` or ``running``; None of what ended and says no more."""
+    if not ended:
+        return "running"
+    return None if status is None else "ok" if status == "ok" else "failed"
+
+
+def name_of(kind: str, attributes: dict[str, Any]) -> str:
+    """Return the name of an op by its attributes: its provider and its model or name, or the label of one of the system."""
+    known = (attributes.get("provider"), attributes.get("model" if kind == "llm" else "name"))
+    return ":".join(str(part) for part in known if part) or _label(attributes) or kind
 
 
 def named(op: OperationNode) -> tuple[str, str]:
-    """Return the provider of an op, empty if it has none, and its model or name; both empty where the kind says it all."""
+    """Return the provider of an op, empty if it has none, and its model or name; both empty where kind or label say it all."""
     provider, colon, name = op.name.partition(":")
-    if op.name == op.kind:
+    if op.name == (_label(op.attributes) or op.kind):
         return "", ""
     return (provider, name) if colon and provider and name else ("", op.name)
+
+
+def _label(attributes: dict[str, Any]) -> str:
+    label = attributes.get("label")
+    return label if isinstance(label, str) else ""
+
+
+def txn_of(session: SessionNode) -> str:
+    """Return a session's own transaction id, which the original calls its trace."""
+    return session.id if session.trace_id == trace_id(session.origin_txn_id) else session.trace_id
+
+
+def step_of(turn: TurnNode) -> dict[str, Any] | None:
+    """Return what a turn that was a step of version 2 has of it, ``{index, kind}``; None for any other."""
+    step = turn.attributes.get(STEP)
+    return step if is_object(step) and isinstance(step.get("kind"), str) and step.keys() <= {"index", "kind"} else None
 
 
 def attributes_of_op(op: OperationNode) -> dict[str, Any]:

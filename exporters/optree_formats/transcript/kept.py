@@ -1,0 +1,81 @@
+"""What the events of a run's start and end say otherwise than optree would: kept with its session, and put back when that is written.
+
+Writers of the program that the format comes from have `workflow_name` and `status` in them, or null. Only the difference is kept, in the
+session's attribute `KEPT`, so that whatever else is there comes from the tree.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+import msgspec
+from msgspec import UNSET, Raw, Struct, UnsetType, to_builtins
+
+from optree.nodes import Status
+from optree.values import TypedDecoder, is_object
+from optree_formats.transcript.building import outcome
+from optree_formats.transcript.payloads import decoded
+from optree_formats.transcript.steps import WORKFLOW
+from optree_formats.transcript.wire import Event, StepPayload, line
+
+KEPT: Final = "transcript"
+"""Attribute of a session: by `started` and `completed`, what others wrote there."""
+_OWN = ("name", "kind", "error", "result")
+_members: TypedDecoder[dict[str, Any]] = TypedDecoder(dict[str, Raw])
+
+
+class Difference(Struct, forbid_unknown_fields=True, omit_defaults=True):
+    """Of a payload that is an object: members that are not the tree's, and those of the tree's that it does not have."""
+
+    members: dict[str, Any] = {}
+    without: list[str] = []
+
+
+class Kept(Struct, frozen=True, forbid_unknown_fields=True):
+    """What is kept of a run; None for null."""
+
+    started: Difference | UnsetType | None = UNSET
+    completed: Difference | UnsetType | None = UNSET
+
+
+def difference(event: Event) -> dict[str, Any]:
+    """Return what is to be kept of the event of a run's start or end, by its name; nothing for one as optree writes it."""
+    name = event.type.removeprefix("run.")
+    payload = decoded(_members(line(event))["payload"])
+    if payload is None:
+        return {name: None}
+    if not is_object(payload):
+        return {}
+    if isinstance(event.payload, StepPayload):
+        members = {key: value for key, value in payload.items() if key not in _OWN or (key == "kind" and value != WORKFLOW)}
+    else:  # nothing of it but a name and an outcome is in the tree
+        members = payload
+    without = [key for key in ("name", "kind", "error") if key not in payload and (members is payload or key == "name")]
+    return {name: to_builtins(Difference(members, without))} if members or without else {}
+
+
+def kept_of(attributes: dict[str, Any]) -> Kept:
+    """Return what is kept of a run; nothing where the attribute is none of ours."""
+    try:
+        return msgspec.convert(attributes.get(KEPT, {}), Kept)
+    except msgspec.ValidationError:
+        return Kept()
+
+
+def put_back(found: Difference | UnsetType | None, payload: StepPayload) -> Any:
+    """Return a payload as it was: what the tree says, with what is kept."""
+    if found is UNSET:
+        return payload
+    if found is None:
+        return None
+    made: dict[str, Any] = {"name": payload.name, "kind": payload.kind}
+    made.update({"error": payload.error} if payload.error else {})
+    made.update({} if payload.result is UNSET else {"result": payload.result})
+    return {**{name: value for name, value in made.items() if name not in found.without}, **found.members}
+
+
+def agrees(found: Difference | UnsetType | None, status: Status | None, error: str | None, *, reported: bool) -> bool:
+    """Tell whether what is kept of an end is true of it still: a session that was resumed since may have ended otherwise."""
+    if isinstance(found, Difference):
+        return "kind" not in found.without or (status, error) == outcome(found.members, {})
+    return (status, error, reported) == ("ok", None, False)

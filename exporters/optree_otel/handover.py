@@ -1,0 +1,149 @@
+"""What a program has not sent when it ends is delivered by a process of its own, which the program starts and does not wait for.
+
+<sessions>/.otel/.delivery/<digest>/lock   locked by the process that delivers, and holds its id
+<sessions>/.otel/.delivery/<digest>/<id>   locked by a process that ends, until it is gone and its sessions can be read
+
+There is one for a directory and an addressee, whose digest it is: what a program has left is sent by its own settings and by no other's.
+`optree_otel.delivery` is what runs in that process.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+from collections.abc import Iterable, Mapping
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, Final
+
+import optree
+from optree import redaction
+from optree.store import lock
+from optree.store.system import REAL
+from optree_otel.delivered import FOLDER, Addressee
+from optree_otel.settings import OPTIONS
+
+LOCK: Final = "lock"
+_CODE: Final = """
+import os, select, sys
+if os.fork():
+    os._exit(0)
+select.select([3], [], [], 5)
+os.close(3)
+os.chdir("/")
+sys.path[:] = {path!a}
+from optree_otel.delivery import main
+main({sessions!a})
+"""
+"""What is executed: the process is nobody's child, so that no program that waits for its children waits for it; and it does nothing that
+takes the processor from the program before that has ended, which closes the other end of descriptor 3, or for 5 s."""
+_FILES: Final = ("_CERTIFICATE", "_CLIENT_KEY")
+"""Ends of the names of variables that hold paths, which may be relative: the other process holds no directory."""
+_END: Final = 3
+"""The descriptor that tells the program's end: the first after stdin, stdout and stderr."""
+_PYTEST: Final = ("PYTEST_VERSION", "PYTEST_CURRENT_TEST")
+_held: list[int] = []
+"""Descriptors that go with this process: of its own locks, and of the pipe that tells its end."""
+
+
+def is_possible(wanted: bool | None) -> bool:
+    """Tell whether a process can be started that outlives this one; under pytest it must be *wanted*.
+
+    It cannot where `sys.executable` is no Python (frozen and embedded programs), where this is a container's first process, with which
+    all others end, and where a function of the program's redacts: the other process has none.
+    """
+    if wanted is None:
+        wanted = "pytest" not in sys.modules and not any(name in os.environ for name in _PYTEST)
+    name = Path(sys.executable or "").name.lower()
+    is_python = name.startswith(("python", "pypy")) and not getattr(sys, "frozen", False) and os.access(sys.executable, os.X_OK)
+    return wanted and is_python and redaction.settings().callback is None and os.getpid() != 1 and hasattr(os, "posix_spawn")
+
+
+def hand_over(folders: Iterable[Path], options: Mapping[str, Any], addressee: Addressee) -> bool:
+    """Have what is pending in directories of sessions delivered once this process has ended; False if no process can be started.
+
+    One that delivers there already, to the same addressee, goes on with it. *options* are those of the mirror.
+    """
+    sessions = [str(folder.absolute()) for folder in folders]
+    try:
+        running = [_announce(delivery_folder(Path(folder), addressee)) for folder in sessions]
+        if not (running and all(running)):
+            _spawn(sessions, options)
+    except OSError:
+        return False
+    return True
+
+
+def delivery_folder(sessions: Path, addressee: Addressee) -> Path:
+    """Return where processes that end and the one that delivers to the same addressee find each other."""
+    return sessions / FOLDER / ".delivery" / addressee.digest
+
+
+def _announce(folder: Path) -> bool:
+    """Leave word that this process ends; tells whether a process delivers there already. Raises `OSError`."""
+    REAL.make_directory(folder)
+    _held.append(lock.take(folder / str(os.getpid())))
+    with suppress(FileNotFoundError):
+        asked = lock.hold([folder / LOCK])
+        if asked is None:
+            return True
+        lock.release(asked)
+    return False
+
+
+def _spawn(sessions: list[str], options: Mapping[str, Any]) -> None:
+    """Start the process: in a session of its own, with no descriptor of this one's but the pipe that tells its end. Raises `OSError`."""
+    command = [sys.executable, "-S", "-P", *(["-B"] if sys.dont_write_bytecode else []), "-c"]
+    command.append(_CODE.format(path=_path(), sessions=sessions))
+    told, held = os.pipe()
+    _held.append(held)
+    closed = [(os.POSIX_SPAWN_CLOSE, number) for number in _inheritable() if number != _END]
+    null = [(os.POSIX_SPAWN_OPEN, number, os.devnull, os.O_RDWR, 0) for number in range(_END)]
+    given: dict[str, Any] = {
+        "file_actions": [(os.POSIX_SPAWN_DUP2, told, _END), *null, *closed],
+        "setsigmask": (),
+        "setsigdef": (signal.SIGINT, signal.SIGTERM, signal.SIGALRM),
+    }
+    environ = _environ(options)
+    try:
+        os.posix_spawn(sys.executable, command, environ, setsid=True, **given)
+    except NotImplementedError:  # not by every C library: then it leaves this session as soon as it runs
+        os.posix_spawn(sys.executable, command, environ, setpgroup=0, **given)
+    finally:
+        os.close(told)
+
+
+def _path() -> list[str]:
+    """Return where the other process finds its modules: where this one found them, without what `site` would do in between."""
+    own = [str(Path(file).parents[1]) for file in (optree.__file__, __file__)]
+    path = [str(Path(entry).absolute()) for entry in sys.path if entry]
+    return list(dict.fromkeys([*path, *own]))
+
+
+def _environ(options: Mapping[str, Any]) -> dict[str, str]:
+    found = dict(os.environ)
+    for name in OPTIONS:
+        if (value := options.get(name)) is not None:
+            found[f"OPTREE_OTEL_{name.upper()}"] = str(value)
+    found.pop(redaction.VARIABLE, None)
+    if (chosen := redaction.settings()) != redaction.Redaction():
+        found[redaction.VARIABLE] = chosen.to_json()
+    for name, value in found.items():
+        if name.startswith("OTEL_EXPORTER_OTLP_") and name.endswith(_FILES):
+            found[name] = str(Path(value).absolute())
+    return found
+
+
+def _inheritable() -> list[int]:
+    """Return the descriptors that a started process would get, beyond the first three."""
+    try:
+        numbers = [int(path.name) for path in Path("/dev/fd").iterdir()]
+    except OSError:
+        return []
+    found: list[int] = []
+    for number in numbers:
+        with suppress(OSError):  # that of the listing itself is closed by now
+            if number > 2 and os.get_inheritable(number):  # noqa: PLR2004 - stdin, stdout, stderr
+                found.append(number)
+    return found

@@ -1,0 +1,174 @@
+"""`optree ledger`: what all sessions took, by day, agent, model and session; and whether that is what their trees say."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Annotated, Any
+
+import typer
+
+from optree.cli import sums
+from optree.cli.options import BillingFile, Json, SessionsDir, directory
+from optree.cli.progress import working
+from optree.cli.screen import complain, show, show_json, table
+from optree.cli.sessions import settled
+from optree.cli.sums import Line, Sum
+from optree.errors import OptreeError
+from optree.nodes import Totals
+from optree.store.directory import Directory, Saved
+from optree.store.formats import read_snapshot
+from optree.store.ledger import facts
+from optree.store.recovery import load
+from optree.tree.totals import dollars_of, pico
+from optree.tree.walk import flatten
+
+DIFFERS = 1
+_SHOWN = 10
+_COMPARED = {
+    "inputTokens": "all_input_tokens", "cacheReadInputTokens": "cache_read_input_tokens",
+    "cacheWriteInputTokens": "cache_write_input_tokens", "outputTokens": "output_tokens",
+    "charactersIn": "characters_in", "charactersOut": "characters_out",
+}  # fmt: skip
+
+
+@dataclass(slots=True)
+class _Verdict:
+    """What is wrong with one session's bill."""
+
+    txn: str
+    said: list[str] = field(default_factory=list[str])
+
+
+def ledger(
+    *,
+    check: Annotated[bool, typer.Option("--check", help="Compare the ledger with the sessions: leaves, totals and lines.")] = False,
+    since: Annotated[str | None, typer.Option("--since", metavar="WHEN", help=sums.SINCE_HELP)] = None,
+    sessions_dir: SessionsDir = None,
+    billing_file: BillingFile = None,
+    as_json: Json = False,
+) -> None:
+    """Show what all sessions that have ended took, by day, by agent, by provider:model and by session.
+
+    With --check: for each session the sum over its ops is that of its totals and that of its lines in the ledger, or what differs is
+    listed, and the exit code is 1.
+
+    Example: [bold]optree ledger --check[/bold]
+    """
+    where = directory(sessions_dir, billing_file)
+    first = sums.moment(since)
+    settled(where)
+    book = sums.read_ledger(where)
+    lines, poor = sums.readable(book.entries, first)
+    torn = book.unreadable + poor
+    found = _checked(where, lines, first) if check else {}
+    if as_json:
+        head = {"of": str(where.billing), "since": first or None}
+        tail = {"repeated": book.repeated, "unreadable": torn}
+        body = found if check else {"total": sums.total(lines).plain(), **sums.plain(_groups(lines))}
+        show_json({**head, **body, **tail})
+    else:
+        show(
+            "\n".join(_said(found) if check else table(("", *sums.HEAD), sums.rows(_groups(lines), sums.total(lines)), " rrrrrrr")),
+            fold=True,
+        )
+    sums.say_repeated(book.repeated, where, checked=check)
+    if torn:
+        complain(f"{torn:,} lines of {where.billing} cannot be read, or not in full; what cannot be read is not in these sums")
+    if found.get("differing"):
+        raise typer.Exit(DIFFERS)
+    if torn:
+        raise typer.Exit(sums.DAMAGED)
+
+
+def _groups(lines: Sequence[Line]) -> dict[str, dict[str, Sum]]:
+    days = sums.by(lines, sums.day)
+    return {
+        "day": {name: days[name] for name in sorted(days)},
+        "agent": sums.by(lines, sums.agent),
+        "model": sums.by(sums.of_type(lines, llm=True), sums.model),
+        "session": sums.by(lines, sums.session),
+    }
+
+
+def _checked(where: Directory, lines: Sequence[Line], since: float) -> dict[str, Any]:
+    """Return what a comparison of the ledger with all saved sessions gives."""
+    billed: defaultdict[str, list[Line]] = defaultdict(list)
+    for line in lines:
+        billed[sums.session(line)].append(line)
+    saved = where.saved()
+    verdicts: list[_Verdict] = []
+    not_ended = checked = 0
+    with working("checking sessions", len(saved)) as step:
+        for one in saved:
+            of_it = billed.pop(one.txn, [])
+            if one.live is not None:
+                not_ended += 1
+            else:
+                checked += 1
+                verdicts.append(_verdict(one, where, of_it, since))
+            step()
+    differing = [{"txn": verdict.txn, "differences": verdict.said} for verdict in verdicts if verdict.said]
+    return {"checked": checked, "notEnded": not_ended, "withoutSession": sorted(billed), "differing": differing}
+
+
+def _verdict(saved: Saved, where: Directory, lines: Sequence[Line], since: float) -> _Verdict:
+    found = _Verdict(saved.txn)
+    try:
+        session = load(saved.txn, where).session
+        stored = read_snapshot(saved.snapshot).tree.session.totals if saved.snapshot is not None else session.totals
+    except (OptreeError, OSError, RecursionError) as error:
+        found.said.append(f"it cannot be read: {error}")
+        return found
+    every, poor = sums.readable(flatten(session).accounting)
+    if poor:
+        found.said.append(f"{poor:,} of its entries have figures that are none")
+    whole = sums.total(every)
+    found.said += _difference("leaves", whole, "totals", _of_totals(session.totals), unknown=True)
+    found.said += _difference("leaves", whole, "stored totals", _of_totals(stored), unknown=stored.known_costs + stored.unknown_costs > 0)
+    leaves = [leaf for leaf in every if leaf.entry.timestamp >= since]
+    found.said += _difference("leaves", sums.total(leaves), "ledger", sums.total(lines), unknown=True)
+    found.said += _missing(leaves, lines)
+    return found
+
+
+def _of_totals(totals: Totals) -> Sum:
+    return Sum(pico_dollars=pico(totals.cost_usd), totals=totals)
+
+
+def _difference(one: str, a: Sum, other: str, b: Sum, *, unknown: bool) -> list[str]:
+    """Return in what two sums differ; money by more than what rounding each cost may have moved."""
+    compared = {**_COMPARED, **({"unknownCosts": "unknown_costs"} if unknown else {})}
+    pairs = {shown: (getattr(a.totals, name), getattr(b.totals, name)) for shown, name in compared.items()}
+    said = [f"{shown}: {one} {x:,}, {other} {y:,}" for shown, (x, y) in pairs.items() if x != y]
+    if abs(a.pico_dollars - b.pico_dollars) > a.totals.known_costs + 1:
+        said.append(f"costUsd: {one} {dollars_of(a.pico_dollars)}, {other} {dollars_of(b.pico_dollars)}")
+    return said
+
+
+def _missing(leaves: Sequence[Line], lines: Sequence[Line]) -> list[str]:
+    """Return which entries stand on one side only: by id, or by what they say where a line has none."""
+    bare = {facts(line.said) for line in lines if "id" not in line.said}
+    ids = {line.said["id"] for line in lines if "id" in line.said}
+    unbilled = [leaf.entry.id for leaf in leaves if leaf.entry.id not in ids and facts(leaf.said) not in bare]
+    known = {leaf.entry.id for leaf in leaves}
+    told = {facts(leaf.said) for leaf in leaves}
+    strays = (line for line in lines if (line.said["id"] not in known if "id" in line.said else facts(line.said) not in told))
+    stray = [line.entry.id or f"a line of {sums.day(line)}" for line in strays]
+    said = [f"not in the ledger: {_listed(unbilled)}"] if unbilled else []
+    return [*said, f"only in the ledger: {_listed(stray)}"] if stray else said
+
+
+def _listed(names: Sequence[str]) -> str:
+    more = f" and {len(names) - _SHOWN:,} more" if len(names) > _SHOWN else ""
+    return ", ".join(names[:_SHOWN]) + more
+
+
+def _said(found: dict[str, Any]) -> list[str]:
+    lines = [f"{one['txn']}: {said}" for one in found["differing"] for said in one["differences"]]
+    agreed = found["checked"] - len(found["differing"])
+    count = f"{agreed:,} of {found['checked']:,} sessions agree: leaves = totals = ledger"
+    more = [f"{found['notEnded']:,} not ended"] if found["notEnded"] else []
+    more += [f"{len(found['withoutSession']):,} in the ledger only, whose files are not here"] if found["withoutSession"] else []
+    return [*lines, " · ".join([count, *more])]

@@ -1,0 +1,205 @@
+"""The ledger read, and accounting entries summed: what `optree cost` and `optree ledger` share."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Any
+
+import msgspec
+from msgspec import Struct
+
+from optree.cli.progress import working
+from optree.cli.screen import complain, figures, when
+from optree.clock import now_ms
+from optree.errors import NotFoundError, SetupError
+from optree.nodes import AccountingEntry, Tokens, Totals
+from optree.redaction import redact
+from optree.store.directory import Directory
+from optree.store.ledger import Book, Ledger
+from optree.tree.totals import PICO, add_entry, cost_cell, pico, stored_parts
+from optree.usage import MAX_COUNT, MAX_DOLLARS
+from optree.values import is_object
+
+DAMAGED = 3
+SINCE_HELP = "Only what came since: a date (2025-11-30), a time, or a span (30m, 24h, 7d)."
+HEAD = ("CALLS", "FAILED", "INPUT", "CACHED", "WRITTEN", "OUTPUT", "COST")
+_SPANS = {"m": 60e3, "h": 3600e3, "d": 86400e3, "w": 7 * 86400e3}
+_FIGURES = {"timestamp": 1e15, "charactersIn": MAX_COUNT, "charactersOut": MAX_COUNT, "costUsd": MAX_DOLLARS}
+"""Figures of an entry, and the most that each comes to: what is larger is none."""
+_SHOWN = (
+    "inputTokens", "cacheReadInputTokens", "cacheWriteInputTokens", "outputTokens", "reasoningOutputTokens",
+    "charactersIn", "charactersOut", "costUsd", "unknownCosts",
+)  # fmt: skip
+
+
+class Line(Struct):
+    """An accounting entry as a ledger's line has it, whoever wrote it: what it *said*, without figures that are none, and as an *entry*."""
+
+    said: dict[str, Any]
+    entry: AccountingEntry
+
+
+Key = Callable[[Line], str]
+
+
+@dataclass(slots=True)
+class Sum:
+    """What some entries come to: *totals*, and the money exactly."""
+
+    calls: int = 0
+    pico_dollars: int = 0
+    totals: Totals = field(default_factory=Totals)
+
+    def add(self, entry: AccountingEntry) -> None:
+        """Add one entry."""
+        self.calls += 1
+        self.pico_dollars += pico(entry.cost_usd or 0.0)
+        add_entry(self.totals, entry)
+
+    @property
+    def failed(self) -> int:
+        """How many failed."""
+        return self.totals.llm_failed + self.totals.tools_failed
+
+    def plain(self) -> dict[str, int | float | None]:
+        """Return the sum under the names that JSON output has; a cost that nobody gave is None."""
+        told = figures(self.totals)
+        if told["costUsd"] is not None:
+            told["costUsd"] = self.pico_dollars / PICO
+        return {"calls": self.calls, "failed": self.failed, **{name: told[name] for name in _SHOWN}}
+
+    def cells(self) -> tuple[str, ...]:
+        """Return the sum as cells of a table."""
+        found = self.totals
+        tokens = (found.all_input_tokens, found.cache_read_input_tokens, found.cache_write_input_tokens, found.output_tokens)
+        cost = cost_cell(self.pico_dollars, found.known_costs, found.unknown_costs)
+        return (*(f"{count:,}" for count in (self.calls, self.failed, *tokens)), cost)
+
+
+def read_ledger(where: Directory) -> Book:
+    """Return what the ledger holds. Raises `NotFoundError` if there is none."""
+    if not where.billing.is_file():
+        raise NotFoundError(f"no ledger at {where.billing}: it is written when a session ends; `optree cost TXN` works without")
+    with working(f"reading {where.billing.name}"):
+        return Ledger(where.billing).book()
+
+
+def say_repeated(repeated: int, where: Directory, *, checked: bool = False) -> None:
+    """Say that lines of the ledger are there again, if they are; how to look at that where it is not *checked* already."""
+    if repeated:
+        advice = "" if checked else " (optree ledger --check)"
+        complain(f"{repeated:,} lines of {where.billing} repeat others and are counted once{advice}")
+
+
+def total(lines: Iterable[Line]) -> Sum:
+    """Return the sum of lines."""
+    found = Sum()
+    for line in lines:
+        found.add(line.entry)
+    return found
+
+
+def by(lines: Iterable[Line], key: Key) -> dict[str, Sum]:
+    """Return sums by key, the most expensive first, then by calls, then by name."""
+    found: dict[str, Sum] = {}
+    for line in lines:
+        found.setdefault(key(line), Sum()).add(line.entry)
+    return dict(sorted(found.items(), key=lambda item: (-item[1].pico_dollars, -item[1].calls, item[0])))
+
+
+def rows(groups: dict[str, dict[str, Sum]], whole: Sum) -> list[tuple[str, ...]]:
+    """Return the rows of a table: a heading for each group, its sums below, and the total."""
+    found: list[tuple[str, ...]] = []
+    for name, group in groups.items():
+        found += [(f"by {name}", *[""] * len(HEAD))] if group else []
+        found += [(f"  {key}", *sums.cells()) for key, sums in group.items()]
+    return [*found, ("total", *whole.cells())]
+
+
+def plain(groups: dict[str, dict[str, Sum]]) -> dict[str, Any]:
+    """Return groups under the names that JSON output has."""
+    return {f"by{name.capitalize()}": [{"name": key, **sums.plain()} for key, sums in group.items()] for name, group in groups.items()}
+
+
+def agent(line: Line) -> str:
+    """Return whose entry it is."""
+    return str(redact(line.said.get("agentId")) or "(unknown)")
+
+
+def model(line: Line) -> str:
+    """Return the model that was called."""
+    return _named(line, "provider", "model")
+
+
+def tool(line: Line) -> str:
+    """Return the tool that was called."""
+    return _named(line, "mcpServer", "command")
+
+
+def _named(line: Line, *names: str) -> str:
+    return ":".join(str(redact(line.said[name])) for name in names if line.said.get(name)) or "(unknown)"
+
+
+def session(line: Line) -> str:
+    """Return the txn of the root session."""
+    return str(line.said.get("originTxnId") or line.said.get("txnId") or "(unknown)")
+
+
+def day(line: Line) -> str:
+    """Return the local day."""
+    return when(line.entry.timestamp).partition(" ")[0]
+
+
+def of_type(lines: Iterable[Line], *, llm: bool) -> list[Line]:
+    """Return the lines of model calls, or the others."""
+    return [line for line in lines if (line.entry.type == "llm") is llm]
+
+
+def readable(entries: Sequence[dict[str, Any]], since: float = 0.0) -> tuple[list[Line], int]:
+    """Return entries whose figures can be summed, from a time on; and how many were not so in full."""
+    poor = sum(not _is_clean(entry) for entry in entries)
+    lines = map(_line, entries)
+    return [line for line in lines if line.entry.timestamp >= since], poor
+
+
+def moment(text: str | None) -> float:
+    """Return a time in epoch milliseconds, 0 for none; dates and times without zone are local."""
+    if not text:
+        return 0.0
+    found = re.fullmatch(r"(\d+(?:\.\d+)?)([mhdw])", text)
+    if found:
+        return now_ms() - float(found[1]) * _SPANS[found[2]]
+    try:
+        return datetime.fromisoformat(text).timestamp() * 1e3
+    except (ValueError, OverflowError) as error:
+        raise SetupError(
+            f"--since {text!r} is no time: write a date (2025-11-30), a time (2025-11-30T12:00) or a span (30m, 24h, 7d)"
+        ) from error
+
+
+def _is_clean(entry: dict[str, Any]) -> bool:
+    """Tell whether all figures of an entry are numbers that can be summed."""
+    tokens: Any = entry.get("tokens")
+    found = [(entry.get(name), most) for name, most in _FIGURES.items()]
+    found += [(count, MAX_COUNT) for count in tokens.values()] if is_object(tokens) else []
+    return all(figure is None or _is_figure(figure, most) for figure, most in found) and (tokens is None or is_object(tokens))
+
+
+def _line(entry: dict[str, Any]) -> Line:
+    """Return an entry without figures that are none."""
+    tokens: Any = entry.get("tokens")
+    counts = {name: int(count) for name, count in tokens.items() if _is_figure(count, MAX_COUNT)} if is_object(tokens) else {}
+    known = {name: entry[name] if _is_figure(entry.get(name), most) else None for name, most in _FIGURES.items()}
+    said: dict[str, Any] = {**entry, "tokens": counts, **known}
+    found = AccountingEntry(str(entry.get("id") or ""), said["timestamp"] or 0.0, "llm" if entry.get("type") == "llm" else "tool")
+    found.status = "failed" if entry.get("status") == "failed" else "ok"
+    found.tokens = msgspec.convert(stored_parts(counts), Tokens)
+    found.cost_usd, found.characters_in, found.characters_out = said["costUsd"], said["charactersIn"], said["charactersOut"]
+    return Line(said, found)
+
+
+def _is_figure(value: object, most: float) -> bool:
+    return isinstance(value, (int, float)) and not isinstance(value, bool) and abs(value) <= most

@@ -1,0 +1,18 @@
+"""What a process says on stderr, which may be closed, another file's by now, or a terminal that knows colours."""
+
+from __future__ import annotations
+
+import os
+import sys
+from contextlib import suppress
+
+from optree.redaction import redact
+from optree.visible import one_line
+
+
+def say(text: str) -> None:
+    """Write a line on stderr."""
+    if sys.__stderr__ is None:  # the descriptor was closed at start, and may be any file's by now
+        return
+    with suppress(OSError):
+        os.write(2, f"optree: {one_line(redact(text))}\n".encode("utf-8", "replace"))

@@ -1,0 +1,150 @@
+"""Credentials that are known by their form: one table, each with where to look for it.
+
+The facts (prefix, alphabet, length) are the issuers' own, and those that the rule sets of gitleaks and detect-secrets agree on.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+# Where a short prefix may begin: at a word's start, also behind an escape (\n); what is written longer is read first.
+_ESCAPE = r"(?<=\\[nrtbfave0])"
+_START = rf"(?:(?<![A-Za-z0-9])|{_ESCAPE})"
+_RUN = r"(?=[\w./+-]{6})"
+
+
+class Form(NamedTuple):
+    """A credential's form. It begins with one of `at`, texts of known width of which the last character is rare; `rest` follows."""
+
+    id: str
+    at: tuple[str, ...]
+    rest: str
+    start: str = ""
+    """What must hold before it."""
+    after: str = _RUN
+    """What is cheap to see behind `at`."""
+    seen: tuple[str, ...] = ()
+    """Texts of which one stands in each text that has it, where `at` does not say so."""
+
+
+def _issued(name: str, at: str, rest: str, *, short: bool = False) -> Form:
+    """Return the form of a key that its issuer marks by a prefix; several are parted by spaces. A *short* one begins a word."""
+    return Form(name, tuple(at.split()), rest, _START if short else "")
+
+
+_BLANK = r"[ \t]{1,8}"
+_NOT_A_WORD = "(?=[^\\s0-9+/=]{0,256}[0-9+/=])|(?=[A-Z]*+[a-z]++[A-Z]++[a-z]++[A-Z])"
+_NO_PLAIN_WORD = "(?=[A-Za-z.~+/-]{0,256}[0-9=_])|(?=[A-Z]*+[a-z]++[A-Z]++[a-z]++[A-Z])|(?=[A-Za-z]{24})"
+_USER = r"[^\s\"':@-][^\s\"':@]{0,64}+:[^\s\"']{1,256}"
+_BREAK = r"(?:\s|\\{1,15}[nr])"
+_PEM = "-BEGIN[A-Z0-9 ]{0,40}PRIVATE KEY(?: BLOCK)?-----"
+_PEM_END = "-END[A-Z0-9 ]{0,40}PRIVATE KEY(?: BLOCK)?-----"
+_PEM_BODY = rf"(?:(?:{_BREAK}*+[A-Za-z0-9+/=]{{40,}})++(?:{_BREAK}*+[A-Za-z0-9+/=]+)?)?"  # of one that was cut off
+
+FORMS = (
+    # In headers, URLs and commands
+    Form(
+        "bearer",
+        ("B", "b"),
+        rf"(?:earer|EARER){_BLANK}(?:{_NO_PLAIN_WORD})[\w.~+/=-]{{8,}}",
+        _START,
+        "(?=earer|EARER)",
+        ("Bearer", "bearer", "BEARER"),
+    ),
+    Form("basic", ("B",), rf"asic{_BLANK}(?:{_NOT_A_WORD})[A-Za-z0-9+/]{{6,}}={{0,2}}", _START, "(?=asic)", ("Basic",)),
+    Form("url-password", (":",), r"""//(?P<secret>[^\s/:@"'<>]*+:[^\s/?\#"'<>]+)(?=@)""", "", r"(?=//[^\s/:@]*+:[^\s/]*@)", ("://",)),
+    Form("url-key", (r"[?&]key=", r"[?&]code="), r"(?P<secret>(?=[^\d&]{0,64}\d)[\w.~%+/-]{16,}=*)"),
+    Form("signature", ("[Ss]ig=",), r"(?P<secret>[\w%+/.~-]{16,}=*)", _START),
+    Form("aws-signature", ("Signature=",), r"(?P<secret>[\w%+/.~-]{16,}=*)"),
+    Form(
+        "curl-user", ("-",), rf"(?:u[ =]{{0,2}}|-user[ =])(?P<secret>{_USER})", r"(?<=\s)", "(?=u[ =]|-user[ =])", ("-u ", "-u=", "-user")
+    ),
+    Form("slack-webhook", (r"hooks\.",), r"slack\.com/(?P<secret>services/[\w/]{20,})"),
+    Form("discord-webhook", (r"discord\.", r"discordapp\."), r"com/api/webhooks/(?P<secret>\d{10,24}/[\w-]{40,})"),
+    # Anywhere
+    # Not possessive within its branches: Python 3.11.2 would then not try the other one.
+    Form("private-key", ("----",), rf"{_PEM}(?:[^-]*(?:-(?!----)[^-]*)*----{_PEM_END}|{_PEM_BODY})", "", "(?=-BEGIN)"),
+    Form("jwt", ("eyJ",), r"[\w-]{8,}+\.eyJ[\w-]{4,}+(?:\.[\w-]*+)?", rf"(?:(?<![\w-])|{_ESCAPE})"),
+    Form(
+        "aws",
+        ("A[KS]I",),
+        r"""A[A-Z0-9]{16}(?![A-Za-z0-9])(?:(?:[ \t:,;"'|/=]|\\n){1,4}[A-Za-z0-9/+=]{40}(?![A-Za-z0-9/+=]))?""",
+        _START,
+    ),
+    _issued("alibaba", "LTAI", r"[A-Za-z0-9]{16,20}(?![A-Za-z0-9])", short=True),
+    _issued("google", "AI", r"za[\w-]{30,}"),
+    _issued("google-oauth", r"ya29\.", r"[\w-]{20,}"),
+    _issued("google-client", "GOCSPX-", r"[\w-]{24,}"),
+    _issued("google-ai", r"AQ\.Ab", r"[\w-]{30,}", short=True),
+    _issued("azure-client", r"\dQ~", r"[\w.~-]{30,}"),
+    _issued("openai", "sk-", r"[\w-]{16,}", short=True),  # Anthropic, OpenRouter, DeepSeek, Langfuse as well
+    _issued("groq", "gsk_", r"[A-Za-z0-9]{20,}"),
+    _issued("xai", "xai-", r"[A-Za-z0-9]{20,}", short=True),
+    _issued("perplexity", "pplx-", r"[A-Za-z0-9]{20,}"),
+    _issued("cerebras", "csk-", r"[a-z0-9]{30,}", short=True),
+    _issued("nvidia", "nvapi-", r"[\w-]{30,}"),
+    _issued("replicate", "r8_", r"[A-Za-z0-9]{20,}", short=True),
+    _issued("fireworks", "fw_", r"[A-Za-z0-9]{22,}", short=True),
+    _issued("together", "tgp_v1_", r"[\w-]{30,}"),
+    _issued("huggingface", "hf_ api_org_", r"[A-Za-z0-9]{20,}", short=True),
+    _issued("tavily", "tvly-", r"[\w-]{20,}"),
+    _issued("firecrawl", "fc-", r"[a-f0-9]{32}", short=True),
+    _issued("jina", "jina_", r"[A-Za-z0-9]{30,}"),
+    _issued("e2b", "e2b_", r"[a-f0-9]{40}", short=True),
+    _issued("langsmith", "lsv2_pt_ lsv2_sk_", r"[a-f0-9]{32}_[a-f0-9]{10}"),
+    _issued("pinecone", "pcsk_", r"[A-Za-z0-9_]{30,}"),
+    _issued("github", "gh[pousr]_", r"[A-Za-z0-9]{20,}"),
+    _issued("github-fine-grained", "github_pat_", r"\w{20,}"),
+    _issued("gitlab", "glpat- gldt- glrt- glft- glcbt- glptt- glimt- glsoat- gloas- glagent- glwt- glffct- GR1348941", r"[\w.-]{20,}"),
+    _issued("npm", "npm_", r"[A-Za-z0-9]{30,}"),
+    _issued("pypi", "pypi-", r"AgE[\w-]{50,}"),
+    _issued("rubygems", "rubygems_", r"[a-f0-9]{48}"),
+    _issued("docker", "dckr_pat_ dckr_oat_", r"[\w-]{20,}"),
+    _issued("slack", "xox[a-z]- xapp-", r"[A-Za-z0-9-]{10,}"),
+    Form("telegram", (":",), r"(?P<secret>AA[\w-]{33})(?![\w-])", "", "(?<=[0-9]{8}:)(?=AA)", (":AA",)),
+    _issued("stripe", "[rs]k_live_ [rs]k_test_ [rs]k_prod_", r"[A-Za-z0-9]{10,}", short=True),
+    _issued("webhook-secret", "whsec_", r"[A-Za-z0-9+/=]{20,}"),
+    _issued("square", "sq0atp- sq0csp- sq0idp-", r"[\w-]{22,}"),
+    _issued("shopify", "shp(?:at|ca|pa|ss)_", r"[a-fA-F0-9]{32}"),
+    _issued("sendgrid", r"SG\.", r"[\w-]{16,32}\.[\w-]{16,}", short=True),
+    _issued("sendinblue", "xkeysib-", r"[a-f0-9]{60,}"),
+    _issued("mailgun", "key-", r"[a-f0-9]{32}(?![A-Za-z0-9])", short=True),
+    _issued("vault", r"hv[sbr]\.", r"[\w-]{24,}", short=True),
+    _issued("terraform", r"\.atlasv1\.", r"[\w=-]{40,}"),
+    _issued("pulumi", "pul-", r"[a-f0-9]{40}", short=True),
+    _issued("doppler", r"dp\.[a-z][a-z]\.", r"[A-Za-z0-9]{40,}", short=True),
+    _issued("dynatrace", r"dt0[a-z]\d\d\.", r"[A-Z0-9]{24}\.[A-Z0-9]{60,}"),
+    _issued("grafana", "glsa_ glc_", r"[\w+/]{32,}={0,2}"),
+    _issued("sentry", "sntrys_ sntryu_", r"[\w+/=-]{40,}"),
+    _issued("newrelic", "NRAK-", r"[A-Z0-9]{27}"),
+    _issued("posthog", "phx_ phc_", r"[A-Za-z0-9]{40,}", short=True),
+    _issued("digitalocean", "do[opr]_v1_", r"[a-f0-9]{64}"),
+    _issued("heroku", "HRKU-", r"[\w-]{30,}"),
+    _issued("netlify", "nfp_", r"[A-Za-z0-9]{30,}", short=True),
+    _issued("vercel", "vc[pikar]_", r"[A-Za-z0-9]{24,}", short=True),
+    _issued("fly", "fm1_ fm2_", r"[A-Za-z0-9+/=,_-]{40,}", short=True),
+    _issued("planetscale", "pscale_tkn_ pscale_pw_", r"[\w.=-]{32,}"),
+    _issued("supabase", "sbp_ sb_secret_", r"[\w-]{20,}", short=True),
+    _issued("atlassian", "ATATT ATCTT", r"3[\w=-]{30,}", short=True),
+    _issued("linear", "lin_api_", r"[A-Za-z0-9]{30,}"),
+    _issued("notion", "ntn_ secret_", r"[A-Za-z0-9]{40,}", short=True),
+    _issued("figma", "figd_", r"[\w-]{30,}"),
+    _issued("postman", "PMAK-", r"[a-f0-9]{24}-[a-f0-9]{34}"),
+    _issued("hubspot", "pat-[a-z][a-z]1-", r"[a-f0-9]{8}-[a-f0-9-]{27}", short=True),
+    _issued("apify", "apify_api_", r"[A-Za-z0-9]{30,}"),
+    _issued("databricks", "dapi", r"[a-f0-9]{32}", short=True),
+    _issued("twilio", "SK", r"[a-f0-9]{32}(?![A-Za-z0-9])", short=True),
+    _issued("aws-bedrock", "ABSK", r"[A-Za-z0-9+/]{60,}={0,2}", short=True),
+    _issued("resend", "re_", r"[A-Za-z0-9]{8}_[A-Za-z0-9]{20,}", short=True),
+    _issued("tailscale", "tskey-", r"[a-z]{2,12}-[A-Za-z0-9-]{16,}"),
+    _issued("sourcegraph", "sgp_", r"[A-Za-z0-9_]{40,}", short=True),
+    _issued("sonar", "sq[apu]_", r"[a-f0-9]{40}", short=True),
+    _issued("circleci", "CCIPAT_", r"[A-Za-z0-9_]{30,}"),
+    _issued("contentful", "CFPAT-", r"[\w-]{40,}"),
+    _issued("1password", "ops_", r"eyJ[\w-]{40,}"),
+    _issued("typeform", "tfp_", r"[\w.-]{40,}", short=True),
+    _issued("yandex", "AQVN", r"[\w-]{30,}", short=True),
+    _issued("artifactory", "AKCp", r"[A-Za-z0-9]{60,}", short=True),
+    _issued("bitbucket", "ATBB", r"[A-Za-z0-9]{28,}", short=True),
+    _issued("age", "AGE-SECRET-KEY-", r"1[0-9A-Z]{50,}"),
+)

@@ -1,0 +1,392 @@
+"""What a call took, read from what providers and programs say of it: one convention out of many.
+
+Read are keywords, a provider's usage as dict or object, or a whole response that has one. Whoever reads usage anywhere calls this
+module, so no cached token is counted twice. What comes out has parts that add up, as files hold them: fresh input, cached, written,
+output. Reasoning is part of the output, and stands beside. Facts: docs/decisions/020-usage-has-parts-that-add-up.md.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from functools import lru_cache, partial
+from math import isfinite
+from typing import Any, Final, cast
+
+import msgspec
+from msgspec import Struct
+
+from optree.nodes import Tokens
+from optree.redaction import redact
+from optree.values import dumped, is_object, text
+
+MAX_COUNT: Final = 10**12
+"""Largest count that a call can come to, be it of tokens or of characters: a million of them still add up within 64 bits."""
+MAX_DOLLARS: Final = 1e9
+"""Most that a call can cost: a million of them still add up to the dollar."""
+TICKS: Final = 10**10
+"""xAI's ticks of a dollar."""
+
+_COUNTS: Final = {
+    "input_tokens": "input", "prompt_tokens": "input", "prompt_token_count": "input", "prompt_eval_count": "input",
+    "tokens_evaluated": "input",
+    "tool_use_prompt_token_count": "more_input",
+    "output_tokens": "output", "completion_tokens": "output", "candidates_token_count": "output", "response_token_count": "output",
+    "eval_count": "output", "tokens_predicted": "output",
+    "cache_read_tokens": "read", "cache_read_input_tokens": "read", "cached_tokens": "read", "cached_input_tokens": "read",
+    "cached_prompt_tokens": "read", "cached_content_token_count": "read", "prompt_cache_hit_tokens": "read",
+    "cache_write_tokens": "written", "cache_write_input_tokens": "written", "cache_creation_tokens": "written",
+    "cache_creation_input_tokens": "written",
+    "reasoning_tokens": "reasoning", "reasoning_output_tokens": "reasoning",
+    "thoughts_token_count": "thoughts",
+    "total_tokens": "total", "total_token_count": "total",
+    "prompt_cache_miss_tokens": "missed",
+}  # fmt: skip
+"""What names say, in snake case; camel case means the same."""
+_MONEY: Final = {
+    "cost_usd": "cost", "cost": "cost", "total_cost": "cost", "total_cost_usd": "cost", "cost_in_usd_ticks": "ticks",
+    "upstream_inference_cost_usd": "upstream", "upstream_inference_cost": "upstream",
+}  # fmt: skip
+_OF_INPUT: Final = {
+    "cached_tokens": "read", "cache_read": "read", "cache_read_tokens": "read",
+    "cache_write_tokens": "written", "cache_write": "written", "cache_creation": "written", "cache_creation_tokens": "written",
+}  # fmt: skip
+_OF_OUTPUT: Final = {"reasoning_tokens": "reasoning", "reasoning": "reasoning"}
+_INNER: Final[dict[str, dict[str, str]]] = {
+    "prompt_tokens_details": _OF_INPUT, "input_tokens_details": _OF_INPUT,
+    "prompt_token_details": _OF_INPUT, "input_token_details": _OF_INPUT,
+    "completion_tokens_details": _OF_OUTPUT, "output_tokens_details": _OF_OUTPUT, "output_token_details": _OF_OUTPUT,
+    "cache_creation": {"ephemeral_5m_input_tokens": "part_written", "ephemeral_1h_input_tokens": "part_written"},
+    "cost_details": {"upstream_inference_cost": "upstream"},
+    "cost": {"total_cost": "cost"},
+}  # fmt: skip
+"""Members that are objects themselves, and what theirs say."""
+_HOLDERS: Final = ("usage", "usage_metadata", "token_usage", "tokens", "billed_units", "meta", "response_metadata")
+"""Members of a response, or of a usage (Cohere), that hold the figures."""
+_ENVELOPES: Final = ("response", "message", "body", "result")
+"""Members of a stream's event, or of a line of a batch, that hold a whole response."""
+_RESPONSE: Final = frozenset(
+    {"id", "object", "model", "choices", "candidates", "content", "message", "messages", "output", "response", "done"}
+)
+"""Members that a usage has not: of a whole response, which is not kept with its figures."""
+_BESIDE_NAMES: Final = frozenset({"cache_read_input_tokens", "cache_creation_input_tokens", "cache_write_input_tokens", "cache_creation"})
+"""Names of Anthropic and Bedrock, which count cached tokens beside the input."""
+_WITHIN_NAMES: Final = frozenset(
+    {"prompt_tokens", "prompt_token_count", "cached_content_token_count", "cached_prompt_tokens", "prompt_cache_hit_tokens",
+     "prompt_tokens_details", "input_tokens_details", "input_token_details", "prompt_token_details"}
+)  # fmt: skip
+"""Names of those who count them within."""
+_BESIDE_PROVIDERS: Final = frozenset({"anthropic", "bedrock", "claude"})
+_HOSTS: Final = frozenset({"vertex", "vertexai", "azure"})
+"""Those who let Anthropic's models be called by Anthropic's own interface."""
+_WITHIN_PROVIDERS: Final = frozenset(
+    {"openai", "google", "gemini", "deepseek", "openrouter", "xai", "groq", "mistral", "mistralai", "ollama", "cohere", "litellm",
+     "together", "fireworks", "perplexity", "moonshot", "vllm", "llamacpp", "azure", "vertex", "vertexai", "gcp"}
+)  # fmt: skip
+_CAMEL: Final = re.compile(r"(?<=[a-z0-9])(?=[A-Z])")
+_WORDS: Final = re.compile(r"[a-z0-9]+")
+_DEPTH: Final = 4
+_LARGEST: Final = 10**18  # beyond all bounds; floats cannot hold any whole number
+
+
+class Usage(Struct):
+    """What a call took: *tokens* whose parts add up, and US dollars, each None where nobody said."""
+
+    tokens: Tokens | None = None
+    cost_usd: float | None = None
+    upstream_cost_usd: float | None = None
+    rest: dict[str, Any] = {}
+    """Members that none of our names stands for."""
+    flaws: list[str] = []
+    """What was given and cannot be so, a sentence each."""
+
+
+class _Said(Struct):
+    """Figures under our names, as they were given."""
+
+    counts: dict[str, int] = {}
+    money: dict[str, float] = {}
+    names: set[str] = set()
+    rest: dict[str, Any] = {}
+    flaws: list[str] = []
+
+
+@lru_cache(256)
+def counts_beside(provider: str | None, model: str | None = None) -> bool | None:
+    """Tell whether a provider counts cached tokens beside the input tokens; None if it is not known."""
+    words = set(_WORDS.findall((provider or "").lower()))
+    if words & _BESIDE_PROVIDERS or (words & _HOSTS and "claude" in (model or "").lower()):
+        return True
+    return False if words & _WITHIN_PROVIDERS else None
+
+
+def plain_tokens(sent: int | None, received: int | None, cached: int | None, written: int | None, *, beside: bool) -> Tokens | None:
+    """Return what `read` makes of these four counts, where nothing is to be said of them; None where it is for `read` to say."""
+    sent, received, cached, written = (0 if one is None else one for one in (sent, received, cached, written))
+    if not (type(sent) is type(received) is type(cached) is type(written) is int and (sent | received | cached | written) >= 0):
+        return None
+    if sent + received + cached + written > MAX_COUNT:
+        return None
+    if sent and not beside:
+        sent -= cached + written
+    return Tokens(sent, received, cached, written, sent + received + cached + written) if sent >= 0 else None
+
+
+def parts_of(fresh: int, output: int, read: int = 0, written: int = 0, reasoning: int = 0) -> Tokens:
+    """Return tokens that are in parts that add up already, with their total."""
+    return Tokens(fresh, output, read, written, fresh + output + read + written, reasoning)
+
+
+def read(
+    given: object = None,
+    figures: Mapping[str, Any] | None = None,
+    *,
+    provider: str | None = None,
+    model: str | None = None,
+    includes_cached: bool | None = None,
+) -> Usage:
+    """Return what *given* (a usage or a response, as dict or object) and *figures* (by name; they win) say together. Never raises.
+
+    Whether input tokens include cached ones is as *includes_cached* says; else as the total shows that came with them; else as the
+    provider counts whose names these are; else, for figures by name, as *provider* counts; else they do (GenAI conventions).
+    """
+    known = counts_beside(provider, model)
+    first, second = _Said(), _Said()
+    if given is not None:
+        try:
+            _gather(_members(given), first, 0)
+        except Exception as error:  # noqa: BLE001 - an object's own code may raise anything
+            first.flaws.append(f"it cannot be read in full: {type(error).__name__}")
+        if not first.counts and not first.money and not first.flaws:
+            among = f", of {redact(', '.join(first.rest))[:80]}" if first.rest else ""
+            first.flaws.append(f"no figure in it is known{among}")
+        _complete(first, _beside(first, known, includes_cached, named=False), f"{type(given).__name__} given as usage")
+    if figures:
+        _gather(figures, second, _DEPTH)
+        _complete(second, _beside(second, known, includes_cached, named=True), "")
+    counts = first.counts | second.counts
+    found = Usage(_tokens(counts, second if second.counts else first), rest=first.rest | second.rest, flaws=first.flaws + second.flaws)
+    money = first.money | second.money
+    found.cost_usd = money.get("cost", money["ticks"] / TICKS if "ticks" in money else None)
+    found.upstream_cost_usd = money.get("upstream")
+    return found
+
+
+def count(value: object, name: str, flaws: list[str]) -> int | None:
+    """Return a count; None for what is none or beyond `MAX_COUNT`, 0 for one below. *flaws* gets what is wrong with it."""
+    if value is None:
+        return None
+    if type(value) is int and 0 <= value <= MAX_COUNT:
+        return value
+    found = _number(value)
+    if found is not None and found > MAX_COUNT:
+        flaws.append(f"{name}={_shown(value)} is more than any call can come to ({MAX_COUNT:.0e}), and is left out")
+        return None
+    if found is None:
+        flaws.append(f"{name}={_shown(value)} is no count, and is left out")
+        return None
+    if found < 0:
+        flaws.append(f"{name}={_shown(value)} is below 0, and counts as 0")
+    return int(max(found, 0))
+
+
+def dollars(value: object, name: str, flaws: list[str]) -> float | None:
+    """Return US dollars, which may be a credit; None for what is none or beyond `MAX_DOLLARS`. *flaws* gets what is wrong with it."""
+    if value is None or (type(value) is float and -MAX_DOLLARS <= value <= MAX_DOLLARS):
+        return value
+    found = _number(value)
+    if found is None:
+        flaws.append(f"{name}={_shown(value)} is no amount of money: the cost is unknown")
+    elif abs(found) > MAX_DOLLARS:
+        flaws.append(f"{name}={_shown(value)} is more than any call can cost ({MAX_DOLLARS:.0e}): the cost is unknown")
+        found = None
+    return None if found is None else float(found)
+
+
+def _number(value: object) -> float | None:
+    """Return a finite number, also out of a text or a number of another library; a truth value is none."""
+    if type(value) is int:
+        return max(-_LARGEST, min(value, _LARGEST))
+    try:
+        if isinstance(value, bool) or value is None:
+            return None
+        found = float(cast("Any", value))
+    except Exception:  # noqa: BLE001 - a value's own code may raise anything
+        return None
+    return found if isfinite(found) else None
+
+
+def _shown(value: object) -> str:
+    said = redact(text(value))[:40]
+    return repr(said) if issubclass(type(value), str) else said
+
+
+def _members(given: Any) -> dict[str, Any]:
+    """Return the members of what was given, under their names; of a library's object too."""
+    if is_object(given):
+        return given
+    for form in ("model_dump", "to_dict", "dict", "_asdict"):
+        method = getattr(cast("type[object]", type(given)), form, None)
+        if callable(method):
+            try:
+                told: Any = dumped(partial(method, given)) if form == "model_dump" else method(given)
+            except Exception:  # noqa: BLE001, S112 - other people's code
+                continue
+            if is_object(told):
+                return told
+    try:
+        if isinstance(given, Struct):
+            return {field.encode_name: getattr(given, field.name) for field in msgspec.structs.fields(given)}
+        found = cast("dict[object, Any]", dict(given) if hasattr(given, "keys") else vars(given))
+    except Exception:  # noqa: BLE001 - an object without members
+        return {"usage": redact(text(cast("object", given)))[:200]}
+    return {name: value for name, value in _named(found).items() if not name.startswith("_")}
+
+
+def _named(block: Mapping[Any, Any]) -> dict[str, Any]:
+    return {text(name): value for name, value in block.items()}
+
+
+def _gather(block: Mapping[str, Any], said: _Said, depth: int) -> None:
+    """Take from a block what our names stand for; the rest is kept. What holds the figures is looked into first."""
+    block = _named(block)
+    snake = {name: _CAMEL.sub("_", name).lower() for name in block}
+    if depth < _DEPTH:
+        named = {known: name for name, known in snake.items() if block.get(name) is not None}
+        holders = _HOLDERS if any(known in _COUNTS or known in _MONEY for known in named) else (*_HOLDERS, *_ENVELOPES)
+        held = next((named[known] for known in holders if known in named and _holds(block[named[known]])), None)
+        if held is not None and not any(_COUNTS.get(known) in ("input", "output") for known in named):
+            _gather(_members(block[held]), said, depth + 1)
+            if "cached_tokens" in named:  # Cohere's, beside its `tokens`
+                _take("cached_tokens", block[named["cached_tokens"]], said)
+            return
+        if "timings" in named and _timed(block[named["timings"]], said):
+            return
+    response = not _RESPONSE.isdisjoint(snake)
+    for name, value in block.items():
+        try:
+            if value is not None and not _take(snake[name], value, said) and not response:
+                said.rest[name] = value
+        except Exception as error:  # noqa: BLE001 - a value's own code may raise anything
+            said.flaws.append(f"{redact(name)[:40]} cannot be read: {type(error).__name__}")
+
+
+def _holds(value: object) -> bool:
+    return value is not None and not issubclass(type(value), (str, int, float, list, tuple))
+
+
+def _timed(timings: object, said: _Said) -> bool:
+    """Read the figures of llama.cpp's server, for a stream without usage."""
+    timings = _members(timings)
+    if "prompt_n" not in timings:
+        return False
+    cached = count(timings.get("cache_n"), "cache_n", said.flaws) or 0
+    fresh, output = (count(timings.get(name), name, said.flaws) or 0 for name in ("prompt_n", "predicted_n"))
+    said.counts |= {"input": cached + fresh, "read": cached, "output": output}
+    said.names.add("prompt_tokens")
+    return True
+
+
+def _take(name: str, value: Any, said: _Said) -> bool:
+    """Take one member; False if no name of ours stands for it."""
+    if name in _INNER and _holds(value):
+        rest = {key: one for key, one in _members(value).items() if one is not None and not _take_inner(name, key, one, said)}
+        said.names.add(name)
+        if rest:
+            said.rest[name] = rest
+        return True
+    if (kind := _COUNTS.get(name)) is not None:
+        said.names.add(name)
+        if (found := count(value, name, said.flaws)) is not None:
+            said.counts[kind] = found
+        return True
+    if (kind := _MONEY.get(name)) is not None:
+        if (money := dollars(value, name, said.flaws)) is not None:
+            said.money[kind] = money
+        return True
+    return False
+
+
+def _take_inner(name: str, key: str, value: Any, said: _Said) -> bool:
+    known = _CAMEL.sub("_", key).lower()
+    kind = _INNER[name].get(known)
+    if kind is None:
+        return False
+    if kind in ("cost", "upstream"):
+        if (money := dollars(value, known, said.flaws)) is not None:
+            said.money.setdefault(kind, money)
+    elif (found := count(value, known, said.flaws)) is not None:
+        if kind == "part_written":
+            said.counts[kind] = said.counts.get(kind, 0) + found
+        else:
+            said.counts.setdefault(kind, found)
+    return True
+
+
+def _beside(said: _Said, provider: bool | None, includes: bool | None, *, named: bool) -> bool:
+    """Tell whether cached tokens are counted beside the input."""
+    counts, names = said.counts, said.names
+    cached = counts.get("read", 0) + counts.get("written", counts.get("part_written", 0))
+    if includes is not None:
+        return not includes
+    if cached and "total" in counts and "input" in counts:
+        bare = counts["input"] + counts.get("output", 0)
+        if counts["total"] in (bare, bare + cached):
+            return counts["total"] == bare + cached
+    if names & _WITHIN_NAMES:
+        return False
+    if names & _BESIDE_NAMES and not (named and provider is not None):
+        return True
+    return named and provider is True
+
+
+def _complete(said: _Said, beside: bool, what: str) -> None:
+    """Bring figures to one convention: input includes what was cached and written, output includes reasoning."""
+    counts = said.counts
+    said.flaws[:] = [f"{what}: {flaw}" if what else flaw for flaw in said.flaws]
+    parts, missed = counts.pop("part_written", 0), counts.pop("missed", 0)
+    if parts and not counts.get("written"):
+        counts["written"] = parts
+    if missed and "input" not in counts:
+        counts["input"] = missed + counts.get("read", 0)
+    if "more_input" in counts:
+        counts["input"] = counts.get("input", 0) + counts.pop("more_input")
+    cached = counts.get("read", 0) + counts.get("written", 0)
+    if "input" in counts and beside:
+        counts["input"] += cached
+    if "thoughts" in counts:
+        counts["reasoning"] = counts.pop("thoughts")
+        counts["output"] = counts.get("output", 0) + counts["reasoning"]
+    total = counts.pop("total", 0)
+    if "prompt_tokens" in said.names and "input" in counts and total:  # Gemini by OpenAI's API and xAI leave reasoning out of it
+        counts["output"] = max(counts.get("output", 0), total - counts["input"])
+    elif (
+        total
+        and (beside_output := counts.get("reasoning", 0))
+        and total == counts.get("input", 0) + counts.get("output", 0) + beside_output
+    ):
+        counts["output"] = counts.get("output", 0) + beside_output
+
+
+def _tokens(counts: Mapping[str, int], said: _Said) -> Tokens | None:
+    """Return the parts; where more is cached than was sent, it cannot have been counted within."""
+    if not counts:
+        return None
+    sent, output = counts.get("input"), counts.get("output", 0)
+    read, written, reasoning = (counts.get(name, 0) for name in ("read", "written", "reasoning"))
+    cached = read + written
+    if not sent:
+        fresh = 0
+    elif cached > sent:
+        fresh = sent
+        said.flaws.append(f"{cached:,} tokens from and to the cache cannot be among {sent:,} of input: they are counted beside them")
+    else:
+        fresh = sent - cached
+    if reasoning > output:
+        if counts.get("output") is not None:
+            said.flaws.append(f"{reasoning:,} tokens of reasoning cannot be among {output:,} of output: they are counted beside them")
+        output += reasoning
+    if fresh + output + cached > MAX_COUNT:
+        said.flaws.append(f"{fresh + output + cached:,} tokens are more than any call can come to ({MAX_COUNT:.0e}), and are left out")
+        return None
+    return parts_of(fresh, output, read, written, reasoning)

@@ -1,0 +1,171 @@
+"""`optree ledger`: sums of all sessions, and the proof that the bill is right."""
+
+import gzip
+import json
+
+import msgspec
+import pytest
+
+from optree.store.compression import unpack
+
+CALL = {"type": "llm", "status": "ok", "provider": "openai", "model": "gpt-4o", "agentId": "a", "originTxnId": "t1"}
+
+
+def write_ledger(optree, entries):
+    """Write a ledger."""
+    optree.base.mkdir(exist_ok=True)
+    (optree.base / "accounting.jsonl").write_text("".join(json.dumps(entry) + "\n" for entry in entries))
+
+
+def test_sums(optree):
+    """By day, agent, model and session; input includes what was cached; a cost that nobody gave is unknown."""
+    tokens = {"inputTokens": 200, "cacheReadInputTokens": 1000, "outputTokens": 64, "totalTokens": 1264}
+    noon = 1_700_000_000_000.0
+    entries = [
+        {**CALL, "id": "t1:1.1#1", "timestamp": noon, "tokens": tokens, "costUsd": 0.0031},
+        {**CALL, "id": "t1:1.2#2", "timestamp": noon + 86_400_000, "tokens": tokens},
+        {**CALL, "id": "t2:1.1#1", "timestamp": noon + 86_400_000, "agentId": "b", "originTxnId": "t2", "costUsd": 0},
+        {"id": "t2:1.2#2", "timestamp": noon + 86_400_000, "type": "tool", "command": "search", "agentId": "b", "originTxnId": "t2"},
+    ]
+    write_ledger(optree, entries)
+    found = optree.json("ledger")
+    assert ["of", "since", "total", "byDay", "byAgent", "byModel", "bySession", "repeated", "unreadable"] == list(found)
+    assert (4, 2400, 2000, 128, 0.0031, 1) == tuple(
+        found["total"][name] for name in ("calls", "inputTokens", "cacheReadInputTokens", "outputTokens", "costUsd", "unknownCosts")
+    )
+    assert [(1, 0.0031, 0), (3, 0.0, 1)] == [(day["calls"], day["costUsd"], day["unknownCosts"]) for day in found["byDay"]]
+    assert [("t1", 2, 0.0031), ("t2", 2, 0.0)] == [(one["name"], one["calls"], one["costUsd"]) for one in found["bySession"]]
+    lines = {line.split()[0]: line for line in optree.read("ledger").stdout.splitlines()}
+    assert ["openai:gpt-4o", "3", "0", "2,400", "2,000", "0", "128", "$0.003100", "+", "1", "unknown"] == lines["openai:gpt-4o"].split()
+    assert "$0" == lines["t2"].split()[-1]
+
+
+def test_unknown_costs_are_none(optree):
+    """Where nobody gave any cost there is no sum of money: null in JSON, unknown in the table, a dash for what costs nothing."""
+    write_ledger(
+        optree, [{**CALL, "id": "t1:1.1#1", "timestamp": 1e12}, {"id": "t1:1.2#2", "timestamp": 1e12, "type": "tool", "command": "x"}]
+    )
+    found = optree.json("cost", "--all")
+    assert (None, 1) == (found["total"]["costUsd"], found["total"]["unknownCosts"])
+    assert (0.0, 0) == (found["byTool"][0]["costUsd"], found["byTool"][0]["unknownCosts"])
+    cells = {line.split()[0]: line.split()[-1] for line in optree.read("cost", "--all").stdout.splitlines()}
+    assert ("unknown", "-") == (cells["total"], cells["x"])
+
+
+def test_repeated_lines_count_once(optree):
+    """The original repeats entries byte by byte: said, and counted once; entries that only look alike are two."""
+    line = {**CALL, "timestamp": 1e12, "latency": 5, "tokens": {"inputTokens": 10, "outputTokens": 2, "cachedTokens": 4}, "costUsd": 0.5}
+    write_ledger(optree, [line, line, {**line, "latency": 6}, line])
+    found = optree.json("ledger")
+    assert (2, 2, 1.0, 28) == (found["repeated"], found["total"]["calls"], found["total"]["costUsd"], found["total"]["inputTokens"])
+    assert f"optree: 2 lines of {optree.base}/accounting.jsonl repeat others and are counted once" in optree.read("ledger").stderr
+    assert "counted once (optree ledger --check)" in optree.read("ledger").stderr
+    assert "counted once\n" in optree.read("ledger", "--check", code=None).stderr
+
+
+def test_a_sound_bill(optree):
+    """Ledger, totals and leaves of all sessions that ended agree; what has not ended is said."""
+    optree.record(), optree.record("fail", code=1), optree.record("kill", code=-9)
+    found = optree.json("ledger", "--check")
+    assert (2, 1, [], []) == (found["checked"], found["notEnded"], found["withoutSession"], found["differing"])
+    assert "2 of 2 sessions agree: leaves = totals = ledger · 1 not ended\n" == optree.read("ledger", "--check").stdout
+
+
+@pytest.mark.parametrize("change", ["lost", "altered", "strange"])
+def test_a_wrong_bill(optree, change):
+    """A line that is lost, altered, or of no entry of the session is found, by its id, and the exit code is 1."""
+    txn, other = optree.record(), optree.record()
+    path = optree.base / "accounting.jsonl"
+    lines = [json.loads(line) for line in path.read_text().splitlines()]
+    bill = next(line for line in lines if line["originTxnId"] == txn and line["type"] == "llm")
+    rest = [line for line in lines if line is not bill]
+    changed = {"lost": [], "altered": [{**bill, "costUsd": 9.0}], "strange": [bill, {**bill, "id": f"{txn}:9.9#9"}]}[change]
+    write_ledger(optree, rest + changed)
+    [found] = optree.json("ledger", "--check", code=1)["differing"]
+    assert txn == found["txn"] != other
+    expected = {"lost": f"not in the ledger: {bill['id']}", "altered": "costUsd: leaves $0.003100, ledger $9.000000"}
+    assert expected.get(change, f"only in the ledger: {txn}:9.9#9") in found["differences"]
+    assert f"{txn}: " in optree.read("ledger", "--check", code=1).stdout
+
+
+def test_totals_that_are_wrong(optree):
+    """Totals that a file holds and its leaves do not come to are found."""
+    txn = optree.record()
+    [path] = (optree.base / "sessions").glob(f"{txn}.json*")
+    saved = msgspec.json.decode(unpack(path.read_bytes())[0])
+    saved["session"]["totals"]["inputTokens"] += 1
+    path.unlink()
+    (optree.base / "sessions" / f"{txn}.json.gz").write_bytes(gzip.compress(msgspec.json.encode(saved)))
+    [found] = optree.json("ledger", "--check", code=1)["differing"]
+    assert [["inputTokens: leaves 800, stored totals 801"]] == [found["differences"]]
+
+
+def test_a_line_that_cannot_be_read(optree):
+    """It is counted, and the exit code is 3."""
+    write_ledger(optree, [{**CALL, "timestamp": 1e12}])
+    with (optree.base / "accounting.jsonl").open("a") as file:
+        file.write("torn\n")
+    found = optree.json("ledger", code=3)
+    assert (1, 1) == (found["unreadable"], found["total"]["calls"])
+
+
+def test_what_the_original_billed_is_not_billed_again(optree, tmp_path):
+    """A session of the original, imported with its own ledger, adds no line to it: not for those that it repeats either."""
+    context = {"agentId": "a", "callPath": "a", "txnId": "txn-1", "originTxnId": "txn-1"}
+    call = {"type": "llm", "timestamp": 1_700_000_000_123, "status": "ok", "latency": 5, "provider": "openai", "model": "m"}
+    call |= {"tokens": {"inputTokens": 200, "outputTokens": 9, "cachedTokens": 1000, "totalTokens": 1209}, "costUsd": 0.25}
+    tool = {"type": "tool", "timestamp": 1_700_000_000_200, "status": "ok", "latency": 7, "mcpServer": "web", "command": "fetch"}
+    tool |= {"charactersIn": 3, "charactersOut": 90}
+    ops = [
+        {"opId": "o1", "kind": "llm", "startedAt": 1_700_000_000_100, "endedAt": 1_700_000_000_123, "status": "ok"}
+        | {"attributes": {"provider": "openai", "model": "m"}, "logs": [], "accounting": [{**call, **context}]},
+        {"opId": "o2", "kind": "tool", "startedAt": 1_700_000_000_150, "endedAt": 1_700_000_000_200, "status": "ok"}
+        | {"attributes": {"name": "fetch", "provider": "web"}, "logs": [], "accounting": [{**tool, **context}]},
+        {"opId": "o3", "kind": "tool", "startedAt": 1_700_000_000_210, "attributes": {"name": "lost"}, "logs": [], "accounting": []},
+    ]
+    session = {
+        "id": "txn-1",
+        "agentId": "a",
+        "callPath": "a",
+        "startedAt": 1_700_000_000_000,
+        "endedAt": 1_700_000_000_300,
+        "success": True,
+    }
+    turn = {"id": "x", "index": 1, "startedAt": 1_700_000_000_000, "endedAt": 1_700_000_000_300, "ops": ops}
+    file = tmp_path / "txn-1.json.gz"
+    file.write_bytes(gzip.compress(json.dumps({"version": 1, "reason": "final", "opTree": {**session, "turns": [turn]}}).encode()))
+    write_ledger(optree, [{**call, **context}, {**tool, **context}, {**call, **context}])
+    before = (optree.base / "accounting.jsonl").read_bytes()
+    optree.read("import", str(file))
+    assert before == (optree.base / "accounting.jsonl").read_bytes()
+    total = optree.json("ledger")["total"]
+    assert (2, 1200, 0.25) == (total["calls"], total["inputTokens"], total["costUsd"])
+    [row] = optree.json("ls")
+    assert (2, 1, 1200, 0.25) == tuple(row[name] for name in ("toolsRun", "llmRequests", "inputTokens", "costUsd"))
+    check = optree.json("ledger", "--check")
+    assert (1, []) == (check["checked"], check["differing"])
+    written = tmp_path / "again.json"
+    optree.read("export", "last", "--to", "ai-agent", "--output", str(written))
+
+
+def test_a_tool_that_took_no_tokens(optree, tmp_path):
+    """A tool's entry whose tokens are all 0, as other writers have it, costs nothing: said in the same way everywhere."""
+    file = tmp_path / "zeros.json"
+    none = {"inputTokens": 0, "outputTokens": 0, "totalTokens": 0}
+    entry = {
+        "type": "tool",
+        "timestamp": 1_700_000_000_200,
+        "status": "ok",
+        "latency": 7,
+        "mcpServer": "web",
+        "command": "fetch",
+        "tokens": none,
+    }
+    op = {"opId": "o1", "kind": "tool", "startedAt": 1_700_000_000_100, "endedAt": 1_700_000_000_200, "status": "ok", "logs": []}
+    turn = {"id": "x", "index": 1, "startedAt": 1_700_000_000_000, "endedAt": 1_700_000_000_300, "ops": [{**op, "accounting": [entry]}]}
+    session = {"id": "t", "traceId": "t", "agentId": "a", "startedAt": 1_700_000_000_000, "endedAt": 1_700_000_000_300, "success": True}
+    file.write_text(json.dumps({"version": 2, "reason": "final", "opTree": {**session, "turns": [turn]}}))
+    optree.read("import", str(file))
+    assert "unknown" not in optree.read("tree").stdout
+    assert "-" == optree.read("cost").stdout.splitlines()[-1].split()[-1]
+    assert (1, []) == tuple(optree.json("ledger", "--check")[name] for name in ("checked", "differing"))

@@ -1,0 +1,45 @@
+"""How time and memory grow with what work is given: told by ratios that hold on any machine, however busy it is."""
+
+import gc
+import tracemalloc
+from time import thread_time
+
+TIMES = 8
+TRIES = 6
+SQUARE = TIMES**1.5
+"""Growth from which on work counts as quadratic: as far from 8, which is linear, as from 64."""
+
+
+def growth(prepare, size):
+    """Return how many times as long the work takes for eight times the size; *prepare* makes the work for a size, untimed.
+
+    Only the CPU time of this thread counts, and of several tries the least, for a busy machine only ever adds; Python's collector, whose
+    time goes by all that the process holds, is off. Linear work is through as soon as one try shows it.
+    """
+    few, many = float("inf"), float("inf")
+    for _ in range(TRIES):
+        few = min(few, _seconds(prepare(size)))
+        many = min(many, _seconds(prepare(TIMES * size)))
+        if many < SQUARE * few:
+            break
+    return many / few
+
+
+def peak(work):
+    """Return the most bytes that Python held at once for the work, beside what it holds anyway."""
+    tracemalloc.start()
+    try:
+        work()
+        return tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+
+
+def _seconds(work):
+    gc.disable()
+    try:
+        begun = thread_time()
+        work()
+        return thread_time() - begun
+    finally:
+        gc.enable()

@@ -1,0 +1,133 @@
+"""Puts small faults into the library, one at a time, and looks whether the tests notice.
+
+    python -m tests.mutants [GROUP | FILE]… [--sample N] [--seed N] [--seconds N] [--least PERCENT] [--tests PATH…]
+
+Each file has a seeded sample of all faults that it could have (`faults`); those tests run that execute the line (`serving`). Prints each
+fault that no test noticed, and counts for each file. Exit code 1 where fewer than --least percent are noticed.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import pickle
+import random
+import sys
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+from tests.mutants.faults import Mutant, count, made
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+class Group(NamedTuple):
+    """Modules, and the tests that are there for them."""
+
+    modules: tuple[str, ...]
+    tests: tuple[str, ...]
+
+
+_OTEL = ("mapping", "content", "names", "profiles", "logs", "live_trace", "metrics", "quick", "resource")
+GROUPS = {
+    "tree": Group(
+        ("optree/tree/*.py",),
+        (
+            *("tests/unit", "tests/cli/test_tree.py", "tests/cli/test_show.py", "tests/cli/test_status.py", "tests/store/test_recovery.py"),
+            *("tests/conversation/test_of_tree.py", "tests/conversation/test_agent.py", "tests/store/test_resume.py"),
+        ),
+    ),
+    "values": Group(
+        ("optree/values.py", "optree/redaction/*.py", "optree/usage.py", "optree/messages.py"), ("tests/unit", "tests/conversation")
+    ),
+    "store": Group(("optree/store/*.py",), ("tests/store", "tests/cli/test_ls.py")),
+    "builder": Group(("optree/builder/*.py",), ("tests/unit", "tests/instrument", "tests/store/test_journal.py")),
+    "otel": Group(
+        tuple(f"exporters/optree_otel/{name}.py" for name in ("mapping", "llm", "content", "messages", "names")),
+        ("tests/docs/test_opentelemetry_reference.py", *(f"tests/otel/test_{name}.py" for name in _OTEL)),
+    ),
+    "formats": Group(
+        (
+            *("exporters/optree_formats/ai_agent/*.py", "exporters/optree_formats/transcript/of_tree.py"),
+            *("exporters/optree_formats/transcript/to_tree.py", "exporters/optree_formats/markdown/of_tree.py"),
+            "exporters/optree_formats/markdown/to_tree.py",
+        ),
+        ("tests/formats",),
+    ),
+}
+
+
+def main() -> int:
+    """Attack what the command line names; returns the exit code."""
+    parser = argparse.ArgumentParser(prog="python -m tests.mutants", description=__doc__.split("\n", 1)[0])
+    parser.add_argument("what", nargs="*", help=f"groups ({', '.join(GROUPS)}) or files; all groups by default")
+    parser.add_argument("--sample", type=int, default=40, help="faults of each file")
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--seconds", type=float, default=3600.0, help="time for a group; what is left then is not tried")
+    parser.add_argument("--least", type=float, default=90.0, help="percent that must be noticed")
+    parser.add_argument("--tests", nargs="+", default=(), metavar="PATH", help="these tests, in place of those that a group has")
+    options = parser.parse_args()
+    os.environ["OPTREE_PURE"] = "1"  # what runs is what has the fault
+    found = [outcome for name, files in _chosen(options.what) for outcome in _attacked(options.tests or GROUPS[name].tests, files, options)]
+    killed = sum(outcome.killed for outcome in found)
+    print(f"{killed} of {len(found)} faults were noticed: {100 * killed / max(1, len(found)):.1f} %")
+    return int(100 * killed < options.least * len(found))
+
+
+def _chosen(what: list[str]) -> Iterator[tuple[str, list[str]]]:
+    for name, group in GROUPS.items():
+        files = [str(path.relative_to(ROOT)) for pattern in group.modules for path in sorted(ROOT.glob(pattern))]
+        wanted = [file for file in files if not what or name in what or file in what]
+        if wanted:
+            yield name, wanted
+
+
+def _attacked(tests: tuple[str, ...], files: list[str], options: argparse.Namespace) -> list:
+    """Return what became of the faults of a group's files, and print it."""
+    mutants = [made(file, source, number) for file in files for source, number in _sampled(file, options)]
+    random.Random(options.seed).shuffle(mutants)
+    reading, writing = os.pipe()
+    if not (pid := os.fork()):  # nothing of optree is imported in this process, so that each group begins afresh
+        with os.fdopen(writing, "wb") as pipe:
+            pickle.dump(_served(tests, mutants, options.seconds), pipe)
+        os._exit(0)
+    os.close(writing)
+    with os.fdopen(reading, "rb") as pipe:
+        outcomes = pickle.load(pipe)
+    os.waitpid(pid, 0)
+    for file in files:
+        own = [outcome for outcome in outcomes if outcome.mutant.path == file]
+        survived = [outcome for outcome in own if not outcome.killed]
+        print(f"{file}: {len(own) - len(survived)} of {len(own)}")
+    sys.stdout.flush()
+    return outcomes
+
+
+def _sampled(file: str, options: argparse.Namespace) -> Iterator[tuple[str, int]]:
+    source = (ROOT / file).read_text()
+    places = count(source)
+    for number in sorted(random.Random(f"{options.seed}:{file}").sample(range(places), min(places, options.sample))):
+        yield source, number
+
+
+def _served(tests: tuple[str, ...], mutants: list[tuple[Mutant, object]], seconds: float) -> list:
+    import pytest
+
+    from tests.mutants import serving
+
+    with tempfile.TemporaryDirectory() as folder:
+        os.environ["PYTEST_DEBUG_TEMPROOT"] = folder
+        results = Path(folder) / "results"
+        said = serving.Said(seconds)
+        plugin = serving.Serving(ROOT, mutants, results, said)
+        arguments = [*serving.ARGUMENTS, *tests]
+        serving.in_fork(lambda: int(pytest.main(arguments, plugins=[plugin])), 36_000.0)
+        known, outcomes, left = pickle.loads(results.read_bytes())
+        trees = dict(mutants)
+        return outcomes + [said(serving.anew(mutant, trees[mutant], ROOT, known)) for mutant in left if not said.over]
+
+
+if __name__ == "__main__":
+    sys.exit(main())

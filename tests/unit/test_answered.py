@@ -1,0 +1,67 @@
+"""A transcript that is sent on has one result for each tool call, in the form of the call."""
+
+import pytest
+
+from optree.tree.answered import NO_RESULT, answered
+
+FUNCTION = {"name": "search", "arguments": "{}"}
+FORMS = {
+    "chat": (
+        {"role": "assistant", "content": None, "tool_calls": [{"id": "c1", "type": "function", "function": FUNCTION}]},
+        {"role": "tool", "tool_call_id": "c1", "content": NO_RESULT},
+        {"role": "tool", "tool_call_id": "c1", "content": "found"},
+    ),
+    "anthropic": (
+        {"role": "assistant", "content": [{"type": "tool_use", "id": "c1", "name": "search", "input": {}}]},
+        {"role": "user", "content": [{"type": "tool_result", "tool_use_id": "c1", "content": NO_RESULT, "is_error": True}]},
+        {"role": "user", "content": [{"type": "tool_result", "tool_use_id": "c1", "content": "found"}]},
+    ),
+    "responses": (
+        {"type": "function_call", "call_id": "c1", **FUNCTION},
+        {"type": "function_call_output", "call_id": "c1", "output": NO_RESULT},
+        {"type": "function_call_output", "call_id": "c1", "output": "found"},
+    ),
+    "gemini": (
+        {"role": "model", "parts": [{"functionCall": {"id": "c1", "name": "search", "args": {}}}]},
+        {"role": "user", "parts": [{"functionResponse": {"id": "c1", "name": "search", "response": {"error": NO_RESULT}}}]},
+        {"role": "user", "parts": [{"functionResponse": {"id": "c1", "name": "search", "response": {"result": "found"}}}]},
+    ),
+}
+SAID = {"role": "user", "content": "go on"}
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_a_call_without_a_result_gets_one(form):
+    """What the end of a process cut off is told to the model in the provider's own form, right behind the call."""
+    call, lost, _ = FORMS[form]
+    assert [call, lost, SAID] == answered([call, SAID])
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_of_two_results_for_a_call_the_first_stays(form):
+    """A second result for one call is left out, and what follows it stays."""
+    call, _, result = FORMS[form]
+    assert [call, result, SAID] == answered([call, result, dict(result), SAID])
+
+
+def test_only_the_call_that_lacks_one_gets_a_result():
+    """Of two calls in a message, that which was answered is left as it is; a result with one that is new stays too."""
+    calls = [{"type": "tool_use", "id": one, "name": "search", "input": {}} for one in ("c1", "c2", "c3")]
+    results = [{"type": "tool_result", "tool_use_id": one, "content": "found"} for one in ("c1", "c2")]
+    first, both = {"role": "user", "content": results[:1]}, {"role": "user", "content": results}
+    message = {"role": "assistant", "content": calls}
+    lost = {"role": "user", "content": [{"type": "tool_result", "tool_use_id": "c3", "content": NO_RESULT, "is_error": True}]}
+    assert [message, lost, first, both] == answered([message, first, both])
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        {"role": "assistant", "content": [{"type": "server_tool_use", "id": "c1", "name": "web_search", "input": {}}]},
+        {"role": "model", "parts": [{"functionCall": {"name": "search", "args": {}}}]},
+    ],
+    ids=["the provider's own", "without an id"],
+)
+def test_calls_that_are_left_as_they_are(call):
+    """Calls that the provider makes itself, and those without an id, get no result."""
+    assert [call, SAID] == answered([call, SAID])
