@@ -10,7 +10,7 @@ from optree.builder import SessionTreeBuilder, Stream
 from optree.nodes import Totals
 from optree.tree import Fold, Tree, walk_ops
 from optree.tree.text import format_totals, format_tree
-from optree.tree.totals import cost_said, dollars
+from optree.tree.totals import cost_said, dollars, flaws_of_parts, stored_parts
 from optree.tree.walk import flatten
 from tests.strategies import play, programs
 
@@ -158,3 +158,37 @@ def test_a_long_sum_is_whole_in_the_tree():
         op.end()
     expected = "2 llm · 0 tool · 2,469,134→246,912 tok (2,000,000 cached, 80,000 reasoning) · $12.345678 + 1 unknown"
     assert expected in format_tree(root.node).splitlines()[0]
+
+
+STORED = {"inputTokens": 7, "outputTokens": 5, "cacheReadInputTokens": 3, "cacheWriteInputTokens": 2}
+
+
+@pytest.mark.parametrize(
+    ("block", "expected"),
+    [
+        ({}, dict.fromkeys(STORED, 0) | {"totalTokens": 0, "reasoningOutputTokens": 0}),
+        (STORED, STORED | {"totalTokens": 17, "reasoningOutputTokens": 0}),
+        (STORED | {"totalTokens": 20, "reasoningOutputTokens": 4}, STORED | {"totalTokens": 20, "reasoningOutputTokens": 4}),
+        (STORED | {"cachedTokens": 9}, STORED | {"totalTokens": 17, "reasoningOutputTokens": 0}),
+        ({"cachedTokens": 9}, dict.fromkeys(STORED, 0) | {"cacheReadInputTokens": 9, "totalTokens": 9, "reasoningOutputTokens": 0}),
+        ({"inputTokens": "7"}, dict.fromkeys(STORED, 0) | {"inputTokens": "7", "totalTokens": 0, "reasoningOutputTokens": 0}),
+    ],
+)
+def test_tokens_out_of_a_file(block, expected):
+    """Parts that a file leaves out are 0, a total that it leaves out is their sum, and the original's other name is understood."""
+    assert expected == stored_parts(block)
+
+
+@pytest.mark.parametrize(
+    ("parts", "expected"),
+    [
+        (STORED, []),
+        (STORED | {"totalTokens": 18}, ["totalTokens 18, and its parts add up to 17"]),
+        ({"inputTokens": -2000}, ["inputTokens -2,000 is below 0", "totalTokens -2,000 is below 0"]),
+        ({"inputTokens": -1, "totalTokens": 3}, ["inputTokens -1 is below 0", "totalTokens 3, and its parts add up to -1"]),
+        ({"inputTokens": "7", "totalTokens": 20}, []),
+    ],
+)
+def test_tokens_that_contradict_themselves(parts, expected):
+    """What a file's own tokens contradict is told, a sentence each; what is no count is for the caller to judge."""
+    assert expected == flaws_of_parts(stored_parts(parts))
