@@ -16,7 +16,7 @@ from optree.nodes import OperationNode, SessionNode, TurnNode
 from optree.redaction import redact
 from optree.store.recovery import Loaded
 from optree.tree.path import Path
-from optree.tree.summary import last_seen
+from optree.tree.summary import seen_of, took
 from optree.tree.text import format_totals, format_tree
 from optree.values import decode
 from optree.visible import coloured, one_line
@@ -65,11 +65,12 @@ def load(
 def _show(loaded: Loaded, live: FilePath | None) -> None:
     style = paint if coloured(sys.stdout) else unpainted
     session, state = loaded.session, state_of(loaded.session, live)
-    seconds = max(0.0, (session.ended_at or last_seen(session)) - session.started_at) / 1e3
+    known_for = took(session, seen_of(session, live=state == "running"))
     least = "at least " if state == "interrupted" else ""
+    lasted = "" if known_for is None else f", lasted {least}{duration(known_for / 1e3)}"
     lines = [
         f"session {style('title', loaded.txn)} of {one_line(session.agent_id)}: {style(state, state)}",
-        f"started {when(session.started_at)}, lasted {least}{duration(seconds)}; read from {', '.join(loaded.sources)}",
+        f"started {when(session.started_at)}{lasted}; read from {', '.join(loaded.sources)}",
         *(f"{style('damaged', loaded.damage.state)}: {one_line(line)}" for line in loaded.damage.lines()),
         "",
         format_tree(session, live=state == "running", paint=style),

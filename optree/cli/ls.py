@@ -11,7 +11,7 @@ import typer
 
 from optree.cli.options import Json, SessionsDir, directory
 from optree.cli.progress import working
-from optree.cli.screen import duration, paint, show, show_json, size, table, when
+from optree.cli.screen import paint, show, show_json, size, table, when
 from optree.cli.sessions import Row, describe
 from optree.errors import NotFoundError
 from optree.tree.totals import cost_cell, pico
@@ -67,5 +67,4 @@ def _cells(row: Row) -> tuple[str, ...]:
     sent = totals.all_input_tokens
     tokens = f"{sent:,}→{totals.output_tokens:,}" if sent or totals.output_tokens else "-"
     cost = cost_cell(pico(totals.cost_usd), totals.known_costs, totals.unknown_costs)
-    lasted = f"{'≥' if row.state == 'interrupted' else ''}{duration(row.duration)}"
-    return row.txn, row.agent, row.state, when(row.started_at), lasted, tokens, cost, size(row.size)
+    return row.txn, row.agent, row.state, when(row.started_at), row.lasted("≥") or "-", tokens, cost, size(row.size)

@@ -9,7 +9,7 @@ from typing import Any, Literal
 import msgspec
 
 from optree.cli.progress import working
-from optree.cli.screen import complain, figures, rounded
+from optree.cli.screen import complain, duration, figures, rounded
 from optree.clock import now_ms
 from optree.errors import DamagedError, FormatError, NotFoundError, OptreeError
 from optree.nodes import SessionNode, Totals
@@ -22,7 +22,7 @@ from optree.store.recovery import Loaded, load
 from optree.store.settle import settle_all
 from optree.tree import Tree
 from optree.tree.redacted import outline
-from optree.tree.summary import last_seen
+from optree.tree.summary import lasted, seen_of, took
 from optree.tree.walk import walk_sessions
 from optree.visible import one_line
 
@@ -34,18 +34,24 @@ _CANCELLED = ("KeyboardInterrupt", "CancelledError", "GeneratorExit")
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One session in a listing; times in epoch milliseconds, *duration* in seconds."""
+    """One session in a listing; times in epoch milliseconds, *duration* in seconds, None if nobody knows."""
 
     txn: str
     agent: str
     state: State
     started_at: float
-    duration: float
+    duration: float | None
     totals: Totals
     size: int
     """Bytes on disk."""
     lossy: bool = False
     """True if something of it could not be read, or was lost before it was resumed."""
+
+    def lasted(self, least: str = "at least ") -> str:
+        """Return the duration for people, behind *least* if it was longer; empty if nobody knows it."""
+        if self.duration is None:
+            return ""
+        return f"{least if self.state == 'interrupted' else ''}{duration(self.duration)}"
 
     def plain(self) -> dict[str, Any]:
         """Return the row under the names that JSON output has."""
@@ -54,7 +60,7 @@ class Row:
             "agentId": self.agent,
             "state": self.state,
             "startedAt": self.started_at,
-            "durationSeconds": round(self.duration, 3),
+            "durationSeconds": None if self.duration is None else round(self.duration, 3),
             "bytes": self.size,
             **figures(self.totals),
         }
@@ -68,10 +74,14 @@ def describe(saved: Saved, directory: Directory) -> Row:
     until = ended or number_of(meta.get("lastSeenAt"))
     if not created or "agentId" not in meta or known is None or until is None:
         return _from_tree(saved, directory)
-    seconds = max(0.0, until - created) / 1e3
     status = result.get("status") or ("cancelled" if result.get("error") in _CANCELLED else None)
     state: State = "interrupted" if ended is None else _ended(status, result.get("success"))
-    return Row(saved.txn, str(meta["agentId"]), state, created, seconds, known, bytes_of(saved), bool(meta.get("damage")))
+    known_for = lasted(created, until, number_of(meta.get("untimedUntil")), broke_off=state == "interrupted")
+    return Row(saved.txn, str(meta["agentId"]), state, created, _seconds(known_for), known, bytes_of(saved), bool(meta.get("damage")))
+
+
+def _seconds(milliseconds: float | None) -> float | None:
+    return None if milliseconds is None else milliseconds / 1e3
 
 
 def _summed(summary: dict[str, Any]) -> Totals | None:
@@ -86,7 +96,7 @@ def _from_tree(saved: Saved, directory: Directory) -> Row:
     try:
         loaded = load(saved.snapshot if saved.live is None and saved.snapshot else saved.txn, directory)
     except (OptreeError, OSError, RecursionError):
-        return Row(saved.txn, "", "damaged", saved.modified * 1e3, 0.0, Totals(), bytes_of(saved))
+        return Row(saved.txn, "", "damaged", saved.modified * 1e3, None, Totals(), bytes_of(saved))
     return row_of(loaded, saved)
 
 
@@ -94,10 +104,9 @@ def row_of(loaded: Loaded, saved: Saved) -> Row:
     """Return the row of a session that is loaded already."""
     session = loaded.session
     state = state_of(session, saved.live)
-    end = now_ms() if state == "running" else session.ended_at or last_seen(session)
-    seconds = max(0.0, end - session.started_at) / 1e3
+    known_for = took(session, seen_of(session, live=state == "running"))
     lossy = loaded.damage.state == "damaged"
-    return Row(saved.txn, session.agent_id, state, session.started_at, seconds, session.totals, bytes_of(saved), lossy)
+    return Row(saved.txn, session.agent_id, state, session.started_at, _seconds(known_for), session.totals, bytes_of(saved), lossy)
 
 
 def state_of(session: SessionNode, live: Path | None) -> State:

@@ -21,7 +21,7 @@ from optree.messages import opened
 from optree.nodes import AS_TOLD, AccountingEntry, LogEntry, OperationNode, Pool, SessionNode, TurnNode
 from optree.redaction import redact
 from optree.tree.path import Path
-from optree.tree.summary import last_seen
+from optree.tree.summary import seen_of
 from optree.tree.text import branches, format_end
 from optree.tree.totals import cost_said, has_unknown_cost, tokens_said
 from optree.tree.walk import ops_beneath, walk_sessions
@@ -56,7 +56,7 @@ def show(
         return
     style = paint if coloured(sys.stdout) else unpainted
     running = state_of(loaded.session, live) == "running"
-    seen = None if running else last_seen(loaded.session)
+    seen = seen_of(loaded.session, live=running)
     lines = [f"{style('path', label or '(root)')} {_title(node, session)}{format_end(node, seen, style)}"]
     lines.append(f"started {when(node.started_at)}" + (f", ended {when(node.ended_at)}" if node.ended_at is not None else ""))
     for heading, below in _parts(node, loaded.tree.pool):

@@ -10,7 +10,7 @@ from typing import Any
 from optree.cli.exporters import addressed, collector, pending, waiting
 from optree.cli.options import BillingFile, Json, SessionsDir, directory
 from optree.cli.progress import working
-from optree.cli.screen import duration, show, show_json, size
+from optree.cli.screen import show, show_json, size
 from optree.cli.sessions import Row, State, describe, settled
 from optree.errors import OptreeError
 from optree.store.directory import Directory
@@ -66,7 +66,7 @@ def _lines(found: dict[str, Any], rows: list[Row]) -> list[str]:
     lines = [
         f"sessions     {found['sessions']}, {size(found['bytes'])}, in {found['sessionsDir']}{unwritable}",
         f"running      {_named(found['running'])}",
-        f"interrupted  {_named([f'{row.txn} (at least {duration(row.duration)})' for row in rows if row.state == 'interrupted'])}",
+        f"interrupted  {_named([_interrupted(row) for row in rows if row.state == 'interrupted'])}",
         f"damaged      {_named(found['damaged'])}",
         *([f"incomplete   {_named(found['incomplete'])} (optree load TXN says what was lost)"] if found["incomplete"] else []),
         f"ledger       {size(found['billingBytes'])}, {found['billingFile']}",
@@ -75,6 +75,11 @@ def _lines(found: dict[str, Any], rows: list[Row]) -> list[str]:
     hints = [f"go on with   optree load {found['interrupted'][0]} -- CMD"] if found["interrupted"] else []
     hints += ["send them    optree export --pending"] if found["pending"] else []
     return lines + hints
+
+
+def _interrupted(row: Row) -> str:
+    known_for = row.lasted()
+    return f"{row.txn} ({known_for})" if known_for else row.txn
 
 
 def _mirrored(where: Directory) -> dict[str, Any]:

@@ -14,9 +14,10 @@ from optree.conversation.dialects import USER
 from optree.conversation.events import AgentCreated, AnyEvent, PieceOfText, TranscriptEntry
 from optree.conversation.llm_transcript import transcript
 from optree.conversation.provider_messages import entries_of
-from optree.conversation.to_tree import is_created, untimed_until
+from optree.conversation.to_tree import is_created
 from optree.nodes import PIECE_OF_TEXT, Message, OperationNode, Pool, SessionNode
 from optree.tree import Tree, walk_sessions
+from optree.tree.summary import untimed_until
 from optree.values import decode, is_list, is_object
 
 _NAMED = {"role", "content", "tool_calls", "tool_call_id", "name"}

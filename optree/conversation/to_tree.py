@@ -1,7 +1,8 @@
 """A stream of conversation events as a tree: each agent a session inside the one that created it, its transcript that session's messages.
 
 The files of the seeds hold no times: then the events are a millisecond apart, in their order, from *start* on, and the ``conversation``
-attribute of the root says up to when times are such (`untimed_until`). Nor do they say that an agent has ended: sessions stay open.
+attribute of the root says up to when times are such (`tree.summary.untimed_until`). Nor do they say how an agent ended: sessions last up to the
+last event in them, and have no outcome.
 """
 
 from __future__ import annotations
@@ -58,13 +59,6 @@ def tree_of(events: Iterable[AnyEvent], *, txn: str | None = None, start: float 
         attributes["conversation"]["untimedUntil"] = times[-1]
         root.attributes_json = Raw(encode(attributes))
     return Tree(root, Pool())
-
-
-def untimed_until(session: SessionNode) -> float | None:
-    """Return up to when the times in a root session's conversation are only an order; None if they are times."""
-    block = session.attributes.get("conversation")
-    found = block.get("untimedUntil") if is_object(block) else None
-    return found if isinstance(found, int | float) else None
 
 
 def is_created(session: SessionNode) -> bool:
@@ -194,6 +188,7 @@ class _Sessions:
         """Return the root session with all below it."""
         root = self._session(self._agents[self._root], "", None)
         root.session_title = _title(root)
+        made = [root]
         pending = [(root, self._root, 1)]
         while pending:
             session, name, depth = pending.pop()
@@ -205,8 +200,11 @@ class _Sessions:
             session.turns.append(turn)
             for agent in self._flattened(below) if depth >= MAX_NESTED else below:
                 child = self._child(turn, agent, session)
+                made.append(child)
                 if depth < MAX_NESTED:
                     pending.append((child, agent.agent_id, depth + 1))
+        for session in reversed(made):  # those below before those above
+            _end(session)
         return root
 
     def _flattened(self, agents: list[_Agent]) -> list[_Agent]:
@@ -243,6 +241,16 @@ class _Sessions:
             attributes_json=Raw(encode({"conversation": block})),
             messages=agent.messages,
         )
+
+
+def _end(session: SessionNode) -> None:
+    """End a session, and what holds those below it, with the last event in them; nobody says how."""
+    for turn in session.turns:
+        for op in turn.ops:
+            op.ended_at = op.child_session.ended_at if op.child_session is not None else None
+        turn.ended_at = max(op.ended_at or 0.0 for op in turn.ops)
+    times = [session.started_at, *(message.timestamp for message in session.messages), *(turn.ended_at or 0.0 for turn in session.turns)]
+    session.ended_at = max(times)
 
 
 def _name(agent: _Agent) -> str:

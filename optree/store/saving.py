@@ -17,7 +17,7 @@ from optree.store.options import StoreOptions
 from optree.store.snapshot import SnapshotWriter
 from optree.tree import Tree
 from optree.tree.redacted import redacted
-from optree.tree.summary import last_seen, snapshot_summary
+from optree.tree.summary import last_seen, snapshot_summary, untimed_until
 from optree.values import decode
 
 
@@ -65,6 +65,7 @@ def _meta(root: SessionNode, position: dict[str, int]) -> dict[str, Any]:
         "createdAt": root.started_at,
         "savedAt": now_ms(),
         "endedAt": root.ended_at,
+        **({} if (until := untimed_until(root)) is None else {"untimedUntil": until}),
         "result": {
             "status": root.status,
             "success": root.success,

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 
 from optree.clock import now_ms
 from optree.nodes import OperationNode, SessionNode, TurnNode
 from optree.tree.walk import Rooted, root_of, walk_sessions
+from optree.values import is_object
 
 ENDED = "ended"
 """The state of what has an end and no word on how, as in files of other programs."""
+_SHORTEST = 0.05
+"""Milliseconds that read as more than 0.0: of what broke off nothing shorter is told."""
 
 
 def state(node: SessionNode | TurnNode | OperationNode, *, live: bool = True) -> str:
@@ -26,20 +29,57 @@ def state(node: SessionNode | TurnNode | OperationNode, *, live: bool = True) ->
     return "running" if live else "interrupted"
 
 
+class Seen(NamedTuple):
+    """What there is to know of times in a tree."""
+
+    live: bool
+    """True if its process goes on."""
+    until: float
+    """When it was last seen to live, in epoch ms."""
+    untimed: float | None
+    """What `untimed_until` gives."""
+
+
+def untimed_until(root: SessionNode) -> float | None:
+    """Return up to when the times in a root session, of a conversation that has none, are only an order; None if all are times."""
+    block = root.attributes.get("conversation")
+    found = block.get("untimedUntil") if is_object(block) else None
+    return found if isinstance(found, int | float) else None
+
+
+def seen_of(root: SessionNode, *, live: bool) -> Seen:
+    """Return up to when a tree is known, which is now if its process is *live*."""
+    return Seen(live, now_ms() if live else last_seen(root), untimed_until(root))
+
+
+def took(node: SessionNode | TurnNode | OperationNode, seen: Seen) -> float | None:
+    """Return how long a node took, in milliseconds; of what broke off, at least. None if nobody knows."""
+    ended = seen.until if node.ended_at is None else node.ended_at
+    latency = node.latency if isinstance(node, OperationNode) else None
+    began = node.started_at if latency is None else ended - latency
+    return lasted(began, ended, seen.untimed, broke_off=state(node, live=seen.live) == "interrupted")
+
+
+def lasted(began: float, ended: float, untimed: float | None, *, broke_off: bool) -> float | None:
+    """Return how long something took, never negative; None if nobody knows, as of what broke off and was not seen after its begin."""
+    found = max(0.0, ended - began)
+    return None if (untimed is not None and ended <= untimed) or (broke_off and found < _SHORTEST) else found
+
+
 def snapshot_summary(root: Rooted, *, live: bool = True) -> dict[str, Any]:
     """Return ``{lines, totals, runStartedAt, runElapsedSec}``.
 
-    A line is ``{agentId, callPath, path, status, elapsedSec, title, latestStatus}``.
+    A line is ``{agentId, callPath, path, status, elapsedSec, title, latestStatus}``; an `elapsedSec` that nobody knows is None.
     """
     root = root_of(root)
-    until = now_ms() if live else last_seen(root)
+    seen = seen_of(root, live=live)
     lines = [
         {
             "agentId": session.agent_id,
             "callPath": session.call_path,
             "path": session.path,
             "status": state(session, live=live),
-            "elapsedSec": round(max(0.0, (session.ended_at or until) - session.started_at) / 1e3, 3),
+            "elapsedSec": None if (known := took(session, seen)) is None else round(known / 1e3, 3),
             "title": session.session_title,
             "latestStatus": session.latest_status,
         }

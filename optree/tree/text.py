@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TypeVar
 
 from optree.nodes import OperationNode, SessionNode, Totals, TurnNode
-from optree.tree.summary import ENDED, last_seen, state
+from optree.tree.summary import ENDED, Seen, seen_of, state, took
 from optree.tree.totals import cost_said, of_entries, tokens_said
 from optree.tree.walk import Rooted, ops_beneath, root_of
 from optree.values import is_object
@@ -14,8 +14,6 @@ from optree.values import is_object
 T = TypeVar("T")
 Paint = Callable[[str, str], str]
 """Given a style (`agent`, `path`, `failed`, `dim`…) and a text, returns the text as it shall be shown."""
-_SHORTEST = 0.05
-"""Milliseconds that read as more than 0.0: of what broke off nothing shorter is told."""
 _MARKS = {"ok": "✓", "failed": "✗", "cancelled": "⊘", "interrupted": "⚡", "running": "…", "ended": ""}
 
 
@@ -26,7 +24,7 @@ def format_tree(root: Rooted, *, live: bool | None = None, paint: Paint = lambda
     """
     live = getattr(root, "running", False) is True if live is None else live
     root = root_of(root)
-    seen = None if live else last_seen(root)
+    seen = seen_of(root, live=live)
     lines = [_session(root, seen, paint)]
     top: list[TurnNode | OperationNode] = [*root.turns]
     lines += (paint("dim", branch) + _describe(node, seen, paint) for node, branch, _ in branches(top, _Below()))
@@ -68,7 +66,7 @@ class _Below:
         return [*node.child_session.turns, *ops] if isinstance(node, OperationNode) and node.child_session else ops
 
 
-def _describe(node: TurnNode | OperationNode, seen: float | None, paint: Paint) -> str:
+def _describe(node: TurnNode | OperationNode, seen: Seen, paint: Paint) -> str:
     if isinstance(node, TurnNode):
         said = (node.prompts or {}).get("user") or node.attributes.get("label") or ""
         return _phrase(paint("path", node.path), _word(node), format_end(node, seen, paint), _painted(paint, "dim", said))
@@ -90,7 +88,7 @@ def _answer(op: OperationNode) -> str:
     return f"partial answer, {op.response.size:,} characters" if op.response is not None and op.response.partial else ""
 
 
-def _session(session: SessionNode, seen: float | None, paint: Paint) -> str:
+def _session(session: SessionNode, seen: Seen, paint: Paint) -> str:
     return _phrase(
         paint("agent", session.agent_id),
         f"“{session.session_title}”" if session.session_title else "",
@@ -101,28 +99,15 @@ def _session(session: SessionNode, seen: float | None, paint: Paint) -> str:
     )
 
 
-def format_end(node: SessionNode | TurnNode | OperationNode, seen: float | None = None, paint: Paint = lambda _style, text: text) -> str:
-    """Return how a node ended, and how long it took: of one that broke off, at least.
-
-    *seen* is when its session was last seen to live, in epoch ms; None if it goes on.
-    """
-    status = state(node, live=seen is None)
-    took = _took(node, seen)
+def format_end(node: SessionNode | TurnNode | OperationNode, seen: Seen, paint: Paint = lambda _style, text: text) -> str:
+    """Return how a node ended, and how long it took: of one that broke off, at least."""
+    status = state(node, live=seen.live)
+    known = None if status == "running" else took(node, seen)
     least = "at least " if status == "interrupted" else ""
     return _phrase(
         paint(status, _phrase(_MARKS[status], "" if status in ("ok", ENDED) else status)),
-        "" if took is None else f"{least}{_duration(took)}",
+        "" if known is None else f"{least}{_duration(known)}",
     )
-
-
-def _took(node: SessionNode | TurnNode | OperationNode, seen: float | None) -> float | None:
-    """Return a duration in milliseconds, never negative; None for what goes on, or was not seen again after its begin."""
-    ended = seen if node.ended_at is None else node.ended_at
-    if ended is None:
-        return None
-    latency = node.latency if isinstance(node, OperationNode) else None
-    took = max(0.0, ended - node.started_at if latency is None else latency)
-    return None if state(node, live=False) == "interrupted" and took < _SHORTEST else took
 
 
 def _phrase(*parts: str) -> str:

@@ -86,6 +86,45 @@ def test_how_long_a_session_without_an_end_took_is_not_told_by_its_import(optree
     assert [2.0] == [row["durationSeconds"] for row in optree.json("ls")]
 
 
+@pytest.mark.parametrize("name", EXAMPLES)
+def test_nothing_is_made_up_of_a_conversation(optree, name):
+    """Of an imported conversation no view gives an outcome, and none a duration where its events have no times."""
+    path = optree.folder / "x.jsonl"
+    path.write_text(EXAMPLES[name])
+    [made] = optree.json("import", path)["imported"]
+    assert [("ended", None)] == [(row["state"], row["durationSeconds"]) for row in optree.json("ls")]
+    [row] = optree.read("ls").stdout.splitlines()[1:]
+    assert ("ended", "-") == (row.split()[2], row.split()[5])
+    views = [optree.read(*view).stdout for view in (["ls"], ["tree"], ["load", "last"], ["show", "last", ""], ["status"])]
+    assert [] == [word for word in (" ms", "lasted", "✓", "at least", "cancelled", "failed") for view in views if word in view]
+    assert ["interrupted  none"] == [line for view in views for line in view.splitlines() if "interrupted" in line]
+    assert [] == optree.json("load", made["txn"])["open"]
+
+
+def test_a_conversation_with_times_lasted_as_long_as_they_tell(optree):
+    """A conversation whose events have times is shown to last from the first to the last of them, still without an outcome."""
+    path = optree.folder / "x.jsonl"
+    lines = [
+        {"message_id": "1", "event_type": "agent_created", "agent_id": "a", "timestamp": 1e12},
+        {"message_id": "2", "event_type": "transcript_entry", "agent_id": "a", "role": "user", "content": "hi", "timestamp": 1e12 + 2500},
+    ]
+    path.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    optree.json("import", path)
+    assert [("ended", 2.5)] == [(row["state"], row["durationSeconds"]) for row in optree.json("ls")]
+    assert "2.50 s" in optree.read("tree", "last").stdout
+
+
+def test_how_long_nothing_was_seen_of_is_unknown(optree):
+    """Of an interrupted session of which nothing but its begin is known no listing tells how long it lasted."""
+    path = optree.folder / "x.json.gz"
+    path.write_bytes(gzip.compress(json.dumps({**UNENDED, "opTree": {**UNENDED["opTree"], "turns": []}}).encode()))
+    [made] = optree.json("import", path)["imported"]
+    assert [("interrupted", None)] == [(row["state"], row["durationSeconds"]) for row in optree.json("ls")]
+    views = [optree.read(*view).stdout for view in (["ls"], ["load", "last"], ["status"], ["tree"])]
+    assert [] == [word for word in ("≥", "at least", "0.00 s", "lasted") for view in views if word in view]
+    assert f"interrupted  1: {made['txn']}\n" in views[2]
+
+
 def test_several_files_of_several_formats(optree, log):
     """Files in different formats are imported together."""
     [path] = AI_AGENT.write(sample(), optree.folder / "x")

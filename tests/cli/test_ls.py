@@ -110,7 +110,9 @@ def test_damaged_file(optree):
     """A file that cannot be read is listed as damaged, and does not hide the others."""
     txn = optree.record()
     (optree.sessions / "broken.json.zst").write_bytes(b"\x28\xb5\x2f\xfd broken")
-    assert {txn: "ended", "broken": "damaged"} == {row["txn"]: row["state"] for row in optree.json("ls")}
+    rows = {row["txn"]: row for row in optree.json("ls")}
+    assert {txn: "ended", "broken": "damaged"} == {name: row["state"] for name, row in rows.items()}
+    assert rows["broken"]["durationSeconds"] is None
 
 
 def test_what_was_lost_is_shown(optree):

@@ -118,10 +118,14 @@ def test_times_tick_where_there_are_none():
     assert [100.0, 100.0 + TICK, 500.0, 500.0 + TICK] == [message.timestamp for message in tree.session.messages]
 
 
-def test_nothing_is_said_to_have_ended():
-    """Sessions of a conversation stay open: no event says that one came to its end."""
-    tree = tree_of([created("a", name="Ann"), said("a", 1)])
-    assert ("Ann", "hi", None, None) == tuple(getattr(tree.session, name) for name in ("agent_id", "session_title", "ended_at", "status"))
+def test_how_an_agent_ended_is_not_made_up():
+    """Sessions of a conversation, and what holds them, reach to the last event in them and have no outcome: no event tells of one."""
+    tree = tree_of([created("a", name="Ann"), said("a", 1), created("b", parent="a"), said("b", 2), said("a", 3)], start=100.0)
+    [turn] = tree.session.turns
+    [op] = turn.ops
+    ends = [(node.ended_at, node.status, node.error) for node in (tree.session, turn, op, op.child_session)]
+    assert [(104.0, None, None), *[(103.0, None, None)] * 3] == ends
+    assert (None, "Ann", "hi") == (tree.session.success, tree.session.agent_id, tree.session.session_title)
 
 
 def test_no_events_are_an_empty_session():

@@ -1,16 +1,21 @@
 """How nodes ended, out and in again: what nobody knows is not made up."""
 
+from io import BytesIO
+
 import pytest
 
 from optree.cli.replay import replay
 from optree.cli.sessions import state_of
 from optree.console.lines import LineOptions, LineRenderer
+from optree.conversation.to_tree import tree_of as conversation_tree
+from optree.conversation.wire import stream_events
 from optree.tree import format_tree, walk_ops, walk_sessions
 from optree.tree.summary import state
 from optree_formats.markdown.format import FORMAT as MARKDOWN
 from optree_formats.plain_json import JSON
 from optree_formats.transcript import FORMAT as TRANSCRIPT
 from optree_otel.incoming import read, sessions
+from tests.formats.examples import JACK_AND_JILL
 from tests.formats.samples import sample
 from tests.otel.incoming.test_own import sent
 
@@ -56,17 +61,24 @@ def of_format(form):
 WAYS = {"markdown": of_format(MARKDOWN), "transcript": of_format(TRANSCRIPT), "json": of_format(JSON), "spans": of_spans}
 
 
+def conversation():
+    """Return a conversation, in which no line says how an agent ended."""
+    lines = BytesIO(JACK_AND_JILL.encode())
+    return conversation_tree([event for found in stream_events(lines) for event in found], txn="chat", start=1e12)
+
+
 @pytest.mark.parametrize("way", WAYS)
-@pytest.mark.parametrize("tree", [sample, untold])
+@pytest.mark.parametrize("tree", [sample, untold, conversation])
 def test_outcomes_come_back(tmp_path, way, tree):
     """Each way out says of each node what its tree says, also that nobody knows how it ended."""
     expected = states(tree())
     assert expected == states(WAYS[way](tree(), tmp_path))
 
 
-def test_views_say_no_more():
+@pytest.mark.parametrize("made", [untold, conversation])
+def test_views_say_no_more(made):
     """The tree as text, the console's lines and a session's state give no outcome where there is none."""
-    tree = untold()
+    tree = made()
     renderer = LineRenderer("t", LineOptions(verbose=True))
     lines = "\n".join(line for record in replay(tree.session) for line in renderer.render(record))
     shown = f"{format_tree(tree.session)}\n{lines}"
