@@ -10,7 +10,6 @@ import msgspec
 
 from optree.cli.progress import working
 from optree.cli.screen import complain, duration, figures, rounded
-from optree.clock import now_ms
 from optree.errors import DamagedError, FormatError, NotFoundError, OptreeError
 from optree.nodes import SessionNode, Totals
 from optree.store.directory import Directory, Saved, is_directory

@@ -1,8 +1,8 @@
 """A stream of conversation events as a tree: each agent a session inside the one that created it, its transcript that session's messages.
 
 The files of the seeds hold no times: then the events are a millisecond apart, in their order, from *start* on, and the ``conversation``
-attribute of the root says up to when times are such (`tree.summary.untimed_until`). Nor do they say how an agent ended: sessions last up to the
-last event in them, and have no outcome.
+attribute of the root says up to when times are such (`tree.summary.untimed_until`). Nor do they say how an agent ended: sessions last up to
+the last event in them, and have no outcome.
 """
 
 from __future__ import annotations
