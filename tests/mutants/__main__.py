@@ -42,7 +42,13 @@ GROUPS = {
     "values": Group(
         ("optree/values.py", "optree/redaction/*.py", "optree/usage.py", "optree/messages.py"), ("tests/unit", "tests/conversation")
     ),
-    "store": Group(("optree/store/*.py",), ("tests/store", "tests/cli/test_ls.py")),
+    "store": Group(
+        ("optree/store/*.py",),
+        (
+            *("tests/store", *(f"tests/cli/test_{name}.py" for name in ("ls", "load", "killed", "settled", "ledger", "import_formats"))),
+            *(f"tests/security/test_{name}.py" for name in ("txns", "links_and_pipes", "bombs")),
+        ),
+    ),
     "builder": Group(("optree/builder/*.py",), ("tests/unit", "tests/instrument", "tests/store/test_journal.py")),
     "otel": Group(
         tuple(f"exporters/optree_otel/{name}.py" for name in ("mapping", "llm", "content", "messages", "names")),
@@ -115,11 +121,12 @@ def _sampled(file: str, options: argparse.Namespace) -> Iterator[tuple[str, int]
 def _served(tests: tuple[str, ...], mutants: list[tuple[Mutant, object]], seconds: float) -> list:
     import pytest
 
-    from tests.mutants import serving
+    from tests.mutants import children, serving
 
     with tempfile.TemporaryDirectory() as folder:
         os.environ["PYTEST_DEBUG_TEMPROOT"] = folder
         results = Path(folder) / "results"
+        children.prepare(ROOT, Path(folder) / "compiled")
         said = serving.Said(seconds)
         plugin = serving.Serving(ROOT, mutants, results, said)
         arguments = [*serving.ARGUMENTS, *tests]

@@ -1,14 +1,13 @@
 """Runs tests against modules that have a fault. Python and the tests are loaded once; each fault has a forked process of its own.
 
 Where the fault is in a function, that function's code is exchanged in the fork. Where it is at a module's top, or in what is executed
-while modules are imported, the fork imports everything anew, with the fault in it.
+while modules are imported, the fork imports everything anew, with the fault in it. Programs that the tests start have it too (`children`).
 """
 
 from __future__ import annotations
 
 import ast
 import gc
-import importlib.machinery
 import os
 import pickle
 import signal
@@ -16,13 +15,14 @@ import sys
 import threading
 import time
 from collections import defaultdict
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import CodeType, FunctionType
 from typing import NamedTuple
 
 import pytest
 
+from tests.mutants import children, lines
 from tests.mutants.faults import Mutant
 
 MOST_SECONDS = 30.0
@@ -127,28 +127,35 @@ class Serving:
             if self.said.over:
                 break
             tests, own = known.of(mutant), functions.get((str(self.root / mutant.path), mutant.function.partition(".<locals>")[0]), [])
-            new = _codes(compile(tree, str(self.root / mutant.path), "exec"))
+            code = compile(tree, str(self.root / mutant.path), "exec")
+            new = _codes(code)
             if not tests or not own or not all(_fits(one, new) for one in own):
                 left.append(mutant)
                 continue
             limit = 10.0 + 5 * sum(known.seconds[test] for test in tests)
-            code, over = in_fork(lambda own=own, new=new, tests=tests: self._attack(session, own, new, tests), limit)
-            outcomes.append(self.said(Outcome(mutant, bool(code), "time" if over else "test" if code else f"{len(tests)} tests")))
+            with children.put(str(self.root / mutant.path), code):
+                failed, over = in_fork(lambda own=own, new=new, tests=tests: self._attack(session, own, new, tests), limit)
+            outcomes.append(self.said(Outcome(mutant, bool(failed), "time" if over else "test" if failed else f"{len(tests)} tests")))
         self.results.write_bytes(pickle.dumps((known, outcomes, left)))
         return True
 
     def _learn(self, session: pytest.Session) -> int:
         """Run all tests, and write down which lines each executes, and how long it takes; those that fail or take long are left out."""
         known = Known([item.nodeid for item in session.items], [], defaultdict(set))
-        threading.settrace(self._tracer(known))
-        for number, item in enumerate(session.items):
-            self.test = number
-            self.failed, begun = False, time.monotonic()
-            sys.settrace(self._tracer(known))
-            following = session.items[number + 1] if number + 1 < len(session.items) else None
-            item.config.hook.pytest_runtest_protocol(item=item, nextitem=following)
-            sys.settrace(None)
-            known.seconds.append(1e9 if self.failed else time.monotonic() - begun)
+        elsewhere = self.results.with_name("lines")
+        tracing = lines.following(self.paths, lambda path, line: known.covering[self.paths[path], line].add(self.test))
+        threading.settrace(tracing)
+        with children.followed(self.root, list(self.paths), elsewhere):
+            for number, item in enumerate(session.items):
+                self.test = number
+                self.failed, begun = False, time.monotonic()
+                sys.settrace(tracing)
+                following = session.items[number + 1] if number + 1 < len(session.items) else None
+                item.config.hook.pytest_runtest_protocol(item=item, nextitem=following)
+                sys.settrace(None)
+                known.seconds.append(1e9 if self.failed else time.monotonic() - begun)
+                for path, line in _written(elsewhere):
+                    known.covering[self.paths[path], line].add(number)
         for number, (name, path) in self.shared.items():
             users = {at for at, item in enumerate(session.items) if name in item.fixturenames and str(item.path).startswith(path)}
             for tests in known.covering.values():
@@ -157,23 +164,6 @@ class Serving:
                     tests.update(users)
         self.results.write_bytes(pickle.dumps(known._replace(covering=dict(known.covering))))
         return 0
-
-    def _tracer(self, known: Known) -> Callable[..., object]:
-        paths, covering = self.paths, known.covering
-
-        def called(frame, _event, _argument):
-            path = paths.get(frame.f_code.co_filename)
-            if path is None:
-                return None
-
-            def executed(frame, event, _argument):
-                if event == "line":
-                    covering[path, frame.f_lineno].add(self.test)
-                return executed
-
-            return executed
-
-        return called
 
     def _functions(self) -> dict[tuple[str, str], list[FunctionType]]:
         found: dict[tuple[str, str], list[FunctionType]] = defaultdict(list)
@@ -199,19 +189,11 @@ def anew(mutant: Mutant, tree: ast.Module, root: Path, known: Known) -> Outcome:
     covering = known.of(mutant)
     tests = covering or known.of_module(mutant.path)
     seconds = 30.0 + 5 * sum(known.seconds[test] for test in tests)
-    code, over = in_fork(lambda: _imported_with(tree, str(root / mutant.path), [known.ids[test] for test in tests]), seconds)
+    path = str(root / mutant.path)
+    with children.put(path, compile(tree, path, "exec")):
+        code, over = in_fork(lambda: int(pytest.main([*ARGUMENTS, *(known.ids[test] for test in tests)])), seconds)
     how = f"{len(tests)} tests" if covering else f"{len(tests)} tests of the module, in none of which the line is executed"
     return Outcome(mutant, bool(code), "time" if over else "import" if code else how)
-
-
-def _imported_with(tree: ast.Module, path: str, ids: list[str]) -> int:
-    plain = importlib.machinery.SourceFileLoader.get_code
-
-    def get_code(self, name):
-        return compile(tree, path, "exec") if self.path == path else plain(self, name)
-
-    importlib.machinery.SourceFileLoader.get_code = get_code
-    return int(pytest.main([*ARGUMENTS, *ids]))
 
 
 def in_fork(work: Callable[[], int], seconds: float) -> tuple[int, bool]:
@@ -235,6 +217,15 @@ def in_fork(work: Callable[[], int], seconds: float) -> tuple[int, bool]:
             os.killpg(pid, signal.SIGKILL)
         time.sleep(0.005)
     return os.waitstatus_to_exitcode(found[1]), over
+
+
+def _written(path: Path) -> Iterator[tuple[str, int]]:
+    """Yield the lines that processes of a test have executed, and forget them."""
+    if path.exists():
+        for said in path.read_text().splitlines():
+            name, _, number = said.rpartition(":")
+            yield name, int(number)
+        path.unlink()
 
 
 def _name(code: CodeType) -> tuple[str, int]:
