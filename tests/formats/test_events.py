@@ -75,7 +75,9 @@ def test_the_name_that_an_export_gives_is_the_txn(tmp_path):
         path = tmp_path / name
         path.write_bytes(JACK_AND_JILL.encode() if name.endswith("l") else gzip.compress(JACK_AND_JILL.encode()))
         assert "abc-1" == EVENTS.read(path).trees[0].session.origin_txn_id
+    named = EVENTS.read(put(tmp_path, JACK_AND_JILL, "-no txn.events.jsonl")).trees[0].session.origin_txn_id
     made = EVENTS.read(put(tmp_path, JACK_AND_JILL, "chat.jsonl")).trees[0].session.origin_txn_id
+    assert made == named
     assert made.startswith("events-")
     assert made == EVENTS.read(put(tmp_path, JACK_AND_JILL, "other.jsonl")).trees[0].session.origin_txn_id
     other = JACK_AND_JILL.replace("cafe", "park")

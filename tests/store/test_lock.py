@@ -69,6 +69,7 @@ def test_those_who_ask_do_not_make_a_session_busy(tmp_path):
     assert lock.is_running(tmp_path)
     lock.release([fd])
     assert not lock.is_running(tmp_path)
+    assert lock.is_running(tmp_path / ("x" * 300)) is False
 
 
 def test_a_writer_that_lives_cannot_be_held(tmp_path):
@@ -77,6 +78,9 @@ def test_a_writer_that_lives_cannot_be_held(tmp_path):
     second = Journal(tmp_path, "txn-1", "0", ordinal=None)
     first.close()
     assert lock.hold(journals(tmp_path)) is None
+    one = lock.take(first.path, seconds=0.0)
+    assert one >= 0
+    lock.release([one])
     second.close()
     held = lock.hold([*journals(tmp_path), tmp_path / "gone"])
     assert 2 == len(held)

@@ -98,6 +98,14 @@ def test_only_what_ended_is_settled(begin, directory, killed):
         assert not there.billing.exists()
 
 
+def test_a_directory_that_is_no_session_is_passed_over(left):
+    """A directory whose name no session can have is neither settled nor a problem."""
+    (left.sessions / "..live").mkdir()
+    (left.sessions / "-a b.live").mkdir()
+    assert [] == settle_all(StoreOptions(left))
+    assert ["-a b.live", "..live", "txn-1.json.zst"] == names(left)
+
+
 def test_while_another_process_writes_nothing_is_settled(left):
     """A joined process that still writes keeps the session where it is; as it ends it settles the session itself (S4-94, S4-104)."""
     joined = SessionStore("txn-1", StoreOptions(left), owner=False)

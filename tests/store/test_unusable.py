@@ -12,9 +12,13 @@ from optree.store.unusable import usable
     [
         (errno.ENOENT, "its directory is not there; make it first, or name another place"),
         (errno.ENOTDIR, "a file stands where its directory would be; name another place"),
+        (errno.EEXIST, "a file stands where its directory would be; name another place"),
         (errno.EISDIR, "it is a directory; name a file"),
         (errno.EACCES, "you have no permission; change that, or name another place"),
+        (errno.EPERM, "you have no permission; change that, or name another place"),
         (errno.EROFS, "nothing can be written there; name another place"),
+        (errno.ENAMETOOLONG, "its name is too long; give a shorter one"),
+        (errno.ELOOP, "it is a symbolic link; name the file itself"),
         (errno.EIO, "Input/output error; name another place"),
     ],
 )
@@ -24,6 +28,12 @@ def test_what_to_do_is_said(tmp_path, number, said):
     with pytest.raises(SetupError) as raised, usable(path):
         raise OSError(number, os.strerror(number), str(tmp_path / ".tmp-x.json-1"))
     assert f"{path} cannot be written: {said}" == str(raised.value)
+
+
+def test_a_fault_without_a_number_says_itself(tmp_path):
+    """An error that a library raises in its own words is passed on in them."""
+    with pytest.raises(SetupError, match=r"x cannot be written: odd; name another place$"), usable(tmp_path / "x"):
+        raise OSError("odd")
 
 
 @pytest.mark.parametrize("number", [errno.ENOSPC, errno.EDQUOT, errno.EFBIG])

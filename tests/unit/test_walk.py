@@ -9,7 +9,8 @@ from optree.builder import Stream
 from optree.nodes import Totals
 from optree.testing import START, Ticking, capture
 from optree.tree.fold import Tree
-from optree.tree.summary import last_seen
+from optree.tree.summary import last_seen, state
+from optree.tree.text import format_end
 from optree.tree.totals import tokens_said
 from optree.tree.walk import ops_beneath
 from tests.strategies import play, programs
@@ -45,6 +46,24 @@ def test_walk(root):
     """Sessions and ops come in the order of their paths."""
     assert ["", "1.2"] == [session.path for session in walk_sessions(root.node)]
     assert ["1.1", "1.2", "1.2.1.1"] == [op.path for *_, op in walk_ops(root.node)]
+
+
+@pytest.mark.parametrize(
+    ("status", "ended", "live", "expected", "shown"),
+    [
+        ("ok", NOW + 3e3, True, "ok", "✓ 3.00 s"),
+        ("failed", NOW + 3e3, True, "failed", "✗ failed 3.00 s"),
+        (None, NOW + 3e3, True, "ended", "3.00 s"),
+        (None, None, True, "running", "… running"),
+        (None, None, False, "interrupted", "⚡ interrupted at least 2.00 s"),
+    ],
+)
+def test_how_it_ended(status, ended, live, expected, shown):
+    """The outcome is the status that was given, or that there is none: success is not made out of an end."""
+    node = SessionTreeBuilder("a", now=Ticking()).node
+    node.status, node.ended_at = status, ended
+    assert expected == state(node, live=live)
+    assert shown == format_end(node, None if live else NOW + 2e3)
 
 
 def test_flat_logs(root):
