@@ -295,6 +295,13 @@ def test_records_that_cannot_be_are_reported_by_line(tmp_path):
         AI_AGENT_V3.read(folder, strict=True)
 
 
+def test_names_of_the_formats():
+    """Each version has its name on the command line, and its file's ending."""
+    assert [("ai-agent", ".json.gz"), ("ai-agent-v1", ".v1.json.gz"), ("ai-agent-v3", ".ai-agent")] == [
+        (form.name, form.suffix) for form in (AI_AGENT, AI_AGENT_V1, AI_AGENT_V3)
+    ]
+
+
 def test_each_version_is_detected_by_one_format(tmp_path, folder):
     """Each version's files are taken by its own format, and every one of the three reads them all."""
     paths = {AI_AGENT_V3: folder}
@@ -323,9 +330,9 @@ def test_what_is_nested_too_deeply_for_json_is_refused_and_kept_in_records(tmp_p
         with pytest.raises(StoreError, match="deep"):
             form.write(root.tree, tmp_path / f"x{form.suffix}")
     AI_AGENT_V3.write(root.tree, tmp_path / "x")
-    names = [session.agent_id for tree in AI_AGENT_V3.read(tmp_path / "x").trees for session in walk_sessions(tree.session)]
-    assert {f"a{number}" for number in range(70)} == set(names)
-    assert 70 == len(names)
+    names = [[session.agent_id for session in walk_sessions(tree.session)] for tree in AI_AGENT_V3.read(tmp_path / "x").trees]
+    agents = [f"a{number}" for number in range(70)]
+    assert [agents[: assembly.MAX_NESTED], agents[assembly.MAX_NESTED :]] == [names[0], sorted(one for found in names[1:] for one in found)]
 
 
 def test_a_hostile_head_is_told_apart_quickly(tmp_path):

@@ -103,7 +103,7 @@ class Ledgers:
                         yield found.line + index, record
 
     def _take(self, ledger: Ledger, record: dict[str, Any], where: str, line: int) -> None:
-        kind, turn = record["recordType"], record.get("turn")
+        kind, turn = record["recordType"], record.get("turn", 0)
         if ledger.name and record["sessionId"] != ledger.name:
             self.fault(where, f"is a record of another session, {record['sessionId']}", line)
             return
@@ -111,13 +111,13 @@ class Ledgers:
         if kind == "session_start":
             ledger.start = ledger.start or record
         elif kind == "turn_start":
-            ledger.turns.setdefault(turn or 0, (record, None))
+            ledger.turns.setdefault(turn, (record, None))
         elif kind == "turn_end":
-            begun, ended = ledger.turns.get(turn or 0, (record, None))
+            begun, ended = ledger.turns.get(turn, (record, None))
             if ended is not None and ended.get("status") != "running":
                 self.fault(where, f"turn {turn} ends a second time: its first end counts", line)
                 return
-            ledger.turns[turn or 0] = (begun, record)
+            ledger.turns[turn] = (begun, record)
         elif ledger.end is None:
             ledger.end = record
 
