@@ -105,10 +105,11 @@ class Mirror(Protocol):
         """Return how much of what has ended is not delivered; to be asked after `close`."""
         ...
 
-    def hand_over(self) -> bool:
-        """Have what is left delivered after the end of this process, by another; False if there can be none.
+    def hand_over(self) -> int | None:
+        """Have what is left delivered after the end of this process, by another, and return how much; None if there can be no other.
 
-        To be asked after `close`, at once before the end, and takes milliseconds.
+        What another process looks after, since the session is its own, is none of it. To be asked after `close`, at once before the end;
+        it takes milliseconds.
         """
         ...
 

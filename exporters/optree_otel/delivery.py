@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 import signal
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
 from time import monotonic, sleep
@@ -18,8 +18,9 @@ from optree.store import lock
 from optree.store.settle import BACKGROUND_BYTES
 from optree.store.system import REAL
 from optree_otel import make
-from optree_otel.handover import LOCK, delivery_folder
-from optree_otel.pending import sweep
+from optree_otel.delivered import is_sending
+from optree_otel.handover import LOCK, delivery_folder, words
+from optree_otel.pending import outlived, sweep
 
 if TYPE_CHECKING:
     from optree_otel.mirror import Mirror
@@ -52,26 +53,24 @@ def deliver(mirror: Mirror, sessions: Path) -> None:
     """Deliver what is pending in a directory until no program has left word there; nothing if another process does so. Raises `OSError`."""
     folder = delivery_folder(sessions, mirror.addressee)
     delivers = True
-    while delivers and _words(folder):  # asked again after the lock is gone: who found it taken has left word before
+    while delivers and words(folder)[0]:  # asked again after the lock is gone: who found it taken has left word before
         held = lock.take(folder / LOCK)
         if held < 0:
             return
         try:
             REAL.truncate(held, 0)
             REAL.write_all(held, str(os.getpid()).encode())
-            while delivers and (words := _words(folder)):
-                delivers = _round(mirror, sessions, words)
-                for path in words:
+            while delivers and (left := words(folder)[0]):
+                delivers = _round(mirror, sessions, left)
+                for path in left:
                     path.unlink(missing_ok=True)
         finally:
             lock.release([held])
 
 
-def _round(mirror: Mirror, sessions: Path, words: Sequence[Path]) -> bool:
+def _round(mirror: Mirror, sessions: Path, left: Sequence[Path]) -> bool:
     """Wait for the end of programs, and deliver what is pending; False if not all was within `SECONDS`."""
-    until = monotonic() + END_SECONDS
-    while any(_is_locked(path) for path in words) and monotonic() < until:
-        sleep(_LOOK_SECONDS)
+    _wait(lambda: not any(_is_locked(path) for path in left))
     until = monotonic() + SECONDS
 
     def has_room() -> bool:
@@ -79,19 +78,28 @@ def _round(mirror: Mirror, sessions: Path, words: Sequence[Path]) -> bool:
             sleep(_LOOK_SECONDS)
         return monotonic() < until
 
-    sweep(mirror, Directory.of(None, sessions, None), go_on=has_room, most=MOST_BYTES)
+    directory = Directory.of(None, sessions, None)
+    sweep(mirror, directory, go_on=has_room, most=MOST_BYTES)
+    if outliving := outlived(mirror, directory):  # a process that is killed can leave no word
+        _wait(lambda: not any(is_sending(sessions, txn) for txn in outliving))
+        sweep(mirror, directory, go_on=has_room, most=MOST_BYTES)
     while not mirror.flush(1.0):
         if monotonic() >= until or not sessions.is_dir():
             return False
     return True
 
 
-def _words(folder: Path) -> list[Path]:
-    """Return the files by which programs have left word."""
-    return [path for path in folder.iterdir() if path.name != LOCK]
+def _wait(have_gone: Callable[[], bool]) -> None:
+    """Wait for the end of processes, for `END_SECONDS` at most."""
+    until = monotonic() + END_SECONDS
+    while not have_gone() and monotonic() < until:
+        sleep(_LOOK_SECONDS)
 
 
 def _is_locked(path: Path) -> bool:
-    held = lock.hold([path])
+    try:
+        held = lock.hold([path])
+    except OSError:  # it cannot be read
+        return False
     lock.release(held or [])
     return held is None

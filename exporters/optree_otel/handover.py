@@ -60,24 +60,30 @@ def is_possible(wanted: bool | None) -> bool:
     return wanted and is_python and redaction.settings().callback is None and os.getpid() != 1 and hasattr(os, "posix_spawn")
 
 
-def hand_over(folders: Iterable[Path], options: Mapping[str, Any], addressee: Addressee) -> bool:
-    """Have what is pending in directories of sessions delivered once this process has ended; False if no process can be started.
+def hand_over(folders: Iterable[Path], options: Mapping[str, Any], addressee: Addressee) -> int:
+    """Have what is pending in directories of sessions delivered once this process has ended. Raises `OSError` if that cannot be.
 
-    One that delivers there already, to the same addressee, goes on with it. *options* are those of the mirror.
+    A process that delivers there already, to the same addressee, goes on with it. *options* are those of the mirror. Returns how many
+    entries lie among the words that are none, and are passed over.
     """
     sessions = [str(folder.absolute()) for folder in folders]
-    try:
-        running = [_announce(delivery_folder(Path(folder), addressee)) for folder in sessions]
-        if not (running and all(running)):
-            _spawn(sessions, options)
-    except OSError:
-        return False
-    return True
+    meeting = [delivery_folder(Path(folder), addressee) for folder in sessions]
+    running = [_announce(folder) for folder in meeting]
+    if not (running and all(running)):
+        _spawn(sessions, options)
+    return sum(words(folder)[1] for folder in meeting)
 
 
 def delivery_folder(sessions: Path, addressee: Addressee) -> Path:
     """Return where processes that end and the one that delivers to the same addressee find each other."""
     return sessions / FOLDER / ".delivery" / addressee.digest
+
+
+def words(folder: Path) -> tuple[list[Path], int]:
+    """Return the files by which processes have left word that they end, and how many entries are none and are passed over."""
+    with os.scandir(folder) as found:
+        entries = [(entry.path, entry.is_file(follow_symlinks=False)) for entry in found if entry.name != LOCK]
+    return [Path(path) for path, is_file in entries if is_file], sum(not is_file for _, is_file in entries)
 
 
 def _announce(folder: Path) -> bool:
@@ -117,8 +123,15 @@ def _spawn(sessions: list[str], options: Mapping[str, Any]) -> None:
 def _path() -> list[str]:
     """Return where the other process finds its modules: where this one found them, without what `site` would do in between."""
     own = [str(Path(file).parents[1]) for file in (optree.__file__, __file__)]
-    path = [str(Path(entry).absolute()) for entry in sys.path if entry]
+    path = [found for entry in list[object](sys.path) if isinstance(entry, str) and (found := _absolute(entry))]  # Python reads no others
     return list(dict.fromkeys([*path, *own]))
+
+
+def _absolute(path: str) -> str:
+    """Return an absolute path; "" for none, for what cannot be one, and for a relative one where there is no directory any more."""
+    with suppress(OSError):
+        return str(Path(path).absolute()) if path and "\0" not in path else ""
+    return ""
 
 
 def _environ(options: Mapping[str, Any]) -> dict[str, str]:
@@ -131,7 +144,7 @@ def _environ(options: Mapping[str, Any]) -> dict[str, str]:
         found[redaction.VARIABLE] = chosen.to_json()
     for name, value in found.items():
         if name.startswith("OTEL_EXPORTER_OTLP_") and name.endswith(_FILES):
-            found[name] = str(Path(value).absolute())
+            found[name] = _absolute(value) or value
     return found
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import threading
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from time import monotonic
 from typing import Any
@@ -20,10 +20,11 @@ from optree.exporting import Taker, Traced
 from optree.nodes import OperationNode
 from optree.redaction import settings as redaction
 from optree.store import Directory
+from optree.store.lock import is_running
 from optree.store.settle import BACKGROUND_BYTES
 from optree_otel import loading, placing
 from optree_otel.batches import Limits
-from optree_otel.delivered import Addressee
+from optree_otel.delivered import Addressee, is_done
 from optree_otel.destination import Signal
 from optree_otel.ends import Ends, EndsOfPart
 from optree_otel.faults import Faults
@@ -88,10 +89,10 @@ class Mirror:
         self._closed = False
         self._folders: set[Path] = set()
         """Directories of sessions that this process has a part in."""
-        self._may_hand_over = True
-        """False in a forked child: its parent goes on."""
-        self._handed_over = 0
+        self._handed_over: int | None = None
         """Spans that a process of its own delivers."""
+        self._passed_over = 0
+        """Entries that lie where processes leave word of their end, and are none."""
         self._homes: WeakKeyDictionary[Outlet, Directory] = WeakKeyDictionary()
         """Where sessions are that this process began."""
         self._shared: dict[str, Directory] = {}
@@ -177,7 +178,7 @@ class Mirror:
             if outlet.resting:
                 outlet.resting = False
                 self.outlets[outlet.txn] = outlet
-                outlet.file.begin()
+                outlet.begin_again()
 
     def _let_go(self, outlet: Outlet) -> None:
         if self.outlets.get(outlet.txn) is outlet:
@@ -251,22 +252,29 @@ class Mirror:
         self._closed = True
         return whole and not self.left()
 
-    def hand_over(self) -> bool:
-        """Have a process of its own deliver what is left; see `optree.exporting.Mirror`."""
+    def hand_over(self) -> int | None:
+        """Have a process of its own deliver what is left, also of other processes' parts; see `optree.exporting.Mirror`."""
         with self.faults.caught():
-            if not self._may_hand_over or self.traces.off or not is_possible(self.settings.deliver_at_exit):
-                return False
-            if hand_over(self._folders, self._options, self.addressee):
-                self._handed_over = self.left()
-        return bool(self._handed_over)
+            if self._handed_over is None and not self.traces.off and is_possible(self.settings.deliver_at_exit):
+                ours = [outlet for outlet in list(self.outlets.values()) if not self._is_handed_over_by_its_owner(outlet)]
+                count = self._left + _undelivered(ours, saved=True)
+                if count or self._has_parts_of_others(ours):
+                    self._passed_over = hand_over(self._folders, self._options, self.addressee)
+                self._handed_over = count
+        return self._handed_over
+
+    def _is_handed_over_by_its_owner(self, outlet: Outlet) -> bool:
+        """Tell whether a session is another process's that lives: at its end it looks after what all have left."""
+        return outlet.joined and is_running(self._homes[outlet].live(outlet.txn))
+
+    def _has_parts_of_others(self, ours: Iterable[Outlet]) -> bool:
+        """Tell whether other processes had a part in sessions of this one that are not delivered whole: they may have left spans."""
+        shared = any(not is_done(home.sessions, txn) for txn, home in list(self._shared.items()))
+        return shared or any(outlet.has_others for outlet in ours)
 
     def left(self) -> int:
         """Return how many spans of ended nodes no collector has yet: after `close`, those that a later run sends."""
-        return self._left + self._undelivered(saved=True)
-
-    def _undelivered(self, *, saved: bool) -> int:
-        found = [outlet for outlet in list(self.outlets.values()) if outlet.saved == saved]
-        return sum(max(0, outlet.asked - outlet.acknowledged) for outlet in found)
+        return self._left + _undelivered(self.outlets.values(), saved=True)
 
     def after_fork(self) -> None:
         """Start anew in a forked child."""
@@ -278,7 +286,7 @@ class Mirror:
             outlet.file.release()
         self.outlets = {}
         self._left = 0
-        self._may_hand_over = False
+        self._handed_over = None
         self._shared = {}
         self._settling = threading.RLock()
         self._resting.clear()
@@ -302,8 +310,13 @@ class Mirror:
         failed = next((outlet.file.last_failure for outlet in list(self.outlets.values()) if outlet.file.failures), "")
         problems += [f"OpenTelemetry: what is delivered cannot be noted: {failed}"] if failed else []
         problems += self.faults.problems()
-        if self._closed and (lost := self._undelivered(saved=False)):
+        if self._closed and (lost := _undelivered(self.outlets.values(), saved=False)):
             problems.append(f"OpenTelemetry: {lost} spans were not sent, and no later run can: their session could not be saved")
+        if self._passed_over:
+            said = (
+                f"{self._passed_over} entries below .otel/.delivery in the sessions directory are no files of optree's and are passed over"
+            )
+            problems.append(f"OpenTelemetry: {said}; remove them")
         if self.large:
             said = f"{self.large} sessions of earlier runs are too large to be sent in the background"
             problems.append(f"OpenTelemetry: {said}; send them with: optree export --pending")
@@ -353,6 +366,10 @@ class Mirror:
     def _has_room(self) -> bool:
         """Wait until little is on its way; False once this process ends."""
         return self.traces.wait_for_room(SWEPT_AHEAD)
+
+
+def _undelivered(outlets: Iterable[Outlet], *, saved: bool) -> int:
+    return sum(max(0, outlet.asked - outlet.acknowledged) for outlet in list(outlets) if outlet.saved == saved)
 
 
 def _started(work: Callable[..., None], *given: Any) -> threading.Thread | None:

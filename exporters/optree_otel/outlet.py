@@ -226,6 +226,15 @@ class Outlet:
         """True if this process's part of another's session is over, as far as one can tell."""
         return self.joined and self.open <= 0 and self.settled and not self.left
 
+    @property
+    def has_others(self) -> bool:
+        """True if another process notes what it sends of the session."""
+        return any(path != self.file.path for path in writers(self._sessions, self.txn))
+
+    def begin_again(self) -> None:
+        """Go on with a session that was let go of; another process may have noted meanwhile that it is delivered."""
+        self.file = reopen(self._sessions, self.txn, self.writer, self._whole())
+
     def withdraw(self) -> None:
         """Leave no notes of another process's session in which this one has done nothing."""
         if self.joined and not self.touched:
@@ -233,10 +242,9 @@ class Outlet:
 
     def close(self) -> None:
         """Note that the session is delivered whole, if this process alone sent it; else the next run looks what is missing."""
-        others = [path for path in writers(self._sessions, self.txn) if path != self.file.path]
         if self.writer == _OWNING and self.saved:
-            self.shared = bool(others)
-            if not others:
+            self.shared = self.has_others
+            if not self.shared:
                 self.mark_done()
 
     def mark_done(self) -> None:

@@ -12,7 +12,7 @@ from optree import Directory, Loaded, NotFoundError, OptreeError, load
 from optree.store.directory import SUFFIXES
 from optree.store.lock import is_running
 from optree.store.settle import BACKGROUND_BYTES
-from optree_otel.delivered import DeliveredFile, addressed, delivered, forget, is_done, is_sending, kept, mark_open, pending
+from optree_otel.delivered import Addressee, DeliveredFile, addressed, delivered, forget, is_done, is_sending, kept, mark_open, pending
 from optree_otel.outlet import Outlet, lasting
 from optree_otel.view import Saved
 
@@ -46,8 +46,7 @@ def sweep(
     for txn in pending(directory.sessions, also_open=also_open):
         if txn in mirror.outlets or _is_busy(txn, directory):
             continue
-        noted = addressed(directory.sessions, txn)
-        if noted is None or noted.digest != mirror.addressee.digest:
+        if not _is_for(mirror, noted := addressed(directory.sessions, txn)):
             mirror.others[txn] = noted
             continue
         if most is not None and _bytes(txn, directory) > most:
@@ -64,6 +63,19 @@ def sweep(
         else:
             found.append(send(mirror, loaded, directory, also_open=also_open))
     return found
+
+
+def outlived(mirror: Mirror, directory: Directory) -> list[str]:
+    """Return the pending sessions whose process has gone, and in which others are at work still."""
+    sessions = directory.sessions
+    return [
+        txn
+        for txn in pending(sessions)
+        if txn not in mirror.outlets
+        and is_sending(sessions, txn)
+        and not _is_recording(txn, directory)
+        and _is_for(mirror, addressed(sessions, txn))
+    ]
 
 
 def gather(mirror: Mirror, shared: dict[str, Directory]) -> dict[str, Directory]:
@@ -134,6 +146,10 @@ class Resent(Outlet):
             self.mark_done()
         else:
             mark_open(self._sessions, self.txn)
+
+
+def _is_for(mirror: Mirror, noted: Addressee | None) -> bool:
+    return noted is not None and noted.digest == mirror.addressee.digest
 
 
 def _is_recording(txn: str, directory: Directory) -> bool:

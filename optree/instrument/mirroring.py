@@ -74,11 +74,11 @@ class Mirroring:
 
     def hand_over(self, say: Callable[[str], None]) -> None:
         """Let another process deliver what is left, and *say* so; report it if none can. To be called after `close`, or in place of it."""
-        if self._mirror is None or not (left := self._mirror.left()):
+        if self._mirror is None:
             return
-        if self._mirror.hand_over():
-            say(f"OpenTelemetry: {left} spans are being delivered by a process of their own")
-        else:
+        if handed_over := self._mirror.hand_over():
+            say(f"OpenTelemetry: {handed_over} spans are being delivered by a process of their own")
+        elif handed_over is None and (left := self._mirror.left()):
             self._report(
                 f"OpenTelemetry: {left} spans are not sent yet: the next run with the same settings sends them, or optree export --pending"
             )

@@ -466,3 +466,53 @@ def test_another_delivers(tmp_path):
     delivery.deliver(FOR_SOMEBODY, tmp_path)
     lock.release([held])
     assert ["1", LOCK] == names(folder)
+
+
+def test_what_is_no_word(tmp_path):
+    """A directory, a link or a pipe among the words holds nobody up: what was left arrives, and the next program counts what lies there."""
+    with receiver("http/protobuf") as collector:
+        with away(collector) as gone:
+            ask(tmp_path, gone, "words")
+        [folder] = delivery_folders(tmp_path)
+        (folder / "1").mkdir()
+        (folder / "2").symlink_to(tmp_path / "nowhere")
+        os.mkfifo(folder / "3")
+        with away(collector) as gone:
+            txn, said = ask(tmp_path, gone, "words")
+        assert collector.wait_until(lambda: arrived(collector, txn, spans=ASKED), WITHIN)
+        assert until(lambda: ["1", "2", "3", LOCK] == names(folder), WITHIN)
+    assert "3 entries below .otel/.delivery in the sessions directory are no files of optree's and are passed over; remove them" in said
+
+
+def test_a_word_that_cannot_be_left(tmp_path):
+    """Where something lies in the place of the lock no process is started, and stderr says why."""
+    with receiver("http/protobuf") as collector:
+        collector.always = unavailable()
+        ask(tmp_path, collector.endpoint, "words", OPTREE_OTEL_DELIVER_AT_EXIT="false")
+        [noted] = (sessions(tmp_path) / ".otel" / "notes").glob("*/0000.jsonl")
+        digest = re.search(r'">(\w+) ', noted.read_text())[1]
+        (sessions(tmp_path) / ".otel" / ".delivery" / digest / LOCK).mkdir(parents=True)
+        _, said = ask(tmp_path, collector.endpoint, "words")
+    assert "it is a directory, and no file" in said
+    assert "spans are not sent yet: the next run" in said
+
+
+@pytest.mark.parametrize(
+    "entries", ["b'/bytes'", "7, None", "pathlib.Path('/path')", "'/nul' + chr(0)", "'/surrogate' + chr(0xDCFF)", "'relative'"], ids=str
+)
+def test_any_search_path(tmp_path, entries):
+    """Whatever a program has put into `sys.path`: what Python would not read either is left out, and what is left is delivered."""
+    program = (
+        "import os, pathlib, sys, optree\n"
+        "optree.configure(otel={'endpoint': sys.argv[1], 'deliver_at_exit': True})\n"
+        "os.mkdir('gone'); os.chdir('gone'); os.rmdir('../gone')\n"
+        "with optree.session('lead'), optree.turn(), optree.tool('x'): pass\n"
+        f"sys.path.extend([{entries}])\n"
+    )
+    with receiver("http/protobuf") as collector:
+        collector.always = unavailable()
+        command = [sys.executable, "-c", program, collector.endpoint]
+        done = subprocess.run(command, env=environ(tmp_path / "base"), cwd=tmp_path, capture_output=True, text=True, timeout=60, check=True)
+        assert ["3"] == SAID.findall(done.stderr), done.stderr
+        collector.always = None
+        assert collector.wait_until(lambda: 3 == len(collector.spans()), WITHIN)

@@ -11,10 +11,10 @@ from optree.instrument import runtime
 from optree.instrument.propagate import _placed
 from optree.nodes import OperationNode
 from optree_otel import live
-from optree_otel.delivered import writers
+from optree_otel.delivered import mark_open, writers
 from optree_otel.view import nodes
 from tests.otel.backends.waiting import wait_for
-from tests.otel.mirroring import delivered_whole, environ, expected, loaded, mirrored, sessions
+from tests.otel.mirroring import delivered_whole, environ, expected, loaded, mirrored, sessions, unsent
 from tests.otel.receiver import receiver
 
 IDLE = """
@@ -111,7 +111,9 @@ def test_joined_sessions_are_let_go_of(tmp_path, monkeypatch):
             assert wait_for(lambda: not mirror.outlets)
             for parent in parents:
                 assert mirror.traceparent(*parent.partition(" ")[0].split(":", 1))
+            mark_open(sessions(tmp_path), parents[-1].partition(":")[0])  # as a process does that finds nobody at work in it
             with optree.tool("open"):
+                assert parents[-1].partition(":")[0] in unsent(tmp_path)
                 with optree.tool("inner"):
                     pass
                 assert optree.flush("export", 20)
