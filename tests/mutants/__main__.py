@@ -49,7 +49,10 @@ GROUPS = {
             *(f"tests/security/test_{name}.py" for name in ("txns", "links_and_pipes", "bombs")),
         ),
     ),
-    "builder": Group(("optree/builder/*.py",), ("tests/unit", "tests/instrument", "tests/store/test_journal.py")),
+    "builder": Group(
+        ("optree/builder/*.py",),
+        ("tests/unit", "tests/instrument", *(f"tests/store/test_{name}.py" for name in ("journal", "snapshot", "resume", "speed"))),
+    ),
     "otel": Group(
         tuple(f"exporters/optree_otel/{name}.py" for name in ("mapping", "llm", "content", "messages", "names")),
         ("tests/docs/test_opentelemetry_reference.py", *(f"tests/otel/test_{name}.py" for name in _OTEL)),

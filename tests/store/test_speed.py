@@ -18,7 +18,7 @@ from hypothesis import given
 from hypothesis import settings as examples
 
 from optree import Op, SessionTreeBuilder, __version__, speed
-from optree.builder import Stream, handles
+from optree.builder import Stream, handles, quick
 from optree.records import check
 from optree.speed import plainly
 from optree.store.journal import Journal
@@ -73,6 +73,17 @@ def test_ci_has_it():
         pytest.skip("this machine may have no C compiler, or is told to go without")
     assert speed.compiled()
     assert all("Twin" == type(getattr(owner, name)).__name__ for owner, name in TWINS)
+
+
+@pytest.mark.parametrize("is_compiled", [True, False])
+def test_which_functions_have_twins(monkeypatch, is_compiled):
+    """Those of the hot path, all told what they work on first; none where nothing is compiled."""
+    told, placed = {}, []
+    monkeypatch.setattr(speed, "prepare", lambda **types: told.update(types) or is_compiled)
+    monkeypatch.setattr(speed, "quicken", lambda owner, *names: placed.extend((owner, name) for name in names))
+    quick.install()
+    assert sorted(TWINS if is_compiled else [], key=str) == sorted(placed, key=str)
+    assert (Op, Stream) == (told["op_type"], told["stream_type"])
 
 
 @compiled

@@ -426,7 +426,7 @@ def test_when_a_subscriber_has_finished():
         gate.wait(LONG)
 
     subscriber = Subscriber(handle)
-    assert not subscriber.finished
+    assert (False, "") == (subscriber.finished, subscriber.last_failure)
     subscriber.take([r.Gap(1.0, 1)])
     assert begun.wait(LONG)
     subscriber.close()

@@ -10,7 +10,7 @@ import pytest
 from optree import SessionTreeBuilder
 from optree import records as r
 from optree.builder import Stream, core, figures, handles, session_tree, stream
-from optree.builder.stream import BACKLOG_OPS, WAIT_SECONDS
+from optree.builder.stream import BACKLOG_OPS, PERIOD_SECONDS, WAIT_SECONDS, Step
 from optree.builder.wake import Wake
 from optree.nodes import LogEntry
 from optree.tree import Fold
@@ -679,6 +679,61 @@ def test_what_came_too_late_is_delivered_all_the_same(stuck):
     assert [] == taker.of(r.Responded)
     taker.go.set()
     assert taker.seen.wait(LONG)
+
+
+def test_what_another_thread_holds_is_not_waited_for_without_end(stuck):
+    """Whoever asks for what was recorded is told that it may not all be there; with patience it is, once the disk is free."""
+    builder, op, taker = stuck
+    op.log("x")
+    core = builder.core
+    before = core.stream.late
+    assert (False, False, False) == (core.settle(), op.settle(), core.stream.flush())
+    assert before + 3 <= core.stream.late  # the background thread may have come too
+    threading.Timer(0.0, taker.go.set).start()
+    assert core.settle(LONG)
+    assert (["x"], False) == ([entry.message for entry in op.bare.logs], core.stream.behind)
+
+
+def test_faults_in_a_step_are_counted(opened):
+    """What goes wrong within one stays in it, and is delivered as far as it came; an interrupt goes on."""
+    builder = opened(taker := Counting())
+    found = builder.core.stream
+    before = len(taker.records)
+    with Step(found) as put:
+        put(r.Gap(1.0, 1))
+        raise ValueError("sk-proj-abcdefghijklmnop1234567890abcdef")
+    with pytest.raises(KeyboardInterrupt), Step(found):
+        raise KeyboardInterrupt
+    assert (1, "ValueError: [REDACTED]", before + 1) == (found.failures, found.last_failure, len(taker.records))
+    assert found.flush()
+
+
+def test_what_is_said_once_has_an_end(opened):
+    """Of a program that does a thousand things wrong, the first thousand are said, each once: what is kept of it does not grow."""
+    core = opened(Counting()).core
+    assert 1000 == sum(core.first_time(str(number % 1100)) for number in range(2200))
+
+
+def test_a_fault_and_a_report_are_without_credentials(opened):
+    """What `health()` says of them is shown."""
+    found = opened(Counting()).core.stream
+    found.fault("token sk-proj-abcdefghijklmnop1234567890abcdef")
+    found.report("key ghp_abcdefghijklmnopqrstuvwxyz0123456789")
+    assert (1, "token [REDACTED]", ["key [REDACTED]"]) == (found.failures, found.last_failure, found.reports)
+
+
+def test_entries_wait_ten_milliseconds_at_most():
+    """The background thread looks twice within the time that is promised."""
+    assert 0.01 >= 2 * PERIOD_SECONDS
+
+
+def test_a_signal_waits_to_be_taken():
+    """It is taken once, and waiting for one that does not come ends."""
+    wake = Wake()
+    assert not wake.wait(0)
+    wake.set()
+    wake.set()
+    assert [True, False, False] == [wake.wait(0), wake.wait(0.001), wake.wait(-1)]
 
 
 def test_lost_lock_is_replaced(opened):

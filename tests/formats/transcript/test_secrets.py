@@ -1,5 +1,9 @@
 """Credentials in transcripts: what is followed is written without, what is recorded is written as it is."""
 
+import os
+import subprocess
+import sys
+
 import pytest
 from msgspec.structs import replace
 
@@ -43,6 +47,21 @@ def test_what_is_followed_is_without_credentials(tmp_path, redacted):
     assert [not redacted] * 3 == [secret in told for secret in SECRETS]
     assert ["run.started", "run.completed"] == [event.type for event in read(path, strict=True) if event.type.startswith("run.")]
     assert '"q":"x"' in text
+
+
+def test_a_process_that_configures_nothing(tmp_path):
+    """One that has nothing but a transcript to write replaces what is known, and what the environment adds."""
+    code = f"""
+from optree_formats.transcript import Recorder
+from optree_formats.transcript.masking import masked
+recorder = Recorder({str(tmp_path / "x.jsonl")!r}, {RUN!r}, mask=masked(None))
+recorder.run_started("{KEY} ACME-12345678 jane@example.org")
+recorder.close()
+"""
+    env = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), "OPTREE_REDACT": '{"patterns": ["ACME-[0-9]{8}"], "mask": ["email"]}'}
+    subprocess.run([sys.executable, "-c", code], env=env, check=True)
+    [event] = read(tmp_path / "x.jsonl", strict=True)
+    assert "[REDACTED] [REDACTED] [REDACTED]" == event.payload.name
 
 
 def test_a_recorder_writes_what_it_is_given(tmp_path):
