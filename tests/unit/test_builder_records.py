@@ -448,3 +448,14 @@ def test_a_subscriber_without_a_thread(monkeypatch):
     subscriber = Subscriber(lambda _record: None)
     subscriber.take([r.Gap(1.0, 1), r.Gap(1.0, 2)])
     assert (2, 'RuntimeError("can\'t start new thread")', True) == (subscriber.dropped, subscriber.last_failure, subscriber.finished)
+
+
+def test_the_thread_of_a_subscriber_that_is_closed_ends():
+    """Also of one that waits for nothing."""
+    subscriber = Subscriber(lambda _record: None)
+    subscriber.take([r.Gap(1.0, 1)])
+    assert subscriber.flush(LONG)
+    thread = subscriber._thread
+    subscriber.close()
+    thread.join(LONG)
+    assert not thread.is_alive()
