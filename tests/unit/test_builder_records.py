@@ -9,7 +9,7 @@ from optree import SessionTreeBuilder
 from optree import records as r
 from optree.builder import Stream
 from optree.builder.core import POOL_BYTES
-from optree.builder.figures import last_said, number, whole
+from optree.builder.figures import PROMPT_CHARACTERS, last_said, number, whole
 from optree.builder.outcome import outcome
 from optree.builder.subscriber import Subscriber
 from optree.ids import content_id, trace_id
@@ -233,6 +233,144 @@ def test_what_comes_late_to_a_redacted_session_is_there_at_once():
     op.end()
     op.think("late")
     assert ["first", "late"] == [chunk.text for chunk in op.node.reasoning.chunks]
+
+
+# How ops end, and what they are told
+
+
+@pytest.mark.parametrize(
+    ("accounted", "status", "expected"),
+    [
+        (False, "ok", ["ok"]),
+        (False, "cancelled", ["failed"]),
+        (False, "interrupted", ["failed"]),
+        (True, "ok", ["ok"]),
+        (True, "cancelled", ["ok"]),
+        (True, "failed", ["ok", "failed"]),
+        (True, "interrupted", ["ok", "failed"]),
+    ],
+)
+def test_how_an_attempt_is_accounted_for(built, accounted, status, expected):
+    """Once, and as failed where it failed: said before, it is said again. What came before somebody stopped it was no failure."""
+    builder, kept = built
+    op = builder.begin_op("llm", "p:m")
+    if accounted:
+        op.account(input_tokens=1)
+    op.end(status, "why" if status != "ok" else None)
+    found = [record["entry"] for record in kept.told() if record["t"] == "accounting"]
+    assert expected == [entry.get("status", "ok") for entry in found]
+    assert ["t:1.1#1"] == sorted({entry["id"] for entry in found})
+    assert ("why" if expected[-1] == "failed" else None) == found[-1].get("error")
+    assert (1, expected.count("failed")) == (builder.node.totals.llm_requests, builder.node.totals.llm_failed)
+
+
+def test_an_error_that_was_told_stays(built):
+    """The end of an op that failed says nothing else of an attempt that has its own error."""
+    builder, _ = built
+    op = builder.begin_op("llm", "p:m")
+    op.account(error="429")
+    op.end("failed", "gave up")
+    assert [("failed", "429")] == [(entry.status, entry.error) for entry in op.node.accounting]
+
+
+@pytest.mark.parametrize("kind", ["session", "system"])
+def test_what_is_no_call_has_no_accounting(built, kind):
+    """Only model calls and tools get an entry of themselves."""
+    builder, _ = built
+    op = builder.begin_op(kind, "x")
+    op.end("failed")
+    assert () == op.node.accounting
+
+
+@pytest.mark.parametrize(("status", "partial"), [("ok", None), ("failed", True), ("cancelled", True)])
+def test_what_was_streamed_is_the_answer(built, status, partial):
+    """In part, unless the op went well; one that was given whole stays as it is."""
+    builder, _ = built
+    streamed, whole_ = builder.begin_op("llm", "m"), builder.begin_op("llm", "m")
+    for op in (streamed, whole_):
+        op.chunk("ab")
+        op.chunk("c")
+        if op is whole_:
+            op.response("whole")
+        op.end(status)
+    assert [("abc", partial), ("whole", None)] == [
+        (decode(op.node.response.payload), op.node.response.partial) for op in (streamed, whole_)
+    ]
+
+
+@pytest.mark.parametrize(
+    ("name", "attributes", "expected"),
+    [
+        ("openai:gpt-4o", {}, ("openai", "gpt-4o")),
+        ("openai:gpt-4o", {"model": "other"}, ("openai", "gpt-4o")),
+        ("chat", {"provider": "p", "model": 7}, ("p", "7")),
+        ("chat", {"model": "m"}, (None, "m")),
+        ("ghp_abcdefghijklmnopqrstuvwxyz0123456789:m", {}, (None, None)),
+    ],
+)
+def test_whose_model_an_attempt_called(built, name, attributes, expected):
+    """As the op's name says, else its attributes; a name that may be a credential says nothing."""
+    builder, _ = built
+    op = builder.begin_op("llm", name, attributes=attributes)
+    op.account(input_tokens=1)
+    [entry] = op.node.accounting
+    assert expected == (entry.provider, entry.model)
+
+
+@pytest.mark.parametrize("index", [True, -1, "2", None, 1.0])
+def test_a_number_that_is_none(built, index):
+    """A turn that is given none, or what is none, has the next free one."""
+    builder, _ = built
+    builder.begin_turn()
+    assert 2 == builder.begin_turn(index).node.index
+
+
+def test_an_op_is_put_where_it_can_be(built):
+    """What is no turn, no parent in the turn and no kind is passed over."""
+    builder, _ = built
+    first, second = builder.begin_turn(), builder.begin_turn()
+    above = builder.begin_op("llm", "m", turn=first)
+    found = [
+        builder.begin_op("juggling", "x", turn="1", parent=above).node,
+        builder.begin_op("tool", "y", turn=first, parent=above).node,
+        builder.begin_op("tool", "z", turn=first, parent="1.1").node,
+    ]
+    assert [("2.1", "system", None), ("1.2", "tool", "1.1"), ("1.3", "tool", None)] == [(op.path, op.kind, op.parent_op) for op in found]
+    assert second is builder.current_turn
+
+
+@pytest.mark.parametrize("end", ["op", "turn", "session"])
+def test_errors_are_capped(built, end):
+    """An error of megabytes is cut, with a notice."""
+    builder, _ = built
+    op = builder.begin_op("tool", "x")
+    ends = {"op": op.end, "turn": op.turn.end, "session": builder.end_session}
+    ends[end]("failed", "x" * (PROMPT_CHARACTERS + 1))
+    node = {"op": op.node, "turn": op.turn.node, "session": builder.node}[end]
+    assert node.error.startswith(f"[TRUNCATED] Original size {PROMPT_CHARACTERS + 1} characters; truncated to {PROMPT_CHARACTERS}")
+
+
+@pytest.mark.parametrize("status", ["error", 5])
+def test_a_status_that_is_none_is_said_in_the_error(built, status):
+    """Unless there is an error; it counts as failed."""
+    builder, _ = built
+    first, second = builder.begin_op("tool", "x"), builder.begin_op("tool", "y")
+    first.end(status)
+    second.end(status, "why")
+    said = f"ended with status {str(status)!r}, which is none of ok, failed, cancelled, interrupted"
+    assert [("failed", said), ("failed", "why")] == [(op.node.status, op.node.error) for op in (first, second)]
+    builder.end_session(status)
+    assert ("failed", said) == (builder.node.status, builder.node.error)
+
+
+def test_handles_say_what_they_are(built):
+    """A handle shows its op's id, kind and name; an id is taken for it wherever an op is asked for."""
+    builder, _ = built
+    op = builder.begin_op("tool", "x")
+    assert ("<Op t:1.1 tool 'x'>", op, op, None) == (repr(op), builder.op(op), builder.op("t:1.1"), builder.op(7))
+    assert ("t", True, ["lead"]) == (builder.txn, builder.running, builder.ancestry())
+    builder.end_session()
+    assert not builder.running
 
 
 # What changed after its end
