@@ -18,6 +18,8 @@ class Read(Struct):
     """One a root session; ready for `optree.store.importing.save`."""
     faults: list[Fault]
     """What was left out or mended, by line."""
+    beside: list[Path] = []
+    """Other files that were read with it, as those of sub-agents: what they hold is in the trees."""
 
 
 class Format(Protocol):

@@ -12,7 +12,7 @@ from msgspec import Struct
 from optree.cli.exporters import OTEL
 from optree.cli.installed import detected, format_named, installed
 from optree.errors import FormatError, NotFoundError, OptreeError, SetupError
-from optree.formats import Fault, Format
+from optree.formats import Fault, Format, Read
 from optree.store.lines import check_size
 from optree.tree import Tree, walk_sessions
 from optree.tree.naming import name_safely
@@ -35,6 +35,8 @@ class Found(Struct):
     """Files of which nothing could be read, each with why."""
     sources: dict[str, str] = {}
     """By txn, the file that a session came from."""
+    reads: dict[Path, Read] = {}
+    """What was read of each file in a format."""
 
 
 def read_files(files: Sequence[Path], name: str | None, *, strict: bool, step: Callable[[], None]) -> Found:
@@ -56,6 +58,7 @@ def read_files(files: Sequence[Path], name: str | None, *, strict: bool, step: C
                 raise
             found.failed.append((path.name, str(error)))
         step()
+    _drop_parts(found)
     if spans:
         found.trees += _incoming().sessions(spans, found.notes)
     return found
@@ -74,9 +77,27 @@ def _read(path: Path, chosen: _Choice, found: Found, spans: list[Any], *, strict
         found.notes += [f"{path.name}: {said}" for tree in read.trees for said in name_safely(tree)]
         if chosen.named and not any(map(_holds_something, read.trees)) and not detected(path, [form]):
             raise FormatError(f"{path.name} holds nothing of a session as {form.name} has it; without --from its content tells the format")
+        found.reads[path.resolve()] = read
         found.trees += read.trees
         found.faults += ((path.name, fault) for fault in read.faults)
         found.sources |= {tree.session.origin_txn_id: path.name for tree in read.trees}
+
+
+def _drop_parts(found: Found) -> None:
+    """Take out what was read twice: files that were named, and read with another as well. Of two that lead to each other one stays."""
+    owners: dict[Path, list[Path]] = {}
+    for path, read in found.reads.items():
+        for part in read.beside:
+            owners.setdefault(part.resolve(), []).append(path)
+    gone: dict[Path, Path] = {}
+    for path in found.reads:
+        owner = next((one for one in owners.get(path, ()) if one != path and one not in gone), None)
+        if owner is not None:
+            gone[path] = owner
+            found.notes.append(f"{path.name}: passed over, it is read with {owner.name}")
+    twice = {id(part) for path in gone for part in (*found.reads[path].trees, *found.reads[path].faults)}
+    found.trees = [tree for tree in found.trees if id(tree) not in twice]
+    found.faults = [(name, fault) for name, fault in found.faults if id(fault) not in twice]
 
 
 def _expanded(path: Path, chosen: _Choice, found: Found) -> list[Path]:

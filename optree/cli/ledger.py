@@ -19,7 +19,7 @@ from optree.errors import OptreeError
 from optree.nodes import Totals
 from optree.store.directory import Directory, Saved
 from optree.store.formats import read_snapshot
-from optree.store.ledger import facts
+from optree.store.ledger import Bare, is_bare
 from optree.store.recovery import load
 from optree.tree.totals import dollars_of, pico
 from optree.tree.walk import flatten
@@ -149,12 +149,11 @@ def _difference(one: str, a: Sum, other: str, b: Sum, *, unknown: bool) -> list[
 
 def _missing(leaves: Sequence[Line], lines: Sequence[Line]) -> list[str]:
     """Return which entries stand on one side only: by id, or by what they say where a line has none."""
-    bare = {facts(line.said) for line in lines if "id" not in line.said}
-    ids = {line.said["id"] for line in lines if "id" in line.said}
-    unbilled = [leaf.entry.id for leaf in leaves if leaf.entry.id not in ids and facts(leaf.said) not in bare]
-    known = {leaf.entry.id for leaf in leaves}
-    told = {facts(leaf.said) for leaf in leaves}
-    strays = (line for line in lines if (line.said["id"] not in known if "id" in line.said else facts(line.said) not in told))
+    ids = {line.said["id"] for line in lines if not is_bare(line.said)}
+    bare = Bare(line.said for line in lines if is_bare(line.said))
+    unbilled = [leaf.entry.id for leaf in leaves if leaf.entry.id not in ids and not bare.claim(leaf.said)]
+    known, left = {leaf.entry.id for leaf in leaves}, {id(entry) for entry in bare.left()}
+    strays = [line for line in lines if (id(line.said) in left if is_bare(line.said) else line.said["id"] not in known)]
     stray = [line.entry.id or f"a line of {sums.day(line)}" for line in strays]
     said = [f"not in the ledger: {_listed(unbilled)}"] if unbilled else []
     return [*said, f"only in the ledger: {_listed(stray)}"] if stray else said

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from errno import EAGAIN
 from pathlib import Path
 from typing import Any
@@ -15,8 +16,6 @@ from optree.store.system import OS, REAL
 from optree.tree.totals import stored_parts
 from optree.tree.walk import flatten
 from optree.values import encode, is_object
-
-_Facts = tuple[object, ...]
 
 
 class Book(Struct):
@@ -48,8 +47,8 @@ class Ledger:
         fd = self._locked(seconds)
         try:
             there = self._there(session.origin_txn_id) if again else set[str]()
-            billed = self._billed() if imported else set[_Facts]()
-            new = [entry for entry in entries if entry["id"] not in there and not (billed and facts(entry) in billed)]
+            billed = self._billed() if imported else Bare()
+            new = [entry for entry in entries if entry["id"] not in there and not billed.claim(entry)]
             text = b"".join(encode(entry) + b"\n" for entry in new)
             if text:
                 self._os.write_all(fd, text if self._os.ends_whole(fd) else b"\n" + text)
@@ -63,14 +62,17 @@ class Ledger:
         return self.book().entries
 
     def book(self) -> Book:
-        """Return all entries, each once. A line repeats another if it has its id or, without one as the original ai-agent's, its bytes."""
+        """Return all entries, each once.
+
+        A line repeats another if it has its session and id or, without an id as the original ai-agent's, its bytes.
+        """
         book, seen = Book(), set[object]()
         for line in filter(bytes.strip, self._lines()):
             entry = _entry(line)
             if entry is None:
                 book.unreadable += 1
                 continue
-            key = entry.get("id") if isinstance(entry.get("id"), str) else line.strip()
+            key = line.strip() if is_bare(entry) else (_plain(entry.get("originTxnId")), entry["id"])
             if key in seen:
                 book.repeated += 1
             else:
@@ -101,13 +103,14 @@ class Ledger:
             begin, end = data.rfind(b"\n", 0, at) + 1, data.find(b"\n", at)
             at = end if end >= 0 else len(data)
             entry = _entry(data[begin:at])
-            if entry is not None and "id" in entry:
+            if entry is not None and not is_bare(entry) and entry.get("originTxnId") == txn:
                 found.add(entry["id"])
         return found
 
-    def _billed(self) -> set[_Facts]:
-        """Return what lines without an id tell of."""
-        return {facts(entry) for line in self._lines() if b'"id":' not in line and (entry := _entry(line)) is not None}
+    def _billed(self) -> Bare:
+        """Return what lines without an id tell of; lines that are the same byte by byte tell of one call."""
+        lines = dict.fromkeys(line.strip() for line in self._lines() if b'"id":' not in line)
+        return Bare(entry for line in lines if (entry := _entry(line)) is not None)
 
     def _lines(self) -> list[bytes]:
         try:
@@ -116,17 +119,53 @@ class Ledger:
             return []
 
 
-def facts(entry: dict[str, Any]) -> _Facts:
-    """Return what makes an entry the same as another, wherever the two stand: times in whole milliseconds, as the original has them."""
+class Bare:
+    """Entries of lines without an id, as the original ai-agent writes them: each is the bill of one entry that says the same."""
+
+    def __init__(self, entries: Iterable[dict[str, Any]] = ()) -> None:
+        self._left: dict[tuple[object, ...], list[dict[str, Any]]] = {}
+        for entry in entries:
+            self._left.setdefault(_facts(entry, entry.get("txnId") or entry.get("originTxnId")), []).append(entry)
+
+    def claim(self, entry: dict[str, Any]) -> bool:
+        """Take the line out that says what an entry says; False if there is none left. A line may be silent on the sub-agent's session."""
+        for txn in (entry.get("txnId"), entry.get("originTxnId"), None) if self._left else ():
+            if found := self._left.get(_facts(entry, txn)):
+                found.pop(0)
+                return True
+        return False
+
+    def left(self) -> list[dict[str, Any]]:
+        """Return what nobody has claimed."""
+        return [entry for entries in self._left.values() for entry in entries]
+
+
+def is_bare(entry: dict[str, Any]) -> bool:
+    """Tell whether an entry has no id."""
+    return not isinstance(entry.get("id"), str)
+
+
+def _facts(entry: dict[str, Any], txn: Any) -> tuple[object, ...]:
+    """Return what makes an entry, of a session's *txn*, the same as another, wherever the two stand.
+
+    Times are in whole milliseconds, as the original has them.
+    """
     tokens: Any = entry.get("tokens")
     counts = stored_parts(tokens if is_object(tokens) else {})
     time: Any = entry.get("timestamp")
-    return (
+    found = (
+        txn,
         int(time) if isinstance(time, (int, float)) else None,
-        *(entry.get(name) for name in ("type", "agentId", "provider", "model", "mcpServer", "command")),
-        *(entry.get(name) or 0 for name in ("charactersIn", "charactersOut", "costUsd")),
+        *(entry.get(name) for name in ("type", "status", "agentId", "provider", "model", "mcpServer", "command")),
+        *(entry.get(name) or 0 for name in ("latency", "charactersIn", "charactersOut", "costUsd")),
         *(counts[name] for name in ("inputTokens", "outputTokens", "cacheWriteInputTokens", "cacheReadInputTokens")),
     )
+    return tuple(map(_plain, found))
+
+
+def _plain(value: Any) -> object:
+    """Return a value of a line as one that can be looked up."""
+    return value if value is None or isinstance(value, (str, int, float)) else encode(value)
 
 
 def _entry(line: bytes) -> dict[str, Any] | None:

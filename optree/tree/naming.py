@@ -32,6 +32,15 @@ def name_safely(tree: Tree, kind: str = "file") -> list[str]:
     return said
 
 
+def unused(told: object, derived: str, taken: set[str]) -> str:
+    """Return the id that a file gives a node; *derived* where it gives none, or one that is *taken*, to which the answer is added."""
+    found, number = str(told or derived), 1
+    while found in taken:
+        found, number = derived if number == 1 else f"{derived}~{number}", number + 1
+    taken.add(found)
+    return found
+
+
 def called(told: str, txn: str) -> list[str]:
     """Return the line that says under which txn a session is shown that a file calls otherwise; none if it is the same."""
     return [] if txn == told else [f"{told[:80]!r} cannot name a session: it is called {txn} here"]

@@ -128,7 +128,8 @@ def _billed(entries: list[dict[str, Any]], attributes: dict[str, Any]) -> list[d
     blocks = told.get("accounting") if is_object(told) else None
     if not is_list(blocks) or len(blocks) != len(entries):
         return entries
-    return [{**entry, **_own(block)} for entry, block in zip(entries, blocks, strict=True)]
+    kept = ("id", "originTxnId")  # what it is billed under is ours
+    return [{**entry, **_own(block), **{name: entry[name] for name in kept}} for entry, block in zip(entries, blocks, strict=True)]
 
 
 def _own(told: Any) -> dict[str, Any]:

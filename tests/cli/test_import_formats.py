@@ -9,9 +9,11 @@ import zstandard
 from optree_formats.ai_agent import AI_AGENT, AI_AGENT_V3
 from optree_formats.events import EVENTS
 from optree_formats.plain_json import JSON
+from optree_formats.transcript import FORMAT as TRANSCRIPT
 from tests.formats.examples import EXAMPLES, JACK_AND_JILL
 from tests.formats.originals import TXN, document
 from tests.formats.samples import sample
+from tests.formats.transcript.lines import CHILD, RUN
 from tests.formats.transcript.lines import line as transcript_line
 from tests.formats.transcript.lines import step as transcript_step
 
@@ -123,6 +125,39 @@ def test_how_long_nothing_was_seen_of_is_unknown(optree):
     views = [optree.read(*view).stdout for view in (["ls"], ["load", "last"], ["status"], ["tree"])]
     assert [] == [word for word in ("≥", "at least", "0.00 s", "lasted") for view in views if word in view]
     assert f"interrupted  1: {made['txn']}\n" in views[2]
+
+
+def test_a_sub_agents_file_is_not_imported_twice(optree):
+    """A file that is read with its parent's becomes no session of its own, wherever it stands among those that are named."""
+    [main, *others] = TRANSCRIPT.write(sample(), optree.folder / "x.transcript.jsonl")
+    assert len(others) > 0
+    for files in ([main, *others], [*others, main]):
+        found = optree.json("import", *files, "--replace")
+        assert ([sample().session.origin_txn_id], []) == ([one["txn"] for one in found["imported"]], found["leftOut"])
+        assert {f"{path.name}: passed over, it is read with {main.name}" for path in files if path != main} == set(found["notes"])
+    assert 1 == len(optree.json("ls"))
+
+
+def test_a_sub_agents_records_are_not_imported_twice(optree):
+    """Records of version 3, file by file, make the sessions that their folder makes, and their calls are billed once."""
+    AI_AGENT_V3.write(sample(), optree.folder / "x")
+    files = sorted((optree.folder / "x" / "session").iterdir())
+    assert len(files) > 1
+    assert 1 == len(optree.json("import", *files)["imported"])
+    alone = optree.json("ledger")["total"]
+    whole = optree.json("import", optree.folder / "x", "--replace")
+    assert ([1], alone) == ([len(whole["imported"])], optree.json("ledger")["total"])
+
+
+def test_files_that_lead_to_each_other_are_imported_once(optree):
+    """Of two transcripts each of which says that it called the other one becomes a session, with the other in it."""
+    for own, other in ((RUN, CHILD), (CHILD, RUN)):
+        lines = [
+            transcript_line(1, "run.started", transcript_step("review", "workflow"), run_id=own, parent_run_id=other),
+            transcript_line(2, "step.started", transcript_step(), path="a", run_id=own, child_run_id=other),
+        ]
+        (optree.folder / f"{own}.jsonl").write_bytes(b"\n".join(lines) + b"\n")
+    assert 1 == len(optree.json("import", *(optree.folder / f"{one}.jsonl" for one in (RUN, CHILD)))["imported"])
 
 
 def test_several_files_of_several_formats(optree, log):

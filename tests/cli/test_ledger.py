@@ -2,6 +2,7 @@
 
 import gzip
 import json
+from datetime import UTC, datetime
 
 import msgspec
 import pytest
@@ -169,3 +170,123 @@ def test_a_tool_that_took_no_tokens(optree, tmp_path):
     assert "unknown" not in optree.read("tree").stdout
     assert "-" == optree.read("cost").stdout.splitlines()[-1].split()[-1]
     assert (1, []) == tuple(optree.json("ledger", "--check")[name] for name in ("checked", "differing"))
+
+
+BEGUN = 1_700_000_000_000
+BILLED = {"type": "llm", "timestamp": BEGUN + 123, "status": "ok", "latency": 5, "provider": "openai", "model": "m"} | {
+    "tokens": {"inputTokens": 200, "outputTokens": 9, "cacheWriteInputTokens": 3, "cachedTokens": 1000, "totalTokens": 1212},
+    "costUsd": 0.25,
+}
+
+
+def context(txn):
+    """Return what a line of the original says of its session."""
+    return {"agentId": "a", "callPath": "a", "txnId": txn, "originTxnId": txn}
+
+
+def original(folder, entries, *, txn="txn-1", ids=None):
+    """Write a session of the original with an op for each accounting entry; returns its file."""
+    ids = ids or [f"{txn}-o{number}" for number in range(len(entries))]
+    ops = [
+        {"opId": name, "kind": "llm", "startedAt": BEGUN + 100, "endedAt": BEGUN + 200, "status": "ok", "logs": []}
+        | {"attributes": {"provider": "openai", "model": "m"}, "accounting": [entry]}
+        for name, entry in zip(ids, entries, strict=True)
+    ]
+    turn = {"id": f"{txn}-turn", "index": 1, "startedAt": BEGUN, "endedAt": BEGUN + 300, "ops": ops}
+    session = {"id": txn, "agentId": "a", "callPath": "a", "startedAt": BEGUN, "endedAt": BEGUN + 300, "success": True, "turns": [turn]}
+    path = folder / f"{txn}.json.gz"
+    path.write_bytes(gzip.compress(json.dumps({"version": 1, "reason": "final", "opTree": session}).encode()))
+    return path
+
+
+def agrees(optree, calls):
+    """Assert that the ledger has so many calls, and proves right."""
+    assert calls == optree.json("ledger")["total"]["calls"]
+    assert [] == optree.json("ledger", "--check")["differing"]
+
+
+@pytest.mark.parametrize("other", [{"latency": 6}, context("txn-2"), {"status": "failed"}], ids=["latency", "txn", "status"])
+def test_a_line_that_says_otherwise_is_not_that_call(optree, other):
+    """A call of which the ledger has no line is billed, though a line of another session, or of another duration, is like it."""
+    write_ledger(optree, [{**BILLED, **context("txn-1"), **other}])
+    optree.read("import", original(optree.folder, [{**BILLED, **context("txn-1")}]))
+    [line] = [json.loads(line) for line in (optree.base / "accounting.jsonl").read_text().splitlines()[1:]]
+    assert ("txn-1-o0#1", "txn-1", 5.0) == (line["id"], line["originTxnId"], line["latency"])
+
+
+@pytest.mark.parametrize("silent", [("txnId",), ("txnId", "originTxnId")], ids=["on its agent", "on its session"])
+def test_a_line_that_is_silent_is_that_call(optree, silent):
+    """A line that does not say its session, and else says what a call does, is its bill."""
+    said = {**BILLED, **context("txn-1")}
+    write_ledger(optree, [{name: value for name, value in said.items() if name not in silent}])
+    optree.read("import", original(optree.folder, [said]))
+    assert 1 == optree.json("ledger")["total"]["calls"]
+
+
+def test_two_calls_that_are_alike_are_two(optree):
+    """Two calls of a session that say the same are billed twice: a line without an id is the bill of one; nor does importing again add."""
+    call = {**BILLED, **context("txn-1")}
+    write_ledger(optree, [call])
+    path = original(optree.folder, [call, call])
+    optree.read("import", path)
+    agrees(optree, 2)
+    before = (optree.base / "accounting.jsonl").read_bytes()
+    optree.read("import", path, "--replace")
+    assert before == (optree.base / "accounting.jsonl").read_bytes()
+
+
+def test_two_lines_that_are_alike_but_for_what_identifies_none_bill_two(optree):
+    """Two lines that differ, though not in what tells calls apart, are the bills of two calls; one too many stands in the ledger only."""
+    call = {**BILLED, **context("txn-1")}
+    write_ledger(optree, [call, {**call, "stopReason": "end"}])
+    optree.read("import", original(optree.folder, [call, call]))
+    agrees(optree, 2)
+    write_ledger(optree, [call, {**call, "stopReason": "end"}, {**call, "stopReason": "tool"}])
+    [found] = optree.json("ledger", "--check", code=1)["differing"]
+    assert "only in the ledger: a line of " in found["differences"][-1]
+
+
+def test_an_op_id_that_is_there_twice_is_two_ops(optree):
+    """Calls of two ops to which a file gives one id are billed each, and so are those of two files with the same ids."""
+    call = {**BILLED, **context("txn-1")}
+    optree.read("import", original(optree.folder, [call, call], ids=["o", "o"]))
+    agrees(optree, 2)
+    other = {**BILLED, **context("txn-2")}
+    optree.read("import", original(optree.folder, [other], txn="txn-2", ids=["o"]))
+    agrees(optree, 3)
+
+
+@pytest.mark.parametrize("odd", [[1], {"a": 1}], ids=["list", "object"])
+@pytest.mark.parametrize("name", ["costUsd", "provider", "txnId", "timestamp", "tokens", "id", "originTxnId", "latency"])
+def test_a_line_with_something_else_for_a_value_stops_nothing(optree, name, odd):
+    """Where a line has a list or an object in the place of a figure or a name, sessions are imported and all is summed and compared."""
+    call = {**BILLED, **context("txn-1")}
+    write_ledger(optree, [{**call, name: odd}, {**call, "id": "x", name: odd}])
+    optree.read("import", original(optree.folder, [call]))
+    assert optree.json("ledger", code=None)["total"]["calls"] >= 1
+    assert 1 == optree.json("ledger", "--check", code=None)["checked"]
+    optree.read("cost", "--all", code=None)
+
+
+def test_a_check_of_what_came_since(optree):
+    """With --since only entries from then on are compared, on both sides: what is wrong with earlier ones does not count."""
+    late = {**BILLED, **context("txn-1"), "timestamp": BEGUN + 250}
+    optree.read("import", original(optree.folder, [{**BILLED, **context("txn-1")}, late]))
+    path = optree.base / "accounting.jsonl"
+    lines = [json.loads(line) for line in path.read_text().splitlines()]
+    write_ledger(optree, [{**lines[0], "costUsd": 9.0}, lines[1]])
+    since = datetime.fromtimestamp((BEGUN + 200) / 1e3, UTC).isoformat()
+    assert ([], (BEGUN + 200.0)) == tuple(optree.json("ledger", "--check", "--since", since)[name] for name in ("differing", "since"))
+    assert 1 == optree.json("ledger", "--since", since)["total"]["calls"]
+    assert 1 == len(optree.json("ledger", "--check", code=1)["differing"])
+    write_ledger(optree, lines[:1])
+    [found] = optree.json("ledger", "--check", "--since", since, code=1)["differing"]
+    assert f"not in the ledger: {lines[1]['id']}" in found["differences"]
+
+
+def test_tokens_written_to_the_cache_tell_calls_apart(optree):
+    """A line that has other tokens written to the provider's cache than a call, or none, is not its bill."""
+    tokens = {name: count for name, count in BILLED["tokens"].items() if name != "cacheWriteInputTokens"}
+    write_ledger(optree, [{**BILLED, **context("txn-1"), "tokens": tokens}])
+    optree.read("import", original(optree.folder, [{**BILLED, **context("txn-1")}]))
+    assert 2 == optree.json("ledger")["total"]["calls"]

@@ -497,3 +497,17 @@ def test_an_open_turn_with_something_to_say_has_a_second_record(tmp_path, set_, 
     found = records_of(path)
     assert records == len(found)
     assert set_ is None or {set_: getattr(node, set_)} == found[-1]["attributes"]
+
+
+def test_an_op_id_that_is_there_twice(tmp_path):
+    """Ops to which records give one id have ids of their own, and so have their bills; a child stands in the first of them."""
+    child = {**USUAL, "recordType": "session_start", "seq": 1, "ts": 2150, "originId": "s1", "sessionId": "s2", "agentId": "helper"}
+    caller = {**TOOL, "opId": "o1", "kind": "session", "childSessions": [{"sessionId": "s2"}]}
+    folder = put(tmp_path / "x", START, TURN, {**TURN_END, "ops": [caller, LLM, LLM]}, SUMMARY)
+    (folder / "s2.jsonl").write_text(json.dumps(timed(child)) + "\n")
+    session, _ = only(AI_AGENT_V3.read(folder))
+    [turn] = session["turns"]
+    assert [("o1", "helper"), ("s1:1.2", None), ("s1:1.3", None)] == [
+        (op["opId"], op.get("childSession", {}).get("agentId")) for op in turn["ops"]
+    ]
+    assert ["s1:1.2#1", "s1:1.3#1"] == [entry["id"] for op in turn["ops"] for entry in op.get("accounting", ())]

@@ -19,6 +19,7 @@ from optree.store.lines import opened
 from optree.store.plain_values import block_of, json_of, kind_of, number_of, object_of, objects_of, text_of, texts_of
 from optree.store.system import open_regular
 from optree.tree import Fold, Tree
+from optree.tree.naming import unused
 from optree.tree.totals import leave_out_impossible
 from optree.usage import parts_of
 from optree.values import is_object
@@ -85,18 +86,20 @@ class _Assembly:
         for name, (parent, op) in above.items():
             self._below.setdefault(parent, []).append((name, op))
         self.taken: set[str] = set()
+        self._ids: set[str] = set()
+        self._callers: dict[tuple[str, str], OperationNode] = {}
+        """Ops by their session's path and the id that its records give them."""
 
     def tree(self) -> Tree:
         root = self._session(self._ledgers.found[self._root], "", None)
         pending = [(root, self._root, 1)]
         while pending:
             session, name, depth = pending.pop()
-            ops = {op.op_id: op for turn in session.turns for op in turn.ops}
             for inner, caller in self._below.get(name, ()):
                 if inner in self.taken or depth >= MAX_NESTED:
                     continue
                 ledger = self._ledgers.found[inner]
-                op = ops.get(caller) if caller is not None else None
+                op = self._callers.get((session.path, caller)) if caller is not None else None
                 if op is None or op.child_session is not None:
                     op = _stand_in(session, ledger, self._txn)
                 op.child_session = self._session(ledger, op.path, session)
@@ -151,7 +154,9 @@ class _Assembly:
                 turn.ended_at = _time(ended.get("ts"))
                 turn.status = _status(ended)
             for place, block in enumerate(objects_of(ended.get("ops")), 1):
-                turn.ops.append(self._op(block, f"{path}.{place}", turn))
+                op = self._op(block, f"{path}.{place}", turn)
+                turn.ops.append(op)
+                self._callers.setdefault((session.path, str(block.get("opId"))), op)
         turn.attributes_json = block_of(attributes)
         session.turns.append(turn)
 
@@ -161,7 +166,7 @@ class _Assembly:
         key = "model" if kind == "llm" else "name"
         provider, name = (block.get(one) or attributes.get(one) for one in ("provider", key))
         op = OperationNode(
-            op_id=str(block.get("opId") or node_id(self._txn, path)),
+            op_id=unused(block.get("opId"), node_id(self._txn, path), self._ids),
             path=path,
             kind=kind,
             name=name_of(kind, {**attributes, "provider": provider, key: name}),

@@ -46,7 +46,9 @@ class Ledgers:
         """Payload files that were read, with their sizes."""
         self.unpacked = 0
         """Bytes that were read from them in all."""
-        self._read([path] if path.is_file() else sorted(filter(Path.is_file, sessions.glob("*.jsonl"))), sessions)
+        self.files = [path] if path.is_file() else sorted(filter(Path.is_file, sessions.glob("*.jsonl")))
+        """Those that were named, then those of children."""
+        self._read(self.files, sessions)
 
     def fault(self, where: str, said: str, line: int = 0) -> None:
         """Note what is wrong; raises it if everything is to be right."""

@@ -75,16 +75,16 @@ class Transcript:
     def read(self, path: Path, *, strict: bool = False) -> Read:
         """Read a run's file with those of the runs below it; of a directory, all runs that no other has called."""
         if not path.is_dir():
-            tree, faults = _read(path, strict=strict)
-            return Read([tree], faults)
+            return _read(path, strict=strict)
         read = Read([], [])
         runs = {one: _first(one) for one in _files(path) if _is_transcript(one)}
         there = {first.get("run_id") for first in runs.values()}
         for one, first in runs.items():
             if not first.get("parent_run_id") or first["parent_run_id"] not in there:
-                tree, faults = _read(one, strict=strict)
-                read.trees.append(tree)
-                read.faults += [Fault(fault.line, f"{one.name}: {fault.said}") for fault in faults]
+                found = _read(one, strict=strict)
+                read.trees += found.trees
+                read.beside += [one, *found.beside]
+                read.faults += [Fault(fault.line, f"{one.name}: {fault.said}") for fault in found.faults]
         return read
 
 
@@ -93,14 +93,14 @@ _BOM = b"\xef\xbb\xbf"
 _LONGEST = 64 << 20
 
 
-def _read(path: Path, *, strict: bool) -> tuple[Tree, list[Fault]]:
+def _read(path: Path, *, strict: bool) -> Read:
     """Read a run with all below it; what shows only when they are put together is a fault as well."""
     found = family(path, strict=strict)
     tree = tree_of(found)
     wrong = [fault for fault in found.faults if not isinstance(fault, NotHeld)]
     if strict and wrong:
         raise raised(wrong[0])
-    return tree, found.faults
+    return Read([tree], found.faults, [run.path for run in found.runs[1:]])
 
 
 def _files(folder: Path) -> list[Path]:

@@ -47,9 +47,15 @@ class Run(Struct):
 class Family(Struct):
     """A run with all below it."""
 
-    root: Run
+    runs: list[Run]
+    """The one that was asked for first, children behind their parents."""
     faults: list[Fault]
     """Also those of the children's files, which name them, and of links that lead nowhere."""
+
+    @property
+    def root(self) -> Run:
+        """The run that was asked for."""
+        return self.runs[0]
 
 
 def family(path: AnyPath, *, strict: bool = False) -> Family:
@@ -61,14 +67,13 @@ def family(path: AnyPath, *, strict: bool = False) -> Family:
     faults: list[Fault] = []
     root = _run(Path(path), "", faults, strict=strict)
     known = {root.run_id}
-    pending = [root]
-    while pending:
-        run = pending.pop(0)
+    runs = [root]
+    for run in runs:
         for event in run.events:
             child = event.child_run_id
             if child and child not in run.children and _follow(run, event, known, faults, strict=strict):
-                pending.append(run.children[child])
-    return Family(root, faults)
+                runs.append(run.children[child])
+    return Family(runs, faults)
 
 
 def _follow(run: Run, event: Event, known: set[str], faults: list[Fault], *, strict: bool) -> bool:

@@ -19,7 +19,7 @@ from optree.store.ai_agent.terms import IN_FIELDS, STEP, name_of
 from optree.store.ai_agent.writing import Context, agents_of, file_block, op_block, part_block, session_block, turn_block
 from optree.store.plain_values import block_of, json_of, kind_of, number_of, object_of, objects_of, text_of, texts_of
 from optree.tree.fold import UNKNOWN, Fold, Tree
-from optree.tree.naming import called
+from optree.tree.naming import called, unused
 from optree.tree.totals import flaws_of_parts, leave_out_impossible, stored_parts
 from optree.values import is_list, is_object
 
@@ -66,6 +66,8 @@ class _Reader:
         self._sessions: list[tuple[dict[str, Any], SessionNode, list[int]]] = []
         """Blocks of sessions, what became of them, and the numbers of their turns in the order of the file."""
         self._ids: set[str] = set()
+        self._nodes: set[str] = set()
+        """Ids of turns and ops."""
 
     def root(self, block: dict[str, Any], parent: str | None) -> SessionNode:
         """Return the session with all below it. An explicit stack: sessions may be nested deeply."""
@@ -139,7 +141,7 @@ class _Reader:
         taken.add(index)
         path = f"{session.path}.{index}" if session.path else str(index)
         turn = TurnNode(
-            id=str(block.get("id") or node_id(self.origin, path)),
+            id=unused(block.get("id"), node_id(self.origin, path), self._nodes),
             path=path,
             index=index,
             started_at=number_of(block.get("startedAt")) or 0.0,
@@ -166,7 +168,7 @@ class _Reader:
             kind = "system"
         attributes = object_of(block.get("attributes"))
         op = OperationNode(
-            op_id=str(block.get("opId") or node_id(self.origin, path)),
+            op_id=unused(block.get("opId"), node_id(self.origin, path), self._nodes),
             path=path,
             kind=kind,
             name=name_of(kind, attributes),
