@@ -4,6 +4,7 @@ import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 from markdown_it import MarkdownIt
+from msgspec import UNSET
 
 from optree.builder import SessionTreeBuilder
 from optree.errors import FormatError, SetupError
@@ -11,9 +12,10 @@ from optree.store import Directory
 from optree.store.importing import save
 from optree.store.snapshot import MAX_NESTED
 from optree.testing import Ticking, shape
-from optree.tree import walk_ops
+from optree.tree import walk_ops, walk_sessions
 from optree_formats.markdown import FORMAT, Event, EventLog, extract_events, read_log, state_at, verify
 from optree_formats.markdown.times import iso, moment
+from optree_formats.markdown.to_tree import node_path
 from tests.formats.held import held
 from tests.formats.markdown.logs import SEED, session, shell
 from tests.formats.samples import sample
@@ -75,6 +77,161 @@ def test_a_model_call_has_the_seeds_fields(tmp_path):
     assert ("model_input", 813) == (sent["type"], sent["tokens"])
     expected = {"type": "model_output", "timestamp": "2023-11-14T22:13:20.006Z", "tokens": 64, "tool_calls": 2, "text_length": 11}
     assert expected == {key: given[key] for key in expected}
+
+
+def everything():
+    """Return a session with each kind of node, ended in each way that it can."""
+    root = SessionTreeBuilder("lead", txn="t", now=Ticking(), attributes={"own": 1})
+    root.set_title("Rain", status="asking")
+    turn = root.begin_turn(user="why?", system="be brief", attributes={"own": 2})
+    root.append_message({"role": "user", "content": "why?"}, message_id="m1")
+    call = root.begin_op("llm", "m", turn=turn, attributes={"own": 3})
+    root.set_request(call, {"temperature": 0}, [{"role": "user", "content": "why?"}])
+    root.set_response(call, "because")
+    call.account(input_tokens=3, output_tokens=2, cost_usd=0.25)
+    call.end()
+    for status in ("ok", "failed", "cancelled", None):
+        op = root.begin_op("tool", "search", turn=turn, parent=call)
+        if status != "cancelled":
+            root.set_request(op, {"q": "x"})
+        root.set_response(op, {"n": 1})
+        op.end(status or "ok", "gone" if status == "failed" else None)
+        op.node.status = status
+    sub = root.begin_op("session", "reader", turn=turn)
+    child = root.attach_child_session(sub, "reader")
+    child.begin_turn().end("cancelled")
+    child.end_session("failed", "stopped", final_report=[1])
+    sub.end()
+    root.begin_op("system", "repair", turn=turn, attributes={"demon": "d", "path": "hot.yml"}).end()
+    root.begin_op("system", "tidy", turn=turn).end()
+    turn.assistant("so")
+    turn.end("failed", "late")
+    root.end_session(final_report={"answer": 42})
+    child.node.attributes_json = UNSET
+    for op in root.node.turns[0].ops:
+        op.latency, op.accounting = 5.0, op.accounting if op is call.node else ()
+    call.node.accounting[0].latency = 7.0
+    return root.tree
+
+
+def test_each_member_is_written(tmp_path):
+    """Every event of every kind of node, member by member, with its heading (S3-12, S3-18 to S3-33)."""
+    FORMAT.write(everything(), tmp_path / "t.session-log.md")
+    entries = read_log(tmp_path / "t.session-log.md").entries
+    assert [f"2023-11-14T22:13:20.{round(entry.at) % 1000:03d}".rstrip("0").rstrip(".") + "Z" for entry in entries] == [
+        entry.fields["timestamp"] for entry in entries
+    ]
+    found = [(entry.title, {name: value for name, value in entry.fields.items() if name != "timestamp"}) for entry in entries]
+    tool = {"tool": "search", "args": {"q": "x", "why": "because"}, "why_from": "assistant", "parent": "1.1"}
+    entry = {
+        "id": "t:1.1#1", "timestamp": 1700000000007.0, "type": "llm", "latency": 7.0,
+        "tokens": {"inputTokens": 3, "outputTokens": 2, "totalTokens": 5}, "costUsd": 0.25,
+    }  # fmt: skip
+    ended = {"duration_ms": 5, "result": {"n": 1}}
+    assert [
+        ("Session Start", {
+            "type": "session_start", "session_id": "t", "protocol": "EVENT-LOG/0.2", "tree": "optree/1", "agent": "lead", "title": "Rain",
+            "latest_status": "asking", "attributes": {"own": 1},
+        }),
+        ("User Message", {
+            "type": "user_message", "path": "1", "length": 4, "content": "why?", "prompts": {"system": "be brief"},
+            "attributes": {"own": 2},
+        }),
+        ("Message: user", {"type": "message", "role": "user", "id": "m1", "body": {"role": "user", "content": "why?"}}),
+        ("Model Input: m", {
+            "type": "model_input", "path": "1.1", "tokens": 3, "model": "m", "request": {"temperature": 0},
+            "messages": [{"role": "user", "content": "why?"}], "attributes": {"own": 3},
+        }),
+        ("Model Output: m", {
+            "type": "model_output", "path": "1.1", "duration_ms": 5, "tokens": 2, "text_length": 7, "response": "because",
+            "accounting": [entry],
+        }),
+        ("Tool Call: search", {"type": "tool_call", "call_id": "1.2", "path": "1.2", **tool}),
+        ("Tool Result: search", {"type": "tool_result", "call_id": "1.2", "success": True, "path": "1.2", **ended}),
+        ("Tool Call: search", {"type": "tool_call", "call_id": "1.3", "path": "1.3", **tool}),
+        ("Tool Error: search", {
+            "type": "tool_error", "call_id": "1.3", "path": "1.3", "status": "failed", **ended,
+            "error": {"code": "FAILED", "message": "gone"},
+        }),
+        ("Tool Call: search", {
+            "type": "tool_call", "call_id": "1.4", "path": "1.4", **tool, "args": {"why": "because"}, "args_given": False,
+        }),
+        ("Tool Error: search", {
+            "type": "tool_error", "call_id": "1.4", "path": "1.4", "status": "cancelled", **ended,
+            "error": {"code": "CANCELLED", "message": "cancelled", "stated": False},
+        }),
+        ("Tool Call: search", {"type": "tool_call", "call_id": "1.5", "path": "1.5", **tool}),
+        ("Tool Result: search", {"type": "tool_result", "call_id": "1.5", "path": "1.5", "status": "ended", **ended}),
+        ("Agent Call: reader", {"type": "agent_call", "path": "1.6", "name": "reader"}),
+        ("Agent Start: reader", {"type": "agent_start", "path": "1.6", "agent": "reader"}),
+        ("Turn Start", {"type": "turn_start", "path": "1.6.1", "agent": "reader"}),
+        ("Turn End", {"type": "turn_end", "path": "1.6.1", "agent": "reader", "status": "cancelled"}),
+        ("Agent End: reader", {
+            "type": "agent_end", "path": "1.6", "agent": "reader", "reason": "error", "status": "failed", "error": "stopped",
+            "final_report": [1],
+        }),
+        ("Agent Result: reader", {"type": "agent_result", "path": "1.6", "duration_ms": 5}),
+        ("Repair: hot.yml", {
+            "type": "repair", "node": "1.7", "demon": "d", "action": "unknown", "path": "hot.yml",
+            "attributes": {"demon": "d", "path": "hot.yml"},
+        }),
+        ("System End: repair", {"type": "system_end", "path": "1.7", "duration_ms": 5}),
+        ("System Step: tidy", {"type": "system_step", "path": "1.8", "name": "tidy"}),
+        ("System End: tidy", {"type": "system_end", "path": "1.8", "duration_ms": 5}),
+        ("Turn End", {"type": "turn_end", "path": "1", "status": "failed", "error": "late", "assistant": {"content": "so"}}),
+        ("Session End", {
+            "type": "session_end", "session_id": "t", "reason": "completed", "stats": {"turns": 2, "tools": 4, "repairs": 1},
+            "status": "ok", "final_report": {"answer": 42},
+        }),
+    ] == found  # fmt: skip
+
+
+def test_each_member_comes_back(tmp_path):
+    """The same session is read as it was, to the last member, and a call path of its own, and that it was resumed, with it (S3-02)."""
+    tree = everything()
+    tree.session.resumed_at = [tree.session.started_at + 1.5, tree.session.started_at + 2.5]
+    tree.session.turns[0].ops[5].child_session.call_path = "elsewhere->reader"
+    back, first, second = there_and_back(tree, tmp_path)
+    assert held(FORMAT, tree) == held(FORMAT, back)
+    assert (first, tree.session.resumed_at) == (second, back.session.resumed_at)
+    children = [next(walk_sessions_below(one)) for one in (tree, back)]
+    assert ["elsewhere->reader"] * 2 == [child.call_path for child in children]
+
+
+def walk_sessions_below(tree):
+    """Yield all sessions but the root."""
+    return (session for session in walk_sessions(tree.session) if session.path)
+
+
+def test_events_stand_in_the_order_of_time(tmp_path):
+    """What goes on beside a later turn stands behind its begin; a session's end is the last, also where something ended after it."""
+    for ends in (False, True):
+        root = SessionTreeBuilder("lead", txn="t", now=Ticking())
+        op = root.begin_op("tool", "slow", turn=root.begin_turn())
+        second = root.begin_turn()
+        op.end()
+        if ends:
+            root.end_session()
+            second.node.ended_at += 1000.0
+        FORMAT.write(root.tree, path := tmp_path / f"{ends}.session-log.md")
+        kinds = [entry.kind for entry in read_log(path).entries]
+        begun = ["session_start", "turn_start", "tool_call", "turn_start", "tool_result"]
+        assert (begun + (["turn_end", "turn_end", "session_end"] if ends else [])) == kinds
+
+
+@pytest.mark.parametrize(
+    ("fields", "expected"),
+    [
+        ({"type": "repair", "node": "1.1", "path": "hot.yml"}, "1.1"),
+        ({"type": "repair", "path": "hot.yml"}, "hot.yml"),
+        ({"type": "gc_run", "node": "x", "path": "1.2"}, "1.2"),
+        ({"type": "gc_run", "path": 1.2}, "1.2"),
+        ({"type": "session_end"}, ""),
+    ],
+)
+def test_which_node_an_event_is_of(fields, expected):
+    """Its path; of a repair, whose path is the repaired file, the node beside it (S3-27)."""
+    assert expected == node_path(fields)
 
 
 @pytest.mark.parametrize(

@@ -186,3 +186,15 @@ def test_an_end_that_is_no_longer_so_is_not_put_back(tmp_path):
     tree.session.status, tree.session.error = "failed", "no"
     (path,) = FORMAT.write(tree, tmp_path / "back.jsonl")
     assert step("w", "workflow", error="no") == json.loads(path.read_bytes().splitlines()[1])["payload"]
+
+
+def test_what_came_before_a_run_began(tmp_path):
+    """A run begins when its start says so, whatever its file has before that."""
+    lines = [
+        line(1, "step.started", step(), path="a", timestamp=AT.format(1)),
+        line(2, "run.started", step("review", "workflow"), timestamp=AT.format(2)),
+        line(3, "step.completed", step(), path="a", timestamp=AT.format(3)),
+    ]
+    [tree] = FORMAT.read(write(tmp_path / f"{RUN}.jsonl", *lines)).trees
+    [(_, _, op)] = walk_ops(tree.session)
+    assert (2000.0, -1000.0) == (op.ended_at - op.started_at, op.started_at - tree.session.started_at)

@@ -106,6 +106,20 @@ def test_sub_agents(tmp_path):
     assert not any("parent_run_id" in one for one in found[ROOT])
 
 
+def test_a_call_of_an_agent_that_never_began_stands_where_it_began(tmp_path):
+    """It is a step like any other, though no run is to be named."""
+    root = SessionTreeBuilder("lead", txn="t", now=Ticking())
+    turn = root.begin_turn()
+    call = root.begin_op("session", "reader", turn=turn)
+    root.begin_op("system", "tidy", turn=turn).end()
+    call.end("failed", "no such agent")
+    [events] = runs(root.tree, tmp_path).values()
+    assert [
+        ("run.started", ""), ("step.started", "turn_1"), ("step.started", "turn_1.op_1"), ("step.started", "turn_1.op_2"),
+        ("step.completed", "turn_1.op_2"), ("step.completed", "turn_1.op_1"),
+    ] == [(one["type"], one["path"]) for one in events]  # fmt: skip
+
+
 def test_deeper(tmp_path):
     """Each level has its file, linked to the one above and the one below (S2-65)."""
     found = runs(review(levels=3), tmp_path)
