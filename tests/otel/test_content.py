@@ -337,6 +337,81 @@ def test_an_image_is_data_or_an_address(url, expected):
     assert [expected] == messages.message({"role": "user", "content": [block]})["parts"]
 
 
+@pytest.mark.parametrize(
+    ("value", "limit", "expected"),
+    [
+        ({"a": "x" * 100}, 60, f'{{"a":"{"x" * 30}…[+70 characters]"}}'),
+        ([["x" * 40]], 46, f'[["{"x" * 40}"]]'),
+        ([["x" * 40]], 45, f'[["{"x" * 11}…[+29 characters]"]]'),
+        ([["x" * 40]], 20, '{"type":"optree.left_out","bytes":41}'),
+        (
+            [[7] * 150, [8] * 100],
+            300,
+            f'[{{"role":"system","parts":[{{"type":"optree.left_out","count":1}}]}},{[8] * 100}]'.replace(" ", ""),
+        ),
+        ({"a": 10**15}, 12, '{"type":"optree.left_out","bytes":22}'),
+        (["a" * 9, "b" * 9, "c" * 9], 90, '["aaaaaaaaa","bbbbbbbbb","ccccccccc"]'),
+    ],
+)
+def test_how_json_is_cut(value, limit, expected):
+    """Texts are halved until all fits, with how much is missing; of what cannot be made to fit only its size is told."""
+    assert expected == fit_json(value, limit)
+
+
+@pytest.mark.parametrize(("count", "expected"), [(9, 8), (1, 0), (0, 0), (None, 0), ("9", 0)])
+def test_how_many_messages_are_left_out(count, expected):
+    """As many as the request says there are more than were read; none where it says nothing."""
+    builder = SessionTreeBuilder("lead", txn=TXN)
+    op = builder.begin_op("llm", "m")
+    op.request([{"role": "user", "content": "hi"}])
+    sent = {**msgspec.json.decode(op.node.request.payload)["messages"], "count": count}
+    assert expected == content._input(sent, builder.core.pool, 1000)[0]
+
+
+@pytest.mark.parametrize(
+    ("block", "expected"),
+    [
+        (
+            {"type": "input_audio", "input_audio": {"data": "AA", "format": "wav"}},
+            {"type": "blob", "modality": "audio", "mime_type": "audio/wav", "content": "AA"},
+        ),
+        (
+            {"type": "input_audio", "input_audio": {}},
+            {"type": "blob", "modality": "audio", "mime_type": "audio/*", "content": ""},
+        ),
+        ({"type": "input_audio", "input_audio": 7}, None),
+        (
+            {"type": "document", "source": {"type": "url", "url": "https://x/y.pdf"}},
+            {"type": "uri", "modality": "document", "uri": "https://x/y.pdf"},
+        ),
+        ({"type": "document", "source": {"file_id": 7}}, {"type": "file", "modality": "document", "file_id": "7"}),
+        ({"type": "image", "source": {"data": "AA"}}, {"type": "blob", "modality": "image", "mime_type": None, "content": "AA"}),
+        ({"type": "image", "source": {}}, None),
+        ({"type": "image", "source": "x"}, None),
+        ({"type": "input_image", "image_url": "https://x"}, {"type": "uri", "modality": "image", "uri": "https://x"}),
+        ({"type": "input_image", "image_url": {"url": 7}}, None),
+        ({"depth": 3}, {"type": "unknown", "depth": 3}),
+    ],
+)
+def test_parts_that_are_no_text(block, expected):
+    """Sounds, pictures and documents, in them or elsewhere; what is of another shape goes as it is."""
+    assert [block if expected is None else expected] == messages.parts([block])
+
+
+@pytest.mark.parametrize(
+    ("tool", "expected"),
+    [
+        ("f", {"type": "function", "name": "f", "description": ""}),
+        ({"name": "f", "input_schema": {"a": 1}}, {"type": "function", "name": "f", "description": "", "parameters": {"a": 1}}),
+        ({"type": "web", "function": {"name": "f", "description": "d"}}, {"type": "web", "name": "f", "description": "d"}),
+        ({"type": None, "function": 7, "parameters": {}}, {"type": "function", "name": "", "description": "", "parameters": {}}),
+    ],
+)
+def test_a_tools_definition(tool, expected):
+    """OpenAI's, Anthropic's, or a bare name."""
+    assert expected == content._definition(tool)
+
+
 def test_of_a_long_conversation_the_newest_messages_stay():
     """What is missing is told in the place of it."""
     found = json.loads(fit_json([messages.message(f"message {number}") for number in range(500)], 2_000, left_out=1000))

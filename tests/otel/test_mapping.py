@@ -358,6 +358,8 @@ def test_provider_and_model_come_from_attributes_then_from_the_name(name, attrib
         ({"n": 3, "top_k": 5, "stop": "END"}, {names.CHOICES: 3, "gen_ai.request.top_k": 5.0, "gen_ai.request.stop_sequences": ["END"]}),
         ({"max_completion_tokens": 9}, {"gen_ai.request.max_tokens": 9}),
         ({"top_k": 1 << 2000}, {}),
+        ({"top_k": 1 << 63}, {}),
+        ({"top_k": 1 << 62}, {"gen_ai.request.top_k": float(1 << 62)}),
     ],
 )
 def test_parameters_have_the_type_of_their_attribute_or_are_left_out(payload, expected):
@@ -399,6 +401,83 @@ def test_finish_reasons_are_found_in_each_providers_response(response, expected)
     op.response(response)
     op.end()
     assert expected == told(op_span(op.node, scope_of(builder)))[names.FINISH_REASONS]
+
+
+@pytest.mark.parametrize(
+    ("attributes", "response", "expected"),
+    [
+        ({"finish_reasons": ["a", 1]}, {"done_reason": "stop"}, {names.FINISH_REASONS: ["a", "1"]}),
+        ({"finish_reason": "a"}, None, {names.FINISH_REASONS: ["a"]}),
+        ({"finish_reasons": [], "finish_reason": ""}, {"done_reason": "stop"}, {names.FINISH_REASONS: ["stop"]}),
+        ({"response_model": "m1", "response_id": 7}, {"model": "m2", "id": "r"}, {names.RESPONSE_MODEL: "m1", names.RESPONSE_ID: "7"}),
+        ({}, {"model": "m2", "id": "r"}, {names.RESPONSE_MODEL: "m2", names.RESPONSE_ID: "r"}),
+        ({"time_to_first_chunk": 2}, None, {names.FIRST_CHUNK: 2.0}),
+        ({"time_to_first_chunk": "soon"}, None, {}),
+        ({}, {"usage": {"output_tokens_details": {"reasoning_tokens": 0}}}, {names.REASONING_TOKENS: 0}),
+        ({}, {"usage": {"completion_tokens_details": {}, "output_tokens_details": {"reasoning_tokens": 3}}}, {}),
+        ({}, None, {}),
+    ],
+)
+def test_what_is_said_of_an_answer(attributes, response, expected):
+    """By the op's attributes, which are taken out of it, else by the response."""
+    builder = SessionTreeBuilder("agent", txn=TXN, now=Ticking())
+    op = builder.begin_op("llm", "openai:m", attributes=attributes)
+    if response is not None:
+        op.response(response)
+    op.node.accounting = ()
+    op.end()
+    found = told(op_span(op.node, scope_of(builder)))
+    keys = (names.FINISH_REASONS, names.RESPONSE_MODEL, names.RESPONSE_ID, names.FIRST_CHUNK, names.REASONING_TOKENS)
+    assert expected == {key: found[key] for key in keys if key in found}
+    assert [] == [key for key in found if key.startswith(names.ATTRIBUTE)]
+
+
+@pytest.mark.parametrize(("status", "expected"), [("ok", None), ("failed", True)])
+def test_an_answer_that_broke_off_is_said_to(status, expected):
+    """What was streamed of it is there, in part."""
+    builder = SessionTreeBuilder("agent", txn=TXN, now=Ticking())
+    op = builder.begin_op("llm", "openai:m")
+    op.chunk("so f")
+    op.end(status)
+    assert expected == told(op_span(op.node, scope_of(builder))).get(names.RESPONSE_PARTIAL)
+
+
+@pytest.mark.parametrize(
+    ("ingress", "expected"), [({"source": "cli"}, "cli"), ({"source": 7}, None), ({}, None), ("cli", None), (None, None)]
+)
+def test_where_a_session_came_from_is_a_text(ingress, expected):
+    """What is none is left out, and stands nowhere else."""
+    builder = SessionTreeBuilder("agent", txn=TXN, now=Ticking(), attributes={"ingress": ingress})
+    found = told(session_span(builder.node, scope_of(builder)))
+    assert ({} if expected is None else {names.INGRESS: expected}) == {key: value for key, value in found.items() if "ingress" in key}
+
+
+def test_whose_model_is_told_by_the_attempts():
+    """Where neither attributes nor the op's name say it: the first attempt that names a model; money and tokens are sums over all."""
+    builder = SessionTreeBuilder("agent", txn=TXN, now=Ticking())
+    op = builder.begin_op("llm", "ask")
+    op.account(input_tokens=1, output_tokens=2, reasoning_tokens=1, status="failed")
+    op.account(provider="Gemini", model="g", input_tokens=10, output_tokens=20, reasoning_tokens=5, cost_usd=0.25)
+    op.account(provider="openai", model="o", cost_usd=0.5, actual_model="g2")
+    op.end()
+    found = told(op_span(op.node, scope_of(builder)))
+    expected = {
+        names.PROVIDER: "gcp.gemini", names.REQUEST_MODEL: "g", names.RESPONSE_MODEL: "g2", names.INPUT_TOKENS: 11, names.OUTPUT_TOKENS: 22,
+        names.REASONING_TOKENS: 6, names.COST: 0.75, names.ATTEMPTS: 3,
+    }  # fmt: skip
+    assert expected == {key: found[key] for key in expected}
+    assert 1 == found[names.UNKNOWN_COSTS]
+
+
+def test_a_span_without_duration_lasts_a_nanosecond():
+    """Backends warn of one that takes no time; one that does is as long as it was."""
+    builder = SessionTreeBuilder("agent", txn=TXN, now=lambda: 1.0)
+    op = builder.begin_op("tool", "x")
+    op.end()
+    found = op_span(op.node, scope_of(builder))
+    assert (1_000_000_000, 1_000_000_001) == (found.start_ns, found.end_ns)
+    op.node.ended_at += 1
+    assert 1_001_000_000 == op_span(op.node, scope_of(builder)).end_ns
 
 
 @pytest.mark.parametrize("kind", ["llm", "tool", "session", "system"])

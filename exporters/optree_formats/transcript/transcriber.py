@@ -171,7 +171,7 @@ class Transcriber:
         if record.kind == "tool":
             self._release(run)
             run.held = op
-        elif (record.kind != "session" and not op.place.type) or "alone" in self._known.get(record.path, {}):
+        elif (record.kind != "session" and not op.place.type) or self._known.get(record.path, {}).get("alone"):
             self._start(run, op)
 
     def _link(self, path: str) -> None:
