@@ -7,11 +7,14 @@ import os
 import sys
 import threading
 
+MOST_CALLS = 300
+"""Calls of one function that are looked at: those that follow execute no other lines, but for a few."""
 _calls = os.open, os.write, os.close  # as they are before a test makes them fail
 
 
 def following(paths, executed):
     """Return a trace function that calls ``executed(path, line)`` for the lines of files, but not while modules are imported."""
+    calls = {}
 
     def line(frame, event, _argument):
         if event == "line":
@@ -19,7 +22,10 @@ def following(paths, executed):
         return line
 
     def called(frame, _event, _argument):
-        return line if frame.f_code.co_filename in paths and not _is_import(frame) else None
+        if frame.f_code.co_filename not in paths or calls.get(id(frame.f_code), 0) >= MOST_CALLS:
+            return None
+        calls[id(frame.f_code)] = calls.get(id(frame.f_code), 0) + 1
+        return None if _is_import(frame) else line
 
     return called
 

@@ -143,12 +143,12 @@ class Serving:
         """Run all tests, and write down which lines each executes, and how long it takes; those that fail or take long are left out."""
         known = Known([item.nodeid for item in session.items], [], defaultdict(set))
         elsewhere = self.results.with_name("lines")
-        tracing = lines.following(self.paths, lambda path, line: known.covering[self.paths[path], line].add(self.test))
-        threading.settrace(tracing)
         with children.followed(self.root, list(self.paths), elsewhere):
             for number, item in enumerate(session.items):
                 self.test = number
                 self.failed, begun = False, time.monotonic()
+                tracing = lines.following(self.paths, lambda path, line: known.covering[self.paths[path], line].add(self.test))
+                threading.settrace(tracing)
                 sys.settrace(tracing)
                 following = session.items[number + 1] if number + 1 < len(session.items) else None
                 item.config.hook.pytest_runtest_protocol(item=item, nextitem=following)

@@ -133,6 +133,135 @@ def test_providers(shape, provider):
         assert (expected, []) == (parts(found), found.flaws)
 
 
+def camel(value):
+    """Return a dict with its names in camel case, at all levels."""
+    names = {name: first + "".join(map(str.title, rest)) for name in value for first, *rest in [name.split("_")]}
+    return {names[name]: camel(one) if isinstance(one, dict) else one for name, one in value.items()}
+
+
+SNAKE = {"Anthropic, parts of what was written", "llama.cpp, without usage"}
+"""Those whose names nobody has in camel case."""
+
+
+@pytest.mark.parametrize("shape", sorted(SHAPES.keys() - SNAKE))
+def test_names_in_camel_case(shape):
+    """Camel case means the same as snake case, at all levels."""
+    given, expected = SHAPES[shape]
+    assert expected == parts(read(camel(given)))
+
+
+NAMES = {
+    (7, 0, 0, 0, 7, 0): "input_tokens prompt_tokens prompt_token_count prompt_eval_count tokens_evaluated tool_use_prompt_token_count "
+    "prompt_cache_miss_tokens",
+    (0, 7, 0, 0, 7, 0): "output_tokens completion_tokens candidates_token_count response_token_count eval_count tokens_predicted",
+    (0, 0, 7, 0, 7, 0): "cache_read_tokens cache_read_input_tokens cached_tokens cached_input_tokens cached_prompt_tokens "
+    "cached_content_token_count prompt_cache_hit_tokens prompt_tokens_details.cached_tokens input_tokens_details.cache_read "
+    "prompt_token_details.cache_read_tokens",
+    (0, 0, 0, 7, 7, 0): "cache_write_tokens cache_write_input_tokens cache_creation_tokens cache_creation_input_tokens "
+    "prompt_tokens_details.cache_write_tokens input_token_details.cache_write input_tokens_details.cache_creation "
+    "prompt_tokens_details.cache_creation_tokens cache_creation.ephemeral_5m_input_tokens cache_creation.ephemeral_1h_input_tokens",
+    (0, 7, 0, 0, 7, 7): "reasoning_tokens reasoning_output_tokens thoughts_token_count completion_tokens_details.reasoning_tokens "
+    "output_tokens_details.reasoning output_token_details.reasoning_tokens",
+}
+"""What one figure alone comes to, under each of its names; one of a member that is an object stands behind a dot."""
+
+
+@pytest.mark.parametrize(("expected", "name"), [(expected, name) for expected, names in NAMES.items() for name in names.split()])
+def test_each_name(expected, name):
+    """A count is read under each name that programs and providers have for it."""
+    outer, _, inner = name.partition(".")
+    found = read({outer: {inner: 7} if inner else 7})
+    assert (expected, [], {}) == (parts(found), found.flaws, found.rest)
+
+
+@pytest.mark.parametrize(
+    ("cost", "upstream", "given"),
+    [
+        *((0.5, None, {name: 0.5}) for name in ("cost_usd", "cost", "total_cost", "total_cost_usd")),
+        *((None, 0.5, {name: 0.5}) for name in ("upstream_inference_cost_usd", "upstream_inference_cost")),
+    ],
+)
+def test_each_name_of_money(cost, upstream, given):
+    """An amount is read under each name that programs and providers have for it."""
+    found = read(given)
+    assert (cost, upstream, []) == (found.cost_usd, found.upstream_cost_usd, found.flaws)
+
+
+@pytest.mark.parametrize("holder", ["usage", "usage_metadata", "token_usage", "tokens", "billed_units", "meta", "response_metadata"])
+def test_where_figures_are_held(holder):
+    """The figures are found where a response holds them, at any level, and in what an envelope holds."""
+    given = {holder: {"input_tokens": 3, "output_tokens": 4}}
+    for one in (given, {"meta": given}, *({envelope: given} for envelope in ("response", "message", "body", "result"))):
+        assert (3, 4, 0, 0, 7, 0) == parts(read(one))
+
+
+@pytest.mark.parametrize(
+    "member", ["id", "object", "model", "choices", "candidates", "content", "message", "messages", "output", "response", "done"]
+)
+def test_what_a_response_says_is_not_kept(member):
+    """Beside a response's figures nothing of it is kept; of a usage what no name stands for is."""
+    assert {"odd": 1} == read({"input_tokens": 3, "odd": 1}).rest
+    assert {} == read({"input_tokens": 3, "odd": 1, member: "said"}).rest
+
+
+WITHIN = [
+    "openai", "google", "gemini", "deepseek", "openrouter", "xai", "groq", "mistral", "mistralai", "ollama", "cohere", "litellm", "together",
+    "fireworks", "perplexity", "moonshot", "vllm", "llamacpp", "azure", "vertex", "vertexai", "gcp",
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("beside", "provider", "model"),
+    [
+        *((False, f"x.{name}", "m") for name in WITHIN),
+        *((True, name, None) for name in ("anthropic", "aws.bedrock", "Claude")),
+        *((True, name, "Claude-4") for name in ("vertex", "vertexai", "azure")),
+    ],
+)
+def test_each_provider(beside, provider, model):
+    """Bare figures are counted as their provider does, whatever names the others have for them."""
+    figures = {"input_tokens": 10, "cache_read_input_tokens": 4}
+    expected = (10, 0, 4, 0, 14, 0) if beside else (6, 0, 4, 0, 10, 0)
+    assert expected == parts(read(figures=figures, provider=provider, model=model))
+
+
+@pytest.mark.parametrize(
+    ("beside", "name", "value"),
+    [
+        *((False, name, 10) for name in ("prompt_tokens", "prompt_token_count")),
+        *((False, name, 4) for name in ("cached_content_token_count", "cached_prompt_tokens", "prompt_cache_hit_tokens")),
+        (False, "prompt_tokens_details", {"cached_tokens": 4}),
+        (False, "input_tokens_details", {"cached_tokens": 4}),
+        (False, "input_token_details", {"cached_tokens": 4}),
+        (False, "prompt_token_details", {"cached_tokens": 4}),
+        (True, "cache_read_input_tokens", 4),
+        (True, "cache_creation_input_tokens", 0),
+        (True, "cache_write_input_tokens", 0),
+        (True, "cache_creation", {"ephemeral_5m_input_tokens": 0}),
+    ],
+)
+def test_each_name_of_a_convention(beside, name, value):
+    """Whose names the figures have tells how they are counted."""
+    given = {"input_tokens": 10, "cache_read_tokens": 4, name: value}
+    assert ((10, 0, 4, 0, 14, 0) if beside else (6, 0, 4, 0, 10, 0)) == parts(read(given))
+    if not beside:
+        assert (6, 0, 4, 0, 10, 0) == parts(read(figures=given, provider="anthropic"))
+
+
+@pytest.mark.parametrize(
+    ("expected", "total"), [((10, 5, 0, 0, 15, 3), 15), ((10, 8, 0, 0, 18, 3), 18), ((10, 5, 0, 0, 15, 3), 40), ((10, 5, 0, 0, 15, 3), 0)]
+)
+def test_reasoning_beside_the_output(expected, total):
+    """A total that is the sum of input, output and reasoning shows that the output is without it."""
+    assert expected == parts(read({"input_tokens": 10, "output_tokens": 5, "reasoning_tokens": 3, "total_tokens": total}))
+
+
+def test_what_is_given_without_a_figure_is_named():
+    """A usage of which nothing is known is told by the names in it."""
+    assert ["dict given as usage: no figure in it is known, of a, b"] == read({"a": 1, "b": "x"}).flaws
+    assert ["dict given as usage: no figure in it is known"] == read({}).flaws
+
+
 def test_costs_of_providers():
     """Money that a provider reports is taken: OpenRouter's, xAI's in ticks, Perplexity's in an object."""
     assert (0.95, 0.9) == (read(SHAPES["OpenRouter"][0]).cost_usd, read(SHAPES["OpenRouter"][0]).upstream_cost_usd)

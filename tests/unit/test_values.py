@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from optree import redaction
 from optree.redaction import REDACTED, Redaction
-from optree.values import MAX_DEPTH, MAX_TEXT, clean, cut, decode, encode, plain, raw, text
+from optree.values import MAX_CONTAINERS, MAX_DEPTH, MAX_TEXT, clean, cut, decode, dumped, encode, plain, raw, text
 from tests.strategies import values
 
 
@@ -125,6 +125,11 @@ CASES = {
     "surrogate pair": ("\ud83d\ude00", "😀"),
     "huge number": (2**64, {"$int": "0x10000000000000000"}),
     "largest number": (2**64 - 1, 2**64 - 1),
+    "smallest and largest beside what is marked": ([-(2**63), 2**64 - 1, math.nan], [-(2**63), 2**64 - 1, {"$float": "nan"}]),
+    "keys like that of headers": (
+        {"readers": b"a", "header": b"a", "headers_": b"a"},
+        {key: {"$bytes": "YQ=="} for key in ("readers", "header", "headers_")},
+    ),
     "huge negative": (-(2**63) - 1, {"$int": "-0x8000000000000001"}),
     "number of 10,000 digits": (10**10_000, {"$int": hex(10**10_000)}),
     "tuple": ((1, "a"), [1, "a"]),
@@ -190,6 +195,17 @@ def test_moderate_nesting(levels):
     for _ in range(levels):
         value, expected = {"in": value}, {"in": expected}
     assert expected == decode(encode(value))
+
+
+def test_shared_containers():
+    """Of containers that stand in many places so many are entered as is stated, and the others are marked."""
+    assert [[], {"$deep": True}] == plain([[]] * MAX_CONTAINERS)[-2:]
+
+
+def test_a_model_is_dumped_in_silence():
+    """A model that can is asked for its data without warnings; one that cannot be asked so is asked plainly."""
+    assert {"warnings": False} == dumped(lambda **options: options)
+    assert "plain" == dumped(lambda: "plain")
 
 
 def test_models_without_end():
