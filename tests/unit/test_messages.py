@@ -60,6 +60,58 @@ def test_a_block_of_each_provider_is_a_part(kind, said, given):
     assert (kind, [said], given) == (type(found), told([found]), found.block)
 
 
+@pytest.mark.parametrize(
+    ("kind", "role", "types"),
+    [
+        (Text, "user", "text input_text output_text summary_text reasoning_text refusal"),
+        (Reasoning, "user", "thinking redacted_thinking"),
+        (Reasoning, "assistant", "reasoning"),
+        (ToolCall, "user", "tool_use server_tool_use tool_call tool-call"),
+        (ToolCall, "assistant", "function_call"),
+        (ToolResult, "user", "tool_result tool_call_response tool-result"),
+        (ToolResult, "tool", "function_call_output"),
+    ],
+)
+def test_each_type_of_block(kind, role, types):
+    """A block is told by its type, whatever else it has or lacks; as a whole message it has the role that is usual for it."""
+    for name in types.split():
+        found = message({"type": name})
+        assert (kind, role) == (type(part({"type": name})), found.role)
+        assert [kind] == [type(one) for one in found.parts]
+
+
+@pytest.mark.parametrize(
+    ("role", "words"),
+    [("assistant", "model ai assistant"), ("user", "human user"), ("system", "developer system"), ("critic", "critic")],
+)
+def test_each_role(role, words):
+    """Roles have one word each, whatever a provider calls them; one that nobody knows stays."""
+    assert [role] * len(words.split()) == [message({"role": word, "content": "hi"}).role for word in words.split()]
+
+
+@pytest.mark.parametrize("member", ["reasoning_content", "reasoning", "thinking"])
+def test_reasoning_beside_the_content(member):
+    """A message's reasoning stands before what it says, whichever member has it; an empty one is none."""
+    assert [("hm",), ("hi",)] == told(message({"role": "assistant", "content": "hi", member: "hm"}).parts)
+    assert [("hi",)] == told(message({"role": "assistant", "content": "hi", member: ""}).parts)
+    assert {"content": "hi", member: "hm"} == answers({"content": "hi", member: "hm", "usage": {}})[0].messages[0]
+
+
+@pytest.mark.parametrize("spoken", [{"content": "hi"}, {"parts": []}, {"tool_calls": []}, {"function_call": {}}, {"refusal": "no"}])
+def test_what_an_answer_says_is_parted_from_what_is_said_of_the_call(spoken):
+    """An answer is a message where it has one of a message's members: role, name and those stay, usage and ids do not."""
+    beside = {"role": "assistant", "name": "n", "tool_call_id": "c"}
+    assert [{**beside, **spoken}] == answers({**beside, **spoken, "usage": {}, "id": "x"})[0].messages
+    assert [{**beside, "usage": {}}] == answers({**beside, "usage": {}})[0].messages
+
+
+@pytest.mark.parametrize("key", ["thoughtSignature", "thought_signature"])
+def test_a_text_of_gemini(key):
+    """A signature, and what is not there, leaves a text without a type a text; anything else does not."""
+    assert Text is type(part({"text": "hi", key: "s", "thought": False}))
+    assert Other is type(part({"text": "hi", key: "s", "inline_data": 0}))
+
+
 CALL = {"id": "c", "type": "function", "function": {"name": "f", "arguments": "{}"}}
 
 
