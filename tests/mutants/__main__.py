@@ -40,7 +40,16 @@ GROUPS = {
         ),
     ),
     "values": Group(
-        ("optree/values.py", "optree/redaction/*.py", "optree/usage.py", "optree/messages.py"), ("tests/unit", "tests/conversation")
+        ("optree/values.py", "optree/usage.py", "optree/messages.py"),
+        (
+            *(f"tests/unit/test_{name}.py" for name in ("values", "usage", "messages", "money", "builder", "fold", "pool", "walk")),
+            *("tests/conversation/test_of_tree.py", "tests/conversation/test_of_tree_providers.py", "tests/conversation/test_agent.py"),
+            *("tests/cli/test_messages.py", "tests/cli/test_cost.py"),
+        ),
+    ),
+    "redaction": Group(
+        ("optree/redaction/*.py",),
+        tuple(f"tests/unit/test_{name}.py" for name in ("redaction", "redaction_settings", "redacted_tree", "visible", "values")),
     ),
     "store": Group(
         ("optree/store/*.py",),

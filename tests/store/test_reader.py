@@ -9,6 +9,7 @@ import pytest
 
 from optree import records as r
 from optree.errors import FormatError
+from optree.store.numbering import last_number
 from optree.store.reader import read_journal
 from optree.store.system import OS
 
@@ -170,6 +171,11 @@ def test_a_line_with_the_right_checksum_and_a_wrong_shape_is_corrupt():
 def test_what_a_snapshot_covers_is_left_out():
     """Records up to a given number are checked and left out."""
     assert WHOLE[20:] == read(DATA, 20).records
+
+
+def test_the_last_number_of_a_file():
+    """A writer goes on from the number of the last record that can be read; of a file that has none, from 0."""
+    assert [27, 1, 0] == [last_number(GOLDEN, Memory(b"".join(LINES[:lines]))) for lines in (28, 2, 1)]
 
 
 def test_details_of_a_log_line_come_back():

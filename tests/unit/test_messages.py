@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from optree.messages import Other, Reasoning, Text, ToolCall, ToolResult, answers, body, message, part, parts
+from optree.messages import Other, Reasoning, Text, ToolCall, ToolResult, answers, body, kept_hidden, message, opened, part, parts
 from optree.tree.answered import NO_RESULT, answered
 from tests.strategies import values
 
@@ -190,6 +190,39 @@ def captured(said, form="sdk"):
 def test_what_an_sdk_was_given_is_decoded(expected, payload):
     """A body kept in base64 is read as what it holds, first the SDK's; one that cannot be decoded says nothing."""
     assert expected == body(payload)
+
+
+SDK, HTTP, BROKEN = captured(b'{"messages":[1]}'), captured(b"POST", "http"), captured(b"\xff")
+
+
+@pytest.mark.parametrize(
+    ("expected", "payload"),
+    [
+        ({"bytes": 9, "messages": [1], "raw": "POST"}, {"messages": 1, "bytes": 9, "textPreview": "P", "sdk": SDK, "raw": HTTP}),
+        ({"bytes": 9, "raw": "POST"}, {"bytes": 9, "raw": HTTP}),
+        ({"messages": [1]}, SDK),
+        (BROKEN, BROKEN),
+        ({"sdk": BROKEN}, {"sdk": BROKEN}),
+        ({"messages": 1, "textPreview": "P"}, {"messages": 1, "textPreview": "P"}),
+        (7, 7),
+    ],
+)
+def test_what_is_kept_is_opened_for_people(expected, payload):
+    """What stands in base64 is shown among its figures, in place of a count or a preview of it; what cannot be decoded stays."""
+    assert expected == opened(payload)
+
+
+def test_what_is_hidden_is_hidden_in_base64_too():
+    """A text is taken out of what is kept, at any member; where nothing is taken out the payload is the very same."""
+    payload = {"bytes": 9, "sdk": captured(b'["a secret"]'), "raw": captured(b"a secret")}
+
+    def hide(value):
+        return [hide(one) for one in value] if isinstance(value, list) else value.replace("secret", "*")
+
+    assert {"bytes": 9, "sdk": captured(b'["a *"]'), "raw": captured(b"a *")} == kept_hidden(payload, hide)
+    assert captured(b"a *") == kept_hidden(payload["raw"], hide)
+    for same in (payload, 7, {"bytes": 9}):
+        assert same is kept_hidden(same, lambda value: value)
 
 
 @pytest.mark.parametrize("said", [3, True, 0.5, None, {"sdk": captured(b"7")}, {"sdk": captured(b"\xff")}])
