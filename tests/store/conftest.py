@@ -1,5 +1,6 @@
 """Sessions directories of a test's own, and sessions in them."""
 
+import os
 import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -18,6 +19,18 @@ Opened = tuple[SessionTreeBuilder, SessionStore]
 def _no_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let a journal try a new segment at once after a failure."""
     monkeypatch.setattr(journal, "RETRY_SECONDS", 0.0)
+
+
+@pytest.fixture
+def no_input() -> Iterator[None]:
+    """Close the standard input, as daemons do: the file that is opened next has its descriptor, 0. Nothing may have it at the end."""
+    kept = os.dup(0)
+    os.close(0)
+    yield
+    with pytest.raises(OSError, match="Bad file descriptor"):
+        os.fstat(0)
+    os.dup2(kept, 0)
+    os.close(kept)
 
 
 @pytest.fixture

@@ -57,6 +57,18 @@ def test_processes_write_in_order(tmp_path):
     assert list(range(1, 2001)) == found(path)
 
 
+@pytest.mark.usefixtures("no_input")
+def test_without_a_standard_input(tmp_path):
+    """A program without a standard input writes as any other, to one open file, and lets it go; so does a forked process."""
+    log = LineLog(tmp_path / "log.jsonl", numbers)
+    assert [1, 2] == [log.append(numbered) for _ in range(2)]
+    assert OS().is_at(0, log.path)
+    log.after_fork()
+    assert 3 == log.append(numbered)
+    log.close()
+    assert [1, 2, 3] == found(log.path)
+
+
 def test_threads_write_in_order(tmp_path):
     """Threads that share a log get each number once, and it is where it belongs."""
     log = LineLog(tmp_path / "log.jsonl", numbers)

@@ -1,16 +1,19 @@
 """Locks: who owns a session, and who only asked."""
 
 import errno
+import os
 import threading
 
 import pytest
 
+from optree import records as r
 from optree.errors import BusyError
 from optree.store import SessionStore, lock
 from optree.store.directory import journals
 from optree.store.journal import Journal
 from optree.store.lock import last_beat
 from optree.store.options import StoreOptions
+from optree.store.reader import read_journal
 from optree.store.system import OS
 from tests.store.faults import Faulty
 from tests.store.test_journal import busy
@@ -70,6 +73,41 @@ def test_those_who_ask_do_not_make_a_session_busy(tmp_path):
     lock.release([fd])
     assert not lock.is_running(tmp_path)
     assert lock.is_running(tmp_path / ("x" * 300)) is False
+
+
+@pytest.mark.usefixtures("no_input")
+def test_without_a_standard_input(tmp_path):
+    """The lock of a program without a standard input may have its descriptor: it is held, shows life, and is let go."""
+    fd = lock.take(tmp_path / "LOCK")
+    assert (0, -1) == (fd, lock.take(tmp_path / "LOCK", seconds=0.0))
+    lock.beat(fd)
+    assert last_beat(tmp_path) > 0.0
+    held = os.dup(fd)
+    lock.release([fd])
+    assert -1 == lock.take(tmp_path / "LOCK", seconds=0.0)
+    lock.release([held])
+
+
+@pytest.mark.usefixtures("no_input")
+def test_a_session_without_a_standard_input(begin, directory):
+    """A program without a standard input records a session as any other; nothing is left open."""
+    builder, store = begin()
+    assert lock.is_running(store.live)
+    busy(builder, 1)
+    assert store.flush("sync")
+    builder.end_session()
+    assert store.close(30.0)
+    assert [directory.snapshot("txn-1")] == list(directory.sessions.iterdir())
+
+
+@pytest.mark.usefixtures("no_input")
+def test_a_journal_without_a_standard_input(tmp_path):
+    """A journal that has the standard input's descriptor is written, synced and closed as any other."""
+    journal = Journal(tmp_path, "txn-1", "0", ordinal=None)
+    journal.take([r.TurnBegin("1", 1.0), r.TurnBegin("2", 2.0)])
+    assert (0, True, True) == (journal.fd, journal.sync(), journal.is_there())
+    journal.close()
+    assert ["1", "2"] == [record.path for record in read_journal(journal.path).records]
 
 
 def test_a_writer_that_lives_cannot_be_held(tmp_path):
