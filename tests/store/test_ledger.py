@@ -200,6 +200,15 @@ def test_lines_that_say_the_same_are_one_entry(tmp_path):
     assert (3, 2) == (ledger.book().repeated, ledger.book().unreadable)
 
 
+def test_lines_of_another_kind_are_no_hindrance(tmp_path):
+    """What other programs write into a ledger, such as lists where texts are usual, keeps no entry out of it."""
+    ledger = Ledger(tmp_path / "ledger.jsonl")
+    ledger.path.write_bytes(b'{"id":["txn-1"]}\n{"type":"llm","model":["txn-1"],"costUsd":{"a":1},"tokens":{"inputTokens":[]}}\n"txn-1"\n')
+    assert 5 == ledger.append(agent("txn-1").node, again=True, imported=True)
+    assert 0 == ledger.append(agent("txn-1").node, again=True, imported=True)
+    assert 7 == len(ledger.read())
+
+
 def test_a_session_without_entries_makes_no_ledger(tmp_path):
     """No entries, no file."""
     assert 0 == Ledger(tmp_path / "ledger.jsonl").append(SessionTreeBuilder("a", txn="txn-1").node)

@@ -1,15 +1,18 @@
 """Reading journals: the valid part, and an exact account of the rest."""
 
+import gzip
 import random
 from collections.abc import Iterator
 from pathlib import Path
 from zlib import crc32
 
+import msgspec
 import pytest
 
 from optree import records as r
 from optree.errors import FormatError
-from optree.store.numbering import last_number
+from optree.store.directory import Directory
+from optree.store.numbering import last_number, saved_vector
 from optree.store.reader import read_journal
 from optree.store.system import OS
 
@@ -176,6 +179,17 @@ def test_what_a_snapshot_covers_is_left_out():
 def test_the_last_number_of_a_file():
     """A writer goes on from the number of the last record that can be read; of a file that has none, from 0."""
     assert [27, 1, 0] == [last_number(GOLDEN, Memory(b"".join(LINES[:lines]))) for lines in (28, 2, 1)]
+
+
+def test_what_snapshots_have_of_each_writer(tmp_path):
+    """What a session's snapshots say of their records is taken together; what can be no writer, or no number, is left out."""
+    directory = Directory.of(tmp_path)
+    directory.sessions.mkdir(parents=True)
+    said = {"0000": 0, "0001": 5, "123": 1, "x": 1, "0002": -1, "0003": 2**53, "0004": True, "0005": 2**53 - 1}
+    directory.snapshot("t", "none").write_bytes(msgspec.json.encode({"version": 1, "meta": {"journal": said}}))
+    assert {"0000": 0, "0001": 5, "0005": 2**53 - 1} == saved_vector(directory, "t")
+    directory.snapshot("t", "gzip").write_bytes(gzip.compress(b'{"version":1,"meta":{"journal":{"0000":7,"0001":4}}}'))
+    assert {"0000": 7, "0001": 5, "0005": 2**53 - 1} == saved_vector(directory, "t")
 
 
 def test_details_of_a_log_line_come_back():

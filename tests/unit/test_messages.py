@@ -49,6 +49,7 @@ def told(found):
             {"type": "tool-result", "toolCallId": "c", "toolName": "f", "output": {"type": "text", "value": "x"}},
         ),
         (ToolResult, (None, "f", {"a": 1}), {"functionResponse": {"name": "f", "response": {"a": 1}}}),
+        (ToolResult, (None, "f", {"a": 1}), {**ABSENT, "text": None, "function_response": {"name": "f", "response": {"a": 1}}}),
         (Other, (), {"type": "image", "source": {}}),
         (Other, (), {"text": "good", "mood": "better"}),
         (Other, (), 7),

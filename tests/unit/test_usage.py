@@ -10,7 +10,7 @@ from msgspec import UNSET
 
 from optree.builder import SessionTreeBuilder, Stream
 from optree.builder.figures import AccountFigures
-from optree.usage import _COUNTS, _MONEY, read
+from optree.usage import _COUNTS, _MONEY, Usage, plain_tokens, read
 
 PARTS = ("input_tokens", "output_tokens", "cache_read_input_tokens", "cache_write_input_tokens", "total_tokens", "reasoning_output_tokens")
 MORE = "more than any call can"
@@ -254,6 +254,26 @@ def test_each_name_of_a_convention(beside, name, value):
 def test_reasoning_beside_the_output(expected, total):
     """A total that is the sum of input, output and reasoning shows that the output is without it."""
     assert expected == parts(read({"input_tokens": 10, "output_tokens": 5, "reasoning_tokens": 3, "total_tokens": total}))
+
+
+@pytest.mark.parametrize(
+    ("expected", "counts"),
+    [
+        ((6, 5, 3, 1, 15, 0), (10, 5, 3, 1, False)),
+        ((10, 5, 3, 1, 19, 0), (10, 5, 3, 1, True)),
+        ((0, 0, 3, 1, 4, 0), (4, None, 3, 1, False)),
+        ((0, 0, 3, 0, 3, 0), (0, 0, 3, None, False)),
+        ((10**12, 0, 0, 0, 10**12, 0), (10**12, None, None, None, False)),
+        (None, (10**12, 1, 0, 0, False)),
+        (None, (3, 0, 4, 0, False)),
+        (None, (-1, 0, 0, 0, False)),
+        (None, (True, 0, 0, 0, False)),
+    ],
+)
+def test_plain_counts(expected, counts):
+    """Four counts that are as they should be come to what they say; all others are for `read`, which says what is wrong."""
+    found = plain_tokens(*counts[:4], beside=counts[4])
+    assert expected == (None if found is None else parts(Usage(found)))
 
 
 def test_what_is_given_without_a_figure_is_named():

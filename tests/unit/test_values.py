@@ -176,14 +176,15 @@ def test_cycles():
     assert [[1], [1]] == decode(encode([shared, shared, {"a": shared}]))[:2]
 
 
-def test_deep_nesting():
+@pytest.mark.parametrize("into", [lambda inner: [inner], lambda inner: {"in": inner}, lambda inner: {"headers": inner}])
+def test_deep_nesting(into):
     """Nesting of 5,000 levels is cut at the stated depth and marked."""
     deep: object = "core"
     for _ in range(5000):
-        deep = [deep]
+        deep = into(deep)
     found, levels = decode(encode(deep)), 0
-    while isinstance(found, list):
-        [found] = found
+    while found != {"$deep": True}:
+        [found] = found if isinstance(found, list) else found.values()
         levels += 1
     assert (MAX_DEPTH, {"$deep": True}) == (levels, found)
 
@@ -206,6 +207,26 @@ def test_a_model_is_dumped_in_silence():
     """A model that can is asked for its data without warnings; one that cannot be asked so is asked plainly."""
     assert {"warnings": False} == dumped(lambda **options: options)
     assert "plain" == dumped(lambda: "plain")
+
+
+NESTED = {"in": [{"in": [{"in": [{"in": [{"text": "x" * 9}]}]}]}]}
+
+
+@pytest.mark.parametrize(
+    "value", ["x" * MAX_TEXT, -(2**63), 2**64 - 1, 0.5, None, True, [1, (2.5, None)], NESTED], ids=lambda value: str(value)[:20]
+)
+def test_what_json_holds_is_not_copied(value, monkeypatch):
+    """A value that JSON holds as it is goes the short way, up to what is stated: no copy of it is made first."""
+    expected = msgspec.json.encode(value)
+    monkeypatch.delattr("optree.values.plain")
+    assert expected == encode(value)
+
+
+@pytest.mark.parametrize("value", ["x" * (MAX_TEXT + 1), -(2**63) - 1, 2**64, math.inf, b"", {1: 2}, {"headers": {}}, [NESTED]])
+def test_what_json_does_not_hold_is_copied(value, monkeypatch):
+    """What must be cut, marked or looked through goes the long way; so does what is nested deeper than nearly all values are."""
+    monkeypatch.setattr("optree.values.plain", lambda _value: "copied")
+    assert "copied" == decode(encode(value))
 
 
 def test_models_without_end():
