@@ -20,11 +20,12 @@ from tests.store.test_journal import busy
 
 
 class Removing(OS):
-    """Removes the file that is locked first, as an owner does that ends in this moment."""
+    """Removes the file that is locked first, and the directory if so told, as an owner does that ends in this moment."""
 
-    def __init__(self):
+    def __init__(self, *, directory=False):
         self.removed = []
         self.last = None
+        self.directory = directory
 
     def append(self, path):
         """Open, and note which file."""
@@ -41,6 +42,8 @@ class Removing(OS):
         if not self.removed:
             self.removed.append(self.last)
             self.last.unlink()
+            if self.directory:
+                self.last.parent.rmdir()
         return super().lock(fd)
 
 
@@ -53,10 +56,11 @@ def test_a_lock_on_a_removed_file_is_none(tmp_path):
     lock.release([fd])
 
 
-def test_a_journal_that_is_removed_as_it_begins_is_made_again(tmp_path):
-    """A settling process removes a file that nobody has locked yet: its writer makes another one."""
-    journal = Journal(tmp_path, "txn-1", "0", ordinal=None, system=Removing())
-    assert [journal.path] == journals(tmp_path)
+@pytest.mark.parametrize("removed", [False, True])
+def test_a_journal_that_is_removed_as_it_begins_is_made_again(tmp_path, removed):
+    """A settling process removes a file that nobody has locked yet, and perhaps the directory: its writer makes another one."""
+    journal = Journal(tmp_path / "live", "txn-1", "0", ordinal=None, system=Removing(directory=removed))
+    assert [journal.path] == journals(tmp_path / "live")
     assert OS().is_at(journal.fd, journal.path)
     journal.close()
 
@@ -153,6 +157,7 @@ def test_a_failed_sync_closes_nothing_under_its_writer(begin):
     assert not store.flush("sync")
     assert not store.flush("sync")
     assert (before, 1) == (store.journal.fd, system.calls["datasync"])
+    assert f"{store.journal.path.name}: Input/output error" == store.journal.problem
     builder.begin_turn()
     assert 2 == len(journals(store.live))
     assert store.flush("sync")

@@ -3,11 +3,13 @@
 import gc
 import os
 import random
+import signal
 import subprocess
 import sys
 import threading
 from functools import partial
 from pathlib import Path
+from unittest.mock import patch
 
 import msgspec
 import pytest
@@ -345,6 +347,33 @@ def test_a_load_within_a_step_of_the_collector(monkeypatch, step, on):
     finally:
         monkeypatch.undo()
         gc.enable()
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork on this system: what it is about cannot happen")
+def test_a_fork_within_a_step_of_another_thread():
+    """A process that forks while another thread is about to turn the collector off: the child turns it off and on as any other."""
+    disabling, forked, real = threading.Event(), threading.Event(), gc.disable
+
+    def disable():
+        disabling.set()
+        assert forked.wait(30)
+
+    def work():
+        with patch.object(gc, "disable", disable), without_collector():
+            pass
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    assert disabling.wait(30)
+    if not (child := os.fork()):
+        signal.alarm(20)  # a child that waits for ever is ended
+        gc.disable = real
+        with without_collector():
+            off = not gc.isenabled()
+        os._exit(off and gc.isenabled())
+    forked.set()
+    thread.join()
+    assert 1 == os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
 
 
 def test_a_forked_child_has_its_collector_on():

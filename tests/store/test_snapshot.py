@@ -13,7 +13,7 @@ import zstandard
 
 from optree.store import load
 from optree.store.formats import read_meta, read_snapshot
-from optree.store.snapshot import VERSION, SnapshotWriter
+from optree.store.snapshot import BLOCK, VERSION, SnapshotWriter
 from optree.testing import shape
 from optree.tree import Tree
 from tests.store.faults import Faulty
@@ -135,6 +135,20 @@ def test_finished_ops_of_a_long_turn_are_kept_too(begin):
         pieces(writer, builder)
         costs.append(writer.encoded - before)
     assert costs[-1] <= 1.2 * costs[1]
+
+
+def test_a_turn_that_goes_on_is_whole(begin):
+    """A snapshot of a turn with several blocks of ops, of which the last goes on, is one JSON document, also where frames are reused."""
+    builder, _ = begin()
+    writer = SnapshotWriter()
+    builder.begin_turn()
+    for _ in range(3 * BLOCK):
+        builder.begin_op("tool", "t").end()
+    builder.begin_op("tool", "t")
+    for _ in range(2):
+        document = json.loads(b"".join(map(zstandard.ZstdDecompressor().decompress, pieces(writer, builder))))
+        [turn] = document["session"]["turns"]
+        assert [f"1.{number}" for number in range(1, 3 * BLOCK + 2)] == [op["path"] for op in turn["ops"]]
 
 
 def test_an_op_that_changes_after_its_end_is_encoded_anew(begin, directory):
