@@ -47,6 +47,21 @@ class Config(Struct, frozen=True):
     `deliver_at_exit`."""
 
 
+class OtelOptions(TypedDict, total=False):
+    """What `configure(otel={…})` takes; None is as if it were not given."""
+
+    endpoint: str | None
+    protocol: Literal["http/protobuf", "grpc"] | None
+    profile: Literal["default", "jaeger", "tempo", "phoenix", "victoriatraces", "mlflow", "logfire"] | None
+    live: bool | None
+    trace_per_turn: bool | None
+    openinference: bool | None
+    content: Literal["no_content", "span_only", "event_only", "span_and_event"] | bool | None
+    services: Literal["auto", "always", "never"] | None
+    parent: Literal["child", "link", "ignore"] | None
+    deliver_at_exit: bool | None
+
+
 class Options(TypedDict, total=False):
     """What `configure` takes: the fields of `Config`, each by its name."""
 
@@ -63,7 +78,7 @@ class Options(TypedDict, total=False):
     trace_llm: bool
     trace_tools: bool
     console: bool
-    otel: Literal["auto", "on", "off"] | Mapping[str, Any]
+    otel: Literal["auto", "on", "off"] | OtelOptions
 
 
 _CHOICES = {

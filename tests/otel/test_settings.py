@@ -3,7 +3,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, get_args, get_type_hints
 
 import pytest
 from hypothesis import given
@@ -14,8 +14,10 @@ from opentelemetry.sdk.resources import OTELResourceDetector
 from opentelemetry.util.re import parse_env_headers
 
 from optree.errors import SetupError
-from optree_otel import make
-from optree_otel.destination import Destination, parsed_headers
+from optree.instrument.config import OtelOptions
+from optree_otel import make, settings
+from optree_otel.destination import Destination, Protocol, parsed_headers
+from optree_otel.origin import Parent
 from optree_otel.settings import Settings, resolve
 
 PREFIX = "OTEL_EXPORTER_OTLP_"
@@ -262,3 +264,18 @@ def test_no_password_in_problems(endpoint: str, protocol: str):
     found = resolve({"endpoint": endpoint, "protocol": protocol}, {})
     assert "sec" not in " ".join(found.problems)
     assert found.traces is None or "sec" not in found.traces.shown
+
+
+def test_type_checkers_know_the_options() -> None:
+    """What `configure(otel={…})` takes by its type is what is understood, each option with the same values."""
+    hints = get_type_hints(OtelOptions)
+    assert set(settings.OPTIONS) == set(hints)
+    choices = {
+        "protocol": Protocol,
+        "profile": settings.Profile,
+        "content": settings.Content,
+        "services": settings.Services,
+        "parent": Parent,
+    }
+    told = {name: {one for part in get_args(hints[name]) for one in get_args(part)} for name in choices}
+    assert {name: set(get_args(kind)) for name, kind in choices.items()} == told

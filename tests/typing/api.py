@@ -155,6 +155,10 @@ def places() -> None:
     optree.configure(consol=False)  # type: ignore[call-arg]
     optree.configure(sync="never")  # type: ignore[arg-type]
     optree.configure(console="off")  # type: ignore[arg-type]
+    optree.configure(otel={"endpoint": "http://localhost:4318", "profile": "tempo", "live": True, "content": "span_only"})
+    optree.configure(otel={"endpont": "http://localhost:4318"})  # type: ignore[typeddict-unknown-key]
+    optree.configure(otel={"live": "yes"})  # type: ignore[typeddict-item]
+    optree.configure(otel="yes")  # type: ignore[arg-type]
     optree.flush("exprot")  # type: ignore[arg-type]
     assert_type(optree.health(), dict[str, Any])
     assert_type(optree.child_env(), dict[str, str])
