@@ -156,8 +156,8 @@ def places() -> None:
     optree.configure(sync="never")  # type: ignore[arg-type]
     optree.configure(console="off")  # type: ignore[arg-type]
     optree.configure(otel={"endpoint": "http://localhost:4318", "profile": "tempo", "live": True, "content": "span_only"})
-    optree.configure(otel={"endpont": "http://localhost:4318"})  # type: ignore[typeddict-unknown-key]
-    optree.configure(otel={"live": "yes"})  # type: ignore[typeddict-item]
+    optree.configure(otel={"endpont": "http://localhost:4318"})  # type: ignore[arg-type]
+    optree.configure(otel={"live": "yes"})  # type: ignore[arg-type]
     optree.configure(otel="yes")  # type: ignore[arg-type]
     optree.flush("exprot")  # type: ignore[arg-type]
     assert_type(optree.health(), dict[str, Any])
