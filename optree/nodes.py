@@ -97,6 +97,8 @@ class AccountingEntry(_Leaf):
     """What else was said of it, as a JSON object: members of a provider's usage, and figures under names that optree does not know."""
 
 
+USAGE_AT_START = "usage_at_start"
+"""The attribute of an llm op that holds the tokens that its provider told as a stream began: all that is known of one that breaks off."""
 PIECE_OF_TEXT = "piece_of_text"
 """The role of a text that is in nobody's transcript: made on the way, and heard by others (seeds 000 and 001)."""
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from optree.builder import Op, SessionTreeBuilder
 from optree.instrument.runtime import RUNTIME
-from optree.nodes import Status
+from optree.nodes import USAGE_AT_START, Status
 from optree.values import is_object
 
 if TYPE_CHECKING:
@@ -158,7 +158,7 @@ class ModelResult(OpResult):
         name_model(self._op, model, assembly.provider)
         self._named = model is not None
         if is_object(usage):
-            self._op.builder.set_op(self._op, usage_at_start=usage)
+            self._op.builder.set_op(self._op, **{USAGE_AT_START: usage})
 
     def _account(self, answer: dict[str, Any], provider: str | None, *, whole: bool = True) -> None:
         """Account for what an answer took; one that tells no tokens is reported once, unless it broke off before it could."""

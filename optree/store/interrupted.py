@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterable
 from pathlib import Path
 
+from msgspec import Raw
+
 from optree import records as r
 from optree.builder.handles import model_of
-from optree.nodes import AccountingEntry, OperationNode, SessionNode, TurnNode
+from optree.nodes import USAGE_AT_START, AccountingEntry, OperationNode, SessionNode, TurnNode
 from optree.store.reader import read_journal
 from optree.store.system import OS
 from optree.tree import apply
@@ -15,6 +17,7 @@ from optree.tree.path import parent_label
 from optree.tree.summary import last_seen, op_seen
 from optree.tree.totals import add_entry
 from optree.tree.walk import walk_sessions
+from optree.values import encode, is_object
 
 WHY = "the process ended before this did"
 Node = SessionNode | TurnNode | OperationNode
@@ -56,7 +59,8 @@ def interrupt(node: Node, alive: float = 0.0) -> r.Record:
 def account_open(root: SessionNode, nodes: Iterable[Node], alive: float = 0.0) -> list[r.Accounted]:
     """Give each model call among open nodes that nobody accounted for an entry, as one that failed has: its cost is unknown, not nothing.
 
-    Returns the records of that. An entry's id is the same whoever makes it.
+    It has the tokens that the provider told as its stream began, with ``partial`` among its details. Returns the records of that. An
+    entry's id is the same whoever makes it.
     """
     calls = [node for node in nodes if isinstance(node, OperationNode) and node.kind == "llm" and not node.accounting]
     sessions = {session.path: session for session in walk_sessions(root)} if calls else {}
@@ -64,6 +68,7 @@ def account_open(root: SessionNode, nodes: Iterable[Node], alive: float = 0.0) -
     for op in calls:
         seen = max(alive, op_seen(op))
         entry = AccountingEntry(f"{op.op_id}#0", seen, "llm", "failed", seen - op.started_at, *model_of(op), error=WHY)
+        _account_start(op, entry)
         apply.account(op, entry)
         path = op.path
         while path:
@@ -71,6 +76,16 @@ def account_open(root: SessionNode, nodes: Iterable[Node], alive: float = 0.0) -
             add_entry(sessions[path].totals, entry)
         made.append(r.Accounted(op.path, entry))
     return made
+
+
+def _account_start(op: OperationNode, entry: AccountingEntry) -> None:
+    """Take what a stream told of its tokens before it broke off."""
+    if is_object(told := op.attributes.get(USAGE_AT_START)):
+        from optree.usage import read  # not before it is needed: few calls are broken off
+
+        found = read(told, provider=entry.provider, model=entry.model)
+        if found.tokens is not None:
+            entry.tokens, entry.details = found.tokens, Raw(encode({**found.rest, "partial": True}))
 
 
 def close_begun(root: SessionNode, journals: Iterable[Path], system: OS) -> int:

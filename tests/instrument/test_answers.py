@@ -13,6 +13,7 @@ import httpx2
 import openai
 import pytest
 from anthropic.types import Message
+from msgspec import UNSET
 from openai.types.chat import ChatCompletion
 from openai.types.responses import Response
 
@@ -20,6 +21,7 @@ import optree
 from optree.conversation.provider_messages import answers_of
 from optree.nodes import Tokens
 from optree.store import Directory
+from optree.store.ledger import Ledger
 from optree.store.recovery import load
 from optree.testing import capture
 from optree.tree import walk_ops
@@ -665,6 +667,7 @@ def test_a_client_whose_objects_warn(server, capfd):
     assert "" == "".join(line for line in capfd.readouterr().err.splitlines() if "txn:" not in line)
 
 
+RESUMED = "import optree\nwith optree.session('agent'), optree.turn(): print(optree.flush('snapshot'))"
 EARLY = """
 import sys, optree
 from tests.instrument.test_answers import {chunks}
@@ -697,9 +700,18 @@ def test_a_killed_stream_has_its_model(tmp_path, chunks, model, usage):
     process.kill()
     process.communicate()
     [txn] = line.txns()
-    [(_, _, op)] = walk_ops(load(txn, Directory.of(line.base)).session)
+    loaded = load(txn, Directory.of(line.base)).session
+    [(_, _, op)] = walk_ops(loaded)
+    [entry] = op.accounting
+    tokens = Tokens(12, 1, total_tokens=13) if usage else None
+    assert (tokens, None, bool(usage)) == (entry.tokens, entry.cost_usd, entry.details is not UNSET and decode(entry.details)["partial"])
+    assert ((12, 1, 1) if usage else (0, 0, 1)) == (loaded.totals.input_tokens, loaded.totals.output_tokens, loaded.totals.unknown_costs)
     assert (model, usage, True) == (op.attributes["model"], op.attributes.get("usage_at_start"), op.response.partial)
     assert {"temperature": 0.5} == {name: one for name, one in decode(op.request.payload).items() if name != "messages"}
+    line("load", txn, "--", sys.executable, "-c", RESUMED)
+    [(_, _, resumed)] = walk_ops(load(txn, Directory.of(line.base)).session)
+    billed = [one for one in Ledger(Directory.of(line.base).billing).read() if one["type"] == "llm"]
+    assert ([entry], [entry.id]) == ([*resumed.accounting], [one["id"] for one in billed])
 
 
 def test_a_default_is_what_was_asked():
