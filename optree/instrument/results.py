@@ -77,20 +77,20 @@ class OpResult(Result):
 class ModelResult(OpResult):
     """A model's answer: a provider's is read, whole or in chunks. Without `optree.answers` it is a result like others."""
 
-    __slots__ = ("_assembly", "_named")
+    __slots__ = ("_assembly", "_is_read", "_named")
 
     def __init__(self, op: Op) -> None:
         super().__init__(op)
         self._assembly: Assembly | None = None
-        self._named = False
+        self._named = self._is_read = False
 
     def watch(self, value: Any, on_item: Callable[[Any], None], on_end: Callable[[BaseException | None], None]) -> bool:
         """Watch a provider's stream."""
         with self._guarded():
-            from optree.provider_streams import is_stream, watch
+            from optree.provider_streams import Watcher, is_stream, watch
 
             if is_stream(value):
-                if watch(value, on_item, on_end):
+                if watch(value, Watcher(on_item, self._read, on_end)):
                     return True
                 RUNTIME.report(
                     f"a {type(value).__module__}.{type(value).__name__} cannot be watched, and its op ends without an answer: "
@@ -116,6 +116,8 @@ class ModelResult(OpResult):
 
     def returned(self, value: Any) -> None:
         """Record an answer that is whole."""
+        if self._is_read:
+            return
         if self._assembly is not None and self._assembly.answer:
             self._assembly.answer["items"] = value  # what no provider's chunk is
             return
@@ -135,6 +137,11 @@ class ModelResult(OpResult):
         """Record the answer that the chunks add up to."""
         if self._assembly is not None and self._assembly.answer:
             self._answered(self._assembly.answer, self._assembly.provider, whole=status == "ok")
+
+    def _read(self, value: Any) -> None:
+        """Record a raw response that the program has read; it yields nothing beside."""
+        self.returned(value)
+        self._is_read = True
 
     def _begun(self) -> Assembly | None:
         with self._guarded():

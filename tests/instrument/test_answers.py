@@ -1,6 +1,7 @@
 """`@optree.llm` on functions that return or stream what providers' clients give: messages, model, tokens, text and tool calls."""
 
 import asyncio
+import inspect
 import json
 import os
 import subprocess
@@ -341,11 +342,13 @@ def server():
 
     class Provider(BaseHTTPRequestHandler):
         def do_POST(self):
-            self.rfile.read(int(self.headers["content-length"]))
+            asked = json.loads(self.rfile.read(int(self.headers["content-length"])))
             self.send_response(200)
-            self.send_header("content-type", "text/event-stream")
+            self.send_header("content-type", "text/event-stream" if asked.get("stream") else "application/json")
             self.end_headers()
-            if "broken" in self.path:
+            if not asked.get("stream"):
+                lines = [json.dumps(CHAT if "chat" in self.path else MESSAGE)]
+            elif "broken" in self.path:
                 lines = [f"data: {json.dumps(chunk)}\n\n" for chunk in [*chat_chunks()[:2], {"error": {"message": "overloaded"}}]]
             elif "chat" in self.path:
                 lines = [f"data: {json.dumps(chunk)}\n\n" for chunk in chat_chunks()] + ["data: [DONE]\n\n"]
@@ -788,6 +791,149 @@ def test_a_raw_response(client):
     assert [answer["id"]] == [one.id for one in parsed]
     assert (Tokens(12, 5, total_tokens=17), answer["model"]) == ((one := op.accounting[0]).tokens, one.model)
     assert ("Let me see.", [("c1", "look", {"at": "Paris"})]) == said(op)
+
+
+def calls(address, kind, **more):
+    """Return the two clients' calls that make a model's answer, as attributes of a client of this kind ("", or "Async")."""
+    of_one = getattr(openai, f"{kind}OpenAI")(api_key="none", base_url=address, max_retries=0)
+    other = getattr(anthropic, f"{kind}Anthropic")(api_key="none", base_url=address, max_retries=0)
+    return {
+        "openai": (of_one.chat.completions, {"model": "gpt-5", "messages": ASKED, **more}),
+        "anthropic": (other.messages, {"model": "claude-5", "max_tokens": 9, "messages": ASKED, **more}),
+    }
+
+
+SEEN = ("Let me see.", [("c1", "look", {"at": "Paris"})])
+
+
+@pytest.mark.parametrize("provider", ["openai", "anthropic"])
+@pytest.mark.parametrize("way", ["with_raw_response", "with_streaming_response"])
+@pytest.mark.parametrize("kind", ["", "Async"])
+def test_a_raw_response_of_a_stream(server, kind, way, provider):
+    """A raw response that a function returns is watched once the program has parsed it: all is recorded, and ends with the stream."""
+    made, asked = calls(server, kind, stream=True)[provider]
+    state, got = [], []
+
+    def run():
+        @optree.llm
+        def ask(messages):  # noqa: ARG001 - recorded, as what was asked
+            return getattr(made, way).create(**asked)
+
+        found = ask(ASKED)
+        now(state)
+        if way == "with_raw_response":
+            got.extend(found.parse())
+            assert len(got) == len(list(found.parse())) + len(got)  # the same stream again, and it is read
+        else:
+            with found as response:
+                got.extend(response.parse())
+        now(state)
+
+    async def run_async():
+        @optree.llm
+        async def ask(messages):  # noqa: ARG001 - recorded, as what was asked
+            found = getattr(made, way).create(**asked)
+            return await found if way == "with_raw_response" else found
+
+        async def read(response):
+            stream = response.parse()
+            got.extend([one async for one in (await stream if inspect.isawaitable(stream) else stream)])
+
+        found = await ask(ASKED)
+        now(state)
+        if way == "with_raw_response":
+            await read(found)
+        else:
+            async with found as response:
+                await read(response)
+        now(state)
+
+    op = traced((lambda: asyncio.run(run_async())) if kind else run)
+    assert len(got) in (len(chat_chunks()), len(message_events()))
+    assert [(None, None), "ok"] == [state[0], state[1][0]]
+    assert SEEN == said(op)
+    [entry] = op.accounting
+    assert (Tokens(12, 5, total_tokens=17), provider) == (entry.tokens, entry.provider)
+
+
+@pytest.mark.parametrize("provider", ["openai", "anthropic"])
+@pytest.mark.parametrize("read", [lambda r: r.parse(), lambda r: r.json(), lambda r: r.read(), lambda r: (r.text(), r.parse())])
+def test_a_raw_response_that_is_still_to_be_read(server, provider, read):
+    """However the program reads the body of a response, its answer is recorded, and the op ends with it."""
+    made, asked = calls(server, "")[provider]
+    state = []
+
+    @optree.llm
+    def ask(messages):  # noqa: ARG001 - recorded, as what was asked
+        return made.with_streaming_response.create(**asked)
+
+    def run():
+        with ask(ASKED) as response:
+            assert 200 == response.status_code
+            now(state)
+            read(response)
+            now(state)
+
+    op = traced(run)
+    assert [None, "ok"] == [status for status, _ in state]
+    assert SEEN == said(op)
+    assert (1, Tokens(12, 5, total_tokens=17)) == (len(op.accounting), op.accounting[0].tokens)
+
+
+@pytest.mark.parametrize("provider", ["openai", "anthropic"])
+def test_a_raw_response_in_pieces(server, provider):
+    """A program that reads lines has them all; the op ends with them, and says that its answer is none that is read."""
+    made, asked = calls(server, "", stream=True)[provider]
+    lines = []
+
+    @optree.llm
+    def ask(messages):  # noqa: ARG001 - recorded, as what was asked
+        return made.with_streaming_response.create(**asked)
+
+    def run():
+        with ask(ASKED) as response:
+            lines.extend(response.iter_lines())
+
+    op = traced(run)
+    assert sum(line.startswith("data:") for line in lines) in (len(chat_chunks()) + 1, len(message_events()))
+    assert ("ok", 1) == (op.status, len(op.logs))
+    assert "is none that is read: it has no tokens" in op.logs[0].message
+
+
+@pytest.mark.parametrize("provider", ["openai", "anthropic"])
+@pytest.mark.parametrize(
+    ("use", "text"), [(lambda _: None, None), (lambda r: next(iter(r.parse())), None), (lambda r: half(r.parse()), "Let me")]
+)
+def test_a_raw_response_that_is_left(server, provider, use, text):
+    """A response that is closed unread, or a stream of it in part, is a call that was cancelled, with what had come."""
+    made, asked = calls(server, "", stream=True)[provider]
+
+    @optree.llm
+    def ask(messages):  # noqa: ARG001 - recorded, as what was asked
+        return made.with_streaming_response.create(**asked)
+
+    def run():
+        with ask(ASKED) as response:
+            use(response)
+
+    op = traced(run)
+    assert ("cancelled", text) == (op.status, op.response and decode(op.response.payload))
+
+
+@pytest.mark.parametrize("provider", ["openai", "anthropic"])
+def test_a_raw_response_that_never_comes(provider):
+    """A request that fails when its block is entered is a failed call, and its error the program's."""
+    made, asked = calls("http://127.0.0.1:9", "", stream=True)[provider]
+
+    @optree.llm
+    def ask(messages):  # noqa: ARG001 - recorded, as what was asked
+        return made.with_streaming_response.create(**asked)
+
+    def run():
+        with pytest.raises((openai.APIConnectionError, anthropic.APIConnectionError)), ask(ASKED):
+            pass
+
+    assert "failed" == traced(run).status
 
 
 OPENAI = ChatCompletion.model_validate(CHAT)
