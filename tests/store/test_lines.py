@@ -84,6 +84,9 @@ def test_compressed_files(tmp_path, pack):
     path.write_bytes(pack(b'{"a":1}\n{"a":2}\n'))
     with opened(path) as file:
         assert [1, 2] == [value.a for block in decoded(file, DECODE) for value in block.values]
+    assert file.closed
+    with pytest.raises(ValueError, match="closed"):
+        file.read(1)
 
 
 @pytest.mark.parametrize("pack", [gzip.compress, zstandard.compress])

@@ -57,10 +57,11 @@ def test_a_lock_on_a_removed_file_is_none(tmp_path):
 
 
 @pytest.mark.parametrize("removed", [False, True])
-def test_a_journal_that_is_removed_as_it_begins_is_made_again(tmp_path, removed):
+@pytest.mark.parametrize(("ordinal", "name"), [(None, "j-0002-000001.jsonl"), (0, "j-0000-000002.jsonl")])
+def test_a_journal_that_is_removed_as_it_begins_is_made_again(tmp_path, removed, ordinal, name):
     """A settling process removes a file that nobody has locked yet, and perhaps the directory: its writer makes another one."""
-    journal = Journal(tmp_path / "live", "txn-1", "0", ordinal=None, system=Removing(directory=removed))
-    assert [journal.path] == journals(tmp_path / "live")
+    journal = Journal(tmp_path / "live", "txn-1", "0", ordinal=ordinal, system=Removing(directory=removed))
+    assert [tmp_path / "live" / name] == [journal.path] == journals(tmp_path / "live")
     assert OS().is_at(journal.fd, journal.path)
     journal.close()
 

@@ -61,6 +61,18 @@ def test_configured_places_are_used(tmp_path):
     assert 1 == len(Ledger(tmp_path / "b" / "bill.jsonl").read())
 
 
+def test_how_a_session_is_kept_where_nothing_is_said(directory):
+    """Compressed by zstd, synced now and then, structure written through, not redacted, cycles marked: as the documentation says."""
+    options = StoreOptions(directory)
+    assert ("zstd", "interval", "structure", False, "mark") == (
+        options.compression,
+        options.sync,
+        options.write,
+        options.redacted,
+        options.cycles,
+    )
+
+
 def test_a_child_process_joins_the_same_session(tmp_path):
     """A process that is started with `child_env` writes its own journal into the session, and the end joins both (S4-94, S4-104)."""
     child = (

@@ -309,8 +309,10 @@ def test_a_resume_with_a_clock_that_is_behind_is_billed(begin, directory, again)
     busy(builder, 1)
     builder.end_session()
     assert store.close(LONG)
+    ended = builder.node.ended_at
     resumed, after = again("txn-1", directory, now=lambda: time.time() - 60)
     assert resumed.node.ended_at is None
+    assert ended < resumed.node.resumed_at[0] < ended + 0.1
     busy(resumed, 1)
     resumed.end_session()
     assert after.close(LONG)
