@@ -98,6 +98,23 @@ def test_only_what_ended_is_settled(begin, directory, killed):
         assert not there.billing.exists()
 
 
+def test_what_goes_on_is_told_without_loading_it(begin, again, directory, killed, monkeypatch):
+    """A session that ended and was resumed is not loaded by those who look for what to settle, even before its next snapshot."""
+    builder, store = begin()
+    busy(builder, 2)
+    builder.end_session()
+    assert store.flush("snapshot")
+    assert store.close(LONG)
+    ended = directory.snapshot("txn-1").read_bytes()
+    _, store = again("txn-1", directory)
+    assert store.flush()
+    image = killed()
+    image.snapshot("txn-1").write_bytes(ended)
+    monkeypatch.delattr("optree.store.settle.load")
+    assert [] == settle_all(StoreOptions(image))
+    assert "txn-1.live" in names(image)
+
+
 def test_a_directory_that_is_no_session_is_passed_over(left):
     """A directory whose name no session can have is neither settled nor a problem."""
     (left.sessions / "..live").mkdir()
