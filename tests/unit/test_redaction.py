@@ -243,6 +243,21 @@ def test_secrets_in_a_stream(sample):
     assert whole == "".join(map(stream.feed, said)) + stream.close()
 
 
+@pytest.mark.parametrize(
+    ("said", "shown"),
+    [
+        ('"password":\n  "hunter2correct"\n', f'"password":\n  "{REDACTED}"\n'),
+        ('("password",\n "hunter2correct")\n', f'("password",\n "{REDACTED}")\n'),
+        ("<password>\nhunter2correct</password>\n", f"<password>{REDACTED}</password>\n"),
+    ],
+)
+def test_a_name_waits_for_its_value_in_a_stream(said, shown):
+    """A line that ends with the name of a credential is not passed on before the line that has the value."""
+    stream = StreamRedactor()
+    first, *others = [stream.feed(line) for line in said.splitlines(keepends=True)]
+    assert ("", shown) == (first, "".join(others) + stream.close())
+
+
 def test_a_stream_passes_on_what_it_can():
     """Whole lines are passed on at once; of a line without end all but the last words, so that little is ever held back."""
     stream = StreamRedactor()
