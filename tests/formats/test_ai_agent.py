@@ -123,6 +123,7 @@ def test_what_cannot_be_read_of_a_snapshot_is_named(tmp_path):
     path.write_text(json.dumps({"version": 1, "opTree": root}))
     read = AI_AGENT.read(path)
     assert [1, 2, 3] == [turn.index for turn in read.trees[0].session.turns]
+    assert {0} == {fault.line for fault in read.faults}
     said = " / ".join(fault.said for fault in read.faults)
     for what in (
         "'juggling'",

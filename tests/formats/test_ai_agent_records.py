@@ -192,6 +192,14 @@ def test_children_that_an_ended_turn_names_are_found_beside_one_file(tmp_path):
     assert "1.1" == tree.session.turns[0].ops[0].child_session.path
 
 
+def test_children_that_are_named_by_no_text_are_passed_over(tmp_path):
+    """A number or nothing in the place of a session's id names no session."""
+    children = [{"sessionId": name} for name in (7, "", None, "../s1", "s9")]
+    folder = put(tmp_path / "x", START, TURN, {**TURN_END, "ops": [{"kind": "session", "childSessions": children}]}, SUMMARY)
+    session, faults = only(AI_AGENT_V3.read(folder / "s1.jsonl"))
+    assert ("ok", []) == (session["status"], faults)
+
+
 @pytest.mark.parametrize(("room", "faults"), [(0, 0), (-1, 1)])
 def test_a_payload_may_be_as_large_as_the_limit(tmp_path, monkeypatch, room, faults):
     """One byte more than the limit is not read."""

@@ -72,7 +72,7 @@ GROUPS = {
             *("exporters/optree_formats/transcript/to_tree.py", "exporters/optree_formats/markdown/of_tree.py"),
             "exporters/optree_formats/markdown/to_tree.py",
         ),
-        ("tests/formats",),
+        ("tests/formats", "tests/security/test_txns.py", "tests/cli/test_import_formats.py", "tests/cli/test_export_formats.py"),
     ),
 }
 
