@@ -11,7 +11,7 @@ from optree.builder import SessionTreeBuilder
 from optree.nodes import SessionNode
 from optree.testing import Ticking
 from optree.tree import walk_ops, walk_sessions
-from optree_otel import names
+from optree_otel import mapping, names
 from optree_otel.fitting import encode
 from optree_otel.mapping import op_span, session_span, total_attributes, turn_span
 from optree_otel.profiles import PROFILES, profile
@@ -221,6 +221,91 @@ def test_a_tool_call_tells_its_name_and_its_mcp_server(spans):
     }  # fmt: skip
     assert expected == {key: found[key] for key in expected}
     assert ("c1", "Searches.") == (told(spans["1.2"])[names.TOOL_CALL_ID], told(spans["1.2"])[names.TOOL_DESCRIPTION])
+
+
+@pytest.mark.parametrize(
+    ("called", "own", "name", "more"),
+    [
+        ("web:fetch", {"provider": "web"}, "fetch", [(names.TOOL_TYPE, "function"), (names.TOOL_PROVIDER, "web")]),
+        ("web:fetch", {"provider": "x"}, "web:fetch", [(names.TOOL_TYPE, "function"), (names.TOOL_PROVIDER, "x")]),
+        ("web:fetch", {}, "web:fetch", [(names.TOOL_TYPE, "function")]),
+        (
+            "f",
+            {"tool_type": "datastore", "call_id": 7, "description": "d"},
+            "f",
+            [(names.TOOL_TYPE, "datastore"), (names.TOOL_CALL_ID, "7"), (names.TOOL_DESCRIPTION, "d")],
+        ),
+    ],
+)
+def test_what_is_said_of_a_tool(called, own, name, more):
+    """Its name without its provider, its type, and what is taken out of the op's attributes."""
+    rest = {**own, "other": 1}
+    assert (name, [(names.OPERATION, "execute_tool"), (names.TOOL_NAME, name), *more]) == mapping.tool(called, rest)
+    assert {"other": 1} == rest
+
+
+def test_a_tool_tells_the_sizes_of_what_went_in_and_out():
+    """In characters of text, else bytes of JSON, where they are known; and the first server that ran it."""
+    builder = SessionTreeBuilder("agent", txn=TXN, now=Ticking())
+    op = builder.begin_op("tool", "x")
+    op.request(q=1)
+    op.response("abc")
+    op.account(characters_in=1)
+    op.account(mcp_server="files")
+    op.account(mcp_server="other")
+    found = mapping.tool_figures(op.node)
+    assert [(names.MCP_METHOD, "tools/call"), (names.MCP_SERVER, "files"), (names.REQUEST_SIZE, 7), (names.RESPONSE_SIZE, 3)] == found
+    op.node.request.size = None
+    assert names.REQUEST_SIZE not in dict(mapping.tool_figures(op.node))
+
+
+@pytest.mark.parametrize("cycle", [True, False])
+def test_an_agent_that_is_its_own_ancestor_is_marked(cycle):
+    """Once, under a name of ours."""
+    builder = SessionTreeBuilder("agent", txn=TXN, now=Ticking(), attributes={"cycle": cycle})
+    found = told(session_span(builder.node, scope_of(builder)))
+    assert ({names.CYCLE: True} if cycle else {}) == {key: value for key, value in found.items() if "cycle" in key}
+
+
+def test_a_programs_own_attributes():
+    """Names with a dot inside go as they are, others under a prefix; lists of texts stay lists, other containers are JSON."""
+    own = {"a.b": 1, ".a": 2, "b": None, "c": ["x", "y"], "d": [1, "x"], "e": {"f": 1}, "password": "hunter2", "g": 1.5}
+    assert [
+        ("a.b", 1), ("optree.attr..a", 2), ("optree.attr.c", ["x", "y"]), ("optree.attr.d", '[1,"x"]'), ("optree.attr.e", '{"f":1}'),
+        ("optree.attr.password", "[REDACTED]"), ("optree.attr.g", 1.5),
+    ] == mapping.others(own)  # fmt: skip
+
+
+def test_a_name_of_ours_is_not_given_twice():
+    """What a program calls as we do is ours."""
+    found = one_op("tool", "x", attributes={names.PATH: "elsewhere", "own.name": 1})
+    assert ("1.1", 1) == (told(found)[names.PATH], told(found)["own.name"])
+
+
+@pytest.mark.parametrize(("cost", "expected"), [(0.0, 0.0), (None, None), (0.5, 0.5)])
+def test_a_cost_of_nothing_is_told_where_somebody_gave_it(cost, expected):
+    """On the call, its turn and its session."""
+    builder = SessionTreeBuilder("agent", txn=TXN, now=Ticking())
+    op = builder.begin_op("llm", "openai:m")
+    op.account(input_tokens=1, cache_read_tokens=2, cost_usd=cost)
+    op.end()
+    scope = scope_of(builder)
+    spans = [told(turn_span(op.turn.node, scope)), told(session_span(builder.node, scope))]
+    assert [expected] * 3 == [told(op_span(op.node, scope)).get(names.COST), *(span.get(names.TOTALS["cost_usd"]) for span in spans)]
+    assert [1] * 2 == [span[names.TOTALS["llm_requests"]] for span in spans]
+
+
+def test_reasoning_is_measured():
+    """Its chunks and their characters; of one that was given at its end alone, its own."""
+    builder = SessionTreeBuilder("agent", txn=TXN, now=Ticking())
+    streamed, given_ = builder.begin_op("llm", "m"), builder.begin_op("llm", "m")
+    streamed.think("abc")
+    streamed.think("de")
+    streamed.end(reasoning="longer than that")
+    given_.end(reasoning="four")
+    keys = (names.REASONING_CHUNKS, names.REASONING_CHARACTERS)
+    found = [told(op_span(op.node, scope_of(builder))) for op in (streamed, given_)]
+    assert [(2, 5), (0, 4)] == [tuple(span[key] for key in keys) for span in found]
 
 
 def test_a_session_tells_how_it_began_and_what_came_of_it(spans):

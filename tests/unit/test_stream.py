@@ -727,6 +727,19 @@ def test_entries_wait_ten_milliseconds_at_most():
     assert 0.01 >= 2 * PERIOD_SECONDS
 
 
+def test_the_thread_rests_while_nothing_comes(opened):
+    """It does not wake the machine up hundreds of times a second; what comes then is delivered all the same."""
+    taker = Counting()
+    op = opened(taker).begin_op("tool", "x")
+    op.log("first")
+    found = op.builder.core.stream
+    assert wait_for(lambda: not found._awake)
+    assert not found.behind
+    taker.seen.clear()
+    op.log("second")
+    assert taker.seen.wait(LONG)
+
+
 def test_a_signal_waits_to_be_taken():
     """It is taken once, and waiting for one that does not come ends."""
     wake = Wake()
