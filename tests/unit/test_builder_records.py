@@ -41,7 +41,7 @@ class Kept:
 def _timeless(record):
     dated = [record, record.get("message"), record.get("entry"), *record.get("logs", ()), *record.get("chunks", ())]
     times = [found.pop(name) for found in dated if found is not None for name in ("ts", "timestamp") if name in found]
-    assert [] == [time for time in times if time % 1000]
+    assert [] == [time for time in times if time % 1000 or time < 1000]
     if record["t"] == "op.end":
         assert 0 <= record.pop("latency") < LONG * 1e3
     return record
