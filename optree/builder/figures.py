@@ -35,6 +35,7 @@ SEVERITIES: dict[str, Severity] = {
     "TRACE": "TRC",
 }
 """Severities by their names, and by those of the standard library."""
+_BY_NAME = "account() takes figures by name, as input_tokens=812, output_tokens=64: others are kept in the entry's details"
 _SIZES = ("characters_in", "characters_out")
 _NUMBERS = re.compile(r"0x[0-9a-fA-F]*|\d+")
 _TEXTS = frozenset({"provider", "model", "actual_provider", "actual_model", "mcp_server", "command", "error"})
@@ -98,13 +99,16 @@ class AccountFigures(UsageNames, total=False):
     latency: float | None
 
 
-def take_usage(core: Core, entry: AccountingEntry, usage: object, named: dict[str, Any], includes_cached: bool | None) -> list[str]:
-    """Set an entry's tokens, money and other fields as `Op.account` was given them; what no name of ours stands for becomes its details.
+def take_usage(
+    core: Core, entry: AccountingEntry, given: tuple[object, ...], named: dict[str, Any], includes_cached: bool | None
+) -> list[str]:
+    """Set an entry's tokens, money and other fields as they were *given* and *named*; what no name of ours stands for becomes its details.
 
     Returns what cannot be so, or is not known, a sentence each: those that are said for the first time in this session.
     """
     known = {name: value for name, value in named.items() if value is not None}
     figures = _fill(core, entry, known)
+    usage, *others = given
     try:
         found = read(usage, figures, provider=entry.provider, model=entry.model, includes_cached=includes_cached)
     except Exception as error:  # noqa: BLE001 - an object's own code may raise anything
@@ -116,9 +120,11 @@ def take_usage(core: Core, entry: AccountingEntry, usage: object, named: dict[st
     elif found.tokens is not None and not found.tokens.total_tokens:
         entry.tokens = None
     entry.cost_usd, entry.upstream_inference_cost_usd = found.cost_usd, found.upstream_cost_usd
-    entry.details = core.attributes(found.rest) if found.rest else UNSET
+    rest = {**found.rest, "others": others} if others else found.rest
+    entry.details = core.attributes(rest) if rest else UNSET
     strange = [name for name in figures if name in found.rest]
     flaws = [f"account({name}=…): no such figure is known; it is kept in the entry's details" for name in strange]
+    flaws += [_BY_NAME] if others else []
     return [flaw for flaw in [*flaws, *found.flaws] if core.first_time(_NUMBERS.sub("", flaw))]
 
 

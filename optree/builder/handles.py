@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, Literal, Unpack
+from typing import TYPE_CHECKING, Any, Literal, Never, Unpack
 
 from msgspec import UNSET, Struct
 from msgspec.structs import replace
@@ -122,7 +122,7 @@ class Op(Struct, eq=False):
     def account(
         self,
         usage: object = None,
-        *,
+        *others: Never,
         input_tokens: int | None = None,
         output_tokens: int | None = None,
         cache_read_tokens: int | None = None,
@@ -145,7 +145,7 @@ class Op(Struct, eq=False):
         ended, strange = (_OK, None) if status is _OK else attempt_status(status)
         entry = self._entry(ended, (monotonic() - self._t0) * 1e3 if latency is None else number(latency))
         tokens = None
-        if usage is None and not more and reasoning_tokens is None and input_includes_cached is None and entry.type == "llm":
+        if usage is None and not (more or others) and reasoning_tokens is None and input_includes_cached is None and entry.type == "llm":
             beside = bool(counts_beside(entry.provider, entry.model))
             tokens = plain_tokens(input_tokens, output_tokens, cache_read_tokens, cache_write_tokens, beside=beside)
         if tokens is not None and (cost_usd is None or (type(cost_usd) is float and is_possible_cost(cost_usd))):
@@ -155,7 +155,7 @@ class Op(Struct, eq=False):
                 "input_tokens": input_tokens, "output_tokens": output_tokens, "cache_read_tokens": cache_read_tokens,
                 "cache_write_tokens": cache_write_tokens, "reasoning_tokens": reasoning_tokens, "cost_usd": cost_usd,
             }  # fmt: skip
-            for flaw in take_usage(self.builder.core, entry, usage, {**named, **more}, input_includes_cached):
+            for flaw in take_usage(self.builder.core, entry, (usage, *others), {**named, **more}, input_includes_cached):
                 self._warn(flaw)
         if strange is not None and self.builder.core.first_time(strange):
             self._warn(strange)

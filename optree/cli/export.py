@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from time import monotonic
-from typing import Annotated
+from typing import Annotated, get_args, get_type_hints
 
 import typer
 
@@ -15,6 +15,7 @@ from optree.cli.screen import complain, show, show_json, table
 from optree.cli.sessions import open_session
 from optree.cli.written import STDOUT, Writing, Written, export_to_file
 from optree.errors import BusyError, NotFoundError, OptreeError, SetupError
+from optree.instrument.config import OtelOptions
 from optree.store.directory import Directory
 from optree.store.lock import is_running
 
@@ -73,6 +74,8 @@ def export(
     [bold]optree export last --to events -o -[/bold]
     """
     where = directory(sessions_dir)
+    _known("protocol", protocol)
+    _known("profile", profile)
     if to != OTEL:
         _for_collectors(
             to, pending=all_pending, any_destination=any_destination, again=again, endpoint=endpoint, protocol=protocol, profile=profile
@@ -133,6 +136,13 @@ def _tell(made: Written, to: str) -> None:
         complain(f"{made.txn}: credentials are replaced; for a backup that has them: --verbatim")
     if made.beside:
         complain(f"{made.txn}: left out on stdout: {made.beside} more file{'' if made.beside == 1 else 's'}; --output DIR has all")
+
+
+def _known(name: str, value: str | None) -> None:
+    """Refuse what an option of the mirror cannot be."""
+    choices = [one for part in get_args(get_type_hints(OtelOptions)[name]) for one in get_args(part)]
+    if value is not None and value not in choices:
+        raise typer.BadParameter(f"{value!r}: choose from {', '.join(choices)}", param_hint=f"--{name}")
 
 
 def _for_collectors(to: str, **options: object) -> None:

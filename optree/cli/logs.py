@@ -16,7 +16,7 @@ from optree.cli.follow import follow
 from optree.cli.options import Json, SessionsDir, TxnOrLast, directory
 from optree.cli.replay import replay
 from optree.cli.screen import complain, flush, json_line, write
-from optree.cli.sessions import open_session
+from optree.cli.sessions import find_node, open_session
 from optree.console.lines import Line, LineOptions, LineRenderer
 from optree.nodes import Severity
 from optree.store.directory import Directory
@@ -52,6 +52,8 @@ def logs(
     where = directory(sessions_dir)
     loaded, live = open_session(txn, where, verbatim=True)
     goes_on = follow_on and live is not None and loaded.session.ended_at is None
+    if wanted.path and not goes_on:
+        find_node(loaded.session, wanted.path)
     printer = _Printer(loaded, wanted, as_json=as_json, whole=not goes_on)
     printer.show(replay(loaded.session))
     if goes_on and live is not None:

@@ -11,7 +11,7 @@ import msgspec
 from optree.cli.progress import working
 from optree.cli.screen import complain, duration, figures, rounded
 from optree.errors import DamagedError, FormatError, NotFoundError, OptreeError
-from optree.nodes import SessionNode, Totals
+from optree.nodes import OperationNode, SessionNode, Totals, TurnNode
 from optree.store.directory import Directory, Saved, is_directory
 from optree.store.formats import read_meta
 from optree.store.lock import is_running
@@ -26,6 +26,7 @@ from optree.tree.walk import walk_sessions
 from optree.visible import one_line
 
 _NOTHING = {"cost_usd": Totals().cost_usd, "upstream_inference_cost_usd": Totals().upstream_inference_cost_usd}
+Node = SessionNode | TurnNode | OperationNode
 State = Literal["running", "interrupted", "ended", "failed", "cancelled", "damaged"]
 _CANCELLED = ("KeyboardInterrupt", "CancelledError", "GeneratorExit")
 """Errors of sessions that were cancelled, for files whose first frame does not say the status."""
@@ -179,3 +180,19 @@ def _loaded(txn: str, directory: Directory) -> Loaded:
         if path.is_file() and "/" not in txn:
             return load(f"./{txn}", directory)  # which says what is wrong with the file
         raise
+
+
+def find_node(root: SessionNode, label: str) -> tuple[SessionNode, Node]:
+    """Return the node at a path, with the session that it is in. Raises `NotFoundError`, which names some that are there."""
+    if not label:
+        return root, root
+    there: list[str] = []
+    for session in walk_sessions(root):
+        for turn in session.turns:
+            nodes: list[TurnNode | OperationNode] = [turn, *turn.ops]
+            for node in nodes:
+                if node.path == label:
+                    return session, node
+                there.append(node.path)
+    known = f"there are {len(there)}, among them {', '.join(there[:5])}" if there else "it has none"
+    raise NotFoundError(f"no node {label} in session {root.origin_txn_id}: {known} (optree tree shows them)")

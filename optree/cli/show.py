@@ -14,9 +14,8 @@ from msgspec import UNSET, Raw, UnsetType
 from optree.cli.options import Json, SessionsDir, Txn, directory
 from optree.cli.screen import complain, paint, show_json, unpainted, when
 from optree.cli.screen import show as show_text
-from optree.cli.sessions import open_session, state_of
+from optree.cli.sessions import Node, find_node, open_session, state_of
 from optree.console.lines import resolved
-from optree.errors import NotFoundError
 from optree.messages import opened
 from optree.nodes import AS_TOLD, AccountingEntry, LogEntry, OperationNode, Pool, SessionNode, TurnNode
 from optree.redaction import redact
@@ -24,11 +23,10 @@ from optree.tree.path import Path
 from optree.tree.summary import seen_of
 from optree.tree.text import branches, format_end
 from optree.tree.totals import cost_said, has_unknown_cost, tokens_said
-from optree.tree.walk import ops_beneath, walk_sessions
+from optree.tree.walk import ops_beneath
 from optree.values import decode, is_list, is_object
 from optree.visible import coloured
 
-Node = SessionNode | TurnNode | OperationNode
 Part = tuple[str, list[str]]
 """A heading, and the lines below it."""
 
@@ -48,7 +46,7 @@ def show(
     loaded, live = open_session(txn, directory(sessions_dir))
     if lost := loaded.damage.lost():
         complain(f"the session is not whole: {'; '.join(lost)}")
-    session, node = _find(loaded.session, label)
+    session, node = find_node(loaded.session, label)
     if as_json:
         show_json(
             {"txn": loaded.txn, "path": label, "type": _type(node), "agentId": session.agent_id, "node": _plain(node, loaded.tree.pool)}
@@ -62,21 +60,6 @@ def show(
     for heading, below in _parts(node, loaded.tree.pool):
         lines += ["", style("title", heading), *(f"  {line}".rstrip() for line in below)]
     show_text("\n".join(line.replace("\n", "\\n") for line in lines), redacted=True)  # a name may have any character
-
-
-def _find(root: SessionNode, label: str) -> tuple[SessionNode, Node]:
-    if not label:
-        return root, root
-    there: list[str] = []
-    for session in walk_sessions(root):
-        for turn in session.turns:
-            nodes: list[TurnNode | OperationNode] = [turn, *turn.ops]
-            for node in nodes:
-                if node.path == label:
-                    return session, node
-                there.append(node.path)
-    known = f"there are {len(there)}, among them {', '.join(there[:5])}" if there else "it has none"
-    raise NotFoundError(f"no node {label} in session {root.origin_txn_id}: {known} (optree tree shows them)")
 
 
 def _type(node: Node) -> str:

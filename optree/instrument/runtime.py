@@ -51,9 +51,9 @@ class Runtime:
         self.problems: list[str] = []
         self.config, said = from_environment()
         use(self.config.redact)
+        self.stores: dict[str, SessionStore] = {}
         for problem in said:
             self.report(problem)
-        self.stores: dict[str, SessionStore] = {}
         self.sessions: dict[str, Session] = {}
         """Open root sessions by txn."""
         self.unsaved: set[str] = set()
@@ -140,12 +140,14 @@ class Runtime:
             found = [session for txn, session in list(self.sessions.items()) if txn not in self._detached]
         return found[0] if len(found) == 1 else None
 
-    def report(self, problem: str) -> None:
-        """Note a problem, and say it once on stderr."""
+    def report(self, problem: str, *closed: SessionStore) -> None:
+        """Note a problem, and say it once on stderr: what a log line says, of a store that is open or was *closed*, is there already."""
         problem = redact(problem)
         if problem not in self.problems:
             self.problems.append(problem)
-            say(problem)
+            logged = any(problem in store.stream.reports for store in (*closed, *list(self.stores.values())))
+            if not (logged and self.config.console):
+                say(problem)
 
     def at_exit(self) -> None:
         """Deliver what is pending; within `EXIT_SECONDS` in all, whatever the disk does."""
@@ -238,7 +240,7 @@ class Runtime:
                     console.close()
                 self.past.update(_counts([store], [console] if console else []))
                 for problem in _problems(store):
-                    self.report(problem)
+                    self.report(problem, store)
 
     def _leave_idle(self) -> None:
         """Close the sessions of other processes that nothing was begun in for longest, and nothing is open in."""

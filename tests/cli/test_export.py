@@ -188,3 +188,12 @@ def test_run_and_load(line, collector):
     assert {trace_id(txn)} == {span.trace_id.hex() for span in collector.spans()}
     assert 2 * NODES - 1 == len({span.span_id for span in collector.spans()})
     assert 1 == len({span.span_id for span in collector.spans() if not span.parent_span_id})
+
+
+@pytest.mark.parametrize(("option", "choices"), [("--protocol", "http/protobuf, grpc"), ("--profile", "default, jaeger, tempo, ")])
+def test_a_value_that_an_option_cannot_have(optree, option, choices):
+    """A protocol or a profile that does not exist is wrong usage, with those that do, whether or not there is anything to send."""
+    for what in (["--pending"], ["last"], ["last", "--to", "events"]):
+        said = optree.read("export", *what, option, "foo", code=2).stderr
+        assert f"'foo': choose from {choices}" in said
+        assert (option in said, 1) == (True, said.count("\n"))

@@ -41,7 +41,7 @@ def test_json(ended):
         (["--severity", "WRN", "--severity", "THK"], {("1.1", "WRN"), ("1.1", "THK")}),
         (["--path", "1.2", "--severity", "FIN"], {("1.2", "FIN")}),
         (["--path", "1.2.1.1"], {("1.2.1.1", "VRB")}),
-        (["--path", "9"], set()),
+        (["--path", "1", "--grep", "nowhere to be found"], set()),
         (["--grep", r"after \d+"], {("1.1", "WRN")}),
         (["--severity", "TRC", "--grep", "found"], {("1.2.1.1", "TRC")}),
     ],
@@ -120,3 +120,11 @@ def test_reader_goes_away(optree):
 def lines_of(optree, *args):
     """Return the lines that `optree … --json` printed, decoded."""
     return [json.loads(line) for line in optree.read(*args, "--json").stdout.splitlines()]
+
+
+def test_a_path_that_is_not_there_is_said(ended):
+    """A path of no node is an error that names some that are there, as `optree show` has it."""
+    for path in ("99", "1.99"):
+        said = ended.read("logs", "--path", path, code=1).stderr
+        assert said == ended.read("show", "last", path, code=1).stderr
+        assert f"no node {path} in session {ended.txn}: there are " in said

@@ -78,6 +78,16 @@ def test_stderr_has_warnings_and_errors_only(finished):
     assert ["[WRN]", "[ERR]"] == re.findall(r"\[(?:WRN|ERR|VRB)\]", err)
 
 
+@pytest.mark.parametrize("console", [True, False], ids=["console", "no console"])
+@pytest.mark.parametrize("more", ["", "\n    with optree.session('next'): pass"], ids=["at exit", "before"])
+def test_what_is_wrong_with_a_figure_is_said_once(finished, console, more):
+    """What `account` could not take stands on stderr once: as a log line, or without a console at the end; `health` has it as well."""
+    source = AGENT.replace("WAY", "op.account(1200, 64); op.account(input_tokens='x')") + more
+    code, _, err = finished(source, env={"OPTREE_CONSOLE": str(int(console))})
+    assert (0, 1, 1) == (code, err.count("account() takes figures by name"), err.count("input_tokens='x' is no count"))
+    assert console == ("[WRN]" in err)
+
+
 TIMED = """
 import atexit, os, sys, threading, time
 seconds = []

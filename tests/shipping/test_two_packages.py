@@ -100,6 +100,10 @@ def test_both_in_one_environment(environment, ours, theirs, first):
         code, said = environment.run(*command)
         assert 1 == code
         assert all(part in said for part in SAID)
+        if command[1] == "-c":
+            assert "ImportError: " in said
+        else:
+            assert ("optree: ", 1) == (said[:8], said.count("\n"))
     environment.pip("uninstall", "-y", "optree", "optree-tracing")
     environment.install(ours)
     assert (0, "") == environment.run("python", "-c", "import optree; optree.session")
@@ -111,9 +115,9 @@ def test_theirs_taken_away_again(environment, ours, theirs):
     environment.install(ours)
     environment.install(theirs)
     environment.pip("uninstall", "-y", "optree")
-    for command in (["optree", "--version"], ["optree", "ls"]):
+    for command in (["optree", "--version"], ["python", "-m", "optree", "ls"]):
         code, said = environment.run(*command)
-        assert 1 == code
+        assert (1, "optree: ", 1) == (code, said[:8], said.count("\n"))
         assert "pip install --force-reinstall --no-deps optree-tracing" in said
     environment.pip("install", "--force-reinstall", "--no-deps", "--no-index", "--no-compile", ours)
     assert 0 == environment.run("optree", "--version")[0]

@@ -117,6 +117,7 @@ def mistakes(box: Toolbox) -> None:
     with optree.llm(provider="openai", model="gpt-4o") as op:
         op.account(imput_tokens=1)  # type: ignore[call-arg]
         op.account(input_tokens="many")  # type: ignore[arg-type]
+        op.account(1200, 64)  # type: ignore[arg-type]
 
 
 def blocks() -> None:

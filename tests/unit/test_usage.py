@@ -11,6 +11,7 @@ from msgspec import UNSET
 from optree.builder import SessionTreeBuilder, Stream
 from optree.builder.figures import AccountFigures
 from optree.usage import _COUNTS, _MONEY, Usage, plain_tokens, read
+from optree.values import decode
 
 PARTS = ("input_tokens", "output_tokens", "cache_read_input_tokens", "cache_write_input_tokens", "total_tokens", "reasoning_output_tokens")
 MORE = "more than any call can"
@@ -466,6 +467,18 @@ def test_a_usage_without_figures_is_said_once(given):
         builder.begin_op("llm", "openai:m").account(given)
     [report] = builder.core.stream.reports
     assert report.startswith("1.1: dict given as usage: no figure in it is known")
+
+
+@pytest.mark.parametrize("kind", ["llm", "tool"])
+@pytest.mark.parametrize(("given", "kept"), [((1200, 64), {"usage": "1200", "others": [64]}), ((None, 64, "x"), {"others": [64, "x"]})])
+def test_figures_without_names_are_kept_and_said(kind, given, kept):
+    """Figures by position raise nothing: the entry is there, its details have them, and it is said once to name them."""
+    builder = SessionTreeBuilder("a")
+    for _ in range(2):
+        op = builder.begin_op(kind, "openai:m")
+        op.account(*given, cost_usd=0.25)
+        assert (0.25, kept) == (op.node.accounting[0].cost_usd, decode(op.node.accounting[0].details))
+    assert 1 == sum("account() takes figures by name, as input_tokens=812" in said for said in builder.core.stream.reports)
 
 
 STATUSES = {
