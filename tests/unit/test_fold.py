@@ -12,7 +12,7 @@ from optree.tree import Fold, Tree
 from optree.tree.fold import UNKNOWN
 from optree.tree.totals import add_entry
 from optree.tree.walk import to_plain
-from optree.values import decode, raw
+from optree.values import MAX_TEXT, cut, decode, raw
 from tests.strategies import SETTERS, paths, play, programs, shuffled
 
 TOKENS = ["inputTokens", "outputTokens", "cacheReadInputTokens", "cacheWriteInputTokens"]
@@ -221,6 +221,46 @@ def test_an_answer_of_two_processes(responded, expected):
     fold.apply(r.Entries("1.1", text_at=r.BESIDE, text="C2"))
     [op] = fold.finish().session.turns[0].ops
     assert expected == (decode(op.response.payload), op.response.partial, [entry.message for entry in op.logs])
+    assert op.response.size == (len(expected[0]) if isinstance(expected[0], str) else responded.size)
+
+
+@pytest.mark.parametrize(
+    ("text", "truncated"),
+    [
+        (cut("x" * (MAX_TEXT + 1)), True),
+        ("[TRUNCATED] Original size", None),
+        ("é" * MAX_TEXT, None),
+    ],
+    ids=["cut", "said", "long"],
+)
+def test_a_streamed_answer_that_was_cut_says_so(text, truncated):
+    """An answer is marked as cut where it was, not where it only speaks of that, nor where it is only long in bytes."""
+    fold = Fold("t")
+    fold.apply(r.OpBegin("1.1", 1.0, "llm", "m"))
+    fold.apply(r.Entries("1.1", text_at=0, text=text))
+    [op] = fold.finish().session.turns[0].ops
+    assert truncated is op.response.truncated
+
+
+def test_records_over_a_loaded_tree_find_its_nodes():
+    """What comes later of sessions, turns and ops that were loaded, also of a sub-agent's, is theirs: no node is there twice."""
+    first = Fold("t")
+    for path in ("1.1", "1.1.1.1"):
+        first.apply(r.OpBegin(path, 1.0, "session", "x"))
+    first.apply(r.SessionBegin("1.1", 1.0, "b", "a->b"))
+    tree = msgspec.json.decode(msgspec.json.encode(first.finish()), type=Tree)
+    after = Fold("t", tree)
+    for end in (
+        r.OpEnd("1.1.1.1", 2.0, "ok", 1.0),
+        r.TurnEnd("1.1.1", 3.0, "ok"),
+        r.SessionEnd("1.1", 4.0, "ok"),
+        r.TurnEnd("1", 5.0, "ok"),
+    ):
+        after.apply(end)
+    [turn] = after.finish().session.turns
+    [op] = turn.ops
+    [inner] = op.child_session.turns
+    assert (5.0, None, 4.0, 3.0, 2.0) == (turn.ended_at, op.ended_at, op.child_session.ended_at, inner.ended_at, inner.ops[0].ended_at)
 
 
 def test_an_answer_goes_on_behind_what_was_loaded():

@@ -7,10 +7,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from optree.builder import SessionTreeBuilder, Stream
-from optree.nodes import Totals
+from optree.nodes import AccountingEntry, Tokens, Totals
 from optree.tree import Fold, Tree, walk_ops
 from optree.tree.text import format_totals, format_tree
-from optree.tree.totals import cost_said, dollars, flaws_of_parts, stored_parts
+from optree.tree.totals import add_failure, cost_said, dollars, flaws_of_parts, leave_out_impossible, stored_parts
 from optree.tree.walk import flatten
 from tests.strategies import play, programs
 
@@ -29,6 +29,45 @@ USAGES = st.sampled_from(
     ]
 )
 """Mixed on purpose: providers' own, bare figures, contradictory ones, and none."""
+
+
+COUNT, COST = 10**12, 1e9
+"""The most that a call can come to."""
+
+
+@pytest.mark.parametrize(
+    ("name", "most", "least"),
+    [
+        ("cost_usd", COST, -COST),
+        ("upstream_inference_cost_usd", COST, -COST),
+        ("characters_in", COUNT, 0),
+        ("characters_out", COUNT, 0),
+        *((name, COUNT, 0) for name in Tokens.__struct_fields__),
+    ],
+)
+def test_what_no_call_can_come_to_is_left_out(name, most, least):
+    """A figure of somebody else's beyond what is stated is taken out, and named; up to that it stays, in the entry and in all sums."""
+    for value in (most, least):
+        assert ([], value) == _left(name, value)
+    for value in (most + 1000, *([least - 1000] if least else [])):
+        assert (["tokens" if name in Tokens.__struct_fields__ else name], None) == _left(name, value)
+
+
+def _left(name, value):
+    """Return what is named of an entry with that figure, and the figure that is left."""
+    if name not in Tokens.__struct_fields__:
+        entry = AccountingEntry("x", 1.0, "tool", **{name: value})
+        return leave_out_impossible(entry), getattr(entry, name)
+    entry = AccountingEntry("x", 1.0, "tool", tokens=Tokens(**{name: value}))
+    return leave_out_impossible(entry), getattr(entry.tokens, name, None)
+
+
+def test_a_failure_that_is_told_later():
+    """An entry that was added as ok and then failed is one more failure of its kind, and no more of anything else."""
+    totals = Totals()
+    for kind in ("llm", "tool", "tool"):
+        add_failure(totals, AccountingEntry("x", 1.0, kind))
+    assert Totals(llm_failed=1, tools_failed=2) == totals
 
 
 def summed(root):

@@ -64,6 +64,23 @@ def test_a_tree_without_credentials_is_the_same():
     assert len(tree.pool.blobs) >= 1
 
 
+def test_what_requests_and_answers_refer_to_is_in_the_copy():
+    """Long members of requests, which stand in the tree's pool, are in the copy's too; what the copy no longer names is not."""
+    secret, tools = {"said": "x" * 2000}, [{"name": "y" * 2000}]
+    tree = built(lambda _, op: op.request([{"role": "user", "content": "hi"}], tools=tools, password=secret))
+    before, after = (set(map(bytes, pool.blobs.values())) for pool in (tree.pool, redacted(tree)[0].pool))
+    assert {msgspec.json.encode(secret)} == before - after
+    assert msgspec.json.encode(tools) in after
+
+
+def test_ids_stay_whatever_they_look_like():
+    """What optree itself gave is no credential, also where a user has given a session a name that looks like one."""
+    root = SessionTreeBuilder("a", txn=SECRET)
+    child = root.attach_child_session(root.begin_op("session", "x"), "b")
+    child.begin_op("tool", "y")
+    assert (root.tree, False) == redacted(root.tree)
+
+
 @pytest.mark.parametrize("field", FIELDS)
 def test_an_outline_has_none_in_names_and_texts(field):
     """Names, texts, errors, reasoning and the attributes of turns are looked at; JSON that was recorded stays."""

@@ -9,7 +9,7 @@ from optree.builder import Stream
 from optree.nodes import Totals
 from optree.testing import START, Ticking, capture
 from optree.tree.fold import Tree
-from optree.tree.summary import last_seen, state
+from optree.tree.summary import last_seen, lasted, seen_of, state
 from optree.tree.text import format_end
 from optree.tree.totals import tokens_said
 from optree.tree.walk import ops_beneath
@@ -63,7 +63,8 @@ def test_how_it_ended(status, ended, live, expected, shown):
     node = SessionTreeBuilder("a", now=Ticking()).node
     node.status, node.ended_at = status, ended
     assert expected == state(node, live=live)
-    assert shown == format_end(node, None if live else NOW + 2e3)
+    node.seen_at = NOW + 2e3
+    assert shown == format_end(node, seen_of(node, live=live))
 
 
 def test_flat_logs(root):
@@ -254,10 +255,50 @@ def test_text_is_painted():
     """A painter gets each part with its style; without one the text is plain."""
     root = SessionTreeBuilder("a")
     root.begin_op("tool", "x").end("failed", "why")
-    painted = format_tree(root.node, paint=lambda style, part: f"<{style}>{part}</{style}>")
-    assert "<agent>a</agent> <interrupted>⚡ interrupted</interrupted>" in painted
-    assert "<tool>tool</tool> x <failed>✗ failed</failed>" in painted
-    assert "<failed>why</failed>" in painted
+    root.attach_child_session(root.begin_op("session", "y"), "b")
+    painted = format_tree(root.node, paint=lambda style, part: f"<{style}>{part}</{style}>").splitlines()
+    assert painted[0].startswith("<agent>a</agent> <interrupted>⚡ interrupted</interrupted>")
+    assert painted[1].startswith("<dim>└─ </dim><path>1</path> turn <interrupted>")
+    assert painted[2].startswith("<dim>   ├─ </dim><path>1.1</path> <tool>tool</tool> x <failed>✗ failed</failed>")
+    assert painted[2].endswith(" <failed>why</failed>")
+    assert painted[3].startswith("<dim>   └─ </dim><path>1.2</path> <agent>b</agent> <interrupted>")
+    assert format_tree(root.node) == re.sub("<[^>]*>", "", "\n".join(painted))
+
+
+def test_a_line_is_one_line_and_short():
+    """Names with a line break stay on their line; of long texts so many characters are shown, of all but the longest all."""
+    root = SessionTreeBuilder("a\nb", now=Ticking())
+    root.begin_turn(user="x" * 72)
+    root.begin_turn(user="y" * 73)
+    first, one, other = format_tree(root.node).splitlines()
+    assert first.startswith("a\\nb ")
+    assert one.endswith(" " + "x" * 72)
+    assert other.endswith(" " + "y" * 71 + "…")
+
+
+@pytest.mark.parametrize(
+    ("expected", "began", "ended", "untimed", "broke_off"),
+    [
+        (5.0, 10.0, 15.0, None, False),
+        (0.0, 15.0, 10.0, None, False),
+        (None, 10.0, 15.0, 15.0, False),
+        (5.0, 10.0, 15.0, 14.0, False),
+        (None, 10.0, 10.0, None, True),
+        (5000.0, 10.0, 5010.0, None, True),
+        (0.0, 10.0, 10.0, None, False),
+    ],
+)
+def test_how_long_it_lasted(expected, began, ended, untimed, broke_off):
+    """A duration is never negative; up to where times are only an order, and of what was not seen after its begin, nobody knows it."""
+    assert expected == lasted(began, ended, untimed, broke_off=broke_off)
+
+
+def test_a_conversation_without_times_has_no_durations():
+    """What an import says of its times is read; anything else there is none of it."""
+    root = SessionTreeBuilder("a", attributes={"conversation": {"untimedUntil": 15.0}})
+    assert 15.0 == seen_of(root.node, live=False).untimed
+    for block in ({"conversation": {"untimedUntil": "15"}}, {"conversation": 15.0}, {}):
+        assert None is seen_of(SessionTreeBuilder("a", attributes=block).node, live=False).untimed
 
 
 def test_deep_trees():
