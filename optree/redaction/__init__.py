@@ -11,8 +11,8 @@ from collections.abc import Callable, Sequence
 from functools import lru_cache
 from typing import Any, ParamSpec, TypeVar, cast
 
-from optree.redaction._assigned import REDACTED
 from optree.redaction._engine import Engine
+from optree.redaction._extent import REDACTED
 from optree.redaction._settings import Redaction, detectors
 from optree.redaction._streams import Holding
 

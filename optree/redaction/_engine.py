@@ -10,8 +10,10 @@ from itertools import accumulate, groupby, product
 from typing import Any, NamedTuple, cast
 
 from optree.patterns import Pattern
-from optree.redaction._assigned import REDACTED, WORDS, Found, assigned, is_directory, is_schema, places, said, spellings
+from optree.redaction._assigned import assigned, places, said, spellings
+from optree.redaction._extent import REDACTED, Found
 from optree.redaction._forms import FORMS, Form
+from optree.redaction._looks import is_count, is_other, is_schema
 from optree.redaction._names import NAMES, compiled, says_about, words_of
 from optree.redaction._settings import PERSONAL, STATED, Redaction
 from optree.speed import presence
@@ -30,6 +32,9 @@ _EMAIL = Pattern(r"(?<![A-Za-z0-9._%+-])[A-Za-z0-9._%+-]++@(?:[A-Za-z0-9-]{1,63}
 _IPV4 = Pattern(r"(?<![\d.])(?:(?:25[0-5]|2[0-4]\d|1?\d?\d)\.){3}(?:25[0-5]|2[0-4]\d|1?\d?\d)(?![\d]|\.\d)")
 _IPV6 = Pattern(r"(?<![\w:.])[0-9A-Fa-f]{0,4}:[0-9A-Fa-f:]{1,45}(?:\.\d{1,3}){0,3}(?![\w:])")
 _NAMING = ("name", "key", "header", "headerName", "field")
+_USERS = frozenset(("user", "username", "userName", "user_name", "login", "email", "uid"))
+_PRIVATE = frozenset(("d", "p", "q", "dp", "dq", "qi", "k"))
+"""Of a JSON Web Key (RFC 7518, 6)."""
 _HEADER_NAME = Pattern(r"[\w!#$%&'*+.^`|~-]{1,128}")
 _LINE = Pattern(r"(?m)(^[ \t]*[\w!#$%&'*+.^`|~-]{1,128}:[ \t]*)[^\s][^\r\n]*(?:\r?\n[ \t]+[^\r\n]+)*")
 """A header, which may go on in lines that begin with a blank."""
@@ -92,10 +97,12 @@ class Engine:
         self._groups = [] if "form" in disabled else _grouped([form for form in FORMS if form.id not in disabled])
         named = () if "name" in disabled else tuple(name for name in NAMES if name.id not in disabled)
         self._names = compiled(named, settings.names)
-        words = [*(WORDS if named else ()), *{max(words_of(name).split("_"), key=len) for name in settings.names}]
-        self._words = [spellings(word) for word in words if word]
+        words = {max(words_of(name).split("_"), key=len): "" for name in settings.names}
+        words |= {word: behind for name in named for word, behind in name.words.items()}
+        words.pop("", None)
+        self._words = [spellings(word, behind) for word, behind in words.items()]
         self._said = STATED not in disabled
-        self._present = _presence(self._groups, words)
+        self._present = _presence(self._groups, list(words))
         self._patterns = [Pattern(pattern) for pattern in settings.patterns]
         self._personal = [name for name in PERSONAL if name in settings.mask and "personal" not in disabled]
         self._asked = bool(self._patterns or self._personal)
@@ -158,7 +165,8 @@ class Engine:
             if merged and found.start < merged[-1].stop:
                 last = merged[-1]
                 instead = last.instead if found.stop <= last.stop else found.instead if found.start == last.start else REDACTED
-                merged[-1] = Found(last.start, max(last.stop, found.stop), instead, min(last.context, found.context))
+                context, is_open = min(last.context, found.context), last.is_open or found.is_open
+                merged[-1] = Found(last.start, max(last.stop, found.stop), instead, context, is_open)
             else:
                 merged.append(found)
         return merged
@@ -195,7 +203,7 @@ class Engine:
             start, context = reading.start(found.start), reading.start(found.context)
             quote = found.instead.partition(REDACTED)[0]
             instead = found.instead if quote in text[context:start] else REDACTED
-            yield Found(start, reading.stop(found.stop), instead, context)
+            yield Found(start, reading.stop(found.stop), instead, context, found.is_open)
 
     def _object(self, value: dict[Any, Any]) -> dict[Any, Any]:
         made: dict[Any, Any] = {}
@@ -229,11 +237,19 @@ class Engine:
 
     def _hides(self, name: str, item: object, beside: dict[Any, Any]) -> bool:
         """Tell whether what stands under a name is a credential: not nothing, a truth value, a schema, or a token of a model's answer."""
-        if not self.names_secret(name) or item is None or isinstance(item, bool) or item == "":
+        if item is None or isinstance(item, bool) or item == "" or not self._names_beside(name, beside):
             return False
         if isinstance(item, dict):
             return not is_schema(cast("dict[str, Any]", item))
-        return not (name == "token" and "logprob" in beside) and not is_directory(name, item)
+        if isinstance(item, (int, float)):
+            return name.lower() != "token" and not is_count(name)
+        return not (name == "token" and "logprob" in beside) and not (isinstance(item, str) and is_other(name, item))
+
+    def _names_beside(self, name: str, beside: dict[Any, Any]) -> bool:
+        """Tell whether a name is that of a credential, beside what else an object has: a user, or the type of a JSON Web Key."""
+        if name in _PRIVATE and "kty" in beside:
+            return self.names_secret("private_key")
+        return self.names_secret("user_pass" if name == "pass" and not _USERS.isdisjoint(beside) else name)
 
     def _tell_name(self, name: str) -> bool:
         words = words_of(name)

@@ -33,13 +33,25 @@ def _issued(name: str, at: str, rest: str, *, short: bool = False) -> Form:
 
 
 _BLANK = r"[ \t]{1,8}"
-_NOT_A_WORD = "(?=[^\\s0-9+/=]{0,256}[0-9+/=])|(?=[A-Z]*+[a-z]++[A-Z]++[a-z]++[A-Z])"
+_WORD = "(?:[A-Z]?[a-z]++|[A-Z]++)"
+_NOT_A_WORD = rf"(?!{_WORD}(?:/{_WORD}){{1,8}}(?![\w+/=]))(?:(?=[^\s0-9+/=]{{0,256}}[0-9+/=])|(?=[A-Z]*+[a-z]++[A-Z]++[a-z]++[A-Z]))"
+_NO_CLASS = r"(?!(?:[a-z]{1,14}[-_]{1,2}){1,8}[a-z]{1,14}(?:-\d{1,2})?(?![\w-]))"
+"""Nor is a class of a style sheet one: ``sk-text-repr-fallback``."""
 _NO_PLAIN_WORD = "(?=[A-Za-z.~+/-]{0,256}[0-9=_])|(?=[A-Z]*+[a-z]++[A-Z]++[a-z]++[A-Z])|(?=[A-Za-z]{24})"
-_USER = r"[^\s\"':@-][^\s\"':@]{0,64}+:[^\s\"']{1,256}"
+_USER = r"(?!(?P<user>[\w-]{1,64}):(?P=user)(?![^\s\"']))(?!\d{1,10}:\d{1,10}(?![^\s\"']))[^\s\"':@-][^\s\"':@]{0,64}+:[^\s\"']{1,256}"
+"""Not a user and the group of that name, nor numbers of both, as containers take them: ``-u www-data:www-data``."""
+_WITH_SLASH = r"(?!(?:\d{1,5}|port)[/?#]|[\[{$<(])[^\s@\"'<>]{1,256}"
+"""A password with a slash, not a port."""
 _BREAK = r"(?:\s|\\{1,15}[nr])"
 _PEM = "-BEGIN[A-Z0-9 ]{0,40}PRIVATE KEY(?: BLOCK)?-----"
 _PEM_END = "-END[A-Z0-9 ]{0,40}PRIVATE KEY(?: BLOCK)?-----"
 _PEM_BODY = rf"(?:(?:{_BREAK}*+[A-Za-z0-9+/=]{{40,}})++(?:{_BREAK}*+[A-Za-z0-9+/=]+)?)?"  # of one that was cut off
+
+_GIVEN_IN_URL = r"(?=//[^\s/:@]{0,256}+:[^\s@]{0,256}@)"
+_ALONE_IN_URL = r"(?=[^@]{0,256}\d)(?:(?=[^@]{0,256}[a-z])(?=[^@]{0,256}[A-Z])|(?=[a-z0-9]{24,256}@|[A-Z0-9]{24,256}@))[\w-]{20,256}"
+_BOTS = tuple(rf"[MNO][DTjz][AEIMQUYcgk][\w-]{{{size}}}\." for size in (20, 21, 23))
+"""Begins with a number of 17 to 19 digits in base64."""
+_BOTS_BEGIN = tuple(f"{first}{second}{third}" for first in "MNO" for second in "DTjz" for third in "AEIMQUYcgk")
 
 FORMS = (
     # In headers, URLs and commands
@@ -52,7 +64,8 @@ FORMS = (
         ("Bearer", "bearer", "BEARER"),
     ),
     Form("basic", ("B",), rf"asic{_BLANK}(?:{_NOT_A_WORD})[A-Za-z0-9+/]{{6,}}={{0,2}}", _START, "(?=asic)", ("Basic",)),
-    Form("url-password", (":",), r"""//(?P<secret>[^\s/:@"'<>]*+:[^\s/?\#"'<>]+)(?=@)""", "", r"(?=//[^\s/:@]*+:[^\s/]*@)", ("://",)),
+    Form("url-password", (":",), rf"""//(?P<secret>[^\s/:@"'<>\[]*+:(?:[^\s/?\#"'<>]+|{_WITH_SLASH}))(?=@)""", "", _GIVEN_IN_URL, ("://",)),
+    Form("url-token", (":",), rf"//(?P<secret>{_ALONE_IN_URL})(?=@)", "", rf"(?=//{_ALONE_IN_URL}@)", ("://",)),
     Form("url-key", (r"[?&]key=", r"[?&]code="), r"(?P<secret>(?=[^\d&]{0,64}\d)[\w.~%+/-]{16,}=*)"),
     Form("signature", ("[Ss]ig=",), r"(?P<secret>[\w%+/.~-]{16,}=*)", _START),
     Form("aws-signature", ("Signature=",), r"(?P<secret>[\w%+/.~-]{16,}=*)"),
@@ -64,7 +77,7 @@ FORMS = (
     # Anywhere
     # Not possessive within its branches: Python 3.11.2 would then not try the other one.
     Form("private-key", ("----",), rf"{_PEM}(?:[^-]*(?:-(?!----)[^-]*)*----{_PEM_END}|{_PEM_BODY})", "", "(?=-BEGIN)"),
-    Form("jwt", ("eyJ",), r"[\w-]{8,}+\.eyJ[\w-]{4,}+(?:\.[\w-]*+)?", rf"(?:(?<![\w-])|{_ESCAPE})"),
+    Form("jwt", ("eyJ",), r"[\w-]{8,}+\.(?:[\w-]*(?:\.[\w-]{4,}){3}|eyJ[\w-]{4,}(?:\.[\w-]*)?)", rf"(?:(?<![\w-])|{_ESCAPE})"),
     Form(
         "aws",
         ("A[KS]I",),
@@ -77,7 +90,7 @@ FORMS = (
     _issued("google-client", "GOCSPX-", r"[\w-]{24,}"),
     _issued("google-ai", r"AQ\.Ab", r"[\w-]{30,}", short=True),
     _issued("azure-client", r"\dQ~", r"[\w.~-]{30,}"),
-    _issued("openai", "sk-", r"[\w-]{16,}", short=True),  # Anthropic, OpenRouter, DeepSeek, Langfuse as well
+    _issued("openai", "sk-", rf"{_NO_CLASS}[\w-]{{16,}}", short=True),  # Anthropic, OpenRouter, DeepSeek, Langfuse as well
     _issued("groq", "gsk_", r"[A-Za-z0-9]{20,}"),
     _issued("xai", "xai-", r"[A-Za-z0-9]{20,}", short=True),
     _issued("perplexity", "pplx-", r"[A-Za-z0-9]{20,}"),
@@ -112,7 +125,12 @@ FORMS = (
     _issued("vault", r"hv[sbr]\.", r"[\w-]{24,}", short=True),
     _issued("terraform", r"\.atlasv1\.", r"[\w=-]{40,}"),
     _issued("pulumi", "pul-", r"[a-f0-9]{40}", short=True),
-    _issued("doppler", r"dp\.[a-z][a-z]\.", r"[A-Za-z0-9]{40,}", short=True),
+    _issued("doppler", r"dp\.[a-z][a-z]\. dp\.said\. dp\.scim\. dp\.audit\.", r"(?:[a-z0-9_-]{2,35}\.)?[A-Za-z0-9]{40,}", short=True),
+    _issued("render", "rnd_", r"[A-Za-z0-9]{24,}", short=True),
+    Form("mailchimp", ("[0-9a-f]{32}-",), r"us\d{1,2}(?!\w)", _START, r"(?=us\d)", ("-us",)),
+    _issued("square-access", "EAAA", r"[\w-]{60}(?![\w+/=-])", short=True),
+    Form("facebook", ("EAA",), r"[B-Z][A-Za-z0-9]{60,}", _START),
+    Form("discord-bot", _BOTS, r"[\w-]{5,8}\.[\w-]{27,}", rf"(?:(?<![\w-])|{_ESCAPE})", r"(?=[\w-]{5,8}\.[\w-]{27})", _BOTS_BEGIN),
     _issued("dynatrace", r"dt0[a-z]\d\d\.", r"[A-Z0-9]{24}\.[A-Z0-9]{60,}"),
     _issued("grafana", "glsa_ glc_", r"[\w+/]{32,}={0,2}"),
     _issued("sentry", "sntrys_ sntryu_", r"[\w+/=-]{40,}"),

@@ -16,6 +16,8 @@ class Name(NamedTuple):
 
     id: str
     pattern: str
+    words: dict[str, str]
+    """Each of the names has one of these words, in small or great letters or with a capital; and what may not follow it in a text."""
 
 
 _KEYS = (
@@ -32,19 +34,25 @@ NAMES = (
         "password",
         r"_[a-z]{0,24}(?:password|passwd|passphrase)s?_|_(?:pwds?|passcodes?|pass_phrase)_"
         r"|_(?:admin|auth|db|ftp|login|mail|mysql|pg|postgres|proxy|redis|root|smtp|ssh|sudo|user)_?pass_$",
+        {"passw": "", "passphrase": "", "passcode": "", "pass": r"(?![a-z])", "pwd": ""},
     ),
-    Name("secret", r"_[a-z]{0,24}secrets?_"),
-    Name("api-key", rf"_(?:{_KEYS})_?keys?_(?!ids?_)"),
-    Name("token", rf"_(?!(?:{_LINGUISTIC})_)[a-z]+_token_$|^_token_$|_(?:{_HELD})_?tokens?_|_token_(?:value|string)_$"),
-    Name("auth", r"_(?:o_?)?auth_$|_authorizations?_|_bearer_$"),
-    Name("cookie", r"_cookies?_"),
-    Name("credentials", r"_cred(?:ential)?s?_"),
-    Name("jwt", r"_jwts?_"),
-    Name("signature", r"^_x_[a-z_]*signature_"),
+    Name("secret", r"_[a-z]{0,24}secrets?_", {"secret": r"(?!ar[iy])"}),
+    Name("api-key", rf"_(?:{_KEYS})_?keys?_(?!ids?_)", {"key": r"s?(?![a-z])", "kty": ""}),
+    Name(
+        "token",
+        rf"_(?!(?:{_LINGUISTIC})_)[a-z]+_token_$|^_token_$|_(?:{_HELD})_?tokens?_|_token_(?:value|string)_$",
+        {"token": r"(?!s?_count|i[sz])(?<!max_token)(?<!put_token)(?<!total_token)(?<!prompt_token)(?<!completion_token)"},
+    ),
+    Name("auth", r"_(?:o_?)?auth_$|_authorizations?_|_bearer_$", {"auth": r"(?![a-z])", "authorization": "", "bearer": ""}),
+    Name("cookie", r"_cookies?_", {"cookie": ""}),
+    Name("credentials", r"_cred(?:ential)?s?_", {"cred": r"(?:ential)?s?(?![a-z])"}),
+    Name("jwt", r"_jwts?_", {"jwt": ""}),
+    Name("signature", r"^_x_[a-z_]*signature_", {"signature": ""}),
 )
 _ABOUT = (
-    "age|at|budget|chars|counts?|domain|enabled|endpoint|expired|expires|expir(?:ation|y)|field|file(?:name)?|index|kind|len|length|limits?|method"
-    "|names?|path|policy|present|provider|required|scheme|scopes?|size|total|ttl|types?|uri|url|usage|valid"
+    "age|alg(?:orithms?)?|at|audience|budget|chars|counts?|description|domain|enabled|endpoint|error|expired|expires|expir(?:ation|y)|field"
+    "|file(?:name)?|format|index|issuer|kind|label|len|length|limits?|method|mode|names?|path|policy|present|provider|required|scheme|scopes?"
+    "|size|status|total|ttl|types?|uri|url|usage|valid|version"
 )
 """A name that ends so is about a credential, and holds none."""
 

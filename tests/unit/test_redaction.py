@@ -7,7 +7,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from optree.redaction import REDACTED, Redaction, StreamRedactor, detectors, may_hold_secret, names_secret, redact, redact_pieces
+from optree.redaction._assigned import spellings
 from optree.redaction._engine import Engine
+from optree.redaction._names import NAMES as TABLE
 from optree.redaction._streams import HELD
 from tests.growth import SQUARE, growth
 from tests.secrets import BODY, FORMS, GIVEN, HARMLESS, HARMLESS_NAMES, NAMES
@@ -25,6 +27,14 @@ def engine(**members):
 def core(sample):
     """Return the part of a secret that matters."""
     return max(re.findall(r"[A-Za-z0-9+]{4,}", re.sub(r"^\w+://", "", sample.partition("?")[2] or sample)), key=len)
+
+
+@pytest.mark.parametrize("name", TABLE, ids=[name.id for name in TABLE])
+@given(st.data())
+def test_each_name_has_a_word_that_is_looked_for(name, data):
+    """The words by which a text is looked through for names are in every name of the table: the two cannot part."""
+    words = data.draw(st.from_regex(re.compile(name.pattern, re.ASCII), fullmatch=True))
+    assert any(pattern.search(words.strip("_")) for word, behind in name.words.items() for pattern in spellings(word, behind)[:1])
 
 
 def test_each_detector_has_samples():
@@ -132,7 +142,7 @@ def test_time_grows_with_keys():
 
 
 def test_what_is_no_credential_under_a_name_of_one():
-    """Nothing, a truth value, an empty text, a schema and a model's token with its probability stay; a number or an object goes."""
+    """Nothing, a truth value, an empty text, a schema, a token of text and counts stay; another number or an object goes."""
     kept = {
         "password": None,
         "auth": True,
@@ -142,7 +152,33 @@ def test_what_is_no_credential_under_a_name_of_one():
         "api_key": {"type": "string", "description": "of X"},
     }
     assert kept == redact(kept)
-    assert {"auth": REDACTED, "token": REDACTED} == redact({"auth": {"user": "a"}, "token": 5})
+    assert {"auth": REDACTED, "api_key": REDACTED} == redact({"auth": {"user": "a"}, "api_key": 5})
+
+
+@pytest.mark.parametrize("value", ["Paris", " Paris", "Ġthe", "▁São", "##ing", "GPU", ".", "\n\n", "'s", "202", 15496])
+def test_tokens_of_text(value):
+    """Under the bare name "token" a short word, punctuation or a number is a model's token; under any other name it goes."""
+    told = msgspec.json.encode({"token": value}).decode()
+    assert ({"token": value}, told) == (redact({"token": value}), redact(told))
+    assert {"access_token": REDACTED, "tokenValue": REDACTED} == redact({"access_token": value, "tokenValue": value})
+
+
+@pytest.mark.parametrize("value", ["hunter2", "123456", "AbCdEfGhIj", "abcdefghijklmnopqrst", "two words"])
+def test_tokens_that_are_none_of_text(value):
+    """What is no short word, and a code of digits, goes under "token" as well."""
+    assert {"token": REDACTED} == redact({"token": value})
+    assert f'{{"token": "{REDACTED}"}}' == redact(f'{{"token": "{value}"}}')
+
+
+def test_what_stands_beside():
+    """A "pass" is a password beside a user, and members of a JSON Web Key are private beside its type; alone they are none."""
+    assert {"user": "a", "pass": REDACTED} == redact({"user": "a", "pass": "b"})
+    assert {"pass": "b", "fail": "c"} == redact({"pass": "b", "fail": "c"})
+    key = {"kty": "RSA", "n": "abc", "d": "x", "p": "y", "qi": "z"}
+    assert {"kty": "RSA", "n": "abc", "d": REDACTED, "p": REDACTED, "qi": REDACTED} == redact(key)
+    assert {"d": "x", "k": "y"} == redact({"d": "x", "k": "y"})
+    assert {"cookies": 3, "session_tokens": 5, "cookie": REDACTED} == redact({"cookies": 3, "session_tokens": 5, "cookie": 3})
+    assert {"credentials": "include"} == redact({"credentials": "include"})
 
 
 SCHEMAS = (
@@ -265,6 +301,27 @@ def test_a_stream_passes_on_what_it_can():
     passed = [stream.feed("a word and ") for _ in range(10_000)]
     assert 110_000 == len("".join(passed)) + len(stream.close())
     assert len("".join(passed)) > 110_000 - 2 * HELD
+
+
+@pytest.mark.parametrize("line", ["a,\n", "a:\n", '"a": [1,\n', "db: {\n", "x = \\\n", "key: |\n", "a\n"])
+def test_time_grows_with_the_lines_of_a_stream(line):
+    """Lines after which a name may wait for its value are held back in linear time, as are those that are passed on."""
+
+    def fed(size):
+        stream = StreamRedactor()
+        return lambda: [stream.feed(line) for _ in range(size // len(line))]
+
+    assert growth(fed, HELD // 8) < SQUARE
+    assert growth(fed, 4 * HELD) < SQUARE
+
+
+def test_lines_that_wait_in_a_stream():
+    """Lines after which a name may wait are passed on with the next that ends otherwise, or when too much is held."""
+    stream = StreamRedactor()
+    assert ["", "", "a:\nb,\nc\n", ""] == [stream.feed(line) for line in ("a:\n", "b,\n", "c\n", "d,\n")]
+    passed = "".join(stream.feed("d,\n") for _ in range(HELD))
+    assert "d,\n" * (HELD + 1) == passed + stream.close()
+    assert len(passed) > 3 * HELD - 2 * HELD
 
 
 def test_a_long_secret_in_a_stream():
