@@ -8,6 +8,7 @@ from typing import BinaryIO
 
 from optree.errors import SetupError
 from optree.store.system import REAL
+from optree.syscalls import calls
 
 
 def open_new(path: Path) -> BinaryIO:
@@ -17,7 +18,7 @@ def open_new(path: Path) -> BinaryIO:
     """
     REAL.make_directory(path.parent)
     try:
-        fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+        fd = calls.open_file(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
     except FileExistsError:
         raise SetupError(f"{path} is there already, and stays as it is: give another name, or remove it") from None
     return os.fdopen(fd, "wb")

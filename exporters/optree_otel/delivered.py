@@ -26,6 +26,7 @@ from optree.errors import SetupError
 from optree.ids import is_txn
 from optree.store import lock
 from optree.store.system import REAL
+from optree.syscalls import calls
 from optree.values import is_list, is_object, text
 
 FOLDER = ".otel"
@@ -296,7 +297,7 @@ def _noted(path: Path, having: bytes = b"") -> list[str]:
 def _is_torn(file: int) -> bool:
     """Tell whether the file's last line has no end: a process was killed while it wrote."""
     size = os.fstat(file).st_size
-    return size > 0 and os.pread(file, 1, size - 1) != b"\n"
+    return size > 0 and calls.pread(file, 1, size - 1) != b"\n"
 
 
 def _paths(line: bytes) -> list[str]:

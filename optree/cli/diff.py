@@ -13,6 +13,7 @@ from optree.cli.options import Json, SessionsDir, complete_txn, directory
 from optree.cli.screen import complain, paint, show, show_json, unpainted
 from optree.cli.sessions import open_session
 from optree.store.unusable import usable
+from optree.syscalls import calls
 from optree.tree import Tree
 from optree.visible import coloured
 
@@ -57,7 +58,7 @@ def diff(
 
 def _write(path: Path, page: str) -> None:
     """Write a page; a new file is its owner's only, since the page has what the sessions have. Raises `OSError`."""
-    with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600), "wb") as file:
+    with os.fdopen(calls.open_file(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "wb") as file:
         file.write(page.encode("utf-8", "replace"))
 
 

@@ -21,6 +21,7 @@ from optree.store.directory import checked
 from optree.store.recovery import Loaded
 from optree.store.system import REAL
 from optree.store.unusable import usable
+from optree.syscalls import calls
 from optree.tree import Tree
 from optree.tree.redacted import redacted
 
@@ -101,7 +102,7 @@ def _workplace(parent: Path) -> Generator[Path, None, None]:
     REAL.make_directory(parent)
     for path in parent.glob(f"{_PREFIX}*"):
         found = path.lstat()
-        if found.st_uid == os.getuid() and found.st_mtime < time() - _STALE_SECONDS:
+        if calls.is_own(found) and found.st_mtime < time() - _STALE_SECONDS:
             shutil.rmtree(path, ignore_errors=True)
     with tempfile.TemporaryDirectory(prefix=_PREFIX, dir=parent) as folder:
         yield Path(folder)

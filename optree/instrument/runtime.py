@@ -31,6 +31,7 @@ from optree.redaction import callback_errors, redact, use
 from optree.store import Directory, SessionStore, open_session, resume_session
 from optree.store.directory import Saved, is_directory
 from optree.store.options import StoreOptions
+from optree.syscalls import calls
 from optree.tree import apply
 from optree.tree.path import parent_label
 from optree.visible import coloured
@@ -367,7 +368,7 @@ def _counts(stores: Sequence[SessionStore], consoles: Sequence[ConsoleWriter]) -
 
 RUNTIME = Runtime()
 atexit.register(RUNTIME.at_exit)
-os.register_at_fork(after_in_child=RUNTIME.after_fork)
+calls.register_at_fork(after_in_child=RUNTIME.after_fork)
 RUNTIME.end_with_multiprocessing()
 
 

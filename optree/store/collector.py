@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import gc
-import os
 import threading
 from collections.abc import Generator
 from contextlib import contextmanager
+
+from optree.syscalls import calls
 
 
 class _Collector:
@@ -20,7 +21,7 @@ class _Collector:
         self._lock = threading.RLock()
         self._holders = 0
         self._was_on = False
-        os.register_at_fork(after_in_child=self._after_fork)
+        calls.register_at_fork(after_in_child=self._after_fork)
 
     def hold(self) -> None:
         with self._lock:

@@ -18,6 +18,7 @@ from optree import speed
 from optree.errors import StoreError
 from optree.store.directory import journals
 from optree.store.system import OS, REAL
+from optree.syscalls import calls
 
 WRITER_SPAN = 1_000_000
 """Turn and op numbers that writer k gives in sessions it does not own begin at k times this."""
@@ -194,7 +195,7 @@ class Journal:
         segment = int(self.path.stem.rpartition("-")[2])
         header = r.Header(
             r.FORMAT, r.FORMAT, self.txn, f"{self.ordinal:04d}", segment, self.last + 1, time() * 1e3, self._version,
-            os.getpid(), os.uname().nodename, self.base,
+            os.getpid(), calls.nodename(), self.base,
         )  # fmt: skip
         written, seed = r.header_line(header)
         self._os.write_all(self.fd, written)

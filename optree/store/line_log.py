@@ -17,6 +17,7 @@ from weakref import WeakSet
 
 from optree.errors import StoreError
 from optree.store.system import OS, REAL
+from optree.syscalls import calls
 
 WAIT_SECONDS = 0.25
 """The longest that a call waits for other writers."""
@@ -195,11 +196,11 @@ class LineLog:
         if size < self._read:
             raise StoreError(f"{self.path} was cut from {self._read} to {size} bytes by somebody else: nothing more is appended to it")
         if self._tail and size > self._read:
-            ended = os.pread(self._fd, 1, self._read) == b"\n"
+            ended = calls.pread(self._fd, 1, self._read) == b"\n"
             self._read += 1 if ended else -self._tail
             self._tail = 0
         torn, at = b"", self._read
-        while at < size and (piece := os.pread(self._fd, min(_PIECE, size - at), at)):
+        while at < size and (piece := calls.pread(self._fd, min(_PIECE, size - at), at)):
             at += len(piece)
             *lines, torn = (torn + piece).split(b"\n")
             for line in lines:
@@ -232,4 +233,4 @@ def _after_fork() -> None:
         log.after_fork()
 
 
-os.register_at_fork(after_in_child=_after_fork)
+calls.register_at_fork(after_in_child=_after_fork)

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import contextlib
 import errno
-import fcntl
 import os
 import stat
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import BinaryIO
+
+from optree.syscalls import calls
 
 PIECE = 1 << 20
 """Bytes that are read at once."""
@@ -24,7 +25,7 @@ _KINDS = {
 
 def open_regular(path: str | os.PathLike[str]) -> BinaryIO:
     """Open a regular file for reading. Raises `OSError`, also for a pipe, a device or a directory, without waiting for its other end."""
-    return os.fdopen(_regular(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOCTTY), path), "rb")
+    return open(_regular(calls.open_file(path, os.O_RDONLY | calls.O_NONBLOCK | calls.O_NOCTTY), path), "rb")
 
 
 def _regular(fd: int, path: str | os.PathLike[str]) -> int:
@@ -41,17 +42,16 @@ class OS:
 
     def create(self, path: Path) -> int:
         """Create a new file for appending, private to its owner; fails if it is there. Returns a descriptor."""
-        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND | os.O_CLOEXEC | os.O_NOFOLLOW
-        return os.open(path, flags, 0o600)
+        return calls.open_file(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND | calls.O_NOFOLLOW, 0o600)
 
     def append(self, path: Path) -> int:
         """Open a file for appending, made if it is missing."""
-        flags = os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
-        return _regular(os.open(path, flags, 0o600), path)
+        flags = os.O_RDWR | os.O_CREAT | os.O_APPEND | calls.O_NOFOLLOW | calls.O_NONBLOCK
+        return _regular(calls.open_file(path, flags, 0o600), path)
 
     def open(self, path: Path) -> int:
         """Open a file for its lock only."""
-        return _regular(os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK), path)
+        return _regular(calls.open_file(path, os.O_RDONLY | calls.O_NOFOLLOW | calls.O_NONBLOCK), path)
 
     write: Callable[[int, bytes], int] = staticmethod(os.write)
     """Write once; may write less than all. The function itself, since every record passes here."""
@@ -87,31 +87,27 @@ class OS:
     def ends_whole(self, fd: int) -> bool:
         """Tell whether a file is empty or ends with a newline, so that a line can be added."""
         size = os.fstat(fd).st_size
-        return size == 0 or os.pread(fd, 1, size - 1) == b"\n"
+        return size == 0 or calls.pread(fd, 1, size - 1) == b"\n"
 
     def datasync(self, fd: int) -> None:
         """Wait until the file's data is on disk."""
-        os.fdatasync(fd)
+        calls.fdatasync(fd)
 
     def sync(self, fd: int) -> None:
         """Wait until the file and its metadata are on disk."""
-        os.fsync(fd)
+        calls.fsync(fd)
 
     def sync_directory(self, path: Path) -> None:
         """Wait until the names in a directory are on disk."""
-        fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-        try:
-            self.sync(fd)
-        finally:
-            self.close(fd)
+        calls.fsync_directory(path)
 
     def rename(self, old: Path, new: Path) -> None:
         """Replace *new* by *old*, at once."""
-        os.replace(old, new)
+        calls.rename(old, new)
 
     def unlink(self, path: Path) -> None:
         """Remove a file."""
-        os.unlink(path)
+        calls.unlink(path)
 
     def make_directory(self, path: Path) -> None:
         """Make a directory and those above it, private to their owner."""
@@ -127,19 +123,11 @@ class OS:
 
     def lock(self, fd: int) -> bool:
         """Lock a file for this writer without waiting; False if another has it."""
-        try:
-            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            return False
-        return True
+        return calls.flock(fd)
 
     def lock_shared(self, fd: int) -> bool:
         """Lock a file against its writer, together with others who do, without waiting; False if its writer has it."""
-        try:
-            fcntl.flock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
-        except BlockingIOError:
-            return False
-        return True
+        return calls.flock_shared(fd)
 
     def is_at(self, fd: int, path: Path) -> bool:
         """Tell whether an open file is the one that has this name now."""
@@ -150,11 +138,11 @@ class OS:
 
     def lock_waiting(self, fd: int) -> None:
         """Lock a file, waiting for whoever has it."""
-        fcntl.flock(fd, fcntl.LOCK_EX)
+        calls.flock(fd, wait=True)
 
     def unlock(self, fd: int) -> None:
         """Let others lock the file."""
-        fcntl.flock(fd, fcntl.LOCK_UN)
+        calls.funlock(fd)
 
     def truncate(self, fd: int, size: int) -> None:
         """Cut a file to its first *size* bytes."""

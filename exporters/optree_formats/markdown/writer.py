@@ -21,6 +21,7 @@ from optree.errors import SetupError, StoreError
 from optree.redaction import redact
 from optree.store.lines import AnyPath
 from optree.store.system import OS, REAL
+from optree.syscalls import calls
 from optree_formats.markdown import guarding, recovery
 from optree_formats.markdown.events import PROTOCOL, TIMED, Event, Refused, Verbosity
 from optree_formats.markdown.rendering import RULE, header, one_line, section
@@ -239,13 +240,13 @@ class EventLog:
         """Read what is new; all of it, if what was known is no longer there. Returns the violation that this is."""
         info = os.fstat(self._fd)
         cut = info.st_size < self._tail.size
-        end = os.pread(self._fd, len(self._end), self._tail.size - len(self._end))
+        end = calls.pread(self._fd, len(self._end), self._tail.size - len(self._end))
         touched = end != self._end or (info.st_size == self._tail.size and self._changed_at not in (0, info.st_mtime_ns))
         if cut or touched:
             before, self._tail, self._end = self._tail, Tail(), b""
         else:
             before = None
-        while piece := os.pread(self._fd, _PIECE, self._tail.size):
+        while piece := calls.pread(self._fd, _PIECE, self._tail.size):
             self._known(piece)
         if before is not None and (cut or self._tail.chain.last != before.chain.last):
             return guarding.found(self.path, f"cut from {before.size} to {info.st_size} bytes" if cut else "rewritten")
@@ -323,4 +324,4 @@ def _after_fork() -> None:
         log.after_fork()
 
 
-os.register_at_fork(after_in_child=_after_fork)
+calls.register_at_fork(after_in_child=_after_fork)

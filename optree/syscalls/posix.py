@@ -1,0 +1,88 @@
+"""The calls of Linux, macOS and other POSIX systems. Each may raise `OSError`."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import sys
+
+if sys.platform == "win32":
+    raise ImportError("Windows has no such calls")
+
+O_NOCTTY, O_NOFOLLOW, O_NONBLOCK = os.O_NOCTTY, os.O_NOFOLLOW, os.O_NONBLOCK
+
+open_file = os.open
+pread = os.pread
+rename = os.replace
+unlink = os.unlink
+register_at_fork = os.register_at_fork
+
+if sys.platform == "darwin":
+
+    def fsync(fd: int) -> None:
+        """Wait until the file is on disk: macOS's own fsync leaves it in the drive's cache."""
+        try:
+            fcntl.fcntl(fd, fcntl.F_FULLFSYNC)
+        except OSError:  # not every file system has it: a network's, for one
+            os.fsync(fd)
+
+    fdatasync = fsync
+else:
+    fsync, fdatasync = os.fsync, os.fdatasync
+
+
+def fsync_directory(path: str | os.PathLike[str]) -> None:
+    """Wait until the names in a directory are on disk."""
+    fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        fsync(fd)
+    finally:
+        os.close(fd)
+
+
+def flock(fd: int, *, wait: bool = False) -> bool:
+    """Lock a file for one; False if another has it, unless told to *wait*."""
+    return _flock(fd, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
+
+
+def flock_shared(fd: int) -> bool:
+    """Lock a file together with others who do this; False if one has it for itself."""
+    return _flock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
+
+
+def funlock(fd: int) -> None:
+    """Let others lock the file."""
+    fcntl.flock(fd, fcntl.LOCK_UN)
+
+
+def is_own(found: os.stat_result) -> bool:
+    """Tell whether a file is this user's."""
+    return found.st_uid == os.getuid()
+
+
+def may_name_a_file(_name: str) -> bool:
+    """Tell whether a name without separators may be a file's: all may."""
+    return True
+
+
+def nodename() -> str:
+    """Return the machine's name."""
+    return os.uname().nodename
+
+
+def terminal_encoding(_fd: int) -> str:
+    """Return what text for a descriptor is encoded in."""
+    return "utf-8"
+
+
+def terminal_has_colours(fd: int) -> bool:
+    """Tell whether a descriptor is a terminal, which understands colours."""
+    return os.isatty(fd)
+
+
+def _flock(fd: int, how: int) -> bool:
+    try:
+        fcntl.flock(fd, how)
+    except BlockingIOError:
+        return False
+    return True
