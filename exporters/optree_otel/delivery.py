@@ -6,7 +6,6 @@ It does for a directory of sessions what the next run with the same settings wou
 from __future__ import annotations
 
 import os
-import signal
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -17,7 +16,7 @@ from optree import Directory
 from optree.store import lock
 from optree.store.settle import BACKGROUND_BYTES
 from optree.store.system import REAL
-from optree_otel import make
+from optree_otel import detached, make
 from optree_otel.delivered import is_sending
 from optree_otel.handover import LOCK, delivery_folder, words
 from optree_otel.pending import outlived, sweep
@@ -40,8 +39,7 @@ _LOOK_SECONDS = 0.02
 
 def main(sessions: Sequence[str]) -> None:
     """Deliver what is pending in directories of sessions, one after the other."""
-    os.setsid()
-    signal.alarm(LONGEST)
+    detached.begin(LONGEST)
     if (mirror := make({})) is not None:
         for folder in sessions:
             with suppress(OSError):  # it is gone, or full

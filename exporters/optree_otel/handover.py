@@ -10,7 +10,6 @@ There is one for a directory and an addressee, whose digest it is: what a progra
 from __future__ import annotations
 
 import os
-import signal
 import sys
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
@@ -21,27 +20,21 @@ import optree
 from optree import redaction
 from optree.store import lock
 from optree.store.system import REAL
+from optree_otel import detached
 from optree_otel.delivered import FOLDER, Addressee
 from optree_otel.settings import OPTIONS
 
 LOCK: Final = "lock"
 _CODE: Final = """
-import os, select, sys
-if os.fork():
-    os._exit(0)
-select.select([3], [], [], 5)
-os.close(3)
 os.chdir("/")
 sys.path[:] = {path!a}
 from optree_otel.delivery import main
 main({sessions!a})
 """
-"""What is executed: the process is nobody's child, so that no program that waits for its children waits for it; and it does nothing that
-takes the processor from the program before that has ended, which closes the other end of descriptor 3, or for 5 s."""
+_END_SECONDS: Final = 5
+"""The process does nothing that takes the processor from the program before that has ended, or for this long."""
 _FILES: Final = ("_CERTIFICATE", "_CLIENT_KEY")
 """Ends of the names of variables that hold paths, which may be relative: the other process holds no directory."""
-_END: Final = 3
-"""The descriptor that tells the program's end: the first after stdin, stdout and stderr."""
 _PYTEST: Final = ("PYTEST_VERSION", "PYTEST_CURRENT_TEST")
 _held: list[int] = []
 """Descriptors that go with this process: of its own locks, and of the pipe that tells its end."""
@@ -57,7 +50,7 @@ def is_possible(wanted: bool | None) -> bool:
         wanted = "pytest" not in sys.modules and not any(name in os.environ for name in _PYTEST)
     name = Path(sys.executable or "").name.lower()
     is_python = name.startswith(("python", "pypy")) and not getattr(sys, "frozen", False) and os.access(sys.executable, os.X_OK)
-    return wanted and is_python and redaction.settings().callback is None and os.getpid() != 1 and hasattr(os, "posix_spawn")
+    return wanted and is_python and redaction.settings().callback is None and os.getpid() != 1 and detached.IS_POSSIBLE
 
 
 def hand_over(folders: Iterable[Path], options: Mapping[str, Any], addressee: Addressee) -> int:
@@ -70,7 +63,7 @@ def hand_over(folders: Iterable[Path], options: Mapping[str, Any], addressee: Ad
     meeting = [delivery_folder(Path(folder), addressee) for folder in sessions]
     running = [_announce(folder) for folder in meeting]
     if not (running and all(running)):
-        _spawn(sessions, options)
+        _held.append(detached.start(_CODE.format(path=_path(), sessions=sessions), _environ(options), _END_SECONDS))
     return sum(words(folder)[1] for folder in meeting)
 
 
@@ -98,28 +91,6 @@ def _announce(folder: Path) -> bool:
     return False
 
 
-def _spawn(sessions: list[str], options: Mapping[str, Any]) -> None:
-    """Start the process: in a session of its own, with no descriptor of this one's but the pipe that tells its end. Raises `OSError`."""
-    command = [sys.executable, "-S", "-P", *(["-B"] if sys.dont_write_bytecode else []), "-c"]
-    command.append(_CODE.format(path=_path(), sessions=sessions))
-    told, held = os.pipe()
-    _held.append(held)
-    closed = [(os.POSIX_SPAWN_CLOSE, number) for number in _inheritable() if number != _END]
-    null = [(os.POSIX_SPAWN_OPEN, number, os.devnull, os.O_RDWR, 0) for number in range(_END)]
-    given: dict[str, Any] = {
-        "file_actions": [(os.POSIX_SPAWN_DUP2, told, _END), *null, *closed],
-        "setsigmask": (),
-        "setsigdef": (signal.SIGINT, signal.SIGTERM, signal.SIGALRM),
-    }
-    environ = _environ(options)
-    try:
-        os.posix_spawn(sys.executable, command, environ, setsid=True, **given)
-    except NotImplementedError:  # not by every C library: then it leaves this session as soon as it runs
-        os.posix_spawn(sys.executable, command, environ, setpgroup=0, **given)
-    finally:
-        os.close(told)
-
-
 def _path() -> list[str]:
     """Return where the other process finds its modules: where this one found them, without what `site` would do in between."""
     own = [str(Path(file).parents[1]) for file in (optree.__file__, __file__)]
@@ -145,18 +116,4 @@ def _environ(options: Mapping[str, Any]) -> dict[str, str]:
     for name, value in found.items():
         if name.startswith("OTEL_EXPORTER_OTLP_") and name.endswith(_FILES):
             found[name] = _absolute(value) or value
-    return found
-
-
-def _inheritable() -> list[int]:
-    """Return the descriptors that a started process would get, beyond the first three."""
-    try:
-        numbers = [int(path.name) for path in Path("/dev/fd").iterdir()]
-    except OSError:
-        return []
-    found: list[int] = []
-    for number in numbers:
-        with suppress(OSError):  # that of the listing itself is closed by now
-            if number > 2 and os.get_inheritable(number):  # noqa: PLR2004 - stdin, stdout, stderr
-                found.append(number)
     return found

@@ -13,6 +13,8 @@ from contextlib import contextmanager, suppress
 from importlib import import_module
 from time import sleep
 
+from optree.syscalls import calls
+
 FORK_SECONDS = 0.2
 """The longest that a fork waits."""
 _lock = threading.RLock()
@@ -51,6 +53,5 @@ def after_fork() -> None:
         _lock = threading.RLock()
 
 
-if hasattr(os, "register_at_fork"):
-    import_module("logging")  # it registers too: who does so later is asked earlier, so before its lock is taken
-    os.register_at_fork(before=_before, after_in_parent=_in_parent, after_in_child=after_fork)
+import_module("logging")  # it registers too: who does so later is asked earlier, so before its lock is taken
+calls.register_at_fork(before=_before, after_in_parent=_in_parent, after_in_child=after_fork)

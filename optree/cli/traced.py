@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import shlex
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -11,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from optree.cli.options import Place
-from optree.cli.program import NOT_EXECUTABLE, NOT_FOUND, run_program
+from optree.cli.program import NOT_EXECUTABLE, NOT_FOUND, command_line, run_program
 from optree.cli.screen import complain, figures, json_line
 from optree.cli.sessions import Row, describe, settled
 from optree.errors import BusyError, NotFoundError
@@ -90,7 +89,7 @@ def _where(saved: Saved | None) -> Path | None:
 
 
 def _report(outcome: _Outcome, command: Sequence[str], directory: Directory, tracing: Tracing) -> None:
-    resume = shlex.join(["optree", "load", outcome.txn, *_flags(directory), "--", *command])
+    resume = command_line(["optree", "load", outcome.txn, *_flags(directory), "--", *command])
     row = outcome.row
     if tracing.as_json:
         sys.stderr.write(json_line(_plain(outcome, resume)) + "\n")

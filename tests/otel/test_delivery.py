@@ -11,7 +11,7 @@ from types import SimpleNamespace
 import pytest
 
 from optree.store import lock
-from optree_otel import delivery, handover
+from optree_otel import delivery, detached, handover
 from optree_otel.delivered import Addressee
 from optree_otel.handover import LOCK, delivery_folder, is_possible
 from optree_otel.view import nodes
@@ -344,7 +344,7 @@ def test_where_it_cannot_be(monkeypatch):
             now.setattr(module, name, value, raising=False)
             assert not is_possible(True)
     with monkeypatch.context() as now:
-        now.delattr(os, "posix_spawn")
+        now.setattr(detached, "IS_POSSIBLE", False)
         assert not is_possible(True)
 
 

@@ -7,7 +7,6 @@ It works beside any exporter, needs no change to the instrumentations, and recor
 
 from __future__ import annotations
 
-import os
 import threading
 import weakref
 from collections.abc import Callable
@@ -19,6 +18,7 @@ from opentelemetry.trace import SpanContext, StatusCode, format_span_id, format_
 
 from optree.instrument import flush
 from optree.instrument.runtime import RUNTIME
+from optree.syscalls import calls
 from optree_otel.incoming.live import Live
 from optree_otel.incoming.spans import ERROR, OK, UNSET, InEvent, InSpan
 
@@ -104,4 +104,4 @@ def _after_fork(live: Live) -> None:
         if (found := reference()) is not None:
             found.begin_anew()
 
-    os.register_at_fork(after_in_child=begin_anew)
+    calls.register_at_fork(after_in_child=begin_anew)
