@@ -160,6 +160,21 @@ def test_a_transcript_has_what_the_original_keeps_in_base64(optree):
     assert [(True, False)] * 2 == [("[REDACTED]" in text, secret in text) for text in (b64decode(one).decode() for one in held)]
 
 
+def test_a_log_for_people_has_what_the_original_keeps_in_base64(optree):
+    """A Markdown log says what the original keeps in base64 in words, and gives it back as it was when it is imported."""
+    path = original(optree.folder)
+    said = optree("export", path, "--to", "markdown", "-o", "-").stdout
+    assert (True, True, False) == ("Weather?" in said, "It rains." in said, "eyJ" in said)
+    (optree.folder / "back.md").write_text(said)
+    optree.read("import", optree.folder / "back.md")
+    [was, now] = [optree.json("show", one, "1.1")["node"] for one in (path, "last")]
+    assert [was[name]["payload"] for name in ("request", "response")] == [now[name]["payload"] for name in ("request", "response")]
+    folder = optree.folder / "records"
+    optree.read("export", path, "--to", "ai-agent-v3", "-o", folder)
+    shown = dict(parts(optree.read("show", folder, "1.1").stdout))
+    assert ["Weather?"] == shown["user"]
+
+
 def test_members_that_look_like_references(optree):
     """A request whose own members look like references is shown as it is."""
     source = 'import optree\nwith optree.session("a"), optree.turn(), optree.tool("x") as op: op.request(query={"$history": [1]})'

@@ -6,10 +6,12 @@ from typing import Any
 
 import msgspec
 
+from optree.messages import body
 from optree.nodes import AccountingEntry, LogEntry, OperationNode, Payload, Reasoning
 from optree.records import sanitize
 from optree.tree.summary import ENDED, state
 from optree.values import decode, encode, is_list, is_object
+from optree_formats.markdown.captured import as_kept, readable
 from optree_formats.markdown.times import iso, moment
 
 _MARKS = ("truncated", "partial")
@@ -52,8 +54,9 @@ def payload(fields: dict[str, Any], name: str) -> Payload | None:
     """Return the answer that an event's fields hold."""
     if name not in fields:
         return None
-    data = encode(fields[name])
-    size = fields.get("size", _size(fields[name], data))
+    value = as_kept(fields[name])
+    data = encode(value)
+    size = fields.get("size", _size(value, data))
     marks = (True if fields.get(mark) is True else None for mark in _MARKS)
     return Payload(msgspec.Raw(data), None, size if isinstance(size, int) else None, *marks)
 
@@ -80,7 +83,7 @@ def _of_model(op: OperationNode) -> dict[str, Any]:
     """Return the figures that the seed has for a model's output."""
     tokens = sum(entry.tokens.output_tokens for entry in op.accounting if entry.tokens is not None)
     found: dict[str, Any] = {"tokens": tokens} if tokens and op.ended_at is not None else {}
-    answer: Any = decode(op.response.payload) if op.response is not None else None
+    answer: Any = body(decode(op.response.payload)) if op.response is not None else None
     if is_object(answer) and is_list(calls := answer.get("tool_calls")):
         found["tool_calls"] = len(calls)
     text = answer.get("content") if is_object(answer) else answer
@@ -92,7 +95,7 @@ def _of_model(op: OperationNode) -> dict[str, Any]:
 def _answer(name: str, response: Payload) -> dict[str, Any]:
     value: Any = decode(response.payload)
     size = {} if response.size == _size(value, bytes(response.payload)) else {"size": response.size}
-    return {name: value, **size, **{mark: True for mark in _MARKS if getattr(response, mark)}}
+    return {name: readable(value), **size, **{mark: True for mark in _MARKS if getattr(response, mark)}}
 
 
 def _size(value: Any, data: bytes) -> int:

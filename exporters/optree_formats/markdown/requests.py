@@ -6,6 +6,7 @@ from typing import Any
 
 from optree.nodes import OperationNode, Pool
 from optree.values import decode, is_object
+from optree_formats.markdown.captured import readable
 
 _HISTORY = {"$history", "count", "bytes"}
 
@@ -27,7 +28,7 @@ class Requests:
         """
         if op.request is None:
             return {}
-        payload: Any = decode(op.request.payload)
+        payload: Any = readable(decode(op.request.payload))
         if not is_object(payload):
             return {"request": payload}
         members: dict[str, Any] = {}

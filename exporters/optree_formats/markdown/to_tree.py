@@ -17,6 +17,7 @@ from optree.tree import Path, Tree
 from optree.tree.path import parent_label
 from optree.tree.summary import ENDED
 from optree.values import is_list, is_object
+from optree_formats.markdown.captured import as_kept
 from optree_formats.markdown.entries import entries, payload, reasoning_at
 from optree_formats.markdown.of_tree import NODE, SYSTEM
 from optree_formats.markdown.reader import Entry
@@ -168,7 +169,7 @@ class _Back:
         there = (
             "request" in fields or "messages" in fields or is_object(same) or (is_object(args) and fields.get("args_given") is not False)
         )
-        return members if there else None
+        return as_kept(members) if there else None
 
     def _member(self, path: str, key: str) -> Any:
         fields = self.calls[path]
