@@ -13,8 +13,21 @@ from optree.values import TypedDecoder, decode, is_object, raw
 from optree_formats.transcript import messages
 from optree_formats.transcript.building import Building, attributes, blocks_of, end_op, hear, held, roles_of, told
 from optree_formats.transcript.opened import Opened
-from optree_formats.transcript.steps import FIDELITY, ORDER, STEP, TEXTS, TIMES, TURNLESS, UNLIKE, NotHeld
-from optree_formats.transcript.wire import Event, StepPayload, ToolPayload, line
+from optree_formats.transcript.steps import (
+    CONTENTS,
+    EVENTS,
+    FIDELITY,
+    MEMBERS,
+    ORDER,
+    PLACES,
+    STEP,
+    TEXTS,
+    TIMES,
+    TURNLESS,
+    UNLIKE,
+    NotHeld,
+)
+from optree_formats.transcript.wire import EVENT_TYPES, ContentBlock, Event, StepPayload, ToolPayload, line
 
 _KINDS: dict[str, OpKind] = {"agent": "llm", "call_workflow": "session"}
 _TURN = 1
@@ -62,7 +75,13 @@ class Foreign:
             "tool.call": self._tool_call,
             "tool.result": self._tool_result,
         }.get(event.type, self._other)
-        handler(event, ts)
+        op = handler(event, ts)
+        if op is None:
+            return
+        if event.child_run_id and not event.type.startswith(("message.", "tool.")):
+            self._building.links.setdefault(event.child_run_id, op)
+        if _has_more(event):
+            self._lose(op, MEMBERS)
 
     def finish(self) -> None:
         """End the turn with its session, if there is one, and give ops what is known of their steps."""
@@ -90,13 +109,19 @@ class Foreign:
         lost = Counter(what for _, about in self._about.values() for what in about.get("unlike", ()))
         if lost:
             said = ", ".join(f"{UNLIKE[what]} ({number})" for what, number in sorted(lost.items()))
-            self._faults.append(NotHeld(0, f"not held of the messages of ops: {said}"))
+            self._faults.append(NotHeld(0, f"not held of what others wrote: {said}"))
 
-    def _other(self, event: Event, ts: float) -> None:
+    def _lose(self, op: OperationNode, *what: str) -> None:
+        """Note what an op does not hold."""
+        about = self._about[op.path][1]
+        about["unlike"] = sorted({*about.get("unlike", ()), *what})
+
+    def _other(self, event: Event, ts: float) -> OperationNode:
         """Keep an event of a type that is not known."""
         op = self._begin(event, ts, "system", event.type, {"type": event.type})
         op.ended_at, op.latency = ts, 0.0
         op.response = held(_members(line(event)).get("payload", UNSET))
+        return op
 
     def _begin(self, event: Event, ts: float, kind: OpKind, name: str, step: dict[str, Any]) -> OperationNode:
         self._used = True
@@ -127,11 +152,9 @@ class Foreign:
         if kind == "llm":
             self._agents.add(op, event.path, _AGENTS)
             self._building.talk(op).trusted = False
-        if event.child_run_id:
-            self._building.links.setdefault(event.child_run_id, op)
         return op
 
-    def _complete(self, event: Event, ts: float) -> None:
+    def _complete(self, event: Event, ts: float) -> OperationNode:
         op = self._steps.last((event.path, event.iteration))
         if op is None:
             self._faults.append(Fault(0, f"seq {event.seq}: step {event.path!r} ends that did not begin; kept"))
@@ -141,20 +164,27 @@ class Foreign:
         end_op(op, ts, event.payload, told(event))
         if op.kind == "llm" and op.response is not None:
             self._about[op.path][1]["result"] = decode(op.response.payload)
+        return op
 
-    def _message(self, event: Event, ts: float) -> None:
+    def _message(self, event: Event, ts: float) -> OperationNode:
         op = self._agents.last(event.path) or self._agents.last(_AGENTS)
         if op is None:
             op = self._begin(event, ts, "llm", event.path or "agent", {})
             self._agents.add(op, event.path, _AGENTS)
             self._steps.add(op, event.path, (event.path, event.iteration))
-        about = self._about[op.path][1]
-        if event.path != about.get("path"):
-            about.setdefault("messages", event.path)
-        if event.iteration != about.get("iteration"):
-            about.setdefault("messagesIteration", event.iteration)
-        about["unlike"] = sorted({*about.get("unlike", ()), *_unlike(event, ts, op)})
-        hear(self._building.talk(op), event.payload, told(event), ts)
+        about, talk = self._about[op.path][1], self._building.talk(op)
+        first = not talk.asked and not talk.answered
+        if first and event.path != about.get("path"):
+            about["messages"] = event.path
+        if first and event.iteration != about.get("iteration"):
+            about["messagesIteration"] = event.iteration
+        there = about.get("messages", about.get("path")), about.get("messagesIteration", about.get("iteration"))
+        several = talk.asked if event.type == "message.user" else talk.answered
+        self._lose(
+            op, *_unlike(event, ts, op), *([EVENTS] if several else ()), *([PLACES] if there != (event.path, event.iteration) else ())
+        )
+        hear(talk, event.payload, told(event), ts)
+        return op
 
     def _tool_call(self, event: Event, ts: float) -> OperationNode | None:
         payload = event.payload
@@ -173,20 +203,28 @@ class Foreign:
         self._calls.add(op, payload.call_id)
         return op
 
-    def _tool_result(self, event: Event, ts: float) -> None:
+    def _tool_result(self, event: Event, ts: float) -> OperationNode | None:
         payload = event.payload
         if not isinstance(payload, ToolPayload):
-            return
+            return None
         op = self._calls.first(payload.call_id)
         if op is None and payload.call_id in self._doubled:
             self._doubled.discard(payload.call_id)
-            return
+            return None
         if op is None:
             self._faults.append(Fault(0, f"seq {event.seq}: a result of call {payload.call_id!r}, which is not open; kept"))
             op = self._tool_call(event, ts)
         if op is not None:
             self._calls.drop(op, payload.call_id)
             end_op(op, ts, payload, told(event))
+        return op
+
+
+def _has_more(event: Event) -> bool:
+    """Tell whether an event has members that a step does not hold; the payload of one that is of no known type is kept as it is."""
+    payload: Any = event.payload
+    inner = (payload, *blocks_of(payload)) if event.type in EVENT_TYPES else ()
+    return event.more is not None or any(getattr(part, "more", None) is not None for part in inner)
 
 
 def _unlike(event: Event, ts: float, op: OperationNode) -> set[str]:
@@ -203,9 +241,17 @@ def _unlike(event: Event, ts: float, op: OperationNode) -> set[str]:
         back = [block for _, block in messages.sent(messages.request_of(list(zip(roles_of(blocks, told(event)), blocks, strict=True))))]
     else:
         back = messages.answer(messages.answer_of(blocks), messages.thoughts(blocks))
-    if kinds != [block.type for block in back] and not {*kinds} & {"command", "stream"}:
-        found.add(ORDER)
+    if kinds != [block.type for block in back]:
+        found |= set() if {*kinds} & {"command", "stream"} else {ORDER}
+    elif any(_said(block) != _said(one) for block, one in zip(blocks, back, strict=True)):
+        found.add(CONTENTS)
     return found | ({TEXTS} if {"command", "stream"} & {*kinds} else set())
+
+
+def _said(block: ContentBlock) -> tuple[object, ...]:
+    """Return what a block says; the text of a command or a stream is a text."""
+    given, got = (None if value is UNSET else decode(value) for value in (block.tool_input, block.tool_content))
+    return messages.plain_text(block), block.tool_name, block.tool_id, given, got, block.tool_content is UNSET
 
 
 def _is_routed(payload: Any) -> bool:

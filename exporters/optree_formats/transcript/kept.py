@@ -36,11 +36,19 @@ class Kept(Struct, frozen=True, forbid_unknown_fields=True):
 
     started: Difference | UnsetType | None = UNSET
     completed: Difference | UnsetType | None = UNSET
+    started_more: dict[str, Any] = {}
+    """Members beside the payload that the format does not have."""
+    completed_more: dict[str, Any] = {}
 
 
 def difference(event: Event) -> dict[str, Any]:
     """Return what is to be kept of the event of a run's start or end, by its name; nothing for one as optree writes it."""
     name = event.type.removeprefix("run.")
+    more = {f"{name}_more": {key: decoded(value) for key, value in event.more.items()}} if event.more else {}
+    return {**_of_payload(name, event), **more}
+
+
+def _of_payload(name: str, event: Event) -> dict[str, Any]:
     payload = decoded(_members(line(event))["payload"])
     if payload is None:
         return {name: None}

@@ -44,13 +44,18 @@ TURNLESS: Final = "turnless"
 
 
 TIMES, FIDELITY, ORDER, TEXTS = "times", "fidelity", "order", "texts"
+CONTENTS, EVENTS, PLACES, MEMBERS = "contents", "events", "places", "members"
 UNLIKE: Final = {
     TIMES: "times of messages of other programs' steps",
     FIDELITY: "fidelity of blocks of their messages",
     ORDER: "order and number of blocks of their messages",
     TEXTS: "that blocks of their messages were commands or streams: they are texts",
+    CONTENTS: "contents of blocks of their messages as they were",
+    EVENTS: "that what was said in a step of theirs were several messages: it is one",
+    PLACES: "paths and iterations of further messages of their steps",
+    MEMBERS: "members of their events that the format does not have",
 }
-"""What of the messages of steps that others wrote is not held, by the words for it in `unlike` of an op's attribute `STEP`."""
+"""What of steps that others wrote is not held, by the words for it in `unlike` of an op's attribute `STEP`."""
 
 
 class NotHeld(Fault):

@@ -40,6 +40,9 @@ def tree_of(family: Family) -> Tree:
         for child_id, child in run.children.items():
             op = building.links.get(child_id)
             if op is None or op.child_session is not None:
+                family.faults.append(
+                    Fault(0, f"run {child_id} is left out: no step of {run.run_id} begins it, or one that has begun another")
+                )
                 continue
             below = _session(building.txn, op.path, child, building.session, family.faults)
             op.child_session = below.session

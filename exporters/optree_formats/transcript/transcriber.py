@@ -107,7 +107,7 @@ class Transcriber:
             attributes.pop(KEPT)
             own = raw(attributes) if attributes else UNSET
         told = {**({} if record.path else {"txn": self._txn}), **beside(own), **self._told(record.path)}
-        self._write(run, "run.started", "", record.ts, self._started(run), told)
+        self._write(run, "run.started", "", record.ts, self._started(run), told, more=run.kept.started_more)
 
     def _session_resume(self, record: r.SessionResume) -> None:
         run = self._run(record.path)
@@ -129,7 +129,8 @@ class Transcriber:
         told = beside_end(payload, record.status, record.error)
         reported = payload.result is not UNSET
         kept = run.kept.completed if agrees(run.kept.completed, record.status, record.error, reported=reported) else UNSET
-        self._write(run, "run.completed", "", record.ts, put_back(kept, payload), {**told, **run.told})
+        made = put_back(kept, payload)
+        self._write(run, "run.completed", "", record.ts, made, {**told, **run.told}, more=run.kept.completed_more)
 
     # Turns
 
@@ -177,7 +178,7 @@ class Transcriber:
     def _link(self, path: str) -> None:
         """Write that an op called a run."""
         op = self._ops.get(path)
-        if op is None or op.linked:
+        if op is None or op.linked or (op.place.foreign and op.begin.kind != "session"):  # whose own event names the run
             return
         run = self._session_of(path)
         self._release(run)
@@ -193,15 +194,16 @@ class Transcriber:
         op.started = True
         run.held = None if run.held is op else run.held
         begin = op.begin
+        child = self.run_id(begin.path) if op.place.foreign and "run_id" in self._known.get(begin.path, {}) else ""
         if begin.kind == "tool":
             for tool in self._tools(op)[::-1]:
                 self._write(run, "tool.call", op.place, begin.ts, tool, self._beside(op))
         elif op.place.type:
             said = None if op.response is None else self._resolved(op.response)
-            self._write(run, op.place.type, op.place, begin.ts, said, self._beside(op))
+            self._write(run, op.place.type, op.place, begin.ts, said, self._beside(op), child=child)
         elif not (op.place.foreign and begin.kind == "llm" and not op.place.kind):  # messages that no step of an agent encloses
             step = StepPayload(name=begin.name, kind=op.place.kind or KINDS[begin.kind])
-            self._write(run, "step.started", op.place, begin.ts, step, self._beside(op))
+            self._write(run, "step.started", op.place, begin.ts, step, self._beside(op), child=child)
 
     def _release(self, run: RunState) -> None:
         op, run.held = run.held, None
@@ -345,7 +347,16 @@ class Transcriber:
         return data if as_it_is else raw(opened(self._pool.resolve(decoded(data))))
 
     def _write(
-        self, run: RunState, kind: Any, at: str | Place, ts: float, payload: Any, told: Mapping[str, Any] | None = None, *, child: str = ""
+        self,
+        run: RunState,
+        kind: Any,
+        at: str | Place,
+        ts: float,
+        payload: Any,
+        told: Mapping[str, Any] | None = None,
+        *,
+        child: str = "",
+        more: Mapping[str, Any] | None = None,
     ) -> None:
         """Hand on an event; *at* is a node's path, a step's, or its place."""
         self._release(run)
@@ -361,6 +372,7 @@ class Transcriber:
             timestamp=rfc3339(ts),
             payload=payload,
             optree=dict(told) if told else None,
+            more={name: raw(value) for name, value in more.items()} if more else None,
         )
         self._emit(run.path, event)
 

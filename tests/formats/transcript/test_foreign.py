@@ -3,10 +3,11 @@ import json
 import pytest
 
 from optree.cli.holding import lacking
+from optree.errors import FormatError
 from optree.values import decode
 from optree_formats.transcript import FORMAT
 from optree_formats.transcript.steps import UNLIKE
-from tests.formats.transcript.lines import RUN, event, line, message, step, text, tool, write
+from tests.formats.transcript.lines import CHILD, RUN, event, line, message, step, text, tool, write
 
 AT = "2026-06-08T08:14:{:02d}Z"
 
@@ -239,5 +240,94 @@ def test_what_is_not_held_of_messages_is_named(tmp_path):
     found = FORMAT.read(path, strict=True)
     [fault] = found.faults
     words = {one for one in lacking(found.trees[0], FORMAT) if "their messages" in one or "of messages" in one}
-    assert {f"{one} (1)" for one in UNLIKE.values() if not one.startswith("order")} == words
+    assert {f"{UNLIKE[one]} (1)" for one in ("times", "fidelity", "texts")} == words
     assert [True] * 3 == [one in fault.said for one in words]
+
+
+def result(**more):
+    """Return a block with the result of a tool."""
+    return {"type": "tool_result", "fidelity": "router", "tool_id": "u1", **more}
+
+
+STARTED = event(2, "step.started", step(), path="a")
+ASKED = event(3, "message.user", message(text("why?")), path="a")
+COMPLETED = event(9, "step.completed", step(), path="a")
+LOST = {
+    "a member of an envelope": ("members", [{**STARTED, "colour": 1}, COMPLETED]),
+    "a member of a message's envelope": ("members", [STARTED, {**ASKED, "colour": 1}, COMPLETED]),
+    "a member of an unknown event": ("members", [{**event(2, "step.paused", {"a": 1}), "colour": 1}]),
+    "a member of a step": ("members", [event(2, "step.started", step(colour=1), path="a"), COMPLETED]),
+    "a member of a step's end": ("members", [STARTED, event(9, "step.completed", step(colour=1), path="a")]),
+    "a member of a message": ("members", [STARTED, event(3, "message.user", {**message(text("x")), "colour": 1}, path="a"), COMPLETED]),
+    "a member of a block": ("members", [STARTED, event(3, "message.user", message({**text("x"), "colour": 1}), path="a"), COMPLETED]),
+    "a member of a call": ("members", [event(2, "tool.call", tool("c", colour=1)), event(3, "tool.result", tool("c"))]),
+    "a member of a call's result": ("members", [event(2, "tool.call", tool("c")), event(3, "tool.result", tool("c", colour=1))]),
+    "an empty result": ("contents", [STARTED, event(3, "message.user", message(result()), path="a"), COMPLETED]),
+    "a second message": ("events", [STARTED, ASKED, ASKED, COMPLETED]),
+    "a second message elsewhere": ("places", [STARTED, ASKED, {**ASKED, "path": "b"}, COMPLETED]),
+    "a second message in another round": ("places", [STARTED, ASKED, {**ASKED, "iteration": 3}, COMPLETED]),
+    "an answer elsewhere": (
+        "places",
+        [STARTED, ASKED, event(4, "message.assistant", message(text("so", "agent_emitted"), role="assistant"), path="b"), COMPLETED],
+    ),
+}
+
+
+def numbered(events):
+    """Return events in their order as lines, behind a run's start."""
+    return [line(1), *(json.dumps({**one, "seq": seq}).encode() for seq, one in enumerate(events, 2))]
+
+
+@pytest.mark.parametrize(("what", "events"), LOST.values(), ids=LOST)
+def test_what_does_not_come_back_is_named(tmp_path, what, events):
+    """What an event has and its step's op does not hold is said when it is read and when it is written; each does not come back."""
+    lines = numbered(events)
+    assert [json.loads(one) for one in lines[1:]] != through(tmp_path, *lines)[1:]
+    found = FORMAT.read(tmp_path / f"{RUN}.jsonl")
+    assert 1 == sum(fault.said.startswith("not held") and UNLIKE[what] in fault.said for fault in found.faults)
+    assert 1 == sum(one.startswith(UNLIKE[what]) for one in lacking(found.trees[0], FORMAT))
+
+
+CONTENTS = ["a text", "", None, 3, {"a": [1]}, [], [{"type": "image", "data": "x"}], [{"type": "text", "text": "a"}]]
+
+
+@pytest.mark.parametrize("content", CONTENTS, ids=repr)
+def test_a_result_comes_back_or_is_named(tmp_path, content):
+    """Whatever a tool's result in a message is, it comes back, or it is named."""
+    lines = numbered([STARTED, event(3, "message.user", message(result(tool_content=content)), path="a"), COMPLETED])
+    same = [json.loads(one) for one in lines[1:]] == through(tmp_path, *lines)[1:]
+    said = [fault.said for fault in FORMAT.read(tmp_path / f"{RUN}.jsonl").faults]
+    assert same != any(one.startswith("not held") for one in said)
+
+
+def test_members_of_a_runs_events_come_back(tmp_path):
+    """Members of the envelopes of a run's start and end that the format does not have are kept, and written again."""
+    events = [
+        {**event(1, payload=step("w", "workflow")), "colour": {"a": 1.5}},
+        {**event(2, "run.completed", step("w", "workflow")), "n": 1},
+    ]
+    assert events == through(tmp_path, *(json.dumps(one).encode() for one in events))
+
+
+@pytest.mark.parametrize("kind", ["step.forked", "step.started", "step.completed"])
+def test_a_run_that_an_event_names_is_read(tmp_path, kind):
+    """A run that an event names is below it, of whatever type it is, and is written and read again so."""
+    write(tmp_path / f"{CHILD}.jsonl", line(1, "run.started", step("child", "workflow"), run_id=CHILD, parent_run_id=RUN))
+    lines = [line(1), *([line(2, "step.started", step(), path="a")] if kind == "step.completed" else [])]
+    lines.append(line(len(lines) + 1, kind, step(), path="a", child_run_id=CHILD))
+    found = FORMAT.read(write(tmp_path / f"{RUN}.jsonl", *lines))
+    (tmp_path / "back").mkdir()
+    again = FORMAT.read(FORMAT.write(found.trees[0], tmp_path / "back")[0])
+    for read in (found, again):
+        [op] = ops(read.trees[0].session)
+        assert ("child", CHILD) == (op.child_session.agent_id, op.child_session.attributes.get("runId"))
+
+
+def test_a_run_that_has_no_place_is_said(tmp_path):
+    """A run that only a message names, or a step that has another, is not taken for one of the tree, and that is said."""
+    write(tmp_path / f"{CHILD}.jsonl", line(1, "run.started", step("child", "workflow"), run_id=CHILD, parent_run_id=RUN))
+    lines = [line(1), line(2, "step.started", step(), path="a"), line(3, "message.user", message(text("x")), path="a", child_run_id=CHILD)]
+    path = write(tmp_path / f"{RUN}.jsonl", *lines)
+    assert 1 == sum(f"run {CHILD} is left out: no step of {RUN} begins it" in fault.said for fault in FORMAT.read(path).faults)
+    with pytest.raises(FormatError, match="is left out"):
+        FORMAT.read(path, strict=True)
