@@ -77,6 +77,15 @@ def test_one_that_is_there_stays_unless_it_is_to_be_replaced(directory):
     assert 3 == len(load("t", directory).session.turns[0].ops)
 
 
+def test_one_that_cannot_be_read_is_replaced(directory):
+    """In the place of a file of which nothing can be read an import is put, where that is asked for."""
+    directory.sessions.mkdir(parents=True)
+    directory.snapshot("t").write_bytes(b"\x28\xb5\x2f\xfd broken")
+    assert "" == more_there(session().tree, directory)
+    save(session().tree, directory, replace=True)
+    assert "t" == load("t", directory).txn
+
+
 def test_one_that_has_its_journals_is_never_replaced(begin, directory, killed):
     """A session that runs, or was interrupted, is left alone: its journals say more than any file."""
     _, store = begin(txn="t")
