@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Iterator
+from string import ascii_letters, digits
 from typing import NamedTuple, cast
 
 from optree.patterns import Pattern
@@ -15,11 +16,13 @@ _TAIL = Pattern(
     r"|(\\{0,15}[\"']?(?=[\s/>]))(?:[ \t]{1,16}(?=[^\s-]))?)"
 )
 """What follows a word in a name that is given something: in the first group; otherwise an attribute or a flag may end there."""
+_OF_NAMES = frozenset(f"{ascii_letters}{digits}_-")
 _BACK = Pattern(r"[A-Za-z0-9_-]*")
 _LONGEST = 128
 _NAME = Pattern(r"[A-Za-z0-9_-]+")
 _FLAG = Pattern(r"((?:--)?[A-Za-z][A-Za-z0-9_-]++)[ \t]{1,16}(?=[^\s-])")
 _DEFINES = Pattern(r"(?:#[ \t]{0,4}define|setenv|ENV)[ \t]{1,4}$")
+_BEFORE_ATTRIBUTE = frozenset("\"'= ")
 _ATTRIBUTE = Pattern(r"(?:name|id|type)\s{0,4}=\s{0,4}\\{0,15}[\"']?$")
 _CONTENT = Pattern(
     r"[\s\"'](?:value|content)\s{0,4}=\s{0,4}"
@@ -69,6 +72,10 @@ _PATH = Pattern(r"(?:^|[\s\"'`:=(\[])(?:~|\.{1,2})?/(?:[\w.+-]+/)*$")
 _FURTHER = Pattern(r"[ \t][A-Za-z\[]")
 
 
+OPENERS = ("--", "<", "define ", "define\t", "setenv ", "setenv\t", "ENV ", "ENV\t")
+"""Behind one of these a name may be given something without a sign: a flag, an attribute of a tag, what is defined."""
+
+
 class Places(NamedTuple):
     """Where in a text names may be that are given a value."""
 
@@ -80,13 +87,13 @@ class Places(NamedTuple):
     """Names that a tag of HTML gives."""
 
 
-def spellings(word: str, behind: str) -> list[Pattern]:
-    """Return patterns of the ways in which a word is written in names; *behind* is what may not follow it."""
-    return [Pattern(word + behind), Pattern(word.capitalize() + behind), Pattern(word.upper() + behind.upper())]
+def spellings(word: str, behind: str) -> tuple[list[Pattern], list[Pattern]]:
+    """Return patterns of a word as it is written in names, in small letters and with great ones; *behind* is what may not follow it."""
+    return [Pattern(word + behind)], [Pattern(word.capitalize() + behind), Pattern(word.upper() + behind.upper())]
 
 
-def places(text: str, words: Iterable[Pattern]) -> Places:
-    """Return where names begin that have one of the words and stand before what they may be given."""
+def places(text: str, words: Iterable[Pattern]) -> Places | None:
+    """Return where names begin that have one of the words and stand before what they may be given; None where none does."""
     names: set[int] = set()
     flags: set[int] = set()
     found: set[tuple[int, int]] = set()
@@ -97,9 +104,14 @@ def places(text: str, words: Iterable[Pattern]) -> Places:
             tail = _TAIL.match(text, hit.end())
             if tail is None:
                 continue
-            before = text[max(0, hit.start() - _LONGEST) : hit.start()]
-            start = hit.start() - len(cast("re.Match[str]", _BACK.match(before[::-1]))[0])
-            if in_tags and _ATTRIBUTE.search(text[max(0, start - _LONGEST // 4) : start]) is not None:
+            start = hit.start()
+            if text[start - 1 : start] in _OF_NAMES:
+                start -= len(cast("re.Match[str]", _BACK.match(text[max(0, start - _LONGEST) : start][::-1]))[0])
+            if (
+                in_tags
+                and text[start - 1 : start] in _BEFORE_ATTRIBUTE
+                and _ATTRIBUTE.search(text[max(0, start - _LONGEST // 4) : start]) is not None
+            ):
                 attributes.add(start)
             elif tail[1] is not None:
                 names.add(start)
@@ -107,6 +119,8 @@ def places(text: str, words: Iterable[Pattern]) -> Places:
                 found.add((start, tail.end()))
             elif text.startswith("--", start) or _DEFINES.search(text[max(0, start - 16) : start]) is not None:
                 flags.add(start)
+    if not (names or flags or found or attributes):
+        return None
     return Places(sorted(names), sorted(flags), sorted(found), sorted(attributes))
 
 
@@ -269,7 +283,7 @@ _VALUE_FIRST = Pattern(
 
 def _pairs(text: str, is_secret: Callable[[str], bool]) -> Iterator[Found]:
     """Yield the values of objects that give a name and a value, such as headers: ``{"name": "x-api-key", "value": "v"}``."""
-    if '"' not in text or "value" not in text:
+    if '"value' not in text:
         return
     for match in _NAME_FIRST.finditer(text):
         if is_secret(match[2]) and (found := quoted(text, match.end(), match.start())) is not None:

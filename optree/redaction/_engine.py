@@ -10,7 +10,7 @@ from itertools import accumulate, groupby, product
 from typing import Any, NamedTuple, cast
 
 from optree.patterns import Pattern
-from optree.redaction._assigned import assigned, places, said, spellings
+from optree.redaction._assigned import OPENERS, assigned, places, said, spellings
 from optree.redaction._extent import REDACTED, Found
 from optree.redaction._forms import FORMS, Form
 from optree.redaction._looks import is_count, is_other, is_schema
@@ -100,9 +100,11 @@ class Engine:
         words = {max(words_of(name).split("_"), key=len): "" for name in settings.names}
         words |= {word: behind for name in named for word, behind in name.words.items()}
         words.pop("", None)
-        self._words = [spellings(word, behind) for word, behind in words.items()]
+        self._words = [patterns for word, behind in words.items() for patterns in spellings(word, behind)]
         self._said = STATED not in disabled
-        self._present = _presence(self._groups, list(words))
+        self._first = len(self._groups) + 2
+        self._present = _presence(self._groups, list(words), self._first)
+        self._chosen = lru_cache(maxsize=1024)(self._choose)
         self._patterns = [Pattern(pattern) for pattern in settings.patterns]
         self._personal = [name for name in PERSONAL if name in settings.mask and "personal" not in disabled]
         self._asked = bool(self._patterns or self._personal)
@@ -182,20 +184,24 @@ class Engine:
                 yield from self._in_reading(text, _Reading(text, "\x1b"))
 
     def _in_plain(self, text: str, present: int) -> Iterator[Found]:
-        for number, group in enumerate(self._groups, 1):
-            if present >> number & 1:
-                yield from _formed(text, group)
-        if present >> (first := len(self._groups) + 1):
-            words = [word for number, words in enumerate(self._words, first) if present >> min(number, _LAST) & 1 for word in words]
-            where = places(text, words)
+        groups, words = self._chosen(present)
+        for group in groups:
+            yield from _formed(text, group)
+        if words and (where := places(text, words)) is not None:
             yield from assigned(text, where, self.names_secret)
-            if self._said:
+            if where.said and self._said:
                 yield from said(text, where, self.names_secret)
         for pattern in self._patterns:
             for match in pattern.finditer(text):
                 yield _of(match)
         for personal in self._personal:
             yield from _PERSONAL[personal](text)
+
+    def _choose(self, present: int) -> tuple[list[_Group], list[Pattern]]:
+        """Return what is to be looked for in a text, given what may be in it."""
+        groups = [group for number, group in enumerate(self._groups, 1) if present >> number & 1]
+        numbered = enumerate(self._words, self._first)
+        return groups, [word for number, spelled in numbered if present >> min(number, _LAST) & 1 for word in spelled]
 
     def _in_reading(self, text: str, reading: _Reading) -> Iterator[Found]:
         """Yield what is found in a text as it reads."""
@@ -306,17 +312,19 @@ def _literals(at: str) -> list[str]:
     return ["".join(chosen) for chosen in product(*(tuple(part) if number % 2 else (part,) for number, part in enumerate(parts)))]
 
 
-def _presence(groups: list[_Group], words: list[str]) -> Callable[[str], int]:
+def _presence(groups: list[_Group], words: list[str], first: int) -> Callable[[str], int]:
     """Return a function that tells what of this may be in a text, a bit each: characters written in another way, groups of forms, words."""
     texts = [(text, 0) for text in _ANOTHER_WAY]
     texts += [(text, number) for number, group in enumerate(groups, 1) for text in group.seen]
-    numbered = [(word, min(number, _LAST)) for number, word in enumerate(words, len(groups) + 1)]
-    texts += [(spelled, number) for word, number in numbered for spelled in (word, word.capitalize(), word.upper())]
-    quick = presence(texts)
+    texts += [(text, first - 1) for text in OPENERS]
+    numbered = [(word, min(first + 2 * number, _LAST), min(first + 2 * number + 1, _LAST)) for number, word in enumerate(words)]
+    for word, small, great in numbered:
+        texts += [(word, small), (word.capitalize(), great), (word.upper(), great)]
+    quick = presence(texts, first)
     if quick is not None:
         return quick
     bits = [(group.char, 1 << number) for number, group in enumerate(groups, 1)]
-    bits_of_words = [(word, 1 << number) for word, number in numbered]
+    bits_of_words = [(word, 1 << small | 1 << great) for word, small, great in numbered]
 
     def looked(text: str) -> int:
         found = int("\\" in text or "%" in text or "\x1b" in text)

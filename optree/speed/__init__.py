@@ -86,13 +86,14 @@ def untracked(found: list[T]) -> list[T]:
     return _twins.untracked(found) if _usable else found
 
 
-def presence(texts: list[tuple[str, int]]) -> Callable[[str], int] | None:
+def presence(texts: list[tuple[str, int]], words: int) -> Callable[[str], int] | None:
     """Return a function that tells which of given texts stand in a text, a bit each, in one pass; None where that is not compiled.
 
-    The texts are ASCII, each with a number below 64, which is that of its bit.
+    The texts are ASCII, each with a number below 64, which is that of its bit. Those from the number *words* on are words of names, and
+    count where such a name may be given a value; the number before it is that of texts behind which it may be given one by a blank.
     """
     make = getattr(_twins, "presence", None) if usable(_twins) else None
-    return make(texts) if make is not None else None
+    return make(texts, words) if make is not None else None
 
 
 def compiled() -> bool:

@@ -255,7 +255,7 @@ static PyMethodDef METHODS[] = {
     {"untracked", untracked, METH_O, "Return a list, which the collector looks at no more."},
     {"prepare", prepare, METH_O, "Take the types and functions of the Python side; raises where they are not as they must be."},
     {"prepare_journal", prepare_journal, METH_O, "Take the type of journals; raises where it is not as it must be."},
-    {"presence", presence, METH_O, "Return a function that tells which of given texts stand in a text."},
+    {"presence", presence, METH_VARARGS, "Return a function that tells which of given texts stand in a text."},
     {"twin", twin, METH_VARARGS, "Return the quick twin of a method, given its name and itself."},
     {NULL, NULL, 0, NULL},
 };

@@ -1,4 +1,5 @@
-/* Which of many short texts stand in a text: told in one pass, whatever their number (Aho and Corasick, 1975). */
+/* Which of many short texts stand in a text: told in one pass, whatever their number (Aho and Corasick, 1975).
+   Some are words of names, which count only where a name ends that may be given a value. */
 
 #define ENDS 0x80000000
 
@@ -8,6 +9,8 @@ typedef struct {
     uint16_t *next;        /* state and class to state */
     uint32_t *quick;       /* the same once all is known, as places in itself, marked where something ends */
     uint64_t *found;       /* what stands in the text when a state is reached, a bit each */
+    uint64_t words;        /* bits of words of names */
+    uint64_t opener;       /* a bit of texts behind which a name is given something without a sign: "--" and "<" */
 } Automaton;
 
 static void
@@ -79,6 +82,47 @@ automaton_link(Automaton *automaton, Py_ssize_t states)
     return 0;
 }
 
+#define NAME_AT_MOST 128
+#define BLANKS_AT_MOST 16
+#define IS_BLANK(c) ((c) == ' ' || (c) == '\t')
+
+static int
+is_of_name(Py_UCS4 c)
+{
+    return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '_' || c == '-';
+}
+
+/* Tell whether what follows a word, up to the end of its name and behind it, may give a value to the name; a blank does behind an opener. */
+static int
+may_be_given(int kind, const void *data, Py_ssize_t size, Py_ssize_t at, int is_opened)
+{
+    Py_ssize_t stop = size - at > NAME_AT_MOST ? at + NAME_AT_MOST : size;
+    while (at < stop && is_of_name(PyUnicode_READ(kind, data, at))) {
+        at++;
+    }
+    Py_UCS4 c = at < size ? PyUnicode_READ(kind, data, at) : 0;
+    int is_quote = c == '"' || c == '\'' || c == '`', is_blank = IS_BLANK(c);
+    if (c == 0) {
+        return 0;
+    }
+    if (is_opened || c == '\\') {
+        return 1;
+    }
+    if (is_quote && ++at < size && PyUnicode_READ(kind, data, at) == ']') {
+        at++;
+    }
+    stop = size - at > BLANKS_AT_MOST ? at + BLANKS_AT_MOST : size;
+    while (at < stop && (IS_BLANK(c = PyUnicode_READ(kind, data, at)) || (is_quote && (Py_UNICODE_ISSPACE(c))))) {
+        at++;
+    }
+    c = at < size ? PyUnicode_READ(kind, data, at) : 0;
+    if (c == ':' || c == '=' || c == '>' || c == '|' || c == '*' || c == '`' || c == '%' || (is_quote && (c == ',' || c == '}'))) {
+        return 1;
+    }
+    Py_UCS4 next = at + 1 < size ? PyUnicode_READ(kind, data, at + 1) : 0;
+    return is_blank && ((c == 'i' && next == 's') || (c == 'w' && next == 'a') || (c == 'a' && next == 'r')); /* is, was, are */
+}
+
 /* Go from state to state; one that ends a text has its highest bit set. */
 #define READ_ALL(character) \
     for (size_t i = 0, state = 0; i < (size_t)size; i++) { \
@@ -86,7 +130,11 @@ automaton_link(Automaton *automaton, Py_ssize_t states)
         uint32_t to = c < 128 ? automaton->quick[state + automaton->class_of[c]] : 0; \
         state = to & (ENDS - 1); \
         if (to & ENDS) { \
-            found |= automaton->found[state / automaton->classes]; \
+            uint64_t bits = automaton->found[state / automaton->classes]; \
+            if (bits & automaton->words & ~found && !may_be_given(kind, data, size, (Py_ssize_t)i + 1, (found & automaton->opener) != 0)) { \
+                bits &= ~automaton->words; \
+            } \
+            found |= bits; \
         } \
     }
 
@@ -106,17 +154,23 @@ present(PyObject *capsule, PyObject *text)
     } else {
         READ_ALL(PyUnicode_READ(kind, data, i));
     }
-    return PyLong_FromUnsignedLongLong(found);
+    return PyLong_FromUnsignedLongLong(found & ~automaton->opener);
 }
 
 static PyMethodDef PRESENT = {"present", present, METH_O, "Return which texts stand in a text, a bit each."};
 
-/* Given pairs of a text (ASCII) and a number below 64, return a function that tells which numbers' texts stand in a text. */
+/* Given pairs of a text (ASCII) and a number below 64, return a function that tells which numbers' texts stand in a text. From a number on
+   they are words of names, and the number before it is that of texts behind which a name is given something without a sign. */
 static PyObject *
-presence(PyObject *module, PyObject *pairs)
+presence(PyObject *module, PyObject *args)
 {
-    if (!PyList_CheckExact(pairs)) {
-        return PyErr_Format(PyExc_TypeError, "a list is needed");
+    PyObject *pairs;
+    Py_ssize_t words;
+    if (!PyArg_ParseTuple(args, "O!n", &PyList_Type, &pairs, &words)) {
+        return NULL;
+    }
+    if (words < 1 || words > 63) {
+        return PyErr_Format(PyExc_ValueError, "words have numbers from 1 to 63");
     }
     Py_ssize_t room = 2;
     Automaton *automaton = PyMem_Calloc(1, sizeof(Automaton));
@@ -124,6 +178,8 @@ presence(PyObject *module, PyObject *pairs)
         return PyErr_NoMemory();
     }
     automaton->classes = 1;
+    automaton->words = ~(uint64_t)0 << words;
+    automaton->opener = (uint64_t)1 << (words - 1);
     for (Py_ssize_t i = 0; i < PyList_GET_SIZE(pairs); i++) {
         PyObject *text;
         Py_ssize_t number, size;
