@@ -13,7 +13,7 @@ from optree.patterns import Pattern
 from optree.redaction._assigned import OPENERS, assigned, places, said, spellings
 from optree.redaction._extent import REDACTED, Found
 from optree.redaction._forms import FORMS, Form
-from optree.redaction._looks import is_count, is_other, is_schema
+from optree.redaction._looks import PRIVATE, USERS, is_count, is_other, is_schema
 from optree.redaction._names import NAMES, compiled, says_about, words_of
 from optree.redaction._settings import PERSONAL, STATED, Redaction
 from optree.speed import presence
@@ -32,9 +32,6 @@ _EMAIL = Pattern(r"(?<![A-Za-z0-9._%+-])[A-Za-z0-9._%+-]++@(?:[A-Za-z0-9-]{1,63}
 _IPV4 = Pattern(r"(?<![\d.])(?:(?:25[0-5]|2[0-4]\d|1?\d?\d)\.){3}(?:25[0-5]|2[0-4]\d|1?\d?\d)(?![\d]|\.\d)")
 _IPV6 = Pattern(r"(?<![\w:.])[0-9A-Fa-f]{0,4}:[0-9A-Fa-f:]{1,45}(?:\.\d{1,3}){0,3}(?![\w:])")
 _NAMING = ("name", "key", "header", "headerName", "field")
-_USERS = frozenset(("user", "username", "userName", "user_name", "login", "email", "uid"))
-_PRIVATE = frozenset(("d", "p", "q", "dp", "dq", "qi", "k"))
-"""Of a JSON Web Key (RFC 7518, 6)."""
 _HEADER_NAME = Pattern(r"[\w!#$%&'*+.^`|~-]{1,128}")
 _LINE = Pattern(r"(?m)(^[ \t]*[\w!#$%&'*+.^`|~-]{1,128}:[ \t]*)[^\s][^\r\n]*(?:\r?\n[ \t]+[^\r\n]+)*")
 """A header, which may go on in lines that begin with a blank."""
@@ -253,9 +250,9 @@ class Engine:
 
     def _names_beside(self, name: str, beside: dict[Any, Any]) -> bool:
         """Tell whether a name is that of a credential, beside what else an object has: a user, or the type of a JSON Web Key."""
-        if name in _PRIVATE and "kty" in beside:
+        if name in PRIVATE and "kty" in beside:
             return self.names_secret("private_key")
-        return self.names_secret("user_pass" if name == "pass" and not _USERS.isdisjoint(beside) else name)
+        return self.names_secret("user_pass" if name == "pass" and not USERS.isdisjoint(beside) else name)
 
     def _tell_name(self, name: str) -> bool:
         words = words_of(name)

@@ -10,6 +10,10 @@ from typing import Any
 from optree.patterns import Pattern
 from optree.redaction._extent import end_of_container
 
+USERS = frozenset(("user", "username", "userName", "user_name", "login", "email", "uid"))
+"""Names beside which "pass" is a password."""
+PRIVATE = frozenset(("d", "p", "q", "dp", "dq", "qi", "k"))
+"""Private members of a JSON Web Key (RFC 7518, 6)."""
 SHORTEST = 6
 """Characters of what looks random, or of a password."""
 _BITS = 2.0
