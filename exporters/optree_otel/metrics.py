@@ -103,6 +103,7 @@ class Meter:
         if op.kind != "llm" or op.ended_at is None:
             return
         about, error = _about(op)
+        service = str(redact(service))  # two that look the same are one: a resource has one series of figures
         duration = max(0.0, op.ended_at - op.started_at) / 1e3
         usage = dict(llm.usage(op.accounting))
         with self._lock:
@@ -152,8 +153,13 @@ def _about(op: OperationNode) -> tuple[list[Attribute], list[Attribute]]:
     answered = dict(llm.answered(op, own)).get(names.RESPONSE_MODEL)
     if answered is not None:
         about.append((names.RESPONSE_MODEL, answered))
-    hidden: list[Attribute] = [(key, redact(value)) for key, value in about]
-    return hidden, [pair for pair in outcome(op).attributes if pair[0] == names.ERROR_TYPE]
+    error = [pair for pair in outcome(op).attributes if pair[0] == names.ERROR_TYPE]
+    return _hidden(about), _hidden(error)
+
+
+def _hidden(attributes: list[Attribute]) -> list[Attribute]:
+    """Return attributes without credentials: what is counted apart is what can be told apart."""
+    return [(key, redact(value)) for key, value in attributes]
 
 
 def encode_metric(instrument: Instrument, points: list[bytes]) -> bytes:

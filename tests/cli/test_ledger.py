@@ -41,6 +41,18 @@ def test_sums(optree):
     assert "$0" == lines["t2"].split()[-1]
 
 
+@pytest.mark.parametrize("name", ["agentId", "provider", "model", "mcpServer", "command"])
+def test_names_hold_no_credentials(optree, name):
+    """A name that is a credential is hidden in table and JSON; two of them are one group."""
+    keys = ["sk-abcdefghijklmnop1234", "sk-qrstuvwxyzabcdef5678"]
+    kind = "tool" if name in ("mcpServer", "command") else "llm"
+    write_ledger(optree, [{**CALL, "type": kind, "id": f"t1:1.1#{key}", "timestamp": 1e12, name: key} for key in keys])
+    told = optree.json("cost", "--all")
+    group = {"agentId": "byAgent", "provider": "byModel", "model": "byModel"}.get(name, "byTool")
+    assert [2] == [one["calls"] for one in told[group]]
+    assert [] == [key for key in keys for said in (json.dumps(told), optree.read("cost", "--all").stdout) if key in said]
+
+
 def test_unknown_costs_are_none(optree):
     """Where nobody gave any cost there is no sum of money: null in JSON, unknown in the table, a dash for what costs nothing."""
     write_ledger(

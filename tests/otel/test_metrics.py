@@ -149,10 +149,34 @@ def test_any_thread_may_record():
     assert 800 == points(meter.encoded(2)["x"][0])[0][1]
 
 
-def test_labels_hold_no_credentials():
-    """A model name may be anything."""
+KEYS = ("AKIAIOSFODNN7EXAMPLE", "ASIAIOSFODNN7EXAMPLE")
+
+
+def answered_by(model):
+    """Return the node of a call that another model answered than the one that was asked."""
+    builder = SessionTreeBuilder("agent", now=Ticking())
+    op = builder.begin_op("llm", "openai:m")
+    op.account(input_tokens=3, actual_model=model)
+    op.end()
+    return op.node
+
+
+@pytest.mark.parametrize(
+    ("service", "one"),
+    [
+        ("x", lambda key: call(name=f"openai:{key}", input_tokens=3)),
+        ("x", lambda key: call(name=f"{key}:m", input_tokens=3)),
+        ("x", answered_by),
+        ("x", lambda key: call("failed", f"{key}: no", input_tokens=3)),
+        ("", lambda _: call(input_tokens=3)),
+    ],
+    ids=["model", "provider", "answering model", "error", "service"],
+)
+def test_labels_hold_no_credentials(service, one):
+    """Names may be anything: those that are hidden are one, whose figures are added up, in one resource."""
     meter = Meter(start_ns=1)
-    meter.record(call(name="openai:sk-abcdefghijklmnop1234"), "x")
-    data = b"".join(meter.encoded(2)["x"])
-    assert data
-    assert b"abcdefghijklmnop" not in data
+    for key in KEYS:
+        meter.record(one(key), service or key)
+    [(named, metrics)] = meter.encoded(2).items()
+    assert [[2], [2, 2]] == [[count for _, count, _ in points(data)] for data in metrics]
+    assert [] == [key for key in KEYS for data in (named.encode(), *metrics) if key.encode() in data]

@@ -280,10 +280,10 @@ def test_lost_log_is_begun_again(tmp_path, what):
 
 
 def test_credentials_can_be_left_out(tmp_path):
-    """With `redacted` no credential is written, in no field, comment or narrative."""
+    """With `redacted` no credential is written, in no field, title, comment or narrative."""
     made = log(tmp_path, redacted=True)
     key = "sk-abcdefghijklmnopqrstuvwxyz"
-    made.append(Event("note", api_key=key, text=f"use {key}", narrative=f"key {key}").comment("text", key))
+    made.append(Event("note", api_key=key, text=f"use {key}", narrative=f"key {key}", title=f"Note: {key}").comment("text", key))
     assert key not in made.path.read_text()
     assert "[REDACTED]" == extract_events(made.path)[-1]["api_key"]
 
