@@ -24,7 +24,7 @@ from optree.store.lock import is_running
 from optree.store.settle import BACKGROUND_BYTES
 from optree_otel import loading, placing
 from optree_otel.batches import Limits
-from optree_otel.delivered import Addressee, is_done
+from optree_otel.delivered import Addressee, addressed, is_done, is_sending, pending
 from optree_otel.destination import Signal
 from optree_otel.ends import Ends, EndsOfPart
 from optree_otel.faults import Faults
@@ -98,6 +98,8 @@ class Mirror:
         self._shared: dict[str, Directory] = {}
         """Those of them that are delivered as far as this process has them, and in which others had a part."""
         self._sweeping: threading.Thread | None = None
+        self._unswept: list[Directory] = []
+        """Where sessions of earlier runs may wait."""
 
     def attach(self, session: Traced) -> Taker | None:
         """Take up a session; see `optree.exporting.Mirror`. One that cannot be is not sent."""
@@ -120,6 +122,7 @@ class Mirror:
             self.send(outlet, outlet.take_up())
         self.traces.warm()
         if self._sweeping is None:
+            self._unswept = [session.directory]
             self._sweeping = _started(self._sweep_all, session.directory)
         beside = self.live.attach(session, outlet) if self.live is not None else None
         return EndsOfPart(outlet, self.traces.put, beside, self.wake) if outlet.joined else Ends(outlet, self.traces.put, beside)
@@ -258,7 +261,7 @@ class Mirror:
             if self._handed_over is None and not self.traces.off and is_possible(self.settings.deliver_at_exit):
                 ours = [outlet for outlet in list(self.outlets.values()) if not self._is_handed_over_by_its_owner(outlet)]
                 count = self._left + _undelivered(ours, saved=True)
-                if count or self._has_parts_of_others(ours):
+                if count or self._has_parts_of_others(ours) or self._has_earlier():
                     self._passed_over = hand_over(self._folders, self._options, self.addressee)
                 self._handed_over = count
         return self._handed_over
@@ -271,6 +274,15 @@ class Mirror:
         """Tell whether other processes had a part in sessions of this one that are not delivered whole: they may have left spans."""
         shared = any(not is_done(home.sessions, txn) for txn, home in list(self._shared.items()))
         return shared or any(outlet.has_others for outlet in ours)
+
+    def _has_earlier(self) -> bool:
+        """Tell whether sessions of earlier runs wait that this one, being short, did not come to."""
+        return any(
+            txn not in self.outlets and (noted := addressed(home.sessions, txn)) is not None and noted.digest == self.addressee.digest
+            for home in self._unswept
+            for txn in pending(home.sessions)
+            if not is_running(home.live(txn)) and not is_sending(home.sessions, txn)
+        )
 
     def left(self) -> int:
         """Return how many spans of ended nodes no collector has yet: after `close`, those that a later run sends."""
@@ -287,7 +299,7 @@ class Mirror:
         self.outlets = {}
         self._left = 0
         self._handed_over = None
-        self._shared = {}
+        self._shared, self._unswept = {}, []
         self._settling = threading.RLock()
         self._resting.clear()
         self.meter = Meter(profile=self.profile)
@@ -356,6 +368,8 @@ class Mirror:
             from optree_otel.pending import sweep
 
         sweep(self, directory, go_on=self._has_room, most=BACKGROUND_BYTES)
+        if self._has_room():  # else it was broken off
+            self._unswept = []
 
     def _gather_all(self, shared: dict[str, Directory]) -> None:
         with loading.loading():

@@ -12,7 +12,7 @@ import pytest
 
 from optree.store import lock
 from optree_otel import delivery, detached, handover
-from optree_otel.delivered import Addressee
+from optree_otel.delivered import Addressee, is_sending
 from optree_otel.handover import LOCK, delivery_folder, is_possible
 from optree_otel.view import nodes
 from tests.otel import receiver as fake
@@ -228,7 +228,7 @@ def test_a_killed_run(tmp_path, protocol):
         wanted = {(node.span_id, node.parent_id) for node in expected(before)}
         end(tmp_path, collector.endpoint, OTEL_EXPORTER_OTLP_PROTOCOL=protocol)
         assert collector.wait_until(lambda: len(ended) <= len(of(collector, killed)), WITHIN)
-        assert until(lambda: killed not in unsent(tmp_path))
+        assert until(lambda: killed not in unsent(tmp_path) and not is_sending(sessions(tmp_path), killed), WITHIN)  # it is let go of later
         export_pending(tmp_path, "", "--endpoint", collector.endpoint, "--protocol", protocol)
         assert wanted == of(collector, killed)
         assert len(ended) < len(wanted)
@@ -516,3 +516,31 @@ def test_any_search_path(tmp_path, entries):
         assert ["3"] == SAID.findall(done.stderr), done.stderr
         collector.always = None
         assert collector.wait_until(lambda: 3 == len(collector.spans()), WITHIN)
+
+
+BUSY_LOADING = """
+import threading, time, optree, optree_otel.pending
+
+optree_otel.pending.sweep = lambda *_, **__: threading.Event().wait()  # the disk is slow
+with optree.session("lead") as one, optree.turn():
+    pass
+while optree.health()["otel"]["traces"]["waiting"]:
+    time.sleep(0.01)
+"""
+"""A program that ends before it has come to what earlier ones left, with all of its own delivered."""
+
+
+def test_a_program_that_does_not_come_to_it(tmp_path):
+    """What an earlier run left is delivered after the next program's end, also if that was over before it could look."""
+    with receiver("http/protobuf") as collector:
+        with away(collector) as gone:
+            left, _ = ask(tmp_path, gone, "words", OPTREE_OTEL_DELIVER_AT_EXIT="false")
+        for _ in range(2):  # the second finds nothing left, and starts no process
+            where = environ(tmp_path, collector.endpoint, **ON)
+            done = subprocess.run([sys.executable, "-c", BUSY_LOADING], env=where, capture_output=True, text=True, timeout=60, check=True)
+            assert "" == done.stderr
+            assert until(lambda: not unsent(tmp_path), WITHIN)
+            for folder in delivery_folders(tmp_path):
+                (folder / LOCK).unlink(missing_ok=True)
+        assert ASKED == len(of(collector, left))
+        assert until(lambda: [[]] == [names(folder) for folder in delivery_folders(tmp_path)], WITHIN)
