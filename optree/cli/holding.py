@@ -91,7 +91,9 @@ _COUNTS: dict[str, Callable[[Tree], int]] = {
     "attributes of turns that are named prompts, assistant, warnings or errors": _sessions(
         lambda session: sum(len(turn.attributes.keys() & _OF_TURNS) for turn in session.turns)
     ),
-    "ends of sessions": _sessions(lambda session: session.ended_at is not None),
+    "ends of sessions": _sessions(
+        lambda session: session.ended_at is not None and (session.status is not None or _OWN not in session.attributes)
+    ),
     "empty names of ops": _ops(lambda op: not op.name),
     "empty titles": _sessions(lambda session: session.session_title == ""),
     "colons in call paths": _sessions(lambda session: ":" in session.call_path),

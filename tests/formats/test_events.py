@@ -6,6 +6,7 @@ import json
 import msgspec
 import pytest
 
+from optree.cli.holding import lacking
 from optree.cli.installed import detected, installed
 from optree.conversation.events import AgentCreated
 from optree.conversation.of_tree import events_of
@@ -67,6 +68,7 @@ def test_an_import_survives_on_disk(tmp_path):
     loaded = load(tree.session.origin_txn_id, where)
     [out] = EVENTS.write(loaded.tree, tmp_path / "out.jsonl")
     assert JACK_AND_JILL == out.read_text()
+    assert [] == [one for one in lacking(loaded.tree, EVENTS) if "ends" in one]
 
 
 def test_the_name_that_an_export_gives_is_the_txn(tmp_path):
