@@ -19,6 +19,8 @@ _FURTHER = 1024
 """Characters in which the end of a quoted text is looked for behind its first line."""
 _TRIPLE = 3
 _LONGEST_TRIPLE = 4096
+_LONGEST_BLOCK = 8192
+"""Characters of a block in a text inside JSON."""
 _NO_LINE = Pattern(r"\n[ \t]*\r?\n")
 _BEHIND_QUOTE = Pattern(r"[\s,;:.+)}\]]|$")
 _STRUCTURE = Pattern(r"[\"\[\]{}]")
@@ -147,7 +149,7 @@ def _indent(text: str, at: int, newline: str) -> int:
 
 def _block(text: str, start: int, begun: int, own: int, newline: str, slashes: int) -> Found:
     """Return a block: up to a line that is not indented more than *own*; in a text inside JSON up to the closing quote of that."""
-    limit = closing(text, start, slashes - 1, '"') if slashes else len(text)
+    limit = start + closing(text[start : start + _LONGEST_BLOCK], 0, slashes - 1, '"') if slashes else len(text)
     stop = at = start
     while (line := text.find(newline, at, limit)) >= 0:
         stop = line if line > at else stop

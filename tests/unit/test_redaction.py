@@ -409,6 +409,7 @@ HOSTILE = sorted(
             "key>",
         ),
         *('"name":"a",', '"name":"key",', '"value":"', "\\u0041", "\\/", "1:", "1.", "a@", "a.b", "password is ", '["token","', "--token "),
+        *("password: |\n", "password: |\\n  x\\n", "password='\n", '"pass":', '"kty":', "<input name=token ", "| token | ", "-us1", "NTE"),
         *("\x1b", "\x1b[", "\x1b[m", "\x1b]", "\x1b]\x07", "\\u001b[1m", "\\u001b]", "%", "%25", "%1b[", "\x9b"),
     }
     - {""}
