@@ -341,8 +341,7 @@ class Runtime:
         if not self.config.console or sys.__stderr__ is None:
             return []
         options = LineOptions(self.config.verbose, self.config.trace_llm, self.config.trace_tools, coloured(sys.stderr))
-        console = ConsoleWriter(txn, options)
-        self.consoles[txn] = console
+        console = self.consoles[txn] = ConsoleWriter(txn, options)
         return [console]
 
 
