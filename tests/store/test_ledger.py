@@ -209,6 +209,29 @@ def test_lines_of_another_kind_are_no_hindrance(tmp_path):
     assert 7 == len(ledger.read())
 
 
+FACTS = [
+    *(("llm", name) for name in ("timestamp", "type", "status", "agentId", "provider", "model", "latency", "costUsd", "txnId")),
+    *(("llm", f"tokens.{name}") for name in ("inputTokens", "outputTokens", "cacheReadInputTokens", "cacheWriteInputTokens")),
+    *(("tool", name) for name in ("mcpServer", "command", "charactersIn", "charactersOut")),
+]
+"""What makes a line of the original's the bill of an entry, by the kind of entry."""
+
+
+@pytest.mark.parametrize(("kind", "name"), [("llm", ""), ("tool", ""), *FACTS])
+def test_a_line_without_an_id_bills_the_entry_that_says_the_same(tmp_path, kind, name):
+    """An import bills no entry of which a line of the original's says the same; one that differs in any fact is another's bill."""
+    builder = agent("txn-1")
+    (ours := Ledger(tmp_path / "ours.jsonl")).append(builder.node)
+    [line, *_] = [entry for entry in ours.read() if entry["type"] == kind]
+    del line["id"]
+    holder, last = (line["tokens"], name.partition(".")[2]) if "." in name else (line, name)
+    if name:
+        holder[last] = holder[last] + 1 if isinstance(holder[last], int | float) else f"{holder[last]}x"
+    ledger = Ledger(tmp_path / "ledger.jsonl")
+    ledger.path.write_text(json.dumps(line) + "\n")
+    assert (5 if name else 4) == ledger.append(builder.node, imported=True)
+
+
 def test_a_session_without_entries_makes_no_ledger(tmp_path):
     """No entries, no file."""
     assert 0 == Ledger(tmp_path / "ledger.jsonl").append(SessionTreeBuilder("a", txn="txn-1").node)

@@ -8,7 +8,7 @@ import pytest
 
 from optree import records as r
 from optree.errors import BusyError
-from optree.store import SessionStore, lock
+from optree.store import SessionStore, load, lock
 from optree.store.directory import journals
 from optree.store.journal import Journal
 from optree.store.lock import last_beat
@@ -103,6 +103,19 @@ def test_a_session_without_a_standard_input(begin, directory):
     builder.end_session()
     assert store.close(30.0)
     assert [directory.snapshot("txn-1")] == list(directory.sessions.iterdir())
+
+
+@pytest.mark.usefixtures("no_input")
+def test_what_comes_late_without_a_standard_input(begin, directory):
+    """What such a program records after its session is saved and gone is on disk, too."""
+    builder, store = begin()
+    op = builder.begin_op("llm", "p:m")
+    builder.end_session()
+    assert store.flush("snapshot")
+    op.account(cost_usd=1.0)
+    assert store.flush("sync")
+    assert store.close(30.0)
+    assert 1.0 == load("txn-1", directory).session.totals.cost_usd
 
 
 @pytest.mark.usefixtures("no_input")

@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import threading
+import time
 from functools import partial
 from pathlib import Path
 from unittest.mock import patch
@@ -347,6 +348,32 @@ def test_a_load_within_a_step_of_the_collector(monkeypatch, step, on):
     finally:
         monkeypatch.undo()
         gc.enable()
+
+
+def test_a_call_that_broke_off_was_seen_as_long_as_its_process_lived(begin, killed):
+    """What stands for a model call of a killed process has the time at which the process last said that it lives (S4-97)."""
+    builder, store = begin(now=lambda: time.time() - 60)
+    builder.begin_op("llm", "p:m")
+    assert store.flush()
+    image = killed()
+    alive = int(builder.node.started_at) + 30_000
+    (image.live("txn-1") / "LOCK").write_bytes(b"%d" % alive)
+    [entry] = load("txn-1", image).session.turns[0].ops[0].accounting
+    assert ("failed", float(alive)) == (entry.status, entry.timestamp)
+
+
+@pytest.mark.parametrize("size", [1, 1 << 20, 3 << 20])
+def test_a_hole_behind_a_snapshot_is_no_part_of_it(begin, directory, size):
+    """Zeros behind a plain snapshot of any size, as a crash of the machine leaves them, take nothing from it."""
+    builder, store = begin(compression="none")
+    for _ in range(4):
+        builder.begin_turn(attributes={"said": "x" * (700 << 10)})
+    builder.end_session()
+    assert store.close(30.0)
+    path = directory.snapshot("txn-1", "none")
+    with path.open("ab") as file:
+        file.truncate(path.stat().st_size + size)
+    assert same(builder.tree, load("txn-1", directory).tree)
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork on this system: what it is about cannot happen")
