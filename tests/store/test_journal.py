@@ -18,6 +18,7 @@ from optree.store.directory import journals
 from optree.store.options import StoreOptions
 from optree.store.reader import read_journal
 from optree.store.session_store import SessionStore
+from optree.store.system import OS
 from tests.store.faults import Faulty, ReadOnly, Short
 
 
@@ -234,6 +235,21 @@ def test_a_failed_sync_leaves_the_file_for_ever(begin, directory):
     assert size == first.stat().st_size
     assert "Input/output error" in store.journal.problem
     assert ("clean", 2) == (load("txn-1", directory).damage.state, len(load("txn-1", directory).session.turns))
+
+
+@pytest.mark.parametrize(("asked", "call"), [("datasync", "fdatasync"), ("sync", "fsync"), ("sync_directory", "fsync_directory")])
+def test_each_wait_is_for_the_system(monkeypatch, asked, call):
+    """What waits for the disk asks the operating system, and is told what it says: only a power cut would show else."""
+    got = []
+
+    def refused(what):
+        got.append(what)
+        raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+    monkeypatch.setattr(f"optree.store.system.calls.{call}", refused)
+    with pytest.raises(OSError, match="Input/output error"):
+        getattr(OS(), asked)(7)
+    assert [7] == got
 
 
 @pytest.mark.parametrize(("level", "expected"), [("write", 0), ("turn", 2), ("op", 7)])

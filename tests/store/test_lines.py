@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from optree import FormatError
 from optree.store import lines
+from optree.store.heads import head_of
 from optree.store.lines import Bad, Block, decoded, opened
 from tests.growth import peak
 
@@ -87,6 +88,20 @@ def test_compressed_files(tmp_path, pack):
     assert file.closed
     with pytest.raises(ValueError, match="closed"):
         file.read(1)
+
+
+@pytest.mark.parametrize("pack", [bytes, gzip.compress, zstandard.compress])
+def test_the_beginning_of_a_file(tmp_path, pack):
+    """So many bytes are unpacked as are asked for, no more; of a file that has less, or breaks off, what there is, of a directory none."""
+    path, text = tmp_path / "lines", b"".join(b"%d\n" % number for number in range(100_000))
+    path.write_bytes(pack(text))
+    for limit in (0, 1, 5000, 100_000):
+        assert text[:limit] == head_of(path, limit)
+    assert text == head_of(path, 2 * len(text))
+    path.write_bytes(pack(text)[:-200])
+    assert text[:100_000] == head_of(path, 100_000)
+    assert text.startswith(head_of(path, 2 * len(text)))
+    assert b"" == head_of(tmp_path)
 
 
 @pytest.mark.parametrize("pack", [gzip.compress, zstandard.compress])
