@@ -298,6 +298,8 @@ def test_why_comes_from_where_it_was_said(tmp_path):
     back, first, second = there_and_back(root.tree, tmp_path)
     calls = [fields for fields in extract_events(tmp_path / "1.session-log.md") if fields["type"] == "tool_call"]
     assert ["asked", "noted", "I read the parser."] == [fields["args"]["why"] for fields in calls]
+    assert [None, "attributes", "assistant"] == [fields.get("why_from") for fields in calls]
+    assert [None, 3, None] == [fields.get("given_why") for fields in calls]
     assert [b'{"why":"asked"}', b'{"why":3}', b"{}"] == [
         bytes(op.request.payload) for _, _, op in walk_ops(back.session) if op.kind == "tool"
     ]
