@@ -422,12 +422,12 @@ def test_the_root_is_saved_each_time(built):
 
 def test_a_late_call_by_id_lasts_since_the_op_began():
     """What an attempt took, where nobody says it, counts from the op's begin also for one that is named by its id after its end."""
-    times = [1.0]
+    times = [1_700_000_000.0]
     builder = SessionTreeBuilder("a", txn="t", now=lambda: times[-1])
     op = builder.begin_op("llm", "m")
     op.account(latency=3)
     op.end()
-    times.append(101.0)
+    times.append(times[0] + 100.0)
     builder.append_accounting("t:1.1", input_tokens=1)
     [_, late] = builder.op("1.1").node.accounting
     assert 100_000 <= late.latency < 100_000 + LONG * 1e3
