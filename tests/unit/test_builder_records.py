@@ -211,6 +211,7 @@ def test_an_agent_that_calls_itself_is_marked(built):
     child = builder.attach_child_session("1.1", "lead")
     builder.core.stream.flush()
     begun, line = kept.told()[-2:]
+    assert ["session lead"] == [f"{op.kind} {op.name}" for op in builder.node.turns[0].ops]
     assert (True, True) == (child.node.attributes["cycle"], begun["attributes"]["cycle"])
     assert [{"severity": "WRN", "message": "agent lead calls itself: lead->lead"}] == line["logs"]
 
