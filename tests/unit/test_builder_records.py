@@ -597,4 +597,4 @@ def test_the_thread_of_a_subscriber_that_is_closed_ends():
     thread = subscriber._thread
     subscriber.close()
     thread.join(LONG)
-    assert not thread.is_alive()
+    assert ("optree-subscriber", False) == (thread.name, thread.is_alive())
