@@ -282,6 +282,15 @@ def test_sessions_are_read_as_deep_as_a_snapshot_holds_them(tmp_path, levels, re
     found = FORMAT.read(tmp_path / "t.session-log.md")
     ops = [op.name for tree in found.trees for _, _, op in walk_ops(tree.session)]
     assert (read, read) == ("deepest" in ops, not found.faults)
+    assert [f"a{MAX_NESTED}"] == [[*walk_sessions(tree.session)][-1].agent_id for tree in found.trees]
+
+
+def test_a_model_without_a_name(tmp_path):
+    """Its heading is that of its kind."""
+    root = SessionTreeBuilder("lead", txn="t", now=Ticking())
+    root.begin_op("llm", "", turn=root.begin_turn())
+    FORMAT.write(root.tree, tmp_path / "t.session-log.md")
+    assert "Model Input" == read_log(tmp_path / "t.session-log.md").entries[-1].title
 
 
 def test_why_comes_from_where_it_was_said(tmp_path):
