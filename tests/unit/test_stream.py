@@ -747,6 +747,10 @@ def test_a_signal_waits_to_be_taken():
     wake.set()
     wake.set()
     assert [True, False, False] == [wake.wait(0), wake.wait(0.001), wake.wait(-1)]
+    wake._lock = waits = Waits(wake._lock)
+    for seconds in (0.001, 0, -1):
+        wake.wait(seconds)
+    assert [0.001, 0.0, 0.0] == waits.seconds
 
 
 def test_lost_lock_is_replaced(opened):
