@@ -314,6 +314,13 @@ def test_what_a_payload_is(tmp_path, data, more, expected):
     assert bool(faults) == (expected is None and ref["captured"] and ref["path"] != 7)
 
 
+def test_a_thought_that_is_no_utf_8_is_read(tmp_path):
+    """With a mark in the place of what is none."""
+    op = {"opId": "o", "kind": "llm", "startedAt": 2100, "payloadRefs": [payload(tmp_path, "reasoning_stream", b"hm \xff")]}
+    session, faults = only(AI_AGENT_V3.read(put(tmp_path / "session", START, TURN, {**TURN_END, "ops": [op]})))
+    assert ("hm \ufffd", []) == (session["turns"][0]["ops"][0]["reasoning"]["final"], faults)
+
+
 @pytest.mark.parametrize(
     ("turns", "begun", "expected"),
     [

@@ -8,6 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from optree.builder import SessionTreeBuilder
+from optree.nodes import Pool
 from optree.testing import Ticking
 from optree_otel import content, messages, names
 from optree_otel.content import fit_json
@@ -349,6 +350,9 @@ def test_an_image_is_data_or_an_address(url, expected):
             300,
             f'[{{"role":"system","parts":[{{"type":"optree.left_out","count":1}}]}},{[8] * 100}]'.replace(" ", ""),
         ),
+        ({"a": "x" * 100}, 43, '{"a":"xxxxxxxxxx…[+90 characters]"}'),
+        ({"a": "x" * 100}, 42, '{"type":"optree.left_out","bytes":43}'),
+        (["x" * 20, "y" * 200], 80, f'["{"x" * 20}","{"y" * 20}…[+180 characters]"]'),
         ({"a": 10**15}, 12, '{"type":"optree.left_out","bytes":22}'),
         (["a" * 9, "b" * 9, "c" * 9], 90, '["aaaaaaaaa","bbbbbbbbb","ccccccccc"]'),
     ],
@@ -356,6 +360,35 @@ def test_an_image_is_data_or_an_address(url, expected):
 def test_how_json_is_cut(value, limit, expected):
     """Texts are halved until all fits, with how much is missing; of what cannot be made to fit only its size is told."""
     assert expected == fit_json(value, limit)
+
+
+def test_reasoning_is_cut_like_all_else():
+    """What there is room for is told whole."""
+    builder = SessionTreeBuilder("lead", txn=TXN)
+    op = builder.begin_op("llm", "m")
+    op.think("h" * 200)
+    op.response("so")
+    [(name, said)] = content.call_attributes(op.node, {}, None, 400)
+    assert (names.OUTPUT_MESSAGES, ["h" * 200, "so"]) == (name, [part["content"] for part in json.loads(said)[0]["parts"]])
+
+
+def test_a_history_that_refers_to_itself_ends():
+    """A damaged file may hold one, and may lack what it refers to: each link is followed once."""
+    pool = Pool(links={"a": ("b", "x"), "b": ("a", "y")}, blobs={"x": msgspec.Raw(b"1")})
+    assert [None, 1] == content._newest(pool, "a", 10**9)
+
+
+@pytest.mark.parametrize(("data", "expected"), [(b'"so"', "so"), (b"{bro\xff", "{bro\ufffd"), (b'{"a": 1}', '{"a":1}')])
+def test_a_stored_value_as_it_reads(data, expected):
+    """A text as it is, anything else as JSON; what is neither, with marks in the place of what is no text."""
+    assert expected == content.text_of(msgspec.Raw(data), 100)
+
+
+def test_older_items_are_left_out_by_halves():
+    """Of four lists of which two fit the older two go, though a third might have stayed: each try reads all that is left."""
+    items = [[number] * 100 for number in range(4)]
+    note = {"role": "system", "parts": [{"type": "optree.left_out", "count": 2}]}
+    assert [note, *items[2:]] == json.loads(fit_json(items, 700))
 
 
 @pytest.mark.parametrize(("count", "expected"), [(9, 8), (1, 0), (0, 0), (None, 0), ("9", 0)])

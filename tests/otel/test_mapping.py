@@ -118,6 +118,12 @@ def test_names_and_kinds_are_those_of_the_conventions(spans):
     assert expected == {path: (span.name, span.kind) for path, span in spans.items()}
 
 
+def test_each_span_says_what_it_is_of(spans):
+    """The call of a sub-agent and the sub-agent's session are two kinds."""
+    expected = {"": "session", "1": "turn", "1.1": "llm", "1.2": "tool", "1.4": "system", "1.5": "session_op", "1.5/": "session"}
+    assert expected == {path: told(spans[path])[names.KIND] for path in expected}
+
+
 def test_times_are_those_of_the_nodes(builder, spans):
     """Nanoseconds of the recorded times; a child never begins before its parent, nor ends after it."""
     assert int(builder.node.started_at * 1e6) == spans[""].start_ns
