@@ -80,7 +80,7 @@ def output(response: Any, reasoning: str = "", *, partial: bool = False) -> list
 
 
 def _answer(found: messages.Answer) -> Message:
-    held = [_part(one, whole=one.block is item) for item in found.messages for one in messages.message(item, "assistant").parts]
+    held = [_part(one, whole=one.block is item) for item in found.messages for one in messages.message(item).parts]
     reason = finish(found.finish)
     called = reason == "stop" and any(one["type"] == "tool_call" for one in held)
     return {"role": "assistant", "parts": held, "finish_reason": "tool_call" if called else reason}

@@ -26,15 +26,13 @@ _ATTEMPTS: dict[str, Literal["ok", "failed"]] = {
 """How an attempt went, by what programs call it."""
 SEVERITIES: dict[str, Severity] = {
     **{name: name for name in get_args(Severity)},
-    "DEBUG": "VRB",
-    "INFO": "VRB",
     "WARNING": "WRN",
     "WARN": "WRN",
     "ERROR": "ERR",
     "CRITICAL": "ERR",
     "TRACE": "TRC",
 }
-"""Severities by their names, and by those of the standard library."""
+"""Severities by their names, and by those of the standard library; all others, as DEBUG and INFO, are VRB."""
 _BY_NAME = "account() takes figures by name, as input_tokens=812, output_tokens=64: others are kept in the entry's details"
 _SIZES = ("characters_in", "characters_out")
 _NUMBERS = re.compile(r"0x[0-9a-fA-F]*|\d+")

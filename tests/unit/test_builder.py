@@ -772,7 +772,13 @@ def test_plain_prompt_is_one_value(root):
     assert [{"role": "user", "content": "a"}] == list(messages)
 
 
-@pytest.mark.parametrize(("given", "kept"), [("INFO", "VRB"), ("WARNING", "WRN"), ("ERROR", "ERR"), ("WRN", "WRN"), ("odd", "VRB")])
+@pytest.mark.parametrize(
+    ("given", "kept"),
+    [
+        *(("DEBUG", "VRB"), ("INFO", "VRB"), ("WARNING", "WRN"), ("WARN", "WRN"), ("ERROR", "ERR"), ("CRITICAL", "ERR"), ("TRACE", "TRC")),
+        *(("WRN", "WRN"), ("odd", "VRB")),
+    ],
+)
 def test_severities_of_the_standard_library(root, given, kept):
     """Severities may be given by the names of the standard library's logging (S4-60)."""
     op = root.begin_op("llm", "m")
