@@ -24,7 +24,7 @@ _ATTEMPTS: dict[str, Literal["ok", "failed"]] = {
     **dict.fromkeys(("failed", "failure", "fail", "error", "cancelled", "canceled", "timeout", "interrupted"), "failed"),
 }
 """How an attempt went, by what programs call it."""
-SEVERITIES: dict[str, Severity] = {
+_SEVERITIES: dict[str, Severity] = {
     **{name: name for name in get_args(Severity)},
     "WARNING": "WRN",
     "WARN": "WRN",
@@ -149,6 +149,11 @@ def known_status(status: Any) -> tuple[Status, str | None]:
     if type(status) is str and status in _STATUSES:
         return status, None  # type: ignore[return-value]
     return "failed", f"ended with status {redact(text(status))[:80]!r}, which is none of {', '.join(_STATUSES)}"
+
+
+def known_severity(severity: Any) -> Severity:
+    """Return a severity by any of its names; what is none, is VRB."""
+    return _SEVERITIES.get(severity, "VRB") if type(severity) is str else "VRB"
 
 
 def attempt_status(status: Any) -> tuple[Literal["ok", "failed"], str | None]:

@@ -9,7 +9,7 @@ from msgspec import UNSET, Struct
 from msgspec.structs import replace
 
 from optree import records
-from optree.builder.figures import SEVERITIES, UsageNames, attempt_status, error_text, known_status, number, take_usage
+from optree.builder.figures import UsageNames, attempt_status, error_text, known_severity, known_status, number, take_usage
 from optree.builder.turns import Turn
 from optree.clock import Clock, monotonic
 from optree.nodes import AccountingEntry, LogEntry, OperationNode, ReasoningChunk, Severity, Status, parts_of_name
@@ -96,9 +96,8 @@ class Op(Struct, eq=False):
             self._mark()
 
     def _log_more(self, message: Any, severity: Any, direction: Any, details: Any) -> None:
-        known = SEVERITIES.get(severity, "VRB") if type(severity) is str else "VRB"
         side: Any = direction if type(direction) is str and direction in ("request", "response") else None
-        self._raw.extend((self._now(), as_text(message), (known, side, self.builder.core.attributes(details))))
+        self._raw.extend((self._now(), as_text(message), (known_severity(severity), side, self.builder.core.attributes(details))))
 
     def think(self, text: str) -> None:
         """Append a chunk of streamed reasoning; on disk within about 10 ms."""

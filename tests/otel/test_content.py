@@ -384,6 +384,15 @@ def test_a_stored_value_as_it_reads(data, expected):
     assert expected == content.text_of(msgspec.Raw(data), 100)
 
 
+@pytest.mark.parametrize("key", ["system", "instructions", "systemInstruction", "system_instruction"])
+def test_the_instructions_of_a_request_go_by_several_names(key):
+    """As text, or as Gemini's parts."""
+    op = SessionTreeBuilder("lead", txn=TXN).begin_op("llm", "m")
+    for given_ in ("be brief", {"parts": [{"text": "be brief"}]}):
+        [(name, said)] = content.call_attributes(op.node, {key: given_}, None, 1000)
+        assert (names.SYSTEM_INSTRUCTIONS, [{"type": "text", "content": "be brief"}]) == (name, json.loads(said))
+
+
 def test_older_items_are_left_out_by_halves():
     """Of four lists of which two fit the older two go, though a third might have stayed: each try reads all that is left."""
     items = [[number] * 100 for number in range(4)]

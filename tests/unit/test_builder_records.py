@@ -7,7 +7,7 @@ import pytest
 
 from optree import SessionTreeBuilder
 from optree import records as r
-from optree.builder import Stream
+from optree.builder import Stream, handles
 from optree.builder.core import POOL_BYTES
 from optree.builder.figures import PROMPT_CHARACTERS, last_said, number, whole
 from optree.builder.outcome import outcome
@@ -112,6 +112,7 @@ def test_records_of_a_call(built):
     op.log("plain")
     op.log("more", "WRN", "request", {"b": 2})
     op.think("hm")
+    assert 2 == len(op.node.logs)  # what is asked for is brought to the node: places go on from there
     long, asked = "x" * POOL_BYTES, {"role": "user", "content": "why?"}
     op.request([asked], temperature=0, long=long)
     op.chunk("be")
@@ -419,6 +420,15 @@ def test_the_root_is_saved_each_time(built):
     builder.end_session()
     builder.set_title("x")
     assert set() == builder.core.touched
+
+
+def test_durations_are_in_milliseconds(monkeypatch):
+    """Of an attempt and of the op, since the op began."""
+    monkeypatch.setattr(handles, "monotonic", Ticking(0.0, 1.0))
+    op = SessionTreeBuilder("a").begin_op("llm", "m")
+    op.account(input_tokens=1)
+    op.end()
+    assert ([1000.0], 2000.0) == ([entry.latency for entry in op.node.accounting], op.node.latency)
 
 
 def test_a_late_call_by_id_lasts_since_the_op_began():
