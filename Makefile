@@ -10,7 +10,7 @@ INSTALL := $(PY) -m pip install --constraint constraints.txt
 PYTHON = $(shell for python in python3.13 python3.12 python3.11 python3; do \
 	$$python -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && echo $$python && break; done)
 
-.PHONY: help demo demo-jaeger test test-tempo test-others backends check bench mutants crash canaries clean
+.PHONY: help demo demo-jaeger test test-tempo test-others backends check bench mutants crash faults canaries clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "%-13s%s\n", $$1, $$2}' Makefile
@@ -55,6 +55,9 @@ mutants: $(VENV)/has-otel $(VENV)/has-test ## put small faults into the library,
 
 crash: $(VENV)/has-test ## kill the writer at random, for long, and count what is lost
 	@$(PY) -m benchmarks.crash
+
+faults: $(VENV)/has-test ## kill each process of a session at each file call, or refuse the call, and hold what is left to what was said
+	@$(PY) -m tests.faults
 
 canaries: $(VENV)/has-otel $(VENV)/has-test ## credentials of every kind in every field, looked for in every output
 	@OPTREE_CANARIES=all $(PY) -m pytest -q -s tests/security/test_canaries.py

@@ -265,7 +265,7 @@ class Runtime:
         name = txn if txn and free else new_txn()
         console = self._console(name)
         try:
-            builder, store = open_session(agent, self._options(), txn=name, attributes=attributes, takers=console)
+            builder, store = open_session(agent, self._options(), txn=name, attributes=attributes, takers=console, later=True)
         except (OSError, OptreeError) as error:
             said = (isinstance(error, OSError) and error.strerror) or error
             where = self.directory().sessions
@@ -358,7 +358,7 @@ def _problems(store: SessionStore) -> list[str]:
 def _counts(stores: Sequence[SessionStore], consoles: Sequence[ConsoleWriter]) -> dict[str, int]:
     return {
         "records": sum(store.journal.last for store in stores),
-        "lost": sum(store.journal.lost for store in stores),
+        "lost": sum(store.unwritten for store in stores),
         "late": sum(store.stream.late for store in stores),
         "failures": sum(store.stream.failures for store in stores),
         "console_dropped": sum(console.dropped for console in consoles),

@@ -80,13 +80,21 @@ def read_snapshot(path: Path, system: OS = REAL) -> Snapshot:
 def read_meta(path: Path) -> dict[str, Any]:
     """Return a snapshot's meta from its first frame only; empty if that cannot be read."""
     try:
-        with open_regular(path) as file:
-            text = first_frame(file)
-        _, _, rest = text.partition(b'"meta":')
-        from json import JSONDecoder
+        return meta_of(path)
+    except OSError:
+        return {}
 
+
+def meta_of(path: Path) -> dict[str, Any]:
+    """Return a snapshot's meta as `read_meta` does; raises `OSError` for a file that cannot be opened or read."""
+    with open_regular(path) as file:
+        text = first_frame(file)
+    _, _, rest = text.partition(b'"meta":')
+    from json import JSONDecoder
+
+    try:
         meta, _ = JSONDecoder().raw_decode(rest.decode("utf-8", "replace"))
-    except (OSError, ValueError):
+    except ValueError:
         return {}
     return meta if is_object(meta) else {}
 

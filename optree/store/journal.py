@@ -1,37 +1,46 @@
 """The journal: one writer's append-only file, valid JSONL, one checksum a line.
 
-A journal never raises for what the disk does: what it cannot write it counts, and it tries a new segment at most every few seconds,
-which begins with a `gap` record that says how much is missing.
+A journal never raises for what the disk does. What it could not write it keeps and tries again every few seconds, in a new segment, under
+the same numbers; of more than `HELD_RECORDS` it counts the rest, and says in a `gap` record how much is missing.
 """
 
 from __future__ import annotations
 
 import contextlib
 import os
+import threading
+from collections import deque
 from collections.abc import Callable
 from pathlib import Path
-from time import monotonic, time
+from time import monotonic, sleep, time
 from typing import Literal
 
 from optree import records as r
 from optree import speed
 from optree.errors import StoreError
-from optree.store.directory import journals
+from optree.store.numbering import claim, journal_name, some_number
+from optree.store.reader import read_journal
 from optree.store.system import OS, REAL
 from optree.syscalls import calls
 
 WRITER_SPAN = 1_000_000
 """Turn and op numbers that writer k gives in sessions it does not own begin at k times this."""
 RETRY_SECONDS = 2.0
+HELD_RECORDS = 20_000
+"""Records that are kept in memory until the disk takes them."""
+_AT_ONCE = 256
+_NEVER = float("inf")
+_LAST_TRIES, _PAUSE_SECONDS = 12, 0.005
 Sync = Literal["write", "interval", "turn", "op"]
 
 
 class Journal:
-    """Appends records to a file of its own in *live*; a taker of the stream, so one thread at a time is in it."""
+    """Appends records to a file of its own in *live*; a taker of the stream, so one thread at a time is in it, but for `sync`."""
 
     __slots__ = (
-        *("live", "txn", "sync_level", "last", "lost", "ordinal", "path", "fd", "problem", "whole", "dirty", "_syncs", "_ready", "_os"),
-        *("_write", "_version", "_retry_at", "_unsaid", "_unsynced", "_claimed", "_seed"),
+        *("live", "txn", "sync_level", "last", "dropped", "ordinal", "path", "fd", "problem", "dirty", "_syncs", "_ready", "_os", "_write"),
+        *("_version", "_retry_at", "_unsaid", "_unsynced", "_claimed", "_seed", "_held", "_untried", "_named", "_guard", "_syncing"),
+        *("_doomed", "_synced", "_given_up", "_suspect"),
     )
 
     def __init__(
@@ -48,53 +57,93 @@ class Journal:
         lazy: bool = False,
         ready: Callable[[], None] = lambda: None,
     ) -> None:
-        """Create the file; *ordinal* 0 is the owner, None takes the next free number above *above*. Raises `OSError`.
+        """Create the file; *ordinal* 0 is the owner, None takes the next free number above *above*. Raises `OSError`, if not *lazy*.
 
-        With *lazy* it stays empty until the first record. *ready* is called before another file is made, and may raise `OSError`.
+        With *lazy* the file stays empty until the first record, and is made then if it cannot be made now. *ready* is called before a
+        file is begun later, and may raise `OSError`.
         """
-        self.live = live
-        self.txn = txn
+        self.live, self.txn = live, txn
         self.sync_level: Sync = sync
         self._syncs = sync in ("turn", "op")
         self.problem = ""
-        self.whole = True
-        """False while there are records that the disk has not taken."""
         self.dirty = False
+        """True while there are records that may not be on the disk itself."""
         self._unsynced: OSError | None = None
         self.last = first - 1
         """Number of the last record that is with the operating system, or that it refused."""
-        self.lost = 0
-        """Records that the disk did not take."""
+        self.dropped = 0
+        """Records that are given up: more than could be kept until the disk takes them."""
+        self._held: deque[r.Record] = deque()
+        """Records to be written, under the numbers that they have, as soon as the disk takes them."""
+        self._untried = 0
+        """How many of them, the last ones, are in no file even in part."""
         self._ready = ready
-        self._os = system
-        self._write = system.write
+        self._os, self._write = system, system.write
         self._version = version
         self._retry_at = 0.0
         self._unsaid = 0
-        system.make_directory(live)
-        self.ordinal, self.path, self.fd = self._claim(ordinal, above)
-        self._claimed = self._seed = -1
-        if lazy:
-            self._claimed, self.fd = self.fd, -1
-        else:
-            self._begin()
+        self._guard = threading.RLock()
+        """Held for moments: to close no file while it is synced."""
+        self._syncing = 0
+        self._doomed: list[int] = []
+        """Descriptors that are closed when nobody syncs."""
+        self._named = False
+        self._synced = self.last
+        """Number of the last record that is known to be on the disk."""
+        self._given_up: list[Path] = []
+        """Files that took no more, with what may not be on the disk of what they took before."""
+        self._suspect: list[Path] = []
+        """Files that could not be synced: what they have since `_synced` is written again."""
+        self._claimed = self.fd = self._seed = -1
+        try:
+            system.make_directory(live)
+            self.ordinal, self.path, self._claimed = claim(live, ordinal, above, system)
+        except (OSError, StoreError) as error:
+            if not lazy:
+                raise
+            self.ordinal = some_number() if ordinal is None else ordinal
+            self.path = live / journal_name(self.ordinal, 1)
+            self.problem = _said(live, error)
+        if not lazy:
+            self.fd, self._claimed = self._claimed, -1
+            try:
+                self._seed = self._head()
+            except BaseException:
+                self._close_files()
+                raise
 
     @property
     def base(self) -> int:
         """What this writer adds to numbers in sessions it does not own; 0 for the owner."""
         return self.ordinal * WRITER_SPAN
 
+    @property
+    def lost(self) -> int:
+        """Records that are in no file: given up, or still to be written."""
+        return self.dropped + len(self._held)
+
+    @property
+    def tried(self) -> int:
+        """Number of the last record of which anything may be in a file."""
+        return self.last - self._untried
+
+    @property
+    def whole(self) -> bool:
+        """True unless there are records that the disk has not taken, or may have lost."""
+        return not (self._held or self._unsaid or self._suspect) and self._unsynced is None
+
     def take(self, batch: list[r.Record]) -> None:
         """Write records, all in one call to the operating system."""
         if self._unsynced is not None:
-            self._poison(self._unsynced, [])
-        if self.fd < 0 and not self._recover(batch):
+            self._give_up(self._unsynced)
+        if self.fd < 0 and not self._recover():
+            self._hold(batch)
             return
         if len(batch) == 1 and not self.ordinal:
             batch[0].n = self.last + 1
             data = r.line(batch[0], self._seed)
         else:
-            data = b"".join([self._line(record, n, self._seed) for n, record in enumerate(batch, self.last + 1)])
+            data = b"".join([self._line(record, n) for n, record in enumerate(batch, self.last + 1)])
         try:
             if (done := self._write(self.fd, data)) < len(data):
                 self._os.write_all(self.fd, data[done:])
@@ -106,24 +155,55 @@ class Journal:
         if self._syncs:
             self._sync_structure(batch)
 
+    def retry(self) -> bool:
+        """Write at once what the disk has not taken yet, if it takes it now; in turn with `take`. False if there is something left."""
+        if self._unsynced is not None:
+            self._give_up(self._unsynced)
+        if not self.whole and self.fd < 0 and self._retry_at < _NEVER:
+            self._retry_at = 0.0
+            self._recover()
+        return self.whole
+
     def sync(self) -> bool:
-        """Wait until what was written is on disk; False, and a new segment from the next record on, if the disk says no."""
-        if self.fd < 0 or self._unsynced is not None:
-            return self.whole and not self.dirty
+        """Wait until what was written, and the names of its files, are on disk; False if the disk says no.
+
+        Then there is a new segment from the next record or `retry` on, which has again what was not synced. For any thread.
+        """
+        if not self.whole or not (self.dirty or self._given_up):
+            return self.whole
+        with self._guard:
+            fd, path, last, named = self.fd, self.path, self.last, self._named
+            self._syncing += 1
         self.dirty = False
         try:
-            self._os.datasync(self.fd)
+            if fd >= 0:
+                self._os.datasync(fd)
+            while self._given_up:
+                self._sync_given_up(self._given_up[0])
+            if not named:
+                self._os.sync_name(path)
         except OSError as error:  # the pages may be marked clean though they are lost: never use this file again
-            self._unsynced, self.dirty = error, True
-            self.problem = f"{self.path.name}: {error.strerror or error}"
+            self.problem = _said(path, error)
+            self._suspect += self._given_up
+            self._given_up, self._unsynced, self.dirty = [], error, True
             return False
-        return True
+        finally:
+            with self._guard:
+                self._syncing -= 1
+                doomed, self._doomed = ([], self._doomed) if self._syncing else (self._doomed, [])
+            self._close_all(doomed)
+        if path == self.path:
+            self._named = True
+        self._synced = last
+        return self.whole and not self.dirty
 
     def rest(self) -> None:
         """Close the file, which is removed since all of it is saved elsewhere; the next record begins a new one."""
         self._close_files()
         self.dirty, self._unsynced, self._unsaid = False, None, 0
-        self.whole, self._retry_at = True, 0.0
+        self._retry_at, self._untried = 0.0, 0
+        self._held.clear()
+        self._given_up, self._suspect, self._synced = [], [], self.last
 
     def is_there(self) -> bool:
         """Tell whether the file is still where it was made."""
@@ -133,116 +213,173 @@ class Journal:
         """Begin a new file at once in place of one that somebody removed, and with it *gone* records that are in no other."""
         self._close_files()
         self.dirty, self._unsynced, self._retry_at = False, None, 0.0
-        self.lost += gone
+        self._given_up, self._suspect, self._synced = [], [], self.last
+        self.dropped += gone
         self._unsaid += gone
-        self.take([])
+        self._recover()
 
     def close(self) -> None:
-        """Close the file; its lock goes with it. One that was never begun is removed."""
-        if self._claimed >= 0:
+        """Write what is left, and close the file; its lock goes with it. One that was never begun is removed; later records begin anew."""
+        for _ in range(_LAST_TRIES):
+            if self.whole or self.retry():
+                break
+            sleep(_PAUSE_SECONDS)
+        if self._claimed >= 0 and self.whole:
             with contextlib.suppress(OSError):
                 self._os.unlink(self.path)
-        self.forget()
+        self._close_files()
 
     def forget(self) -> None:
         """In a forked child: close this process's copy of the descriptor; the parent's lock stays."""
+        self._guard, self._syncing = threading.RLock(), 0  # whoever had it is not in the child
         self._close_files()
-        self._retry_at = float("inf")
+        self._retry_at = _NEVER
 
     def _close_files(self) -> None:
-        fds, self.fd, self._claimed = (self.fd, self._claimed), -1, -1
+        with self._guard:
+            fds, self.fd, self._claimed = [fd for fd in (self.fd, self._claimed) if fd >= 0], -1, -1
+            if self._syncing:
+                self._doomed += fds
+                return
+        self._close_all(fds)
+
+    def _close_all(self, fds: list[int]) -> None:
         for fd in fds:
-            if fd >= 0:
-                with contextlib.suppress(OSError):
-                    self._os.close(fd)
+            try:
+                self._os.close(fd)
+            except OSError as error:  # it is closed; where a file system writes only then, what it had may be gone
+                self.problem = _said(self.path, error)
 
-    def _line(self, record: r.Record, number: int, seed: int) -> bytes:
-        record.n = number
-        if self.ordinal:
+    def _line(self, record: r.Record, number: int) -> bytes:
+        if self.ordinal and not record.n:  # else it was tried before
             _unowned(record)
-        return r.line(record, seed)
-
-    def _claim(self, ordinal: int | None, above: int = 0) -> tuple[int, Path, int]:
-        writers: dict[int, int] = {}
-        for path in journals(self.live):
-            number, segment = (int(part) for part in path.stem.split("-")[1:3])
-            writers[number] = max(writers.get(number, 0), segment)
-        number = max([above, *writers]) + 1 if ordinal is None else ordinal
-        segment = writers.get(number, 0) + 1
-        for _ in range(10_000):
-            path = self.live / f"j-{number:04d}-{segment:06d}.jsonl"
-            with contextlib.suppress(FileExistsError):
-                fd = self._os.create(path)
-                if self._os.lock(fd) and self._os.is_at(fd, path):
-                    return number, path, fd
-                self._os.close(fd)  # a process that settles the session was quicker, and may remove it
-                self._os.make_directory(self.live)
-            if ordinal is None:
-                number += 1
-            else:
-                segment += 1
-        raise StoreError(f"no free journal name in {self.live}: remove old files")
-
-    def _begin(self) -> None:
-        """Write the header."""
-        try:
-            self._seed = self._head()
-        except BaseException:
-            self._close_files()
-            raise
+        record.n = number
+        return r.line(record, self._seed)
 
     def _head(self) -> int:
         segment = int(self.path.stem.rpartition("-")[2])
+        first = self._held[0].n if self._held else self.last + 1
         header = r.Header(
-            r.FORMAT, r.FORMAT, self.txn, f"{self.ordinal:04d}", segment, self.last + 1, time() * 1e3, self._version,
+            r.FORMAT, r.FORMAT, self.txn, f"{self.ordinal:04d}", segment, first, time() * 1e3, self._version,
             os.getpid(), calls.nodename(), self.base,
         )  # fmt: skip
         written, seed = r.header_line(header)
         self._os.write_all(self.fd, written)
-        self._os.sync_directory(self.live)
+        self._named, self.dirty = False, True
         return seed
 
     def _poison(self, error: OSError, batch: list[r.Record]) -> None:
-        """Give the file up. Numbers of the batch are not given again: part of it may stand in the file."""
-        self.problem = f"{self.path.name}: {error.strerror or error}"
-        gaps = [record.dropped for record in batch if isinstance(record, r.Gap)]
-        self.lost += len(batch) - len(gaps)
-        self._unsaid += len(batch) - len(gaps) + sum(gaps)
-        self.last += len(batch)
+        """Give the file up. Records of the batch keep their numbers: part of it may stand in the file."""
+        self._give_up(error)
+        self._hold(batch)
+        self._untried = 0
+
+    def _give_up(self, error: OSError) -> None:
+        """Write to this file no more."""
+        self.problem = _said(self.path, error)
+        if self.fd >= 0:
+            (self._suspect if self._unsynced is not None else self._given_up).append(self.path)
         self._close_files()
-        self.whole, self._unsynced = False, None
+        self._unsynced = None
         self._retry_at = monotonic() + RETRY_SECONDS
 
-    def _recover(self, batch: list[r.Record]) -> bool:
-        """Go on in a new segment once the disk takes one again; what came meanwhile is counted in a gap."""
-        if monotonic() >= self._retry_at:
-            try:
-                if self._claimed >= 0:
-                    self.fd, self._claimed = self._claimed, -1
-                else:
-                    self._os.make_directory(self.live)
-                    self._ready()
-                    _, self.path, self.fd = self._claim(self.ordinal)
-                self._begin()
-            except OSError as error:
-                self.problem = f"{self.live.name}: {error.strerror or error}"
-                self._close_files()
-                self._retry_at = monotonic() + RETRY_SECONDS
+    def _hold(self, batch: list[r.Record]) -> None:
+        """Keep records until the disk takes them, or count them."""
+        room = max(0, HELD_RECORDS - len(self._held))
+        for record in batch[:room]:
+            if self.ordinal and not record.n:  # else it was tried before
+                _unowned(record)
+            self.last += 1
+            record.n = self.last
+            self._held.append(record)
+        self._untried += len(batch[:room])
+        self.dropped += len(batch[room:])
+        self._unsaid += len(batch[room:])
+
+    def _recover(self) -> bool:
+        """Go on in a new segment once the disk takes one again, with what it has not taken and a gap for what is given up."""
+        if monotonic() < self._retry_at:
+            return False
+        try:
+            self._os.make_directory(self.live)
+            self._ready()
+            self._take_back()
+            if self._claimed < 0:
+                _, self.path, self._claimed = claim(self.live, self.ordinal, 0, self._os)
+            self.fd, self._claimed = self._claimed, -1
+            self._catch_up()
+        except (OSError, StoreError) as error:
+            self.problem = _said(self.live, error)
+            self._retry_at = monotonic() + RETRY_SECONDS
+            return False
+        return True
+
+    def _take_back(self) -> None:
+        """Take up again what may have been lost since the last sync that succeeded."""
+        if not self._suspect:
+            return
+        found: dict[int, r.Record] = {}
+        for path in self._suspect:
+            with contextlib.suppress(OSError):
+                found |= {record.n: record for record in read_journal(path, self._synced, self._os).records}
+        first = self._held[0].n if self._held else self.last + 1
+        back = [found[number] for number in sorted(found) if number < first]
+        gone = first - 1 - self._synced - len(back)
+        self.dropped += gone
+        self._unsaid += gone
+        self._held.extendleft(reversed(back))
+        self._suspect = []
+
+    def _catch_up(self) -> None:
+        """Begin the file that is open, and write what is held; one that does not take that is emptied, to be begun anew."""
+        begun, self._untried = False, 0
+        try:
+            self._seed = self._head()
+            while self._held:
+                part = [self._held[place] for place in range(min(_AT_ONCE, len(self._held)))]
+                self._os.write_all(self.fd, b"".join([r.line(record, self._seed) for record in part]))
+                begun = True
+                for _ in part:
+                    self._held.popleft()
+            if self._unsaid:
+                gap = r.Gap(time() * 1e3, self._unsaid, self.problem, n=self.last + 1)
+                self._os.write_all(self.fd, r.line(gap, self._seed))
+                self.last += 1
+                self._unsaid = 0
+        except OSError as error:
+            if begun:
+                self._give_up(error)
             else:
-                if self._unsaid:
-                    batch.insert(0, r.Gap(time() * 1e3, self._unsaid, self.problem))
-                    self._unsaid = 0
-                self.whole = True
-                return True
-        self.whole = False
-        self.lost += len(batch)
-        self._unsaid += len(batch)
-        return False
+                self._empty()
+            raise
+
+    def _empty(self) -> None:
+        """Keep an open file of which nothing is needed for the next try."""
+        try:
+            self._os.truncate(self.fd, 0)
+        except OSError:
+            self._close_files()
+        else:
+            self.fd, self._claimed = -1, self.fd
+
+    def _sync_given_up(self, path: Path) -> None:
+        """Force a file to the disk that takes no more."""
+        if path.is_file():  # else somebody removed it, which is noticed elsewhere
+            fd = self._os.append(path)
+            try:
+                self._os.datasync(fd)
+            finally:
+                self._os.close(fd)
+        self._given_up.remove(path)
 
     def _sync_structure(self, batch: list[r.Record]) -> None:
         ends = (r.TurnEnd, r.SessionEnd) if self.sync_level == "turn" else (r.TurnEnd, r.SessionEnd, r.OpEnd, r.Accounted)
         if any(isinstance(record, ends) for record in batch):
             self.sync()
+
+
+def _said(path: Path, error: Exception) -> str:
+    return f"{path.name}: {(error.strerror if isinstance(error, OSError) else None) or error}"
 
 
 def _unowned(record: r.Record) -> None:

@@ -53,6 +53,7 @@ class Ledger:
             if text:
                 self._os.write_all(fd, text if self._os.ends_whole(fd) else b"\n" + text)
                 self._os.datasync(fd)
+                self._os.sync_name(self.path)
             return len(new)
         finally:
             self._os.close(fd)

@@ -28,8 +28,7 @@ def take(path: Path, system: OS = REAL, seconds: float = TRY_SECONDS) -> int:
                 taken, fd = fd, -1
                 return taken
         finally:
-            if fd >= 0:
-                system.close(fd)
+            release([fd] if fd >= 0 else [], system)
         if monotonic() >= until:
             return -1
         sleep(_PAUSE_SECONDS)
@@ -48,9 +47,10 @@ def hold(journals: Iterable[Path], system: OS = REAL) -> list[int] | None:
 
 
 def release(fds: Iterable[int], system: OS = REAL) -> None:
-    """Let go of what `take` or `hold` returned."""
+    """Let go of what `take` or `hold` returned. Nothing was written there, so a close that fails has lost nothing."""
     for fd in fds:
-        system.close(fd)
+        with suppress(OSError):
+            system.close(fd)
 
 
 def beat(fd: int, system: OS = REAL) -> None:

@@ -2,26 +2,31 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
 import re
 from pathlib import Path
 from typing import Any
 
-from optree.store.directory import SUFFIXES, Directory
-from optree.store.formats import read_meta
+from optree.errors import StoreError
+from optree.store.directory import SUFFIXES, Directory, journals
+from optree.store.formats import meta_of
 from optree.store.plain_values import object_of
 from optree.store.reader import read_journal
 from optree.store.system import OS
 
 _WRITER = re.compile(r"[0-9]{4,9}")
 _MOST = 1 << 53
+_FREE = range(100_000_000, 900_000_000)
 
 
 def saved_vector(directory: Directory, txn: str) -> dict[str, int]:
-    """Return per writer the number of its last record that a snapshot has."""
+    """Return per writer the number of its last record that a snapshot has. Raises `OSError` for one that is there and cannot be read."""
     found: dict[str, int] = {}
     for compression in SUFFIXES:
-        for writer, number in vector_of(read_meta(directory.snapshot(txn, compression))).items():
-            found[writer] = max(found.get(writer, 0), number)
+        with contextlib.suppress(FileNotFoundError, NotADirectoryError):
+            for writer, number in vector_of(meta_of(directory.snapshot(txn, compression))).items():
+                found[writer] = max(found.get(writer, 0), number)
     return found
 
 
@@ -35,3 +40,44 @@ def last_number(journal: Path, system: OS) -> int:
     """Return the number of a file's last record; 0 if it has none."""
     found = read_journal(journal, 0, system)
     return found.records[-1].n if found.records else 0
+
+
+def some_number() -> int:
+    """Return a number for a writer that cannot find out which are taken: with so many, it is nobody else's."""
+    return _FREE[int.from_bytes(os.urandom(8), "big") % len(_FREE)]
+
+
+def journal_name(writer: int, segment: int) -> str:
+    """Return the name of a writer's journal."""
+    return f"j-{writer:04d}-{segment:06d}.jsonl"
+
+
+def claim(live: Path, writer: int | None, above: int, system: OS) -> tuple[int, Path, int]:
+    """Make and lock a new journal: a writer's next segment, or (None) the first of the next writer above *above*.
+
+    Returns the writer's number, the path, and the descriptor. Raises `OSError` and `StoreError`.
+    """
+    segments: dict[int, int] = {}
+    for path in journals(live):
+        number, segment = (int(part) for part in path.stem.split("-")[1:3])
+        segments[number] = max(segments.get(number, 0), segment)
+    number = max([above, *segments]) + 1 if writer is None else writer
+    segment = segments.get(number, 0) + 1
+    for _ in range(10_000):
+        path = live / journal_name(number, segment)
+        with contextlib.suppress(FileExistsError):
+            fd = system.create(path)
+            locked = False
+            try:
+                locked = system.lock(fd) and system.is_at(fd, path)
+            finally:
+                if not locked:
+                    system.close(fd)
+            if locked:
+                return number, path, fd
+            system.make_directory(live)  # a process that settles the session was quicker, and may have removed it
+        if writer is None:
+            number += 1
+        else:
+            segment += 1
+    raise StoreError(f"no free journal name in {live}: remove old files")

@@ -21,12 +21,13 @@ def open_session(
     txn: str | None = None,
     attributes: Mapping[str, Any] | None = None,
     takers: Sequence[Taker] = (),
+    later: bool = False,
 ) -> tuple[SessionTreeBuilder, SessionStore]:
     """Begin a new root session on disk; *takers* receive its records beside the journal.
 
-    Raises `OSError` if its journal cannot be made, `BusyError` if the txn is in use.
+    Raises `OSError` if its journal cannot be made (with *later* not for what may pass: it is made then), `BusyError` if the txn is in use.
     """
-    store = SessionStore(txn or new_txn(), options, takers=takers)
+    store = SessionStore(txn or new_txn(), options, takers=takers, later=later)
     builder = SessionTreeBuilder(
         agent, txn=store.txn, attributes=attributes, stream=store.stream, now=options.now, cycles=options.cycles, redacted=options.redacted
     )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from contextlib import suppress
+from pathlib import Path
 from typing import Any
 
 from msgspec import UNSET
@@ -15,6 +16,7 @@ from optree.store.compression import unpacked_frames
 from optree.store.directory import SUFFIXES
 from optree.store.options import StoreOptions
 from optree.store.snapshot import SnapshotWriter
+from optree.store.system import OS
 from optree.tree import Tree
 from optree.tree.redacted import redacted
 from optree.tree.summary import last_seen, snapshot_summary, untimed_until
@@ -44,18 +46,18 @@ def save(
         for _ in unpacked_frames(pieces):
             pass
     system.make_directory(directory.sessions)
-    system.replace(directory.snapshot(root.origin_txn_id, writer.compression), pieces)
+    system.replace(directory.snapshot(root.origin_txn_id, writer.compression), pieces, directory.live(root.origin_txn_id))
     for compression in SUFFIXES:
         older = directory.snapshot(root.origin_txn_id, compression)
         if compression != writer.compression and older.exists():
             system.unlink(older)
 
 
-def sweep(txn: str, options: StoreOptions) -> None:
+def sweep(live: Path, system: OS) -> None:
     """Remove what a killed process left of a snapshot that it was writing; for who holds the session's lock."""
     with suppress(OSError):
-        for path in options.directory.sessions.glob(f".tmp-{txn}.json*"):
-            options.system.unlink(path)
+        for path in live.glob(".tmp-*"):
+            system.unlink(path)
 
 
 def _meta(root: SessionNode, position: dict[str, int]) -> dict[str, Any]:

@@ -1,10 +1,10 @@
-"""One session while it lives: its lock, its journal, and the thread that does what callers must not wait for."""
+"""One session while it lives: its lock, its journal, and what its threads do that callers must not wait for."""
 
 from __future__ import annotations
 
 import threading
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from errno import EAGAIN
 from pathlib import Path
 from time import monotonic
@@ -16,16 +16,16 @@ from optree.store import lock
 from optree.store.directory import OWNERS, checked, journals
 from optree.store.journal import Journal
 from optree.store.ledger import Ledger
-from optree.store.numbering import last_number, saved_vector
+from optree.store.numbering import last_number, saved_vector, some_number
 from optree.store.options import StoreOptions
 from optree.store.recovery import Loaded, load_to_resume
 from optree.store.saving import save, sweep
-from optree.store.settle import BACKGROUND_BYTES, join, remove, settle, settle_all, unsettled
+from optree.store.settle import BACKGROUND_BYTES, is_due, join, remove, settle, settle_all
 from optree.store.snapshot import SnapshotWriter
+from optree.store.system import PASSING
+from optree.store.upkeep import Upkeep
 
-SYNC_SECONDS, PATIENCE = 1.0, 5.0
-PAUSES = 20
-"""After a snapshot that nobody asked for, the next such one comes after this many times what it took, and not within a second."""
+PATIENCE = 5.0
 
 
 class SessionStore:
@@ -33,25 +33,31 @@ class SessionStore:
 
     ended = False
     """True once the root session has ended."""
-    _thread: threading.Thread | None = None
     _closed = False
-    _wanted = False
-    """True after a sub-agent's end: a snapshot is due from `_wanted_at` on."""
-    _wanted_at = 0.0
     _covered = 0
     """Number of the last record that the last snapshot has."""
     _healed = 0
-    """Records that the disk did not take, and that a snapshot has since."""
+    """Records that were given up, and that a snapshot has since."""
     _saved = True
     """False while the last snapshot that was tried is not on disk, or the bill of an ended session."""
     _billed = False
     _left = False
     """True if the session has ended, and journals remain: another process was still writing to it."""
 
-    def __init__(self, txn: str, options: StoreOptions, *, owner: bool = True, takers: Sequence[Taker] = (), resume: bool = False) -> None:
+    def __init__(
+        self,
+        txn: str,
+        options: StoreOptions,
+        *,
+        owner: bool = True,
+        takers: Sequence[Taker] = (),
+        resume: bool = False,
+        later: bool = False,
+    ) -> None:
         """Open or make the live directory and a new journal; with *resume*, load what is there before.
 
-        Raises `BusyError` if another process owns it, `OSError`, and what `load` raises.
+        Raises `BusyError` if another process owns it, `OSError`, and what `load` raises. With *later* an error that may pass, as of a full
+        disk, does not raise: files are made once they can be, and records are kept until then.
         """
         self.txn = checked(txn)
         self.options = options
@@ -64,13 +70,15 @@ class SessionStore:
         self._os = options.system
         self._lock_fd = -1
         self._loaded: Loaded | None = None
-        self._os.make_directory(self.live)
-        self._take_lock()
+        self._upkeep = self._new_upkeep()
+        self._later = later or not owner
+        if owner:
+            self._make_files()
         try:
             self._loaded = load_to_resume(txn, options.directory, self._os) if resume else None
             self.lost = self._loaded.damage.lost() if self._loaded else []
             """What could not be read of the session's files: its snapshots say it."""
-            self.vector = self._loaded.vector if self._loaded else saved_vector(options.directory, txn)
+            self.vector = self._loaded.vector if self._loaded else self._saved_vector()
             """Per writer, the number of its last record that is in the tree, or was in it when the session ended before."""
             self.journal = self._new_journal()
         except BaseException:
@@ -81,8 +89,6 @@ class SessionStore:
         self.stream = Stream([self.journal, *takers], options.write)
         self._writer = SnapshotWriter(options.compression, reuse=not options.redacted)
         self._writing = threading.Lock()
-        self._work = threading.Condition()
-        self._asked = self._answered = 0
 
     def take_loaded(self) -> Loaded | None:
         """Return what was loaded to resume it, once."""
@@ -93,7 +99,12 @@ class SessionStore:
         """Keep this builder's session from now on: a snapshot after each sub-agent, the last one at the end."""
         self.builder = builder
         builder.core.listeners.append(self._session_ended)
-        self._thread = self._started(self._run, "optree-store")
+        self._upkeep.start()
+
+    @property
+    def unwritten(self) -> int:
+        """Records that are in no file at this moment."""
+        return self.journal.lost - self._healed
 
     @property
     def finished(self) -> bool:
@@ -111,25 +122,22 @@ class SessionStore:
 
         True only if that is done. Snapshots are the owner's: in a process that joined, `snapshot` is `write`.
         """
-        done = self.stream.flush() and self.journal.whole
+        done = self.stream.flush() and self._retry()
         if level == "sync":
             return done and self.journal.sync()
         if level == "snapshot" and self.owner:
-            return self.finished or (not self._closed and self._ask() and self._wait(timeout) and self._saved)
+            return self.finished or (not self._closed and self._upkeep.ask(timeout) and self._saved)
         return done
 
     def close(self, timeout: float = 0.25) -> bool:
         """Wait at most *timeout* seconds for the last snapshot; False if it is not done: the journal has all of it then."""
         until = monotonic() + timeout
         self.stream.flush()
-        if self.ended and not self.finished:
-            self._ask()
-        done = self._wait(timeout) and self._saved
+        wanted = self.ended and not self.finished
+        done = (self._upkeep.ask(timeout) if wanted else self._upkeep.wait(timeout)) and self._saved
         self._closed = True
-        self._wake()
-        if self._thread is not None:
-            self._thread.join(max(0.0, until - monotonic()))
-        else:
+        self._upkeep.stop()
+        if not self._upkeep.join(until - monotonic()):
             self._release_lock()
         self.stream.close()
         if self.journal.fd >= 0 or not self.finished:  # else what comes later begins a new file, for whoever settles it
@@ -142,53 +150,73 @@ class SessionStore:
         """In a forked child: leave the parent's files alone."""
         self.journal.forget()
         self._release_lock()
-        self.owner, self._thread = False, None
-        self._work, self._writing = threading.Condition(), threading.Lock()
-        self._asked = self._answered = 0
+        self.owner, self._later, self._healed = False, True, 0
+        self._writing = threading.Lock()
+        self._upkeep = self._new_upkeep()
         self.stream.after_fork(())
 
     def after_fork(self) -> None:
         """In a forked child: write a journal of one's own into the same session."""
         self.forget()
-        try:
-            self.journal = self._new_journal(lazy=True)
-            self.stream.after_fork((self.journal,))
-        except OSError as error:
-            self._problem("journal of a forked process", error)
+        self.journal = self._new_journal()
+        self.stream.after_fork((self.journal,))
         if self.builder is not None:
             self.builder.core.listeners.clear()
             self.builder.core.after_fork(self.journal.base)
 
     # Lock and journal
 
+    def _make_files(self) -> None:
+        """Make the directory and take its lock."""
+        try:
+            self._os.make_directory(self.live)
+            self._take_lock()
+        except OSError as error:
+            if not self._later or error.errno not in PASSING:
+                raise
+            self._problem("files", error)
+
     def _take_lock(self) -> None:
-        if not self.owner:
-            return
         self._lock_fd = lock.take(self.live / "LOCK", self._os)
         if self._lock_fd < 0:
             raise BusyError(f"session {self.txn} is being written by another process: wait, or watch it (optree logs -f {self.txn})")
-        sweep(self.txn, self.options)
+        sweep(self.live, self._os)
 
     def _own_again(self) -> None:
-        """Take the lock for what comes after the session was removed."""
-        if self.owner and self._lock_fd < 0 and not self._closed:
-            self._lock_fd = lock.take(self.live / "LOCK", self._os)
-            if self._lock_fd < 0:
-                raise BlockingIOError(EAGAIN, "another process goes on with this session")
+        """Take the lock for what comes after the session was removed, unless another process has gone on with it."""
+        if not self.owner or self._lock_fd >= 0:
+            self._upkeep.start()
+            return
+        self._lock_fd = lock.take(self.live / "LOCK", self._os)
+        if self._lock_fd < 0 or self._given(self._saved_vector()) > self.journal.tried:
+            self._release_lock()
+            raise BlockingIOError(EAGAIN, "another process goes on with this session")
 
     def _release_lock(self) -> None:
         fd, self._lock_fd = self._lock_fd, -1
         lock.release([fd] if fd >= 0 else [], self._os)
 
-    def _new_journal(self, *, lazy: bool = False) -> Journal:
+    def _saved_vector(self) -> dict[str, int]:
+        """Return what a snapshot has of each writer. Where that cannot be read, a process that joined takes a number nobody has."""
+        try:
+            return saved_vector(self.options.directory, self.txn)
+        except OSError:
+            if not self._later:
+                raise
+            return {} if self.owner else {f"{some_number():04d}": 0}
+
+    def _given(self, vector: dict[str, int]) -> int:
+        """Return the number of the owner's last record that is in any file."""
+        return max([vector.get("0000", 0), *(last_number(path, self._os) for path in self._journals(own=True))])
+
+    def _new_journal(self) -> Journal:
         """Begin a journal of this process; numbers of records and of writers go on from all that were ever given."""
         first = 1
         if self.owner:
-            own = [] if self._loaded else [last_number(path, self._os) for path in self._journals(own=True)]
-            first += max([self.vector.get("0000", 0), *own])
+            first += self.vector.get("0000", 0) if self._loaded else self._given(self.vector)
         return Journal(
             self.live, self.txn, __version__, ordinal=0 if self.owner else None, above=max(map(int, self.vector), default=0), first=first,
-            sync=self.options.sync, system=self._os, lazy=lazy, ready=self._own_again,
+            sync=self.options.sync, system=self._os, lazy=self._later, ready=self._own_again,
         )  # fmt: skip
 
     def _journals(self, *, own: bool) -> list[Path]:
@@ -201,71 +229,50 @@ class SessionStore:
         finally:
             self.stream.leave(held)
 
-    # The thread
+    # What the threads do
 
-    def _started(self, work: Callable[[], object], name: str) -> threading.Thread | None:
-        try:
-            thread = threading.Thread(target=work, name=name, daemon=True)
-            thread.start()
-        except RuntimeError as error:
-            self._problem("background thread", error)
-            return None
-        return thread
+    def _new_upkeep(self) -> Upkeep:
+        return Upkeep(self._begin, self._tick, self._save, self._leave, self._problem)
 
     def _session_ended(self, path: str) -> None:
         self.ended = self.ended or not path
         if path:
-            self._wanted = True
-            self._wake()
+            self._upkeep.want()
         else:
-            self._ask()
+            self._upkeep.ask()
 
-    def _ask(self) -> bool:
-        with self._work:
-            self._asked += 1
-            self._work.notify_all()
-        return True
-
-    def _wake(self) -> None:
-        with self._work:
-            self._work.notify_all()
-
-    def _wait(self, timeout: float) -> bool:
-        """Wait until all snapshots that were asked for are written."""
-        with self._work:
-            asked = self._asked
-            return self._work.wait_for(lambda: self._answered >= asked, timeout)
-
-    def _due(self) -> bool:
-        return self._asked > self._answered or (self._wanted and monotonic() >= self._wanted_at)
-
-    def _run(self) -> None:
-        if any(txn != self.txn for txn in unsettled(self.options)):  # what goes wrong there is none of this session's faults
-            self._started(lambda: settle_all(self.options, most=BACKGROUND_BYTES), "optree-settle")
+    def _begin(self) -> None:
         lock.beat(self._lock_fd, self._os)
-        next_tick = monotonic() + SYNC_SECONDS
-        while not self._closed:
-            until = min(next_tick, self._wanted_at) if self._wanted else next_tick
-            with self._work:
-                self._work.wait_for(lambda: self._closed or self._due(), max(0.0, until - monotonic()))
-            if self._due():
-                self._serve()
-            if monotonic() >= next_tick:
-                self._tick()
-                next_tick = monotonic() + SYNC_SECONDS
-        if self._due() and self._asked > self._answered:
-            self._serve()
-        self._release_lock()
+        if self.owner and is_due(self.options):  # what goes wrong there is none of this session's faults
+            self._upkeep.started(lambda: settle_all(self.options, most=BACKGROUND_BYTES), "optree-settle")
 
     def _tick(self) -> None:
         """Do what is due each second: tell that this process lives, force the journal to the disk, look for what came late, heal gaps."""
         self._look()
         lock.beat(self._lock_fd, self._os)
+        written = self._retry()
         late = self.ended and (self._left or self.journal.last > self._covered)
-        if late or (self.journal.lost > self._healed and self.journal.fd >= 0):
-            self._serve()
-        elif self.journal.dirty and self.options.sync != "write":
+        if self.owner and (late or (not written and self.journal.fd >= 0)):
+            self._upkeep.want(soon=True)
+        if self.options.sync != "write":
             self.journal.sync()
+
+    def _retry(self) -> bool:
+        """Write what the disk has not taken, if it takes it now; False if there are records that are in no file."""
+        if not self.journal.whole:
+            held = self.stream.enter()
+            try:
+                if held:
+                    self.journal.retry()
+            finally:
+                self.stream.leave(held)
+        return self.journal.whole and not self.unwritten
+
+    def _leave(self) -> None:
+        """Force the last second to the disk, and let go of the session."""
+        if self.options.sync != "write" and not self.finished:
+            self.journal.sync()
+        self._release_lock()
 
     def _look(self) -> None:
         """Begin new files where somebody removed those that are written: a snapshot has what they had (see `_tick`)."""
@@ -288,23 +295,14 @@ class SessionStore:
         finally:
             self.stream.leave(held)
 
-    def _serve(self) -> None:
+    def _save(self) -> None:
         """Write the snapshot that is due."""
-        asked, lost, begun = self._asked, self.journal.lost, monotonic()
-        self._wanted = False
-        try:
-            with self._writing:
+        with self._writing:
+            try:
                 self._saved = self._finish() if self.ended else self._write()
-        except Exception as error:  # noqa: BLE001 - the journal still has everything: say it and go on
-            self._saved = False
-            self._problem("last snapshot", error)
-        if self._saved:
-            self._healed = lost
-        now = monotonic()
-        self._wanted_at = now + max(SYNC_SECONDS, PAUSES * (now - begun))
-        with self._work:
-            self._answered = asked
-            self._work.notify_all()
+            except BaseException:
+                self._saved = False
+                raise
 
     # Snapshots and the end
 
@@ -313,7 +311,10 @@ class SessionStore:
         if builder is None:
             return False
         self.stream.flush()
-        number = self.journal.last  # read before the nodes are brought up to date: the file may be ahead of it, never behind
+        number, dropped = (
+            self.journal.last,
+            self.journal.dropped,
+        )  # read before the nodes are brought up to date: the file may be ahead of it, never behind
         if not builder.core.settle(PATIENCE):
             return self._problem("snapshot", TimeoutError("another thread holds the session's lock"))
         position = {**self.vector, f"{self.journal.ordinal:04d}": number}
@@ -322,7 +323,7 @@ class SessionStore:
         except Exception as error:  # noqa: BLE001 - the journal still has everything: say it and go on
             self._problem("snapshot", error)
             return False
-        self._covered = number
+        self._covered, self._healed = number, dropped
         return True
 
     def _finish(self) -> bool:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from contextlib import suppress
 from pathlib import Path
+from time import monotonic
 
 from optree import records as r
 from optree.ids import is_txn
@@ -30,7 +31,19 @@ BACKGROUND_BYTES = 16 << 20
 """Largest session, on disk, that is settled while an agent runs: its memory and its time are the agent's."""
 LEDGER_BYTES = 64 << 20
 """Largest ledger that a process searches as it ends."""
+LOOK_SECONDS = 60.0
+_looked: dict[Path, float] = {}
+"""Per directory, when this process looks there again."""
 _END, _RESUME = b'{"t":"session.end","path":""', b'{"t":"session.resume","path":""'
+
+
+def is_due(options: StoreOptions) -> bool:
+    """Tell whether this process should look for sessions to settle: not each time one begins, since it looks through the directory."""
+    directory, now = options.directory.sessions, monotonic()
+    if now < _looked.get(directory, now):
+        return False
+    _looked[directory] = now + LOOK_SECONDS
+    return True
 
 
 def unsettled(options: StoreOptions) -> list[str]:
@@ -69,7 +82,7 @@ def settle(txn: str, options: StoreOptions, *, seconds: float = lock.TRY_SECONDS
         return False
     held: list[int] | None = None
     try:
-        sweep(txn, options)
+        sweep(live, system)
         paths = journals(live)
         held = lock.hold(paths, system)
         if held is None or not _settle(load(txn, options.directory, system), live, paths, options, leaving=leaving):
@@ -94,6 +107,7 @@ def join(tree: Tree, paths: list[Path], vector: dict[str, int], system: OS) -> t
 
 def remove(live: Path, paths: list[Path], system: OS) -> None:
     """Remove the journals that were read, and the live directory, unless another process has put a new one there."""
+    sweep(live, system)
     for path in [*paths, live / "LOCK"]:
         with suppress(FileNotFoundError):
             system.unlink(path)

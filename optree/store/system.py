@@ -23,6 +23,20 @@ _KINDS = {
 }
 
 
+PASSING = {
+    *(errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.EAGAIN, errno.EBUSY, errno.EINTR),
+}
+"""Errors of a disk, or a process, that may be over in a while; others want somebody to change something."""
+_NO_DIRECTORY_SYNC = {errno.EACCES, errno.EPERM, errno.EINVAL, errno.EROFS, errno.ENOTSUP, errno.ENOSYS}
+_on_disk: set[tuple[int, int]] = set()
+"""Directories (device, inode) whose own names this process knows to be on disk."""
+
+
+def _identity(path: Path) -> tuple[int, int]:
+    found = path.stat()
+    return found.st_dev, found.st_ino
+
+
 def open_regular(path: str | os.PathLike[str]) -> BinaryIO:
     """Open a regular file for reading. Raises `OSError`, also for a pipe, a device or a directory, without waiting for its other end."""
     return open(_regular(calls.open_file(path, os.O_RDONLY | calls.O_NONBLOCK | calls.O_NOCTTY), path), "rb")
@@ -101,6 +115,22 @@ class OS:
         """Wait until the names in a directory are on disk."""
         calls.fsync_directory(path)
 
+    def sync_name(self, path: Path) -> None:
+        """Wait until the name of a file is on disk, and the names of the directories that it is in.
+
+        Those above the first are asked for once by each process, and passed over where they may not be read.
+        """
+        self.sync_directory(path.parent)
+        one = Path(os.path.realpath(path.parent))
+        while (key := _identity(one)) not in _on_disk and one.parent != one:
+            try:
+                self.sync_directory(one.parent)
+            except OSError as error:
+                if error.errno not in _NO_DIRECTORY_SYNC:
+                    raise
+            _on_disk.add(key)
+            one = one.parent
+
     def rename(self, old: Path, new: Path) -> None:
         """Replace *new* by *old*, at once."""
         calls.rename(old, new)
@@ -116,6 +146,7 @@ class OS:
             missing.append(missing[-1].parent)
         for one in reversed(missing):
             one.mkdir(mode=0o700, exist_ok=True)
+            _on_disk.discard(_identity(one))  # it may have the number of one that was removed
 
     def remove_directory(self, path: Path) -> None:
         """Remove an empty directory."""
@@ -152,12 +183,14 @@ class OS:
         """Close a descriptor; locks that it held are released when its last copy is closed."""
         os.close(fd)
 
-    def replace(self, path: Path, pieces: Iterable[bytes]) -> None:
-        """Replace a file's content as a whole: temporary file, sync, rename, sync of the directory."""
+    def replace(self, path: Path, pieces: Iterable[bytes], aside: Path | None = None) -> None:
+        """Replace a file's content as a whole: temporary file (in *aside*, if that directory is there), sync, rename, sync of the name."""
         temporary = temporary_for(path)
+        if aside is not None and aside.is_dir():
+            temporary = aside / temporary.name
         self.write_whole(temporary, pieces)
         self.rename(temporary, path)
-        self.sync_directory(path.parent)
+        self.sync_name(path)
 
     def write_whole(self, path: Path, pieces: Iterable[bytes]) -> None:
         """Write a file anew, and wait until it is on disk; half of it may be left if that fails."""

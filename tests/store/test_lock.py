@@ -163,13 +163,13 @@ def test_a_sign_of_life_that_cannot_be_is_none(begin, noted):
 
 
 def test_a_failed_sync_closes_nothing_under_its_writer(begin):
-    """The thread that syncs only notes the fault; the file is closed by whoever writes next, who then begins another."""
+    """The thread that syncs only notes the fault; the file is closed by whoever writes or flushes next, who then begins another."""
     system = Faulty("datasync", errno.EIO, times=1)
     builder, store = begin(system=system, sync="write")
     system.arm()
     before = store.journal.fd
-    assert not store.flush("sync")
-    assert not store.flush("sync")
+    assert not store.journal.sync()
+    assert not store.journal.sync()
     assert (before, 1) == (store.journal.fd, system.calls["datasync"])
     assert f"{store.journal.path.name}: Input/output error" == store.journal.problem
     builder.begin_turn()

@@ -6,7 +6,7 @@ import msgspec
 import pytest
 
 from optree.errors import BusyError
-from optree.store import SessionStore, load, lock, session_store
+from optree.store import SessionStore, load, lock, upkeep
 from optree.store.options import StoreOptions
 from optree.store.system import REAL
 from tests.store.test_journal import busy
@@ -18,7 +18,7 @@ LONG = 30.0
 @pytest.fixture(autouse=True)
 def _quick(monkeypatch):
     """Let the thread look at once."""
-    monkeypatch.setattr(session_store, "SYNC_SECONDS", 0.01)
+    monkeypatch.setattr(upkeep, "SYNC_SECONDS", 0.01)
 
 
 @pytest.mark.parametrize("everything", [True, False])
@@ -93,7 +93,7 @@ def test_a_directory_that_cannot_be_made_again_is_said(begin, directory):
     busy(builder, 1)
     directory.sessions.unlink()
     busy(builder, 1)
-    assert store.flush()
+    wait_for(store.flush)
     builder.end_session()
     assert store.close(LONG)
     assert 3 == len(load("txn-1", directory).session.turns)

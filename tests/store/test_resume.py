@@ -222,7 +222,7 @@ def test_half_written_snapshots_of_a_killed_process_are_swept(begin, killed, aga
     """A temporary file that a killed owner left goes away with the resume; other names stay."""
     begin()
     image = killed()
-    (image.sessions / ".tmp-txn-1.json.zst-99999").write_bytes(b"half")
+    (image.live("txn-1") / ".tmp-txn-1.json.zst-99999").write_bytes(b"half")
     (image.sessions / ".tmp-other.json.zst-99999").write_bytes(b"half")
     (image.sessions / "notes.txt").write_text("mine")
     resumed, after = again("txn-1", image)

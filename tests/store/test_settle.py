@@ -10,7 +10,7 @@ from msgspec import structs
 
 from optree import records as r
 from optree.nodes import AccountingEntry
-from optree.store import SessionStore, load, lock, session_store
+from optree.store import SessionStore, journal, load, lock, session_store, upkeep
 from optree.store.directory import journals
 from optree.store.formats import read_meta
 from optree.store.ledger import Ledger
@@ -183,7 +183,7 @@ def test_damage_stays_to_be_seen(left):
 
 def test_an_owner_finishes_what_a_joined_process_kept_open(begin, directory, monkeypatch):
     """The root ends while a pool worker lives: the owner tries again each second, and lets its lock go at the end (S4-94, S4-104)."""
-    monkeypatch.setattr(session_store, "SYNC_SECONDS", 0.01)
+    monkeypatch.setattr(upkeep, "SYNC_SECONDS", 0.01)
     builder, store = begin()
     busy(builder, 1)
     joined = SessionStore("txn-1", StoreOptions(directory), owner=False)
@@ -226,8 +226,8 @@ def test_a_journal_that_nobody_read_is_not_removed(begin, directory):
     late = []
 
     class Joining(OS):
-        def replace(self, path, pieces):
-            super().replace(path, pieces)
+        def replace(self, path, pieces, aside=None):
+            super().replace(path, pieces, aside)
             if not late and builder.node.ended_at is not None:
                 late.append(SessionStore("txn-1", StoreOptions(directory), owner=False))
                 late[0].stream.put(r.Accounted("1.1", AccountingEntry("txn-1:1.1#1000001", 1.0, "llm")))
@@ -304,8 +304,9 @@ def test_another_compression_replaces_the_old_file(begin, directory, again):
 
 
 def test_a_gap_is_healed_by_a_snapshot(begin, directory, killed, monkeypatch):
-    """The disk refuses a record and then works again: the next snapshot has what the journal has not (S4-131)."""
-    monkeypatch.setattr(session_store, "SYNC_SECONDS", 0.01)
+    """The disk refuses more than is kept and then works again: the next snapshot has what the journal has not (S4-131)."""
+    monkeypatch.setattr(journal, "HELD_RECORDS", 0)
+    monkeypatch.setattr(upkeep, "SYNC_SECONDS", 0.01)
     system = Faulty("write", times=1)
     builder, store = begin(system=system)
     system.arm()
