@@ -309,6 +309,23 @@ def test_what_a_full_disk_took_before_is_synced(begin):
     assert [1, 2, 3] == [line["n"] for line in lines(store.journal.path)[1:]]
 
 
+def test_a_disk_that_refuses_is_left_alone_for_a_while(begin, monkeypatch):
+    """After a write, or a new file, that failed no other is tried before its time: what comes meanwhile is counted, and costs nothing."""
+    system = Faulty("write", errno.ENOSPC)
+    builder, store = begin(system=system, sync="write")
+    system.arm()
+    builder.begin_turn()
+    assert store.journal.fd < 0
+    monkeypatch.setattr(journal, "RETRY_SECONDS", 1e6)
+    system.arm("create")
+    for _ in range(3):
+        builder.begin_turn()
+    assert (1, 4) == (system.calls["create"], store.journal.lost)
+    system.mend()
+    builder.begin_turn()
+    assert (1, 5) == (system.calls["create"], store.journal.lost)
+
+
 @pytest.mark.parametrize(("asked", "call"), [("datasync", "fdatasync"), ("sync", "fsync"), ("sync_directory", "fsync_directory")])
 def test_each_wait_is_for_the_system(monkeypatch, asked, call):
     """What waits for the disk asks the operating system, and is told what it says: only a power cut would show else."""
