@@ -7,7 +7,7 @@ import pytest
 
 from optree import SessionTreeBuilder
 from optree import records as r
-from optree.builder import Stream, handles
+from optree.builder import Op, Stream, handles
 from optree.builder.core import POOL_BYTES
 from optree.builder.figures import PROMPT_CHARACTERS, last_said, number, whole
 from optree.builder.outcome import outcome
@@ -370,6 +370,7 @@ def test_handles_say_what_they_are(built):
     builder, _ = built
     op = builder.begin_op("tool", "x")
     assert ("<Op t:1.1 tool 'x'>", op, op, None) == (repr(op), builder.op(op), builder.op("t:1.1"), builder.op(7))
+    assert 2 == len({op, op, Op.of(builder, op.turn, op.node)})  # a handle is itself alone
     assert ("t", True, ["lead"]) == (builder.txn, builder.running, builder.ancestry())
     builder.end_session()
     assert not builder.running
