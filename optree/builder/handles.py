@@ -41,7 +41,7 @@ class Op(Struct, eq=False):
     path: str
     _now: Clock
     _clean: bool
-    """False once the stream knows that there are entries to deliver; always in memory only."""
+    """False once the stream knows that there are entries to deliver; in memory only until the op's end."""
     _t0: float
     _taking: bool = False
     _raw: list[Any] = []
@@ -226,7 +226,7 @@ class Op(Struct, eq=False):
             apply.end_op(node, record)
             if self._logs is not None:
                 self._place()
-            core.ended[self.path] = node
+            core.ended[self.path], self._clean = node, self._clean or not core.recorded
             core.ops.pop(self.path, None)
             stream.put(record)
         finally:
@@ -275,7 +275,7 @@ class Op(Struct, eq=False):
         core, node, raw = self.builder.core, self.bare, self._raw
         if self._taking:  # a finalizer or a signal's handler came back to here: what it brought marks the op again
             return None
-        self._clean = core.recorded  # before the list is read: an entry appended now marks the op again
+        self._clean = core.recorded or node.ended_at is not None  # before the list is read: an entry appended now marks the op again
         last = last or node.ended_at is not None
         if not raw and not (last and self.path in core.streamed):
             return None
@@ -358,8 +358,11 @@ class Op(Struct, eq=False):
             stream.leave(held)
 
     def _mark(self) -> None:
-        self._clean = False
-        self.builder.core.stream.defer(self)
+        if self.builder.core.recorded:
+            self._clean = False
+            self.builder.core.stream.defer(self)
+        else:  # the op has ended: nothing but its node is kept
+            self.settle()
 
 
 def read_entries(batch: list[Any]) -> tuple[list[LogEntry], list[ReasoningChunk], list[str]]:

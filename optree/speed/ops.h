@@ -163,6 +163,9 @@ end_node(PyObject *self, PyObject *core, PyObject *stream, PyObject *node)
         SET(node, op_node, status, Py_NewRef(text_ok));
         SET(node, op_node, latency, Py_NewRef(latency));
         SET(node, op_node, error, Py_NewRef(Py_None));
+        if (GET(core, core, recorded) != Py_True) {
+            SET(self, op, _clean, Py_NewRef(Py_True));
+        }
         PyObject *ops = GET(core, core, ops), *path = GET(self, op, path);
         if ((GET(self, op, _logs) != Py_None && done(call(self, text__place)) < 0)
             || PyObject_SetItem(GET(core, core, ended), path, node) < 0) {

@@ -250,6 +250,22 @@ def test_tool_accounting_by_itself(root):
     assert [5] == [one.characters_in for one in given.node.accounting]
 
 
+def test_entries_after_the_end_are_kept_in_memory(root):
+    """What a builder that records nowhere is told after an op's end is in its tree, also when nobody holds the op any more."""
+    root.begin_turn()
+    op = root.begin_op("llm", "gpt")
+    op.log("before")
+    op.end()
+    op.log("late")
+    op.log("warning", severity="WRN")
+    op.think("and")
+    op.think("so")
+    del op
+    node = root.node.turns[0].ops[0]
+    assert ["before", "late", "warning"] == [entry.message for entry in node.logs]
+    assert ["and", "so"] == [chunk.text for chunk in node.reasoning.chunks]
+
+
 def test_sizes_of_requests(root):
     """A request's size counts the bytes of its JSON before histories were pooled (S4-25, S4-43)."""
     op = root.begin_op("llm", "m")
