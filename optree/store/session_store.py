@@ -20,7 +20,7 @@ from optree.store.numbering import last_number, saved_vector, some_number
 from optree.store.options import StoreOptions
 from optree.store.recovery import Loaded, load_to_resume
 from optree.store.saving import save, sweep
-from optree.store.settle import BACKGROUND_BYTES, is_due, join, remove, settle, settle_all
+from optree.store.settle import BACKGROUND_BYTES, is_due, join, leave, remove, settle, settle_all
 from optree.store.snapshot import SnapshotWriter
 from optree.store.system import PASSING
 from optree.store.upkeep import Upkeep
@@ -194,7 +194,7 @@ class SessionStore:
 
     def _release_lock(self) -> None:
         fd, self._lock_fd = self._lock_fd, -1
-        lock.release([fd] if fd >= 0 else [], self._os)
+        leave(self.live, [fd] if fd >= 0 else [], self._os)
 
     def _saved_vector(self) -> dict[str, int]:
         """Return what a snapshot has of each writer. Where that cannot be read, a process that joined takes a number nobody has."""

@@ -90,7 +90,7 @@ def settle(txn: str, options: StoreOptions, *, seconds: float = lock.TRY_SECONDS
         remove(live, paths, system)
         return True
     finally:
-        lock.release([*(held or []), owned], system)
+        leave(live, [*(held or []), owned], system)
 
 
 def join(tree: Tree, paths: list[Path], vector: dict[str, int], system: OS) -> tuple[set[str], list[str]]:
@@ -111,6 +111,12 @@ def remove(live: Path, paths: list[Path], system: OS) -> None:
     for path in [*paths, live / "LOCK"]:
         with suppress(FileNotFoundError):
             system.unlink(path)
+    leave(live, [], system)
+
+
+def leave(live: Path, held: list[int], system: OS) -> None:
+    """Let go of locks; the live directory goes too if nothing is in it: a file may keep its name until it is closed (Windows)."""
+    lock.release(held, system)
     with suppress(OSError):
         system.remove_directory(live)
 
