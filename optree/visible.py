@@ -13,6 +13,7 @@ import unicodedata
 from typing import TextIO
 
 from optree.patterns import Pattern
+from optree.syscalls import calls
 
 _EMOJI = (
     "\u00a9\u00ae\u203c\u2049\u2122\u2139\u2190-\u21ff\u2300-\u23ff\u24c2\u25a0-\u27bf\u2934\u2935\u2b00-\u2bff\u3030\u303d\u3297\u3299"
@@ -75,4 +76,4 @@ def coloured(stream: TextIO | None) -> bool:
     """Tell whether *stream* shows colours: NO_COLOR says no, FORCE_COLOR says yes, else terminals do."""
     if os.environ.get("NO_COLOR"):
         return False
-    return bool(os.environ.get("FORCE_COLOR")) or (stream is not None and stream.isatty())
+    return bool(os.environ.get("FORCE_COLOR")) or (stream is not None and stream.isatty() and calls.shows_colours(stream))

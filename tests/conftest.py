@@ -14,6 +14,6 @@ settings.load_profile("optree")
 @pytest.fixture(scope="session", autouse=True)
 def signals():
     """Give the programs that tests start the signals' default actions, also where this run itself was started with some ignored."""
-    for number in (signal.SIGINT, signal.SIGHUP, signal.SIGQUIT):
+    for number in {signal.SIGINT, *(getattr(signal, name) for name in ("SIGHUP", "SIGQUIT") if hasattr(signal, name))}:
         if signal.getsignal(number) is signal.SIG_IGN:
             signal.signal(number, signal.default_int_handler if number == signal.SIGINT else signal.SIG_DFL)

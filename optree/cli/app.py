@@ -13,7 +13,7 @@ from typer.core import TyperGroup
 
 from optree import redaction
 from optree._version import __version__
-from optree.cli.ascii import keep_going
+from optree.ascii_marks import keep_going
 from optree.cli.cost import cost
 from optree.cli.diff import diff
 from optree.cli.diff_context import diff_context

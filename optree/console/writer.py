@@ -5,10 +5,12 @@ from __future__ import annotations
 import contextlib
 import os
 
+from optree import ascii_marks
 from optree.builder.subscriber import Subscriber
 from optree.console.lines import LineOptions, LineRenderer
 from optree.nodes import Pool, SessionNode
 from optree.records import Record
+from optree.syscalls import calls
 from optree.tree import walk_sessions
 
 
@@ -19,6 +21,7 @@ class ConsoleWriter(Subscriber):
         super().__init__(self._print, "console")
         self._renderer = LineRenderer(txn, options)
         self._fd = fd
+        self._encoding = calls.terminal_encoding(fd)
 
     def introduce(self, root: SessionNode, pool: Pool | None = None) -> None:
         """Learn the agents of a session that began before, and what its requests refer to."""
@@ -30,4 +33,4 @@ class ConsoleWriter(Subscriber):
     def _print(self, record: Record) -> None:
         for line in self._renderer.render(record):
             with contextlib.suppress(OSError):
-                os.write(self._fd, line.encode("utf-8", "replace") + b"\n")
+                os.write(self._fd, line.encode(self._encoding, ascii_marks.NAME) + b"\n")

@@ -7,6 +7,7 @@ import sys
 from contextlib import suppress
 
 from optree.redaction import redact
+from optree.syscalls import calls
 from optree.visible import one_line
 
 
@@ -15,4 +16,4 @@ def say(text: str) -> None:
     if sys.__stderr__ is None:  # the descriptor was closed at start, and may be any file's by now
         return
     with suppress(OSError):
-        os.write(2, f"optree: {one_line(redact(text))}\n".encode("utf-8", "replace"))
+        os.write(2, f"optree: {one_line(redact(text))}\n".encode(calls.terminal_encoding(2), "replace"))

@@ -20,6 +20,7 @@ from msgspec import Struct
 
 from optree.errors import NotFoundError, SetupError
 from optree.ids import is_txn
+from optree.syscalls import calls
 
 SUFFIXES = {"zstd": ".json.zst", "gzip": ".json.gz", "none": ".json"}
 LIVE = ".live"
@@ -117,6 +118,8 @@ def checked(txn: str) -> str:
     """Return *txn* if it may be part of a file's name; raises `SetupError` otherwise."""
     if not is_txn(txn):
         raise SetupError(f"{txn[:80]!r} cannot name a session: use letters, digits, - and _, at most 64")
+    if not calls.may_name_a_file(txn):
+        raise SetupError(f"{txn!r} cannot name a session on this system, where it is a device: use another name")
     return txn
 
 

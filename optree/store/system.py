@@ -164,7 +164,7 @@ class OS:
         """Tell whether an open file is the one that has this name now."""
         try:
             return os.path.samestat(os.fstat(fd), os.stat(path, follow_symlinks=False))
-        except (FileNotFoundError, NotADirectoryError):
+        except calls.GONE:
             return False
 
     def lock_waiting(self, fd: int) -> None:

@@ -5,11 +5,15 @@ from __future__ import annotations
 import fcntl
 import os
 import sys
+from typing import TextIO
 
 if sys.platform == "win32":
     raise ImportError("Windows has no such calls")
 
 O_NOCTTY, O_NOFOLLOW, O_NONBLOCK = os.O_NOCTTY, os.O_NOFOLLOW, os.O_NONBLOCK
+
+GONE: tuple[type[OSError], ...] = (FileNotFoundError, NotADirectoryError)
+"""What is raised for a name that is no longer there."""
 
 open_file = os.open
 pread = os.pread
@@ -75,9 +79,9 @@ def terminal_encoding(_fd: int) -> str:
     return "utf-8"
 
 
-def terminal_has_colours(fd: int) -> bool:
-    """Tell whether a descriptor is a terminal, which understands colours."""
-    return os.isatty(fd)
+def shows_colours(_terminal: TextIO) -> bool:
+    """Tell whether a terminal understands escape sequences: all do."""
+    return True
 
 
 def _flock(fd: int, how: int) -> bool:

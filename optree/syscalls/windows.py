@@ -15,7 +15,7 @@ from ctypes import wintypes
 from errno import ELOOP
 from stat import FILE_ATTRIBUTE_REPARSE_POINT
 from time import monotonic, sleep
-from typing import ParamSpec
+from typing import ParamSpec, TextIO
 
 if sys.platform != "win32":
     raise ImportError("these are the calls of Windows")
@@ -25,7 +25,9 @@ P = ParamSpec("P")
 O_NOCTTY = O_NONBLOCK = 0
 O_NOFOLLOW = 1 << 28
 """A flag that the C library does not know: links are refused by `open_file`."""
-PATIENCE_SECONDS = 0.5
+GONE: tuple[type[OSError], ...] = (FileNotFoundError, NotADirectoryError, PermissionError)
+"""What is raised for a name that is no longer there, or goes as soon as the file is closed."""
+PATIENCE_SECONDS = 0.25
 """How long a file is tried for that another program has open."""
 _PAUSE_SECONDS = 0.005
 
@@ -190,9 +192,10 @@ def terminal_encoding(fd: int) -> str:
     return os.device_encoding(fd) or "utf-8" if os.isatty(fd) else "utf-8"
 
 
-def terminal_has_colours(fd: int) -> bool:
-    """Tell whether a descriptor is a console that understands escape sequences; asks it to."""
-    if not os.isatty(fd):
+def shows_colours(terminal: TextIO) -> bool:
+    """Tell whether a console understands escape sequences; asks it to."""
+    try:
+        handle, mode = msvcrt.get_osfhandle(terminal.fileno()), wintypes.DWORD()
+    except (OSError, ValueError):
         return False
-    handle, mode = msvcrt.get_osfhandle(fd), wintypes.DWORD()
     return bool(_kernel.GetConsoleMode(handle, ctypes.byref(mode)) and _kernel.SetConsoleMode(handle, mode.value | _ENABLE_ESCAPES))

@@ -41,7 +41,7 @@ _logs: WeakSet[EventLog] = WeakSet()
 
 def log_path(session_id: str, root: AnyPath = ROOT) -> Path:
     """Return where a session's log is; raises `SetupError` for an id that is no name of a directory."""
-    if not _SESSION_ID.fullmatch(session_id):
+    if not (_SESSION_ID.fullmatch(session_id) and calls.may_name_a_file(session_id)):
         raise SetupError(
             f"{session_id[:80]!r} cannot name a session: use letters, digits, '_', '-' and '.', beginning with a letter or digit"
         )

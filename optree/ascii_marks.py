@@ -15,7 +15,6 @@ _STANDS_FOR = {
 
 def keep_going() -> None:
     """Let no output fail for a character that the terminal cannot show."""
-    codecs.register_error(NAME, _stand_in)
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, TextIOWrapper):
             stream.reconfigure(errors=NAME)
@@ -26,3 +25,6 @@ def _stand_in(error: UnicodeError) -> tuple[str, int]:
     if not isinstance(error, UnicodeEncodeError):
         raise error
     return "".join(_STANDS_FOR.get(one, "?") for one in error.object[error.start : error.end]), error.end
+
+
+codecs.register_error(NAME, _stand_in)

@@ -1,0 +1,230 @@
+"""optree as on macOS and Windows: without the names that these lack, in programs of its own (`tests/platforms/start`)."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("mypy", reason="typeshed's stubs come with mypy: make .venv/has-dev")
+from tests.platforms.typeshed import differences
+
+ROOT = Path(__file__).parents[2]
+AGENT = """
+import os, sys
+import optree
+
+@optree.session(agent="a")
+def work():
+    with optree.turn(user="q"), optree.llm(provider="openai", model="m") as op:
+        op.account(input_tokens=1, output_tokens=2, cost_usd=0.1)
+        if "die" in sys.argv:
+            os._exit(9)
+        op.response("done")
+    print(optree.flush("sync"), optree.flush("snapshot"))
+
+work()
+health = optree.health()
+print(health["ok"], health["problems"])
+sys.exit(7)
+"""
+
+
+@pytest.fixture(scope="module", params=["darwin", "win32"])
+def system(request):
+    """Return the name of a system."""
+    return request.param
+
+
+@pytest.fixture(scope="module")
+def told(system, tmp_path_factory):
+    """Return the file that tells programs which system to pretend."""
+    path = tmp_path_factory.mktemp("told") / f"{system}.json"
+    path.write_text(json.dumps({"system": system, **differences(system)}))
+    return path
+
+
+@pytest.fixture
+def run(system, told, tmp_path):
+    """Return a function that runs Python as on that system, in a directory of its own."""
+    place = os.pathsep.join([str(ROOT / "tests/platforms/start"), str(ROOT), str(ROOT / "exporters")])
+    environment = os.environ | {"OPTREE_TEST_SYSTEM": str(told), "PYTHONPATH": place, "OPTREE_BASE_DIR": str(tmp_path / "base")}
+    environment |= {"OPTREE_PURE": "1"} if system == "win32" else {}
+
+    def start(*arguments, **given):
+        command = [sys.executable, *map(str, arguments)]
+        given = {"text": True, "encoding": "utf-8", **given}
+        return subprocess.run(command, env=environment, capture_output=True, timeout=120, check=False, **given)
+
+    return start
+
+
+@pytest.fixture
+def agent(tmp_path):
+    """Return a program that records a session."""
+    path = tmp_path / "agent.py"
+    path.write_text(AGENT)
+    return path
+
+
+def test_a_session_is_traced_and_kept(run, agent, tmp_path):
+    """A session is on disk when `flush("sync")` says so, in a snapshot when `flush("snapshot")` does; nothing is left beside that."""
+    ran = run(agent)
+    assert ("True True\nTrue []\n", 7) == (ran.stdout, ran.returncode), ran.stderr
+    assert [".json.zst"] == [path.name[path.name.index(".") :] for path in (tmp_path / "base" / "sessions").iterdir()]
+    assert [1] == [line.count("costUsd") for line in (tmp_path / "base" / "accounting.jsonl").read_text().splitlines()]
+
+
+def test_what_the_system_lacks_is_gone(system, run):
+    """What runs is the module for that system, and names that it lacks are not there."""
+    ran = run("-c", "import optree.syscalls as s, optree.store.system as t; print(s.calls.__name__, hasattr(t.os, 'fdatasync'), t.os.name)")
+    module, name = {"darwin": ("posix", "posix"), "win32": ("windows", "nt")}[system]
+    assert f"optree.syscalls.{module} False {name}\n" == ran.stdout, ran.stderr
+
+
+def test_a_program_is_run_killed_loaded_and_resumed(run, agent, tmp_path):
+    """`optree run` has the program's exit code; what was killed is shown as interrupted, goes on, and is billed once."""
+    ran = run("-m", "optree", "run", "--", sys.executable, agent, "die")
+    assert (9, True) == (ran.returncode, "was interrupted (exit code 9)" in ran.stderr), ran.stderr
+    shown = run("-m", "optree", "load", "last")
+    assert (0, True) == (shown.returncode, "of a: interrupted" in shown.stdout), shown.stderr
+    again = run("-m", "optree", "load", "last", "--", sys.executable, agent)
+    assert (7, True) == (again.returncode, "is saved in" in again.stderr), again.stderr
+    assert 2 == len((tmp_path / "base" / "accounting.jsonl").read_text().splitlines())
+    assert 1 == len(list((tmp_path / "base" / "sessions").glob("*.zst")))
+
+
+def test_a_process_outlives_the_one_that_starts_it(run, tmp_path):
+    """What a program has not sent is delivered by a process that begins once the program has ended."""
+    made = tmp_path / "made"
+    code = f"import os, time; open({str(made)!r}, 'x').close()"
+    started = (
+        f"import os; from optree_otel import detached as d; d.start({code!r}, dict(os.environ), 60); print(os.path.exists({str(made)!r}))"
+    )
+    ran = run("-c", started)
+    assert "False\n" == ran.stdout, ran.stderr
+    waited = run("-c", f"import os, time\nwhile not os.path.exists({str(made)!r}): time.sleep(0.01)")
+    assert 0 == waited.returncode
+
+
+@pytest.mark.parametrize("system", ["darwin"], indirect=True)
+def test_a_promised_sync_goes_through_the_drive(run):
+    """On macOS a file is forced to the disk with F_FULLFSYNC; where a file system has none, with fsync."""
+    code = """
+import os, pretended
+from optree.syscalls import calls
+fd = calls.open_file("file", os.O_WRONLY | os.O_CREAT)
+calls.fdatasync(fd), calls.fsync(fd), calls.fsync_directory(".")
+print(len(pretended.fullsyncs), end=" ")
+def refused(fd, command, argument=0):
+    raise OSError(45, "Operation not supported")
+calls.fcntl.fcntl, synced = refused, []
+os.fsync = synced.append
+print(vars(type(calls.fcntl)) and (calls.fdatasync(fd), synced == [fd])[1])
+"""
+    ran = run("-c", code)
+    assert "3 True\n" == ran.stdout, ran.stderr
+
+
+WINDOWS = pytest.mark.parametrize("system", ["win32"], indirect=True)
+
+
+@WINDOWS
+def test_files_that_others_have_open_are_tried_for(run, tmp_path):
+    """A file that another program has open is removed or replaced as soon as it is closed; if it stays open, what is there stays whole."""
+    code = """
+import threading
+from pathlib import Path
+from optree.store.system import REAL
+from optree.syscalls import calls
+calls.PATIENCE_SECONDS = 60.0
+for change in (lambda: REAL.unlink(Path("old")), lambda: REAL.replace(Path("old"), [b"new"])):
+    Path("old").write_bytes(b"old")
+    file = open("old")
+    closing = threading.Timer(0.05, file.close)
+    closing.start()
+    change()
+    print(file.closed, Path("old").exists() and Path("old").read_bytes())
+calls.PATIENCE_SECONDS = 0.01
+with open("old") as file:
+    try:
+        REAL.replace(Path("old"), [b"newer"])
+    except PermissionError:
+        print(Path("old").read_bytes())
+"""
+    ran = run("-c", code, cwd=tmp_path)
+    assert "True False\nTrue b'new'\nb'new'\n" == ran.stdout, ran.stderr
+
+
+@WINDOWS
+def test_locks(run, tmp_path):
+    """A lock is for one, or shared; who has it is refused it again, also by another descriptor, until it is given back or closed."""
+    code = """
+import os
+from optree.store.lock import hold, take
+from optree.store.system import REAL
+from pathlib import Path
+path = Path("LOCK")
+held = take(path)
+print(held >= 0, take(path, seconds=0.0), hold([path]))
+REAL.unlock(held), REAL.unlock(held)
+one, two = hold([path]), hold([path])
+print(len(one), len(two), take(path, seconds=0.0))
+REAL.close(one[0]), REAL.close(two[0])
+print(REAL.lock(held), REAL.lock(held))
+"""
+    ran = run("-c", code, cwd=tmp_path)
+    assert "True -1 None\n1 1 -1\nTrue False\n" == ran.stdout, ran.stderr
+
+
+@WINDOWS
+@pytest.mark.parametrize("txn", ["con", "NUL", "com1", "Lpt9"])
+def test_devices_name_no_session(run, txn):
+    """A name that Windows keeps for a device is refused, and the message says so."""
+    code = f"""
+import optree
+from optree.store.directory import checked
+try:
+    checked({txn!r})
+except optree.SetupError as error:
+    print(error)
+print(checked("console"))
+"""
+    said = f"'{txn}' cannot name a session on this system, where it is a device: use another name"
+    ran = run("-c", code)
+    assert f"{said}\nconsole\n" == ran.stdout, ran.stderr
+
+
+@WINDOWS
+def test_links_are_not_followed(run, tmp_path):
+    """A link in a file's place is refused."""
+    (tmp_path / "link").symlink_to(tmp_path / "elsewhere")
+    code = """
+from pathlib import Path
+from optree.store.system import REAL
+try:
+    REAL.append(Path("link"))
+except OSError as error:
+    print(type(error).__name__, error.filename)
+"""
+    ran = run("-c", code, cwd=tmp_path)
+    assert "OSError link\n" == ran.stdout, ran.stderr
+    assert not (tmp_path / "elsewhere").exists()
+
+
+@pytest.mark.parametrize("encoding", ["cp1252", "cp437", "ascii"])
+def test_consoles_of_few_characters(run, agent, encoding):
+    """What a console's code page lacks is drawn in ASCII, and nothing fails."""
+    run(agent)
+    code = f"""
+import sys
+from optree.cli import main
+sys.stdout.reconfigure(encoding={encoding!r})
+sys.argv[1:] = ["tree", "last"]
+main()
+"""
+    ran = run("-c", code, encoding=encoding)
+    assert 0 == ran.returncode, ran.stderr
+    assert "1.1 llm openai:m" in ran.stdout
