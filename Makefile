@@ -10,11 +10,7 @@ INSTALL := $(PY) -m pip install --constraint constraints.txt
 PYTHON = $(shell for python in python3.13 python3.12 python3.11 python3; do \
 	$$python -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && echo $$python && break; done)
 
-<<<<<<< HEAD
-.PHONY: help demo demo-jaeger test test-tempo test-others backends check bench mutants crash faults canaries clean
-=======
-.PHONY: help demo demo-jaeger test test-tempo test-others test-mac test-windows backends check bench mutants crash canaries clean
->>>>>>> a0d37f9 (tests: optree as on macOS and Windows, without the names that typeshed says these lack; consoles, devices' names, files that others have open)
+.PHONY: help demo demo-jaeger test test-tempo test-others test-mac test-windows backends check bench mutants crash faults canaries clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z -]+:.*## /{printf "%-22s%s\n", $$1, $$2}' Makefile
