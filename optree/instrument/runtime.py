@@ -29,7 +29,7 @@ from optree.nodes import Status
 from optree.records import OpBegin, SessionResume, TurnBegin
 from optree.redaction import callback_errors, redact, use
 from optree.store import Directory, SessionStore, open_session, resume_session
-from optree.store.directory import Saved, is_directory
+from optree.store.directory import is_directory
 from optree.store.options import StoreOptions
 from optree.syscalls import calls
 from optree.tree import apply
@@ -261,7 +261,7 @@ class Runtime:
                     threading.Thread(target=close, name="optree-leave", daemon=True).start()
 
     def _opened(self, txn: str | None, agent: str, attributes: Mapping[str, Any]) -> Session:
-        free = txn and is_txn(txn) and not any(saved.txn == txn for saved in self._saved())
+        free = txn and is_txn(txn) and not self.directory().exact(txn)
         name = txn if txn and free else new_txn()
         console = self._console(name)
         try:
@@ -277,11 +277,6 @@ class Runtime:
         self.stores[name] = store
         self._mirror(builder.core, store)
         return Session(builder)
-
-    def _saved(self) -> list[Saved]:
-        with contextlib.suppress(OSError):
-            return self.directory().saved()
-        return []
 
     def _resumed(self, txn: str, agent: str) -> Session:
         try:

@@ -87,14 +87,21 @@ class Directory(Struct, frozen=True):
         listed = [_saved(txn, paths) for txn, paths in found.items()]
         return sorted(listed, key=lambda saved: saved.modified, reverse=True)
 
+    def exact(self, txn: str) -> Saved | None:
+        """Return the session of just this txn, if it is there; what else lies there is not looked through."""
+        paths = [self.sessions / f"{txn}{suffix}" for suffix in (LIVE, *SUFFIXES.values())] if is_txn(txn) else []
+        found = [path for path in paths if _kind(path) == (S_IFDIR if path.suffix == LIVE else S_IFREG)]
+        return _saved(txn, found) if found else None
+
     def find(self, txn: str) -> Saved:
         """Return one session by its txn, or by the beginning of it where only one has it; `last` is the newest.
 
         Raises `NotFoundError`, which names those that are there.
         """
+        if txn != "last" and (exact := self.exact(txn)):
+            return exact
         there = self.saved()
-        matches = there[:1] if txn == "last" else [saved for saved in there if saved.txn == txn]
-        matches = matches or [saved for saved in there if txn and saved.txn.startswith(txn)]
+        matches = there[:1] if txn == "last" else [saved for saved in there if txn and saved.txn.startswith(txn)]
         if len(matches) == 1:
             return matches[0]
         raise NotFoundError(self._missing(txn, [saved.txn for saved in there], [saved.txn for saved in matches]))
