@@ -74,18 +74,8 @@ def first_frame(file: BinaryIO) -> bytes:
     if start[:4] != ZSTD:
         start += file.read(_MAX_FIRST)
         return _beginning(start) if start[:2] == GZIP else start
-    import zstandard
-
-    reader = zstandard.ZstdDecompressor(max_window_size=_WINDOW).decompressobj()
-    text = bytearray()
-    packed = start
-    try:
-        while packed and not reader.eof and len(text) < _MAX_FIRST:
-            text += reader.decompress(packed[:_SMALL_CHUNK])
-            packed = packed[_SMALL_CHUNK:] or file.read(1 << 16)
-    except zstandard.ZstdError:
-        pass
-    return bytes(text)
+    found, whole = _unzstd_frame(start, file)
+    return found if whole or len(found) >= _MAX_FIRST else b""
 
 
 def _gzip(data: bytes) -> bytes:
@@ -111,24 +101,39 @@ def _unzstd(data: bytes, name: str) -> tuple[bytes, bool]:
 
 
 def _before_damage(data: bytes) -> bytes:
-    """Return what can be unpacked of zstd frames before the first error: read in small pieces, since an error loses its whole piece."""
+    """Return the content of the zstd frames before the first that is damaged, as their checksums tell; one without is passed as damaged."""
+    out, file = io.BytesIO(), io.BytesIO(data)
+    while out.tell() <= limit_of(len(data)):
+        at = file.tell()
+        found, whole = _unzstd_frame(b"", file, limit_of(len(data)), checked=True)
+        if not whole or file.tell() == at:
+            break
+        out.write(found)
+    return out.getvalue()
+
+
+def _unzstd_frame(start: bytes, file: BinaryIO, limit: int = _MAX_FIRST, *, checked: bool = False) -> tuple[bytes, bool]:
+    """Return the content of a frame that begins with *start* and goes on in a file, and whether it came to its end in order.
+
+    With *checked* it must have a checksum. Of a damaged frame nothing is returned, of one that is longer than *limit* its beginning. The
+    file stands behind the frame then.
+    """
     import zstandard
 
-    decompressor = zstandard.ZstdDecompressor(max_window_size=_WINDOW)
-    reader = decompressor.decompressobj()
-    out = io.BytesIO()
-    position = 0
+    text = bytearray()
+    packed = start or file.read(_SMALL_CHUNK)
     try:
-        while position < len(data) and out.tell() <= limit_of(len(data)):
-            piece = data[position : position + _SMALL_CHUNK]
-            out.write(reader.decompress(piece))
-            position += len(piece)
-            if reader.eof:
-                position -= len(reader.unused_data)
-                reader = decompressor.decompressobj()
+        if checked and not zstandard.get_frame_parameters(packed).has_checksum:
+            return b"", False
+        reader = zstandard.ZstdDecompressor(max_window_size=_WINDOW).decompressobj()
+        while packed and not reader.eof and len(text) < limit:
+            piece, packed = packed[:_SMALL_CHUNK], packed[_SMALL_CHUNK:]
+            text += reader.decompress(piece)
+            packed = packed if packed or reader.eof else file.read(_SMALL_CHUNK)
+        file.seek(-len(packed) - len(reader.unused_data), io.SEEK_CUR)
     except zstandard.ZstdError:
-        pass
-    return out.getvalue()
+        return b"", False
+    return bytes(text), reader.eof
 
 
 def _gunzip(data: bytes, name: str) -> tuple[bytes, bool]:
@@ -143,16 +148,31 @@ def _gunzip(data: bytes, name: str) -> tuple[bytes, bool]:
                     raise too_large(name, len(data))
                 out.write(chunk)
     except (EOFError, OSError, zlib.error):
-        return out.getvalue(), False
+        return _whole_members(data), False
     return out.getvalue(), True
 
 
-def _beginning(data: bytes) -> bytes:
-    """Return the first bytes of what gzip has packed, as far as they can be unpacked."""
+def _whole_members(data: bytes) -> bytes:
+    """Return the content of the members of gzip before the first that is damaged, as their checksums tell."""
+    out = io.BytesIO()
+    while data and out.tell() <= limit_of(len(data)):
+        found, data = _member(data, limit_of(len(data)))
+        out.write(found)
+    return out.getvalue()
+
+
+def _member(data: bytes, limit: int) -> tuple[bytes, bytes]:
+    """Return the content of a member of gzip, and what is behind it; of a damaged one nothing, of one longer than *limit* its beginning."""
     import zlib
 
     reader = zlib.decompressobj(wbits=31)
     try:
-        return reader.decompress(data, _CHUNK)
+        found = reader.decompress(data, limit)
     except zlib.error:
-        return b""
+        return b"", b""
+    return (found, reader.unused_data) if reader.eof or len(found) >= limit else (b"", b"")
+
+
+def _beginning(data: bytes) -> bytes:
+    """Return the content of the first member of gzip, or the beginning of a long one."""
+    return _member(data, _CHUNK)[0]

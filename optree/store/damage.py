@@ -6,10 +6,13 @@ from typing import Any
 
 from msgspec import Struct
 
+from optree.store.directory import KEPT, SUFFIXES, Directory, journals
 from optree.store.reader import Flaw
+from optree.store.system import OS
 from optree.values import is_list
 
 TORN = "torn tail"
+_NOTHING_LOST = (TORN, "repeated")
 _COUNTS = {
     "dropped": "{} records were never written, since the disk would not take them",
     "missing": "{} entries are missing",
@@ -36,31 +39,50 @@ class Damage(Struct):
     """Records whose paths are none."""
     renamed: list[str] = []
     """Ids that the snapshot gave and that can be none, with what is there in their place: nothing is lost by that."""
+    kept: str = ""
+    """Empty, or where the files are that this was found in, though the session has gone on."""
     earlier: list[str] = []
     """What was lost before the session went on, as its snapshot says it: the files that showed it may be gone."""
 
     @property
     def state(self) -> str:
         """`clean`, `torn tail` (the last write of a killed process, normal) or `damaged`."""
-        if self.snapshot or self.lost():
+        if self.snapshot or self.lost() or any(flaw.kind != TORN for flaw in self.flaws):
             return "damaged"
         return TORN if self.flaws else "clean"
 
     def unsaid(self) -> list[str]:
         """Return what was lost and the snapshot does not say, one line each."""
-        said = [str(flaw) for flaw in self.flaws if flaw.kind != TORN]
+        said = [str(flaw) for flaw in self.flaws if flaw.kind not in _NOTHING_LOST]
         said += [self.snapshot] if self.snapshot and not self.replaced else []
         said += [line.format(getattr(self, name)) for name, line in _COUNTS.items() if getattr(self, name)]
+        said += [self.kept] if self.kept and said else []
         return [line for line in said if line not in self.earlier]
 
     def lost(self) -> list[str]:
         """Return what was lost for good, one line each: what the next snapshot says."""
         return [*self.earlier, *self.unsaid()]
 
+    def keep(self, txn: str, directory: Directory, system: OS) -> None:
+        """Keep the files that this was found in, beside the session, before anything replaces or removes them. Raises `OSError`."""
+        names = {flaw.file for flaw in self.flaws if flaw.kind != TORN}
+        paths = [path for path in journals(directory.live(txn)) if path.name in names]
+        if self.snapshot:
+            paths += [path for path in (directory.snapshot(txn, name) for name in SUFFIXES) if path.is_file()]
+        folder = directory.sessions / f"{txn}{KEPT}"
+        for path in paths:
+            system.make_directory(folder)
+            places = (folder / f"{path.name}{more}" for more in ("", *(f".{number}" for number in range(2, 1000))))
+            there = next(place for place in places if not place.exists() or place.samefile(path))
+            if not there.exists():
+                system.keep(path, there)
+            self.kept = f"what was damaged is kept as it was: {folder}"
+
     def lines(self) -> list[str]:
         """Return the damage for people, one line each."""
-        normal = [str(flaw) for flaw in self.flaws if flaw.kind == TORN]
+        normal = [str(flaw) for flaw in self.flaws if flaw.kind in _NOTHING_LOST]
         normal += [self.snapshot] if self.replaced else []
+        normal += [self.kept] if self.kept and self.kept not in self.lost() else []
         return [*(f"lost before: {line}" for line in self.earlier), *normal, *self.renamed, *self.unsaid()]
 
 

@@ -5,6 +5,7 @@ sessions/<txn>.live/         while the session lives, or after a crash: lock and
     LOCK                     held by the process that owns the root session
     j-0000-000001.jsonl      journal: writer 0 (the owner), segment 1
     j-0001-000001.jsonl      the journal of another process that joined
+sessions/<txn>.damaged/      files that were damaged when the session went on, as they were
 accounting.jsonl             the ledger
 """
 
@@ -24,6 +25,8 @@ from optree.syscalls import calls
 
 SUFFIXES = {"zstd": ".json.zst", "gzip": ".json.gz", "none": ".json"}
 LIVE = ".live"
+KEPT = ".damaged"
+"""The ending of a directory with files of a session as they were when damage was found in them, before it went on."""
 OWNERS = "j-0000-"
 """What the names of the owner's journals begin with."""
 _JOURNAL = re.compile(r"j-[0-9]{4,9}-[0-9]{6,9}\.jsonl")

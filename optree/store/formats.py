@@ -14,7 +14,7 @@ from optree.errors import DamagedError, FormatError
 from optree.nodes import Pool, SessionNode
 from optree.patterns import Pattern
 from optree.store.compression import GZIP, ZSTD, first_frame, unpack
-from optree.store.snapshot import VERSION
+from optree.store.snapshot import VERSION, meta_sum, sum_fits
 from optree.store.system import OS, REAL, open_regular
 from optree.tree.fold import Tree
 from optree.tree.naming import name_safely
@@ -25,6 +25,7 @@ _INDEX, _NUMBER = "(?:0|[1-9][0-9]{0,17})", "[1-9][0-9]{0,17}"
 _OP = Pattern(rf"(?:{_INDEX}\.{_NUMBER}\.)*{_INDEX}\.{_NUMBER}")
 _TURN = Pattern(rf"(?:{_INDEX}\.{_NUMBER}\.)*{_INDEX}")
 """Paths of ops (and of the sessions in them) and of turns: as `optree.tree.Path` has them, but told quickly."""
+_SUM_CHARACTERS = len(meta_sum(b""))
 _TOKEN = re.compile(rb'"(?:[^"\\]|\\.)*"|[{}\[\]]')
 
 
@@ -64,6 +65,11 @@ def read_snapshot(path: Path, system: OS = REAL) -> Snapshot:
     if not data:
         raise DamagedError(f"{path.name} is empty: nothing was ever written to it; its journal, if there is one, has the session")
     text, whole = _unpack(path.name, data)
+    if text is data and not sum_fits(data):
+        raise DamagedError(
+            f"{path.name} does not match its checksum: it was changed; restore it from a copy, or, if it was you who edited it, take its "
+            'last member out, "crc"'
+        )
     if whole:
         try:
             return _parse(path.name, text)
@@ -89,14 +95,17 @@ def meta_of(path: Path) -> dict[str, Any]:
     """Return a snapshot's meta as `read_meta` does; raises `OSError` for a file that cannot be opened or read."""
     with open_regular(path) as file:
         text = first_frame(file)
-    _, _, rest = text.partition(b'"meta":')
+    head, mark, rest = text.partition(b'"meta":')
     from json import JSONDecoder
 
+    said = rest.decode("utf-8", "surrogateescape")
     try:
-        meta, _ = JSONDecoder().raw_decode(rest.decode("utf-8", "replace"))
+        meta, end = JSONDecoder().raw_decode(said)
     except ValueError:
         return {}
-    return meta if is_object(meta) else {}
+    told = said[end : end + _SUM_CHARACTERS].encode("utf-8", "surrogateescape")
+    wrong = told.startswith(b',"metaCrc":"') and told != meta_sum(head + mark + said[:end].encode("utf-8", "surrogateescape"))
+    return meta if is_object(meta) and not wrong else {}
 
 
 def _content(path: Path, system: OS) -> bytes:

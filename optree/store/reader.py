@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from zlib import crc32
@@ -12,6 +13,9 @@ from optree import records as r
 from optree.errors import FormatError
 from optree.store.system import OS, REAL
 
+_HEAD = b'{"t":"journal",'
+_TRAILER = re.compile(rb',"c":"[0-9a-f]{8}"\}$')
+_TORN_HEADER = "ends inside its first line, before anything was recorded"
 MAX_LINE_BYTES = 256 << 20
 """No record comes to that."""
 
@@ -25,7 +29,7 @@ class Flaw(Struct):
     size: int
     """Bytes that could not be read."""
     kind: str
-    """`torn tail` (the end of the last write is missing), `corrupt` (bytes changed), `lost records`, `newer`, `foreign`."""
+    """`torn tail` (the end of the last write is missing), `corrupt` (bytes changed), `lost records`, `repeated`, `foreign`."""
     said: str
 
     def __str__(self) -> str:
@@ -53,22 +57,38 @@ def read_journal(path: Path, after: int = 0, system: OS = REAL) -> JournalFile:
     _, first, size, whole = next(lines, (0, b"", 0, True))
     found.header = _header(path, first) if whole else None
     if found.header is None:
-        kind = "foreign" if whole and size else "torn tail"
-        said = "no journal of optree" if kind == "foreign" else "ends inside its first line, before anything was recorded"
-        total = size + (whole and size > 0) + sum(size + whole for _, _, size, whole in lines)
+        total, ours = size, False
+        for _, line, more, newline in lines:
+            total, ours = total + more + newline, ours or _TRAILER.search(line) is not None
+        total += whole and total > 0
+        kind, said = _without_header(first, whole=whole and total > 0, ours=ours)
         found.flaws.append(Flaw(path.name, 0, total, kind, said))
         return found
     seed = crc32(first + b"\n")
-    expected = found.header.first
+    expected, holes = found.header.first, list[range]()
     for offset, line, size, whole in lines:
         if not whole or not r.check(line, seed):
             found.flaws.append(_flaw(path, offset, size + whole, whole=whole))
             continue
+        number = _number(line)
+        if 0 < number < expected and not any(number in hole for hole in holes):
+            found.flaws.append(Flaw(path.name, offset, size + 1, "repeated", f"record {number} is there again, and passed over"))
+            continue
         number = _take(found, line, offset, after)
         if number > expected:
             found.flaws.append(Flaw(path.name, offset, 0, "lost records", f"records {expected} to {number - 1} are missing"))
+            holes.append(range(expected, number))
         expected = max(expected, number + 1)
     return found
+
+
+def _without_header(first: bytes, *, whole: bool, ours: bool) -> tuple[str, str]:
+    """Return what a file is whose first line is no header, and how to say it."""
+    if not whole and _HEAD.startswith(first[: len(_HEAD)]) and not ours:
+        return "torn tail", _TORN_HEADER
+    if ours or first.startswith(_HEAD):
+        return "corrupt", "its first line is damaged, and without it no other line can be checked"
+    return "foreign", "no journal of optree, or one that is damaged from its first byte on"
 
 
 def _take(found: JournalFile, line: bytes, offset: int, after: int) -> int:

@@ -79,7 +79,10 @@ def load(what: str | Path, directory: Directory | None = None, system: OS = REAL
 
 
 def load_to_resume(txn: str, directory: Directory, system: OS = REAL) -> Loaded:
-    """Load a session to go on with it; raises `SetupError` if what has its name is a link or another session's, and as `load` does."""
+    """Load a session to go on with it; files that are damaged are kept aside.
+
+    Raises `SetupError` if what has its name is a link or another session's, and as `load` does.
+    """
     directory.live_to_write(txn)
     loaded = load(txn, directory, system)
     loaded.last_seen_alive(directory.live(txn))  # its lock is held here, and no process is at it
@@ -87,6 +90,7 @@ def load_to_resume(txn: str, directory: Directory, system: OS = REAL) -> Loaded:
         raise SetupError(
             f"the file of {txn} holds session {loaded.txn}, whose files would be written: give it the name of that, and go on then"
         )
+    loaded.damage.keep(txn, directory, system)
     return loaded
 
 

@@ -170,14 +170,12 @@ class SessionStore:
         """Make the directory and take its lock."""
         try:
             self._os.make_directory(self.live)
-            self._take_lock()
+            self._lock_fd = lock.take(self.live / "LOCK", self._os)
         except OSError as error:
             if not self._later or error.errno not in PASSING:
                 raise
             self._problem("files", error)
-
-    def _take_lock(self) -> None:
-        self._lock_fd = lock.take(self.live / "LOCK", self._os)
+            return
         if self._lock_fd < 0:
             raise BusyError(f"session {self.txn} is being written by another process: wait, or watch it (optree logs -f {self.txn})")
         sweep(self.live, self._os)
@@ -353,9 +351,10 @@ class SessionStore:
             if not held:
                 return False
             builder.core.settle()
-            touched, lost = join(builder.whole, others, self.vector, self._os)
+            touched, damage = join(builder.whole, others, self.vector, self._os)
+            damage.keep(self.txn, self.options.directory, self._os)
             builder.core.touched |= touched
-            self.lost += [line for line in lost if line not in self.lost]
+            self.lost += [line for line in damage.lost() if line not in self.lost]
             return True
         finally:
             self.stream.leave(held)

@@ -93,7 +93,7 @@ def settle(txn: str, options: StoreOptions, *, seconds: float = lock.TRY_SECONDS
         leave(live, [*(held or []), owned], system)
 
 
-def join(tree: Tree, paths: list[Path], vector: dict[str, int], system: OS) -> tuple[set[str], list[str]]:
+def join(tree: Tree, paths: list[Path], vector: dict[str, int], system: OS) -> tuple[set[str], Damage]:
     """Fold what processes wrote that have gone into a tree, end what they left open, and move *vector* on.
 
     Returns the paths of the ops that it changed, and what could not be read.
@@ -102,7 +102,7 @@ def join(tree: Tree, paths: list[Path], vector: dict[str, int], system: OS) -> t
     fold_journals(paths, fold, vector, damage, system)
     fold.finish()
     close_begun(tree.session, paths, system)
-    return fold.touched, damage.lost()
+    return fold.touched, damage
 
 
 def remove(live: Path, paths: list[Path], system: OS) -> None:
@@ -142,6 +142,8 @@ def _settle(loaded: Loaded, live: Path, paths: list[Path], options: StoreOptions
         return False
     whole = not loaded.damage.unsaid()
     others = [path for path in paths if not path.name.startswith(OWNERS)]
+    if whole and loaded.damage.snapshot:
+        loaded.damage.keep(loaded.txn, options.directory, options.system)
     closed = close_begun(loaded.session, others, options.system)
     if whole and (closed or loaded.vector != loaded.meta.get("journal") or not loaded.meta.get("endedAt")):
         writer = SnapshotWriter(_compression(loaded.txn, options))

@@ -11,9 +11,11 @@ nothing: the file may be ahead of its position, never behind it. Encoding stops 
 
 from __future__ import annotations
 
+import re
 import time
 from collections.abc import Callable
 from typing import Any
+from zlib import crc32
 
 import msgspec
 
@@ -30,13 +32,16 @@ MAX_NESTED = 60
 """Sessions in each other that a snapshot can hold: decoders give up on JSON that is nested too deep. A journal is flat."""
 _json = msgspec.json.Encoder().encode
 _GLUE_BYTES = 1 << 18
+_SUM = re.compile(rb'[0-9a-f]{8}"\}')
 
 
 class SnapshotWriter:
     """Makes the pieces of a snapshot file, and remembers the frames of what cannot change any more."""
 
-    def __init__(self, compression: str = "zstd", *, reuse: bool = True) -> None:
+    def __init__(self, compression: str = "zstd", *, reuse: bool = True, sums: bool = True) -> None:
+        """Make one; with *sums* what is not compressed has checksums of its own, as compressed frames have."""
         self.compression = compression
+        self._sums = sums and compression == "none"
         self.encoded = 0
         """Bytes of JSON that were encoded in all: what snapshots cost, for tests and benchmarks."""
         self._reuse = reuse
@@ -50,12 +55,16 @@ class SnapshotWriter:
         """Return the file's content; *touched* names ops that changed after their end, and is emptied."""
         self._forget(touched)
         self._out, self._glue, self._glue_size = [], [], 0
-        self._add(b'{"version":%d,"meta":' % VERSION + encode(meta))
+        head = b'{"version":%d,"meta":%b' % (VERSION, encode(meta))
+        self._add(head + meta_sum(head) if self._sums else head)
         self._cut()
         self._add(b',"session":')
         self._session(tree.session)
         self._add(b',"pool":')
         self._pool(tree)
+        if self._sums:
+            self._cut()
+            self._add(b',"crc":"%08x"' % _crc(self._out))
         self._add(b"}\n")
         self._cut()
         return self._out
@@ -163,6 +172,24 @@ class SnapshotWriter:
         frame = self._compress(data)
         time.sleep(0)  # let other threads run: one piece never holds them for long
         return frame
+
+
+def meta_sum(head: bytes) -> bytes:
+    """Return what follows a snapshot's meta where it is not compressed: the CRC-32 of all before it."""
+    return b',"metaCrc":"%08x"' % crc32(head)
+
+
+def sum_fits(text: bytes) -> bool:
+    """Tell whether a document that ends with the checksum of all before it is as it was written; one without is taken as it is."""
+    body, mark, tail = text.rstrip().rpartition(b',"crc":"')
+    return not mark or _SUM.fullmatch(tail) is None or tail == b'%08x"}' % crc32(body)
+
+
+def _crc(pieces: list[bytes]) -> int:
+    found = 0
+    for piece in pieces:
+        found = crc32(piece, found)
+    return found
 
 
 def _check_depth(session: SessionNode) -> None:

@@ -135,6 +135,16 @@ class OS:
         """Replace *new* by *old*, at once."""
         calls.rename(old, new)
 
+    def keep(self, path: Path, other: Path) -> None:
+        """Give a file another name beside its own, or make a copy where there can be no such name; both are on disk then."""
+        try:
+            os.link(path, other, follow_symlinks=False)
+        except OSError as error:
+            if error.errno in PASSING:
+                raise
+            self.write_whole(other, self.pieces(path))
+        self.sync_name(other)
+
     def unlink(self, path: Path) -> None:
         """Remove a file."""
         calls.unlink(path)

@@ -124,7 +124,7 @@ def test_what_was_lost_is_shown(optree):
     journal.write_bytes(data[: offset + 20] + b"#" + data[offset + 21 :])
     assert [txn] == optree.json("status")["incomplete"]
     optree.read("load", txn, "--", sys.executable, optree.agent, "why")
-    assert {f"{txn}.json.zst"} == {path.name for path in optree.sessions.iterdir()}
+    assert {f"{txn}.json.zst", f"{txn}.damaged"} == {path.name for path in optree.sessions.iterdir()}
     said = f"{journal.name}: a line does not match its checksum (at byte {offset}, "
     assert f"lost before: {said}" in optree.read("load", txn, code=3).stdout
     assert said in optree.read("tree", txn).stderr

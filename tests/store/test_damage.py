@@ -15,6 +15,12 @@ from tests.store.faults import Faulty
 from tests.store.test_journal import busy
 
 LONG = 30.0
+THERE = ["txn-1.damaged", "txn-1.json.zst"]
+
+
+def kept(directory):
+    """Return what is said of where the damaged files are."""
+    return f"what was damaged is kept as it was: {directory.sessions}/txn-1.damaged"
 
 
 def corrupt(path, line=3):
@@ -33,7 +39,7 @@ def damaged(begin, killed):
     corrupt(journals(image.live("txn-1"))[0])
     loaded = load("txn-1", image)
     assert ("damaged", 2) == (loaded.damage.state, len(loaded.damage.lines()))
-    return image, loaded.damage.lines()
+    return image, [*loaded.damage.lines(), kept(image)]
 
 
 def test_a_resumed_session_says_what_was_lost_before(damaged, again):
@@ -44,7 +50,7 @@ def test_a_resumed_session_says_what_was_lost_before(damaged, again):
         busy(builder, 1)
         builder.end_session()
         assert store.close(LONG)
-        assert ["txn-1.json.zst"] == sorted(path.name for path in image.sessions.iterdir())
+        assert THERE == sorted(path.name for path in image.sessions.iterdir())
         assert said == read_meta(image.snapshot("txn-1"))["damage"]
         loaded = load("txn-1", image)
         assert ("damaged", [f"lost before: {line}" for line in said]) == (loaded.damage.state, loaded.damage.lines())
@@ -77,7 +83,7 @@ def test_a_resumed_session_whose_owner_was_killed_at_its_end_is_settled(damaged,
     store.flush("snapshot")
     left = killed(image)
     assert settle("txn-1", StoreOptions(left))
-    assert ["txn-1.json.zst"] == sorted(path.name for path in left.sessions.iterdir())
+    assert THERE == sorted(path.name for path in left.sessions.iterdir())
     assert said == load("txn-1", left).damage.earlier
 
 
@@ -92,13 +98,16 @@ def test_what_was_lost_of_a_joined_process_is_said(begin, directory, killed, own
         joined.stream.flush()
     joined.close(0.0)
     corrupt(joined.journal.path, 2)
+    bad = joined.journal.path.read_bytes()
     if owner:
         builder.end_session()
         assert store.close(LONG)
-        assert ["txn-1.json.zst"] == sorted(path.name for path in directory.sessions.iterdir())
-        [first, second] = read_meta(directory.snapshot("txn-1"))["damage"]
+        assert THERE == sorted(path.name for path in directory.sessions.iterdir())
+        [first, second, third] = read_meta(directory.snapshot("txn-1"))["damage"]
         assert first.startswith("j-0001-000001.jsonl: a line does not match its checksum (at byte ")
         assert second.startswith("j-0001-000001.jsonl: records 2 to 2 are missing")
+        assert kept(directory) == third
+        assert bad == (directory.sessions / "txn-1.damaged" / joined.journal.path.name).read_bytes()
     else:
         store.flush()
         assert not settle("txn-1", StoreOptions(killed()))
@@ -111,12 +120,31 @@ def test_a_snapshot_that_the_journals_replace_is_no_lasting_loss(begin, killed, 
     assert store.snapshot()
     image = killed()
     path = image.snapshot("txn-1")
-    path.write_bytes(path.read_bytes()[:100])
+    bad = path.read_bytes()[:100]
+    path.write_bytes(bad)
     assert "damaged" == load("txn-1", image).damage.state
     resumed, after = again("txn-1", image)
     resumed.end_session()
     assert after.close(LONG)
     assert ("clean", 20) == (load("txn-1", image).damage.state, len(load("txn-1", image).session.turns[0].ops))
+    assert bad == (image.sessions / "txn-1.damaged" / path.name).read_bytes()
+
+
+def test_two_damaged_files_of_one_name_are_both_kept(damaged, again):
+    """A session that is damaged, goes on, and is damaged again keeps what there was each time."""
+    image, _ = damaged
+    path = image.snapshot("txn-1")
+    found = []
+    for _ in range(2):
+        _, store = again("txn-1", image)
+        store.builder.end_session()
+        assert store.close(LONG)
+        found.append(path.read_bytes()[:-30])
+        path.write_bytes(found[-1])
+    _, store = again("txn-1", image)
+    assert store.close(LONG)
+    folder = image.sessions / "txn-1.damaged"
+    assert found == [(folder / name).read_bytes() for name in (path.name, f"{path.name}.2")]
 
 
 def test_records_of_no_path_are_counted(begin, directory):

@@ -11,10 +11,14 @@ import pytest
 
 from optree import records as r
 from optree.errors import FormatError
+from optree.nodes import LogEntry
+from optree.store import SessionStore, load
 from optree.store.directory import Directory
 from optree.store.numbering import last_number, saved_vector
+from optree.store.options import StoreOptions
 from optree.store.reader import read_journal
 from optree.store.system import OS
+from optree.tree import walk_ops
 
 GOLDEN = Path(__file__).parent / "golden" / "journal-1.jsonl"
 DATA = GOLDEN.read_bytes()
@@ -201,3 +205,35 @@ def test_details_of_a_log_line_come_back():
     found = read(DATA + line(r.Entries("1.1", 1, [entry], n=28), SEED))
     assert [] == found.flaws
     assert b'{"size":3}' == bytes(found.records[-1].logs[0].details)
+
+
+def test_a_line_that_is_there_twice_counts_once(begin, directory):
+    """A repeated line adds nothing, and is said: not even the log lines of another process, which have no places of their own."""
+    _, store = begin()
+    store.flush()
+    joined = SessionStore("txn-1", StoreOptions(directory), owner=False)
+    for record in (r.OpBegin("1.1000001", 1.0, "tool", "far"), r.Entries("1.1000001", -1, [LogEntry(1.0, "VRB", "once")])):
+        joined.stream.put(record)
+        joined.stream.flush()
+    joined.close(0.0)
+    path = joined.journal.path
+    data = path.read_bytes()
+    path.write_bytes(data + data.splitlines(keepends=True)[-1])
+    loaded = load("txn-1", directory)
+    (op,) = [op for *_, op in walk_ops(loaded.session)]
+    assert (["once"], "damaged", []) == ([entry.message for entry in op.logs], loaded.damage.state, loaded.damage.lost())
+    assert ["j-0001-000001.jsonl: record 2 is there again, and passed over"] == [
+        line.partition(" (at")[0] for line in loaded.damage.lines()
+    ]
+
+
+@pytest.mark.parametrize("garbage", [b"\0" * 40, b"garbage", b"\n", b'{"t":"journal","format":9'])
+def test_a_journal_whose_header_is_garbage_is_called_so(tmp_path, garbage):
+    """A journal whose first line was damaged is no torn tail: it says that the others cannot be checked without it."""
+    path = tmp_path / "j-0000-000001.jsonl"
+    path.write_bytes(garbage + DATA[len(garbage) :])
+    (flaw,) = read_journal(path).flaws
+    assert ("corrupt", len(DATA)) == (flaw.kind, flaw.size)
+    assert "its first line is damaged, and without it no other line can be checked" == flaw.said
+    path.write_bytes(b"\xfe" * 300)
+    assert ["foreign"] == [flaw.kind for flaw in read_journal(path).flaws]
