@@ -179,7 +179,7 @@ class Stream:
     def close(self) -> None:
         """Deliver what is queued and let the thread end."""
         self.flush()
-        self._closed = True
+        self._closed, self._awake = True, False
         self._wake.set()
 
     def after_fork(self, takers: Sequence[Taker]) -> None:
@@ -248,8 +248,11 @@ class Stream:
                 self._delivering = False
 
     def _rouse(self) -> None:
+        if self._closed:  # there is no thread any more
+            self.flush()
+            return
         self._awake = True
-        if self._thread is None and not self._closed:
+        if self._thread is None:
             self._thread = threading.Thread(target=self._run, name="optree-stream", daemon=True)
             try:
                 self._thread.start()

@@ -14,7 +14,7 @@ from optree.builder.core import Cycles
 from optree.builder.stream import Write
 from optree.errors import SetupError
 from optree.redaction import VARIABLE, Redaction
-from optree.store.directory import SUFFIXES
+from optree.store.directory import SUFFIXES, Directory
 from optree.store.journal import Sync
 
 
@@ -112,6 +112,21 @@ def from_environment() -> tuple[Config, list[str]]:
             choices = ", ".join(_CHOICES[name])
             problems.append(f"OPTREE_{name.upper()}={value!r} is not possible and passed over; choose one of {choices}")
     return Config(**found), problems
+
+
+def variables(config: Config) -> dict[str, str]:
+    """Return the environment that gives another process what was configured here, but for redaction and for a mapping of `otel`."""
+    before, _ = from_environment()
+    found: dict[str, str] = {}
+    for name in Config.__struct_fields__:
+        value = getattr(config, name)
+        if name not in _PATHS and isinstance(value, (bool, str)) and value != getattr(before, name):
+            found[f"OPTREE_{name.upper()}"] = str(int(value)) if isinstance(value, bool) else value
+    if any(getattr(config, name) for name in _PATHS):
+        directory = Directory.of(config.base_dir, config.sessions_dir, config.billing_file)
+        found |= {"OPTREE_SESSIONS_DIR": str(directory.sessions.absolute()), "OPTREE_BILLING_FILE": str(directory.billing.absolute())}
+        found |= {"OPTREE_BASE_DIR": str(Path(config.base_dir).expanduser().absolute())} if config.base_dir else {}
+    return found
 
 
 def changed(config: Config, options: dict[str, Any]) -> Config:

@@ -12,7 +12,9 @@ from typing import Any, Generic, ParamSpec, TypeVar, cast
 from optree import redaction
 from optree.ids import node_id, span_id, trace_id
 from optree.instrument import context
+from optree.instrument.config import variables
 from optree.instrument.context import CURRENT, REMOTE, Scope
+from optree.instrument.runtime import RUNTIME
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -21,10 +23,10 @@ R = TypeVar("R")
 def child_env(env: dict[str, str] | None = None) -> dict[str, str]:
     """Return *env* (default: this process's) with what a child process needs to join the session that is open here.
 
-    As in ``subprocess.run(command, env=optree.child_env())``. What `configure(redact=…)` set goes along, but for its callback. Without an
-    open session nothing else is added.
+    As in ``subprocess.run(command, env=optree.child_env())``. What `configure` set goes along, directories as absolute paths, but for a
+    mapping of `otel` and the callback of `redact`. Without an open session nothing else is added.
     """
-    found = dict(os.environ if env is None else env)
+    found = dict(os.environ if env is None else env) | variables(RUNTIME.config)
     scope = CURRENT.get()
     if (chosen := redaction.settings()) != redaction.Redaction():
         found[redaction.VARIABLE] = chosen.to_json()

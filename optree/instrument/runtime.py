@@ -166,6 +166,8 @@ class Runtime:
         self.mirroring.hand_over(say)
         for problem in health()["problems"]:
             self.report(problem)
+        for store in self.stores.values():  # what objects record that end with the process
+            store.report = self.report
         keep_interrupt()
 
     def _deliver(self, until: float) -> None:

@@ -308,7 +308,7 @@ class Journal:
                 _, self.path, self._claimed = claim(self.live, self.ordinal, 0, self._os)
             self.fd, self._claimed = self._claimed, -1
             self._catch_up()
-        except (OSError, StoreError) as error:
+        except Exception as error:  # noqa: BLE001 - also what a process lacks that is going down: records are kept all the same
             self.problem = _said(self.live, error)
             self._retry_at = monotonic() + RETRY_SECONDS
             return False

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from optree.errors import StoreError
-from optree.store.directory import SUFFIXES, Directory, journals
+from optree.store.directory import OWNERS, SUFFIXES, Directory, journals
 from optree.store.formats import meta_of
 from optree.store.plain_values import object_of
 from optree.store.reader import read_journal
@@ -28,6 +28,22 @@ def saved_vector(directory: Directory, txn: str) -> dict[str, int]:
             for writer, number in vector_of(meta_of(directory.snapshot(txn, compression))).items():
                 found[writer] = max(found.get(writer, 0), number)
     return found
+
+
+def known_vector(directory: Directory, txn: str, *, owner: bool, later: bool) -> dict[str, int]:
+    """Return `saved_vector`. With *later*, where that cannot be read, a process that joined gets one after which its number is its own."""
+    try:
+        return saved_vector(directory, txn)
+    except OSError:
+        if not later:
+            raise
+        return {} if owner else {f"{some_number():04d}": 0}
+
+
+def last_given(live: Path, vector: dict[str, int], system: OS) -> int:
+    """Return the number of the owner's last record that is in any file."""
+    own = [path for path in journals(live) if path.name.startswith(OWNERS)]
+    return max([vector.get("0000", 0), *(last_number(path, system) for path in own)])
 
 
 def vector_of(meta: dict[str, Any]) -> dict[str, int]:

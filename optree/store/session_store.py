@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from errno import EAGAIN
 from pathlib import Path
 from time import monotonic
@@ -16,14 +16,14 @@ from optree.store import lock
 from optree.store.directory import OWNERS, checked, journals
 from optree.store.journal import Journal
 from optree.store.ledger import Ledger
-from optree.store.numbering import last_number, saved_vector, some_number
+from optree.store.numbering import known_vector, last_given
 from optree.store.options import StoreOptions
 from optree.store.recovery import Loaded, load_to_resume
 from optree.store.saving import save, sweep
 from optree.store.settle import BACKGROUND_BYTES, is_due, join, leave, remove, settle, settle_all
 from optree.store.snapshot import SnapshotWriter
 from optree.store.system import PASSING
-from optree.store.upkeep import Upkeep
+from optree.store.upkeep import Late, Upkeep
 
 PATIENCE = 5.0
 
@@ -31,6 +31,8 @@ PATIENCE = 5.0
 class SessionStore:
     """Keeps one root session on disk. Nothing here raises once it is open; `problems` says what went wrong."""
 
+    report: Callable[[str], object] = staticmethod(str)
+    """Called with each problem, where somebody wants to hear of it at once."""
     ended = False
     """True once the root session has ended."""
     _closed = False
@@ -78,7 +80,7 @@ class SessionStore:
             self._loaded = load_to_resume(txn, options.directory, self._os) if resume else None
             self.lost = self._loaded.damage.lost() if self._loaded else []
             """What could not be read of the session's files: its snapshots say it."""
-            self.vector = self._loaded.vector if self._loaded else self._saved_vector()
+            self.vector = self._loaded.vector if self._loaded else known_vector(options.directory, txn, owner=owner, later=self._later)
             """Per writer, the number of its last record that is in the tree, or was in it when the session ended before."""
             self.journal = self._new_journal()
         except BaseException:
@@ -144,6 +146,7 @@ class SessionStore:
             self._close_journal()
         if not self.owner:
             self._settle_owners()
+        self.stream.subscribe(Late(self._close_again), ordered=False)
         return done
 
     def forget(self) -> None:
@@ -186,7 +189,8 @@ class SessionStore:
             self._upkeep.start()
             return
         self._lock_fd = lock.take(self.live / "LOCK", self._os)
-        if self._lock_fd < 0 or self._given(self._saved_vector()) > self.journal.tried:
+        known = known_vector(self.options.directory, self.txn, owner=True, later=False)
+        if self._lock_fd < 0 or last_given(self.live, known, self._os) > self.journal.tried:
             self._release_lock()
             raise BlockingIOError(EAGAIN, "another process goes on with this session")
 
@@ -194,24 +198,11 @@ class SessionStore:
         fd, self._lock_fd = self._lock_fd, -1
         leave(self.live, [fd] if fd >= 0 else [], self._os)
 
-    def _saved_vector(self) -> dict[str, int]:
-        """Return what a snapshot has of each writer. Where that cannot be read, a process that joined takes a number nobody has."""
-        try:
-            return saved_vector(self.options.directory, self.txn)
-        except OSError:
-            if not self._later:
-                raise
-            return {} if self.owner else {f"{some_number():04d}": 0}
-
-    def _given(self, vector: dict[str, int]) -> int:
-        """Return the number of the owner's last record that is in any file."""
-        return max([vector.get("0000", 0), *(last_number(path, self._os) for path in self._journals(own=True))])
-
     def _new_journal(self) -> Journal:
         """Begin a journal of this process; numbers of records and of writers go on from all that were ever given."""
         first = 1
         if self.owner:
-            first += self.vector.get("0000", 0) if self._loaded else self._given(self.vector)
+            first += self.vector.get("0000", 0) if self._loaded else last_given(self.live, self.vector, self._os)
         return Journal(
             self.live, self.txn, __version__, ordinal=0 if self.owner else None, above=max(map(int, self.vector), default=0), first=first,
             sync=self.options.sync, system=self._os, lazy=self._later, ready=self._own_again,
@@ -219,6 +210,13 @@ class SessionStore:
 
     def _journals(self, *, own: bool) -> list[Path]:
         return [path for path in journals(self.live) if path.name.startswith(OWNERS) == own]
+
+    def _close_again(self) -> None:
+        """After a record that came when all was closed, as of an object that ends with the process."""
+        self.journal.close()
+        self._release_lock()
+        if self.unwritten:
+            self._problem("what came after its end", OSError(f"{self.unwritten} records are lost ({self.journal.problem})"))
 
     def _close_journal(self) -> None:
         held = self.stream.enter()
@@ -396,4 +394,5 @@ class SessionStore:
         said = f"{what} of session {self.txn}: {error}"
         if said not in self.problems:
             self.problems.append(said)
+            self.report(said)
         return False

@@ -39,7 +39,7 @@ def _identity(path: Path) -> tuple[int, int]:
 
 def open_regular(path: str | os.PathLike[str]) -> BinaryIO:
     """Open a regular file for reading. Raises `OSError`, also for a pipe, a device or a directory, without waiting for its other end."""
-    return open(_regular(calls.open_file(path, os.O_RDONLY | calls.O_NONBLOCK | calls.O_NOCTTY), path), "rb")
+    return os.fdopen(_regular(calls.open_file(path, os.O_RDONLY | calls.O_NONBLOCK | calls.O_NOCTTY), path), "rb")
 
 
 def _regular(fd: int, path: str | os.PathLike[str]) -> int:

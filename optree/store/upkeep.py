@@ -6,10 +6,23 @@ import threading
 from collections.abc import Callable
 from time import monotonic
 
+from optree.records import Record
+
 SYNC_SECONDS = 1.0
 PAUSES = 20
 """After a snapshot that nobody asked for, the next such one comes after this many times what it took, and not within a second."""
 _NEVER = float("inf")
+
+
+class Late:
+    """Stands behind a journal that was closed, and is told when something came after all: *done* closes again what that opened."""
+
+    def __init__(self, done: Callable[[], object]) -> None:
+        self._done = done
+
+    def take(self, batch: list[Record]) -> None:  # noqa: ARG002 - the journal before it has tried to write them
+        """Close again."""
+        self._done()
 
 
 class Upkeep:

@@ -1,7 +1,13 @@
 """The end of a process: quick, and what it does not come to is settled later."""
 
 import json
+import os
+import subprocess
+import sys
 
+import pytest
+
+import optree
 from optree.store.options import StoreOptions
 from optree.store.settle import settle_all
 
@@ -106,3 +112,39 @@ def test_a_fork_that_finds_no_room_runs_on(finished):
     """)
     assert (0, "runs on\n") == (code, out)
     assert "no room" in err
+
+
+LATE = """
+class Holder:
+    def __init__(self, op):
+        self.op = op
+    def __del__(self):
+        self.op.log("from __del__")
+
+with contextlib.ExitStack() as stack:
+    session, turn = stack.enter_context(optree.session("a")), stack.enter_context(optree.turn())
+    holder = Holder(stack.enter_context(optree.tool("t")))
+    if WAY == "open":
+        stack.pop_all()
+if WAY == "gone":
+    assert optree.flush("snapshot")
+    def go():
+        sessions = optree.Directory.of().sessions
+        shutil.rmtree(sessions)
+        sessions.write_text("a file")
+    atexit.register(go)
+"""
+
+
+@pytest.mark.parametrize("way", ["open", "ended", "gone"])
+def test_what_is_recorded_after_the_exit(way, tmp_path):
+    """A log line of an object that ends with the process is saved all the same, or counted and said where it cannot be."""
+    script = f"import atexit, contextlib, shutil, optree\noptree.configure(console=False)\nWAY = {way!r}\n{LATE}"
+    env = {**os.environ, "OPTREE_BASE_DIR": str(tmp_path), "PYTHONPATH": ":".join(sys.path)}
+    ran = subprocess.run([sys.executable, "-c", script], env=env, capture_output=True, text=True, check=True)
+    if way == "gone":
+        assert ": 1 records are lost (" in ran.stderr
+    else:
+        assert "" == ran.stderr
+        (op,) = [op for *_, op in optree.walk_ops(optree.load("last", optree.Directory.of(tmp_path)).session)]
+        assert ["from __del__"] == [entry.message for entry in op.logs]

@@ -1,6 +1,7 @@
 import json
 import os
 import subprocess
+import sys
 import textwrap
 import time
 from collections import Counter
@@ -445,3 +446,20 @@ def test_child_that_outlives_the_session_is_billed(held, script, saved, director
     assert (True, 0.5) == (loaded.session.success, loaded.session.totals.cost_usd)
     assert ("ended", "clean", []) == (loaded.state, loaded.damage.state, loaded.open_nodes())
     assert [0.5] == [json.loads(line)["costUsd"] for line in directory.billing.read_text().splitlines()]
+
+
+def test_what_was_configured_goes_to_a_child(tmp_path):
+    """A child that is started with `child_env` keeps its sessions where its parent does, and as it does, wherever it is started."""
+    script = (
+        "import optree, os, subprocess, sys\noptree.configure(base_dir='here', console=False, write='all', redacted_save=True)\n"
+        "child = \"import optree\\nwith optree.tool('far'):\\n    pass\\nprint(optree.flush(), optree.configure().write)\"\n"
+        "with optree.session('a'), optree.turn(), optree.tool('near'):\n"
+        "    print(subprocess.run([sys.executable, '-c', child], env=optree.child_env(), cwd='/', capture_output=True, text=True))\n"
+    )
+    env = {name: value for name, value in os.environ.items() if not name.startswith("OPTREE_")}
+    env |= {"PYTHONPATH": ":".join(sys.path), "HOME": str(tmp_path / "home")}
+    ran = subprocess.run([sys.executable, "-c", script], env=env, cwd=tmp_path, capture_output=True, text=True, check=True)
+    assert "stdout='True all\\n', stderr=''" in ran.stdout
+    loaded = optree.load("last", optree.Directory.of(tmp_path / "here"))
+    assert ["near", "far"] == [op.name for *_, op in optree.walk_ops(loaded.session)]
+    assert not (tmp_path / "home").exists()
