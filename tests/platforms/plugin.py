@@ -40,6 +40,9 @@ def pytest_collection_modifyitems(items):
 
 
 def _reason(item):
+    method = getattr(item, "callspec", None) and item.callspec.params.get("method")
+    if SYSTEM == "win32" and method in ("fork", "forkserver"):
+        return "needs os.fork"
     for end, said in LEFT_OUT[SYSTEM].items():
         if end in item.nodeid:
             return said

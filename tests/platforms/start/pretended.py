@@ -18,8 +18,10 @@ from pathlib import Path
 OURS = {"optree", "optree_otel", "optree_formats"}
 _import = builtins.__import__
 _seen: dict[str, types.ModuleType] = {}
+_told = _system = ""
 _absent: frozenset[str] = frozenset()
-_told = ""
+_lacking: dict[str, list[str]] = {}
+_given: dict[str, dict[str, object]] = {}
 
 
 class Seen(types.ModuleType):
@@ -42,30 +44,24 @@ class Seen(types.ModuleType):
 
 def begin(told: str) -> None:
     """Show optree's modules the system that a file tells of."""
-    global _absent, _told
-    _told = told
+    global _system, _lacking, _absent, _given, _told
     found = json.loads(Path(told).read_text("utf-8"))
-    given = MACOS if found["system"] == "darwin" else WINDOWS
-    _absent = frozenset(found["absent"])
-    for name in {*found["lacking"], *given, "sys"}:
-        try:
-            module = _import(name, fromlist=["x"]) if name != "msvcrt" else types.ModuleType("msvcrt")
-        except ImportError:
-            continue
-        more = {"platform": found["system"]} if name == "sys" else {}
-        _seen[name] = Seen(module, found["lacking"].get(name, []), {**given.get(name, {}), **more})
+    _told, _system, _lacking, _absent = told, found["system"], found["lacking"], frozenset(found["absent"])
+    _given = {**(MACOS if _system == "darwin" else WINDOWS), "sys": {"platform": _system}}
     builtins.__import__ = _imported
     subprocess.Popen.__init__ = _started
 
 
-def _imported(name, globals=None, locals=None, fromlist=(), level=0):  # noqa: A002
+def _imported(name, globals=None, locals=None, fromlist=(), level=0):  # noqa: A002 - the names of the real one
     package = (globals or {}).get("__package__") or (globals or {}).get("__name__") or ""
-    if level or package.partition(".")[0] not in OURS:
+    if level or package.partition(".")[0] not in OURS or not (fromlist or "." not in name):
         return _import(name, globals, locals, fromlist, level)
     if name in _absent:
         raise ModuleNotFoundError(f"No module named {name!r}: not on this system", name=name)
-    found = _import(name, globals, locals, fromlist, level) if name != "msvcrt" else None
-    return _seen.get(name, found) if fromlist or "." not in name else found
+    module = types.ModuleType(name) if name == "msvcrt" else _import(name, globals, locals, fromlist, level)
+    if name not in _seen and (name in _lacking or name in _given):
+        _seen[name] = Seen(module, _lacking.get(name, []), _given.get(name, {}))
+    return _seen.get(name, module)
 
 
 _start = subprocess.Popen.__init__
