@@ -23,7 +23,8 @@ _WORD = re.compile(r"(?<![\w.])(\w+)\.(\w+)")
 _FORKS = re.compile(r"""(get_context|set_start_method)\(["']fork""")
 _PROC = re.compile(r"/proc/")
 
-LEFT_OUT: dict[str, dict[str, str]] = {"darwin": {}, "win32": {}}
+_AGAIN = {"test_the_unit_tests_pass_without_it": "runs tests again that have run"}
+LEFT_OUT: dict[str, dict[str, str]] = {"darwin": _AGAIN, "win32": _AGAIN}
 """Why tests are left out whose text does not say it: by the end of their id."""
 
 
