@@ -10,7 +10,7 @@ INSTALL := $(PY) -m pip install --constraint constraints.txt
 PYTHON = $(shell for python in python3.13 python3.12 python3.11 python3; do \
 	$$python -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && echo $$python && break; done)
 
-.PHONY: help demo demo-jaeger test test-tempo test-others test-mac test-windows backends check bench mutants crash faults canaries clean
+.PHONY: help demo demo-jaeger test test-tempo test-others test-mac test-windows backends check bench mutants crash faults interrupts canaries clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z -]+:.*## /{printf "%-22s%s\n", $$1, $$2}' Makefile
@@ -63,6 +63,12 @@ crash: $(VENV)/has-test ## kill the writer at random, for long, and count what i
 
 faults: $(VENV)/has-test ## kill each process of a session at each file call, or refuse the call, and hold what is left to what was said
 	@$(PY) -m tests.faults
+
+interrupts: $(VENV)/has-test ## raise out of a signal's handler at every bytecode of every public call, and at random times (hours)
+	@OPTREE_PURE=1 $(PY) -m tests.interrupts
+	@$(PY) -m tests.interrupts
+	@OPTREE_PURE=1 $(PY) -m tests.interrupts --signals 100000
+	@$(PY) -m tests.interrupts --signals 100000
 
 canaries: $(VENV)/has-otel $(VENV)/has-test ## credentials of every kind in every field, looked for in every output
 	@OPTREE_CANARIES=all $(PY) -m pytest -q -s tests/security/test_canaries.py

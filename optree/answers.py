@@ -7,11 +7,11 @@ answer comes out as its provider has it, without members that say nothing, so th
 from __future__ import annotations
 
 from collections.abc import Callable
-from contextlib import suppress
 from typing import Any, Final, NamedTuple
 
 from msgspec import DecodeError
 
+from optree.interrupts import pass_on, suppress
 from optree.values import decode, is_list, is_object, plain
 
 _PROVIDERS: Final = {"openai": "openai", "anthropic": "anthropic", "google": "google", "ollama": "ollama"}
@@ -74,7 +74,8 @@ def _body(value: Any) -> Any:
         return value
     try:
         return value.http_response.json() if value.http_response.is_closed else value
-    except Exception:  # noqa: BLE001 - other people's code
+    except Exception as error:  # noqa: BLE001 - other people's code
+        pass_on(error)
         return value
 
 
@@ -115,7 +116,8 @@ class Assembly:
             self._take = next((getattr(self, name) for is_one, name in _STREAMS if is_one(found)), None)
         try:
             return self._take(found) if self._take is not None else None
-        except (TypeError, ValueError, KeyError, AttributeError, IndexError):  # it only looked like one
+        except (TypeError, ValueError, KeyError, AttributeError, IndexError) as error:  # it only looked like one
+            pass_on(error)
             return None
 
     def _chat(self, chunk: dict[str, Any]) -> Piece | None:

@@ -8,12 +8,12 @@ from __future__ import annotations
 
 from binascii import a2b_base64, b2a_base64
 from collections.abc import Callable, Mapping
-from contextlib import suppress
 from typing import Any, Final, TypeGuard
 
 import msgspec
 from msgspec import Struct
 
+from optree.interrupts import pass_on, suppress
 from optree.values import encode, is_list, is_object
 
 THOUGHTS: Final = ("reasoning_content", "reasoning", "thinking")
@@ -243,7 +243,8 @@ def _decoded(captured: Any) -> Any:
     """Return what text in base64 holds: a value if it is JSON, else the text; None if it is neither."""
     try:
         data = a2b_base64(captured)
-    except (ValueError, TypeError):
+    except (ValueError, TypeError) as error:
+        pass_on(error)
         return None
     with suppress(msgspec.DecodeError):
         return msgspec.json.decode(data)

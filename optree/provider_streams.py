@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Awaitable, Callable, Generator
-from contextlib import suppress
 from inspect import isawaitable
 from typing import Any, Final, NamedTuple
+
+from optree.interrupts import pass_on, suppress
 
 _CLIENTS: Final = ("openai", "anthropic")
 _STREAMS: Final = ("Stream", "StreamManager", "ResponseContextManager")
@@ -46,7 +47,8 @@ def is_stream(value: object) -> bool:
         if "http_response" in own and callable(getattr(type(value), "parse", None)):
             return own["http_response"].is_closed is False
         return callable(getattr(type(value), "close", None)) and "response" in own and _gives(own.get("_iterator"))
-    except (TypeError, AttributeError):  # it has no members of its own, or others
+    except (TypeError, AttributeError) as error:  # it has no members of its own, or others
+        pass_on(error)
         return False
 
 
@@ -55,7 +57,8 @@ def _unwrapped(value: Any) -> Any:
     for _ in range(_MOST_PROXIES):
         try:
             value = object.__getattribute__(value, "__wrapped__")
-        except Exception:  # noqa: BLE001 - an attribute of wrapt's raises what it likes
+        except Exception as error:  # noqa: BLE001 - an attribute of wrapt's raises what it likes
+            pass_on(error)
             break
     return value
 

@@ -20,6 +20,7 @@ from msgspec import UNSET, Raw, Struct, UnsetType
 
 from optree import nodes
 from optree.errors import FormatError
+from optree.interrupts import pass_on
 from optree.values import MAX_TEXT, TypedDecoder, clean, cut, text
 
 FORMAT = 1
@@ -233,7 +234,8 @@ def line(record: Record, seed: int) -> bytes:
         body = encode(record)[:-1]
         if len(body) > MAX_TEXT and _cut_entries(record):
             body = encode(record)[:-1]
-    except Exception:  # noqa: BLE001 - lone surrogates, or a value of a wrong type: never lose the record for it
+    except Exception as error:  # noqa: BLE001 - lone surrogates, or a value of a wrong type: never lose the record for it
+        pass_on(error)
         body = encode(sanitize(record))[:-1]
     return b'%b,"c":"%08x"}\n' % (body, crc32(body, seed))
 

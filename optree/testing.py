@@ -22,7 +22,7 @@ from unittest.mock import patch
 from optree.builder import SessionTreeBuilder, Stream
 from optree.clock import Clock
 from optree.instrument import Session
-from optree.instrument.context import CURRENT
+from optree.instrument.context import CURRENT, Holder
 from optree.instrument.runtime import RUNTIME
 from optree.nodes import OperationNode, TurnNode
 from optree.records import Record
@@ -72,7 +72,7 @@ class Recording:
         """Take records; called by the stream."""
         self.records.extend(batch)
 
-    def open_root(self, agent: str, attributes: Mapping[str, Any]) -> Session:
+    def open_root(self, agent: str, attributes: Mapping[str, Any], _holder: Holder | None = None) -> Session:
         """Begin a root session; its txn is ``test-1``, the next ``test-2``, and so on."""
         with self._lock:
             txn = f"test-{len(self.sessions) + 1}"

@@ -16,6 +16,7 @@ from typing import Any, Final, cast
 import msgspec
 from msgspec import Struct
 
+from optree.interrupts import pass_on
 from optree.nodes import Tokens
 from optree.redaction import redact
 from optree.values import dumped, is_object, text
@@ -156,6 +157,7 @@ def read(
         try:
             _gather(_members(given), first, 0)
         except Exception as error:  # noqa: BLE001 - an object's own code may raise anything
+            pass_on(error)
             first.flaws.append(f"it cannot be read in full: {type(error).__name__}")
         if not first.counts and not first.money and not first.flaws:
             among = f", of {redact(', '.join(first.rest))[:80]}" if first.rest else ""
@@ -211,7 +213,8 @@ def _number(value: object) -> float | None:
         if isinstance(value, bool) or value is None:
             return None
         found = float(cast("Any", value))
-    except Exception:  # noqa: BLE001 - a value's own code may raise anything
+    except Exception as error:  # noqa: BLE001 - a value's own code may raise anything
+        pass_on(error)
         return None
     return found if isfinite(found) else None
 
@@ -230,7 +233,8 @@ def _members(given: Any) -> dict[str, Any]:
         if callable(method):
             try:
                 told: Any = dumped(partial(method, given)) if form == "model_dump" else method(given)
-            except Exception:  # noqa: BLE001, S112 - other people's code
+            except Exception as error:  # noqa: BLE001 - other people's code
+                pass_on(error)
                 continue
             if is_object(told):
                 return told
@@ -238,7 +242,8 @@ def _members(given: Any) -> dict[str, Any]:
         if isinstance(given, Struct):
             return {field.encode_name: getattr(given, field.name) for field in msgspec.structs.fields(given)}
         found = cast("dict[object, Any]", dict(given) if hasattr(given, "keys") else vars(given))
-    except Exception:  # noqa: BLE001 - an object without members
+    except Exception as error:  # noqa: BLE001 - an object without members
+        pass_on(error)
         return {"usage": redact(text(cast("object", given)))[:200]}
     return {name: value for name, value in _named(found).items() if not name.startswith("_")}
 
@@ -268,6 +273,7 @@ def _gather(block: Mapping[str, Any], said: _Said, depth: int) -> None:
             if value is not None and not _take(snake[name], value, said) and not response:
                 said.rest[name] = value
         except Exception as error:  # noqa: BLE001 - a value's own code may raise anything
+            pass_on(error)
             said.flaws.append(f"{redact(name)[:40]} cannot be read: {type(error).__name__}")
 
 

@@ -15,6 +15,7 @@ from typing import Any, ClassVar, Generic, TypeGuard, TypeVar, cast
 
 import msgspec
 
+from optree.interrupts import pass_on
 from optree.redaction import beginning, redact_headers
 
 T = TypeVar("T")
@@ -41,8 +42,8 @@ def encode(value: object) -> bytes:
     try:
         if _is_plain(value, 0):
             return _encode(value)
-    except Exception:  # noqa: BLE001, S110 - changed by another thread, or lone surrogates: the slow way marks them
-        pass
+    except Exception as error:  # noqa: BLE001 - changed by another thread, or lone surrogates: the slow way marks them
+        pass_on(error)
     return _encode(plain(value))
 
 
@@ -107,6 +108,7 @@ def text(value: object) -> str:
     try:
         found = str.__str__(value if isinstance(value, str) else str(value))  # a subclass's text, whatever its own code says
     except Exception as error:  # noqa: BLE001 - a value's own code may raise anything
+        pass_on(error)
         return f"<{type(value).__name__}: its text raises {type(error).__name__}>"
     return cut(clean(found))
 
@@ -140,6 +142,7 @@ def _plain(value: object, depth: int, walk: _Walk) -> Any:
     try:
         return _converted(value, depth, walk)
     except Exception as error:  # noqa: BLE001 - a value's own code may raise anything: mark it, keep its neighbours
+        pass_on(error)
         return {"$error": f"{type(error).__name__} while reading a {type(value).__name__}"}
 
 
@@ -186,7 +189,8 @@ def _builtins(value: object) -> object:
     dump = getattr(value, "model_dump", None)
     try:
         return dumped(dump) if callable(dump) else msgspec.to_builtins(value, builtin_types=_BYTES)
-    except Exception:  # noqa: BLE001 - fall through to the guarded repr
+    except Exception as error:  # noqa: BLE001 - fall through to the guarded repr
+        pass_on(error)
         return {"$repr": _repr(value), "$type": f"{type(value).__module__}.{type(value).__qualname__}"}
 
 
@@ -194,7 +198,8 @@ def dumped(dump: Callable[..., Any]) -> Any:
     """Return what a method `model_dump` gives, without pydantic's warnings: they would stand among what the traced program says."""
     try:
         return dump(warnings=False)
-    except (TypeError, ValueError):  # another library's, or pydantic 1 behind a client
+    except (TypeError, ValueError) as error:  # another library's, or pydantic 1 behind a client
+        pass_on(error)
         return dump()
 
 
@@ -202,6 +207,7 @@ def _repr(value: object) -> str:
     try:
         return beginning(repr(value), _MAX_REPR)
     except Exception as error:  # noqa: BLE001 - a repr may raise anything
+        pass_on(error)
         return f"<repr raises {type(error).__name__}>"
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Generator
 from contextlib import contextmanager
 
+from optree.interrupts import pass_on
 from optree.redaction import redact
 from optree.values import text
 
@@ -27,6 +28,7 @@ class Faults:
         try:
             yield
         except Exception as error:  # noqa: BLE001 - that is what it is for
+            pass_on(error)
             self.note(error)
 
     def problems(self) -> list[str]:

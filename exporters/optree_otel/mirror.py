@@ -17,6 +17,7 @@ from weakref import WeakKeyDictionary, WeakValueDictionary
 from msgspec.structs import replace
 
 from optree.exporting import Taker, Traced
+from optree.interrupts import pass_on
 from optree.nodes import OperationNode
 from optree.redaction import settings as redaction
 from optree.store import Directory
@@ -199,6 +200,7 @@ class Mirror:
             if ids is not None:
                 placing.enter((txn, path), *ids)
         except Exception as error:  # noqa: BLE001 - OpenTelemetry may be half imported, a span anybody's
+            pass_on(error)
             self.faults.note(error)
 
     def leave(self, txn: str, path: str) -> None:
@@ -206,6 +208,7 @@ class Mirror:
         try:
             placing.leave((txn, path))
         except Exception as error:  # noqa: BLE001 - as in `enter`
+            pass_on(error)
             self.faults.note(error)
 
     def traceparent(self, txn: str, path: str) -> str | None:
@@ -391,6 +394,7 @@ def _started(work: Callable[..., None], *given: Any) -> threading.Thread | None:
     thread = threading.Thread(target=work, args=given, name="optree-otel-pending", daemon=True)
     try:
         thread.start()
-    except RuntimeError:
+    except RuntimeError as error:
+        pass_on(error)
         return None
     return thread

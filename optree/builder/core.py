@@ -168,9 +168,9 @@ class Core:
             parts.append((b'"messages"', self._data(messages)))
         return Request(kind, parts, history)
 
-    def pooled(self, request: Request) -> tuple[records.Pooled, Payload]:
-        """Return a request's payload, its history and long members in the pool, and what is new in the pool."""
-        new = records.Pooled()
+    def pooled(self, request: Request, new: records.Pooled | None = None) -> tuple[records.Pooled, Payload]:
+        """Return a request's payload, its history and long members in the pool, and what is new there, in *new* first."""
+        new = records.Pooled() if new is None else new
         held = [b"%b:%b" % (key, self._held(data, new)) for key, data in request.parts]
         size = sum(len(key) + len(data) + 2 for key, data in request.parts)
         if request.history is not None:
@@ -210,14 +210,14 @@ class Core:
     def _blob(self, data: bytes, new: records.Pooled) -> str:
         blob = content_id(data)
         if blob not in self.pool.blobs:
-            self.pool.blobs[blob] = new.blobs[blob] = Raw(bytes(memoryview(data)))  # a copy without the encoder's spare room
+            new.blobs[blob] = self.pool.blobs[blob] = Raw(bytes(memoryview(data)))  # a copy without the encoder's spare room
         return blob
 
     def _link(self, previous: str, blob: str, new: records.Pooled) -> str:
         link = content_id(previous.encode(), blob.encode())
         if link not in self.pool.links:
-            self.pool.links[link] = (previous, blob)
             new.links.append((link, previous, blob))
+            self.pool.links[link] = (previous, blob)
         return link
 
 

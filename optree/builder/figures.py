@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypedDict, get_args
 
 from msgspec import UNSET
 
+from optree.interrupts import pass_on
 from optree.nodes import AccountingEntry, Severity, Status, Tokens, TurnNode
 from optree.redaction import redact
 from optree.usage import MAX_COUNT, Usage, read
@@ -110,6 +111,7 @@ def take_usage(
     try:
         found = read(usage, figures, provider=entry.provider, model=entry.model, includes_cached=includes_cached)
     except Exception as error:  # noqa: BLE001 - an object's own code may raise anything
+        pass_on(error)
         core.stream.fault(error)
         found = Usage()
     entry.tokens = found.tokens
@@ -178,7 +180,8 @@ def number(value: Any) -> float:
         return value
     try:
         found = float(value)
-    except Exception:  # noqa: BLE001 - a value's own code may raise anything
+    except Exception as error:  # noqa: BLE001 - a value's own code may raise anything
+        pass_on(error)
         return 0.0
     return found if isfinite(found) else 0.0
 

@@ -5,17 +5,19 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Literal, Never, Unpack
 
-from msgspec import UNSET, Struct
+from msgspec import UNSET
 from msgspec.structs import replace
 
 from optree import records
+from optree.builder.entries import OpState
 from optree.builder.figures import UsageNames, attempt_status, error_text, known_severity, known_status, number, take_usage
 from optree.builder.turns import Turn
-from optree.clock import Clock, monotonic
-from optree.nodes import AccountingEntry, LogEntry, OperationNode, ReasoningChunk, Severity, Status, parts_of_name
-from optree.redaction import StreamRedactor, may_hold_secret, redact, remembered
+from optree.clock import monotonic
+from optree.nodes import AccountingEntry, OperationNode, Severity, Status, parts_of_name
+from optree.redaction import may_hold_secret, remembered
 from optree.tree import apply
 from optree.tree.totals import add_entry, add_failure, is_possible_cost
+from optree.tree.walk import recount
 from optree.usage import counts_beside, plain_tokens
 from optree.values import cut, decode
 from optree.values import text as as_text
@@ -27,30 +29,8 @@ _VRB: Severity = "VRB"
 _OK: Literal["ok"] = "ok"
 
 
-class Op(Struct, eq=False):
-    """An open op: `log`, `think`, `chunk`, `account`, `request`, `response`, `end`. None of them raises, on any thread.
-
-    Entries are kept raw until they are delivered, three items each: the time in seconds, the text, and None for a line with nothing but a
-    text, True for a chunk of reasoning, False for one of the answer, else ``(severity, direction, details)``.
-    """
-
-    builder: SessionTreeBuilder
-    turn: Turn
-    bare: OperationNode
-    """The node, perhaps without its newest entries."""
-    path: str
-    _now: Clock
-    _clean: bool
-    """False once the stream knows that there are entries to deliver; in memory only until the op's end."""
-    _t0: float
-    _taking: bool = False
-    _raw: list[Any] = []
-    _logs: list[LogEntry] | None = None
-    _chunks: list[ReasoningChunk] | None = None
-    _streamed: list[str] | None = None
-    _delivered: int = 0
-    """The text that was streamed as the answer, as far as it is delivered (None if nothing was), and its characters; -1 if another
-    process began the op: it closes the answer, and what is streamed here stands behind it."""
+class Op(OpState, eq=False):
+    """An open op: `log`, `think`, `chunk`, `account`, `request`, `response`, `end`. None of them raises, on any thread."""
 
     def __repr__(self) -> str:
         return f"<Op {self.bare.op_id} {self.bare.kind} {self.bare.name!r}>"
@@ -179,12 +159,22 @@ class Op(Struct, eq=False):
     def _add(self, entry: AccountingEntry) -> None:
         """Add an entry to the op and to the totals; within a step."""
         node, builder = self.bare, self.builder
-        apply.account(node, entry)
-        for session in builder.chain:
-            add_entry(session.totals, entry)
-        if node.ended_at is not None:
-            builder.core.touched.add(self.path)
-        builder.core.stream.put(records.Accounted(self.path, entry))
+        try:
+            apply.account(node, entry)
+            for session in builder.chain:
+                add_entry(session.totals, entry)
+            if node.ended_at is not None:
+                builder.core.touched.add(self.path)
+            builder.core.stream.put(records.Accounted(self.path, entry))
+        except BaseException:
+            self._mend(entry)
+            raise
+
+    def _mend(self, entry: AccountingEntry) -> None:
+        """Record an entry whole of which an interrupt left a part, and count the totals anew."""
+        if any(one is entry for one in self.bare.accounting):
+            self.builder.core.stream.put(records.Accounted(self.path, entry))  # twice does no harm
+        recount(self.builder.chain)
 
     def request(self, messages: list[Any] | None = None, /, **payload: Any) -> None:
         """Set what the op sends. A list of *messages* is pooled: what was sent before is stored once."""
@@ -214,23 +204,32 @@ class Op(Struct, eq=False):
             if node.ended_at is not None:
                 return
             latency = (monotonic() - self._t0) * 1e3
-            if core.redacted and (entries := self.pending(last=True)) is not None:
-                stream.put(entries)
+            if core.redacted:
+                self.pending(stream.put, last=True)
             if self._streamed is not None:
                 self._close_answer(known)
             if known != "ok" or not node.accounting:
                 self._account_end(known, said, latency)
-            if (stream.watched or not core.recorded) and (entries := self.pending()) is not None:
-                stream.put(entries)  # whoever watches sees an op's lines before its end
+            if stream.watched or not core.recorded or self._clean:  # whoever watches sees an op's lines before its end
+                self.pending(stream.put)
             record = records.OpEnd(self.path, core.now_ms(), known, latency, said, final, block)
-            apply.end_op(node, record)
-            if self._logs is not None:
-                self._place()
-            core.ended[self.path], self._clean = node, self._clean or not core.recorded
-            core.ops.pop(self.path, None)
-            stream.put(record)
+            try:
+                self._ended(record)
+            except BaseException:  # an interrupt: what is begun is done whole
+                self._ended(record)
+                raise
         finally:
             stream.leave(held)
+
+    def _ended(self, record: records.OpEnd) -> None:
+        """Set all that an end sets; twice does no harm."""
+        core, node = self.builder.core, self.bare
+        apply.end_op(node, record)
+        if self._logs is not None:
+            self._place()
+        core.ended[self.path], self._clean = node, self._clean or not core.recorded
+        core.ops.pop(self.path, None)
+        core.stream.put(record)
 
     def _close_answer(self, status: Status) -> None:
         """Record the text that was streamed as the response, where no other was given: in part, unless the op went well.
@@ -238,8 +237,7 @@ class Op(Struct, eq=False):
         Of an op that another process began the text here is not the whole.
         """
         node, stream = self.bare, self.builder.core.stream
-        if (entries := self.pending()) is not None:
-            stream.put(entries)
+        self.pending(stream.put)
         self._place()
         if self._delivered >= 0 and node.response is not None and node.response.partial:
             node.response = replace(node.response, partial=None if status == "ok" else True)
@@ -252,11 +250,15 @@ class Op(Struct, eq=False):
         if node.accounting:
             last = node.accounting[-1]
             if failed and last.status == "ok":
-                last.status = "failed"
-                last.error = last.error or error
-                for session in self.builder.chain:
-                    add_failure(session.totals, last)
-                self.builder.core.stream.put(records.Accounted(self.path, last))
+                try:
+                    last.status = "failed"
+                    last.error = last.error or error
+                    for session in self.builder.chain:
+                        add_failure(session.totals, last)
+                    self.builder.core.stream.put(records.Accounted(self.path, last))
+                except BaseException:
+                    self._mend(last)
+                    raise
         elif node.kind in ("llm", "tool"):
             entry = self._entry("failed" if status != "ok" else "ok", latency)
             entry.error = error
@@ -265,123 +267,16 @@ class Op(Struct, eq=False):
                 entry.characters_out = node.response.size if node.response else 0
             self._add(entry)
 
-    def pending(self, *, last: bool = False) -> records.Entries | None:
-        """Return the entries that are not delivered yet, once. Within a step, or called by the stream.
-
-        Of texts that are streamed into a session that is saved redacted, the line that is being written waits until it is whole, or they
-        are the *last*: a credential may lie over several. Entries go to the node when it is asked for, or has ended: going there each
-        time would copy those of a long op again and again.
-        """
-        core, node, raw = self.builder.core, self.bare, self._raw
-        if self._taking:  # a finalizer or a signal's handler came back to here: what it brought marks the op again
-            return None
-        self._clean = core.recorded or node.ended_at is not None  # before the list is read: an entry appended now marks the op again
-        last = last or node.ended_at is not None
-        if not raw and not (last and self.path in core.streamed):
-            return None
-        self._taking = True
-        try:
-            batch = raw[:]
-            taken = len(batch)
-            if core.redacted:
-                batch = self._redacted(batch, last=last)
-            logs, chunks, said = read_entries(batch)
-            record = records.Entries(
-                self.path,
-                len(node.logs) + len(self._logs or ()),
-                tuple(logs),
-                len(self._chunks or ()) + (len(node.reasoning.chunks) if node.reasoning is not None else 0),
-                tuple(chunks),
-            )
-            if said and self._streamed is not None:
-                record.text_at, record.text = self._delivered, "".join(said)
-                self._delivered += len(record.text) if self._delivered >= 0 else 0
-                self._streamed.append(record.text)
-            if self._logs is None or self._chunks is None:
-                self._logs, self._chunks = logs, chunks
-            else:
-                self._logs += logs
-                self._chunks += chunks
-            del raw[:taken]
-        finally:
-            self._taking = False
-        if node.ended_at is not None:
-            self._place()
-            core.touched.add(self.path)
-        return record
-
-    def _redacted(self, batch: list[Any], *, last: bool) -> list[Any]:
-        """Return raw entries without credentials, also such as lie over several chunks of reasoning, or of the answer."""
-        core = self.builder.core
-        made: list[Any] = []
-        items = iter(batch)
-        for time, said, kind in zip(items, items, items, strict=True):
-            if not isinstance(kind, bool):
-                made += [time, redact(said), kind]
-            elif shown := core.streamed.setdefault(self.path, {}).setdefault(kind, StreamRedactor()).feed(said):
-                made += [time, shown, kind]
-        for kind, stream in core.streamed.pop(self.path, {}).items() if last else ():
-            if rest := stream.close():
-                made += [core.now_ms() / 1e3, rest, kind]
-        return made
-
-    def after_fork(self) -> None:
-        """In a forked child: leave to the parent what it has not delivered yet."""
-        self._taking = False  # the parent's thread may have been at it
-        self.pending()
-        self.share()
-
-    def share(self) -> None:
-        """Know that another process began the op."""
-        self._delivered = -1
-
-    def _place(self) -> None:
-        """Add to the node what was delivered since the last time."""
-        logs, chunks = self._logs, self._chunks
-        self._logs = self._chunks = None
-        apply.add_entries(self.bare, logs or (), chunks or ())
-        if self._delivered and self._streamed:
-            self._streamed = ["".join(self._streamed)]
-            apply.set_partial_response(self.bare, self._streamed[0])
-
-    def settle(self) -> bool:
-        """Deliver the entries that are pending, and bring them to the node; False if another thread held the lock too long."""
-        stream = self.builder.core.stream
-        held = stream.enter()
-        try:
-            if held is not None:
-                if (entries := self.pending()) is not None:
-                    stream.put(entries)
-                self._place()
-            return held is not None
-        finally:
-            stream.leave(held)
-
     def _mark(self) -> None:
-        if self.builder.core.recorded:
+        if not self.builder.core.recorded:  # the op has ended: nothing but its node is kept
+            self.settle()
+            return
+        try:
             self._clean = False
             self.builder.core.stream.defer(self)
-        else:  # the op has ended: nothing but its node is kept
-            self.settle()
-
-
-def read_entries(batch: list[Any]) -> tuple[list[LogEntry], list[ReasoningChunk], list[str]]:
-    """Return the log lines, the chunks of reasoning and those of the answer that raw entries are."""
-    logs: list[LogEntry] = []
-    chunks: list[ReasoningChunk] = []
-    answer: list[str] = []
-    items = iter(batch)
-    for time, said, more in zip(items, items, items, strict=True):
-        if more is None:
-            logs.append(LogEntry(time * 1e3, _VRB, said))
-        elif more is True:
-            chunks.append(ReasoningChunk(said, time * 1e3))
-        elif more is False:
-            answer.append(said)
-        else:
-            severity, direction, details = more
-            logs.append(LogEntry(time * 1e3, severity, said, direction, details))
-    return logs, chunks, answer
+        except BaseException:
+            self._clean = True  # the next entry, or the op's end, marks it again
+            raise
 
 
 def model_of(node: OperationNode) -> tuple[str | None, str | None]:

@@ -5,11 +5,12 @@ from __future__ import annotations
 from msgspec import UNSET
 
 from optree import clock, nodes, records, speed
-from optree.builder import handles
+from optree.builder import entries, handles
 from optree.builder.core import Core
 from optree.builder.session_tree import SessionTreeBuilder
 from optree.builder.stream import Stream
 from optree.builder.turns import Turn
+from optree.interrupts import from_handler
 
 
 def install() -> None:
@@ -36,7 +37,8 @@ def install() -> None:
         handles=vars(handles),
         wall=clock.wall,
         unset=UNSET,
+        from_handler=from_handler,
     ):
-        speed.quicken(handles, "read_entries")
+        speed.quicken(entries, "read_entries")
         speed.quicken(handles.Op, "log", "think", "chunk", "account", "end")
         speed.quicken(SessionTreeBuilder, "begin_op")

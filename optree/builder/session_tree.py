@@ -8,32 +8,32 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from itertools import count
-from typing import Any, Unpack, get_args
+from typing import Any, get_args
 
 from msgspec import UNSET, Raw, UnsetType
 
 from optree import clock, ids
 from optree import records as r
+from optree.builder.addressed import ByAddress
 from optree.builder.core import Core, Cycles
-from optree.builder.figures import PROMPT_CHARACTERS, AccountFigures, error_text, known_status, last_said
+from optree.builder.entries import Put
+from optree.builder.figures import PROMPT_CHARACTERS, error_text, known_status, last_said
 from optree.builder.handles import Op
 from optree.builder.stream import Step, Stream
 from optree.builder.turns import Turn
 from optree.errors import CycleError
 from optree.nodes import OpKind, SessionNode, Status
-from optree.redaction import redact
 from optree.tree import apply
 from optree.tree.fold import Tree
-from optree.tree.path import parent_label
 from optree.tree.totals import add_op
-from optree.tree.walk import to_plain
+from optree.tree.walk import recount, to_plain
 from optree.values import cut, decode, text
 
 ARROW = "->"
 _KINDS = get_args(OpKind)
 
 
-class SessionTreeBuilder:
+class SessionTreeBuilder(ByAddress):
     """Builds one session. Without a *stream* the tree is kept in memory only."""
 
     def __init__(
@@ -107,12 +107,15 @@ class SessionTreeBuilder:
         known = None if title is None else self._prompt(title)
         latest = None if status is None else self._prompt(status)
         block = self.core.attributes(attributes)
-        with Step(self.core.stream) as put:
+
+        def change(put: Put) -> None:
             self.node.session_title = self.node.session_title if known is None else known
             self.node.latest_status = self.node.latest_status if latest is None else latest
             self._late_session()
             self.node.attributes_json = apply.merged(self.node.attributes_json, block)
             put(r.SessionSet(self.path, self.core.now_ms(), self.node.session_title, self.node.latest_status, block))
+
+        self.core.stream.step(change)
 
     def append_message(
         self, message: Any, *, message_id: str | None = None, substance: str | None = None, cause: str | Sequence[str] = ()
@@ -122,23 +125,39 @@ class SessionTreeBuilder:
         *substance* is the id of the message whose content this one represents, *cause* those that it came from; see `nodes.Message`.
         """
         entry = self.core.message(message, message_id, substance, cause)
-        with Step(self.core.stream) as put:
-            self.node.messages.append(entry)
+        held = self.node.messages
+
+        def change(put: Put) -> None:
+            if not any(one is entry for one in held[-1:]):
+                held.append(entry)
             self._late_session()
-            put(r.MessageAdded(self.path, len(self.node.messages) - 1, entry))
+            put(r.MessageAdded(self.path, len(held) - 1, entry))
+
+        self.core.stream.step(change)
 
     def end_session(self, status: Status = "ok", error: str | None = None, *, final_report: Any = None) -> None:
         """End the session with what is still open in it; the second call does nothing."""
         known, said = self._outcome(status, error)
         report = self._final_report if final_report is None else self.core.json(final_report)
-        with Step(self.core.stream) as put:
-            if self.node.ended_at is not None:
+        ends: list[r.SessionEnd] = []
+
+        def change(put: Put) -> None:
+            if self.node.ended_at is not None and not ends:
                 return
             self._close_open(known)
-            record = r.SessionEnd(self.path, self.core.now_ms(), known, said, report)
-            apply.end_session(self.node, record)
-            put(record)
-        for listener in self.core.listeners:
+            ends.append(r.SessionEnd(self.path, self.core.now_ms(), known, said, report))
+            apply.end_session(self.node, ends[0])
+            put(ends[0])
+
+        try:
+            self.core.stream.step(change)
+            self._tell(ends)
+        except BaseException:  # an interrupt: who waits for the end is told of it, be it twice
+            self._tell(ends)
+            raise
+
+    def _tell(self, ends: list[r.SessionEnd]) -> None:
+        for listener in self.core.listeners if ends else ():
             listener(self.path)
 
     def set_final_report(self, report: Any) -> None:
@@ -171,27 +190,33 @@ class SessionTreeBuilder:
             number = self._turn_number(index)
             path = f"{self.path}.{number}" if self.path else str(number)
             record = r.TurnBegin(path, core.now_ms(), prompts or None, block)
-            turn = self.current_turn = Turn(self, apply.begin_turn(self.node, record), 1, implicit=implicit)
-            self._late_session()
-            core.stream.put(record)
-            return turn
+            try:
+                return self._turn(record, implicit=implicit)
+            except BaseException:  # an interrupt: what is begun is done whole
+                self._turn(record, implicit=implicit)
+                raise
         finally:
             core.stream.leave(held)
 
     def set_assistant(self, turn: Turn, content: object) -> None:
         """Set what the assistant said in a turn, capped."""
         said = self._prompt(content)
-        with Step(self.core.stream) as put:
+
+        def change(put: Put) -> None:
             turn.node.assistant = {"content": said}
             if turn.node.ended_at is not None:
                 self.core.touched.add(f"{turn.path}.1")
             put(r.TurnSet(turn.path, turn.node.assistant))
 
+        self.core.stream.step(change)
+
     def end_turn(self, turn: Turn, status: Status = "ok", error: str | None = None) -> None:
         """End a turn and the ops still open in it (`cancelled` if the turn is ok)."""
         known, said = self._outcome(status, error)
-        with Step(self.core.stream) as put:
-            if turn.node.ended_at is not None:
+        ends: list[r.TurnEnd] = []
+
+        def change(put: Put) -> None:
+            if turn.node.ended_at is not None and not ends:
                 return
             left: Status = "cancelled" if known == "ok" else known
             for op in turn.node.ops:
@@ -202,11 +227,22 @@ class SessionTreeBuilder:
             if turn.node.assistant is None and (last := last_said(turn.node)) is not None:
                 turn.node.assistant = {"content": self._prompt(last)}
                 put(r.TurnSet(turn.path, turn.node.assistant))
-            record = r.TurnEnd(turn.path, self.core.now_ms(), known, said)
-            apply.end_turn(turn.node, record)
-            put(record)
+            ends.append(r.TurnEnd(turn.path, self.core.now_ms(), known, said))
+            apply.end_turn(turn.node, ends[0])
+            put(ends[0])
             if self.current_turn is turn:
                 self.current_turn = None
+
+        self.core.stream.step(change)
+
+    def _turn(self, record: r.TurnBegin, *, implicit: bool) -> Turn:
+        """Add a turn, unless it is there."""
+        known = self.node.turns[-1:]
+        node = known[0] if known and known[0].path == record.path else apply.begin_turn(self.node, record)
+        self.current_turn = Turn(self, node, 1, implicit=implicit)
+        self._late_session()
+        self.core.stream.put(record)
+        return self.current_turn
 
     # Ops
 
@@ -233,101 +269,26 @@ class SessionTreeBuilder:
             record = r.OpBegin(path, core.now_ms(), known, label, above, block)
             if where.node.ended_at is not None:
                 core.touched.add(path)
-            op = core.ops[path] = Op.of(self, where, apply.begin_op(core.txn, where.node, record))
-            for session in self.chain if record.kind == "tool" else ():
-                add_op(session.totals, record.kind)
-            core.stream.put(record)
+            try:
+                op = core.ops[path] = Op.of(self, where, apply.begin_op(core.txn, where.node, record))
+                for session in self.chain if record.kind == "tool" else ():
+                    add_op(session.totals, record.kind)
+                core.stream.put(record)
+            except BaseException:
+                self._mend_op(where, record)
+                raise
             return op
         finally:
             core.stream.leave(held)
 
-    def op(self, op: Op | str) -> Op | None:
-        """Return the handle of an op, given it or its id or path; None for an id that is not known."""
-        if type(op) is not str:
-            return op if type(op) is Op else None
-        path = op.rpartition(":")[2]
-        return self.core.ops.get(path) or self._ended(path)
-
-    def _ended(self, path: str) -> Op | None:
-        """Return a new handle for an op that has ended, for what comes late."""
-        node = self.core.ended.get(path)
-        builder = self.core.builders.get(parent_label(parent_label(path)))
-        if node is None or builder is None:
-            return None
-        turn = next(turn for turn in builder.node.turns if turn.path == parent_label(path))
-        handle = self.core.ops[path] = Op.of_ended(builder, Turn(builder, turn, 1), node)
-        return handle
-
-    def append_log(self, op: Op | str, message: str, severity: Any = "VRB", **more: Any) -> None:
-        """Append a log line to an op given by handle, id or path; an unknown id is reported, not raised."""
-        if (found := self.op(op)) is not None:
-            found.log(message, severity, **more)
-        else:
-            self._unknown(op)
-
-    def append_reasoning(self, op: Op | str, text: str) -> None:
-        """Append a chunk of reasoning to an op given by handle, id or path."""
-        if (found := self.op(op)) is not None:
-            found.think(text)
-        else:
-            self._unknown(op)
-
-    def append_chunk(self, op: Op | str, text: str) -> None:
-        """Append a chunk of the answer's text to an op given by handle, id or path."""
-        if (found := self.op(op)) is not None:
-            found.chunk(text)
-        else:
-            self._unknown(op)
-
-    def append_accounting(self, op: Op | str, usage: object = None, **figures: Unpack[AccountFigures]) -> None:
-        """Append what an attempt or a call cost to an op given by handle, id or path; see `Op.account` for the figures."""
-        if (found := self.op(op)) is not None:
-            found.account(usage, **figures)
-        else:
-            self._unknown(op)
-
-    def set_op(self, op: Op | str, **attributes: Any) -> None:
-        """Give an op more attributes, merged into those that it began with."""
-        if (found := self.op(op)) is None:
-            self._unknown(op)
-            return
-        record = r.OpSet(found.path, self.core.now_ms(), None, self.core.attributes(attributes))
-        with Step(self.core.stream) as put:
-            apply.set_op(found.bare, record)
-            self._late(found)
-            put(record)
-
-    def set_request(self, op: Op | str, payload: Mapping[str, Any], messages: list[Any] | None = None) -> None:
-        """Set what an op sends: *payload*'s members, and the *messages* of an LLM call, which are pooled."""
-        if (found := self.op(op)) is None:
-            self._unknown(op)
-            return
-        encoded = self.core.request("llm" if found.bare.kind == "llm" else "tool", messages, payload)
-        with Step(self.core.stream) as put:
-            new, request = self.core.pooled(encoded)
-            found.bare.request = request
-            if new.blobs or new.links:
-                put(new)
-            self._late(found)
-            put(r.Requested(found.path, self.core.now_ms(), request))
-
-    def set_response(self, op: Op | str, payload: Any) -> None:
-        """Set what an op got back; text beyond `MAX_TEXT` is cut behind a notice."""
-        if (found := self.op(op)) is None:
-            self._unknown(op)
-            return
-        response = self.core.response(payload)
-        with Step(self.core.stream) as put:
-            found.bare.response = response
-            self._late(found)
-            put(r.Responded(found.path, self.core.now_ms(), response))
-
-    def end_op(self, op: Op | str, status: Status = "ok", error: str | None = None, **attributes: Any) -> None:
-        """End an op given by handle, id or path; see `Op.end`."""
-        if (found := self.op(op)) is not None:
-            found.end(status, error, **attributes)
-        else:
-            self._unknown(op)
+    def _mend_op(self, where: Turn, record: r.OpBegin) -> None:
+        """Record an op whole of which an interrupt left a part, and count the totals anew."""
+        core = self.core
+        node = next((op for op in reversed(where.node.ops) if op.path == record.path), None)
+        if node is not None:
+            core.ops.setdefault(node.path, Op.of(self, where, node))
+            core.stream.put(record)  # twice does no harm
+        recount(self.chain)
 
     # Child sessions
 
@@ -384,15 +345,8 @@ class SessionTreeBuilder:
         if self.path and self.node.ended_at is not None:
             self.core.touched.add(self.path)
 
-    def _late(self, op: Op) -> None:
-        if op.bare.ended_at is not None:
-            self.core.touched.add(op.path)
-
     def _close_open(self, status: Status) -> None:
         for turn in self.node.turns:
             if turn.ended_at is None:
                 handle = self.current_turn
                 self.end_turn(handle if handle is not None and handle.node is turn else Turn(self, turn, 1), status)
-
-    def _unknown(self, op: object) -> None:
-        self.core.stream.fault(f"no op {redact(text(op))[:80]!r} in session {self.txn}: what was given for it is not recorded")

@@ -10,10 +10,13 @@ from __future__ import annotations
 import threading
 from collections import deque
 from collections.abc import Callable, Sequence
+from threading import get_ident
 from time import monotonic, sleep
 from typing import Literal, Protocol
 
 from optree.builder.wake import Wake
+from optree.builder.worker import Worker
+from optree.interrupts import from_handler, is_in, pass_on
 from optree.records import Record
 from optree.redaction import redact
 from optree.values import text
@@ -57,8 +60,9 @@ class Taker(Protocol):
 class Pending(Protocol):
     """Something that holds entries which are not delivered yet."""
 
-    def pending(self) -> Record | None:
-        """Return them as a record, once; None if there are none any more."""
+    def pending(self, put: Callable[[Record], None]) -> bool:
+        """Put them as a record, once; False if there are none any more."""
+        ...
 
 
 class Stream:
@@ -84,7 +88,7 @@ class Stream:
             "_lock",
             "_through",
         ),
-        *("_delivering", "_stuck_until", "_wake", "_awake", "_flushes", "_thread", "_closed"),
+        *("_delivering", "_stuck_until", "_wake", "_awake", "_flushes", "_worker", "_closed"),
     )
 
     def __init__(self, takers: Sequence[Taker], write: Write = "structure") -> None:
@@ -97,12 +101,14 @@ class Stream:
         self._marked: deque[Pending] = deque()
         self._lock: Held = threading.RLock()
         self._through = write != "deferred"
-        self._delivering = False
+        self._delivering: bool | int = False
+        """True, or the thread's number, while somebody delivers."""
         self._stuck_until = 0.0
         self._wake = Wake()
         self._awake = False
+        """Set by the thread itself: it looks for what is queued before it sleeps again."""
         self._flushes = 0
-        self._thread: threading.Thread | None = None
+        self._worker = Worker("stream", self._run, self.fault)
         self._closed = False
         self.late = 0
         """Steps whose call returned before they were delivered, since another thread held the disk too long."""
@@ -123,12 +129,29 @@ class Stream:
         """Deliver the structural records that are queued, and release the lock."""
         if held is not None:
             try:
-                if self._through and not self._delivering:
+                if self._through and not (self._delivering and self._is_delivering()):
                     self._deliver()
             finally:
                 held.release()
         if self._queue and not self._awake:
             self._rouse()
+
+    def step(self, change: Callable[[Callable[[Record], None]], None]) -> None:
+        """Make one structural step: call *change* with `put`. A fault stays inside; after an interrupt it is called once more.
+
+        So what it does may be done twice: what is begun is done whole, and an exception out of a signal's handler goes on then.
+        """
+        held = self.enter()
+        try:
+            change(self.put)
+        except BaseException as error:
+            if isinstance(error, Exception) and not from_handler(error):
+                self.fault(error)
+                return
+            change(self.put)
+            raise
+        finally:
+            self.leave(held)
 
     def defer(self, source: Pending) -> None:
         """Queue a source of entries; the background thread delivers it within about 10 ms."""
@@ -144,14 +167,14 @@ class Stream:
         if held is None:
             return False
         try:
-            if self._delivering:  # called from within a delivery, which goes on when this returns
+            if self._delivering and self._is_delivering():  # called from within a delivery, which goes on when this returns
                 return False
-            self._delivering = True
             try:
+                self._delivering = get_ident()
                 self._flushes += 1
                 for _ in range(len(self._marked)):
-                    if (record := self._marked.popleft().pending()) is not None:
-                        self._queue.append(record)
+                    self._marked[0].pending(self.put)
+                    self._marked.popleft()
             finally:
                 self._delivering = False
             self._deliver()
@@ -168,7 +191,7 @@ class Stream:
     @property
     def behind(self) -> bool:
         """True while there are entries that are not delivered, or that may just be."""
-        return bool(self._marked) or self._delivering
+        return bool(self._marked or self._delivering)
 
     def unsubscribe(self, taker: Taker) -> None:
         """Remove a taker."""
@@ -185,7 +208,7 @@ class Stream:
     def after_fork(self, takers: Sequence[Taker]) -> None:
         """Start anew in a forked child: what was queued is the parent's to deliver, and no thread came along."""
         for source in self._marked:
-            source.pending()
+            source.pending(_nowhere)
         self._marked.clear()
         self._queue.clear()
         self._takers = tuple(takers)
@@ -194,9 +217,9 @@ class Stream:
         self._lock = threading.RLock()
         self._delivering = self._awake = False
         self._wake = Wake()
-        self._thread = None
+        self._worker = Worker("stream", self._run, self.fault)
 
-    def fault(self, error: Exception | str) -> None:
+    def fault(self, error: BaseException | str) -> None:
         """Count a step that failed; `health()` says it."""
         self.failures += 1
         self.last_failure = redact(error if isinstance(error, str) else f"{type(error).__name__}: {text(error)}")
@@ -211,7 +234,8 @@ class Stream:
             lock = self._lock
             if lock.acquire(True, WAIT_SECONDS):
                 return lock
-            if not self._delivering and lock is self._lock:  # nobody is at work: an interrupt hit its holder between two steps
+            # Nobody is at work: an interrupt hit its holder between two steps.
+            if lock is self._lock and not (self._delivering and self._is_delivering()):
                 self._lock = threading.RLock()
                 return self.enter()
             self._stuck_until = monotonic() + STUCK_SECONDS
@@ -226,54 +250,59 @@ class Stream:
         queue = self._queue
         most = len(queue) + _BATCH
         while queue and most > 0:  # asked again after the mark is gone: a call from within may have queued just before
-            self._delivering = True
             try:
+                self._delivering = get_ident()
                 while queue and most > 0:
-                    batch = [queue.popleft()]
-                    while queue and len(batch) < _BATCH:
-                        batch.append(queue.popleft())
+                    batch = [queue[place] for place in range(min(len(queue), _BATCH))]
                     most -= len(batch)
                     begun = monotonic() if self._stuck_until else 0.0
                     for taker in self._takers:
                         try:
-                            taker.take(batch)
+                            taker.take(batch[:])
                         except Exception as error:  # noqa: BLE001 - must not reach the traced program
+                            pass_on(error)
                             self.fault(error)
-                        except BaseException:  # an interrupt in the middle: whoever comes next delivers it; twice does no harm
-                            self._queue.extendleft(reversed(batch))
-                            raise
+                    for _ in batch:  # behind it: what an interrupt leaves here is delivered by whoever comes next; twice does no harm
+                        queue.popleft()
                     if begun and monotonic() - begun < WAIT_SECONDS / 4:  # it is quick again
                         self._stuck_until = 0.0
             finally:
                 self._delivering = False
 
+    def _is_delivering(self) -> bool:
+        """Tell whether the thread that is marked as delivering is at it: an interrupt may have left the mark behind."""
+        thread = self._delivering
+        return is_in(thread, _DELIVERIES) if thread is not True else True
+
     def _rouse(self) -> None:
+        """Wake the thread; without one the next step or the exit delivers."""
         if self._closed:  # there is no thread any more
             self.flush()
             return
-        self._awake = True
-        if self._thread is None:
-            self._thread = threading.Thread(target=self._run, name="optree-stream", daemon=True)
-            try:
-                self._thread.start()
-            except RuntimeError:  # no more threads, or the interpreter is going down: the next step or the exit delivers
-                self._thread, self._awake = None, False
+        self._worker.start()
         self._wake.set()
 
     def _run(self) -> None:
-        thread = self._thread
-        while not self._closed and self._thread is thread:
-            self._wake.wait()
+        self._awake = False  # also after a fault in it
+        while not self._closed:
+            if not self._marked and not self._queue:
+                self._wake.wait()
+            self._awake = True
             idle = 0
-            while idle < _IDLE_PERIODS and not self._closed and self._thread is thread:
+            while idle < _IDLE_PERIODS and not self._closed:
                 seen = self._flushes
                 sleep(PERIOD_SECONDS)
                 idle = 0 if self._marked or self._queue else idle + 1
                 if idle == 0 and self._flushes == seen:  # else what is queued now is younger than one period
                     self.flush()
             self._awake = False
-            if self._marked or self._queue:
-                self._rouse()
+
+
+_DELIVERIES = frozenset({vars(Stream)[name].__code__ for name in ("_deliver", "flush")})
+
+
+def _nowhere(_record: Record) -> None:
+    """Take a record that another process delivers."""
 
 
 class Step:
@@ -290,7 +319,7 @@ class Step:
 
     def __exit__(self, kind: object, error: BaseException | None, trace: object) -> bool:
         self._stream.leave(self._held)
-        if isinstance(error, Exception):
+        if isinstance(error, Exception) and not from_handler(error):
             self._stream.fault(error)
             return True
         return False

@@ -7,6 +7,8 @@ from __future__ import annotations
 
 from _thread import allocate_lock
 
+from optree.interrupts import pass_on
+
 
 class Wake:
     """A binary semaphore: `set` never blocks, `wait` takes the signal with it."""
@@ -21,7 +23,8 @@ class Wake:
         """Give the signal; it stays given until somebody takes it."""
         try:
             self._lock.release()
-        except RuntimeError:  # it is given already
+        except RuntimeError as error:  # it is given already
+            pass_on(error)
             return
 
     def wait(self, seconds: float | None = None) -> bool:

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 
 from optree import ascii_marks
 from optree.builder.subscriber import Subscriber
 from optree.console.lines import LineOptions, LineRenderer
+from optree.interrupts import suppress
 from optree.nodes import Pool, SessionNode
 from optree.records import Record
 from optree.syscalls import calls
@@ -32,5 +32,5 @@ class ConsoleWriter(Subscriber):
 
     def _print(self, record: Record) -> None:
         for line in self._renderer.render(record):
-            with contextlib.suppress(OSError):
+            with suppress(OSError):
                 os.write(self._fd, line.encode(self._encoding, ascii_marks.NAME) + b"\n")

@@ -2,19 +2,46 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from contextvars import ContextVar
-from typing import NamedTuple, Protocol
+from typing import Any, Protocol
+
+from msgspec import Struct
 
 from optree.builder import Op, Turn
 from optree.instrument.handles import Session
+from optree.nodes import Status
+
+Holder = Callable[[], Any]
+"""A weak reference to what a `with` statement holds of a scope as long as it lasts; see `holding`."""
 
 
-class Scope(NamedTuple):
+class Scope(Struct, eq=False):
     """The innermost open session, the turn within it, and the op within that."""
 
     session: Session
     turn: Turn | None = None
     op: Op | None = None
+    before: Scope | None = None
+    """What it was put in the place of."""
+    holder: Holder | None = None
+    """Of a scope whose `with` statement is not left in order yet."""
+    finish: Callable[[Any, Status, str | None], None] | None = None
+    """Ends its node."""
+    piece: Scope | None = None
+    """The scope of the generator that this one is in; its `with` statement lasts from one `yield` to the next."""
+
+    @property
+    def handle(self) -> Op | Turn | Session:
+        """The innermost of the three."""
+        return self.op or self.turn or self.session
+
+    @property
+    def abandoned(self) -> bool:
+        """True if its `with` statement is gone, and was not left in order: a signal's handler raised in the middle of its end."""
+        if self.holder is not None and self.holder() is None:
+            return True
+        return self.piece is not None and self.piece is not self and self.piece.abandoned
 
 
 CURRENT: ContextVar[Scope | None] = ContextVar("optree_scope", default=None)
@@ -39,6 +66,23 @@ class Follower(Protocol):
 
 
 follower: Follower | None = None
+ABANDONED: tuple[Status, str] = "cancelled", "an exception out of a signal's handler interrupted its end"
+"""How a node ends whose `with` statement was not left in order."""
+
+
+def here() -> Scope | None:
+    """Return the innermost open scope, for this thread and task; one that was abandoned is ended first."""
+    scope = CURRENT.get()
+    if scope is None or (scope.holder is None and scope.piece is None) or not scope.abandoned:
+        return scope
+    while scope is not None and scope.abandoned:
+        if scope.finish is not None:
+            scope.finish(scope.handle, *ABANDONED)
+        if follower is not None:
+            follower.leave(scope.session.txn, _path(scope))
+        scope = scope.before
+    CURRENT.set(scope)  # last: who is interrupted before it begins again
+    return scope
 
 
 def enter(scope: Scope) -> None:
@@ -48,11 +92,13 @@ def enter(scope: Scope) -> None:
         follower.enter(scope.session.txn, _path(scope))
 
 
-def leave(scope: Scope, before: Scope | None) -> None:
-    """Put *before* in the place of *scope*."""
-    CURRENT.set(before)
+def leave(scope: Scope, outermost: Scope | None = None) -> None:
+    """Put what was before in the place of *scope*, or of the *outermost* of several, which is left in order then."""
+    outermost = outermost or scope
     if follower is not None:
         follower.leave(scope.session.txn, _path(scope))
+    CURRENT.set(outermost.before)  # last but for the mark: until then a scope whose `with` statement is gone is known as abandoned
+    outermost.holder = None
 
 
 def _path(scope: Scope) -> str:
@@ -62,11 +108,11 @@ def _path(scope: Scope) -> str:
 
 def current() -> Op | None:
     """Return the innermost open op here, or None."""
-    scope = CURRENT.get()
+    scope = here()
     return scope.op if scope is not None else None
 
 
 def current_session() -> Session | None:
     """Return the innermost open session here, or None."""
-    scope = CURRENT.get()
+    scope = here()
     return scope.session if scope is not None else None

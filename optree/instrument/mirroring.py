@@ -11,6 +11,7 @@ from optree.builder.core import Core
 from optree.builder.stream import Stream
 from optree.exporting import MakeMirror, Mirror, Traced
 from optree.instrument import context
+from optree.interrupts import pass_on
 from optree.store import Directory
 
 PACKAGE = "optree_otel"
@@ -54,6 +55,7 @@ class Mirroring:
         try:
             taker = self._mirror.attach(traced)
         except Exception as error:  # noqa: BLE001 - an exporter's fault must not reach the program
+            pass_on(error)
             self._report(f"OpenTelemetry: session {core.txn} is not sent: {type(error).__name__}: {error}")
             return
         if taker is not None:
@@ -102,5 +104,6 @@ class Mirroring:
             make: MakeMirror = import_module(PACKAGE).make
             return make(options)
         except Exception as error:  # noqa: BLE001 - an exporter's fault must not reach the program
+            pass_on(error)
             self._report(f"OpenTelemetry: nothing is sent: {type(error).__name__}: {error}")
             return None

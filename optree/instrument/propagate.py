@@ -5,8 +5,7 @@ from __future__ import annotations
 import functools
 import inspect
 import os
-from collections.abc import Callable, Generator
-from contextlib import contextmanager
+from collections.abc import Callable
 from typing import Any, Generic, ParamSpec, TypeVar, cast
 
 from optree import redaction
@@ -14,6 +13,7 @@ from optree.ids import node_id, span_id, trace_id
 from optree.instrument import context
 from optree.instrument.config import variables
 from optree.instrument.context import CURRENT, REMOTE, Scope
+from optree.instrument.holding import Exit, Held, take_held
 from optree.instrument.runtime import RUNTIME
 
 P = ParamSpec("P")
@@ -27,7 +27,7 @@ def child_env(env: dict[str, str] | None = None) -> dict[str, str]:
     mapping of `otel` and the callback of `redact`. Without an open session nothing else is added.
     """
     found = dict(os.environ if env is None else env) | variables(RUNTIME.config)
-    scope = CURRENT.get()
+    scope = context.here()
     if (chosen := redaction.settings()) != redaction.Redaction():
         found[redaction.VARIABLE] = chosen.to_json()
     if scope is not None:
@@ -47,13 +47,13 @@ def wrap(function: Callable[P, R]) -> Callable[P, R]:
     For ``executor.submit(optree.wrap(f), …)``, ``loop.run_in_executor(None, optree.wrap(f))``, a `threading.Thread`'s target, or a
     process pool, for which *function* must be picklable.
     """
-    scope, remote = CURRENT.get(), REMOTE.get()
+    scope, remote = context.here(), REMOTE.get()
     if not inspect.iscoroutinefunction(function):
         return _Carried(function, scope, remote)
 
     @functools.wraps(function)
     async def run(*args: P.args, **kwargs: P.kwargs) -> Any:
-        with _placed(scope, remote):
+        with _Placed(scope, remote):
             return await function(*args, **kwargs)
 
     return cast("Callable[P, R]", run)
@@ -69,7 +69,7 @@ class _Carried(Generic[P, R]):
         self._remote = remote
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
-        with _placed(self._scope, self._remote):
+        with _Placed(self._scope, self._remote):
             return self._function(*args, **kwargs)
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -77,22 +77,36 @@ class _Carried(Generic[P, R]):
         return _Carried, (self._function, None, remote)
 
 
-@contextmanager
-def _placed(scope: Scope | None, remote: str | None) -> Generator[None, None, None]:
-    before, remote_before = CURRENT.get(), REMOTE.get()
-    if scope is None:
-        CURRENT.set(None)
-    else:
-        context.enter(scope)
-    REMOTE.set(remote)
-    try:
-        yield
-    finally:
-        if scope is None:
-            CURRENT.set(before)
+class _Placed:
+    """A block that runs in another's context."""
+
+    __slots__ = ("_before", "_held", "_remote", "_scope")
+
+    __exit__ = Exit()
+
+    def __init__(self, scope: Scope | None, remote: str | None) -> None:
+        self._scope, self._remote = scope, remote
+        self._held: Held | None = None
+
+    def __enter__(self) -> None:
+        held = take_held(self)
+        before = context.here()
+        self._before = before, REMOTE.get()
+        if self._scope is not None:
+            self._scope = Scope(self._scope.session, self._scope.turn, self._scope.op, before, held.holder)
+            context.enter(self._scope)
         else:
-            context.leave(scope, before)
-        REMOTE.set(remote_before)
+            CURRENT.set(None)
+        REMOTE.set(self._remote)
+
+    def leave(self, _scope: Scope | None, _error: BaseException | None) -> None:
+        """Put back what was before."""
+        before, remote = self._before
+        REMOTE.set(remote)
+        if self._scope is not None:
+            context.leave(self._scope)
+        else:
+            CURRENT.set(before)
 
 
 def _token(scope: Scope) -> str:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from optree.builder import Op, SessionTreeBuilder
 from optree.instrument.runtime import RUNTIME
+from optree.interrupts import pass_on
 from optree.nodes import USAGE_AT_START, Status
 from optree.values import is_object
 
@@ -202,6 +203,7 @@ class ModelResult(OpResult):
         try:
             yield
         except (ImportError, OSError) as error:
+            pass_on(error)
             self._op.builder.core.stream.fault(error)
 
 

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import atexit
-import contextlib
 import os
 import sys
 import threading
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from time import monotonic
-from typing import Any, Literal, Unpack
+from typing import Any
 
 from optree.builder import Op, SessionTreeBuilder, Turn
 from optree.builder.core import Core
@@ -19,12 +18,15 @@ from optree.clock import now_ms
 from optree.console import ConsoleWriter, LineOptions
 from optree.errors import OptreeError, SetupError
 from optree.ids import is_txn, new_txn, trace_id
-from optree.instrument.config import Config, Options, changed, from_environment
+from optree.instrument.config import Config, changed, from_environment
+from optree.instrument.context import ABANDONED, Holder
+from optree.instrument.figures import counts_of, problems_of
 from optree.instrument.handles import Session
 from optree.instrument.interrupted import keep_interrupt
 from optree.instrument.joined import Joined
 from optree.instrument.mirroring import Mirroring
 from optree.instrument.stderr import say
+from optree.interrupts import pass_on, suppress
 from optree.nodes import Status
 from optree.records import OpBegin, SessionResume, TurnBegin
 from optree.redaction import callback_errors, redact, use
@@ -59,6 +61,8 @@ class Runtime:
         """Open root sessions by txn."""
         self.unsaved: set[str] = set()
         """Those of them that could not be saved."""
+        self.holders: dict[str, Holder] = {}
+        """What tells of a root session, by txn, whether the `with` statement that began it is over."""
         self.consoles: dict[str, ConsoleWriter] = {}
         self.forked_at = 0.0
         """When this process was forked from another that traces: nodes that are older are that one's to end."""
@@ -82,19 +86,22 @@ class Runtime:
         """Return where sessions are kept."""
         return Directory.of(self.config.base_dir, self.config.sessions_dir, self.config.billing_file)
 
-    def open_root(self, agent: str, attributes: Mapping[str, Any]) -> Session:
+    def open_root(self, agent: str, attributes: Mapping[str, Any], holder: Holder | None = None) -> Session:
         """Begin a root session, or resume one if the environment asks for it (`OPTREE_RESUME`), in this process's first root only."""
         with self._lock:
             self._close_ended()
             detached = bool(attributes.get("detached"))  # leaves the names to the first session that is meant
             txn, resume = (None, None) if detached else (os.environ.pop(name, None) for name in ("OPTREE_TXN", "OPTREE_RESUME"))
             session = self._resumed(resume, agent) if resume else self._opened(txn, agent, attributes)
+            if holder is not None:
+                self.holders[session.txn] = holder
             self.sessions[session.txn] = session
             return session
 
     def close_root(self, txn: str) -> None:
         """Forget a root session that has ended; its store writes the last snapshot in the background."""
         session = self.sessions.pop(txn, None)
+        self.holders.pop(txn, None)
         self.mirroring.forget(txn)
         if session is not None and txn in self.unsaved:
             self.unsaved.discard(txn)
@@ -116,10 +123,10 @@ class Runtime:
             self._joined[parent] = found  # behind those that were not joined for longer
             return found
 
-    def open_detached(self, agent: str, attributes: Mapping[str, Any]) -> Session:
+    def open_detached(self, agent: str, attributes: Mapping[str, Any], holder: Holder | None = None) -> Session:
         """Begin a root session for a node that comes without one; it ends with the node that opens first in it."""
         with self._lock:
-            session = self.open_root(agent, attributes)
+            session = self.open_root(agent, attributes, holder)
             self._detached[session.txn] = ""
             return session
 
@@ -138,6 +145,7 @@ class Runtime:
     def only_session(self) -> Session | None:
         """Return the root session if exactly one is open: where an op without context belongs."""
         with self._lock:
+            self._end_abandoned()
             found = [session for txn, session in list(self.sessions.items()) if txn not in self._detached]
         return found[0] if len(found) == 1 else None
 
@@ -150,6 +158,12 @@ class Runtime:
             if not (logged and self.config.console):
                 say(problem)
 
+    def told(self) -> list[str]:
+        """Return all that went wrong, a text each."""
+        stores = [problem for store in list(self.stores.values()) for problem in problems_of(store)]
+        failed = [f"redact's callback raised for {count} texts, which were replaced whole"] if (count := callback_errors()) else []
+        return [*failed, *map(redact, [*self.problems, *stores, *self.mirroring.health().get("problems", ())])]
+
     def at_exit(self) -> None:
         """Deliver what is pending; within `EXIT_SECONDS` in all, whatever the disk does."""
         seconds = EXIT_SECONDS - HAND_OVER_SECONDS
@@ -161,10 +175,11 @@ class Runtime:
         except KeyboardInterrupt:  # pressed again while the process ends: the journal has everything
             keep_interrupt()
             return
-        except RuntimeError:  # too late for threads
+        except RuntimeError as error:  # too late for threads
+            pass_on(error)
             self._deliver(until)
         self.mirroring.hand_over(say)
-        for problem in health()["problems"]:
+        for problem in self.told():
             self.report(problem)
         for store in self.stores.values():  # what objects record that end with the process
             store.report = self.report
@@ -192,6 +207,7 @@ class Runtime:
             try:
                 self._fork_store(txn, store)
             except Exception as error:  # noqa: BLE001 - the child runs on, and so do its other sessions
+                pass_on(error)
                 self.report(f"session {txn} is not recorded in a forked process: {error}")
         for joined in self._joined.values():
             if joined.session.txn in self.stores:
@@ -232,18 +248,30 @@ class Runtime:
 
     def _close_ended(self) -> None:
         """Close the stores whose session has ended and is saved, and the consoles that have printed all: they hold files and threads."""
+        self._end_abandoned()
         for txn in [txn for txn, console in self.consoles.items() if console.finished]:
-            self.past.update(_counts([], [self.consoles.pop(txn)]))
+            self.past.update(counts_of([], [self.consoles.pop(txn)]))
         for txn, store in list(self.stores.items()):
             if store.owner and txn not in self.sessions and store.finished:
-                del self.stores[txn]
-                console = self.consoles.pop(txn, None)
-                store.close(0.0)
+                console = self.consoles.get(txn)
+                store.close(0.0)  # before it is forgotten: an interrupt leaves it to the next time
                 if console:
                     console.close()
-                self.past.update(_counts([store], [console] if console else []))
-                for problem in _problems(store):
+                del self.stores[txn]
+                self.consoles.pop(txn, None)
+                self.past.update(counts_of([store], [console] if console else []))
+                for problem in problems_of(store):
                     self.report(problem, store)
+
+    def _end_abandoned(self) -> None:
+        """End the sessions that nothing will end any more: a signal's handler raised in the middle of their begin, or of their end."""
+        for txn in [txn for txn, holder in list(self.holders.items()) if holder() is None]:
+            if (session := self.sessions.get(txn)) is not None:
+                session.builder.end_session(*ABANDONED)
+            self.close_root(txn)
+        for txn, store in list(self.stores.items()):
+            if store.owner and not store.ended and txn not in self.sessions and store.builder is not None:
+                store.builder.end_session(*ABANDONED)
 
     def _leave_idle(self) -> None:
         """Close the sessions of other processes that nothing was begun in for longest, and nothing is open in."""
@@ -256,10 +284,10 @@ class Runtime:
             for parent in joined[txn]:
                 del self._joined[parent]
             self.mirroring.forget(txn)
-            self.past.update(_counts([store], consoles))
+            self.past.update(counts_of([store], consoles))
             closing: list[Callable[[], object]] = [store.close, *(console.close for console in consoles)]
             for close in closing:  # aside: who leaves a session last finishes it
-                with contextlib.suppress(RuntimeError):
+                with suppress(RuntimeError):
                     threading.Thread(target=close, name="optree-leave", daemon=True).start()
 
     def _opened(self, txn: str | None, agent: str, attributes: Mapping[str, Any]) -> Session:
@@ -269,6 +297,7 @@ class Runtime:
         try:
             builder, store = open_session(agent, self._options(), txn=name, attributes=attributes, takers=console, later=True)
         except (OSError, OptreeError) as error:
+            pass_on(error)
             said = (isinstance(error, OSError) and error.strerror) or error
             where = self.directory().sessions
             self.report(f"nothing is saved in {where}: {said}; the agent runs on (set OPTREE_SESSIONS_DIR to one that can be written)")
@@ -284,6 +313,7 @@ class Runtime:
         try:
             builder, store, loaded = resume_session(txn, self._options())
         except (OSError, OptreeError) as error:
+            pass_on(error)
             raise SetupError(f"cannot resume: {error}") from error
         self.stores[builder.txn] = store
         for console in self._console(builder.txn):
@@ -303,6 +333,7 @@ class Runtime:
                 raise FileNotFoundError(f"session {txn} does not live in {self.directory().sessions}")
             store = SessionStore(txn, self._options(), owner=False, takers=self._console(txn))
         except (OSError, OptreeError) as error:
+            pass_on(error)
             self.report(f"cannot join session {txn}: {error}; this process records a session of its own")
             return None
         self.stores[txn] = store
@@ -348,50 +379,7 @@ def _finalize(runtime: Runtime) -> None:
     Finalize(runtime, runtime.at_exit, exitpriority=0)
 
 
-def _problems(store: SessionStore) -> list[str]:
-    return [*store.problems, *store.stream.reports, *(said for said in (store.journal.problem, store.stream.last_failure) if said)]
-
-
-def _counts(stores: Sequence[SessionStore], consoles: Sequence[ConsoleWriter]) -> dict[str, int]:
-    return {
-        "records": sum(store.journal.last for store in stores),
-        "lost": sum(store.unwritten for store in stores),
-        "late": sum(store.stream.late for store in stores),
-        "failures": sum(store.stream.failures for store in stores),
-        "console_dropped": sum(console.dropped for console in consoles),
-    }
-
-
 RUNTIME = Runtime()
 atexit.register(RUNTIME.at_exit)
 calls.register_at_fork(after_in_child=RUNTIME.after_fork)
 RUNTIME.end_with_multiprocessing()
-
-
-def configure(**options: Unpack[Options]) -> Config:
-    """Set options of this process before its first session; see `Config` for them. Raises `SetupError` for misuse."""
-    return RUNTIME.configure(**options)
-
-
-def flush(level: Literal["write", "sync", "snapshot", "export"] = "write", timeout: float = 5.0) -> bool:
-    """Deliver all that is recorded: to the operating system (`write`), to the disk (`sync`), into snapshots (`snapshot`).
-
-    `export` delivers what has ended to the collector. True only if that is done for every open session within *timeout* seconds each.
-    """
-    if level not in ("write", "sync", "snapshot", "export"):
-        raise SetupError(f"flush({level!r}) is not possible; choose one of write, sync, snapshot, export")
-    if level == "export":
-        return RUNTIME.mirroring.flush(timeout)
-    done = [store.flush(level, timeout) for store in list(RUNTIME.stores.values())]
-    return all(done) and not RUNTIME.unsaved
-
-
-def health() -> dict[str, Any]:
-    """Return how recording fares: ``ok``, ``problems`` (texts), and counts of what was lost, late or dropped."""
-    stores, consoles = list(RUNTIME.stores.values()), list(RUNTIME.consoles.values())
-    mirrored = RUNTIME.mirroring.health()
-    failed = [f"redact's callback raised for {count} texts, which were replaced whole"] if (count := callback_errors()) else []
-    told = [*RUNTIME.problems, *(problem for store in stores for problem in _problems(store)), *mirrored.get("problems", ())]
-    problems = [*failed, *map(redact, told)]
-    counts = {name: number + RUNTIME.past[name] for name, number in _counts(stores, consoles).items()}
-    return {"ok": not problems and not counts["lost"], "problems": problems, **counts, "sessions": sorted(RUNTIME.stores), "otel": mirrored}

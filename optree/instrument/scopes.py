@@ -2,22 +2,23 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 import sys
 from collections.abc import Callable, Mapping
 from types import TracebackType
-from typing import Any, Generic, TypeVar, overload
+from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast, overload
 
 from optree.builder import Op, Turn
 from optree.errors import SetupError
 from optree.instrument import context
-from optree.instrument.context import CURRENT, REMOTE, Scope
+from optree.instrument.context import CURRENT, REMOTE, Holder, Scope
 from optree.instrument.handles import Session
+from optree.instrument.holding import Exit, Held, take_held
 from optree.instrument.outcome import outcome
 from optree.instrument.results import ModelResult, OpResult, Report, Result, name_model
 from optree.instrument.runtime import RUNTIME
 from optree.instrument.wrapping import F, wrapped
+from optree.interrupts import suppress
 from optree.nodes import OperationNode, OpKind, SessionNode, Status, TurnNode
 
 H = TypeVar("H", Session, Turn, Op)
@@ -26,50 +27,65 @@ H = TypeVar("H", Session, Turn, Op)
 class _Instrument(Generic[H]):
     """One place in code; each entry opens a node of its own, so one object may be entered again and again, also at once."""
 
+    if TYPE_CHECKING:
+
+        def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None, /) -> None: ...
+
+        async def __aexit__(
+            self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None, /
+        ) -> None: ...
+
+    else:
+        __exit__ = Exit()
+        __aexit__ = Exit(awaited=True)
+
     def __init__(self) -> None:
-        self._open: dict[int, tuple[H, Scope | None, Scope]] = {}
+        self._held: Held | None = None
+        self._open: dict[int, Scope] = {}
+        """What was entered without a `with` statement."""
 
     def __enter__(self) -> H:
-        before = CURRENT.get()
-        handle, scope = self.begin(before)
-        self._open[id(scope)] = handle, before, scope
+        held = take_held(self)
+        scope = held.scope = self.begin(context.here(), held.holder)
+        if held.holder is None:
+            self._open[id(scope)] = scope
         context.enter(scope)
+        handle: H = cast("Any", scope.handle)
         return handle
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
-        if not self._open:
-            return
+    async def __aenter__(self) -> H:
+        return type(self).__enter__(self)
+
+    def leave(self, scope: Scope | None, error: BaseException | None) -> None:
+        """End the node of *scope*, then put back what was before; without it, of the entry that is left here."""
         here = CURRENT.get()
-        handle, before, scope = self._open.pop(self._left(here))
+        if scope is None and self._open:
+            scope = self._open.pop(self._left(here))
+        if scope is None:
+            return
+        self.finish(scope.handle, *outcome(error))
         if here is scope:
-            context.leave(scope, before)
-        self.finish(handle, *outcome(error))
+            context.leave(scope)
 
     def _left(self, here: Scope | None) -> int:
         """Return the key of the entry that is left *here*; in a strange context the last that was entered from it, or in its session."""
         if id(here) in self._open:
             return id(here)
         entries = list(self._open.items())
-        near = [key for key, (_, before, _) in entries if before is here]
+        near = [key for key, scope in entries if scope.before is here]
         if not near and here is not None:
-            near = [key for key, (_, _, scope) in entries if scope.session.txn == here.session.txn]
+            near = [key for key, scope in entries if scope.session.txn == here.session.txn]
         return near[-1] if near else entries[-1][0]
-
-    async def __aenter__(self) -> H:
-        return self.__enter__()
-
-    async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
-        self.__exit__(kind, error, trace)
 
     def __call__(self, function: F) -> F:
         """Use as a decorator."""
         return wrapped(function, self._again)
 
-    def begin(self, before: Scope | None) -> tuple[H, Scope]:
-        """Open a node where *before* is; returns its handle and the scope within it."""
+    def begin(self, before: Scope | None, holder: Holder | None = None) -> Scope:
+        """Open a node where *before* is, held by *holder*, and return the scope within it."""
         raise NotImplementedError
 
-    def finish(self, handle: H, status: Status, error: str | None) -> None:
+    def finish(self, handle: Any, status: Status, error: str | None) -> None:
         """End the node, unless it is another process's: a forked child leaves the blocks that its parent is in."""
         if not self.inherited(handle):
             self._end(handle, status, error)
@@ -103,11 +119,11 @@ class SessionScope(_Instrument[Session]):
         self._agent = agent
         self._attributes = attributes
 
-    def begin(self, before: Scope | None) -> tuple[Session, Scope]:
+    def begin(self, before: Scope | None, holder: Holder | None = None) -> Scope:
         agent = self._agent or "agent"
         above = before or _remote()
         if above is None:
-            session = RUNTIME.open_root(agent, {"ingress": _ingress(), **self._attributes})
+            session = RUNTIME.open_root(agent, {"ingress": _ingress(), **self._attributes}, holder)
         else:
             builder = above.session.builder
             op = builder.begin_op("session", agent, turn=above.turn, parent=above.op)
@@ -119,7 +135,7 @@ class SessionScope(_Instrument[Session]):
                 op.end("failed", str(error))
                 raise
             session = Session(child, resumed=bool(earlier), earlier=earlier)
-        return session, Scope(session)
+        return Scope(session, None, None, before, holder, self.finish, before and before.piece)
 
     def _end(self, handle: Session, status: Status, error: str | None) -> None:
         builder = handle.builder
@@ -143,11 +159,11 @@ class TurnScope(_Instrument[Turn]):
         super().__init__()
         self._user, self._system, self._attributes = user, system, attributes
 
-    def begin(self, before: Scope | None) -> tuple[Turn, Scope]:
-        session = (before or _remote() or _home("turn")).session
+    def begin(self, before: Scope | None, holder: Holder | None = None) -> Scope:
+        session = (before or _remote() or _home("turn", holder)).session
         turn = session.builder.begin_turn(user=self._user, system=self._system, attributes=self._attributes or None)
         RUNTIME.own_detached(session.builder, turn.path)
-        return turn, Scope(session, turn)
+        return Scope(session, turn, None, before, holder, self.finish, before and before.piece)
 
     def _end(self, handle: Turn, status: Status, error: str | None) -> None:
         handle.end(status, error)
@@ -166,15 +182,15 @@ class OpScope(_Instrument[Op]):
         self._name = name
         self._attributes = attributes
 
-    def begin(self, before: Scope | None) -> tuple[Op, Scope]:
+    def begin(self, before: Scope | None, holder: Holder | None = None) -> Scope:
         name = self._name or self._kind
         where = before or _remote()
         attributes = self._attributes if where else {**self._attributes, "detached": True}
-        where = where or _home(name)
+        where = where or _home(name, holder)
         builder = where.session.builder
         op = builder.begin_op(self._kind, name, turn=where.turn, parent=where.op, attributes=attributes or None)
         RUNTIME.own_detached(builder, op.path)
-        return op, Scope(where.session, op.turn, op)
+        return Scope(where.session, op.turn, op, before, holder, self.finish, before and before.piece)
 
     def _end(self, handle: Op, status: Status, error: str | None) -> None:
         handle.end(status, error)
@@ -278,12 +294,12 @@ def _remote() -> Scope | None:
     return Scope(*joined) if joined is not None else None
 
 
-def _home(name: str) -> Scope:
+def _home(name: str, holder: Holder | None) -> Scope:
     """Return the session of a node that comes without context: the only open one, else a root session of its own."""
     only = RUNTIME.only_session()
     if only is not None:
         return Scope(only)
-    return Scope(RUNTIME.open_detached(name, {"ingress": _ingress(), "detached": True}))
+    return Scope(RUNTIME.open_detached(name, {"ingress": _ingress(), "detached": True}, holder))
 
 
 def _interrupted(parent: Session, agent: str) -> list[SessionNode]:
@@ -315,7 +331,7 @@ def _interrupted(parent: Session, agent: str) -> list[SessionNode]:
 
 def _ingress() -> dict[str, Any]:
     cli: dict[str, Any] = {"argv0": sys.argv[0] if sys.argv else "", "pid": os.getpid()}
-    with contextlib.suppress(OSError):  # the working directory may have been removed
+    with suppress(OSError):  # the working directory may have been removed
         cli["cwd"] = os.getcwd()  # noqa: PTH109 - pathlib is not imported for one call
     found: dict[str, Any] = {"source": "cli", "cli": cli}
     if "TRACEPARENT" in os.environ:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import os
 import sys
-from contextlib import suppress
 
+from optree.interrupts import suppress
 from optree.redaction import redact
 from optree.syscalls import calls
 from optree.visible import one_line

@@ -14,9 +14,11 @@ from typing import Any, NamedTuple, Protocol, Self, TypeVar
 
 from optree.errors import SetupError
 from optree.instrument import context
-from optree.instrument.context import CURRENT, Scope
+from optree.instrument.context import CURRENT, Holder, Scope
+from optree.instrument.holding import Exit, Held, take_held
 from optree.instrument.outcome import outcome
 from optree.instrument.results import Result
+from optree.interrupts import pass_on
 from optree.nodes import Status
 from optree.values import MAX_TEXT, decode, encode
 
@@ -39,7 +41,7 @@ class Names(NamedTuple):
 class Instrument(Protocol):
     """What a decorator needs of `scopes`."""
 
-    def begin(self, before: Scope | None) -> tuple[Any, Scope]:
+    def begin(self, before: Scope | None, holder: Holder | None = None) -> Scope:
         """Open a node."""
         ...
 
@@ -167,33 +169,38 @@ def _async_generator(function: Callable[..., Any], instrument: Instrument, names
 class _Piece:
     """One call of a function or coroutine: opened where the call runs, ended with it."""
 
-    __slots__ = ("_before", "_handle", "_instrument", "_open", "_scope")
+    __slots__ = ("_args", "_held", "_instrument", "_kwargs", "_names", "_open", "_scope")
+
+    __exit__ = Exit()
 
     def __init__(self, instrument: Instrument, names: Names, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        self._instrument = instrument
+        self._instrument, self._names, self._args, self._kwargs = instrument, names, args, kwargs
         self._open = False
-        self._before = CURRENT.get()
-        self._handle, self._scope = instrument.begin(self._before)
-        instrument.called(self._handle, _bound(names, args, kwargs))
+        self._held: Held | None = None
 
     def __enter__(self) -> Self:
+        held = take_held(self)
+        self._scope = held.scope = self._instrument.begin(context.here(), held.holder)
+        self._instrument.called(self._scope.handle, _bound(self._names, self._args, self._kwargs))
         context.enter(self._scope)
         return self
 
     def result(self, value: Any) -> Any:
         """Record and return what the function returned; the node of a stream is open until the program has read it."""
-        result = self._instrument.result(self._handle)
-        items = _Items(self._instrument, self._handle, result)
+        handle = self._scope.handle
+        result = self._instrument.result(handle)
+        items = _Items(self._instrument, handle, result)
         self._open = result.watch(value, items.keep, items.end)
         if not self._open:
             result.returned(value)
         return value
 
-    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
-        if CURRENT.get() is self._scope:
-            context.leave(self._scope, self._before)
+    def leave(self, _scope: Scope | None, error: BaseException | None) -> None:
+        """End the node, then put back what was before."""
         if not self._open:
-            self._instrument.finish(self._handle, *outcome(error))
+            self._instrument.finish(self._scope.handle, *outcome(error))
+        if CURRENT.get() is self._scope:
+            context.leave(self._scope)
 
 
 class _Items:
@@ -243,28 +250,35 @@ class _Items:
 class _Stream(_Items):
     """One run of a generator; entered around each of its pieces."""
 
-    __slots__ = ("_before", "_scope")
+    __slots__ = ("_held", "_scope", "_within")
+
+    __exit__ = Exit()
 
     def __init__(self, instrument: Instrument, names: Names, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        handle, self._scope = instrument.begin(CURRENT.get())
-        self._before: Scope | None = None
+        self._scope = self._within = instrument.begin(context.here())
+        self._scope.piece = self._scope
+        self._held: Held | None = None
+        handle = self._scope.handle
         super().__init__(instrument, handle, instrument.result(handle))
         instrument.called(handle, _bound(names, args, kwargs))
 
     def __enter__(self) -> Self:
-        self._before = CURRENT.get()
-        context.enter(self._scope)
+        held = take_held(self)
+        self._scope.before, self._scope.holder = context.here(), held.holder
+        context.enter(self._within)
         return self
 
-    def __exit__(self, *_error: object) -> None:
-        self._scope = CURRENT.get() or self._scope  # the generator may be inside a block of its own when it yields
-        context.leave(self._scope, self._before)
+    def leave(self, _scope: Scope | None, _error: BaseException | None) -> None:
+        """Put back what was before the piece; the generator may be inside a block of its own when it yields."""
+        self._within = CURRENT.get() or self._scope
+        context.leave(self._within, self._scope)
 
 
 def _parameters(function: Callable[..., Any]) -> Names:
     try:
         parameters = inspect.signature(function).parameters.values()
-    except (TypeError, ValueError):
+    except (TypeError, ValueError) as error:
+        pass_on(error)
         return Names([])
     positional = [one.name for one in parameters if one.kind in (one.POSITIONAL_ONLY, one.POSITIONAL_OR_KEYWORD)]
     defaults = {one.name: one.default for one in parameters if type(one.default) in _DATA}

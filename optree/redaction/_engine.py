@@ -9,6 +9,7 @@ from functools import lru_cache
 from itertools import accumulate, groupby, product
 from typing import Any, NamedTuple, cast
 
+from optree.interrupts import pass_on
 from optree.patterns import Pattern
 from optree.redaction._assigned import OPENERS, assigned, places, said, spellings
 from optree.redaction._extent import REDACTED, Found
@@ -263,7 +264,8 @@ class Engine:
             return text
         try:
             return str.__str__(self.settings.callback(text))
-        except Exception:  # noqa: BLE001 - tracing never raises into the program
+        except Exception as error:  # noqa: BLE001 - tracing never raises into the program
+            pass_on(error)
             self._failed()
             return REDACTED
 

@@ -10,6 +10,7 @@ import msgspec
 from msgspec import Struct
 
 from optree.errors import SetupError
+from optree.interrupts import pass_on
 from optree.redaction._forms import FORMS
 from optree.redaction._names import NAMES
 
@@ -63,6 +64,7 @@ class Redaction(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
             if isinstance(found, Mapping):
                 return cls(**cast("Mapping[str, Any]", found))
         except (msgspec.DecodeError, TypeError) as error:
+            pass_on(error)
             raise SetupError(f"redact={value!r} is not possible ({error}); its members are {_MEMBERS}") from error
         raise SetupError(f"redact={value!r} is not possible; give optree.Redaction(…), or a mapping of its members: {_MEMBERS}")
 

@@ -5,7 +5,7 @@
 #define OBJECTS(X) \
     X(op_type) X(turn_type) X(core_type) X(stream_type) X(op_begin_type) X(op_end_type) X(accounted_type) X(op_node_type) \
     X(turn_node_type) X(entry_type) X(tokens_type) X(totals_type) X(session_node_type) X(log_type) X(chunk_type) \
-    X(encode) X(plain_line) X(provider_and_model) X(handles) X(unset) X(wall)
+    X(encode) X(plain_line) X(provider_and_model) X(handles) X(unset) X(wall) X(from_handler)
 
 #define DECLARE(name) static PyObject *name;
 OBJECTS(DECLARE)
@@ -21,7 +21,7 @@ static PyObject *journal_type; /* NULL until `prepare_journal` */
     X(core, txn) X(core, stream) X(core, recorded) X(core, now) X(core, _latest) X(core, epoch) X(core, ops) X(core, ended) \
     X(core, numbers) X(core, touched) X(core, redacted) \
     X(stream, _lock) X(stream, _through) X(stream, _delivering) X(stream, _queue) X(stream, _takers) X(stream, _awake) \
-    X(stream, watched) \
+    X(stream, watched) X(stream, put) \
     X(op_node, op_id) X(op_node, kind) X(op_node, name) X(op_node, accounting) X(op_node, ended_at) X(op_node, status) \
     X(op_node, latency) X(op_node, error) X(op_node, parent_op) X(op_node, attributes_json) \
     X(turn_node, ops) X(turn_node, ended_at) \
@@ -104,4 +104,17 @@ done(PyObject *result)
 {
     Py_XDECREF(result);
     return result == NULL ? -1 : 0;
+}
+
+/* Tell whether an error that was fetched came out of a signal's handler: it is the program's then, as `interrupts.from_handler` says. */
+static int
+is_programs(PyObject *error, PyObject *trace)
+{
+    if (trace != NULL && PyException_SetTraceback(error, trace) < 0) {
+        PyErr_Clear();
+    }
+    PyObject *found = PyObject_CallOneArg(from_handler, error);
+    PyErr_Clear();
+    Py_XDECREF(found);
+    return found == Py_True;
 }

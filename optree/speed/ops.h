@@ -147,12 +147,11 @@ end_node(PyObject *self, PyObject *core, PyObject *stream, PyObject *node)
 {
     PyObject *record = NULL, *time = NULL;
     PyObject *latency = since_begin(self);
-    if (latency != NULL && (GET(stream, stream, watched) == Py_True || GET(core, core, recorded) != Py_True)) {
-        PyObject *entries = call(self, text_pending);
-        if (entries == NULL || (entries != Py_None && done(call_with(GET(stream, stream, _queue), text_append, entries)) < 0)) {
+    if (latency != NULL
+        && (GET(stream, stream, watched) == Py_True || GET(core, core, recorded) != Py_True || GET(self, op, _clean) == Py_True)) {
+        if (done(call_with(self, text_pending, GET(stream, stream, put))) < 0) {
             Py_CLEAR(latency);
         }
-        Py_XDECREF(entries);
     }
     if (latency != NULL && (time = now_ms(core)) != NULL) {
         PyObject *fields[7] = {GET(self, op, path), time, text_ok, latency, Py_None, Py_None, unset};

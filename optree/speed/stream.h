@@ -150,6 +150,10 @@ take(PyObject *journal, PyObject *record)
         PyObject *kind, *error, *trace;
         PyErr_Fetch(&kind, &error, &trace);
         PyErr_NormalizeException(&kind, &error, &trace);
+        if (is_programs(error, trace)) {
+            PyErr_Restore(kind, error, trace);
+            return -1;
+        }
         PyObject *batch = PyList_New(1);
         if (batch != NULL) {
             PyList_SET_ITEM(batch, 0, Py_NewRef(record));
@@ -174,7 +178,7 @@ taken_badly(PyObject *stream, PyObject *record, PyObject *batch)
     PyObject *kind, *error, *trace;
     PyErr_Fetch(&kind, &error, &trace);
     PyErr_NormalizeException(&kind, &error, &trace);
-    if (PyErr_GivenExceptionMatches(kind, PyExc_Exception)) {
+    if (PyErr_GivenExceptionMatches(kind, PyExc_Exception) && !is_programs(error, trace)) {
         int result = done(call_with(stream, text_fault, error));
         Py_XDECREF(kind);
         Py_XDECREF(error);

@@ -11,7 +11,6 @@ accounting.jsonl             the ledger
 
 from __future__ import annotations
 
-import contextlib
 import os
 import re
 from pathlib import Path
@@ -21,6 +20,7 @@ from msgspec import Struct
 
 from optree.errors import NotFoundError, SetupError
 from optree.ids import is_txn
+from optree.interrupts import pass_on, suppress
 from optree.syscalls import calls
 
 SUFFIXES = {"zstd": ".json.zst", "gzip": ".json.gz", "none": ".json"}
@@ -79,7 +79,7 @@ class Directory(Struct, frozen=True):
     def saved(self) -> list[Saved]:
         """List the sessions that are there, newest first. Names that are not ours are passed over, as are links, pipes and devices."""
         found: dict[str, list[Path]] = {}
-        with contextlib.suppress(FileNotFoundError, NotADirectoryError):
+        with suppress(FileNotFoundError, NotADirectoryError):
             for path in self.sessions.iterdir():
                 for suffix in (LIVE, *SUFFIXES.values()):
                     txn = path.name.removesuffix(suffix)
@@ -151,7 +151,8 @@ def journals(live: Path | None) -> list[Path]:
     try:
         found = [] if live is None or not is_directory(live) else sorted(live.glob("j-[0-9]*-[0-9]*.jsonl"))
         return [path for path in found if _JOURNAL.fullmatch(path.name) and _kind(path) == S_IFREG]
-    except FileNotFoundError:  # the session has ended meanwhile
+    except FileNotFoundError as error:  # the session has ended meanwhile
+        pass_on(error)
         return []
 
 
@@ -159,12 +160,14 @@ def _kind(path: Path) -> int:
     """Return what kind of file has this name, a link as such; 0 if there is none."""
     try:
         return S_IFMT(path.lstat().st_mode)
-    except OSError:
+    except OSError as error:
+        pass_on(error)
         return 0
 
 
 def _modified(path: Path) -> float:
     try:
         return path.stat().st_mtime
-    except OSError:
+    except OSError as error:
+        pass_on(error)
         return 0.0

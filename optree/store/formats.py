@@ -11,6 +11,7 @@ from typing import Any, TypeAlias
 import msgspec
 
 from optree.errors import DamagedError, FormatError
+from optree.interrupts import pass_on
 from optree.nodes import Pool, SessionNode
 from optree.patterns import Pattern
 from optree.store.compression import GZIP, ZSTD, first_frame, unpack
@@ -87,7 +88,8 @@ def read_meta(path: Path) -> dict[str, Any]:
     """Return a snapshot's meta from its first frame only; empty if that cannot be read."""
     try:
         return meta_of(path)
-    except OSError:
+    except OSError as error:
+        pass_on(error)
         return {}
 
 
@@ -101,7 +103,8 @@ def meta_of(path: Path) -> dict[str, Any]:
     said = rest.decode("utf-8", "surrogateescape")
     try:
         meta, end = JSONDecoder().raw_decode(said)
-    except ValueError:
+    except ValueError as error:
+        pass_on(error)
         return {}
     told = said[end : end + _SUM_CHARACTERS].encode("utf-8", "surrogateescape")
     wrong = told.startswith(b',"metaCrc":"') and told != meta_sum(head + mark + said[:end].encode("utf-8", "surrogateescape"))

@@ -6,7 +6,6 @@ the same numbers; of more than `HELD_RECORDS` it counts the rest, and says in a 
 
 from __future__ import annotations
 
-import contextlib
 import os
 import threading
 from collections import deque
@@ -18,6 +17,7 @@ from typing import Literal
 from optree import records as r
 from optree import speed
 from optree.errors import StoreError
+from optree.interrupts import from_handler, pass_on, suppress
 from optree.store.numbering import claim, journal_name, some_number
 from optree.store.reader import read_journal
 from optree.store.system import OS, REAL
@@ -99,7 +99,7 @@ class Journal:
             system.make_directory(live)
             self.ordinal, self.path, self._claimed = claim(live, ordinal, above, system)
         except (OSError, StoreError) as error:
-            if not lazy:
+            if not lazy or from_handler(error):
                 raise
             self.ordinal = some_number() if ordinal is None else ordinal
             self.path = live / journal_name(self.ordinal, 1)
@@ -148,6 +148,7 @@ class Journal:
             if (done := self._write(self.fd, data)) < len(data):
                 self._os.write_all(self.fd, data[done:])
         except OSError as error:
+            pass_on(error)
             self._poison(error, batch)
             return
         self.last += len(batch)
@@ -183,6 +184,7 @@ class Journal:
             if not named:
                 self._os.sync_name(path)
         except OSError as error:  # the pages may be marked clean though they are lost: never use this file again
+            pass_on(error)
             self.problem = _said(path, error)
             self._suspect += self._given_up
             self._given_up, self._unsynced, self.dirty = [], error, True
@@ -225,7 +227,7 @@ class Journal:
                 break
             sleep(_PAUSE_SECONDS)
         if self._claimed >= 0 and self.whole:
-            with contextlib.suppress(OSError):
+            with suppress(OSError):
                 self._os.unlink(self.path)
         self._close_files()
 
@@ -248,6 +250,7 @@ class Journal:
             try:
                 self._os.close(fd)
             except OSError as error:  # it is closed; where a file system writes only then, what it had may be gone
+                pass_on(error)
                 self.problem = _said(self.path, error)
 
     def _line(self, record: r.Record, number: int) -> bytes:
@@ -309,6 +312,7 @@ class Journal:
             self.fd, self._claimed = self._claimed, -1
             self._catch_up()
         except Exception as error:  # noqa: BLE001 - also what a process lacks that is going down: records are kept all the same
+            pass_on(error)
             self.problem = _said(self.live, error)
             self._retry_at = monotonic() + RETRY_SECONDS
             return False
@@ -320,7 +324,7 @@ class Journal:
             return
         found: dict[int, r.Record] = {}
         for path in self._suspect:
-            with contextlib.suppress(OSError):
+            with suppress(OSError):
                 found |= {record.n: record for record in read_journal(path, self._synced, self._os).records}
         first = self._held[0].n if self._held else self.last + 1
         back = [found[number] for number in sorted(found) if number < first]
@@ -347,6 +351,7 @@ class Journal:
                 self.last += 1
                 self._unsaid = 0
         except OSError as error:
+            pass_on(error)
             if begun:
                 self._give_up(error)
             else:
@@ -357,7 +362,8 @@ class Journal:
         """Keep an open file of which nothing is needed for the next try."""
         try:
             self._os.truncate(self.fd, 0)
-        except OSError:
+        except OSError as error:
+            pass_on(error)
             self._close_files()
         else:
             self.fd, self._claimed = -1, self.fd

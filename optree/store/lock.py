@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from contextlib import suppress
 from pathlib import Path
 from time import monotonic, sleep
 
 from optree.clock import now_ms
+from optree.interrupts import pass_on, suppress
 from optree.store.system import OS, REAL
 
 TRY_SECONDS = 0.05
@@ -71,7 +71,8 @@ def last_beat(live: Path, since: float = 0.0) -> float:
     path = live / "LOCK"
     try:
         noted, written = REAL.read(path, _MOST_DIGITS), path.stat().st_mtime * 1e3
-    except OSError:
+    except OSError as error:
+        pass_on(error)
         return 0.0
     beat = int(noted) if noted.isdigit() else 0
     return float(beat) if since < beat <= min(now_ms(), written + _CLOCKS_APART) else 0.0
@@ -81,7 +82,8 @@ def is_running(live: Path) -> bool:
     """Tell whether a living process owns a session."""
     try:
         held = hold([live / "LOCK"])
-    except OSError:
+    except OSError as error:
+        pass_on(error)
         return False
     release(held or [])
     return held is None

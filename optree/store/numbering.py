@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 import re
 from pathlib import Path
 from typing import Any
 
 from optree.errors import StoreError
+from optree.interrupts import from_handler, suppress
 from optree.store.directory import OWNERS, SUFFIXES, Directory, journals
 from optree.store.formats import meta_of
 from optree.store.plain_values import object_of
@@ -24,7 +24,7 @@ def saved_vector(directory: Directory, txn: str) -> dict[str, int]:
     """Return per writer the number of its last record that a snapshot has. Raises `OSError` for one that is there and cannot be read."""
     found: dict[str, int] = {}
     for compression in SUFFIXES:
-        with contextlib.suppress(FileNotFoundError, NotADirectoryError):
+        with suppress(FileNotFoundError, NotADirectoryError):
             for writer, number in vector_of(meta_of(directory.snapshot(txn, compression))).items():
                 found[writer] = max(found.get(writer, 0), number)
     return found
@@ -34,8 +34,8 @@ def known_vector(directory: Directory, txn: str, *, owner: bool, later: bool) ->
     """Return `saved_vector`. With *later*, where that cannot be read, a process that joined gets one after which its number is its own."""
     try:
         return saved_vector(directory, txn)
-    except OSError:
-        if not later:
+    except OSError as error:
+        if not later or from_handler(error):
             raise
         return {} if owner else {f"{some_number():04d}": 0}
 
@@ -81,7 +81,7 @@ def claim(live: Path, writer: int | None, above: int, system: OS) -> tuple[int, 
     segment = segments.get(number, 0) + 1
     for _ in range(10_000):
         path = live / journal_name(number, segment)
-        with contextlib.suppress(FileExistsError):
+        with suppress(FileExistsError):
             fd = system.create(path)
             locked = False
             try:

@@ -28,10 +28,20 @@ def open_session(
     Raises `OSError` if its journal cannot be made (with *later* not for what may pass: it is made then), `BusyError` if the txn is in use.
     """
     store = SessionStore(txn or new_txn(), options, takers=takers, later=later)
-    builder = SessionTreeBuilder(
-        agent, txn=store.txn, attributes=attributes, stream=store.stream, now=options.now, cycles=options.cycles, redacted=options.redacted
-    )
-    store.attach(builder)
+    try:
+        builder = SessionTreeBuilder(
+            agent,
+            txn=store.txn,
+            attributes=attributes,
+            stream=store.stream,
+            now=options.now,
+            cycles=options.cycles,
+            redacted=options.redacted,
+        )
+        store.attach(builder)
+    except BaseException:  # an interrupt: nobody else knows of its files and thread
+        store.close(0.0)
+        raise
     return builder, store
 
 

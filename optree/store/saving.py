@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +10,7 @@ from msgspec import UNSET
 
 from optree._version import __version__
 from optree.clock import now_ms
+from optree.interrupts import suppress
 from optree.nodes import SessionNode
 from optree.store.compression import unpacked_frames
 from optree.store.directory import SUFFIXES

@@ -12,6 +12,7 @@ from time import monotonic
 from optree._version import __version__
 from optree.builder import SessionTreeBuilder, Stream, Taker
 from optree.errors import BusyError
+from optree.interrupts import from_handler
 from optree.store import lock
 from optree.store.directory import OWNERS, checked, journals
 from optree.store.journal import Journal
@@ -62,8 +63,7 @@ class SessionStore:
         disk, does not raise: files are made once they can be, and records are kept until then.
         """
         self.txn = checked(txn)
-        self.options = options
-        self.owner = owner
+        self.options, self.owner = options, owner
         self.problems: deque[str] = deque(maxlen=32)
         self.live = options.directory.live_to_write(txn)
         self.builder: SessionTreeBuilder | None = None
@@ -175,7 +175,7 @@ class SessionStore:
             self._os.make_directory(self.live)
             self._lock_fd = lock.take(self.live / "LOCK", self._os)
         except OSError as error:
-            if not self._later or error.errno not in PASSING:
+            if not self._later or error.errno not in PASSING or from_handler(error):
                 raise
             self._problem("files", error)
             return

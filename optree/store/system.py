@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import errno
 import os
 import stat
@@ -10,6 +9,7 @@ from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import BinaryIO
 
+from optree.interrupts import pass_on, suppress
 from optree.syscalls import calls
 
 PIECE = 1 << 20
@@ -155,7 +155,11 @@ class OS:
         while missing and not missing[-1].parent.is_dir():
             missing.append(missing[-1].parent)
         for one in reversed(missing):
-            one.mkdir(mode=0o700, exist_ok=True)
+            try:
+                os.mkdir(one, 0o700)
+            except FileExistsError:
+                if not one.is_dir():
+                    raise
             _on_disk.discard(_identity(one))  # it may have the number of one that was removed
 
     def remove_directory(self, path: Path) -> None:
@@ -174,7 +178,8 @@ class OS:
         """Tell whether an open file is the one that has this name now."""
         try:
             return os.path.samestat(os.fstat(fd), os.stat(path, follow_symlinks=False))
-        except calls.GONE:
+        except calls.GONE as error:
+            pass_on(error)
             return False
 
     def lock_waiting(self, fd: int) -> None:
@@ -204,7 +209,7 @@ class OS:
 
     def write_whole(self, path: Path, pieces: Iterable[bytes]) -> None:
         """Write a file anew, and wait until it is on disk; half of it may be left if that fails."""
-        with contextlib.suppress(FileNotFoundError):
+        with suppress(FileNotFoundError):
             self.unlink(path)
         fd = self.create(path)
         try:

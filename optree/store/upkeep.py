@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
-from time import monotonic
+from contextlib import suppress
+from time import monotonic, sleep
 
+from optree.interrupts import pass_on
 from optree.records import Record
 
 SYNC_SECONDS = 1.0
@@ -40,7 +42,8 @@ class Upkeep:
         fault: Callable[[str, Exception], object],
     ) -> None:
         self._begin, self._tick, self._save, self._leave, self._fault = begin, tick, save, leave, fault
-        self._work = threading.Condition()
+        self._lock = threading.RLock()  # by itself: `with` a Condition runs code of Python, where an interrupt leaves it locked
+        self._work = threading.Condition(self._lock)
         self._asked = self._answered = 0
         self._wanted_at = _NEVER
         """When a snapshot is due that nobody waits for."""
@@ -59,32 +62,33 @@ class Upkeep:
             thread = threading.Thread(target=work, name=name, daemon=True)
             thread.start()
         except RuntimeError as error:
+            pass_on(error)
             self._fault("background thread", error)
             return None
         return thread
 
     def ask(self, timeout: float = 0.0) -> bool:
         """Ask for a snapshot, and wait until it is tried; False if it is not within *timeout* seconds."""
-        with self._work:
+        with self._lock:
             self._asked += 1
             self._work.notify_all()
         return self.wait(timeout)
 
     def want(self, *, soon: bool = False) -> None:
         """Let a snapshot be written: at once if it shall be *soon*, else when it is time for one."""
-        with self._work:
+        with self._lock:
             self._wanted_at = 0.0 if soon else min(self._wanted_at, self._not_before)
             self._work.notify_all()
 
     def wait(self, timeout: float) -> bool:
         """Wait until all snapshots that were asked for are tried."""
-        with self._work:
+        with self._lock:
             asked = self._asked
             return self._work.wait_for(lambda: self._answered >= asked, timeout)
 
     def stop(self) -> None:
         """Let the threads end once what was asked for is done."""
-        with self._work:
+        with self._lock:
             self._stopped = True
             self._work.notify_all()
 
@@ -98,11 +102,22 @@ class Upkeep:
         return not self._saving and (self._asked > self._answered or monotonic() >= self._wanted_at)
 
     def _run(self) -> None:
+        while True:
+            try:
+                self._work_on()
+            except Exception as error:  # noqa: BLE001 - no memory even to wait: later there may be some
+                with suppress(Exception):
+                    self._fault("background thread", error)
+                sleep(SYNC_SECONDS)
+            else:
+                return
+
+    def _work_on(self) -> None:
         self._guarded("start", self._begin)
         next_tick = monotonic() + SYNC_SECONDS
         while not self._stopped:
             until = next_tick if self._saving else min(next_tick, self._wanted_at)
-            with self._work:
+            with self._lock:
                 self._work.wait_for(lambda: self._stopped or self._due(), max(0.0, until - monotonic()))
             if self._due():
                 self._saving = True
@@ -111,7 +126,7 @@ class Upkeep:
             if monotonic() >= next_tick:
                 self._guarded("files", self._tick)
                 next_tick = monotonic() + SYNC_SECONDS
-        with self._work:
+        with self._lock:
             self._work.wait_for(lambda: not self._saving)
         if self._asked > self._answered:
             self._serve()
@@ -122,7 +137,7 @@ class Upkeep:
         self._wanted_at = _NEVER
         self._guarded("last snapshot", self._save)
         now = monotonic()
-        with self._work:
+        with self._lock:
             self._not_before = now + max(SYNC_SECONDS, PAUSES * (now - begun))
             if self._wanted_at < _NEVER:  # it was wanted meanwhile
                 self._wanted_at = self._not_before
@@ -134,4 +149,5 @@ class Upkeep:
         try:
             work()
         except Exception as error:  # noqa: BLE001 - the journal still has everything: say it and go on
+            pass_on(error)
             self._fault(what, error)

@@ -7,6 +7,8 @@ import os
 import sys
 from typing import TextIO
 
+from optree.interrupts import pass_on
+
 if sys.platform == "win32":
     raise ImportError("Windows has no such calls")
 
@@ -27,7 +29,8 @@ if sys.platform == "darwin":
         """Wait until the file is on disk: macOS's own fsync leaves it in the drive's cache."""
         try:
             fcntl.fcntl(fd, fcntl.F_FULLFSYNC)
-        except OSError:  # not every file system has it: a network's, for one
+        except OSError as error:  # not every file system has it: a network's, for one
+            pass_on(error)
             os.fsync(fd)
 
     fdatasync = fsync
@@ -87,6 +90,7 @@ def shows_colours(_terminal: TextIO) -> bool:
 def _flock(fd: int, how: int) -> bool:
     try:
         fcntl.flock(fd, how)
-    except BlockingIOError:
+    except BlockingIOError as error:
+        pass_on(error)
         return False
     return True

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any, NamedTuple, Protocol, TypeAlias
 
 import msgspec
 from msgspec import UNSET
 
-from optree.nodes import AS_TOLD, AccountingEntry, LogEntry, OperationNode, SessionNode, TurnNode
+from optree.nodes import AS_TOLD, AccountingEntry, LogEntry, OperationNode, SessionNode, Totals, TurnNode
 from optree.records import sanitize
 from optree.tree.fold import Tree
+from optree.tree.totals import add_entry, add_op
 from optree.values import is_list, is_object
 
 
@@ -31,6 +32,18 @@ class HasTree(Protocol):
 
 
 Rooted: TypeAlias = SessionNode | Tree | HasTree
+
+
+def recount(chain: Iterable[SessionNode]) -> None:
+    """Count the totals of some sessions anew, in place, from what is in them and below."""
+    for session in chain:
+        totals = Totals()
+        for _, _, op in walk_ops(session):
+            add_op(totals, op.kind)
+            for entry in op.accounting:
+                add_entry(totals, entry)
+        for name in Totals.__struct_fields__:
+            setattr(session.totals, name, getattr(totals, name))
 
 
 def root_of(what: Rooted) -> SessionNode:

@@ -18,7 +18,7 @@ from hypothesis import given
 from hypothesis import settings as examples
 
 from optree import Op, SessionTreeBuilder, __version__, speed
-from optree.builder import Stream, handles, quick
+from optree.builder import Stream, entries, handles, quick
 from optree.records import check
 from optree.speed import plainly
 from optree.store.journal import Journal
@@ -36,7 +36,7 @@ TWINS = [
     (Op, "account"),
     (Op, "end"),
     (SessionTreeBuilder, "begin_op"),
-    (handles, "read_entries"),
+    (entries, "read_entries"),
 ]
 compiled = pytest.mark.skipif(
     not speed.compiled() and not os.environ.get("CI"), reason="optree is not compiled here: no C compiler or Python headers, or OPTREE_PURE"

@@ -9,7 +9,7 @@ import pytest
 
 from optree import SessionTreeBuilder
 from optree import records as r
-from optree.builder import Stream, core, figures, handles, session_tree, stream
+from optree.builder import Stream, addressed, core, entries, figures, handles, session_tree, stream
 from optree.builder.stream import BACKLOG_OPS, PERIOD_SECONDS, WAIT_SECONDS, Step
 from optree.builder.wake import Wake
 from optree.nodes import LogEntry
@@ -20,7 +20,7 @@ from tests.strategies import Taker
 
 LONG = 30.0
 """Seconds after which a test gives up: never reached where things work."""
-INSIDE = {module.__file__ for module in (core, figures, handles, session_tree, stream)}
+INSIDE = {module.__file__ for module in (addressed, core, entries, figures, handles, session_tree, stream)}
 
 
 class Counting:
@@ -804,14 +804,14 @@ def test_an_interrupt_while_entries_are_read_costs_none(monkeypatch):
     taker = Counting()
     builder = SessionTreeBuilder("a", txn="t", stream=Stream([taker]))
     op = builder.begin_op("tool", "x")
-    reading = handles.read_entries
+    reading = entries.read_entries
 
     def interrupted(_batch):
-        monkeypatch.setattr(handles, "read_entries", reading)
+        monkeypatch.setattr(entries, "read_entries", reading)
         raise KeyboardInterrupt
 
     op.log("before")
-    monkeypatch.setattr(handles, "read_entries", interrupted)
+    monkeypatch.setattr(entries, "read_entries", interrupted)
     with pytest.raises(KeyboardInterrupt):
         builder.core.stream.flush()
     op.log("after")

@@ -1,0 +1,61 @@
+"""How a `with` statement is known to be over, however it ended.
+
+A handler of a signal may raise at the first bytecode of `__exit__`, before anything in it can catch that. So the end of a block is not
+known by `__exit__` alone: what a `with` statement gets as the `__exit__` of a scope is an object that nothing else holds, neither the
+frames of a traceback, and that dies with the statement.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from threading import get_ident
+from typing import Any
+from weakref import ref
+
+from optree.instrument.context import Holder, Scope
+
+
+class Held:
+    """What one `with` statement has of a scope: the scope, once it is entered, and a weak reference that tells whether it is over."""
+
+    __slots__ = ("holder", "scope", "thread")
+
+    def __init__(self) -> None:
+        self.scope: Scope | None = None
+        self.holder: Holder | None = None
+        self.thread = get_ident()
+
+
+class Exit:
+    """`__exit__`, or with *awaited* `__aexit__`, of a class whose method `leave` takes the scope that is left, and the exception.
+
+    Its objects keep in `_held` what the `with` statement of this thread has that is about to enter them. Called on the class, as
+    `contextlib.ExitStack` does, or without a `with` statement, it is a method like others, and nothing tells that the block is over but it.
+    """
+
+    def __init__(self, *, awaited: bool = False) -> None:
+        self._left: Any = _awaited if awaited else _left
+
+    def __get__(self, instance: Any, owner: type) -> Any:
+        if instance is None:
+            return self._left
+        held = Held()
+        found = partial(self._left, instance, held=held)
+        held.holder = ref(found)
+        instance._held = held  # noqa: SLF001 - of the classes that this is for
+        return found
+
+
+def take_held(instance: Any) -> Held:
+    """Return what the `with` statement has that enters an object now; an empty one where there is no such statement."""
+    held: Held | None = instance._held  # noqa: SLF001 - as above
+    instance._held = None  # noqa: SLF001 - as above
+    return held if held is not None and held.thread == get_ident() and held.holder is not None and held.holder() is not None else Held()
+
+
+def _left(instance: Any, _kind: object, error: BaseException | None, _trace: object, *, held: Held | None = None) -> None:
+    instance.leave(held.scope if held is not None else None, error)
+
+
+async def _awaited(instance: Any, _kind: object, error: BaseException | None, _trace: object, *, held: Held | None = None) -> None:
+    _left(instance, None, error, None, held=held)

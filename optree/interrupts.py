@@ -1,0 +1,70 @@
+"""Exceptions that are the program's though optree's code raises them: those out of a signal's handler, which runs wherever it hits.
+
+Handlers that end a program, or set a time limit (`signal.alarm`, Celery's soft limit), raise in the middle of whatever runs, optree's code
+too. What is caught there for safety's sake must not be kept from the program then, and what was begun must not stay half done.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Collection
+from threading import get_ident
+from types import CodeType, FrameType
+
+
+def from_handler(error: BaseException) -> bool:
+    """Tell whether an exception came out of a signal's handler: raise it again then."""
+    return _programs(error) is not None
+
+
+def pass_on(error: BaseException) -> None:
+    """Raise an exception that was caught, if it came out of a signal's handler, or the one in the handling of which it was raised."""
+    if (found := _programs(error)) is not None:
+        raise found
+
+
+def _programs(error: BaseException) -> BaseException | None:
+    """Return the exception out of a handler that *error* is, or came of below whoever catches it.
+
+    A handler, and nothing else, is given the frame that it interrupts, which is the one that it returns to.
+    """
+    frames: list[FrameType] = []
+    found: BaseException | None = error
+    while found is not None and (trace := found.__traceback__) is not None and (found is error or trace.tb_frame in frames):
+        while trace is not None:
+            frame = trace.tb_frame
+            frames.append(frame)
+            back = frame.f_back
+            for value in frame.f_locals.values() if back is not None else ():
+                held: tuple[object, ...] = value if type(value) is tuple else (value,)  # pyright: ignore[reportUnknownVariableType]
+                if any(one is back for one in held):
+                    return found
+            trace = trace.tb_next
+        found = found.__context__
+    return None
+
+
+def is_in(thread: int, functions: Collection[CodeType]) -> bool:
+    """Tell whether a thread is inside one of some functions, this call's caller and its own left out: a mark alone may be left behind."""
+    # There is no other way to see them.
+    frame = sys._getframe(3) if thread == get_ident() else sys._current_frames().get(thread)  # noqa: SLF001 # pyright: ignore[reportPrivateUsage]
+    while frame is not None:
+        if frame.f_code in functions:
+            return True
+        frame = frame.f_back
+    return False
+
+
+class suppress:  # noqa: N801 - as in contextlib
+    """As `contextlib.suppress`, but for exceptions out of a signal's handler."""
+
+    __slots__ = ("_kinds",)
+
+    def __init__(self, *kinds: type[BaseException]) -> None:
+        self._kinds = kinds
+
+    def __enter__(self) -> None:
+        return
+
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> bool:
+        return isinstance(error, self._kinds) and not from_handler(error)

@@ -1,0 +1,71 @@
+"""Raises out of a signal's handler at a chosen bytecode of optree's own code."""
+
+from __future__ import annotations
+
+import signal
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+ROOT = Path(__file__).resolve().parents[2]
+OURS = tuple(f"{ROOT / name}/" for name in ("optree", "exporters"))
+
+
+class Stop(BaseException):
+    """What handlers raise that end a program, as `KeyboardInterrupt` does."""
+
+
+class LateError(TimeoutError, ValueError, LookupError, RuntimeError, TypeError, ArithmeticError):
+    """What handlers raise that set a time limit; of every kind that code is likely to catch."""
+
+
+class TimeLimitError(TimeoutError):
+    """The same, where code that is not optree's is hit as well, which may catch more."""
+
+
+class Injection:
+    """Runs a function, and raises *error* at the *place*-th bytecode, call or return of optree's code in it."""
+
+    def __init__(self, place: int, error: BaseException | None) -> None:
+        self.place = place
+        self.error = error
+        self.seen = 0
+        self.where = ""
+
+    def run(self, function: Callable[[], object]) -> None:
+        """Call the function; what was raised comes out of it, unless something swallows it."""
+        sys.settrace(self._called)
+        try:
+            function()
+        finally:
+            sys.settrace(None)
+
+    @property
+    def raised(self) -> bool:
+        """True once the place was reached."""
+        return self.seen >= self.place
+
+    def _called(self, frame: FrameType, event: str, arg: Any) -> Any:
+        if not frame.f_code.co_filename.startswith(OURS):
+            return None
+        frame.f_trace_opcodes = True
+        frame.f_trace_lines = False
+        self._at(frame, event, arg)
+        return self._at
+
+    def _at(self, frame: FrameType, event: str, _arg: Any) -> Any:
+        if event == "exception":
+            return self._at
+        self.seen += 1
+        if self.seen == self.place and self.error is not None:
+            code = frame.f_code
+            self.where = f"{Path(code.co_filename).name}:{frame.f_lineno} {code.co_qualname} {event} {frame.f_lasti}"
+            self.handler(signal.SIGALRM, frame)
+        return self._at
+
+    def handler(self, _number: int, _frame: FrameType | None) -> None:
+        """Raise, as a signal's handler does."""
+        assert self.error is not None
+        raise self.error

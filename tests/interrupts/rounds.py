@@ -1,0 +1,66 @@
+"""One exception at one bytecode of one call, and what is wrong afterwards."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import optree
+from tests.interrupts.injecting import Injection, LateError, Stop
+from tests.interrupts.scenarios import CALLS, CALLS_WITHIN, ROOTS, left_flaws, probe_flaws, run_flaws, totals_flaws
+
+NAMES = [*ROOTS, *CALLS_WITHIN]
+KINDS: dict[str, type[BaseException]] = {"Stop": Stop, "LateError": LateError}
+
+
+class Round:
+    """Runs the call *name* with an exception at *place*."""
+
+    def __init__(self, name: str, place: int, kind: str = "Stop") -> None:
+        self.name = name
+        self.injection = Injection(place, KINDS[kind]("out of a handler"))
+        self.flaws: list[str] = []
+
+    def run(self) -> list[str]:
+        """Return what is wrong."""
+        calls = len(CALLS)
+        if self.name in ROOTS:
+            self._injected(ROOTS[self.name])
+        else:
+            self._within(CALLS_WITHIN[self.name])
+        self.flaws += run_flaws(calls)
+        self.flaws += [f"next session: {flaw}" for flaw in probe_flaws()]
+        self.flaws += left_flaws()
+        return [f"{self.name} at {self.injection.place} ({self.injection.where}): {flaw}" for flaw in self.flaws]
+
+    def _within(self, call: Callable[[object], object]) -> None:
+        with optree.session("program") as session:
+            with optree.turn(), optree.llm(provider="openai", model="gpt-4o") as op:
+                op.account(input_tokens=1, cost_usd=0.125)
+                before = optree.current()
+                self._injected(lambda: call(op))
+                if optree.current() is not before:
+                    self.flaws.append(f"context: {optree.current()}")
+            self.flaws += totals_flaws(session.builder.node)
+        left = [turn.path for turn in session.builder.node.turns if turn.ended_at is None]
+        if left or session.running:
+            self.flaws.append(f"not ended: {left}")
+
+    def _injected(self, function: Callable[[], object]) -> None:
+        before = optree.current_session(), optree.current()
+        try:
+            self.injection.run(function)
+        except BaseException as error:  # noqa: BLE001 - it is looked at
+            if error is not self.injection.error:
+                self.flaws.append(f"raised {error!r}")
+            if (optree.current_session(), optree.current()) != before:  # also while it is handled
+                self.flaws.append(f"context while it is handled: {optree.current_session()} {optree.current()}")
+        else:
+            if self.injection.raised:
+                self.flaws.append("swallowed")
+
+
+def places(name: str) -> int:
+    """Return how many places a call has."""
+    one = Round(name, 1 << 62)
+    one.run()
+    return one.injection.seen

@@ -1,0 +1,237 @@
+"""What a program does with optree, one public call each, and what must hold after an exception out of a signal's handler hit it."""
+
+from __future__ import annotations
+
+import threading
+from collections import Counter
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import contextmanager, suppress
+from time import monotonic, sleep
+from typing import Any
+
+import optree
+from optree.instrument.runtime import RUNTIME
+from optree.tree.totals import add_op, of_entries
+from optree.tree.walk import walk_ops, walk_sessions
+
+LONG = 20.0
+MOST_THREADS = 30
+CALLS: list[str] = []
+"""What the program's own functions were called with."""
+KNOWN: set[str] = set()
+"""What was found already."""
+USAGE = {"usage": {"prompt_tokens": 5, "completion_tokens": 7}}
+
+
+@contextmanager
+def within(*scopes: Any) -> Iterator[list[Any]]:
+    """Enter scopes that are not under test."""
+    if not scopes:
+        yield []
+        return
+    with scopes[0] as first, within(*scopes[1:]) as rest:
+        yield [first, *rest]
+
+
+@optree.tool
+def plain_tool(name: str) -> str:
+    """Return a text."""
+    CALLS.append(name)
+    return name.upper()
+
+
+@optree.llm(provider="openai", model="gpt-4o")
+def model(messages: list[Any]) -> Any:
+    """Answer as a provider does."""
+    CALLS.append("model")
+    return (
+        {
+            "id": "1",
+            "object": "chat.completion",
+            "model": "gpt-4o",
+            "choices": [{"message": {"role": "assistant", "content": "yes"}}],
+            **USAGE,
+        }
+        if messages
+        else ""
+    )
+
+
+@optree.tool
+async def async_tool(name: str) -> str:
+    """Return a text."""
+    CALLS.append(name)
+    return name.upper()
+
+
+@optree.tool
+def generator(name: str) -> Iterator[str]:
+    """Yield, also inside a block of its own."""
+    CALLS.append(name)
+    yield "a"
+    with optree.tool("inner"):
+        yield "b"
+
+
+@optree.tool
+async def async_generator(name: str) -> AsyncIterator[str]:
+    """Yield, also inside a block of its own."""
+    CALLS.append(name)
+    yield "a"
+    with optree.tool("inner"):
+        yield "b"
+
+
+@optree.session(agent="decorated")
+def agent(question: str) -> str:
+    """Return a report."""
+    CALLS.append(question)
+    return "done"
+
+
+def finish(coroutine: Any) -> None:
+    """Run a coroutine that waits for nothing."""
+    try:
+        coroutine.send(None)
+    except StopIteration:
+        return
+
+
+async def collect(items: AsyncIterator[str]) -> list[str]:
+    """Return all items."""
+    return [item async for item in items]
+
+
+async def _async_with(scope: Any) -> None:
+    async with scope:
+        CALLS.append("block")
+
+
+def block(scope: Callable[[], Any]) -> Callable[[Any], object]:
+    """Return what enters a new scope, and leaves it."""
+
+    def run(_op: Any) -> None:
+        with scope():
+            CALLS.append("block")
+
+    return run
+
+
+def _raising(scope: Any) -> None:
+    with suppress(KeyError), scope:
+        {}["the program's own"]
+
+
+ROOTS: dict[str, Callable[[], object]] = {
+    "with session": lambda: block(lambda: optree.session("a"))(None),
+    "@session": lambda: agent("why"),
+    "llm without session": lambda: block(lambda: optree.llm("alone"))(None),
+    "turn without session": lambda: block(lambda: optree.turn(user="alone"))(None),
+}
+"""Calls where no session is open."""
+
+CALLS_WITHIN: dict[str, Callable[[Any], object]] = {
+    "with turn": block(lambda: optree.turn(user="u")),
+    "with llm": block(lambda: optree.llm(provider="openai", model="gpt-4o")),
+    "with tool": block(lambda: optree.tool("t", depth=1)),
+    "with tool, raising": lambda _: _raising(optree.tool("t")),
+    "with sub-session": block(lambda: optree.session("sub")),
+    "async with": lambda _: finish(_async_with(optree.tool("t"))),
+    "@tool": lambda _: plain_tool("x"),
+    "@llm": lambda _: model([{"role": "user", "content": "hello"}]),
+    "@tool async": lambda _: finish(async_tool("x")),
+    "@tool generator": lambda _: list(generator("x")),
+    "@tool async generator": lambda _: finish(collect(async_generator("x"))),
+    "@session in a session": lambda _: agent("why"),
+    "Op.log": lambda op: op.log("a line"),
+    "Op.log with more": lambda op: op.log("a line", "WRN", details={"k": [1, 2]}),
+    "Op.think": lambda op: op.think("hm"),
+    "Op.chunk": lambda op: (op.chunk("a"), op.chunk("b")),
+    "Op.account": lambda op: op.account(input_tokens=3, output_tokens=4, cost_usd=0.5),
+    "Op.account of a usage": lambda op: op.account(USAGE, cost_usd=0.25),
+    "Op.request": lambda op: op.request([{"role": "user", "content": "hi" * 300}], temperature=1),
+    "Op.response": lambda op: op.response({"text": "there"}),
+    "Op.end": lambda op: (op.log("last"), op.end()),
+    "Op.end failed": lambda op: (op.chunk("part"), op.end("failed", "no", reasoning="because", code=3)),
+    "Op.node": lambda op: (op.log("seen"), op.node),
+    "Turn.assistant": lambda op: op.turn.assistant("said"),
+    "Turn.end": lambda op: op.turn.end(),
+    "Session.message": lambda op: op.builder.append_message({"role": "user", "content": "hi"}, cause=["m"]),
+    "Session.title": lambda op: op.builder.set_title("t", status="s", attributes={"a": 1}),
+    "begin_op": lambda op: op.builder.begin_op("tool", "explicit").end(),
+    "begin_turn": lambda op: op.builder.begin_turn(user="explicit").end(),
+    "set_op": lambda op: op.builder.set_op(op, extra=1),
+    "end_session": lambda op: op.builder.end_session(),
+    "snapshot": lambda op: op.builder.snapshot(),
+    "flush write": lambda op: (op.log("x"), optree.flush("write")),
+    "flush sync": lambda op: (op.log("x"), optree.flush("sync")),
+    "flush snapshot": lambda op: (op.log("x"), optree.flush("snapshot")),
+    "health": lambda _: optree.health(),
+    "configure": lambda _: optree.configure(verbose=True),
+    "current": lambda _: (optree.current(), optree.current_session()),
+    "child_env": lambda _: optree.child_env({}),
+    "wrap": lambda _: optree.wrap(len)("abc"),
+}
+"""Calls inside a session, a turn and an op, which they are given."""
+
+
+def totals_flaws(root: Any) -> list[str]:
+    """Return where totals of a tree are other than the sum of its leaves."""
+    found = []
+    for session in walk_sessions(root):
+        ops = [op for _, _, op in walk_ops(session)]
+        expected = of_entries(entry for op in ops for entry in op.accounting)
+        for op in ops:
+            add_op(expected, op.kind)
+        if session.totals != expected:
+            found.append(f"{session.path or 'root'}: {session.totals} is not {expected}")
+    return found
+
+
+def probe_flaws() -> list[str]:
+    """Return what is wrong with the next session of the program."""
+    found = []
+    if optree.current_session() is not None:
+        found.append(f"inside {optree.current()} before it")
+    with optree.session("probe") as session, optree.turn(), optree.llm("x") as op:
+        op.log("line")
+        op.account(input_tokens=1)
+        delivered = _delivered(op)
+    if session.path:
+        found.append(f"recorded under {session.path}")
+    if not delivered:
+        found.append("its log is not delivered")
+    whole = [(op.name, op.status, len(op.logs), len(op.accounting)) for _, _, op in walk_ops(session.tree)]
+    if whole != [("x", "ok", 1, 1)]:
+        found.append(f"recorded as {whole}")
+    return found
+
+
+def _delivered(op: Any) -> bool:
+    until = monotonic() + LONG
+    while op._raw and monotonic() < until:
+        sleep(0.001)
+    return not op._raw
+
+
+def run_flaws(before: int) -> list[str]:
+    """Return whether the program's code ran more often than it was called."""
+    times = len(CALLS) - before
+    return [] if times <= 1 else [f"the program's code ran {times} times"]
+
+
+def left_flaws() -> list[str]:
+    """Return what is open though nothing runs: in no session, after the next one."""
+    found = [f"open: {txn}" for txn, session in list(RUNTIME.sessions.items()) if session.running]
+    stores = [txn for txn, store in list(RUNTIME.stores.items()) if not store.ended and txn not in KNOWN]
+    KNOWN.update(stores)
+    found += [f"stores of sessions that have not ended: {stores}"] if stores else []
+    threads = [thread.name for thread in threading.enumerate()]
+    until = monotonic() + LONG
+    while len(threads) > MOST_THREADS and monotonic() < until:
+        sleep(0.05)
+        with optree.session("another"):
+            pass
+        threads = [thread.name for thread in threading.enumerate()]
+    found += [f"threads: {Counter(threads)}"] if len(threads) > MOST_THREADS else []
+    return found
