@@ -33,14 +33,21 @@ class Injection:
         self.error = error
         self.seen = 0
         self.where = ""
+        self.dropped = False
+        """True if Python itself dropped it: it hit a finalizer."""
 
     def run(self, function: Callable[[], object]) -> None:
         """Call the function; what was raised comes out of it, unless something swallows it."""
+        before, sys.unraisablehook = sys.unraisablehook, self._dropped
         sys.settrace(self._called)
         try:
             function()
         finally:
             sys.settrace(None)
+            sys.unraisablehook = before
+
+    def _dropped(self, told: Any) -> None:
+        self.dropped = self.dropped or told.exc_value is self.error
 
     @property
     def raised(self) -> bool:

@@ -55,7 +55,7 @@ class Round:
             if (optree.current_session(), optree.current()) != before:  # also while it is handled
                 self.flaws.append(f"context while it is handled: {optree.current_session()} {optree.current()}")
         else:
-            if self.injection.raised:
+            if self.injection.raised and not self.injection.dropped:
                 self.flaws.append("swallowed")
 
 
