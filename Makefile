@@ -10,7 +10,7 @@ INSTALL := $(PY) -m pip install --constraint constraints.txt
 PYTHON = $(shell for python in python3.13 python3.12 python3.11 python3; do \
 	$$python -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && echo $$python && break; done)
 
-.PHONY: help demo demo-jaeger test test-tempo test-others test-mac test-windows backends check bench mutants crash faults interrupts canaries clean
+.PHONY: help demo demo-jaeger test test-tempo test-others test-mac test-windows test-pythons backends check bench mutants crash faults interrupts canaries clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z -]+:.*## /{printf "%-22s%s\n", $$1, $$2}' Makefile
@@ -48,6 +48,9 @@ test-mac: SYSTEM := darwin
 test-windows: SYSTEM := win32
 test-mac test-windows: $(VENV)/has-dev $(VENV)/has-otel ## the tests without what macOS, or Windows, lacks
 	@$(PY) -m tests.platforms $(SYSTEM) tests/platforms tests/unit tests/store tests/instrument tests/cli tests/conversation tests/formats tests/compare
+
+test-pythons: ## the tests on each newer Python that can be had, from PATH, pyenv or Debian (`VERSION=3.15`, `OPTIONS=--quick`)
+	@python3 -m tests.pythons $(VERSION) $(OPTIONS)
 
 check: ## all that must pass before a commit: format, lint, types, layers, tests
 	@.ci/run
@@ -109,5 +112,5 @@ $(VENV)/made:
 	rm -rf $(VENV); \
 	echo "cannot make a virtual environment: install Python's venv (on Debian and Ubuntu: apt install python3-venv)" >&2; exit 1
 	@rm -rf .venv-bootstrap
-	@$(INSTALL) --quiet hatchling editables
+	@$(INSTALL) --quiet hatchling editables setuptools # setuptools builds zstandard where it has no wheel, as for Python 3.15
 	@touch $@

@@ -23,7 +23,8 @@ atexit.register(lambda: exec('pass'))  # runs before optree's own end: Python fo
 def test_ctrl_c_ends_a_program_by_its_signal(tmp_path):
     """A program that Ctrl-C ends dies of SIGINT, traced or not, whatever is executed while it ends."""
     assert -2 == status("raise KeyboardInterrupt", tmp_path)
-    assert 1 == status("import atexit; atexit.register(lambda: exec('pass')); raise KeyboardInterrupt", tmp_path)
+    forgotten = 1 if sys.version_info < (3, 14) else -2  # as Python does by itself
+    assert forgotten == status("import atexit; atexit.register(lambda: exec('pass')); raise KeyboardInterrupt", tmp_path)
     assert -2 == status(TRACED + "raise KeyboardInterrupt", tmp_path)
 
 

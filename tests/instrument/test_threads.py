@@ -1,4 +1,5 @@
 import asyncio
+import inspect
 import sys
 import threading
 from collections import Counter
@@ -90,7 +91,7 @@ def test_wrapped_coroutine_function(recording):
     async def elsewhere():
         with optree.tool("caller"):
             function = optree.wrap(ask)
-        assert asyncio.iscoroutinefunction(function)
+        assert inspect.iscoroutinefunction(function)
         loop = asyncio.new_event_loop()
         thread = threading.Thread(target=loop.run_forever)
         thread.start()

@@ -4,8 +4,6 @@ import importlib
 import pkgutil
 
 import pytest
-from openinference.semconv import resource as oi_resource
-from openinference.semconv import trace as oi_trace
 from opentelemetry.semconv._incubating import attributes as incubating
 from opentelemetry.semconv._incubating.metrics import gen_ai_metrics
 
@@ -17,6 +15,10 @@ from optree_otel.resource import Resources
 from optree_otel.scope import Scope, trace_id
 from tests.otel.tree_of_all import tree_of_all
 
+oi_resource, oi_trace = (
+    pytest.importorskip(f"openinference.semconv.{name}", reason="OpenInference's package asks for a Python before 3.15")
+    for name in ("resource", "trace")
+)
 OURS = "optree."
 USERS = {"user.id"}
 """Names that the tree's own attributes have."""
