@@ -273,6 +273,21 @@ GIVEN = {
     "[('x-api-key', 'v')]": "[('x-api-key', '[REDACTED]')]",
     '{"name": "x-api-key", "in": "header", "value": "v"}': '{"name": "x-api-key", "in": "header", "value": "[REDACTED]"}',
     '{"value": "v", "name": "x-api-key"}': '{"value": "[REDACTED]", "name": "x-api-key"}',
+    **{
+        f"{lead}{sample}{more}": f"{lead}[REDACTED]{more}"
+        for lead in ("x", "7", "bot", "c", "_", "X-")
+        for sample, more in (
+            (KEY, ""),
+            ("sk-ant-api03-AbCdEf_0123456789-xyz", ""),
+            (f"sk-or-v1-{HEX}", ""),
+            (f"hf_{LETTERS[:34]}", ""),
+            ("AKIAIOSFODNN7EXAMPLE", "xyz"),
+            ("ASIAIOSFODNN7EXAMPLE", "_"),
+            ("eyJhbGciOiJIUzI1NiJ9.eyJzdWIiOiIxMjM0NTY3ODkwIn0.dozjgNryP4J3jVmNHl0w5N_XgL0n3I9", ""),
+        )
+    },
+    f"_bot123456789:AA{LETTERS[:33]}_": "_bot123456789:[REDACTED]_",
+    f"123456789:AA{LETTERS[:33]}xyz": "123456789:[REDACTED]xyz",
     "\x1b[32mghp_abcdefghijklmnopqrstuvwxyz0123456789\x1b[0m": "\x1b[32m[REDACTED]\x1b[0m",
     **{
         f"{lead}{KEY}": f"{lead}[REDACTED]"
@@ -383,6 +398,15 @@ HARMLESS = (
     "https://host/a:b@c",
     "AKIA is a prefix",
     "ASIAN FLAVOURS",
+    "EURASIATRANSCONTINENTAL",
+    "task-proj-2024-Migration-to-New-Clusters",
+    "task-proj-e2e-tests-of-the-new-cluster",
+    "disk-admin-console-for-the-storage-team",
+    f"x{LETTERS[:20]}AKIAIOSFODNN7EXAMPLE0{LETTERS[:20]}",
+    f"x{LETTERS[:9]}AKIA{LETTERS[:40]}",
+    "half_transformersandtokenizersandmodels and xhf_transformersandtokenizersandmodels",
+    f"x{LETTERS[:9]}eyJ{LETTERS[:40]}.suffix",
+    "12345678:AAAAB3NzaC1yc2EAAAADAQABAAABAQC7Zq8LmN4xT7",
     "xoxo-x",
     "ghp_short",
     "github_pat_",

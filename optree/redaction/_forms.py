@@ -27,6 +27,11 @@ class Form(NamedTuple):
     """Texts of which one stands in each text that has it, where `at` does not say so."""
 
 
+def _or_glued(*telling: str) -> str:
+    """Return what must hold before a form that begins a word, or is glued to one where all that follows tells it."""
+    return rf"(?:{_START}|(?={'|'.join(telling)}))"
+
+
 def _issued(name: str, at: str, rest: str, *, short: bool = False) -> Form:
     """Return the form of a key that its issuer marks by a prefix; several are parted by spaces. A *short* one begins a word."""
     return Form(name, tuple(at.split()), rest, _START if short else "")
@@ -42,6 +47,13 @@ _USER = r"(?!(?P<user>[\w-]{1,64}):(?P=user)(?![^\s\"']))(?!\d{1,10}:\d{1,10}(?!
 """Not a user and the group of that name, nor numbers of both, as containers take them: ``-u www-data:www-data``."""
 _WITH_SLASH = r"(?!(?:\d{1,5}|port)[/?#]|[\[{$<(])[^\s@\"'<>]{1,256}"
 """A password with a slash, not a port."""
+_PROJECT = (
+    r"sk-(?:proj|svcacct|admin|None|ant)-(?:(?=[\w-]{20})(?=[\w-]{0,64}[A-Z])(?=[\w-]{0,64}[A-Za-z]\d{1,4}[A-Za-z])"
+    r"|(?=[A-Za-z]{0,19}\d)[A-Za-z0-9]{20})"
+)
+"""Not a name that ends in "task" or "disk"."""
+_NO_BLOB = r"(?<!:AAAA[\w-]{31})(?=[\w-]{1,16}(?![\w-]))"
+"""Nor a public key of SSH."""
 _BREAK = r"(?:\s|\\{1,15}[nr])"
 _PEM = "-BEGIN[A-Z0-9 ]{0,40}PRIVATE KEY(?: BLOCK)?-----"
 _PEM_END = "-END[A-Z0-9 ]{0,40}PRIVATE KEY(?: BLOCK)?-----"
@@ -77,12 +89,17 @@ FORMS = (
     # Anywhere
     # Not possessive within its branches: Python 3.11.2 would then not try the other one.
     Form("private-key", ("----",), rf"{_PEM}(?:[^-]*(?:-(?!----)[^-]*)*----{_PEM_END}|{_PEM_BODY})", "", "(?=-BEGIN)"),
-    Form("jwt", ("eyJ",), r"[\w-]{8,}+\.(?:[\w-]*(?:\.[\w-]{4,}){3}|eyJ[\w-]{4,}(?:\.[\w-]*)?)", rf"(?:(?<![\w-])|{_ESCAPE})"),
+    Form(
+        "jwt",
+        ("eyJ",),
+        r"[\w-]{8,}+\.(?:[\w-]*(?:\.[\w-]{4,}){3}|eyJ[\w-]{4,}(?:\.[\w-]*)?)",
+        rf"(?:(?<![\w-])|{_ESCAPE}|(?=eyJ(?:[\w-](?!yJ)){{8,}}+\.eyJ[\w-]{{4}}))",  # up to the next one, so that a run is read once
+    ),
     Form(
         "aws",
         ("A[KS]I",),
-        r"""A[A-Z0-9]{16}(?![A-Za-z0-9])(?:(?:[ \t:,;"'|/=]|\\n){1,4}[A-Za-z0-9/+=]{40}(?![A-Za-z0-9/+=]))?""",
-        _START,
+        r"""A[A-Z0-9]{16}(?![A-Z0-9])(?:(?:[ \t:,;"'|/=]|\\n){1,4}[A-Za-z0-9/+=]{40}(?![A-Za-z0-9/+=]))?""",
+        _or_glued("AKIA", r"ASIA[A-Z]{0,15}\d"),
     ),
     _issued("alibaba", "LTAI", r"[A-Za-z0-9]{16,20}(?![A-Za-z0-9])", short=True),
     _issued("google", "AI", r"za[\w-]{30,}"),
@@ -90,16 +107,17 @@ FORMS = (
     _issued("google-client", "GOCSPX-", r"[\w-]{24,}"),
     _issued("google-ai", r"AQ\.Ab", r"[\w-]{30,}", short=True),
     _issued("azure-client", r"\dQ~", r"[\w.~-]{30,}"),
-    _issued("openai", "sk-", rf"{_NO_CLASS}[\w-]{{16,}}", short=True),  # Anthropic, OpenRouter, DeepSeek, Langfuse as well
+    # Anthropic, OpenRouter, DeepSeek, Langfuse as well
+    Form("openai", ("sk-",), rf"{_NO_CLASS}[\w-]{{16,}}", _or_glued(r"sk-ant-[a-z]{2,8}\d\d-", "sk-or-v1-[a-f0-9]{40}", _PROJECT)),
     _issued("groq", "gsk_", r"[A-Za-z0-9]{20,}"),
     _issued("xai", "xai-", r"[A-Za-z0-9]{20,}", short=True),
     _issued("perplexity", "pplx-", r"[A-Za-z0-9]{20,}"),
-    _issued("cerebras", "csk-", r"[a-z0-9]{30,}", short=True),
+    Form("cerebras", ("csk-",), r"[a-z0-9]{30,}", _START, "(?=[0-9a-z]{30})"),  # else it may be of sk-, behind a letter
     _issued("nvidia", "nvapi-", r"[\w-]{30,}"),
     _issued("replicate", "r8_", r"[A-Za-z0-9]{20,}", short=True),
     _issued("fireworks", "fw_", r"[A-Za-z0-9]{22,}", short=True),
     _issued("together", "tgp_v1_", r"[\w-]{30,}"),
-    _issued("huggingface", "hf_ api_org_", r"[A-Za-z0-9]{20,}", short=True),
+    Form("huggingface", ("hf_", "api_org_"), r"[A-Za-z0-9]{20,}", _or_glued(r"hf_(?=[a-z]{0,64}[A-Z\d])[A-Za-z0-9]{30}")),
     _issued("tavily", "tvly-", r"[\w-]{20,}"),
     _issued("firecrawl", "fc-", r"[a-f0-9]{32}", short=True),
     _issued("jina", "jina_", r"[A-Za-z0-9]{30,}"),
@@ -114,7 +132,7 @@ FORMS = (
     _issued("rubygems", "rubygems_", r"[a-f0-9]{48}"),
     _issued("docker", "dckr_pat_ dckr_oat_", r"[\w-]{20,}"),
     _issued("slack", "xox[a-z]- xapp-", r"[A-Za-z0-9-]{10,}"),
-    Form("telegram", (":",), r"(?P<secret>AA[\w-]{33})(?![\w-])", "", "(?<=[0-9]{8}:)(?=AA)", (":AA",)),
+    Form("telegram", (":",), rf"(?P<secret>AA[\w-]{{33}})(?:(?![\w-])|{_NO_BLOB})", "", "(?<=[0-9]{8}:)(?=AA)", (":AA",)),
     _issued("stripe", "[rs]k_live_ [rs]k_test_ [rs]k_prod_", r"[A-Za-z0-9]{10,}", short=True),
     _issued("webhook-secret", "whsec_", r"[A-Za-z0-9+/=]{20,}"),
     _issued("square", "sq0atp- sq0csp- sq0idp-", r"[\w-]{22,}"),
