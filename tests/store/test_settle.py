@@ -343,3 +343,25 @@ def wait_for(done):
     while not done():
         assert time.monotonic() < end
         time.sleep(0.005)
+
+
+def test_a_snapshot_that_takes_long_holds_up_no_sync(begin, monkeypatch):
+    """While a snapshot is being written, what is recorded is forced to the disk all the same: the two have threads of their own."""
+    monkeypatch.setattr(upkeep, "SYNC_SECONDS", 0.01)
+    begun, go_on = threading.Event(), threading.Event()
+
+    class Slow(OS):
+        def replace(self, path, pieces, aside=None):
+            begun.set()
+            assert go_on.wait(LONG)
+            super().replace(path, pieces, aside)
+
+    builder, store = begin(system=Slow())
+    builder.attach_child_session(builder.begin_op("session", "x"), "reader").end_session()
+    try:
+        assert begun.wait(LONG)
+        builder.begin_turn()
+        wait_for(lambda: store.journal._synced == store.journal.last)
+        assert not store.journal.dirty
+    finally:
+        go_on.set()
