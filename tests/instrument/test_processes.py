@@ -10,6 +10,8 @@ import pytest
 
 import optree
 from optree.ids import node_id, span_id, trace_id
+from optree.store.options import StoreOptions
+from optree.store.settle import settle_all
 from optree.tree import walk_sessions
 
 POOL = """
@@ -445,6 +447,7 @@ def test_child_that_outlives_the_session_is_billed(held, script, saved, director
     loaded = saved()
     assert (True, 0.5) == (loaded.session.success, loaded.session.totals.cost_usd)
     assert ("ended", "clean", []) == (loaded.state, loaded.damage.state, loaded.open_nodes())
+    assert [] == settle_all(StoreOptions(directory))  # where the child could not within the time that an exit has, whoever comes next does
     assert [0.5] == [json.loads(line)["costUsd"] for line in directory.billing.read_text().splitlines()]
 
 

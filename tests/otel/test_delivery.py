@@ -11,6 +11,7 @@ from types import SimpleNamespace
 import pytest
 
 from optree.store import lock
+from optree.store.system import REAL
 from optree_otel import delivery, detached, handover
 from optree_otel.delivered import Addressee, is_sending
 from optree_otel.handover import LOCK, delivery_folder, is_possible
@@ -445,10 +446,10 @@ def test_no_word_is_lost(tmp_path, monkeypatch):
             (folder / "2").touch()
         return True
 
-    def late(fds):
+    def late(fds, system=REAL):
         if len(rounds) == 2:
             (folder / "3").touch()
-        release(fds)
+        release(fds, system)
 
     monkeypatch.setattr(delivery, "_round", one_round)
     monkeypatch.setattr(lock, "release", late)
