@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Unpack
 
 from optree import records as r
+from optree.builder.closed import closed
 from optree.builder.entries import Put
 from optree.builder.figures import AccountFigures
 from optree.builder.handles import Op
@@ -42,6 +43,7 @@ class ByAddress:
         handle = self.core.ops[path] = Op.of_ended(builder, Turn(builder, turn, 1), node)
         return handle
 
+    @closed
     def append_log(self, op: Op | str, message: str, severity: Any = "VRB", **more: Any) -> None:
         """Append a log line to an op given by handle, id or path; an unknown id is reported, not raised."""
         if (found := self.op(op)) is not None:
@@ -49,6 +51,7 @@ class ByAddress:
         else:
             self._unknown(op)
 
+    @closed
     def append_reasoning(self, op: Op | str, text: str) -> None:
         """Append a chunk of reasoning to an op given by handle, id or path."""
         if (found := self.op(op)) is not None:
@@ -56,6 +59,7 @@ class ByAddress:
         else:
             self._unknown(op)
 
+    @closed
     def append_chunk(self, op: Op | str, text: str) -> None:
         """Append a chunk of the answer's text to an op given by handle, id or path."""
         if (found := self.op(op)) is not None:
@@ -63,6 +67,7 @@ class ByAddress:
         else:
             self._unknown(op)
 
+    @closed
     def append_accounting(self, op: Op | str, usage: object = None, **figures: Unpack[AccountFigures]) -> None:
         """Append what an attempt or a call cost to an op given by handle, id or path; see `Op.account` for the figures."""
         if (found := self.op(op)) is not None:
@@ -70,6 +75,7 @@ class ByAddress:
         else:
             self._unknown(op)
 
+    @closed
     def set_op(self, op: Op | str, **attributes: Any) -> None:
         """Give an op more attributes, merged into those that it began with."""
         if (found := self.op(op)) is None:
@@ -84,6 +90,7 @@ class ByAddress:
 
         self.core.stream.step(change)
 
+    @closed
     def set_request(self, op: Op | str, payload: Mapping[str, Any], messages: list[Any] | None = None) -> None:
         """Set what an op sends: *payload*'s members, and the *messages* of an LLM call, which are pooled."""
         if (found := self.op(op)) is None:
@@ -105,6 +112,7 @@ class ByAddress:
 
         self.core.stream.step(change)
 
+    @closed
     def set_response(self, op: Op | str, payload: Any) -> None:
         """Set what an op got back; text beyond `MAX_TEXT` is cut behind a notice."""
         if (found := self.op(op)) is None:
@@ -119,6 +127,7 @@ class ByAddress:
 
         self.core.stream.step(change)
 
+    @closed
     def end_op(self, op: Op | str, status: Status = "ok", error: str | None = None, **attributes: Any) -> None:
         """End an op given by handle, id or path; see `Op.end`."""
         if (found := self.op(op)) is not None:

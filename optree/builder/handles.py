@@ -9,6 +9,7 @@ from msgspec import UNSET
 from msgspec.structs import replace
 
 from optree import records
+from optree.builder.closed import closed, kept
 from optree.builder.entries import OpState
 from optree.builder.figures import UsageNames, attempt_status, error_text, known_severity, known_status, number, take_usage
 from optree.builder.turns import Turn
@@ -68,12 +69,15 @@ class Op(OpState, eq=False):
         details: Mapping[str, Any] | None = None,
     ) -> None:
         """Append a log line; on disk within about 10 ms. *details* is taken as it is now."""
-        if severity is not _VRB or direction is not None or details is not None:
-            self._log_more(message, severity, direction, details)
-        else:
-            self._raw.extend((self._now(), message if type(message) is str else as_text(message), None))
-        if self._clean:
-            self._mark()
+        try:
+            if severity is not _VRB or direction is not None or details is not None:
+                self._log_more(message, severity, direction, details)
+            else:
+                self._raw.extend((self._now(), message if type(message) is str else as_text(message), None))
+            if self._clean:
+                self._mark()
+        except Exception as error:  # noqa: BLE001 - as in `closed`, which costs a call more
+            kept(self, error)
 
     def _log_more(self, message: Any, severity: Any, direction: Any, details: Any) -> None:
         side: Any = direction if type(direction) is str and direction in ("request", "response") else None
@@ -81,10 +85,14 @@ class Op(OpState, eq=False):
 
     def think(self, text: str) -> None:
         """Append a chunk of streamed reasoning; on disk within about 10 ms."""
-        self._raw.extend((self._now(), text if type(text) is str else as_text(text), True))
-        if self._clean:
-            self._mark()
+        try:
+            self._raw.extend((self._now(), text if type(text) is str else as_text(text), True))
+            if self._clean:
+                self._mark()
+        except Exception as error:  # noqa: BLE001 - as in `log`
+            kept(self, error)
 
+    @closed
     def chunk(self, text: str) -> None:
         """Append a chunk of streamed text of the answer; on disk within about 10 ms.
 
@@ -98,6 +106,7 @@ class Op(OpState, eq=False):
         if self._clean:
             self._mark()
 
+    @closed
     def account(
         self,
         usage: object = None,
@@ -176,14 +185,17 @@ class Op(OpState, eq=False):
             self.builder.core.stream.put(records.Accounted(self.path, entry))  # twice does no harm
         recount(self.builder.chain)
 
+    @closed
     def request(self, messages: list[Any] | None = None, /, **payload: Any) -> None:
         """Set what the op sends. A list of *messages* is pooled: what was sent before is stored once."""
         self.builder.set_request(self, payload, payload.pop("messages", messages))
 
+    @closed
     def response(self, payload: object) -> None:
         """Set what the op got back."""
         self.builder.set_response(self, payload)
 
+    @closed
     def end(self, status: Status = _OK, error: str | None = None, *, reasoning: str | None = None, **attributes: Any) -> None:
         """End the op, with its latency; the second call does nothing. An attempt or call without accounting gets its entry here.
 

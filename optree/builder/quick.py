@@ -6,6 +6,7 @@ from msgspec import UNSET
 
 from optree import clock, nodes, records, speed
 from optree.builder import entries, handles
+from optree.builder.closed import kept
 from optree.builder.core import Core
 from optree.builder.session_tree import SessionTreeBuilder
 from optree.builder.stream import Stream
@@ -38,6 +39,7 @@ def install() -> None:
         wall=clock.wall,
         unset=UNSET,
         from_handler=from_handler,
+        kept=kept,
     ):
         speed.quicken(entries, "read_entries")
         speed.quicken(handles.Op, "log", "think", "chunk", "account", "end")

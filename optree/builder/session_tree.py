@@ -15,6 +15,7 @@ from msgspec import UNSET, Raw, UnsetType
 from optree import clock, ids
 from optree import records as r
 from optree.builder.addressed import ByAddress
+from optree.builder.closed import closed
 from optree.builder.core import Core, Cycles
 from optree.builder.entries import Put
 from optree.builder.figures import PROMPT_CHARACTERS, error_text, known_status, last_said
@@ -102,6 +103,7 @@ class SessionTreeBuilder(ByAddress):
         """Return the agents from the root to this session's."""
         return self.node.call_path.split(ARROW)
 
+    @closed
     def set_title(self, title: str | None = None, *, status: str | None = None, attributes: Mapping[str, Any] | None = None) -> None:
         """Set the session's title, or its latest status, for people, or more of its attributes."""
         known = None if title is None else self._prompt(title)
@@ -117,6 +119,7 @@ class SessionTreeBuilder(ByAddress):
 
         self.core.stream.step(change)
 
+    @closed
     def append_message(
         self, message: Any, *, message_id: str | None = None, substance: str | None = None, cause: str | Sequence[str] = ()
     ) -> None:
@@ -135,6 +138,7 @@ class SessionTreeBuilder(ByAddress):
 
         self.core.stream.step(change)
 
+    @closed
     def end_session(self, status: Status = "ok", error: str | None = None, *, final_report: Any = None) -> None:
         """End the session with what is still open in it; the second call does nothing."""
         known, said = self._outcome(status, error)
@@ -160,6 +164,7 @@ class SessionTreeBuilder(ByAddress):
         for listener in self.core.listeners if ends else ():
             listener(self.path)
 
+    @closed
     def set_final_report(self, report: Any) -> None:
         """Set what the session gives as its result; recorded with its end."""
         self._final_report = self.core.json(report)
@@ -198,6 +203,7 @@ class SessionTreeBuilder(ByAddress):
         finally:
             core.stream.leave(held)
 
+    @closed
     def set_assistant(self, turn: Turn, content: object) -> None:
         """Set what the assistant said in a turn, capped."""
         said = self._prompt(content)
@@ -210,6 +216,7 @@ class SessionTreeBuilder(ByAddress):
 
         self.core.stream.step(change)
 
+    @closed
     def end_turn(self, turn: Turn, status: Status = "ok", error: str | None = None) -> None:
         """End a turn and the ops still open in it (`cancelled` if the turn is ok)."""
         known, said = self._outcome(status, error)

@@ -13,6 +13,7 @@ from typing import Any
 from weakref import ref
 
 from optree.instrument.context import Holder, Scope
+from optree.interrupts import pass_on
 
 
 class Held:
@@ -39,7 +40,10 @@ class Exit:
     def __get__(self, instance: Any, owner: type) -> Any:
         if instance is None:
             return self._left
-        held = Held()
+        try:
+            held = Held()
+        except RecursionError:  # nothing can be called here: nothing is begun either
+            return partial(self._left, instance)
         found = partial(self._left, instance, held=held)
         held.holder = ref(found)
         instance._held = held  # noqa: SLF001 - of the classes that this is for
@@ -54,7 +58,12 @@ def take_held(instance: Any) -> Held:
 
 
 def _left(instance: Any, _kind: object, error: BaseException | None, _trace: object, *, held: Held | None = None) -> None:
-    instance.leave(held.scope if held is not None else None, error)
+    try:
+        instance.leave(held.scope if held is not None else None, error)
+    except RecursionError:  # nothing can be called here: who comes next ends what was left open
+        return
+    except Exception as fault:  # noqa: BLE001 - no memory, a fault of ours: it must not reach the program
+        pass_on(fault)
 
 
 async def _awaited(instance: Any, _kind: object, error: BaseException | None, _trace: object, *, held: Held | None = None) -> None:

@@ -6,12 +6,13 @@ import os
 import sys
 from collections.abc import Callable, Mapping
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast, overload
+from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar, cast, overload
 
-from optree.builder import Op, Turn
+from optree.builder import Op, SessionTreeBuilder, Turn
 from optree.errors import SetupError
 from optree.instrument import context
 from optree.instrument.context import CURRENT, REMOTE, Holder, Scope
+from optree.instrument.faults import fault
 from optree.instrument.handles import Session
 from optree.instrument.holding import Exit, Held, take_held
 from optree.instrument.outcome import outcome
@@ -45,13 +46,19 @@ class _Instrument(Generic[H]):
         """What was entered without a `with` statement."""
 
     def __enter__(self) -> H:
-        held = take_held(self)
-        scope = held.scope = self.begin(context.here(), held.holder)
-        if held.holder is None:
-            self._open[id(scope)] = scope
-        context.enter(scope)
-        handle: H = cast("Any", scope.handle)
-        return handle
+        try:
+            held = take_held(self)
+            scope = held.scope = self.begin(context.here(), held.holder)
+            if held.holder is None:
+                self._open[id(scope)] = scope
+            context.enter(scope)
+            handle: Any = scope.handle
+        except RecursionError:
+            handle = self.spare()
+        except Exception as error:  # noqa: BLE001 - the block runs, recorded or not
+            fault(error)
+            handle = self.spare()
+        return cast("H", handle)
 
     async def __aenter__(self) -> H:
         return type(self).__enter__(self)
@@ -83,6 +90,10 @@ class _Instrument(Generic[H]):
 
     def begin(self, before: Scope | None, holder: Holder | None = None) -> Scope:
         """Open a node where *before* is, held by *holder*, and return the scope within it."""
+        raise NotImplementedError
+
+    def spare(self) -> Session | Turn | Op:
+        """Return what takes everything and records nothing."""
         raise NotImplementedError
 
     def finish(self, handle: Any, status: Status, error: str | None) -> None:
@@ -137,6 +148,9 @@ class SessionScope(_Instrument[Session]):
             session = Session(child, resumed=bool(earlier), earlier=earlier)
         return Scope(session, None, None, before, holder, self.finish, before and before.piece)
 
+    def spare(self) -> Session:
+        return _spare().session
+
     def _end(self, handle: Session, status: Status, error: str | None) -> None:
         builder = handle.builder
         builder.end_session(status, error)
@@ -165,6 +179,9 @@ class TurnScope(_Instrument[Turn]):
         RUNTIME.own_detached(session.builder, turn.path)
         return Scope(session, turn, None, before, holder, self.finish, before and before.piece)
 
+    def spare(self) -> Turn:
+        return _spare().turn
+
     def _end(self, handle: Turn, status: Status, error: str | None) -> None:
         handle.end(status, error)
         RUNTIME.close_detached(handle.builder, handle.path, status, error)
@@ -191,6 +208,9 @@ class OpScope(_Instrument[Op]):
         op = builder.begin_op(self._kind, name, turn=where.turn, parent=where.op, attributes=attributes or None)
         RUNTIME.own_detached(builder, op.path)
         return Scope(where.session, op.turn, op, before, holder, self.finish, before and before.piece)
+
+    def spare(self) -> Op:
+        return _spare().op
 
     def _end(self, handle: Op, status: Status, error: str | None) -> None:
         handle.end(status, error)
@@ -266,6 +286,31 @@ def tool(name: Any = None, /, *, provider: str | None = None, **attributes: Any)
     label = _name("tool", name)
     full = f"{provider}:{label}" if provider and label else label
     return OpScope("tool", full, {key: value for key, value in known.items() if value is not None})
+
+
+class _Spare(NamedTuple):
+    """Handles in a session of their own, in memory."""
+
+    session: Session
+    turn: Turn
+    op: Op
+
+
+def _new_spare() -> _Spare:
+    builder = SessionTreeBuilder("unrecorded")
+    turn = builder.begin_turn()
+    return _Spare(Session(builder), turn, builder.begin_op("system", "unrecorded", turn=turn))
+
+
+def _spare() -> _Spare:
+    """Return what is used where a node cannot be begun: new, so that it goes with who holds it, if there is room for it."""
+    try:
+        return _new_spare()
+    except Exception:  # noqa: BLE001 - no memory, no stack
+        return _LAST_SPARE
+
+
+_LAST_SPARE = _new_spare()
 
 
 def _decorates(value: object) -> bool:

@@ -10,11 +10,12 @@ import functools
 import inspect
 from collections.abc import AsyncGenerator, Callable, Generator, Mapping
 from types import MappingProxyType
-from typing import Any, NamedTuple, Protocol, Self, TypeVar
+from typing import Any, Final, NamedTuple, Protocol, Self, TypeVar
 
 from optree.errors import SetupError
 from optree.instrument import context
 from optree.instrument.context import CURRENT, Holder, Scope
+from optree.instrument.faults import fault
 from optree.instrument.holding import Exit, Held, take_held
 from optree.instrument.outcome import outcome
 from optree.instrument.results import Result
@@ -87,7 +88,7 @@ def wrapped(function: F, again: Callable[[Callable[..., Any]], Any]) -> F:
 def _function(function: Callable[..., Any], instrument: Instrument, names: Names) -> Any:
     @functools.wraps(function)
     def call(*args: Any, **kwargs: Any) -> Any:
-        with _Piece(instrument, names, args, kwargs) as piece:
+        with _begun(instrument, names, args, kwargs) as piece:
             return piece.result(function(*args, **kwargs))
 
     return call
@@ -96,7 +97,7 @@ def _function(function: Callable[..., Any], instrument: Instrument, names: Names
 def _coroutine(function: Callable[..., Any], instrument: Instrument, names: Names) -> Any:
     @functools.wraps(function)
     async def call(*args: Any, **kwargs: Any) -> Any:
-        with _Piece(instrument, names, args, kwargs) as piece:
+        with _begun(instrument, names, args, kwargs) as piece:
             return piece.result(await function(*args, **kwargs))
 
     return call
@@ -166,41 +167,69 @@ def _async_generator(function: Callable[..., Any], instrument: Instrument, names
     return call
 
 
+def _begun(instrument: Instrument, names: Names, args: tuple[Any, ...], kwargs: dict[str, Any]) -> _Piece:
+    """Return what records a call; where there is not even room for that, what records nothing."""
+    try:
+        return _Piece(instrument, names, args, kwargs)
+    except (RecursionError, MemoryError):
+        return _UNRECORDED
+
+
 class _Piece:
-    """One call of a function or coroutine: opened where the call runs, ended with it."""
+    """One call of a function or coroutine: opened where the call runs, ended with it. What cannot be recorded runs all the same."""
 
     __slots__ = ("_args", "_held", "_instrument", "_kwargs", "_names", "_open", "_scope")
 
     __exit__ = Exit()
 
-    def __init__(self, instrument: Instrument, names: Names, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    def __init__(self, instrument: Instrument | None, names: Names, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         self._instrument, self._names, self._args, self._kwargs = instrument, names, args, kwargs
         self._open = False
         self._held: Held | None = None
+        self._scope: Scope | None = None
 
     def __enter__(self) -> Self:
-        held = take_held(self)
-        self._scope = held.scope = self._instrument.begin(context.here(), held.holder)
-        self._instrument.called(self._scope.handle, _bound(self._names, self._args, self._kwargs))
-        context.enter(self._scope)
+        instrument = self._instrument
+        try:
+            held = take_held(self)
+            if instrument is not None:
+                scope = self._scope = held.scope = instrument.begin(context.here(), held.holder)
+                instrument.called(scope.handle, _bound(self._names, self._args, self._kwargs))
+                context.enter(scope)
+        except RecursionError:
+            return self
+        except Exception as error:  # noqa: BLE001 - the program's function runs, recorded or not
+            fault(error)
         return self
 
     def result(self, value: Any) -> Any:
         """Record and return what the function returned; the node of a stream is open until the program has read it."""
-        handle = self._scope.handle
-        result = self._instrument.result(handle)
-        items = _Items(self._instrument, handle, result)
-        self._open = result.watch(value, items.keep, items.end)
-        if not self._open:
-            result.returned(value)
+        try:
+            if self._scope is not None and self._instrument is not None:
+                handle = self._scope.handle
+                result = self._instrument.result(handle)
+                items = _Items(self._instrument, handle, result)
+                self._open = result.watch(value, items.keep, items.end)
+                if not self._open:
+                    result.returned(value)
+        except RecursionError:
+            return value
+        except Exception as error:  # noqa: BLE001 - the program has its result, recorded or not
+            fault(error)
         return value
 
     def leave(self, _scope: Scope | None, error: BaseException | None) -> None:
         """End the node, then put back what was before."""
+        scope = self._scope
+        if scope is None or self._instrument is None:
+            return
         if not self._open:
-            self._instrument.finish(self._scope.handle, *outcome(error))
-        if CURRENT.get() is self._scope:
-            context.leave(self._scope)
+            self._instrument.finish(scope.handle, *outcome(error))
+        if CURRENT.get() is scope:
+            context.leave(scope)
+
+
+_UNRECORDED: Final = _Piece(None, Names([]), (), {})
 
 
 class _Items:

@@ -16,6 +16,7 @@
 typedef struct {
     PyObject_HEAD
     vectorcallfunc run;
+    vectorcallfunc quick;
     PyObject *plain;
     PyObject *weak;
 } Twin;
@@ -41,6 +42,31 @@ core_of(PyObject *builder)
 #include "accounting.h"
 #include "ops.h"
 #include "present.h"
+
+/* Call a method's twin, and keep from the program what it raises of its own, as `closed` does. */
+static PyObject *
+run_closed(PyObject *twin, PyObject *const *args, size_t nargsf, PyObject *kwnames)
+{
+    PyObject *result = ((Twin *)twin)->quick(twin, args, nargsf, kwnames);
+    if (result != NULL || PyVectorcall_NARGS(nargsf) == 0 || !PyErr_ExceptionMatches(PyExc_Exception)) {
+        return result;
+    }
+    PyObject *kind, *error, *trace;
+    PyErr_Fetch(&kind, &error, &trace);
+    PyErr_NormalizeException(&kind, &error, &trace);
+    if (trace != NULL && PyException_SetTraceback(error, trace) < 0) {
+        PyErr_Clear();
+    }
+    result = PyObject_CallFunctionObjArgs(kept, args[0], error, NULL);
+    if (result == NULL && (PyErr_ExceptionMatches(PyExc_MemoryError) || PyErr_ExceptionMatches(PyExc_RecursionError))) {
+        PyErr_Clear();
+        result = Py_NewRef(Py_None);
+    }
+    Py_XDECREF(kind);
+    Py_XDECREF(error);
+    Py_XDECREF(trace);
+    return result;
+}
 
 /* The type of twins */
 
@@ -144,9 +170,10 @@ static PyTypeObject TwinType = {
 static const struct {
     const char *name;
     vectorcallfunc run;
+    int closed; /* it raises nothing of its own */
 } TWINS[] = {
-    {"log", log_twin}, {"think", think_twin}, {"chunk", chunk_twin}, {"account", account_twin}, {"end", end_twin}, {"begin_op", begin_op_twin},
-    {"read_entries", read_entries_twin},
+    {"log", log_twin, 1}, {"think", think_twin, 1}, {"chunk", chunk_twin, 1}, {"account", account_twin, 1}, {"end", end_twin, 1},
+    {"begin_op", begin_op_twin, 0}, {"read_entries", read_entries_twin, 0},
 };
 
 static PyObject *
@@ -161,7 +188,8 @@ twin(PyObject *module, PyObject *args)
         if (strcmp(TWINS[which].name, name) == 0) {
             Twin *made = PyObject_GC_New(Twin, &TwinType);
             if (made != NULL) {
-                made->run = TWINS[which].run;
+                made->quick = TWINS[which].run;
+                made->run = TWINS[which].closed ? run_closed : TWINS[which].run;
                 made->plain = Py_NewRef(plain);
                 made->weak = NULL;
                 PyObject_GC_Track(made);

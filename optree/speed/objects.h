@@ -5,7 +5,7 @@
 #define OBJECTS(X) \
     X(op_type) X(turn_type) X(core_type) X(stream_type) X(op_begin_type) X(op_end_type) X(accounted_type) X(op_node_type) \
     X(turn_node_type) X(entry_type) X(tokens_type) X(totals_type) X(session_node_type) X(log_type) X(chunk_type) \
-    X(encode) X(plain_line) X(provider_and_model) X(handles) X(unset) X(wall) X(from_handler)
+    X(encode) X(plain_line) X(provider_and_model) X(handles) X(unset) X(wall) X(from_handler) X(kept)
 
 #define DECLARE(name) static PyObject *name;
 OBJECTS(DECLARE)
