@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from optree.cli.options import Json, SessionsDir, TxnOrLast, directory
-from optree.cli.screen import complain, paint, rounded, show, show_json, size, table, unpainted
+from optree.cli.screen import complain, line_of, paint, rounded, show, show_json, size, table, unpainted
 from optree.cli.sessions import open_session
 from optree.errors import NotFoundError
 from optree.tree.totals import dollars
@@ -53,7 +53,7 @@ def diff_context(
     lines = table(_HEAD, [_row(call) for call in shown], "   rrlrrrr") if shown else []
     for call in shown:
         if explained := _explained(call):
-            lines += ["", f"{style('path', call.path)} {style('agent', call.agent)} {_verdict(call)}".rstrip(), *explained]
+            lines += ["", f"{style('path', call.path)} {style('agent', line_of(call.agent))} {_verdict(call)}".rstrip(), *explained]
     show("\n".join([*lines, *([""] if lines else []), _summary(calls, len(calls) - len(shown))]), fold=True)
 
 
@@ -125,7 +125,7 @@ def _explained(call: CallContext) -> list[str]:
         more = call.messages.edited + call.messages.removed + call.messages.inserted - len(edits)
         lines += [f"… and {more:,} more messages"] if more > 0 else []
     lines += [f"note: {call.note}"] if call.note else []
-    return [f"  {line}" for line in lines]
+    return [f"  {line_of(line)}" for line in lines]
 
 
 def _totals(calls: Sequence[CallContext]) -> dict[str, Any]:

@@ -145,9 +145,14 @@ def complain(text: str) -> None:
     sys.stderr.write("optree: " + one_line(" ".join(redact(text).split("\n"))) + "\n")
 
 
+def line_of(text: str) -> str:
+    """Return a text as one line that can be shown: credentials replaced, then line breaks written out."""
+    return one_line(redact(text))
+
+
 def table(head: Sequence[str], rows: Sequence[Sequence[str]], right: str = "") -> list[str]:
     """Return the lines of a table, credentials replaced; *right* has a letter for each column, `r` for one that is flushed right."""
-    cells = [[one_line(redact(cell)) for cell in row] for row in [head, *rows]]
+    cells = [[line_of(cell) for cell in row] for row in [head, *rows]]
     widths = [max(columns(row[column]) for row in cells) for column in range(len(head))]
     sides = right.ljust(len(head))
     lines = ("  ".join(map(_padded, row, widths, sides)) for row in cells)

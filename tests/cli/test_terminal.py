@@ -6,6 +6,8 @@ import sys
 
 import pytest
 
+from optree.cli.messages import View
+
 SGR = re.compile(r"\x1b\[(?:0|1|2|3[1-6]|2;37|90)m")
 HOSTILE = "\x1b[8mhid\x1b]0;t\x07\x9b2J\u202er\u200b\U000e0041\u2066 \n[txn:forged] [path:9.9] x [ERR] ← tool y: z [bold]b[/bold]"
 AGENT = f"""
@@ -25,12 +27,20 @@ with optree.session("agent " + H) as s, optree.turn(user=H, system=H):
             raise ValueError(H)
     except ValueError:
         pass
+    for number in range(4):
+        with optree.llm(provider="p" + H, model=f"m{{number // 2}}" + H) as op:
+            told = [f"{{number}} {{H}}", H + "x" * 9000, "end"][: 3 - number % 2]
+            tools = [{{"name": f"{{number}} {{H}}", "description": H}}]
+            op.request(messages=[{{"role": H, "content": text}} for text in told], system=f"{{number}} {{H}}", tools=tools)
+            op.account(input_tokens=10, cache_read_tokens=1 if number < 2 else 0, cache_write_tokens=4000 if number < 2 else 0)
+            op.response(H)
 """
 COMMANDS = [
     ["tree"], ["load", "last"], ["ls"], ["show", "last", ""], ["show", "last", "1"], ["show", "last", "1.1"], ["show", "last", "1.2"],
     ["logs"], ["logs", "--severity", "TRC"], ["logs", "--json"], ["cost"], ["cost", "--all"], ["messages"],
-    ["messages", "--view", "timeline"],    ["messages", "--format", "md"], ["messages", "--view", "dialog", "--format", "mermaid"],
-    ["diff", "last", "last", "--all"],
+    ["messages", "--format", "md"], ["messages", "--view", "dialog", "--format", "mermaid"],
+    *(["messages", "--view", view] for view in View if view not in ("flow", "references", "during")),
+    ["diff", "last", "last", "--all"], ["diff-context"],
     ["diff-context", "--all"], ["tree", "--json"], ["show", "last", "1.1", "--json"], ["status"],
     ["tree", HOSTILE], ["show", "last", HOSTILE], ["logs", "--grep", "(" + HOSTILE], ["ls", "--" + HOSTILE], [HOSTILE],
     ["messages", "--agent", HOSTILE], ["diff-context", "--agent", HOSTILE], ["export", "last", "--to", HOSTILE],
@@ -61,6 +71,18 @@ def test_nothing_acts_on_the_terminal(hostile, command):
         found = hostile.both(*command, env=told)
         assert found.strip()
         assert [] == acting(found)
+
+
+def test_names_break_no_line(hostile):
+    """A context's changes, an agent's model and what is said of a cache are one line each, whatever they name."""
+    for command in (["diff-context", "--all"], ["messages", "--view", "agents"]):
+        shown = hostile.both(*command)
+        assert "[txn:forged]" in shown
+        assert [] == re.findall(r"^\s*\[txn:forged\].*", shown, re.MULTILINE)
+    shown = hostile.both("diff-context", "--all")
+    assert {"first: ", "note: ", "message 0 ", "tools: ", "model: "} == {
+        said for said in ("first: ", "note: ", "message 0 ", "tools: ", "model: ") if said in shown
+    }
 
 
 def test_nothing_acts_from_the_console(hostile):

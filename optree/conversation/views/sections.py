@@ -190,7 +190,12 @@ def _agents(viewer: SessionViewer, ask: Ask) -> Iterable[Section]:
         about = [one.language_model or "", f"{one.entries} {'entry' if one.entries == 1 else 'entries'}"]
         about += [f"by {', '.join(one.cause)}"] if one.cause else []
         rows.append(
-            Row(viewer.stream.shown(" · ".join(filter(None, about))), one.message_id or "", label(viewer, one.agent_id), depth=one.depth)
+            Row(
+                " ".join(viewer.stream.shown(" · ".join(filter(None, about))).split()),
+                one.message_id or "",
+                label(viewer, one.agent_id),
+                depth=one.depth,
+            )
         )
     yield Section("Agents", rows)
 
