@@ -61,6 +61,19 @@ _PEM_BODY = rf"(?:(?:{_BREAK}*+[A-Za-z0-9+/=]{{40,}})++(?:{_BREAK}*+[A-Za-z0-9+/
 
 _GIVEN_IN_URL = r"(?=//[^\s/:@]{0,256}+:[^\s@]{0,256}@)"
 _ALONE_IN_URL = r"(?=[^@]{0,256}\d)(?:(?=[^@]{0,256}[a-z])(?=[^@]{0,256}[A-Z])|(?=[a-z0-9]{24,256}@|[A-Z0-9]{24,256}@))[\w-]{20,256}"
+_NO_VARIABLE = r"(?![$<{%(*[])"
+_GAP = r"(?:\s|\\{1,15}[nrt]){1,16}"
+_NETRC = rf"(?!{_GAP}learning){_GAP}[^\s\\]{{1,256}}{_GAP}login{_GAP}[^\s\\]{{1,128}}{_GAP}(?:account{_GAP}[^\s\\]{{1,128}}{_GAP})?password"
+_SQL = (
+    rf"{_BLANK}(?:(?:WITH|with){_BLANK}[\"'`]?\w{{1,64}}[\"'`]?{_BLANK})?(?:(?:BY|by){_BLANK})?(?:(?:PASSWORD|password){_BLANK})?"
+    rf"\\{{0,15}}(?P<quote>[\"']){_NO_VARIABLE}(?:(?<!fied by .)|(?=\S{{0,256}}\d))(?P<secret>[^\"'\\\n]{{1,256}})(?=\\{{0,15}}(?P=quote))"
+)
+"""In small letters "identified by" may be said of anything."""
+_COMMAND = (
+    rf"(?:(?<=sshpass){_BLANK}-p[ \t]{{0,4}}"
+    rf"|(?<!sshpass)[a-z_-]{{0,16}}(?={_BLANK}-)(?:{_BLANK}(?!-p)[^\s|;&\"'\\]{{1,128}}){{0,16}}{_BLANK}-p(?!\d{{1,5}}:\d))"
+    rf"(?P<quoted>\\{{0,15}}[\"'])?{_NO_VARIABLE}(?P<secret>(?(quoted)[^\"'\\\n]|[^\s\"'\\|;&]){{1,256}})"
+)
 _BOTS = tuple(rf"[MNO][DTjz][AEIMQUYcgk][\w-]{{{size}}}\." for size in (20, 21, 23))
 """Begins with a number of 17 to 19 digits in base64."""
 _BOTS_BEGIN = tuple(f"{first}{second}{third}" for first in "MNO" for second in "DTjz" for third in "AEIMQUYcgk")
@@ -83,6 +96,20 @@ FORMS = (
     Form("aws-signature", ("Signature=",), r"(?P<secret>[\w%+/.~-]{16,}=*)"),
     Form(
         "curl-user", ("-",), rf"(?:u[ =]{{0,2}}|-user[ =])(?P<secret>{_USER})", r"(?<=\s)", "(?=u[ =]|-user[ =])", ("-u ", "-u=", "-user")
+    ),
+    Form("netrc", ("machine",), rf"{_NETRC}{_GAP}{_NO_VARIABLE}(?P<secret>[^\s\"'\\]{{1,256}})", "", rf"(?={_NETRC})"),
+    Form(
+        "sql-password",
+        ("IDENTIFIED", "identified", "PASSWORD", "with password", "encrypted password"),
+        _SQL,
+        after=r"(?=[ \t]{1,8}(?:BY|by|WITH|with|\\{0,15}[\"']))",
+    ),
+    Form("command-password", ("mysql", "mariadb", "sshpass"), _COMMAND, after=r"(?=[a-z_-]{0,16}[ \t])"),
+    Form(
+        "oracle-url",
+        ("oracle:thin:", "oracle:oci:"),
+        rf"[\w$#]{{1,64}}/{_NO_VARIABLE}(?P<secret>[^\s@/\"'<>]{{1,256}})(?=@)",
+        after=r"(?=[\w$#]{1,64}/)",
     ),
     Form("slack-webhook", (r"hooks\.",), r"slack\.com/(?P<secret>services/[\w/]{20,})"),
     Form("discord-webhook", (r"discord\.", r"discordapp\."), r"com/api/webhooks/(?P<secret>\d{10,24}/[\w-]{40,})"),
@@ -147,7 +174,7 @@ FORMS = (
     _issued("render", "rnd_", r"[A-Za-z0-9]{24,}", short=True),
     Form("mailchimp", ("[0-9a-f]{32}-",), r"us\d{1,2}(?!\w)", _START, r"(?=us\d)", ("-us",)),
     _issued("square-access", "EAAA", r"[\w-]{60}(?![\w+/=-])", short=True),
-    Form("facebook", ("EAA",), r"[B-Z][A-Za-z0-9]{60,}", _START),
+    Form("facebook", ("EAA",), r"[B-Za-z][A-Za-z0-9]{40,}", _START),
     Form("discord-bot", _BOTS, r"[\w-]{5,8}\.[\w-]{27,}", rf"(?:(?<![\w-])|{_ESCAPE})", r"(?=[\w-]{5,8}\.[\w-]{27})", _BOTS_BEGIN),
     _issued("dynatrace", r"dt0[a-z]\d\d\.", r"[A-Z0-9]{24}\.[A-Z0-9]{60,}"),
     _issued("grafana", "glsa_ glc_", r"[\w+/]{32,}={0,2}"),
@@ -167,6 +194,7 @@ FORMS = (
     _issued("figma", "figd_", r"[\w-]{30,}"),
     _issued("postman", "PMAK-", r"[a-f0-9]{24}-[a-f0-9]{34}"),
     _issued("hubspot", "pat-[a-z][a-z]1-", r"[a-f0-9]{8}-[a-f0-9-]{27}", short=True),
+    Form("airtable", (r"pat[A-Za-z0-9]{14}\.",), r"[a-f0-9]{64}", "", "(?=[0-9a-f]{64})", ("pat",)),
     _issued("apify", "apify_api_", r"[A-Za-z0-9]{30,}"),
     _issued("databricks", "dapi", r"[a-f0-9]{32}", short=True),
     _issued("twilio", "SK", r"[a-f0-9]{32}(?![A-Za-z0-9])", short=True),
