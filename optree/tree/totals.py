@@ -66,10 +66,15 @@ def has_unknown_cost(entry: AccountingEntry) -> bool:
 def stored_parts(block: Mapping[str, Any]) -> dict[str, Any]:
     """Return tokens out of a file, which holds them in parts that add up, under our names there; a total that is missing is the sum.
 
-    The original ai-agent says `cachedTokens` too for those from the cache. What is no count is for the caller to judge.
+    The original ai-agent says `cachedTokens` too for those from the cache. Where the total proves that the input includes the cached and
+    the written, as OpenAI counts, they are taken out of it. What is no count is for the caller to judge.
     """
     found = {name: block.get(name) or 0 for name in _STORED}
     found["cacheReadInputTokens"] = found["cacheReadInputTokens"] or block.get("cachedTokens") or 0
+    if all(type(part) is int and part >= 0 for part in found.values()):
+        sent, received, cached, written = found.values()
+        if cached + written <= sent and block.get("totalTokens") == sent + received:
+            found["inputTokens"] = sent - cached - written
     total = block.get("totalTokens") or sum(part for part in found.values() if type(part) is int)
     return {**found, "totalTokens": total, "reasoningOutputTokens": block.get("reasoningOutputTokens") or 0}
 

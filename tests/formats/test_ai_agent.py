@@ -115,6 +115,23 @@ def test_a_report_and_details_of_logs_are_read(tmp_path):
     assert b'{"format":"json"}' == bytes(load(path).session.final_report)
 
 
+def test_cached_tokens_within_the_input_count_once(tmp_path):
+    """Where an entry's total proves that its input includes the cached tokens, sums count them once; the file comes back as it was."""
+    tokens = {"inputTokens": 1200, "outputTokens": 5, "cachedTokens": 1000, "totalTokens": 1205}
+    entry = {"type": "llm", "timestamp": 7, "status": "ok", "provider": "openai", "model": "m", "tokens": tokens}
+    op = {"opId": "o", "kind": "llm", "startedAt": 5, "endedAt": 8, "status": "ok", "logs": [], "accounting": [entry]}
+    turn = {"id": "t", "index": 1, "startedAt": 4, "endedAt": 9, "ops": [op]}
+    root = {"id": "r", "traceId": "u-1", "agentId": "a", "startedAt": 1, "endedAt": 10, "success": True, "turns": [turn]}
+    document = {"version": 1, "reason": "final", "opTree": root}
+    path = tmp_path / "u-1.json.gz"
+    path.write_bytes(gzip.compress(json.dumps(document).encode()))
+    read = AI_AGENT.read(path)
+    totals = read.trees[0].session.totals
+    assert (1200, 1000, 200, []) == (totals.all_input_tokens, totals.cache_read_input_tokens, totals.input_tokens, read.faults)
+    [written] = AI_AGENT.write(read.trees[0], tmp_path / "again.json.gz")
+    assert document == json.loads(gzip.decompress(written.read_bytes()))
+
+
 def test_what_cannot_be_read_of_a_snapshot_is_named(tmp_path):
     """A node of the wrong shape is passed over and named, and all others are read; strict reading refuses the file."""
     bad = {"opId": "o", "kind": "juggling", "startedAt": 5, "accounting": [{"type": "llm"}, "x"], "logs": [{"message": 5}]}

@@ -210,11 +210,16 @@ STORED = {"inputTokens": 7, "outputTokens": 5, "cacheReadInputTokens": 3, "cache
         (STORED | {"totalTokens": 20, "reasoningOutputTokens": 4}, STORED | {"totalTokens": 20, "reasoningOutputTokens": 4}),
         (STORED | {"cachedTokens": 9}, STORED | {"totalTokens": 17, "reasoningOutputTokens": 0}),
         ({"cachedTokens": 9}, dict.fromkeys(STORED, 0) | {"cacheReadInputTokens": 9, "totalTokens": 9, "reasoningOutputTokens": 0}),
+        (STORED | {"totalTokens": 12}, STORED | {"inputTokens": 2, "totalTokens": 12, "reasoningOutputTokens": 0}),
+        (STORED | {"inputTokens": 4, "totalTokens": 9}, STORED | {"inputTokens": 4, "totalTokens": 9, "reasoningOutputTokens": 0}),
         ({"inputTokens": "7"}, dict.fromkeys(STORED, 0) | {"inputTokens": "7", "totalTokens": 0, "reasoningOutputTokens": 0}),
     ],
 )
 def test_tokens_out_of_a_file(block, expected):
-    """Parts that a file leaves out are 0, a total that it leaves out is their sum, and the original's other name is understood."""
+    """Parts that a file leaves out are 0, a total that it leaves out is their sum, and the original's other name is understood.
+
+    A total that is input and output alone proves that the input includes the cached; more cached than sent proves nothing.
+    """
     assert expected == stored_parts(block)
 
 
