@@ -21,9 +21,9 @@ _BACK = Pattern(r"[A-Za-z0-9_-]*")
 _LONGEST = 128
 _NAME = Pattern(r"[A-Za-z0-9_-]+")
 _FLAG = Pattern(r"((?:--)?[A-Za-z][A-Za-z0-9_-]++)[ \t]{1,16}(?=[^\s-])")
-_DEFINES = Pattern(r"(?:#[ \t]{0,4}define|setenv|ENV)[ \t]{1,4}$")
+_DEFINES = Pattern(r"(?:#[ \t]{0,4}define|setenv|setx(?:[ \t]{1,4}/[Mm])?|ENV)[ \t]{1,4}$")
 _BEFORE_ATTRIBUTE = frozenset("\"'= ")
-_ATTRIBUTE = Pattern(r"(?:name|id|type)\s{0,4}=\s{0,4}\\{0,15}[\"']?$")
+_ATTRIBUTE = Pattern(r"(?:name|id|type|(?<![\w-])key)\s{0,4}=\s{0,4}\\{0,15}[\"']?$")
 _CONTENT = Pattern(
     r"[\s\"'](?:value|content)\s{0,4}=\s{0,4}"
     r"(?:\\{0,15}\"(?P<double>[^\"\\<>]+)|\\{0,15}'(?P<single>[^'\\<>]+)|(?P<bare>[^\s\"'<>\\]+))"
@@ -59,6 +59,13 @@ _PRIVATE = Pattern(r"(\\{0,15}[\"'])(?:d|p|q|dp|dq|qi|k)\1\s{0,8}:\s{0,8}\1([\w-
 _KEY = 8192
 """Characters that a JSON Web Key may have before and behind its type."""
 _BEFORE_KEY = Pattern(r"(?i:(?:api|access|secret|private|account|encryption|signing|master))[ ]$")
+_VARIABLE_KEY = Pattern(
+    r"(?!(?:[A-Z0-9_]{0,64}_)?(?:CACHE|FOREIGN|GROUP|HOST|IDEMPOTENCY|INDEX|PARTITION|PRIMARY|PUBLIC|REGISTRY|ROUTING|ROW|SORT|UNIQUE)_KEY)"
+    r"[A-Z][A-Z0-9_]{1,64}_KEY=[\"']?([\w+/=.-]{16,256})"
+)
+"""A key in a variable of the environment, whose name does not say of what it is."""
+_USER_BEFORE = Pattern(r"[\w.@+-]{1,64}[ \t]{1,4}/[ \t]{1,4}")
+"""What "credentials" are given before a password."""
 _SHORTEST_GLUED = 4
 _SAYS = ("is ", "was ", "are ", "is:")
 _SAID = Pattern(r"(?:is|was|are):?[ \t]{1,4}[\"'`]?([^\s\"'`,;<>]{6,512})")
@@ -72,7 +79,7 @@ _PATH = Pattern(r"(?:^|[\s\"'`:=(\[])(?:~|\.{1,2})?/(?:[\w.+-]+/)*$")
 _FURTHER = Pattern(r"[ \t][A-Za-z\[]")
 
 
-OPENERS = ("--", "<", "define ", "define\t", "setenv ", "setenv\t", "ENV ", "ENV\t")
+OPENERS = ("--", "<", "define ", "define\t", "setenv ", "setenv\t", "setx ", "setx\t", "ENV ", "ENV\t")
 """Behind one of these a name may be given something without a sign: a flag, an attribute of a tag, what is defined."""
 
 
@@ -173,6 +180,9 @@ def _is_after_all(text: str, name: str, at: int, is_secret: Callable[[str], bool
         return True
     if name.lower() == "pass":
         return is_secret("user_pass") and _USER.search(text, max(0, at - NEAR), at + NEAR) is not None
+    if name.endswith("_KEY"):
+        variable = _VARIABLE_KEY.match(text, at)
+        return variable is not None and looks_random(variable[1]) and is_secret("api_key")
     return name.lower() in ("key", "keys") and _BEFORE_KEY.search(before) is not None
 
 
@@ -201,6 +211,8 @@ def _given(text: str, at: int, begun: int, name: str, is_secret: Callable[[str],
     if QUOTE.match(text, at) is not None:
         found = quoted(text, at, begun)
         return None if found is not None and is_other(name, text[found.start : found.stop]) else found
+    if "cred" in name.lower() and (user := _USER_BEFORE.match(text, at)) is not None:
+        at = user.end()
     match = _BARE.match(text, at, at + NEAR)
     if match is None:
         return None

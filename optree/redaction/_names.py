@@ -32,7 +32,7 @@ _LINGUISTIC = (
 NAMES = (
     Name(
         "password",
-        r"_[a-z]{0,24}(?:password|passwd|passphrase)s?_|_(?:pwds?|passcodes?|pass_phrase)_"
+        r"_[a-z]{0,24}(?:password|passwort|passwd|passphrase)s?_|_(?:pwds?|passcodes?|pass_phrase)_"
         r"|_(?:admin|auth|db|ftp|login|mail|mysql|pg|postgres|proxy|redis|root|smtp|ssh|sudo|user)_?pass_$",
         {"passw": "", "passphrase": "", "passcode": "", "pass": r"(?![a-z])", "pwd": ""},
     ),
