@@ -3,6 +3,7 @@
 import gzip
 import json
 import os
+import pathlib
 from hashlib import sha256
 
 import pytest
@@ -113,6 +114,14 @@ def test_a_report_and_details_of_logs_are_read(tmp_path):
     assert {"a": 1} == flatten(tree.session).logs[0]["details"]
     assert (3, 6) == (tree.session.totals.cache_read_input_tokens, turn.ops[0].accounting[0].tokens.total_tokens)
     assert b'{"format":"json"}' == bytes(load(path).session.final_report)
+
+
+@pytest.mark.parametrize("txn", ["a[1]", "\x1b[8m", "{x", 'q"}"opTree":', "b\\"])
+def test_told_by_its_beginning_whatever_a_name_has(txn):
+    """A file is recognised also if a txn in front of the tree has brackets, quotes or escapes."""
+    head = json.dumps({"version": 2, "originTxnId": txn, "opTree": {"id": "r"}}).encode()
+    assert AI_AGENT.detect(pathlib.Path("f.json.gz"), head)
+    assert not AI_AGENT.detect(pathlib.Path("f.json.gz"), json.dumps({"version": 2, "a": txn, "b": {"opTree": 1}}).encode())
 
 
 def test_cached_tokens_within_the_input_count_once(tmp_path):

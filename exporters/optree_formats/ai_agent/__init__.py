@@ -19,7 +19,7 @@ from optree_formats.ai_agent import assembly, records
 from optree_formats.ai_agent.folder import Ledgers
 from optree_formats.new_files import write_new
 
-_SNAPSHOT = re.compile(rb'\s*\{([^{}\[\]]*)"opTree"\s*:')
+_SNAPSHOT = re.compile(rb'\s*\{((?:[^{}\[\]"]|"(?:[^"\\]|\\.)*")*?)"opTree"\s*:')
 _VERSION = re.compile(rb'"version"\s*:\s*([12])\b')
 _RECORD = re.compile(rb'\s*\{[^\n]*?"recordType"\s*:\s*"(?:session_start|turn_start|turn_end|session_summary|session_error)"')
 
