@@ -12,6 +12,7 @@ from optree.cli.options import BillingFile, Json, SessionsDir, TxnOrLast, direct
 from optree.cli.screen import complain, show, show_json, table
 from optree.cli.sessions import open_session, settled
 from optree.cli.sums import Line
+from optree.store.ledger import Book
 from optree.tree.totals import dollars_of
 from optree.tree.walk import flatten
 
@@ -39,20 +40,21 @@ def cost(
     if all_sessions:
         settled(where)
         book = sums.read_ledger(where)
-        entries, torn, repeated, scope = book.entries, book.unreadable, book.repeated, str(where.billing)
+        scope = str(where.billing)
     else:
         loaded, _ = open_session(txn, where, verbatim=True)
-        entries, torn, repeated, scope = flatten(loaded.session).accounting, 0, 0, loaded.txn
-    lines, poor = sums.readable(entries, first)
-    torn += poor
+        book, scope = Book(flatten(loaded.session).accounting), loaded.txn
+    lines, poor = sums.readable(book.entries, first)
+    torn = book.unreadable + poor
     pending = sum(1 for saved in where.saved() if saved.live is not None) if all_sessions else 0
     if as_json:
-        show_json({"of": scope, "since": first or None, **_plain(lines), "notEnded": pending, "unreadable": torn, "repeated": repeated})
+        tail = {"notEnded": pending, "unreadable": torn, "repeated": book.repeated}
+        show_json({"of": scope, "since": first or None, **_plain(lines), **tail})
     else:
         show("\n".join(_table(lines)), fold=True)
     if pending and not as_json:
         complain(f"{pending} session{' is' if pending == 1 else 's are'} not in the ledger yet (optree ls)")
-    sums.say_repeated(repeated, where)
+    sums.say_repeated(book, where)
     if torn:
         where_from = "lines of" if all_sessions else "accounting entries of session"
         complain(f"{torn} {where_from} {scope} cannot be read, or not in full; what cannot be read is not in these sums")

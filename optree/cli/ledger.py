@@ -17,6 +17,7 @@ from optree.cli.sessions import settled
 from optree.cli.sums import Line, Sum
 from optree.errors import OptreeError
 from optree.nodes import Totals
+from optree.redaction import redact
 from optree.store.directory import Directory, Saved
 from optree.store.formats import read_snapshot
 from optree.store.ledger import Bare, is_bare
@@ -31,6 +32,8 @@ _COMPARED = {
     "cacheWriteInputTokens": "cache_write_input_tokens", "outputTokens": "output_tokens",
     "charactersIn": "characters_in", "charactersOut": "characters_out",
 }  # fmt: skip
+_NAMED = ("txnId", "agentId", "type", "status", "provider", "model", "actualProvider", "actualModel", "mcpServer", "command", "costUsd")
+"""What a line and its entry are to say alike, beside the sums."""
 
 
 @dataclass(slots=True)
@@ -62,7 +65,7 @@ def ledger(
     book = sums.read_ledger(where)
     lines, poor = sums.readable(book.entries, first)
     torn = book.unreadable + poor
-    found = _checked(where, lines, first) if check else {}
+    found = _checked(where, lines, first, book.conflicting) if check else {}
     if as_json:
         head = {"of": str(where.billing), "since": first or None}
         tail = {"repeated": book.repeated, "unreadable": torn}
@@ -73,7 +76,7 @@ def ledger(
             "\n".join(_said(found) if check else table(("", *sums.HEAD), sums.rows(_groups(lines), sums.total(lines)), " rrrrrrr")),
             fold=True,
         )
-    sums.say_repeated(book.repeated, where, checked=check)
+    sums.say_repeated(book, where, checked=check)
     if torn:
         complain(f"{torn:,} lines of {where.billing} cannot be read, or not in full; what cannot be read is not in these sums")
     if found.get("differing"):
@@ -92,7 +95,7 @@ def _groups(lines: Sequence[Line]) -> dict[str, dict[str, Sum]]:
     }
 
 
-def _checked(where: Directory, lines: Sequence[Line], since: float) -> dict[str, Any]:
+def _checked(where: Directory, lines: Sequence[Line], since: float, conflicting: Sequence[tuple[Any, Any]]) -> dict[str, Any]:
     """Return what a comparison of the ledger with all saved sessions gives."""
     billed: defaultdict[str, list[Line]] = defaultdict(list)
     for line in lines:
@@ -109,8 +112,16 @@ def _checked(where: Directory, lines: Sequence[Line], since: float) -> dict[str,
                 checked += 1
                 verdicts.append(_verdict(one, where, of_it, since))
             step()
+    by_txn = {verdict.txn: verdict for verdict in verdicts}
+    for pair in conflicting:
+        (first, second), _ = sums.readable(pair)
+        if max(first.entry.timestamp, second.entry.timestamp) >= since:
+            txn = sums.session(first)
+            by_txn.setdefault(txn, _Verdict(txn)).said.append(f"{first.entry.id} is in the ledger twice: {_otherwise(*pair)}")
+    agreed = sum(not verdict.said for verdict in verdicts)
+    verdicts = list(by_txn.values())
     differing = [{"txn": verdict.txn, "differences": verdict.said} for verdict in verdicts if verdict.said]
-    return {"checked": checked, "notEnded": not_ended, "withoutSession": sorted(billed), "differing": differing}
+    return {"checked": checked, "agreed": agreed, "notEnded": not_ended, "withoutSession": sorted(billed), "differing": differing}
 
 
 def _verdict(saved: Saved, where: Directory, lines: Sequence[Line], since: float) -> _Verdict:
@@ -130,6 +141,7 @@ def _verdict(saved: Saved, where: Directory, lines: Sequence[Line], since: float
     leaves = [leaf for leaf in every if leaf.entry.timestamp >= since]
     found.said += _difference("leaves", sums.total(leaves), "ledger", sums.total(lines), unknown=True)
     found.said += _missing(leaves, lines)
+    found.said += _altered(leaves, lines)
     return found
 
 
@@ -145,6 +157,30 @@ def _difference(one: str, a: Sum, other: str, b: Sum, *, unknown: bool) -> list[
     if abs(a.pico_dollars - b.pico_dollars) > a.totals.known_costs + 1:
         said.append(f"costUsd: {one} {dollars_of(a.pico_dollars)}, {other} {dollars_of(b.pico_dollars)}")
     return said
+
+
+def _otherwise(one: dict[str, Any], other: dict[str, Any]) -> str:
+    """Return in what two lines of one entry differ."""
+    from optree.compare.excerpts import excerpt
+    from optree.compare.excerpts import said as said_as
+
+    names = [name for name in {**one, **other} if one.get(name) != other.get(name)]
+    said = (f"{name} {excerpt(said_as(one.get(name), name))}, {excerpt(said_as(other.get(name), name))}" for name in names)
+    return "; ".join(said) or "members that say nothing"
+
+
+def _altered(leaves: Sequence[Line], lines: Sequence[Line]) -> list[str]:
+    """Return whose lines name something else than their entries: money of another model, say."""
+    billed = {line.said["id"]: line.said for line in lines if not is_bare(line.said)}
+    said: list[str] = []
+    for leaf in leaves:
+        line = billed.get(leaf.entry.id)
+        if line is None:
+            continue
+        one, other = ({name: redact(known.get(name)) for name in _NAMED} for known in (leaf.said, line))
+        if one != other:
+            said.append(f"{leaf.entry.id}: leaf, ledger: {_otherwise(one, other)}")
+    return said if len(said) <= _SHOWN else [*said[:_SHOWN], f"… and {len(said) - _SHOWN:,} more lines that name something else"]
 
 
 def _missing(leaves: Sequence[Line], lines: Sequence[Line]) -> list[str]:
@@ -166,8 +202,7 @@ def _listed(names: Sequence[str]) -> str:
 
 def _said(found: dict[str, Any]) -> list[str]:
     lines = [f"{one['txn']}: {said}" for one in found["differing"] for said in one["differences"]]
-    agreed = found["checked"] - len(found["differing"])
-    count = f"{agreed:,} of {found['checked']:,} sessions agree: leaves = totals = ledger"
+    count = f"{found['agreed']:,} of {found['checked']:,} sessions agree: leaves = totals = ledger"
     more = [f"{found['notEnded']:,} not ended"] if found["notEnded"] else []
     more += [f"{len(found['withoutSession']):,} in the ledger only, whose files are not here"] if found["withoutSession"] else []
     return [*lines, " · ".join([count, *more])]

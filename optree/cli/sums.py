@@ -87,11 +87,16 @@ def read_ledger(where: Directory) -> Book:
         return Ledger(where.billing).book()
 
 
-def say_repeated(repeated: int, where: Directory, *, checked: bool = False) -> None:
+def say_repeated(book: Book, where: Directory, *, checked: bool = False) -> None:
     """Say that lines of the ledger are there again, if they are; how to look at that where it is not *checked* already."""
-    if repeated:
-        advice = "" if checked else " (optree ledger --check)"
-        complain(f"{repeated:,} lines of {where.billing} repeat others and are counted once{advice}")
+    advice = "" if checked else " (optree ledger --check)"
+    if book.repeated:
+        what = "line of {} repeats another and is" if book.repeated == 1 else "lines of {} repeat others and are"
+        complain(f"{book.repeated:,} {what.format(where.billing)} counted once{advice}")
+    if book.conflicting:
+        count = len(book.conflicting)
+        what = "line of {} has the id of another and says" if count == 1 else "lines of {} have the ids of others and say"
+        complain(f"{count:,} {what.format(where.billing)} something else; the first counts{advice}")
 
 
 def total(lines: Iterable[Line]) -> Sum:

@@ -24,6 +24,8 @@ class Book(Struct):
     entries: list[dict[str, Any]] = []
     repeated: int = 0
     """Lines that say again what another line says."""
+    conflicting: list[tuple[dict[str, Any], dict[str, Any]]] = []
+    """Lines with the session and id of an earlier one that say something else, each behind that one, which alone is in *entries*."""
     unreadable: int = 0
 
 
@@ -65,20 +67,22 @@ class Ledger:
     def book(self) -> Book:
         """Return all entries, each once.
 
-        A line repeats another if it has its session and id or, without an id as the original ai-agent's, its bytes.
+        A line repeats another if it has its session and id and says the same; without an id, as the original's, if it has its bytes.
         """
-        book, seen = Book(), set[object]()
+        book, seen = Book(), dict[object, dict[str, Any]]()
         for line in filter(bytes.strip, self._lines()):
             entry = _entry(line)
             if entry is None:
                 book.unreadable += 1
                 continue
             key = line.strip() if is_bare(entry) else (_plain(entry.get("originTxnId")), entry["id"])
-            if key in seen:
+            first = seen.setdefault(key, entry)
+            if first is entry:
+                book.entries.append(entry)
+            elif first == entry:
                 book.repeated += 1
             else:
-                seen.add(key)
-                book.entries.append(entry)
+                book.conflicting.append((first, entry))
         return book
 
     def _locked(self, seconds: float | None) -> int:

@@ -101,6 +101,43 @@ def test_a_wrong_bill(optree, change):
     assert f"{txn}: " in optree.read("ledger", "--check", code=1).stdout
 
 
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [({"costUsd": 9.0}, "costUsd 0.0031, 9.0"), ({"txnId": "t9"}, ", t9"), ({"bytes": 7}, "bytes null, 7"), ({"agentId": [1]}, ", [1]")],
+    ids=lambda value: next(iter(value)) if isinstance(value, dict) else "",
+)
+def test_a_line_twice_with_something_else(optree, change, said):
+    """A line with the id of another that says something else is no repetition: it is named, and the exit code is 1."""
+    txn = optree.record()
+    path = optree.base / "accounting.jsonl"
+    lines = [json.loads(line) for line in path.read_text().splitlines()]
+    bill = next(line for line in lines if line["type"] == "llm")
+    write_ledger(optree, [*lines, {**bill, **change}])
+    checked = optree.json("ledger", "--check", code=1)
+    [found] = checked["differing"]
+    assert (txn, 0, 0) == (found["txn"], checked["repeated"], checked["agreed"])
+    [difference] = found["differences"]
+    assert difference.startswith(f"{bill['id']} is in the ledger twice: ")
+    assert difference.endswith(said)
+    assert "1 line of " in optree.read("ledger").stderr
+    write_ledger(optree, [*lines, dict(reversed(bill.items()))])
+    assert ([], 1) == tuple(optree.json("ledger", "--check")[name] for name in ("differing", "repeated"))
+    assert "repeats another and is counted once" in optree.read("cost", "--all").stderr
+
+
+@pytest.mark.parametrize("name", ["provider", "model", "agentId", "status"])
+def test_a_line_that_names_something_else(optree, name):
+    """A line that bills another model, provider or agent than its entry, or tells of another end, is found."""
+    optree.record()
+    path = optree.base / "accounting.jsonl"
+    lines = [json.loads(line) for line in path.read_text().splitlines()]
+    bill = next(line for line in lines if line["type"] == "llm")
+    told, bill[name] = bill[name], "other"
+    write_ledger(optree, lines)
+    [found] = optree.json("ledger", "--check", code=1)["differing"]
+    assert [f"{bill['id']}: leaf, ledger: {name} {told}, other"] == found["differences"]
+
+
 def test_totals_that_are_wrong(optree):
     """Totals that a file holds and its leaves do not come to are found."""
     txn = optree.record()

@@ -191,13 +191,17 @@ def test_a_ledger_in_a_place_that_is_none_is_said(tmp_path):
 
 
 def test_lines_that_say_the_same_are_one_entry(tmp_path):
-    """A line repeats another by its id, whatever else it says; one without an id, as the original writes, by what it says (S4-106)."""
+    """A line repeats another with its id if it says the same, else it conflicts; one without an id, if it has its bytes (S4-106)."""
     ledger = Ledger(tmp_path / "ledger.jsonl")
     original = b'{"type":"llm","costUsd":1.0}'
     ours = b'{"id":"t:1.1#1","costUsd":2.0}', b'{"costUsd":2.0,"id":"t:1.1#1"}'
-    ledger.path.write_bytes(b"\n".join([original, *ours, b"", b"{torn", b"[]", b"  ", original + b"\r", b'{"id":7}', b"\t" + original]))
+    other = b'{"id":"t:1.1#1","costUsd":3.0}'
+    ledger.path.write_bytes(
+        b"\n".join([original, *ours, b"", b"{torn", b"[]", b"  ", original + b"\r", b'{"id":7}', b"\t" + original, other])
+    )
     assert [{"type": "llm", "costUsd": 1.0}, {"id": "t:1.1#1", "costUsd": 2.0}, {"id": 7}] == ledger.book().entries
     assert (3, 2) == (ledger.book().repeated, ledger.book().unreadable)
+    assert [({"id": "t:1.1#1", "costUsd": 2.0}, {"id": "t:1.1#1", "costUsd": 3.0})] == ledger.book().conflicting
 
 
 def test_lines_of_another_kind_are_no_hindrance(tmp_path):
