@@ -13,7 +13,6 @@ from optree.cli.screen import complain, show, show_json, table
 from optree.cli.sessions import open_session, settled
 from optree.cli.sums import Line
 from optree.store.ledger import Book
-from optree.tree.totals import dollars_of
 from optree.tree.walk import flatten
 
 
@@ -67,19 +66,10 @@ def _groups(lines: Sequence[Line]) -> dict[str, dict[str, sums.Sum]]:
 
 
 def _plain(lines: Sequence[Line]) -> dict[str, Any]:
-    credited = sums.total(_credits(lines)).plain()
+    credited = sums.total(sums.credits_of(lines)).plain()
     return {"total": sums.total(lines).plain(), **sums.plain(_groups(lines)), "credits": credited}
 
 
 def _table(lines: Sequence[Line]) -> list[str]:
     shown = table(("", *sums.HEAD), sums.rows(_groups(lines), sums.total(lines)), " rrrrrrr")
-    credited = sums.total(_credits(lines))
-    if credited.calls:
-        said = "1 credit of" if credited.calls == 1 else f"{credited.calls} credits, together"
-        shown.append(f"includes {said} {dollars_of(credited.pico_dollars)}: entries with a negative cost, which lower these sums")
-    return shown
-
-
-def _credits(lines: Sequence[Line]) -> list[Line]:
-    """Return the lines that take from the bill."""
-    return [line for line in lines if (line.entry.cost_usd or 0.0) < 0]
+    return [*shown, *sums.credits_said(lines)]

@@ -72,10 +72,8 @@ def ledger(
         body = found if check else {"total": sums.total(lines).plain(), **sums.plain(_groups(lines))}
         show_json({**head, **body, **tail})
     else:
-        show(
-            "\n".join(_said(found) if check else table(("", *sums.HEAD), sums.rows(_groups(lines), sums.total(lines)), " rrrrrrr")),
-            fold=True,
-        )
+        table_of = table(("", *sums.HEAD), sums.rows(_groups(lines), sums.total(lines)), " rrrrrrr")
+        show("\n".join(_said(found) if check else [*table_of, *sums.credits_said(lines)]), fold=True)
     sums.say_repeated(book, where, checked=check)
     if torn:
         complain(f"{torn:,} lines of {where.billing} cannot be read, or not in full; what cannot be read is not in these sums")

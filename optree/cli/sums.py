@@ -19,7 +19,7 @@ from optree.nodes import AccountingEntry, Tokens, Totals
 from optree.redaction import redact
 from optree.store.directory import Directory
 from optree.store.ledger import Book, Ledger
-from optree.tree.totals import PICO, add_entry, cost_cell, pico, stored_parts
+from optree.tree.totals import PICO, add_entry, cost_cell, dollars_of, pico, stored_parts
 from optree.usage import MAX_COUNT, MAX_DOLLARS
 from optree.values import is_object
 
@@ -113,6 +113,20 @@ def by(lines: Iterable[Line], key: Key) -> dict[str, Sum]:
     for line in lines:
         found.setdefault(key(line), Sum()).add(line.entry)
     return dict(sorted(found.items(), key=lambda item: (-item[1].pico_dollars, -item[1].calls, item[0])))
+
+
+def credits_of(lines: Sequence[Line]) -> list[Line]:
+    """Return the lines that take from the bill."""
+    return [line for line in lines if (line.entry.cost_usd or 0.0) < 0]
+
+
+def credits_said(lines: Sequence[Line]) -> list[str]:
+    """Return a line that tells of credits in sums, if there are any."""
+    credited = total(credits_of(lines))
+    if not credited.calls:
+        return []
+    said = "1 credit of" if credited.calls == 1 else f"{credited.calls} credits, together"
+    return [f"includes {said} {dollars_of(credited.pico_dollars)}: entries with a negative cost, which lower these sums"]
 
 
 def rows(groups: dict[str, dict[str, Sum]], whole: Sum) -> list[tuple[str, ...]]:

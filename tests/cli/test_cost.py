@@ -149,6 +149,7 @@ def test_credits_are_said(optree):
     *_, total, note = optree.read("cost", "--all").stdout.splitlines()
     assert "-$0.500000" == total.split()[-1]
     assert "includes 2 credits, together -$1.500000: entries with a negative cost, which lower these sums" == note
+    assert note == optree.read("ledger").stdout.splitlines()[-1]
     found = optree.json("cost", "--all")
     assert (-0.5, 2, -1.5) == (found["total"]["costUsd"], found["credits"]["calls"], found["credits"]["costUsd"])
     write_ledger(optree, entries[:1])
