@@ -40,7 +40,7 @@ class PlainJson:
     def read(self, path: pathlib.Path, *, strict: bool = False) -> Read:
         """Read a tree; one that breaks off as far as it goes."""
         snapshot = read_snapshot(path)
-        said = [*([snapshot.damage] if snapshot.damage else []), *snapshot.renamed]
+        said = [*([snapshot.damage.removeprefix(f"{path.name} ")] if snapshot.damage else []), *snapshot.renamed]
         if strict and said:
             raise FormatError(f"{path.name}: {said[0]}")
         tree = Fold(snapshot.tree.session.origin_txn_id, snapshot.tree).finish()

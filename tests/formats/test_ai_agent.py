@@ -116,6 +116,15 @@ def test_a_report_and_details_of_logs_are_read(tmp_path):
     assert b'{"format":"json"}' == bytes(load(path).session.final_report)
 
 
+@pytest.mark.parametrize("form", [AI_AGENT, JSON], ids=lambda form: form.name)
+def test_damage_names_its_file_once(tmp_path, form):
+    """What is said of a file that breaks off begins with its name, once."""
+    [path] = form.write(sample(), tmp_path / "x.json")
+    data = path.read_bytes()
+    path.write_bytes((gzip.decompress(data) if form is AI_AGENT else data)[:-60])
+    assert ["x.json"] == [word.strip(":") for word in form.read(path).faults[0].of(path.name).split() if "x.json" in word]
+
+
 @pytest.mark.parametrize("txn", ["a[1]", "\x1b[8m", "{x", 'q"}"opTree":', "b\\"])
 def test_told_by_its_beginning_whatever_a_name_has(txn):
     """A file is recognised also if a txn in front of the tree has brackets, quotes or escapes."""

@@ -62,7 +62,7 @@ def _is_record(head: bytes) -> bool:
 
 def _read_snapshot(path: Path, *, strict: bool) -> Read:
     snapshot = read_snapshot(path)
-    said = [*([snapshot.damage] if snapshot.damage else []), *snapshot.notes, *snapshot.renamed]
+    said = [*([snapshot.damage.removeprefix(f"{path.name} ")] if snapshot.damage else []), *snapshot.notes, *snapshot.renamed]
     if strict and said:
         raise FormatError(f"{path.name}: {said[0]}")
     return Read([snapshot.tree], [Fault(0, one) for one in said])
