@@ -312,9 +312,10 @@ def test_a_folder_of_exports_is_given_back_as_it_lies(optree):
 
 
 def broken(folder, name="a.json.gz", keep=0.5):
-    """Write a snapshot of the original and cut it off; returns its path."""
+    """Write a snapshot of the original whose text breaks off; returns its path."""
     [path] = AI_AGENT.write(sample(), folder / name)
-    path.write_bytes(path.read_bytes()[: int(path.stat().st_size * keep)])
+    text = gzip.decompress(path.read_bytes())
+    path.write_bytes(gzip.compress(text[: int(len(text) * keep)]))
     return path
 
 
