@@ -166,4 +166,4 @@ def test_formats(where):
     """The snapshot of an imported session is one JSON document, as any other."""
     [tree] = sessions(read(RUN.read_bytes()).spans)
     path = save(tree, where, compression="none")
-    assert ["version", "meta", "session", "pool"] == list(json.loads(path.read_text()))
+    assert ["version", "meta", "metaCrc", "session", "pool", "crc"] == list(json.loads(path.read_text()))
