@@ -6,8 +6,8 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 VENV := .venv
 PY := $(VENV)/bin/python
 INSTALL := $(PY) -m pip install --constraint constraints.txt
-# The newest Python that optree runs on; `make PYTHON=… demo` takes another. Looked up only when .venv is made.
-PYTHON = $(shell for python in python3.13 python3.12 python3.11 python3; do \
+# The Python that all tests are run on, or a newer one; `make PYTHON=… demo` takes another. Looked up only when .venv is made.
+PYTHON = $(shell for python in python3.11 python3.12 python3.13 python3; do \
 	$$python -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && echo $$python && break; done)
 
 .PHONY: help demo demo-jaeger test test-tempo test-others test-mac test-windows test-pythons backends check bench mutants crash faults interrupts canaries clean
