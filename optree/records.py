@@ -11,6 +11,7 @@ in their node's list: applying a record twice changes nothing.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from typing import Any, cast
 from zlib import crc32
@@ -226,6 +227,9 @@ encode = msgspec.json.Encoder().encode
 _decode: TypedDecoder[Record] = TypedDecoder(AnyRecord)
 _SAFE = frozenset({int, float, bool, Raw, UnsetType})
 TRAILER = len(',"c":"00000000"}')
+_CARRIED = re.compile(rb',"c":"([0-9a-f]{8})"\}\Z')
+_POLYNOMIAL, _UNSHIFTED, _ONE_BYTE_BACK = 0xEDB88320, 1 << 31, 0x6567CB95
+"""CRC-32's; the polynomials 1 and x^-8."""
 
 
 def line(record: Record, seed: int) -> bytes:
@@ -260,6 +264,29 @@ def header_line(header: Header) -> tuple[bytes, int]:
 def check(data: bytes, seed: int) -> bool:
     """Tell whether a line (without its newline) carries the right checksum."""
     return data[-TRAILER:-10] == b',"c":"' and data[-10:] == b'%08x"}' % crc32(data[:-TRAILER], seed)
+
+
+def seed_of(data: bytes) -> int | None:
+    """Return the only seed with which a line (without its newline) carries the right checksum; None if it carries none."""
+    if (carried := _CARRIED.search(data)) is None:
+        return None
+    apart = int(carried[1], 16) ^ crc32(data[:-TRAILER])
+    shift, back = _UNSHIFTED, _ONE_BYTE_BACK
+    size = len(data) - TRAILER
+    while size:  # each byte has moved the seed on by one step: as many steps back, by squaring
+        if size & 1:
+            shift = _product(shift, back)
+        back, size = _product(back, back), size >> 1
+    return _product(apart, shift)
+
+
+def _product(one: int, other: int) -> int:
+    """Multiply two polynomials as CRC-32 does: bits in reverse order, modulo its polynomial."""
+    product = 0
+    for bit in range(31, -1, -1):
+        product ^= other if one >> bit & 1 else 0
+        other = other >> 1 ^ (_POLYNOMIAL if other & 1 else 0)
+    return product
 
 
 def parse(data: bytes) -> Record | None:

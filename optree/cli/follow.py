@@ -11,6 +11,7 @@ from optree import records as r
 from optree.errors import FormatError
 from optree.store.directory import journals
 from optree.store.lock import is_running
+from optree.store.reader import agreed_seed
 from optree.store.system import open_regular
 
 POLL_SECONDS = 0.05
@@ -21,7 +22,7 @@ class Tail:
 
     def __init__(self, path: Path, after: int) -> None:
         """Open the file; records numbered up to *after* are left out. Raises `FileNotFoundError`."""
-        self._file = open_regular(path)
+        self._path, self._file = path, open_regular(path)
         self._after = after
         self._rest = b""
         self._seed: int | None = None
@@ -31,7 +32,7 @@ class Tail:
         *lines, self._rest = (self._rest + self._file.read()).split(b"\n")
         for line in lines:
             if self._seed is None:
-                self._seed = crc32(line + b"\n")
+                self._seed = crc32(line + b"\n") if r.check(line, 0) else agreed_seed(self._path)
             elif r.check(line, self._seed) and (record := _parsed(line)) is not None and record.n > self._after:
                 yield record
 

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Iterable, Iterator
+from itertools import chain, islice
 from pathlib import Path
 from zlib import crc32
 
@@ -14,7 +16,11 @@ from optree.errors import FormatError
 from optree.store.system import OS, REAL
 
 _HEAD = b'{"t":"journal",'
-_TRAILER = re.compile(rb',"c":"[0-9a-f]{8}"\}$')
+_BEGIN = b'{"t":"'
+_JOINED = re.compile(rb'"\}.?' + re.escape(_BEGIN), re.DOTALL)
+_TRIES = 16
+_FEWEST = 2
+_Line = tuple[int, bytes, int, bool]
 _TORN_HEADER = "ends inside its first line, before anything was recorded"
 MAX_LINE_BYTES = 256 << 20
 """No record comes to that."""
@@ -46,6 +52,11 @@ class JournalFile(Struct):
     unknown: int = 0
     """Records of types that this version does not know; they are left out."""
 
+    @property
+    def first(self) -> int:
+        """Number of the first record; 0 if there is none."""
+        return self.header.first if self.header else self.records[0].n if self.records else 0
+
 
 def read_journal(path: Path, after: int = 0, system: OS = REAL) -> JournalFile:
     """Read one journal file; records numbered up to *after* are checked and left out.
@@ -54,22 +65,21 @@ def read_journal(path: Path, after: int = 0, system: OS = REAL) -> JournalFile:
     """
     found = JournalFile(path)
     lines = _lines(system.pieces(path))
-    _, first, size, whole = next(lines, (0, b"", 0, True))
-    found.header = _header(path, first) if whole else None
-    if found.header is None:
-        total, ours = size, False
-        for _, line, more, newline in lines:
-            total, ours = total + more + newline, ours or _TRAILER.search(line) is not None
-        total += whole and total > 0
-        kind, said = _without_header(first, whole=whole and total > 0, ours=ours)
-        found.flaws.append(Flaw(path.name, 0, total, kind, said))
+    first = next(lines, (0, b"", 0, True))
+    found.header = _header(path, first[1]) if first[3] else None
+    seed = crc32(first[1] + b"\n") if found.header else agreed_seed(path, system)
+    if seed is None:
+        found.flaws.append(_without_header(path, first, lines))
         return found
-    seed = crc32(first + b"\n")
-    expected, holes = found.header.first, list[range]()
-    for offset, line, size, whole in lines:
+    expected, holes = found.header.first if found.header else 0, list[range]()
+    for offset, line, size, whole in lines if found.header else chain([first], lines):
         if not whole or not r.check(line, seed):
-            found.flaws.append(_flaw(path, offset, size + whole, whole=whole))
-            continue
+            at = _record_inside(line, seed) if whole else 0
+            found.flaws.append(_flaw(path, offset, at or size + whole, whole=whole))
+            if not at:
+                continue
+            offset, line = offset + at, line[at:]  # noqa: PLW2901 - the newline before it was damaged
+        expected = expected or _number(line)
         number = _number(line)
         if 0 < number < expected and not any(number in hole for hole in holes):
             found.flaws.append(Flaw(path.name, offset, size + 1, "repeated", f"record {number} is there again, and passed over"))
@@ -82,13 +92,35 @@ def read_journal(path: Path, after: int = 0, system: OS = REAL) -> JournalFile:
     return found
 
 
-def _without_header(first: bytes, *, whole: bool, ours: bool) -> tuple[str, str]:
-    """Return what a file is whose first line is no header, and how to say it."""
-    if not whole and _HEAD.startswith(first[: len(_HEAD)]) and not ours:
-        return "torn tail", _TORN_HEADER
-    if ours or first.startswith(_HEAD):
-        return "corrupt", "its first line is damaged, and without it no other line can be checked"
-    return "foreign", "no journal of optree, or one that is damaged from its first byte on"
+def agreed_seed(path: Path, system: OS = REAL) -> int | None:
+    """Return the seed of the checksums of a journal whose first line is damaged: the one with which most of its other lines are right.
+
+    None if it is not the one of two lines at least and of more than half: with some seed each line by itself would be right.
+    """
+    lines = _lines(system.pieces(path))
+    next(lines, None)
+    votes = Counter(seed for _, line, _, whole in lines if whole and (seed := r.seed_of(line)) is not None)
+    return next((seed for seed, most in votes.most_common(1) if most >= _FEWEST and 2 * most > votes.total()), None)
+
+
+def _without_header(path: Path, first: _Line, lines: Iterable[_Line]) -> Flaw:
+    """Say what a file is whose first line is no header, and of which no other line can be checked."""
+    _, data, total, whole = first
+    ours = False
+    for _, line, size, newline in lines:
+        total, ours = total + size + newline, ours or r.seed_of(line) is not None
+    total += whole and total > 0
+    if not (whole and total) and _HEAD.startswith(data[: len(_HEAD)]) and not ours:
+        return Flaw(path.name, 0, total, "torn tail", _TORN_HEADER)
+    if ours or data.startswith(_HEAD):
+        return Flaw(path.name, 0, total, "corrupt", "its first line is damaged, and without it too few other lines can be checked")
+    return Flaw(path.name, 0, total, "foreign", "no journal of optree, or one that is damaged from its first byte on")
+
+
+def _record_inside(line: bytes, seed: int) -> int:
+    """Return where in a bad line a sound record begins, as where the newline before it was damaged; 0 if there is none."""
+    places = (found.end() - len(_BEGIN) for found in islice(_JOINED.finditer(line), _TRIES))
+    return next((place for place in places if r.check(line[place:], seed)), 0)
 
 
 def _take(found: JournalFile, line: bytes, offset: int, after: int) -> int:
@@ -122,12 +154,16 @@ def _header(path: Path, line: bytes) -> r.Header | None:
 
 def _flaw(path: Path, offset: int, size: int, *, whole: bool) -> Flaw:
     """Describe a bad line: a write that was cut off leaves no newline, so a line that has one was changed afterwards."""
+    if whole and not offset:
+        return Flaw(
+            path.name, offset, size, "corrupt", "its first line is damaged; the others are checked by what their checksums agree on"
+        )
     if whole:
         return Flaw(path.name, offset, size, "corrupt", "a line does not match its checksum")
     return Flaw(path.name, offset, size, "torn tail", "the last write was cut off")
 
 
-def _lines(pieces: Iterable[bytes]) -> Iterator[tuple[int, bytes, int, bool]]:
+def _lines(pieces: Iterable[bytes]) -> Iterator[_Line]:
     """Yield (offset, line without newline, its size, whether the newline was there).
 
     What cannot be a record, since it has a zero byte or is longer than `MAX_LINE_BYTES`, is counted but not kept: its line is empty.

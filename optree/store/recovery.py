@@ -159,8 +159,7 @@ def _complete(paths: list[Path], system: OS) -> bool:
     """Tell whether the owner's journal reaches back to the beginning, so that a broken snapshot can be done without."""
     if not paths or not paths[0].name.startswith(OWNERS):
         return False
-    header = read_journal(paths[0], 0, system).header
-    return header is not None and header.first == 1
+    return read_journal(paths[0], 0, system).first == 1
 
 
 def fold_journals(paths: list[Path], fold: Fold, vector: dict[str, int], damage: Damage, system: OS) -> None:

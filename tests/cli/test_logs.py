@@ -88,6 +88,18 @@ def test_follow_a_running_session(optree):
     assert Counter(line for line in printed.splitlines() if line.startswith(f"[txn:{txn}]")) == Counter(line.rstrip("\n") for line in shown)
 
 
+def test_follow_a_journal_whose_first_line_is_damaged(tmp_path):
+    """The records of a journal whose first line is damaged are followed, too."""
+    from optree.cli.follow import Tail
+    from tests.store.test_reader import DATA, WHOLE
+
+    path = tmp_path / "j-0000-000001.jsonl"
+    path.write_bytes(b"garbage" + DATA[7:])
+    tail = Tail(path, 3)
+    assert WHOLE[3:] == list(tail.read())
+    tail.close()
+
+
 def test_follow_a_killed_session(optree):
     """-f ends when the session's process is gone, and says how to go on."""
     agent = optree.start(sys.executable, optree.agent, "why", "wait", "kill")

@@ -104,6 +104,42 @@ def test_no_flipped_bit_shows_altered_values(begin, again, killed, kind):
     assert isinstance(whole.session, SessionNode)
 
 
+@pytest.mark.parametrize("kind", ["owner", "resumed", "joined"])
+def test_no_flipped_bit_of_a_header_costs_anything(begin, again, killed, kind):
+    """Whichever bit of a journal's first line is flipped, the whole session is shown, and the damage is said."""
+    directory, path = saved(begin, again, killed, kind)
+    data = path.read_bytes()
+    known = dict(leaves(to_plain(load("txn-1", directory).tree)))
+    header = data.index(b"\n") + 1
+    for bit in range(header * 8) if SAMPLE is None else random.Random(header).sample(range(header * 8), SAMPLE):
+        path.write_bytes(data[: bit // 8] + bytes([data[bit // 8] ^ 1 << bit % 8]) + data[bit // 8 + 1 :])
+        loaded = load("txn-1", directory)
+        assert (known, "damaged") == (dict(leaves(to_plain(loaded.tree))), loaded.damage.state), f"bit {bit} of {kind}"
+        assert "its first line is damaged" in "".join(loaded.damage.lines())
+
+
+def test_a_damaged_header_outlives_a_resume(begin, again, killed):
+    """A session whose journal's first line is damaged goes on with all that it had: numbers go on, and the original is kept aside."""
+    builder, store = begin()
+    busy(builder, 4)
+    store.flush()
+    image = killed()
+    image.snapshot("txn-1").unlink(missing_ok=True)
+    path = journals(image.live("txn-1"))[0]
+    data = bytearray(path.read_bytes())
+    data[20] ^= 4
+    path.write_bytes(data)
+    had = load("txn-1", image)
+    resumed, after = again("txn-1", image)
+    assert max(had.vector.values()) < after.journal.last
+    resumed.end_session()
+    assert after.close(30.0)
+    assert bytes(data) == (image.sessions / "txn-1.damaged" / path.name).read_bytes()
+    ended = load("txn-1", image)
+    assert [turn.path for turn in had.session.turns] == [turn.path for turn in ended.session.turns]
+    assert "its first line is damaged" in "".join(ended.damage.lines())
+
+
 @pytest.mark.parametrize("kind", [*SUFFIXES, "owner"])
 def test_a_damaged_original_outlives_a_resume(begin, again, killed, kind):
     """A session of which a file is damaged goes on: the file is kept as it was, in a place that is said, to the end and behind it."""

@@ -228,12 +228,63 @@ def test_a_line_that_is_there_twice_counts_once(begin, directory):
 
 
 @pytest.mark.parametrize("garbage", [b"\0" * 40, b"garbage", b"\n", b'{"t":"journal","format":9'])
-def test_a_journal_whose_header_is_garbage_is_called_so(tmp_path, garbage):
-    """A journal whose first line was damaged is no torn tail: it says that the others cannot be checked without it."""
-    path = tmp_path / "j-0000-000001.jsonl"
-    path.write_bytes(garbage + DATA[len(garbage) :])
-    (flaw,) = read_journal(path).flaws
-    assert ("corrupt", len(DATA)) == (flaw.kind, flaw.size)
-    assert "its first line is damaged, and without it no other line can be checked" == flaw.said
-    path.write_bytes(b"\xfe" * 300)
-    assert ["foreign"] == [flaw.kind for flaw in read_journal(path).flaws]
+def test_a_journal_whose_header_is_garbage_loses_the_header(garbage):
+    """Of a journal whose first line was damaged all records are read: they are checked by the seed that their checksums agree on."""
+    found = read(garbage + DATA[len(garbage) :])
+    assert (WHOLE, None, 1) == (found.records, found.header, found.first)
+    flaws = found.flaws[: 1 + garbage.count(b"\n")]
+    assert (flaws, ["corrupt"], STARTS[1]) == (found.flaws, [*{flaw.kind for flaw in flaws}], sum(flaw.size for flaw in flaws))
+    assert "its first line is damaged; the others are checked by what their checksums agree on" == flaws[0].said
+
+
+def test_no_flipped_bit_of_a_header_costs_a_record():
+    """Whichever bit of the first line is flipped, its newline's too, all records are read and the damage is said."""
+    for bit in range(8 * len(LINES[0])):
+        found = read(DATA[: bit // 8] + bytes([DATA[bit // 8] ^ 1 << bit % 8]) + DATA[bit // 8 + 1 :])
+        assert WHOLE == found.records, bit
+        assert (0, "corrupt") == (found.flaws[0].offset, found.flaws[0].kind), bit
+
+
+def test_a_header_that_is_gone_costs_no_record():
+    """A journal without its first line, and one of which the first kilobyte is zeros, gives the records that it has."""
+    assert WHOLE == read(b"".join(LINES[1:])).records
+    kept = next(number for number, start in enumerate(STARTS) if start > 1024)
+    zeroed = read(bytes(1024) + DATA[1024:])
+    assert (WHOLE[kept - 1 :], [("corrupt", 0, STARTS[kept])]) == (
+        zeroed.records,
+        [(flaw.kind, flaw.offset, flaw.size) for flaw in zeroed.flaws],
+    )
+
+
+@pytest.mark.parametrize("lines", [1, 2])
+def test_lines_that_do_not_agree_are_not_shown(lines):
+    """Without a first line one record is none, nor are two of which one was changed: with some seed each by itself would be right."""
+    changed = LINES[2].replace(b'"', b"'", 1)
+    found = read(b"".join([b"garbage\n", LINES[1], changed][: lines + 1]))
+    assert ([], None) == (found.records, found.header)
+    (flaw,) = found.flaws
+    assert ("corrupt", "its first line is damaged, and without it too few other lines can be checked") == (flaw.kind, flaw.said)
+
+
+def test_a_text_that_was_replaced_in_many_lines_is_not_shown():
+    """Lines changed at one place in one way agree with each other on a wrong seed: they are not most of all, and not shown."""
+    lines = [LINES[0].replace(b"golden", b"golfen"), *LINES[1:]]
+    begun = [number for number, text in enumerate(lines) if text.startswith(b'{"t":"op.begin","path":"1')]
+    assert 1 < len(begun) < len(lines) / 2
+    for number in begun:
+        lines[number] = lines[number].replace(b'"path":"1', b'"path":"2', 1)
+    found = read(b"".join(lines))
+    assert [record for number, record in enumerate(WHOLE, 1) if number not in begun] == found.records
+
+
+def test_a_newline_that_is_damaged_costs_one_record():
+    """Where two lines have become one, the second is read."""
+    for other in (b"", b"\x0b", b"}"):
+        found = read(b"".join([*LINES[:5], LINES[5][:-1] + other, *LINES[6:]]))
+        assert WHOLE[:4] + WHOLE[5:] == found.records
+        assert ("corrupt", STARTS[5], len(LINES[5]) - 1 + len(other)) == (found.flaws[0].kind, found.flaws[0].offset, found.flaws[0].size)
+
+
+def test_a_file_of_other_bytes_is_called_foreign():
+    """A file without anything like our lines is foreign."""
+    assert ["foreign"] == [flaw.kind for flaw in read(b"\xfe" * 300).flaws]

@@ -45,6 +45,14 @@ def test_round_trip(record):
     assert (record.__struct_config__.tag, 42) == (msgspec.json.decode(line)["t"], msgspec.json.decode(line)["n"])
 
 
+@pytest.mark.parametrize("seed", [0, 1, 7, 0xDEADBEEF, 0xFFFFFFFF])
+def test_the_seed_of_a_line_is_found_from_it(seed):
+    """Each line, short or of 100 kB, says by itself with which seed its checksum was made; one without a checksum says none."""
+    big = r.Pooled({"b": msgspec.Raw(b'"%b"' % (b"x" * 100_000))}, [("l", "", "b")], n=3)
+    assert [seed] * (len(ALL) + 1) == [r.seed_of(r.line(record, seed)[:-1]) for record in [*ALL, big]]
+    assert [None, None] == [r.seed_of(b""), r.seed_of(r.line(ALL[1], seed))]
+
+
 def test_all_types():
     """The types of records are these: a name that changes breaks the files that exist."""
     assert TYPES == [record.__struct_config__.tag for record in ALL]
