@@ -1,15 +1,20 @@
+import email
 import os
 import subprocess
 import sys
 import sysconfig
+import tarfile
 import zipfile
 from pathlib import Path
 
 import pytest
 
+import optree
 from optree import speed
 
 ROOT = Path(__file__).resolve().parents[2]
+NAME = f"optree_tracing-{optree.__version__}"
+INFO = f"{NAME}.dist-info"
 
 
 def built(folder, **environment):
@@ -37,12 +42,31 @@ def imported(wheel, folder, code):
 def test_top_level_names(wheel):
     """The wheel installs optree and its two exporter packages, and no other top-level name."""
     names = {name.split("/")[0] for name in zipfile.ZipFile(wheel).namelist()}
-    assert {"optree", "optree_otel", "optree_formats", "optree_tracing-0.1.0.dist-info"} == names
+    assert {"optree", "optree_otel", "optree_formats", INFO} == names
 
 
-def test_typed(wheel):
-    """The wheel tells type checkers that optree is typed."""
-    assert "optree/py.typed" in zipfile.ZipFile(wheel).namelist()
+@pytest.mark.parametrize("package", ["optree", "optree_otel", "optree_formats"])
+def test_typed(wheel, package):
+    """The wheel tells type checkers that each of its packages is typed."""
+    assert f"{package}/py.typed" in zipfile.ZipFile(wheel).namelist()
+
+
+def test_license_in_the_wheel(wheel):
+    """The wheel names the licence in its metadata and holds its text."""
+    content = zipfile.ZipFile(wheel)
+    metadata = email.message_from_bytes(content.read(f"{INFO}/METADATA"))
+    assert ("Apache-2.0", ["LICENSE"]) == (metadata["License-Expression"], metadata.get_all("License-File"))
+    assert (ROOT / "LICENSE").read_bytes() == content.read(f"{INFO}/licenses/LICENSE")
+
+
+def test_license_in_the_source_distribution(tmp_path):
+    """The source distribution names the licence in its metadata and holds its text."""
+    command = [sys.executable, "-m", "hatchling", "build", "--target", "sdist", "--directory", tmp_path]
+    subprocess.run(command, check=True, capture_output=True, cwd=ROOT)
+    with tarfile.open(tmp_path / f"{NAME}.tar.gz") as content:
+        metadata = email.message_from_binary_file(content.extractfile(f"{NAME}/PKG-INFO"))
+        assert ("Apache-2.0", ["LICENSE"]) == (metadata["License-Expression"], metadata.get_all("License-File"))
+        assert (ROOT / "LICENSE").read_bytes() == content.extractfile(f"{NAME}/LICENSE").read()
 
 
 def test_complete(wheel, tmp_path):
