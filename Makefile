@@ -10,7 +10,7 @@ INSTALL := $(PY) -m pip install --constraint constraints.txt
 PYTHON = $(shell for python in python3.11 python3.12 python3.13 python3; do \
 	$$python -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && echo $$python && break; done)
 
-.PHONY: help demo demo-jaeger test test-tempo test-others test-mac test-windows test-pythons backends check bench mutants crash faults interrupts canaries clean
+.PHONY: help demo demo-jaeger test test-tempo test-others test-mac test-windows test-pythons backends check bench docs mutants crash faults interrupts canaries clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z -]+:.*## /{printf "%-22s%s\n", $$1, $$2}' Makefile
@@ -58,6 +58,9 @@ check: ## all that must pass before a commit: format, lint, types, layers, tests
 bench: $(VENV)/has-bench ## what tracing costs, beside its peers
 	@$(PY) -m benchmarks
 
+docs: $(VENV)/has-docs ## the documentation as a site, build/site; a warning, a broken link or anchor is an error
+	@NO_MKDOCS_2_WARNING=1 $(VENV)/bin/mkdocs build --strict --quiet
+
 mutants: $(VENV)/has-otel $(VENV)/has-test ## put small faults into the library, and count those that the tests notice (about an hour)
 	@$(PY) -m tests.mutants
 
@@ -85,6 +88,7 @@ size-demo := 45 MB
 size-test := 15 MB
 size-bench := 55 MB
 size-dev := 50 MB
+size-docs := 15 MB
 size-otel := 20 MB
 size-all := 20 MB
 

@@ -29,6 +29,8 @@ from optree.records import Record
 from optree.tree import Tree
 from optree.tree.walk import Rooted, root_of
 
+__all__ = ["START", "Recording", "Ticking", "capture", "shape"]
+
 START = 1_700_000_000.0
 """Where a clock starts that is not told otherwise, in epoch seconds: 2023-11-14 22:13:20 UTC."""
 

@@ -1,0 +1,33 @@
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+from tests.docs.test_docs import ROOT, varying
+
+BLOCK = re.compile(r"^```(python|console)\n(.*?)^```", re.MULTILINE | re.DOTALL)
+COMMAND = re.compile(r"^\$ (.*)\n", re.MULTILINE)
+
+
+def test_the_tutorial_as_a_reader_follows_it(tmp_path):
+    """The programs of the tutorial, saved under the names that they begin with, print what it shows, command by command."""
+    shown, printed = [], []
+    for kind, text in BLOCK.findall((ROOT / "docs" / "tutorial.md").read_text()):
+        if kind == "python" and (name := re.match(r"# (\w+\.py)\n", text)):
+            (tmp_path / name[1]).write_text(text)
+        elif kind == "console":
+            _, *parts = COMMAND.split(text)
+            shown += [(command, varying(output.replace("Killed\n", ""))) for command, output in zip(parts[::2], parts[1::2], strict=True)]
+            printed += [(command, varying(output_of(command, tmp_path))) for command in parts[::2]]
+    assert shown == printed
+    assert 8 == len(shown)
+
+
+def output_of(command, folder):
+    """Return what a command of the shell prints, with this Python and this optree first on its path."""
+    path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("OPTREE_")}
+    environment |= {"PATH": path, "HOME": str(folder), "PYTHONPATH": str(ROOT)}
+    run = subprocess.run(["sh", "-c", command], cwd=folder, env=environment, capture_output=True, text=True, timeout=60, check=False)
+    return (run.stdout + run.stderr).replace("Killed\n", "").replace(str(folder), "/home/ada")  # not each shell says that
