@@ -14,13 +14,13 @@ import typer
 from optree import records as r
 from optree.cli.follow import follow
 from optree.cli.options import Json, SessionsDir, TxnOrLast, directory
-from optree.cli.replay import replay
 from optree.cli.screen import complain, flush, json_line, write
 from optree.cli.sessions import find_node, open_session
 from optree.console.lines import Line, LineOptions, LineRenderer
 from optree.nodes import Severity
 from optree.store.directory import Directory
 from optree.store.recovery import Loaded
+from optree.tree import unfold
 from optree.tree.path import Path as NodePath
 from optree.visible import coloured
 
@@ -55,7 +55,7 @@ def logs(
     if wanted.path and not goes_on:
         find_node(loaded.session, wanted.path)
     printer = _Printer(loaded, wanted, as_json=as_json, whole=not goes_on)
-    printer.show(replay(loaded.session))
+    printer.show(unfold(loaded.tree))
     if goes_on and live is not None:
         _follow(printer, loaded, live, where)
 
@@ -67,7 +67,7 @@ def _follow(printer: _Printer, loaded: Loaded, live: Path, where: Directory) -> 
         ended = ended or any(isinstance(record, r.SessionEnd) and not record.path for record in records)
     final, _ = open_session(loaded.txn, Directory(live.parent, where.billing), verbatim=True)
     printer.whole = True
-    printer.show([record for record in replay(final.session) if not printer.knows(record)])  # of journals that came and went unseen
+    printer.show([record for record in unfold(final.tree) if not printer.knows(record)])  # of journals that came and went unseen
     printer.show([r.Entries("")])  # what was held back
     if not ended and final.session.ended_at is None:
         complain(f"session {loaded.txn} was interrupted; go on with: optree load {loaded.txn} -- CMD")

@@ -4,12 +4,11 @@ from io import BytesIO
 
 import pytest
 
-from optree.cli.replay import replay
 from optree.cli.sessions import state_of
 from optree.console.lines import LineOptions, LineRenderer
 from optree.conversation.to_tree import tree_of as conversation_tree
 from optree.conversation.wire import stream_events
-from optree.tree import format_tree, walk_ops, walk_sessions
+from optree.tree import format_tree, unfold, walk_ops, walk_sessions
 from optree.tree.summary import state
 from optree_formats.markdown.format import FORMAT as MARKDOWN
 from optree_formats.plain_json import JSON
@@ -80,7 +79,7 @@ def test_views_say_no_more(made):
     """The tree as text, the console's lines and a session's state give no outcome where there is none."""
     tree = made()
     renderer = LineRenderer("t", LineOptions(verbose=True))
-    lines = "\n".join(line for record in replay(tree.session) for line in renderer.render(record))
+    lines = "\n".join(line for record in unfold(tree) for line in renderer.render(record))
     shown = f"{format_tree(tree.session)}\n{lines}"
     assert [] == [word for word in ("✓", "failed", "interrupted", "cancelled", " ok") if word in shown]
     assert "ended" == state_of(tree.session, None)

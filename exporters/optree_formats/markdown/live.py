@@ -20,7 +20,7 @@ from optree.builder.subscriber import Subscriber
 from optree.instrument import Session
 from optree.nodes import OperationNode, Pool, SessionNode, TurnNode
 from optree.store.lines import AnyPath
-from optree.tree import apply
+from optree.tree import apply, unfold
 from optree.tree.path import parent_label
 from optree.values import decode, text
 from optree_formats.markdown import backlog, why
@@ -82,7 +82,7 @@ class Follower:
             self._pool.blobs.update(core.pool.blobs)
             self._pool.links.update(core.pool.links)
             self._sessions |= {path: _copy(one.node) for path, one in list(core.builders.items())}
-            self._backlog = [] if core.base else backlog.records(builder.whole)  # what another process began is its to write
+            self._backlog = [] if core.base else unfold(builder.whole)  # what another process began is its to write
             self._stream.subscribe(self._subscriber)
         finally:
             core.stream.leave(held)

@@ -17,14 +17,15 @@ from optree.errors import SetupError
 from optree.instrument import Session
 from optree.nodes import Reasoning
 from optree.store.lines import AnyPath
+from optree.tree import unfold
 from optree.values import text
 from optree_formats.transcript.fanout import BUFFER, LOGGER, Subscription
 from optree_formats.transcript.masking import masked
-from optree_formats.transcript.of_tree import known, records
+from optree_formats.transcript.of_tree import known
 from optree_formats.transcript.reader import read
 from optree_formats.transcript.recorder import Mask, Recorder
 from optree_formats.transcript.runs import SUFFIX
-from optree_formats.transcript.transcriber import Said, Transcriber
+from optree_formats.transcript.transcriber import Transcriber
 from optree_formats.transcript.wire import Event, ToolPayload
 
 _Key = tuple[str, str, str, str]
@@ -62,8 +63,7 @@ class Follower:
         try:
             tree = core.builders.get("", session.builder).whole
             self._transcriber = Transcriber(core.txn, core.pool, self._emit, known(tree), self._thought)
-            found = [] if core.base else records(tree)  # what another process began is its to write
-            self._backlog = [record for record in found if type(record) is not Said]
+            self._backlog = [] if core.base else unfold(tree)  # what another process began is its to write
             core.stream.subscribe(self._worker, ordered=False)
         finally:
             core.stream.leave(held)

@@ -151,6 +151,8 @@ class OpState(Struct):
     request: Payload | None = None
     response: Payload | None = None
     chunks: list[str] = []
+    seen: float = 0.0
+    """When it last thought or answered."""
 
 
 class RunState(Struct):

@@ -30,14 +30,6 @@ from optree_formats.transcript.wire import ContentBlock, Event, MessagePayload, 
 _MESSAGES = "messages"
 
 
-class Said(r.Record, tag="transcript.said"):
-    """What an op that has no end has thought and answered so far; not a record of the journal."""
-
-    path: str
-    ts: float
-    reasoning: str | None = None
-
-
 Emit = Callable[[str, Event], None]
 """Takes an event of the session at a path, to give it its number."""
 
@@ -80,11 +72,14 @@ class Transcriber:
         known = self._known.get(path, {}).get("run_id")
         return known or run_id_of(node_id(self._txn, path))
 
-    def finish(self) -> None:
-        """Write the starts that still wait."""
+    def finish(self, *, answers: bool = False) -> None:
+        """Write the starts that still wait; with *answers* also what ops that have not ended thought and answered so far."""
         for op in self._ops.values():
+            run = self._session_of(op.begin.path)
             if not op.started:
-                self._start(self._session_of(op.begin.path), op)
+                self._start(run, op)
+            if answers:
+                self._answer(run, op, op.seen or op.begin.ts, None)
 
     # Sessions
 
@@ -119,7 +114,7 @@ class Transcriber:
     def _session_set(self, record: r.SessionSet) -> None:
         run = self._run(record.path)
         for name, value in (("title", record.title), ("latestStatus", record.latest_status)):
-            if value is not None:
+            if value is not None and self._told(record.path).get(name) != value:
                 run.told[name] = value
 
     def _session_end(self, record: r.SessionEnd) -> None:
@@ -249,17 +244,13 @@ class Transcriber:
         op = self._ops.get(record.path)
         if op is not None and record.chunks:
             op.chunks += [chunk.text for chunk in record.chunks]
+            op.seen = record.chunks[-1].ts
 
     def _responded(self, record: r.Responded) -> None:
         op = self._ops.get(record.path)
         if op is not None:
             op.response = record.response
-
-    def _said(self, record: Said) -> None:
-        op = self._ops[record.path]
-        run = self._session_of(record.path)
-        self._release(run)
-        self._answer(run, op, record.ts, record.reasoning)
+            op.seen = record.ts
 
     def _op_end(self, record: r.OpEnd) -> None:
         op = self._ops.pop(record.path, None)
@@ -395,5 +386,4 @@ class Transcriber:
         r.Responded: _responded,
         r.Entries: _entries,
         r.OpEnd: _op_end,
-        Said: _said,
     }
