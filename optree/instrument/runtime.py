@@ -20,7 +20,7 @@ from optree.errors import OptreeError, SetupError
 from optree.ids import is_txn, new_txn, trace_id
 from optree.instrument.config import Config, changed, from_environment
 from optree.instrument.context import ABANDONED, Holder
-from optree.instrument.figures import counts_of, problems_of
+from optree.instrument.figures import counts_of, problems_of, unmade_of
 from optree.instrument.handles import Session
 from optree.instrument.interrupted import keep_interrupt
 from optree.instrument.joined import Joined
@@ -44,7 +44,9 @@ HAND_OVER_SECONDS = 0.1
 """What of them is kept for starting the process that delivers what a mirror has not sent: 5 ms, but 30 to 50 on a busy machine, where
 also the wait before it ends up to 50 ms late."""
 IDLE_SESSIONS = 64
-"""Sessions of other processes that stay open here though nothing is open in them: each holds a journal, and its owner waits for that."""
+"""Sessions of other processes that stay open here though nothing is open in them: each holds a journal, and its owner waits for that.
+
+As many have ended here, and wait until their directory can be written."""
 
 
 class Runtime:
@@ -179,7 +181,7 @@ class Runtime:
             pass_on(error)
             self._deliver(until)
         self.mirroring.hand_over(say)
-        for problem in self.told():
+        for problem in filter(None, [*self.told(), unmade_of(list(self.stores.values()))]):
             self.report(problem)
         for store in self.stores.values():  # what objects record that end with the process
             store.report = self.report
@@ -262,6 +264,7 @@ class Runtime:
                 self.past.update(counts_of([store], [console] if console else []))
                 for problem in problems_of(store):
                     self.report(problem, store)
+        self._leave([txn for txn, store in self.stores.items() if store.unmade and store.ended][:-IDLE_SESSIONS])
 
     def _end_abandoned(self) -> None:
         """End the sessions that nothing will end any more: a signal's handler raised in the middle of their begin, or of their end."""
@@ -279,10 +282,14 @@ class Runtime:
         for parent in self._joined:
             joined.setdefault(parent.partition(":")[0], []).append(parent)
         idle = [txn for txn, parents in joined.items() if txn in self.stores and not any(self._joined[one].busy for one in parents)]
-        for txn in idle[:-IDLE_SESSIONS]:
+        for parent in [parent for txn in idle[:-IDLE_SESSIONS] for parent in joined[txn]]:
+            del self._joined[parent]
+        self._leave(idle[:-IDLE_SESSIONS])
+
+    def _leave(self, txns: list[str]) -> None:
+        """Let go of sessions in which nothing is open."""
+        for txn in txns:
             store, consoles = self.stores.pop(txn), [self.consoles.pop(txn)] if txn in self.consoles else []
-            for parent in joined[txn]:
-                del self._joined[parent]
             self.mirroring.forget(txn)
             self.past.update(counts_of([store], consoles))
             closing: list[Callable[[], object]] = [store.close, *(console.close for console in consoles)]
@@ -298,16 +305,20 @@ class Runtime:
             builder, store = open_session(agent, self._options(), txn=name, attributes=attributes, takers=console, later=True)
         except (OSError, OptreeError) as error:
             pass_on(error)
-            said = (isinstance(error, OSError) and error.strerror) or error
-            where = self.directory().sessions
-            self.report(f"nothing is saved in {where}: {said}; the agent runs on (set OPTREE_SESSIONS_DIR to one that can be written)")
+            self._nothing_saved((isinstance(error, OSError) and error.strerror) or error)
             self.unsaved.add(name)
             builder = SessionTreeBuilder(agent, txn=name, attributes=attributes, stream=Stream(console), cycles=self.config.cycles)
             self._mirror(builder.core, None)
             return Session(builder)
         self.stores[name] = store
+        if store.unmade:
+            self._nothing_saved(store.unmade)
         self._mirror(builder.core, store)
         return Session(builder)
+
+    def _nothing_saved(self, why: object) -> None:
+        where = self.directory().sessions
+        self.report(f"nothing is saved in {where}: {why}; the agent runs on (set OPTREE_SESSIONS_DIR to one that can be written)")
 
     def _resumed(self, txn: str, agent: str) -> Session:
         try:
@@ -363,7 +374,8 @@ class Runtime:
         otel = self.config.otel
         wanted, options = (otel, dict[str, Any]()) if isinstance(otel, str) else ("on", otel)
         where, writer = (store.options.directory, store.journal.ordinal) if store else (self.directory(), 0)
-        self.mirroring.follow(wanted, options, core, core.stream, where, writer, resumed=resumed, saved=store is not None)
+        saved = store is not None and not store.unmade
+        self.mirroring.follow(wanted, options, core, core.stream, where, writer, resumed=resumed, saved=saved)
 
     def _console(self, txn: str) -> list[ConsoleWriter]:
         if not self.config.console or sys.__stderr__ is None:

@@ -25,7 +25,7 @@ def open_session(
 ) -> tuple[SessionTreeBuilder, SessionStore]:
     """Begin a new root session on disk; *takers* receive its records beside the journal.
 
-    Raises `OSError` if its journal cannot be made (with *later* not for what may pass: it is made then), `BusyError` if the txn is in use.
+    Raises `OSError` if its journal cannot be made (with *later* it is made once it can be), `BusyError` if the txn is in use.
     """
     store = SessionStore(txn or new_txn(), options, takers=takers, later=later)
     try:

@@ -36,14 +36,15 @@ class SessionStore:
     """Called with each problem, where somebody wants to hear of it at once."""
     ended = False
     """True once the root session has ended."""
-    _closed = False
+    _closed = _billed = False
     _covered = 0
     """Number of the last record that the last snapshot has."""
     _healed = 0
     """Records that were given up, and that a snapshot has since."""
     _saved = True
     """False while the last snapshot that was tried is not on disk, or the bill of an ended session."""
-    _billed = False
+    unmade = ""
+    """Why no file could be made from the start, as long as that is so."""
     _left = False
     """True if the session has ended, and journals remain: another process was still writing to it."""
 
@@ -59,8 +60,8 @@ class SessionStore:
     ) -> None:
         """Open or make the live directory and a new journal; with *resume*, load what is there before.
 
-        Raises `BusyError` if another process owns it, `OSError`, and what `load` raises. With *later* an error that may pass, as of a full
-        disk, does not raise: files are made once they can be, and records are kept until then.
+        Raises `BusyError` if another process owns it, `OSError`, and what `load` raises. With *later* a disk or directory that cannot be
+        written does not raise: files are made once they can be, tried for each second, and records are kept until then.
         """
         self.txn = checked(txn)
         self.options, self.owner = options, owner
@@ -175,9 +176,11 @@ class SessionStore:
             self._os.make_directory(self.live)
             self._lock_fd = lock.take(self.live / "LOCK", self._os)
         except OSError as error:
-            if not self._later or error.errno not in PASSING or from_handler(error):
+            if not self._later or from_handler(error):
                 raise
-            self._problem("files", error)
+            self.unmade = "" if error.errno in PASSING else error.strerror or str(error)
+            if not self.unmade:
+                self._problem("files", error)
             return
         if self._lock_fd < 0:
             raise BusyError(f"session {self.txn} is being written by another process: wait, or watch it (optree logs -f {self.txn})")
@@ -185,14 +188,15 @@ class SessionStore:
 
     def _own_again(self) -> None:
         """Take the lock for what comes after the session was removed, unless another process has gone on with it."""
-        if not self.owner or self._lock_fd >= 0:
+        if self.owner and self._lock_fd < 0:
+            self._lock_fd = lock.take(self.live / "LOCK", self._os)
+            known = known_vector(self.options.directory, self.txn, owner=True, later=False)
+            if self._lock_fd < 0 or last_given(self.live, known, self._os) > self.journal.tried:
+                self._release_lock()
+                raise BlockingIOError(EAGAIN, "another process goes on with this session")
+        else:
             self._upkeep.start()
-            return
-        self._lock_fd = lock.take(self.live / "LOCK", self._os)
-        known = known_vector(self.options.directory, self.txn, owner=True, later=False)
-        if self._lock_fd < 0 or last_given(self.live, known, self._os) > self.journal.tried:
-            self._release_lock()
-            raise BlockingIOError(EAGAIN, "another process goes on with this session")
+        self.unmade = ""
 
     def _release_lock(self) -> None:
         fd, self._lock_fd = self._lock_fd, -1
@@ -215,13 +219,14 @@ class SessionStore:
         """After a record that came when all was closed, as of an object that ends with the process."""
         self.journal.close()
         self._release_lock()
-        if self.unwritten:
+        if self.unwritten and not self.unmade:
             self._problem("what came after its end", OSError(f"{self.unwritten} records are lost ({self.journal.problem})"))
 
     def _close_journal(self) -> None:
         held = self.stream.enter()
         try:
-            self.journal.close()
+            if not self.unmade or self.journal.retry():
+                self.journal.close()
         finally:
             self.stream.leave(held)
 
@@ -295,7 +300,7 @@ class SessionStore:
         """Write the snapshot that is due."""
         with self._writing:
             try:
-                self._saved = self._finish() if self.ended else self._write()
+                self._saved = False if self.unmade else self._finish() if self.ended else self._write()
             except BaseException:
                 self._saved = False
                 raise
@@ -310,22 +315,20 @@ class SessionStore:
         number, dropped = (
             self.journal.last,
             self.journal.dropped,
-        )  # read before the nodes are brought up to date: the file may be ahead of it, never behind
+        )  # before the nodes are brought up to date: the file may be ahead, never behind
         if not builder.core.settle(PATIENCE):
             return self._problem("snapshot", TimeoutError("another thread holds the session's lock"))
         position = {**self.vector, f"{self.journal.ordinal:04d}": number}
         try:
             save(builder.whole, position, builder.core.touched, self.options, self._writer, last=last, lost=self.lost)
         except Exception as error:  # noqa: BLE001 - the journal still has everything: say it and go on
-            self._problem("snapshot", error)
-            return False
+            return self._problem("snapshot", error)
         self._covered, self._healed = number, dropped
         return True
 
     def _finish(self) -> bool:
         """The root session has ended: join other processes' journals, save, bill, remove. False if it is not saved and billed."""
-        builder = self.builder
-        if builder is None or builder.node.ended_at is None:
+        if (builder := self.builder) is None or builder.node.ended_at is None:
             return True
         others = self._journals(own=False)
         held = lock.hold(others, self._os)
@@ -362,8 +365,7 @@ class SessionStore:
         try:
             Ledger(self.options.directory.billing, self._os).append(builder.node, again=again)
         except OSError as error:
-            self._problem("ledger", error)
-            return False
+            return self._problem("ledger", error)
         self._billed = True
         return True
 

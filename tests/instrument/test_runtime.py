@@ -2,11 +2,13 @@ import re
 import signal
 import threading
 from pathlib import Path
+from time import monotonic, sleep
 
 import pytest
 
 import optree
 from optree.instrument.runtime import EXIT_SECONDS
+from optree.store import Directory
 
 SLACK = 10.0  # seconds; a machine may be busy, and what hangs here hangs for ever (benchmarks/exits.py measures the promise itself)
 
@@ -153,14 +155,15 @@ def blocked(tmp_path):
 
 @pytest.mark.parametrize("way", ["return", "sys.exit(3)", "exception"])
 def test_sessions_directory_that_cannot_be_written(way, finished, blocked):
-    """An agent whose sessions cannot be saved runs on to its own result and exit code, with one warning (S4-130, S4-131)."""
+    """An agent whose sessions cannot be saved runs on to its own result and exit code, and says so at its start and end (S4-131)."""
     source, expected, *_ = ENDS[way]
     code, out, err = finished(
         AGENT.replace("assert optree.flush()", "assert not optree.flush()").replace("WAY", source), env={"OPTREE_SESSIONS_DIR": blocked}
     )
     assert (expected, "result\n") == (code, out)
     warnings = [line for line in err.splitlines() if line.startswith("optree: ")]
-    assert 1 == len(warnings)
+    assert 2 == len(warnings)
+    assert re.fullmatch(rf"optree: \d+ records are lost: {blocked} could not be written to the end \(.+\)", warnings[1])
     assert f"optree: nothing is saved in {blocked}: " in warnings[0]
     assert "the agent runs on (set OPTREE_SESSIONS_DIR to one that can be written)" in warnings[0]
     assert expected or warnings == err.splitlines()
@@ -175,9 +178,47 @@ def test_many_sessions_that_cannot_be_saved(blocked, capfd):
             assert not optree.flush()
         assert "ok" == session.tree.session.status
     found = optree.health()
-    assert (False, 1, []) == (found["ok"], len(found["problems"]), found["sessions"])
+    assert (False, 1, 5, 5 * 8) == (found["ok"], len(found["problems"]), len(found["sessions"]), found["lost"])
     out, err = capfd.readouterr()
     assert ("", [f"optree: {found['problems'][0]}"]) == (out, err.splitlines())
+
+
+def test_a_directory_that_can_be_written_later_has_the_sessions(tmp_path, monkeypatch):
+    """Sessions that began when nothing could be written are saved, with all that they had, once it can be: the open and the ended ones."""
+    monkeypatch.setattr("optree.store.upkeep.SYNC_SECONDS", 0.02)
+    (tmp_path / "disk").touch()
+    directory = Directory.of(tmp_path, tmp_path / "disk" / "sessions")
+    optree.configure(sessions_dir=directory.sessions)
+    with optree.session("ended") as ended, optree.turn(), optree.tool("before") as op:
+        op.log("x")
+    with optree.session("open") as session, optree.turn():
+        with optree.tool("before"):
+            pass
+        assert (False, False) == (optree.flush(), optree.health()["lost"] == 0)
+        (tmp_path / "disk").unlink()
+        with optree.tool("after"):
+            pass
+        until = monotonic() + 30
+        while optree.health()["lost"] and monotonic() < until:  # nothing is asked of it: it looks by itself
+            sleep(0.01)
+        assert (0, True) == (optree.health()["lost"], optree.flush("sync"))
+        running = optree.load(session.txn, directory)
+        assert ["before", "after"] == [op.name for _, _, op in optree.walk_ops(running.session)]
+    assert optree.flush("snapshot", 30)
+    for one, names in ((ended, ["before"]), (session, ["before", "after"])):
+        saved = optree.load(one.txn, directory)
+        found = [op.name for _, _, op in optree.walk_ops(saved.session)]
+        assert (names, "ended", "clean") == (found, saved.state, saved.damage.state)
+
+
+def test_sessions_that_can_never_be_saved_are_let_go(blocked):
+    """Of ended sessions that no file could be made for the last 64 are kept; what the others had is counted."""
+    optree.configure(sessions_dir=blocked)
+    for _ in range(70):
+        with optree.session("agent"):
+            pass
+    found = optree.health()
+    assert (True, 70 * 2) == (len(found["sessions"]) <= 65, found["lost"])
 
 
 def test_ledger_that_cannot_be_written(finished, saved, blocked):
