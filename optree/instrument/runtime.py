@@ -18,6 +18,7 @@ from optree.clock import now_ms
 from optree.console import ConsoleWriter, LineOptions
 from optree.errors import OptreeError, SetupError
 from optree.ids import is_txn, new_txn, trace_id
+from optree.instrument import fork_warning
 from optree.instrument.config import Config, changed, from_environment
 from optree.instrument.context import ABANDONED, Holder
 from optree.instrument.figures import counts_of, problems_of, unmade_of
@@ -394,4 +395,5 @@ def _finalize(runtime: Runtime) -> None:
 RUNTIME = Runtime()
 atexit.register(RUNTIME.at_exit)
 calls.register_at_fork(after_in_child=RUNTIME.after_fork)
+fork_warning.register()
 RUNTIME.end_with_multiprocessing()

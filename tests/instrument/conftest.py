@@ -75,8 +75,8 @@ def script(tmp_path):
 
     yield start
     for process in running:
-        process.kill()
-        process.communicate()
+        with process:  # closes its pipes, which a process that it forked may still have open
+            process.kill()
 
 
 @pytest.fixture

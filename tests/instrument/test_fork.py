@@ -1,3 +1,4 @@
+import sys
 from collections import Counter
 
 import msgspec
@@ -11,7 +12,8 @@ from optree.store.reader import read_journal
 @pytest.mark.parametrize("rounds", [5])
 def test_fork_under_running_threads(rounds, finished, saved):
     """A process that forks while other threads trace goes on, and so do its children: no deadlock, nothing lost, nothing twice."""
-    code, _, err = finished(f"""
+    code, _, err = finished(
+        f"""
         import threading
         sys.setswitchinterval(1e-5)
         stop = threading.Event()
@@ -41,7 +43,9 @@ def test_fork_under_running_threads(rounds, finished, saved):
             stop.set()
             [thread.join() for thread in threads]
         assert optree.flush("snapshot", 30)
-    """)
+        """,
+        env={"PYTHONWARNINGS": "error,ignore:This process (pid=:DeprecationWarning"},  # it has threads of its own, as Python says
+    )
     assert (0, "") == (code, err)
     loaded = saved()
     assert ("ended", "clean", []) == (loaded.state, loaded.damage.state, loaded.open_nodes())
@@ -50,6 +54,35 @@ def test_fork_under_running_threads(rounds, finished, saved):
     ops = loaded.session.turns[0].ops
     assert (len(ops), len(ops)) == (loaded.session.totals.tools_run, sum(counted.values()))
     assert {1} == {len(op.logs) for op in ops}
+
+
+def test_no_warning_because_of_optrees_threads(finished):
+    """Where warnings are errors, a fork raises for the program's own threads (as of Python 3.15), and not for optree's."""
+    code, out, err = finished("""
+        import threading
+        import warnings
+
+        def forks():
+            try:
+                if (child := os.fork()) == 0:
+                    os._exit(3)
+            except DeprecationWarning:
+                return "raised"
+            return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+
+        filters, stop = list(warnings.filters), threading.Event()
+        with optree.session("root"), optree.turn(), optree.tool("x") as op:
+            op.log("y")
+            print(threading.active_count() > 1, forks(), forks())
+            thread = threading.Thread(target=stop.wait)
+            thread.start()
+            print(forks(), filters == warnings.filters)
+            stop.set()
+            thread.join()
+            print(forks())
+    """)
+    own = "raised" if sys.version_info >= (3, 15) else "3"
+    assert (0, ["True 3 3", f"{own} True", "3"], "") == (code, out.splitlines(), err)
 
 
 def test_both_sides_are_read_while_they_live(script, directory):

@@ -1,0 +1,34 @@
+"""A program that has no thread but optree's forks without an error, also where warnings are errors."""
+
+import sys
+import threading
+import warnings
+
+from optree.interrupts import suppress
+from optree.syscalls import calls
+
+_MESSAGE = r"This process \(pid=\d+\) is multi-threaded(?#, by optree's threads alone)"
+
+
+def register() -> None:
+    """Have each fork prepared."""
+    if sys.version_info >= (3, 15):  # until then `os.fork` drops the error
+        calls.register_at_fork(before=_before)
+
+
+def _before() -> None:
+    """Python warns of a fork beside other threads, and since 3.15 `os.fork` raises that: in the parent, when the child is there already.
+
+    A program that has one thread by itself would not see it, so it is ignored then, and only then. Python warns last, after all that is
+    registered for a fork: so the filter stays until the next one.
+    """
+    me = threading.current_thread()
+    alone = all(thread is me or thread.name.startswith("optree-") for thread in threading.enumerate())
+    with suppress(Exception):  # whatever has become of the filters, the program forks
+        filters = [*warnings.filters]
+        if alone and any(action == "error" and issubclass(DeprecationWarning, kind) for action, _, kind, *_ in filters):
+            warnings.filterwarnings("ignore", _MESSAGE, DeprecationWarning)
+        else:
+            for one in filters:
+                if getattr(one[1], "pattern", None) == _MESSAGE:
+                    warnings.filters.remove(one)  # type: ignore[attr-defined] # pyright: ignore[reportAttributeAccessIssue]
