@@ -96,7 +96,7 @@ def test_what_was_lost_of_a_joined_process_is_said(begin, directory, killed, own
     for number in range(3):
         joined.stream.put(r.OpBegin(f"1.{1_000_001 + number}", 1.0, "tool", "far"))
         joined.stream.flush()
-    joined.close(0.0)
+    joined.close(LONG)
     corrupt(joined.journal.path, 2)
     bad = joined.journal.path.read_bytes()
     if owner:

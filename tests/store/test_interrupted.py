@@ -127,7 +127,7 @@ def test_while_a_worker_lives_nothing_of_it_is_closed(begin, directory):
     builder.end_session()
     assert store.flush("snapshot")
     assert ["1.1000001.1.1", "1.1000001.1", "1.1000001", "1.1000001"] == [node.path for node in load("txn-1", directory).open_nodes()]
-    living.close(0.0)
+    living.close(LONG)
     assert store.close(LONG)
     settle("txn-1", StoreOptions(directory))  # where the owner's end did not come to it
     assert not directory.live("txn-1").exists()

@@ -186,7 +186,7 @@ def test_a_new_process_gets_numbers_that_no_old_one_had(begin, directory, opened
     joined = SessionStore("txn-1", StoreOptions(directory), owner=False)
     joined.stream.put(r.OpBegin("1.1000001", 1.0, "tool", "t"))
     joined.stream.flush()
-    joined.close(0.0)
+    joined.close(30.0)
     builder.begin_turn()
     builder.end_session()
     assert store.flush("snapshot")

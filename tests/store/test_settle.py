@@ -129,7 +129,7 @@ def test_while_another_process_writes_nothing_is_settled(left):
     joined.stream.put(r.Accounted("1.1", AccountingEntry("txn-1:1.1#1000001", 1.0, "llm")))
     assert joined.flush()
     assert not settle("txn-1", StoreOptions(left))
-    joined.close(0.0)
+    joined.close(LONG)
     assert ["txn-1:1.1#1", "txn-1:1.1#1000001", "txn-1:1.2#2"] == billed(left)
     assert ["txn-1.json.zst"] == names(left)
 
@@ -191,7 +191,7 @@ def test_an_owner_finishes_what_a_joined_process_kept_open(begin, directory, mon
     assert store.flush("snapshot")
     assert not store.finished
     joined.stream.put(r.Accounted("1.1", AccountingEntry("txn-1:1.1#1000001", 1.0, "llm")))
-    joined.close(0.0)
+    joined.close(LONG)
     wait_for(lambda: store.finished and ["txn-1.json.zst"] == names(directory))  # its journals go last
     assert ["txn-1:1.1#1", "txn-1:1.1#1000001"] == billed(directory)
     assert store.close(LONG)
