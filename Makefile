@@ -80,7 +80,7 @@ canaries: $(VENV)/has-otel $(VENV)/has-test ## credentials of every kind in ever
 	@OPTREE_CANARIES=all $(PY) -m pytest -q -s tests/security/test_canaries.py
 
 clean: ## remove what the other targets made
-	@rm -rf $(VENV) .venv-bootstrap .venv-phoenix .venv-mlflow .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
+	@rm -rf $(VENV) .venv-bootstrap .venv-phoenix .venv-mlflow .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache build
 	@find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 # Roughly what each extra downloads, for the message.

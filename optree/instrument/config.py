@@ -19,30 +19,39 @@ from optree.store.journal import Sync
 
 
 class Config(Struct, frozen=True):
-    """Options of this process. Arguments of `configure` win over the environment (``OPTREE_<NAME>``)."""
+    """The options of a process, as `configure` takes and returns them; each has a variable ``OPTREE_<NAME>`` of the environment."""
 
     base_dir: str | Path | None = None
+    """Where sessions and ledger are kept, unless the next two say otherwise; by default ``~/.optree``."""
     sessions_dir: str | Path | None = None
+    """Where sessions are kept; by default ``sessions`` in *base_dir*."""
     billing_file: str | Path | None = None
+    """The ledger; by default ``accounting.jsonl`` in *base_dir*."""
     compression: str = "zstd"
-    """`zstd`, `gzip` or `none`, for snapshots; all are read."""
+    """How snapshots are compressed: ``zstd``, ``gzip`` or ``none``; all are read."""
     sync: Sync = "interval"
-    """When data is forced to the disk itself: `write` never, `interval` each second, `turn` at each turn's end, `op` at each op's."""
+    """When data is forced to the disk, so that a loss of power cannot take it: ``interval`` each second, ``turn`` at each turn's end,
+    ``op`` at each operation's end, ``write`` never."""
     write: Write = "structure"
-    """What is with the operating system when a call returns: `structure` (with accounting and messages), `all`, or `deferred` (nothing)."""
+    """What the operating system has when a call returns, so that the end of the process cannot take it: ``structure`` (begins, ends,
+    accounting, messages), ``all`` (also logs and reasoning), ``deferred`` (nothing)."""
     redact: Redaction = Redaction()
-    """What is taken out of all that is shown, sent or saved redacted, beside what is known; see `Redaction`. ``OPTREE_REDACT`` is JSON."""
+    """What is replaced in all that is shown, exported or saved redacted, beside known credentials. ``OPTREE_REDACT`` is JSON."""
     redacted_save: bool = False
-    """Replace credentials before anything is written; by default the disk has all, private to its owner."""
+    """Whether credentials are replaced before anything is written; by default the disk has all, in files private to their owner."""
     cycles: Cycles = "mark"
-    """An agent that calls itself is marked (`mark`) or refused (`block`)."""
+    """Whether an agent that calls itself, also through others, is marked (``mark``) or refused with `CycleError` (``block``)."""
     verbose: bool = False
+    """Whether stderr gets a line for each request and response; otherwise warnings and errors only."""
     trace_llm: bool = False
+    """Whether the lines hold the payloads of LLM calls, capped and redacted."""
     trace_tools: bool = False
+    """Whether the lines hold the payloads of tool calls, capped and redacted."""
     console: bool = True
-    """Print lines on stderr at all."""
+    """Whether lines are printed on stderr at all."""
     otel: Literal["auto", "on", "off"] | Mapping[str, Any] = "auto"
-    """Mirror sessions to OpenTelemetry: `auto` if ``OTEL_EXPORTER_OTLP_ENDPOINT`` is set, `on`, `off`, or options, which mean `on`:
+    """Whether sessions are sent to OpenTelemetry: ``auto`` (if ``OTEL_EXPORTER_OTLP_ENDPOINT`` is set), ``on``, ``off``, or options, which
+    mean ``on``:
     `endpoint`, `protocol`, `profile`, `live`, `trace_per_turn`, `openinference`, `content`, `services`, `parent`,
     `deliver_at_exit`."""
 

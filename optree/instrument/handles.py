@@ -15,15 +15,26 @@ __all__ = ["NO_RESULT", "Session", "answered"]
 
 
 class Session:
-    """An open session: its names, its transcript, its totals. No method raises."""
+    """An open session, as `with optree.session(…) as session` gives it. No method raises.
+
+    ```python
+    import optree
+
+    with optree.session("assistant") as session:
+        messages = session.history() or [{"role": "system", "content": "You are brief."}]
+        with optree.turn(user="Hello"):
+            session.message({"role": "user", "content": "Hello"})
+    ```
+    """
 
     __slots__ = ("builder", "earlier", "resumed")
 
     def __init__(self, builder: SessionTreeBuilder, *, resumed: bool = False, earlier: Sequence[SessionNode] = ()) -> None:
-        self.builder = builder
-        self.resumed = resumed
+        self.builder: SessionTreeBuilder = builder
+        """What builds this session's part of the tree, for what the handle has no method for."""
+        self.resumed: bool = resumed
         """True if this session, or the interrupted one that it repeats, was loaded from disk."""
-        self.earlier = earlier
+        self.earlier: Sequence[SessionNode] = earlier
         """The interrupted runs of this agent that this one goes on with, oldest first."""
 
     @property
@@ -59,25 +70,32 @@ class Session:
     def message(
         self, message: Any, *, message_id: str | None = None, substance: str | None = None, cause: str | Sequence[str] = ()
     ) -> None:
-        """Append to the transcript, on disk before this returns: a message as the provider takes it; plain text is the user's.
+        """Append a message to the transcript; it survives the end of the process once this returns.
 
-        *substance* is the id of the message whose content this one represents, *cause* those that it came from.
+        Args:
+            message: The message as the provider takes it, such as ``{"role": "user", "content": "Hello"}``; a plain text is the user's.
+            message_id: Its id, unique in the whole tree, if others are to refer to it.
+            substance: The id of the message whose content this one repeats.
+            cause: The ids of the messages that brought this one about; not beside *substance*.
         """
         self.builder.append_message(message, message_id=message_id, substance=substance, cause=cause)
 
     def title(self, title: str) -> None:
-        """Set the session's title, for people."""
+        """Set the session's title, shown by `optree ls` and `optree tree`; the last one counts."""
         self.builder.set_title(title)
 
     def status(self, status: str) -> None:
-        """Set the latest status, for people."""
+        """Set what the session is at just now, in a few words for people; the last one counts."""
         self.builder.set_title(status=status)
 
     def history(self) -> list[Any]:
-        """Return the transcript so far, ready to send to a provider; empty for a session that has none.
+        """Return the transcript so far, ready to be sent to a provider.
 
-        In a resumed run it begins with what was recorded before. Where nothing was given to `message`, it is the history of the last
-        LLM call, with its answer. A tool call whose result was lost gets one that says so, since providers refuse it otherwise.
+        In a resumed run it begins with what was recorded before. Where nothing was given to `message`, it is the messages of the last
+        LLM call, with its answer. A tool call whose result was lost gets a result that says so, since providers refuse it otherwise.
+
+        Returns:
+            New messages, oldest first; empty for a session that has none.
         """
         runs = [*self.earlier, self.builder.node]
         found = [decode(entry.body) for node in runs for entry in node.messages if entry.role != PIECE_OF_TEXT]

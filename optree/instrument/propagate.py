@@ -21,10 +21,26 @@ R = TypeVar("R")
 
 
 def child_env(env: dict[str, str] | None = None) -> dict[str, str]:
-    """Return *env* (default: this process's) with what a child process needs to join the session that is open here.
+    """Return environment variables with which a child process joins the session that is open here.
 
-    As in ``subprocess.run(command, env=optree.child_env())``. What `configure` set goes along, directories as absolute paths, but for a
-    mapping of `otel` and the callback of `redact`. Without an open session nothing else is added.
+    The child's sessions and operations become part of the same tree, and of the same trace in OpenTelemetry. What `configure` set goes
+    along too, directories as absolute paths, but for a mapping given as ``otel`` and the callback of ``redact``.
+
+    ```python
+    import subprocess
+    import sys
+
+    import optree
+
+    with optree.session("lead"), optree.turn(user="delegate"):
+        subprocess.run([sys.executable, "-c", "print('traced as part of lead')"], env=optree.child_env(), check=True)
+    ```
+
+    Args:
+        env: The variables to start from; by default those of this process.
+
+    Returns:
+        A new dict. Where no session is open, it names none, and the child records sessions of its own.
     """
     found = dict(os.environ if env is None else env) | variables(RUNTIME.config)
     scope = context.here()
@@ -42,10 +58,30 @@ def child_env(env: dict[str, str] | None = None) -> dict[str, str]:
 
 
 def wrap(function: Callable[P, R]) -> Callable[P, R]:
-    """Return *function* so that it runs in the context of here wherever it is called.
+    """Bind a function to the session, turn and operation that are open here, for a call in another thread or process.
 
-    For ``executor.submit(optree.wrap(f), …)``, ``loop.run_in_executor(None, optree.wrap(f))``, a `threading.Thread`'s target, or a
-    process pool, for which *function* must be picklable.
+    Tasks inherit the context; threads and process pools do not.
+
+    ```python
+    from concurrent.futures import ThreadPoolExecutor
+
+    import optree
+
+
+    @optree.tool
+    def fetch(page: str) -> str:
+        return page.upper()
+
+
+    with optree.session("lead"), optree.turn(user="fetch"), ThreadPoolExecutor() as pool:
+        print(list(pool.map(optree.wrap(fetch), ["a", "b"])))
+    ```
+
+    Args:
+        function: A function or coroutine function; for a process pool it must be picklable.
+
+    Returns:
+        A function of the same signature, for any thread, executor or process pool.
     """
     scope, remote = context.here(), REMOTE.get()
     if not inspect.iscoroutinefunction(function):

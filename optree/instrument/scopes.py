@@ -1,4 +1,4 @@
-"""`session`, `turn`, `llm`, `tool`: each a decorator, with and without arguments, and a context manager."""
+"""What `session`, `turn`, `llm` and `tool` return: decorators that are context managers too, each entry opening a node of its own."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import os
 import sys
 from collections.abc import Callable, Mapping
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar, cast, overload
+from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar, cast
 
 from optree.builder import Op, SessionTreeBuilder, Turn
 from optree.errors import SetupError
@@ -234,60 +234,6 @@ class OpScope(_Instrument[Op]):
         return OpScope(self._kind, self._name or _called(function), self._attributes)
 
 
-@overload
-def session(function: F, /) -> F: ...
-@overload
-def session(agent: str | None = None, **attributes: Any) -> SessionScope: ...
-def session(agent: Any = None, **attributes: Any) -> Any:
-    """A run of an agent: the root session, or a sub-agent's when called inside another session.
-
-    Decorator (``@session``, ``@session(agent="reader")``) or context manager (``with session("reader") as s:``, a `Session`).
-    The agent's name is the function's if none is given. *attributes* are kept on the session's node.
-    """
-    if _decorates(agent):
-        return SessionScope(None, {})(agent)
-    return SessionScope(_name("session", agent), attributes)
-
-
-@overload
-def turn(function: F, /) -> F: ...
-@overload
-def turn(*, user: str | None = None, system: str | None = None, **attributes: Any) -> TurnScope: ...
-def turn(function: Any = None, /, *, user: str | None = None, system: str | None = None, **attributes: Any) -> Any:
-    """A turn of the open session; *user* and *system* are its effective prompts. Decorator or context manager (a `Turn`)."""
-    if function is not None and not _decorates(function):
-        raise SetupError(f"turn({function!r}) is not possible: write turn(user=…) or use @turn on a function")
-    scope = TurnScope(user, system, attributes)
-    return scope if function is None else scope(function)
-
-
-@overload
-def llm(function: F, /) -> F: ...
-@overload
-def llm(name: str | None = None, /, *, provider: str | None = None, model: str | None = None, **attributes: Any) -> OpScope: ...
-def llm(name: Any = None, /, *, provider: str | None = None, model: str | None = None, **attributes: Any) -> Any:
-    """One LLM attempt: a retry is another. Decorator or context manager (an `Op`); its name is ``provider:model``."""
-    if _decorates(name):
-        return OpScope("llm", None, {})(name)
-    label = ":".join(part for part in (_name("llm", provider), _name("llm", model)) if part) or _name("llm", name)
-    known = {"provider": provider, "model": model, **attributes}
-    return OpScope("llm", label, {key: value for key, value in known.items() if value is not None})
-
-
-@overload
-def tool(function: F, /) -> F: ...
-@overload
-def tool(name: str | None = None, /, *, provider: str | None = None, **attributes: Any) -> OpScope: ...
-def tool(name: Any = None, /, *, provider: str | None = None, **attributes: Any) -> Any:
-    """One tool call. Decorator (arguments and result are recorded) or context manager (an `Op`)."""
-    if _decorates(name):
-        return OpScope("tool", None, {})(name)
-    known = {"provider": provider, **attributes}
-    label = _name("tool", name)
-    full = f"{provider}:{label}" if provider and label else label
-    return OpScope("tool", full, {key: value for key, value in known.items() if value is not None})
-
-
 class _Spare(NamedTuple):
     """Handles in a session of their own, in memory."""
 
@@ -311,16 +257,6 @@ def _spare() -> _Spare:
 
 
 _LAST_SPARE = _new_spare()
-
-
-def _decorates(value: object) -> bool:
-    return callable(value) or isinstance(value, classmethod)
-
-
-def _name(what: str, name: object) -> str | None:
-    if name is None or isinstance(name, str):
-        return name
-    raise SetupError(f"{what}({name!r}) is not possible: a name is text; write {what}('name') or use @{what} on a function")
 
 
 def _called(function: Callable[..., Any]) -> str:

@@ -1,3 +1,5 @@
+import importlib
+import inspect
 import os
 import re
 import subprocess
@@ -8,22 +10,37 @@ import pytest
 
 from tests.otel.receiver import receiver
 
+PUBLIC = ("optree", "optree.conversation", "optree.testing", "optree.exporting")
 ROOT = Path(__file__).resolve().parents[2]
 COLLECTOR = "http://localhost:4318"
 CHECK = "assert optree.flush('export') and optree.health()['ok'], optree.health()\n"
 BLOCK = re.compile(r"^```python\n(.*?)^```", re.MULTILINE | re.DOTALL)
 LINK = re.compile(r"\]\(([^)#:]+)(?:#[^)]*)?\)")
 PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")])
-BLOCKS = [
-    pytest.param(code, id=f"{page.relative_to(ROOT)}:{number}")
-    for page in PAGES
-    for number, code in enumerate(BLOCK.findall(page.read_text()), 1)
-]
+
+
+def public():
+    """Yield each public name with what it stands for, and each public member of a class."""
+    for package in PUBLIC:
+        module = importlib.import_module(package)
+        yield package, module
+        for name in module.__all__:
+            value = getattr(module, name)
+            if isinstance(value, type):
+                members = [(member, getattr(value, member)) for member in dir(value) if not member.startswith("_")]
+                yield from ((f"{package}.{name}.{member}", found) for member, found in members)
+            if inspect.isroutine(value) or isinstance(value, type):
+                yield f"{package}.{name}", value
+
+
+DOCSTRINGS = {name: inspect.getdoc(value) or "" for name, value in public()}
+TEXTS = {str(page.relative_to(ROOT)): page.read_text() for page in PAGES} | DOCSTRINGS
+BLOCKS = [pytest.param(code, id=f"{name}:{number}") for name, text in TEXTS.items() for number, code in enumerate(BLOCK.findall(text), 1)]
 
 
 @pytest.mark.parametrize("code", BLOCKS)
 def test_code_runs(code, tmp_path):
-    """Every piece of Python in the documents runs as it stands, with a collector where it names one, and records without a problem."""
+    """Every piece of Python in documents and public docstrings runs as it stands, with a collector where it names one, without a problem."""
     checked = f"{code}\n{CHECK}" if "import optree" in code else code
     with receiver("http/protobuf") as collector:
         run = run_code(checked.replace(COLLECTOR, collector.endpoint), tmp_path)

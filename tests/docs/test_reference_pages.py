@@ -6,9 +6,9 @@ from pathlib import Path
 import pytest
 
 from optree import Config
+from tests.docs.test_docs import PUBLIC
 
 DOCS = Path(__file__).resolve().parents[2] / "docs"
-PUBLIC = ["optree", "optree.conversation", "optree.testing", "optree.exporting"]
 DIRECTIVE = re.compile(r"^::: (\S+)$", re.MULTILINE)
 
 
