@@ -40,7 +40,7 @@ BLOCKS = [pytest.param(code, id=f"{name}:{number}") for name, text in TEXTS.item
 
 @pytest.mark.parametrize("code", BLOCKS)
 def test_code_runs(code, tmp_path):
-    """Every piece of Python in documents and public docstrings runs as it stands, with a collector where it names one, without a problem."""
+    """Each piece of Python in documents and public docstrings runs as it stands, with a collector where it names one, without a problem."""
     checked = f"{code}\n{CHECK}" if "import optree" in code else code
     with receiver("http/protobuf") as collector:
         run = run_code(checked.replace(COLLECTOR, collector.endpoint), tmp_path)
