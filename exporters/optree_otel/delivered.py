@@ -81,7 +81,7 @@ class DeliveredFile:
         """Release it, and leave no trace of it if nothing is noted in it."""
         with suppress(OSError):
             if self._held and not self.path.stat().st_size:
-                self.path.unlink()
+                calls.unlink(self.path)
                 self.path.parent.rmdir()
         self.release()
 
@@ -201,11 +201,11 @@ def reopen(sessions: Path, txn: str, writer: str, paths: Iterable[str]) -> Deliv
     file = DeliveredFile(sessions, txn, writer)
     file.begin()
     try:
-        _mark(sessions, OPEN, txn).unlink(missing_ok=True)
+        _remove(_mark(sessions, OPEN, txn))
         if is_done(sessions, txn):
             file.add(paths)
             if not file.failures:
-                _mark(sessions, DONE, txn).unlink(missing_ok=True)
+                _remove(_mark(sessions, DONE, txn))
     except OSError as error:
         file.fail(error)
     return file
@@ -228,7 +228,7 @@ def forget(sessions: Path, txn: str) -> None:
     with suppress(OSError):
         _remove_notes(sessions, txn)
     with suppress(OSError):
-        _mark(sessions, DONE, txn).unlink(missing_ok=True)
+        _remove(_mark(sessions, DONE, txn))
 
 
 def _notes(sessions: Path, txn: str) -> Path:
@@ -253,11 +253,17 @@ def _names(folder: Path) -> set[str]:
         return set()
 
 
+def _remove(path: Path) -> None:
+    """Remove a file, if it is there. Raises `OSError`."""
+    with suppress(FileNotFoundError):
+        calls.unlink(path)
+
+
 def _remove_notes(sessions: Path, txn: str) -> None:
     """Remove what was noted node by node. Raises `OSError`."""
     for path in writers(sessions, txn):
-        path.unlink(missing_ok=True)
-    _mark(sessions, OPEN, txn).unlink(missing_ok=True)
+        _remove(path)
+    _remove(_mark(sessions, OPEN, txn))
     with suppress(OSError):  # not there, or a process begins to note just now
         _notes(sessions, txn).rmdir()
 

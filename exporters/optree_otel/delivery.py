@@ -61,7 +61,8 @@ def deliver(mirror: Mirror, sessions: Path) -> None:
             while delivers and (left := words(folder)[0]):
                 delivers = _round(mirror, sessions, left)
                 for path in left:
-                    path.unlink(missing_ok=True)
+                    with suppress(FileNotFoundError):
+                        REAL.unlink(path)
         finally:
             lock.release([held])
 

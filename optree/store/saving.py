@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
+from time import time
 from typing import Any
 
 from msgspec import UNSET
@@ -53,11 +54,15 @@ def save(
             system.unlink(older)
 
 
-def sweep(live: Path, system: OS) -> None:
-    """Remove what a killed process left of a snapshot that it was writing; for who holds the session's lock."""
+def sweep(folder: Path, system: OS, *, older: float = 0.0) -> None:
+    """Remove what killed processes left of snapshots that they were writing: all, for who holds the lock of the session whose folder it is.
+
+    With *older*, what nobody has written to for so many seconds: a process that writes does so all the time.
+    """
     with suppress(OSError):
-        for path in live.glob(".tmp-*"):
-            system.unlink(path)
+        for path in folder.glob(".tmp-*"):
+            if not older or path.lstat().st_mtime < time() - older:
+                system.unlink(path)
 
 
 def _meta(root: SessionNode, position: dict[str, int]) -> dict[str, Any]:

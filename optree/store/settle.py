@@ -32,6 +32,8 @@ BACKGROUND_BYTES = 16 << 20
 LEDGER_BYTES = 64 << 20
 """Largest ledger that a process searches as it ends."""
 LOOK_SECONDS = 60.0
+LEFT_SECONDS = 3600.0
+"""A temporary file to which nothing was written for so long was left by a process that was killed."""
 _looked: dict[Path, float] = {}
 """Per directory, when this process looks there again."""
 _END, _RESUME = b'{"t":"session.end","path":""', b'{"t":"session.resume","path":""'
@@ -56,9 +58,16 @@ def unsettled(options: StoreOptions) -> list[str]:
 
 
 def settle_all(options: StoreOptions, txns: list[str] | None = None, *, most: int | None = None) -> list[str]:
-    """Settle these sessions, or all there are of at most *most* bytes; returns what went wrong. Never raises."""
+    """Settle these sessions, or all there are of at most *most* bytes, and sweep what killed processes left half written beside them.
+
+    Returns what went wrong. Never raises.
+    """
     problems: list[str] = []
-    for txn in unsettled(options) if txns is None else txns:
+    if txns is None:
+        txns = unsettled(options)
+        for folder in (options.directory.sessions, *(options.directory.live(txn) for txn in txns)):
+            sweep(folder, options.system, older=LEFT_SECONDS)
+    for txn in txns:
         try:
             settle(txn, options, seconds=0.0, most=most)
         except Exception as error:  # noqa: BLE001 - the next session may be sound

@@ -38,6 +38,22 @@ def test_no_file_is_too_long():
     assert {} == {name: length for name, length in lengths.items() if length > CEILING}
 
 
+def test_files_are_removed_by_one_call():
+    """All but the build hook remove files by the call that waits, on Windows, for who has them open: not by `Path.unlink`."""
+    files = sorted({*PACKAGE.rglob("*.py"), *(ROOT / "exporters").rglob("*.py")} - {PACKAGE / "speed" / "compile.py"})
+    found = {str(path.relative_to(ROOT)): removals(path.read_text()) for path in files if path.parent != PACKAGE / "syscalls"}
+    assert {} == {name: texts for name, texts in found.items() if texts}
+    assert ["path.unlink", "os.remove", "a.b.unlink"] == removals("path.unlink(); os.remove(x); a.b.unlink(); calls.unlink(x)")
+
+
+def removals(source):
+    """Return the calls of a module that remove a file otherwise than by `optree.syscalls` or the store's `OS`, as they stand."""
+    seams = {"calls", "self", "system", "REAL", "self._os", "options.system"}
+    called = [node.func for node in ast.walk(ast.parse(source)) if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute)]
+    named = [(func.attr, ast.unparse(func.value), ast.unparse(func)) for func in called if func.attr in ("unlink", "remove")]
+    return [text for attr, of, text in named if (attr == "unlink" and of not in seams) or text == "os.remove"]
+
+
 def facade_imports(source, path):
     """Return what a module at a path below the root imports from `optree` itself, in source order."""
     found = []

@@ -15,7 +15,7 @@ from optree.store.directory import journals
 from optree.store.formats import read_meta
 from optree.store.ledger import Ledger
 from optree.store.options import StoreOptions
-from optree.store.settle import settle, settle_all
+from optree.store.settle import LEFT_SECONDS, settle, settle_all
 from optree.store.system import OS
 from tests.store.faults import Faulty
 from tests.store.test_journal import busy
@@ -364,3 +364,24 @@ def test_a_snapshot_that_takes_long_holds_up_no_sync(begin, monkeypatch):
         assert not store.journal.dirty
     finally:
         go_on.set()
+
+
+def test_what_killed_processes_left_half_written_goes(begin, killed):
+    """Temporary files of snapshots to which nothing was written for an hour go, in the sessions directory and beside journals."""
+    _, store = begin()
+    store.flush()
+    image = killed()
+    folders = (image.sessions, image.live("txn-1"))
+    for folder in folders:
+        for name, age in (("old", LEFT_SECONDS + 60), ("new", LEFT_SECONDS - 60)):
+            path = folder / f".tmp-{name}.json.zst-99999"
+            path.write_bytes(b"half")
+            os.utime(path, (time.time() - age,) * 2)
+    outside = image.sessions.parent / "outside"
+    outside.mkdir()
+    (outside / ".tmp-mine").touch()
+    os.utime(outside / ".tmp-mine", (0, 0))
+    (image.sessions / "txn-9.live").symlink_to(outside)
+    assert [] == settle_all(StoreOptions(image))
+    assert [[".tmp-new.json.zst-99999"]] * 2 == [[path.name for path in folder.glob(".tmp-*")] for folder in folders]
+    assert (outside / ".tmp-mine").exists()

@@ -11,7 +11,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Generator, Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from datetime import datetime
 from hashlib import sha256
 from itertools import count
@@ -89,7 +89,8 @@ def _put(target: Path, pieces: Iterable[bytes]) -> Path:
     except FileExistsError:
         raise SetupError(f"{target} is there already, and stays as it is: give another name, or remove it") from None
     finally:
-        temporary.unlink(missing_ok=True)
+        with suppress(FileNotFoundError):
+            REAL.unlink(temporary)
     REAL.sync_directory(target.parent)
     return target
 
@@ -144,7 +145,7 @@ def _one(log: Path, policy: Policy, at: float, *, dry_run: bool) -> Action:
         if not target.exists():
             (archive if what == "archive" else compress)(log, target)
         if policy.replace and _stands_for(target, digest, found) and _digest(log) == digest:
-            log.unlink()
+            REAL.unlink(log)
     return Action(log, what, why, target, removed=policy.replace and (dry_run or not log.exists()))
 
 
