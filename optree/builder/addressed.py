@@ -27,7 +27,7 @@ class ByAddress:
     core: Core
 
     def op(self, op: Op | str) -> Op | None:
-        """Return the handle of an op, given it or its id or path; None for an id that is not known."""
+        """Return an operation's handle by its id or path; None if this process did not record it."""
         if type(op) is not str:
             return op if type(op) is Op else None
         path = op.rpartition(":")[2]
@@ -45,7 +45,7 @@ class ByAddress:
 
     @closed
     def append_log(self, op: Op | str, message: str, severity: Any = "VRB", **more: Any) -> None:
-        """Append a log line to an op given by handle, id or path; an unknown id is reported, not raised."""
+        """Append a log line to an operation; see `Op.log`."""
         if (found := self.op(op)) is not None:
             found.log(message, severity, **more)
         else:
@@ -53,7 +53,7 @@ class ByAddress:
 
     @closed
     def append_reasoning(self, op: Op | str, text: str) -> None:
-        """Append a chunk of reasoning to an op given by handle, id or path."""
+        """Append a chunk of reasoning to an operation; see `Op.think`."""
         if (found := self.op(op)) is not None:
             found.think(text)
         else:
@@ -61,7 +61,7 @@ class ByAddress:
 
     @closed
     def append_chunk(self, op: Op | str, text: str) -> None:
-        """Append a chunk of the answer's text to an op given by handle, id or path."""
+        """Append a chunk of the answer's text to an operation; see `Op.chunk`."""
         if (found := self.op(op)) is not None:
             found.chunk(text)
         else:
@@ -69,7 +69,7 @@ class ByAddress:
 
     @closed
     def append_accounting(self, op: Op | str, usage: object = None, **figures: Unpack[AccountFigures]) -> None:
-        """Append what an attempt or a call cost to an op given by handle, id or path; see `Op.account` for the figures."""
+        """Append an accounting entry to an operation; see `Op.account`."""
         if (found := self.op(op)) is not None:
             found.account(usage, **figures)
         else:
@@ -77,7 +77,7 @@ class ByAddress:
 
     @closed
     def set_op(self, op: Op | str, **attributes: Any) -> None:
-        """Give an op more attributes, merged into those that it began with."""
+        """Give an operation more attributes, merged into those that it has."""
         if (found := self.op(op)) is None:
             self._unknown(op)
             return
@@ -92,7 +92,7 @@ class ByAddress:
 
     @closed
     def set_request(self, op: Op | str, payload: Mapping[str, Any], messages: list[Any] | None = None) -> None:
-        """Set what an op sends: *payload*'s members, and the *messages* of an LLM call, which are pooled."""
+        """Set what an operation sends: *payload*, and the *messages* of an LLM call; see `Op.request`."""
         if (found := self.op(op)) is None:
             self._unknown(op)
             return
@@ -114,7 +114,7 @@ class ByAddress:
 
     @closed
     def set_response(self, op: Op | str, payload: Any) -> None:
-        """Set what an op got back; text beyond `MAX_TEXT` is cut behind a notice."""
+        """Set what an operation got back; see `Op.response`. Of very long text the end is cut, with a notice."""
         if (found := self.op(op)) is None:
             self._unknown(op)
             return
@@ -129,7 +129,7 @@ class ByAddress:
 
     @closed
     def end_op(self, op: Op | str, status: Status = "ok", error: str | None = None, **attributes: Any) -> None:
-        """End an op given by handle, id or path; see `Op.end`."""
+        """End an operation; see `Op.end`."""
         if (found := self.op(op)) is not None:
             found.end(status, error, **attributes)
         else:

@@ -31,10 +31,13 @@ class OpState(Struct, eq=False):
     """
 
     builder: SessionTreeBuilder
+    """What builds the operation's session."""
     turn: Turn
+    """The turn that the operation belongs to."""
     bare: OperationNode
     """The node, perhaps without its newest entries."""
     path: str
+    """The operation's path in the whole tree, such as ``1.2`` or ``1.2.3.1``."""
     _now: Clock
     _clean: bool
     """False once the stream knows that there are entries to deliver; in memory only until the op's end."""

@@ -31,7 +31,10 @@ _OK: Literal["ok"] = "ok"
 
 
 class Op(OpState, eq=False):
-    """An open op: `log`, `think`, `chunk`, `account`, `request`, `response`, `end`. None of them raises, on any thread."""
+    """An open operation, as `with optree.llm(…) as op`, `optree.tool`, `optree.current` and `SessionTreeBuilder.begin_op` give it.
+
+    Its methods may be called on any thread, also after its end, and never raise: what cannot be recorded is counted in `optree.health`.
+    """
 
     def __repr__(self) -> str:
         return f"<Op {self.bare.op_id} {self.bare.kind} {self.bare.name!r}>"
@@ -51,14 +54,14 @@ class Op(OpState, eq=False):
 
     @property
     def node(self) -> OperationNode:
-        """The op's node, as of now. It goes on growing; entries come to it within about 10 ms, at the op's end, or when this is asked."""
+        """The operation's node in the tree, with all entries so far; it goes on growing."""
         if self._raw or self._logs is not None:
             self.settle()
         return self.bare
 
     @property
     def id(self) -> str:
-        """The op's id, ``<txn>:<path>``."""
+        """The operation's id in the whole store, ``<txn>:<path>``."""
         return self.bare.op_id
 
     def log(
@@ -68,7 +71,14 @@ class Op(OpState, eq=False):
         direction: Literal["request", "response"] | None = None,
         details: Mapping[str, Any] | None = None,
     ) -> None:
-        """Append a log line; on disk within about 10 ms. *details* is taken as it is now."""
+        """Append a log line. It is written within about 10 ms, and does not wait for that.
+
+        Args:
+            message: The text.
+            severity: ``VRB`` (verbose), ``WRN`` (warning), ``ERR`` (error), ``TRC`` (trace), ``THK`` (thinking) or ``FIN`` (final).
+            direction: Whether the line is about what was sent (``request``) or what came back (``response``).
+            details: What a program may want to read of it, as JSON; copied before this returns.
+        """
         try:
             if severity is not _VRB or direction is not None or details is not None:
                 self._log_more(message, severity, direction, details)
@@ -84,7 +94,7 @@ class Op(OpState, eq=False):
         self._raw.extend((self._now(), as_text(message), (known_severity(severity), side, self.builder.core.attributes(details))))
 
     def think(self, text: str) -> None:
-        """Append a chunk of streamed reasoning; on disk within about 10 ms."""
+        """Append a chunk of streamed reasoning, as the model emits it. It is written within about 10 ms, and does not wait for that."""
         try:
             self._raw.extend((self._now(), text if type(text) is str else as_text(text), True))
             if self._clean:
@@ -94,9 +104,9 @@ class Op(OpState, eq=False):
 
     @closed
     def chunk(self, text: str) -> None:
-        """Append a chunk of streamed text of the answer; on disk within about 10 ms.
+        """Append a chunk of the answer's streamed text. It is written within about 10 ms, and does not wait for that.
 
-        What came is the op's response, marked `partial`, until `response` gives the whole or the op ends well.
+        The text so far is the operation's response, marked `partial`, until `response` gives the whole or the operation ends as ``ok``.
         """
         if self._streamed is None:
             before = self.bare.response  # of an op that has ended, and is given by its id
@@ -122,13 +132,32 @@ class Op(OpState, eq=False):
         latency: float | None = None,
         **more: Unpack[UsageNames],
     ) -> None:
-        """Append what an attempt or a call took: tokens, US dollars, latency in ms (default: since the op began). On disk on return.
+        """Append an accounting entry: what one request to a model, or one tool call, took. It is written when this returns.
 
-        *usage* is a provider's: its usage or whole response, as object or dict. Figures by name win over it; providers' own names are
-        understood too. Input includes cached tokens, unless the provider counts them beside (Anthropic, Bedrock) or
-        *input_includes_cached* says so; output includes reasoning. A cost that nobody gives is unknown. What is no figure is left out
-        and reported once, as is a *usage* without one; names that are not known are kept in the entry's `details`. A *status* that is
-        neither ok nor failed, nor another word for one of them (success, error, cancelled…), counts as failed and is reported once.
+        A cost that nobody gives is unknown, not 0. A value that is no figure is left out, and reported once; a name that is not known is
+        kept in the entry's `details`.
+
+        ```python
+        import optree
+
+        with optree.session("lead"), optree.llm(provider="openai", model="gpt-4o") as op:
+            op.account({"prompt_tokens": 1200, "completion_tokens": 64, "prompt_tokens_details": {"cached_tokens": 1000}}, cost_usd=0.0021)
+        print(op.node.accounting[0].tokens)
+        ```
+
+        Args:
+            usage: A provider's usage object, or its whole response, as object or dict; the figures below win over it.
+            *others: None: figures are given by name.
+            input_tokens: Tokens sent, with those from the cache, unless the provider counts these beside them (Anthropic, Bedrock).
+            output_tokens: Tokens received, with those of reasoning.
+            cache_read_tokens: Tokens that came from the provider's cache.
+            cache_write_tokens: Tokens written to it.
+            reasoning_tokens: Tokens of the output that were reasoning.
+            cost_usd: The cost in US dollars.
+            input_includes_cached: Whether *input_tokens* includes cached tokens, where the provider's habit is not to be followed.
+            status: ``ok`` or ``failed``; another word counts as failed.
+            latency: Milliseconds; by default since the operation began.
+            **more: Figures under providers' own names, such as ``prompt_tokens``.
         """
         ended, strange = (_OK, None) if status is _OK else attempt_status(status)
         entry = self._entry(ended, (monotonic() - self._t0) * 1e3 if latency is None else number(latency))
@@ -187,19 +216,30 @@ class Op(OpState, eq=False):
 
     @closed
     def request(self, messages: list[Any] | None = None, /, **payload: Any) -> None:
-        """Set what the op sends. A list of *messages* is pooled: what was sent before is stored once."""
+        """Set what the operation sends; it is written when this returns.
+
+        Args:
+            messages: The messages of an LLM call, also by keyword. A message that was sent before is stored once.
+            **payload: All else that is sent, such as ``temperature=0`` or a tool's arguments.
+        """
         self.builder.set_request(self, payload, payload.pop("messages", messages))
 
     @closed
     def response(self, payload: object) -> None:
-        """Set what the op got back."""
+        """Set what the operation got back: text, or anything that JSON can hold; it is written when this returns."""
         self.builder.set_response(self, payload)
 
     @closed
     def end(self, status: Status = _OK, error: str | None = None, *, reasoning: str | None = None, **attributes: Any) -> None:
-        """End the op, with its latency; the second call does nothing. An attempt or call without accounting gets its entry here.
+        """End the operation; its latency is measured. A second call does nothing. Blocks and decorators do this by themselves.
 
-        *reasoning* is the final reasoning text; *attributes* are merged into those that the op began with.
+        An LLM or tool call that `account` was not called for gets its accounting entry now, with unknown cost.
+
+        Args:
+            status: ``ok``, ``failed``, ``cancelled`` or ``interrupted``.
+            error: What went wrong.
+            reasoning: The reasoning as a whole, where the provider gives it at the end.
+            **attributes: What else is known by now, merged into what the operation began with.
         """
         node = self.bare
         core = self.builder.core

@@ -35,7 +35,21 @@ _KINDS = get_args(OpKind)
 
 
 class SessionTreeBuilder(ByAddress):
-    """Builds one session. Without a *stream* the tree is kept in memory only."""
+    """Builds the tree of one session by explicit calls, without context variables; a sub-agent's session has a builder of its own.
+
+    An operation is given by its `Op`, its id or its path. No method raises, but for `attach_child_session` with ``cycles="block"``.
+
+    ```python
+    from optree import SessionTreeBuilder, format_tree
+
+    builder = SessionTreeBuilder("lead")
+    turn = builder.begin_turn(user="What is new?")
+    op = builder.begin_op("llm", "openai:gpt-4o", turn=turn)
+    builder.append_accounting(op, input_tokens=10, output_tokens=2, cost_usd=0.0001)
+    builder.end_session()  # ends the operation and the turn too
+    print(format_tree(builder))
+    ```
+    """
 
     def __init__(
         self,
@@ -96,7 +110,7 @@ class SessionTreeBuilder(ByAddress):
 
     @property
     def whole(self) -> Tree:
-        """The same, perhaps without its newest entries."""
+        """The same, perhaps without its newest log lines and reasoning."""
         return Tree(self.node, self.core.pool)
 
     def ancestry(self) -> list[str]:
@@ -105,7 +119,7 @@ class SessionTreeBuilder(ByAddress):
 
     @closed
     def set_title(self, title: str | None = None, *, status: str | None = None, attributes: Mapping[str, Any] | None = None) -> None:
-        """Set the session's title, or its latest status, for people, or more of its attributes."""
+        """Set the session's title, its latest status, or more attributes; what is None stays."""
         known = None if title is None else self._prompt(title)
         latest = None if status is None else self._prompt(status)
         block = self.core.attributes(attributes)
@@ -123,10 +137,7 @@ class SessionTreeBuilder(ByAddress):
     def append_message(
         self, message: Any, *, message_id: str | None = None, substance: str | None = None, cause: str | Sequence[str] = ()
     ) -> None:
-        """Append an entry to the transcript: a message dict as the provider takes it; plain text is the user's.
-
-        *substance* is the id of the message whose content this one represents, *cause* those that it came from; see `nodes.Message`.
-        """
+        """Append a message to the transcript; see `Session.message`."""
         entry = self.core.message(message, message_id, substance, cause)
         held = self.node.messages
 
@@ -140,7 +151,7 @@ class SessionTreeBuilder(ByAddress):
 
     @closed
     def end_session(self, status: Status = "ok", error: str | None = None, *, final_report: Any = None) -> None:
-        """End the session with what is still open in it; the second call does nothing."""
+        """End the session, and the turns and operations still open in it. A second call does nothing."""
         known, said = self._outcome(status, error)
         report = self._final_report if final_report is None else self.core.json(final_report)
         ends: list[r.SessionEnd] = []
@@ -166,7 +177,7 @@ class SessionTreeBuilder(ByAddress):
 
     @closed
     def set_final_report(self, report: Any) -> None:
-        """Set what the session gives as its result; recorded with its end."""
+        """Set what the session gives as its result, as JSON; it is recorded with the session's end."""
         self._final_report = self.core.json(report)
 
     def _begin(self, attributes: Mapping[str, Any] | None) -> None:
@@ -186,7 +197,7 @@ class SessionTreeBuilder(ByAddress):
         attributes: Mapping[str, Any] | None = None,
         implicit: bool = False,
     ) -> Turn:
-        """Begin a turn; it gets the next number unless *index* is given (0 is the system turn)."""
+        """Begin a turn, with the *user*'s and the *system*'s prompt; its number is the next, or *index* if that is free (0: the system's)."""
         core = self.core
         prompts = {key: self._prompt(value) for key, value in (("system", system), ("user", user)) if value is not None}
         block = core.attributes(attributes)
@@ -205,7 +216,7 @@ class SessionTreeBuilder(ByAddress):
 
     @closed
     def set_assistant(self, turn: Turn, content: object) -> None:
-        """Set what the assistant said in a turn, capped."""
+        """Set what the assistant said in a turn; see `Turn.assistant`."""
         said = self._prompt(content)
 
         def change(put: Put) -> None:
@@ -218,7 +229,7 @@ class SessionTreeBuilder(ByAddress):
 
     @closed
     def end_turn(self, turn: Turn, status: Status = "ok", error: str | None = None) -> None:
-        """End a turn and the ops still open in it (`cancelled` if the turn is ok)."""
+        """End a turn, and the operations still open in it: as ``cancelled`` if the turn is ``ok``, else as the turn."""
         known, said = self._outcome(status, error)
         ends: list[r.TurnEnd] = []
 
@@ -262,7 +273,15 @@ class SessionTreeBuilder(ByAddress):
         parent: Op | None = None,
         attributes: Mapping[str, Any] | None = None,
     ) -> Op:
-        """Begin an op in *turn*, else in the open turn, else in a turn opened for it."""
+        """Begin an operation.
+
+        Args:
+            kind: ``llm``, ``tool``, ``session`` (a sub-agent's run) or ``system``.
+            name: The tool's name, the agent's, or ``provider:model``.
+            turn: The turn that it belongs to; by default the one that is open, else one that is begun for it.
+            parent: An operation of the same turn that this one is part of.
+            attributes: What else is known of it.
+        """
         core = self.core
         label = core.text(name if type(name) is str and name.isascii() else text(name))
         known: OpKind = kind if type(kind) is str and kind in _KINDS else "system"
@@ -300,9 +319,12 @@ class SessionTreeBuilder(ByAddress):
     # Child sessions
 
     def attach_child_session(self, op: Op | str, agent: str, *, attributes: Mapping[str, Any] | None = None) -> SessionTreeBuilder:
-        """Begin a sub-agent's session inside a `session` op; it is part of this tree by reference.
+        """Begin a sub-agent's session inside an operation of kind ``session``, and return its builder.
 
-        An agent that is its own ancestor is marked (`cycle` in the attributes, a WRN log on the op), or refused with `CycleError`.
+        An agent that is its own ancestor is marked (attribute ``cycle``, and a warning on the operation).
+
+        Raises:
+            CycleError: It is its own ancestor, and ``cycles="block"`` was asked for.
         """
         agent = self.core.text(text(agent))
         host = self.op(op) or self.begin_op("session", agent)
@@ -325,7 +347,7 @@ class SessionTreeBuilder(ByAddress):
         return child
 
     def snapshot(self) -> dict[str, Any]:
-        """Return the whole session as plain values, as a saved file shows it."""
+        """Return the session and all below it as plain dicts and lists, in the form of a saved file."""
         return to_plain(self.tree)
 
     def _prompt(self, value: object) -> str:

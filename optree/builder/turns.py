@@ -12,15 +12,18 @@ if TYPE_CHECKING:
 
 
 class Turn:
-    """An open turn. Its ops get their numbers here."""
+    """An open turn, as `with optree.turn(…) as turn` and `SessionTreeBuilder.begin_turn` give it. No method raises."""
 
     __slots__ = ("_counter", "_epoch", "builder", "implicit", "node", "path")
 
     def __init__(self, builder: SessionTreeBuilder, node: TurnNode, first_op: int, *, implicit: bool = False) -> None:
-        self.builder = builder
-        self.node = node
-        self.path = node.path
-        self.implicit = implicit
+        self.builder: SessionTreeBuilder = builder
+        """What builds the turn's session."""
+        self.node: TurnNode = node
+        """The turn's node in the tree; it goes on growing."""
+        self.path: str = node.path
+        """The turn's path in the whole tree, such as ``2`` or ``1.3.1``."""
+        self.implicit: bool = implicit
         """True for a turn that was opened for an op, since none was open."""
         self._counter = count(first_op)
         self._epoch = builder.core.epoch
@@ -34,9 +37,17 @@ class Turn:
         return next(self._counter)
 
     def assistant(self, content: object) -> None:
-        """Set what the assistant said in this turn, before its tool calls or at the end."""
+        """Set what the assistant said in this turn, before its tool calls or at the end; the last one counts.
+
+        Without it, it is the text of the turn's last answer.
+        """
         self.builder.set_assistant(self, content)
 
     def end(self, status: Status = "ok", error: str | None = None) -> None:
-        """End the turn; the second call does nothing."""
+        """End the turn, and the operations still open in it. A second call does nothing. Blocks and decorators do this by themselves.
+
+        Args:
+            status: ``ok``, ``failed``, ``cancelled`` or ``interrupted``.
+            error: What went wrong.
+        """
         self.builder.end_turn(self, status, error)
