@@ -197,7 +197,7 @@ class SessionTreeBuilder(ByAddress):
         attributes: Mapping[str, Any] | None = None,
         implicit: bool = False,
     ) -> Turn:
-        """Begin a turn, with the *user*'s and the *system*'s prompt; its number is the next, or *index* if that is free (0: the system's)."""
+        """Begin a turn, with the *user*'s and the *system*'s prompt; numbered next, or as *index* if that is free (0: the system's)."""
         core = self.core
         prompts = {key: self._prompt(value) for key, value in (("system", system), ("user", user)) if value is not None}
         block = core.attributes(attributes)
