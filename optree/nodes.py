@@ -37,13 +37,18 @@ class _Node(Struct, rename="camel", omit_defaults=True, gc=False):
 
 
 class LogEntry(_Leaf):
-    """One log line of an op. Its path is its op's; `flatten` writes it out."""
+    """A log line of an operation; `flatten` gives it with its path."""
 
     timestamp: float
+    """Epoch milliseconds."""
     severity: str
+    """``VRB``, ``WRN``, ``ERR``, ``TRC``, ``THK`` or ``FIN``."""
     message: str
+    """The text."""
     direction: Literal["request", "response"] | None = None
+    """Whether it is about what was sent or what came back."""
     details: Raw | UnsetType = UNSET
+    """A JSON object that the program gave with it."""
 
 
 class ReasoningChunk(_Leaf):
@@ -74,25 +79,42 @@ class Tokens(_Leaf):
 
 
 class AccountingEntry(_Leaf):
-    """What one LLM attempt or one tool call cost. `id` is unique for ever: ``<txn>:<path>#<number>``."""
+    """What one request to a model, or one tool call, took."""
 
     id: str
+    """Unique in all sessions: ``<txn>:<path>#<number>``."""
     timestamp: float
+    """Epoch milliseconds."""
     type: Literal["llm", "tool"]
+    """Whether a model or a tool was called."""
     status: Literal["ok", "failed"] = "ok"
+    """Whether the call succeeded."""
     latency: float | None = None
+    """Milliseconds."""
     provider: str | None = None
+    """Who was asked."""
     model: str | None = None
+    """The model that was asked for."""
     actual_provider: str | None = None
+    """Who answered, if the provider says it."""
     actual_model: str | None = None
+    """The model that answered, if the provider says it."""
     tokens: Tokens | None = None
+    """Tokens sent and received; None for a call that took none, or did not say."""
     cost_usd: float | None = None
+    """US dollars; None if nobody gave a cost."""
     upstream_inference_cost_usd: float | None = None
+    """US dollars that a router paid to the provider behind it."""
     mcp_server: str | None = None
+    """The MCP server of a tool."""
     command: str | None = None
+    """The tool's name."""
     characters_in: int | None = None
+    """Bytes of a tool's arguments as JSON."""
     characters_out: int | None = None
+    """Size of a tool's result."""
     error: str | None = None
+    """What went wrong."""
     details: Raw | UnsetType = UNSET
     """What else was said of it, as a JSON object: members of a provider's usage, and figures under names that optree does not know."""
 
@@ -110,9 +132,11 @@ class Message(_Leaf):
     """
 
     timestamp: float
+    """Epoch milliseconds."""
     role: str
     """``user``, ``assistant``, ``tool``, ``system``, or `PIECE_OF_TEXT`."""
     body: Raw
+    """The message as JSON; `optree.Session.history` decodes it."""
     id: str | None = None
     """The message's id, unique in the whole tree."""
     substance: str | None = None
@@ -122,28 +146,38 @@ class Message(_Leaf):
 
 
 class Totals(_Leaf):
-    """Sums over a session and all its child sessions, each accounting entry counted once; tokens in the parts that `Tokens` has."""
+    """Sums over a session and all sub-agents' sessions below it, each accounting entry counted once."""
 
     input_tokens: int = 0
+    """Tokens sent, without those from and to the provider's cache."""
     output_tokens: int = 0
+    """Tokens received, with those of reasoning."""
     cache_read_input_tokens: int = 0
+    """Tokens that came from the provider's cache."""
     cache_write_input_tokens: int = 0
+    """Tokens written to it."""
     cost_usd: float = 0.0
-    """What the entries cost that say it."""
+    """US dollars, of the entries that say what they cost."""
     upstream_inference_cost_usd: float = 0.0
+    """US dollars that routers paid to the providers behind them."""
     llm_requests: int = 0
-    """Attempts that are accounted for, several of one op too."""
+    """Accounting entries of requests to models."""
     llm_failed: int = 0
+    """Those of them that failed."""
     tools_run: int = 0
-    """Tool ops, whether they have ended or not."""
+    """Tool calls, whether they have ended or not."""
     tools_failed: int = 0
+    """Tool calls that failed."""
     characters_in: int = 0
+    """Sizes of tools' arguments."""
     characters_out: int = 0
+    """Sizes of tools' results."""
     reasoning_output_tokens: int = 0
+    """Tokens of the output that were reasoning."""
     known_costs: int = 0
-    """Entries that say what they cost, be it 0."""
+    """How many entries say what they cost, be it 0."""
     unknown_costs: int = 0
-    """Entries of LLM attempts, and of calls of tools that took tokens, which do not say it."""
+    """How many requests to models, and tool calls that took tokens, do not say it."""
 
     @property
     def all_input_tokens(self) -> int:
@@ -170,26 +204,42 @@ class Payload(_Leaf):
 
 
 class OperationNode(_Node):
-    """One operation of a turn: an LLM attempt, a tool call, a sub-agent's session, or a step of the system."""
+    """One operation of a turn: a request to a model, a tool call, a sub-agent's run, or a step of the system."""
 
     op_id: str
+    """``<txn>:<path>``."""
     path: str
+    """Its path in the whole tree, such as ``1.2``."""
     kind: OpKind
+    """``llm``, ``tool``, ``session`` or ``system``."""
     name: str
+    """``provider:model``, the tool's name, or the agent's."""
     started_at: float
+    """Epoch milliseconds."""
     logs: tuple[LogEntry, ...]
+    """Its log lines, in the order they were given."""
     accounting: tuple[AccountingEntry, ...]
+    """What it took; more than one entry where it was accounted for in parts."""
     ended_at: float | None = None
+    """Epoch milliseconds; None while it is open, and after a crash until the session is resumed."""
     status: Status | None = None
+    """How it ended."""
     latency: float | None = None
+    """Milliseconds, by a clock that is never set back."""
     error: str | None = None
+    """What went wrong."""
     parent_op: str | None = None
-    """Path of the op that was current when this one began in the same turn, where there was one."""
+    """The path of the operation of the same turn that this one began in, if any."""
     attributes_json: Raw | UnsetType = field(name="attributes", default=UNSET)
+    """The attributes as JSON."""
     request: Payload | None = None
+    """What it sent."""
     reasoning: Reasoning | None = None
+    """What the model thought."""
     response: Payload | None = None
+    """What it got back."""
     child_session: SessionNode | None = None
+    """The sub-agent's session, of an operation of kind ``session``."""
 
     @property
     def attributes(self) -> dict[str, Any]:
@@ -198,19 +248,30 @@ class OperationNode(_Node):
 
 
 class TurnNode(_Node):
-    """One turn of a session; turn 0 is the system's."""
+    """One turn of a session."""
 
     id: str
+    """``<txn>:<path>``."""
     path: str
+    """Its path in the whole tree, such as ``1``."""
     index: int
+    """Its number in the session, from 1; 0 is the system's turn."""
     started_at: float
+    """Epoch milliseconds."""
     ops: list[OperationNode]
+    """Its operations, in the order they began."""
     ended_at: float | None = None
+    """Epoch milliseconds; None while it is open."""
     status: Status | None = None
+    """How it ended."""
     error: str | None = None
+    """What went wrong."""
     prompts: dict[str, str] | None = None
+    """The prompts in force, under ``system`` and ``user``."""
     assistant: dict[str, str] | None = None
+    """What the assistant said, under ``content``."""
     attributes_json: Raw | UnsetType = field(name="attributes", default=UNSET)
+    """The attributes as JSON."""
 
     @property
     def attributes(self) -> dict[str, Any]:
@@ -222,27 +283,47 @@ class SessionNode(_Node):
     """One run of one agent: the root of a tree, or a sub-agent's inside a `session` op."""
 
     id: str
+    """``<txn>`` of the root session, ``<txn>:<path>`` of a sub-agent's."""
     path: str
+    """Empty for the root session, else the path of the operation that it is in."""
     trace_id: str
+    """The OpenTelemetry trace id, 32 hexadecimal digits."""
     agent_id: str
+    """The agent's name."""
     call_path: str
+    """The agents from the root to this one, joined by ``->``."""
     origin_txn_id: str
+    """The root session's txn."""
     started_at: float
+    """Epoch milliseconds."""
     turns: list[TurnNode]
+    """Its turns, in the order they began."""
     parent_txn_id: str | None = None
+    """The id of the session above."""
     session_title: str | None = None
+    """The title, for people."""
     latest_status: str | None = None
+    """What it was at last at, for people."""
     attributes_json: Raw | UnsetType = field(name="attributes", default=UNSET)
+    """The attributes as JSON."""
     messages: list[Message] = []
+    """The transcript."""
     ended_at: float | None = None
+    """Epoch milliseconds; None while it is open, and after a crash until it is resumed."""
     status: Status | None = None
+    """How it ended."""
     success: bool | None = None
+    """Whether it ended as ``ok``; None while it is open."""
     error: str | None = None
+    """What went wrong."""
     final_report: Raw | UnsetType = UNSET
+    """What it gave as its result, as JSON."""
     resumed_at: list[float] = []
+    """When it was resumed, in epoch milliseconds."""
     seen_at: float | None = None
-    """Of a root session that broke off: when its process was last known to live."""
+    """Of a root session that was interrupted: when its process was last known to live, in epoch milliseconds."""
     totals: Totals = field(default_factory=Totals)
+    """Sums over the session and all below it."""
 
     @property
     def attributes(self) -> dict[str, Any]:

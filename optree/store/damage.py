@@ -22,9 +22,10 @@ _COUNTS = {
 
 
 class Damage(Struct):
-    """What could not be read, to the byte."""
+    """What could not be read of a saved session, to the byte."""
 
     flaws: list[Flaw] = []
+    """Each place where a file is not as it was written; `str` gives a line for people."""
     snapshot: str = ""
     """Empty, or what is missing from the snapshot."""
     replaced: bool = False
@@ -46,7 +47,7 @@ class Damage(Struct):
 
     @property
     def state(self) -> str:
-        """`clean`, `torn tail` (the last write of a killed process, normal) or `damaged`."""
+        """``clean``, ``torn tail`` (the last write of a process that was killed: nothing acknowledged is lost) or ``damaged``."""
         if self.snapshot or self.lost() or any(flaw.kind != TORN for flaw in self.flaws):
             return "damaged"
         return TORN if self.flaws else "clean"

@@ -43,17 +43,29 @@ class Saved(Struct, frozen=True):
 
 
 class Directory(Struct, frozen=True):
-    """A sessions directory and the ledger that goes with it."""
+    """Where sessions are kept, and the ledger that goes with them.
+
+    ```python
+    import optree
+
+    for saved in optree.Directory.of().saved():
+        print(saved.txn, saved.snapshot or saved.live)
+    ```
+    """
 
     sessions: Path
+    """The directory of the sessions."""
     billing: Path
+    """The ledger, ``accounting.jsonl``."""
 
     @classmethod
     def of(cls, base: str | Path | None = None, sessions: str | Path | None = None, billing: str | Path | None = None) -> Directory:
-        """Return the directory that arguments name, else the environment, else the home directory.
+        """Return the directory that the arguments name, else the environment, else ``~/.optree``.
 
-        Variables: `OPTREE_BASE_DIR`, `OPTREE_SESSIONS_DIR`, `OPTREE_BILLING_FILE`. At home: ``~/.optree/sessions`` and
-        ``~/.optree/accounting.jsonl``.
+        Args:
+            base: The folder of both; else ``OPTREE_BASE_DIR``.
+            sessions: The directory of the sessions; else ``OPTREE_SESSIONS_DIR``, else ``sessions`` in *base*.
+            billing: The ledger; else ``OPTREE_BILLING_FILE``, else ``accounting.jsonl`` in *base*.
         """
         root = Path(base or os.environ.get("OPTREE_BASE_DIR") or "~/.optree").expanduser()
         return cls(
@@ -73,11 +85,11 @@ class Directory(Struct, frozen=True):
         return live
 
     def snapshot(self, txn: str, compression: str = "zstd") -> Path:
-        """Return the snapshot file of a session, there or not."""
+        """Return the path of a session's snapshot file, whether it exists or not."""
         return self.sessions / f"{checked(txn)}{SUFFIXES[compression]}"
 
     def saved(self) -> list[Saved]:
-        """List the sessions that are there, newest first. Names that are not ours are passed over, as are links, pipes and devices."""
+        """Return the sessions that are there, newest first. Other files, links, pipes and devices are passed over."""
         found: dict[str, list[Path]] = {}
         with suppress(FileNotFoundError, NotADirectoryError):
             for path in self.sessions.iterdir():
@@ -97,9 +109,10 @@ class Directory(Struct, frozen=True):
         return _saved(txn, found) if found else None
 
     def find(self, txn: str) -> Saved:
-        """Return one session by its txn, or by the beginning of it where only one has it; `last` is the newest.
+        """Return one session by its txn, or the beginning of it; ``last`` is the newest.
 
-        Raises `NotFoundError`, which names those that are there.
+        Raises:
+            NotFoundError: There is none, or several begin so; the message names some that are there.
         """
         if txn != "last" and (exact := self.exact(txn)):
             return exact

@@ -28,17 +28,22 @@ LARGE_BYTES = 16 << 20
 
 
 class Loaded(Struct):
-    """A session as it was saved."""
+    """A session as it was saved, as `load` returns it."""
 
     txn: str
+    """The root session's txn."""
     tree: Tree
+    """The whole tree."""
     damage: Damage
+    """What could not be read."""
     sources: list[str]
-    """Files that it was read from."""
+    """The names of the files that it was read from."""
     vector: dict[str, int]
     """Per writer, the number of its last record that was read."""
     meta: dict[str, Any]
+    """What the snapshot says of itself and of the session, as the reference of files describes it."""
     seconds: float = 0.0
+    """How long loading took."""
 
     @property
     def session(self) -> SessionNode:
@@ -47,7 +52,7 @@ class Loaded(Struct):
 
     @property
     def state(self) -> str:
-        """`ended`, or `interrupted`: it did not come to its end."""
+        """``ended``, or ``interrupted``: it did not come to its end, or is still running."""
         return "interrupted" if self.session.ended_at is None else "ended"
 
     def last_seen_alive(self, live: Path) -> None:
@@ -56,15 +61,36 @@ class Loaded(Struct):
             self.session.seen_at = beat
 
     def open_nodes(self) -> list[SessionNode | TurnNode | OperationNode]:
-        """Return what was going on when it broke off, deepest first."""
+        """Return the nodes that were open when it broke off, deepest first."""
         return open_nodes(self.session)
 
 
 def load(what: str | Path, directory: Directory | None = None, system: OS = REAL) -> Loaded:
-    """Load a session by txn (or its beginning, or ``last``), or from a snapshot file or live directory given by its path.
+    """Load a session from disk: one that ended, that a crash broke off, or that another process is recording now.
 
-    Raises `NotFoundError`, `FormatError` or `DamagedError`; what is merely incomplete is loaded, with `damage` set. Model calls that
-    their process did not live to account for have the entry that resuming would give them: their cost is unknown.
+    A file that is damaged in part is read as far as its checksums fit; `Loaded.damage` says what is missing.
+
+    ```python
+    import optree
+
+    with optree.session("lead"), optree.tool("search") as op:
+        op.log("found it")
+    optree.flush("snapshot")
+
+    loaded = optree.load("last")
+    for session, turn, op in optree.walk_ops(loaded):
+        print(op.path, op.name, op.status, [entry.message for entry in op.logs])
+    ```
+
+    Args:
+        what: A txn, the beginning of one, ``last`` for the newest, or the path of a snapshot file or live directory.
+        directory: Where to look for txns; by default where the environment says, or ``~/.optree/sessions``.
+        system: For tests of optree itself: the operating system's calls.
+
+    Raises:
+        NotFoundError: There is no such session, or several have that beginning.
+        FormatError: The file is none of ours, or of a version that only a newer optree reads.
+        DamagedError: Nothing of it can be read.
     """
     saved = _located(what, directory or Directory.of())
     begun = time.perf_counter()

@@ -26,10 +26,12 @@ Item = TypeVar("Item")
 
 
 class Tree(Struct, rename="camel"):
-    """A root session with the content that its requests refer to."""
+    """A whole tree: the root session, with the content that its requests refer to."""
 
     session: SessionNode
+    """The root session."""
     pool: Pool
+    """Messages and other content that is stored once; `Pool.resolve` puts it into a decoded request."""
 
 
 class Fold:

@@ -17,13 +17,28 @@ _NUMBER = re.compile(r"0|[1-9][0-9]{0,17}")
 
 
 class Path(Struct, frozen=True):
-    """A decoded path; `str` gives the label back."""
+    """Where a node stands: the numbers of turns and operations from the root session down, in turns. `str` gives the text back.
+
+    ``1.2`` is operation 2 of turn 1; ``1.2.3.1`` is, in that operation's child session, operation 1 of turn 3.
+
+    ```python
+    from optree import Path
+
+    path = Path.parse("1.2.3.1")
+    print(path.is_op, path.depth, path.parent)  # True 1 1.2.3
+    ```
+    """
 
     parts: tuple[int, ...]
+    """The numbers: turn, operation, turn, operation…"""
 
     @classmethod
     def parse(cls, label: str) -> Path:
-        """Decode a label; raises `PathError` for text that is none (empty text is the root session)."""
+        """Return the path that a text stands for; the empty text is the root session.
+
+        Raises:
+            PathError: The text is no path.
+        """
         if not label:
             return cls(())
         pieces = label.split(".")
@@ -39,7 +54,7 @@ class Path(Struct, frozen=True):
 
     @property
     def is_op(self) -> bool:
-        """True for an op (and for the child session inside it)."""
+        """True for an operation, and for the child session inside it."""
         return bool(self.parts) and len(self.parts) % 2 == 0
 
     @property
@@ -49,7 +64,7 @@ class Path(Struct, frozen=True):
 
     @property
     def parent(self) -> Path:
-        """The node above: the turn of an op, the session (its op's path) of a turn; the root is its own parent."""
+        """The path of the node above: of an operation its turn, of a turn its session; the root is its own parent."""
         return Path(self.parts[:-1])
 
     @property

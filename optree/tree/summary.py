@@ -67,9 +67,15 @@ def lasted(began: float, ended: float, untimed: float | None, *, broke_off: bool
 
 
 def snapshot_summary(root: Rooted, *, live: bool = True) -> dict[str, Any]:
-    """Return ``{lines, totals, runStartedAt, runElapsedSec}``.
+    """Return what is going on in a tree, for a display that is refreshed: a line an agent, the totals, the time.
 
-    A line is ``{agentId, callPath, path, status, elapsedSec, title, latestStatus}``; an `elapsedSec` that nobody knows is None.
+    Args:
+        root: As for `walk_sessions`.
+        live: Whether the process that records it goes on.
+
+    Returns:
+        ``{lines, totals, runStartedAt, runElapsedSec}``: epoch milliseconds and seconds. A line is ``{agentId, callPath, path, status,
+            elapsedSec, title, latestStatus}``; an ``elapsedSec`` that nobody knows is None.
     """
     root = root_of(root)
     seen = seen_of(root, live=live)

@@ -18,9 +18,12 @@ _MARKS = {"ok": "✓", "failed": "✗", "cancelled": "⊘", "interrupted": "⚡"
 
 
 def format_tree(root: Rooted, *, live: bool | None = None, paint: Paint = lambda _style, text: text) -> str:
-    """Return the tree, a line for each session, turn and op; an op that was begun within another stands beneath it.
+    """Return a tree as text: a line for each session, turn and operation, as `optree tree` prints it.
 
-    Nodes without an end read as `interrupted`, or `running` if *live*: by default if *root* is a session in its block, or a builder.
+    Args:
+        root: As for `walk_sessions`.
+        live: Whether nodes without an end are shown as ``running``, not as ``interrupted``; by default if *root* is an open session.
+        paint: Called with a style (``path``, ``agent``, ``dim``, an operation's kind, a status) and a text; returns the text to show.
     """
     live = getattr(root, "running", False) is True if live is None else live
     root = root_of(root)

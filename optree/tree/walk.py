@@ -63,7 +63,14 @@ def tree_in(what: Tree | HasTree) -> Tree:
 
 
 def walk_sessions(root: Rooted) -> Iterator[SessionNode]:
-    """Yield the session and all below it, in the order of their paths. Raises `TypeError` for what holds no tree."""
+    """Yield a session and all sub-agents' sessions below it, in the order of their paths.
+
+    Args:
+        root: A tree, a session's node, or what has a tree: a saved session, a builder, the handle of an open session.
+
+    Raises:
+        TypeError: *root* holds no tree.
+    """
     return _sessions(root_of(root))
 
 
@@ -77,7 +84,17 @@ def _sessions(root: SessionNode) -> Iterator[SessionNode]:
 
 
 def walk_ops(root: Rooted) -> Iterator[tuple[SessionNode, TurnNode, OperationNode]]:
-    """Yield every op with its turn and session, session by session. Raises `TypeError` for what holds no tree."""
+    """Yield each operation of a tree with its session and turn, session by session.
+
+    Args:
+        root: As for `walk_sessions`.
+
+    Yields:
+        ``(session, turn, operation)``, as nodes.
+
+    Raises:
+        TypeError: *root* holds no tree.
+    """
     return _ops(root_of(root))
 
 
@@ -102,7 +119,14 @@ def ops_beneath(turn: TurnNode) -> dict[str, list[OperationNode]]:
 
 
 def flatten(root: Rooted) -> Flat:
-    """Return all logs and accounting entries as self-describing dicts, depth first, then stably by time. Same tree, same lists."""
+    """Return all log lines and accounting entries of a tree as flat dicts, each naming its path, agent and operation, by time.
+
+    Args:
+        root: As for `walk_sessions`.
+
+    Returns:
+        A pair of lists, ``logs`` and ``accounting``; of entries of the same time the upper one in the tree comes first.
+    """
     logs: list[dict[str, Any]] = []
     accounting: list[dict[str, Any]] = []
     for session, turn, op in walk_ops(root):
