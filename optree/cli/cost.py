@@ -55,8 +55,8 @@ def cost(
         complain(f"{pending} session{' is' if pending == 1 else 's are'} not in the ledger yet (optree ls)")
     sums.say_repeated(book, where)
     if torn:
-        where_from = "lines of" if all_sessions else "accounting entries of session"
-        complain(f"{torn} {where_from} {scope} cannot be read, or not in full; what cannot be read is not in these sums")
+        one, more = ("line of", "lines of") if all_sessions else ("accounting entry of session", "accounting entries of session")
+        complain(f"{torn:,} {one if torn == 1 else more} {scope} cannot be read, or not in full; what cannot be read is not in these sums")
         raise typer.Exit(sums.DAMAGED)
 
 
@@ -66,8 +66,7 @@ def _groups(lines: Sequence[Line]) -> dict[str, dict[str, sums.Sum]]:
 
 
 def _plain(lines: Sequence[Line]) -> dict[str, Any]:
-    credited = sums.total(sums.credits_of(lines)).plain()
-    return {"total": sums.total(lines).plain(), **sums.plain(_groups(lines)), "credits": credited}
+    return {"total": sums.total(lines).plain(), **sums.plain(_groups(lines)), "credits": sums.credits_plain(lines)}
 
 
 def _table(lines: Sequence[Line]) -> list[str]:

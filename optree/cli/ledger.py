@@ -69,14 +69,15 @@ def ledger(
     if as_json:
         head = {"of": str(where.billing), "since": first or None}
         tail = {"repeated": book.repeated, "unreadable": torn}
-        body = found if check else {"total": sums.total(lines).plain(), **sums.plain(_groups(lines))}
+        body = found if check else {"total": sums.total(lines).plain(), **sums.plain(_groups(lines)), "credits": sums.credits_plain(lines)}
         show_json({**head, **body, **tail})
     else:
         table_of = table(("", *sums.HEAD), sums.rows(_groups(lines), sums.total(lines)), " rrrrrrr")
         show("\n".join(_said(found) if check else [*table_of, *sums.credits_said(lines)]), fold=True)
     sums.say_repeated(book, where, checked=check)
     if torn:
-        complain(f"{torn:,} lines of {where.billing} cannot be read, or not in full; what cannot be read is not in these sums")
+        what = "line" if torn == 1 else "lines"
+        complain(f"{torn:,} {what} of {where.billing} cannot be read, or not in full; what cannot be read is not in these sums")
     if found.get("differing"):
         raise typer.Exit(DIFFERS)
     if torn:

@@ -16,7 +16,7 @@ from optree.cli.screen import complain, paint, show_json, unpainted, when
 from optree.cli.screen import show as show_text
 from optree.cli.sessions import Node, find_node, open_session, state_of
 from optree.console.lines import resolved
-from optree.messages import opened
+from optree.messages import answers, opened
 from optree.nodes import AS_TOLD, AccountingEntry, LogEntry, OperationNode, Pool, SessionNode, TurnNode
 from optree.redaction import redact
 from optree.tree.path import Path
@@ -98,7 +98,7 @@ def _parts(node: Node, pool: Pool) -> Iterator[Part]:
             yield from _request(redact(opened(resolved(node.request.payload, pool))))
         yield from _optional("reasoning", _text(_reasoning(node)))
         if node.response is not None:
-            yield "response (partial)" if node.response.partial else "response", _said(redact(opened(decode(node.response.payload))))
+            yield "response (partial)" if node.response.partial else "response", _answered(redact(opened(decode(node.response.payload))))
         if node.child_session is not None:
             yield from _session(node.child_session)
         yield from _optional("logs", [line for entry in node.logs for line in _log(entry)])
@@ -169,6 +169,14 @@ def _said(value: Any) -> list[str]:
     if is_object(value) and isinstance(value.get("text"), str) and set(value) <= {"type", "text", "cache_control"}:
         return _text(value["text"])
     return _text(msgspec.json.format(msgspec.json.encode(value)).decode()) if is_object(value) else [str(value)]
+
+
+def _answered(response: Any) -> list[str]:
+    """Return what a response says; of a provider's own, what its messages say."""
+    if not is_object(response) or not any(is_list(response.get(name)) for name in ("choices", "candidates", "output", "content")):
+        return _said(response)
+    told = [message for answer in answers(response) for message in answer.messages]
+    return [line for message in told for _, lines in _message(message) for line in lines] or _said(response)
 
 
 def _members(block: Any) -> list[str]:

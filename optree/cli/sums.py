@@ -120,6 +120,11 @@ def credits_of(lines: Sequence[Line]) -> list[Line]:
     return [line for line in lines if (line.entry.cost_usd or 0.0) < 0]
 
 
+def credits_plain(lines: Sequence[Line]) -> dict[str, Any]:
+    """Return the sum of the credits in lines, as members of JSON."""
+    return total(credits_of(lines)).plain()
+
+
 def credits_said(lines: Sequence[Line]) -> list[str]:
     """Return a line that tells of credits in sums, if there are any."""
     credited = total(credits_of(lines))

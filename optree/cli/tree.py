@@ -7,12 +7,13 @@ from typing import Annotated
 
 import typer
 
+from optree.cli import sums
 from optree.cli.options import Json, SessionsDir, TxnOrLast, directory
 from optree.cli.screen import complain, paint, show, show_json, unpainted
 from optree.cli.sessions import open_session, state_of
 from optree.nodes import SessionNode
 from optree.tree.text import format_tree
-from optree.tree.walk import walk_sessions
+from optree.tree.walk import flatten, walk_sessions
 from optree.visible import coloured
 
 
@@ -32,13 +33,15 @@ def tree(
     loaded, live = open_session(txn, directory(sessions_dir))
     if lost := loaded.damage.lost():
         complain(f"the tree is not whole: {'; '.join(lost)}")
+    credited = sums.credits_said(sums.readable(flatten(loaded.session).accounting)[0])
     if depth is not None:
         _prune(loaded.session, depth)
     if as_json:
         show_json({"txn": loaded.txn, "state": state_of(loaded.session, live), "session": loaded.session, "pool": loaded.tree.pool})
         return
     running = state_of(loaded.session, live) == "running"
-    show(format_tree(loaded.session, live=running, paint=paint if coloured(sys.stdout) else unpainted), fold=True, redacted=True)
+    text = format_tree(loaded.session, live=running, paint=paint if coloured(sys.stdout) else unpainted)
+    show("\n".join([text, *credited]), fold=True, redacted=True)
 
 
 def _prune(root: SessionNode, depth: int) -> None:

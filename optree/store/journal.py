@@ -170,7 +170,7 @@ class Journal:
 
         Then there is a new segment from the next record or `retry` on, which has again what was not synced. For any thread.
         """
-        if not self.whole or not (self.dirty or self._given_up):
+        if not self.whole or not (self.dirty or self._given_up or self._syncing):  # what another thread syncs is not on the disk yet
             return self.whole
         with self._guard:
             fd, path, last, named = self.fd, self.path, self.last, self._named

@@ -127,7 +127,7 @@ class SessionStore:
         """
         done = self.stream.flush() and self._retry()
         if level == "sync":
-            return done and self.journal.sync()
+            return done and self._upkeep.within(timeout, self.journal.sync)
         if level == "snapshot" and self.owner:
             return self.finished or (not self._closed and self._upkeep.ask(timeout) and self._saved)
         return done

@@ -50,6 +50,7 @@ class Upkeep:
         self._not_before = 0.0
         self._saving = self._stopped = False
         self._thread: threading.Thread | None = None
+        self._waited_for: threading.Thread | None = None
 
     def start(self) -> None:
         """Let the threads begin, unless they have."""
@@ -66,6 +67,19 @@ class Upkeep:
             self._fault("background thread", error)
             return None
         return thread
+
+    def within(self, seconds: float, work: Callable[[], bool]) -> bool:
+        """Return what some work returns that the disk may hang in; False if that takes longer than so many seconds."""
+        until, found = monotonic() + seconds, list[bool]()
+        if (before := self._waited_for) is not None:
+            before.join(max(0.0, seconds))
+            if before.is_alive():  # one thread that hangs is enough
+                return False
+        self._waited_for = thread = self.started(lambda: found.append(work()), "optree-sync")
+        if thread is None:
+            return work()
+        thread.join(max(0.0, until - monotonic()))
+        return found == [True]
 
     def ask(self, timeout: float = 0.0) -> bool:
         """Ask for a snapshot, and wait until it is tried; False if it is not within *timeout* seconds."""

@@ -120,7 +120,7 @@ def test_poison_figures(optree, poison):
     assert 1 == found["unreadable"]
     assert found["total"]["costUsd"] in (0.0, 0.5, 1.0)
     said = optree.read("cost", "--all", code=3).stderr
-    assert f"optree: 1 lines of {optree.base}/accounting.jsonl cannot be read, or not in full" in said
+    assert f"optree: 1 line of {optree.base}/accounting.jsonl cannot be read, or not in full" in said
 
 
 def test_poison_in_a_session(optree):
@@ -152,6 +152,7 @@ def test_credits_are_said(optree):
     assert note == optree.read("ledger").stdout.splitlines()[-1]
     found = optree.json("cost", "--all")
     assert (-0.5, 2, -1.5) == (found["total"]["costUsd"], found["credits"]["calls"], found["credits"]["costUsd"])
+    assert found["credits"] == optree.json("ledger")["credits"]
     write_ledger(optree, entries[:1])
     assert "total" == optree.read("cost", "--all").stdout.splitlines()[-1].split()[0]
     assert 0 == optree.json("cost", "--all")["credits"]["calls"]

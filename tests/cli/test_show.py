@@ -1,6 +1,7 @@
 import gzip
 import json
 import re
+import subprocess
 import sys
 from base64 import b64decode, b64encode
 
@@ -182,3 +183,37 @@ def test_members_that_look_like_references(optree):
     assert {"query": {"$history": [1]}} == optree.json("show", "last", "1.1")["node"]["request"]["payload"]
     shown = json.loads(optree.read("logs", "--severity", "TRC", "--json").stdout)["line"]
     assert '{"query":{"$history":[1]}}' in shown
+
+
+ANSWERS = {
+    "chat": {
+        "id": "x",
+        "choices": [{"index": 0, "message": {"role": "assistant", "content": "Paris\nis it"}}],
+        "usage": {"prompt_tokens": 3},
+    },
+    "responses": {"output": [{"type": "message", "role": "assistant", "content": [{"type": "text", "text": "Paris\nis it"}]}]},
+    "messages": {"role": "assistant", "content": [{"type": "text", "text": "Paris\nis it"}]},
+}
+
+
+def answered(optree, answer):
+    """Record a session with one model call that had this answer."""
+    source = f"import optree\nwith optree.session('a'), optree.turn(), optree.llm(model='m') as op:\n    op.response({answer!r})"
+    subprocess.run([sys.executable, "-c", source], env=optree.env, check=True)
+
+
+@pytest.mark.parametrize("form", ANSWERS)
+def test_the_answer_of_a_provider_is_shown_as_text(optree, form):
+    """A provider's response that was recorded as a dict shows what its messages say."""
+    answered(optree, ANSWERS[form])
+    shown = optree.read("show", "last", "1.1").stdout
+    assert "  Paris\n  is it\n" in shown
+    assert "choices" not in shown
+
+
+def test_the_tool_calls_of_a_provider_are_shown(optree):
+    """A call in a provider's response is shown with its message."""
+    call = {"id": "c1", "type": "function", "function": {"name": "search", "arguments": "{}"}}
+    answer = {"choices": [{"index": 0, "message": {"role": "assistant", "content": None, "tool_calls": [call]}}]}
+    answered(optree, answer)
+    assert 'tool_calls: [{"id":"c1","type":"function"' in optree.read("show", "last", "1.1").stdout

@@ -1,6 +1,7 @@
 import os
 import pty
 import re
+import subprocess
 import sys
 
 import pytest
@@ -104,3 +105,13 @@ def test_marks_stay_apart_in_ascii(optree):
     assert run.stdout.isascii()
     assert " ok " in run.stdout
     assert " x failed " in run.stdout
+
+
+def test_credits_are_said(optree):
+    """A negative cost lowers the totals of a tree, which says so below it, as `cost` and `ledger` do."""
+    head = "import optree\nwith optree.session('a'), optree.turn(), optree.tool('t') as op:\n"
+    source = head + "    op.account(cost_usd=1.0)\n    op.account(cost_usd=%s)"
+    for cost, expected in ((-0.25, True), (0.25, False)):
+        subprocess.run([sys.executable, "-c", source % cost], env=optree.env, check=True)
+        note = "includes 1 credit of -$0.250000: entries with a negative cost, which lower these sums"
+        assert expected == (note == optree.read("tree").stdout.splitlines()[-1])

@@ -6,6 +6,7 @@ import subprocess
 import sys
 import threading
 from pathlib import Path
+from threading import Event
 
 import msgspec
 import pytest
@@ -13,12 +14,13 @@ import pytest
 import optree
 from optree import records as r
 from optree.nodes import SessionNode
-from optree.store import load
+from optree.store import load, open_session
 from optree.store.directory import journals
 from optree.store.formats import read_meta
 from optree.store.ledger import Ledger
 from optree.store.options import StoreOptions
 from optree.store.session_store import SessionStore
+from optree.store.system import OS
 from optree.tree import flatten, walk_ops
 from tests.store.faults import CALLS, Faulty
 from tests.store.golden.make import program
@@ -306,3 +308,50 @@ def test_what_a_session_was_loaded_from(begin, directory):
     assert store.snapshot()
     found = load(builder.txn, directory).sources
     assert directory.snapshot(builder.txn).name == found[0]
+
+
+class Hanging(OS):
+    """A disk that answers no sync until it is let go."""
+
+    def __init__(self) -> None:
+        self.free, self.begun, self.asked = Event(), Event(), 0
+
+    def datasync(self, fd: int) -> None:
+        """Hang."""
+        self.asked += 1
+        self.begun.set()
+        assert self.free.wait(60)
+        super().datasync(fd)
+
+
+def test_a_sync_waits_no_longer_than_it_may(directory):
+    """Where the disk hangs, `flush("sync")` returns False in its time, one thread waits for it, and it is True once the disk answers."""
+    disk = Hanging()
+    builder, store = open_session("agent", StoreOptions(directory, system=disk), txn="txn-1")
+    try:
+        builder.begin_turn().end()
+        assert [False, False, False] == [store.flush("sync", 0.01) for _ in range(3)]
+        assert 2 >= disk.asked  # of them one may be of the thread that syncs each second
+    finally:
+        disk.free.set()
+    assert store.flush("sync", 60)
+    builder.end_session()
+    assert store.close(30.0)
+
+
+def test_what_another_thread_syncs_is_not_said_to_be_on_the_disk(directory):
+    """While the thread that syncs each second waits for the disk, `flush("sync")` waits as well: what it syncs is not there yet."""
+    disk = Hanging()
+    builder, store = open_session("agent", StoreOptions(directory, system=disk), txn="txn-1")
+    builder.begin_turn().end()
+    other = threading.Thread(target=store.journal.sync)
+    other.start()
+    try:
+        assert disk.begun.wait(60)
+        assert not store.flush("sync", 0.01)
+    finally:
+        disk.free.set()
+        other.join()
+    assert store.flush("sync", 60)
+    builder.end_session()
+    assert store.close(30.0)
