@@ -1,6 +1,6 @@
 """Runs the tests on each newer Python that this machine has or can get: `make test-pythons`.
 
-    python -m tests.pythons [--quick | --wheel] [VERSION | all | newest] [-- pytest's options]
+    python -m tests.pythons [--quick | --wheel | --prepare] [VERSION | all | newest] [-- pytest's options]
 
 A version is taken from PATH or from pyenv. Else it comes from Debian's later suites, which takes a system with apt and its superuser:
 debootstrap puts a suite into a root of its own. Each version gets a copy of the repository, and an environment where the compiled parts are
@@ -152,7 +152,7 @@ def bootstrap(suite: str, root: Path) -> None:
             mirror,
             str(script if script.exists() else script.with_name("sid")),
         ]
-        run([], *command, stdout=output, stderr=subprocess.STDOUT)
+        run(["unshare", "--mount", "--propagation", "private"], *command, stdout=output, stderr=subprocess.STDOUT)
     (scratch / "etc/dpkg/dpkg.cfg.d/quick").write_text("force-unsafe-io\n")
     # Signatures are checked; that a mirror's copy is an old one, as debootstrap also allows, is no matter for a root that only runs tests.
     (scratch / "etc/apt/apt.conf.d/old").write_text('Acquire::Check-Valid-Until "false";\n')
@@ -185,16 +185,16 @@ def copy(folder: Path) -> None:
             shutil.copy2(HERE / name, folder / name)
 
 
-def result(version: str, options: tuple[str, ...], *, wheel: bool) -> str:
+def result(version: str, options: tuple[str, ...], wanted: argparse.Namespace) -> str:
     """Say what became of the tests on one version."""
     started = time.monotonic()
     try:
         python = Python(version)
         say(f"== Python {version}: {python.program}")
         python.prepare()
-        if wheel:
+        if wanted.wheel:
             python.wheel()
-        else:
+        elif not wanted.prepare:
             python.test(options)
     except MissingError as missing:
         return f"not run: {missing}"
@@ -215,15 +215,13 @@ def main() -> int:
     what = parser.add_mutually_exclusive_group()
     what.add_argument("--quick", action="store_true", help="only the tests that take seconds")
     what.add_argument("--wheel", action="store_true", help="build a wheel, and run no tests")
+    what.add_argument("--prepare", action="store_true", help="get what the tests are run with, and run none")
     parser.add_argument("version", nargs="?", default="all", choices=[*SUITES, "all", "newest"])
     wanted, rest = parser.parse_known_args()
     options = (*(QUICK if wanted.quick else ()), *(word for word in rest if word != "--"))
     results: dict[str, str] = {}
-    # The newest that can be had: the next one only where there is no way to get it.
-    for version in {"all": [*SUITES], "newest": [*SUITES][::-1]}.get(wanted.version, [wanted.version]):
-        results[version] = result(version, options, wheel=wanted.wheel)
-        if wanted.version == "newest" and not results[version].startswith("not run"):
-            break
+    for version in {"all": [*SUITES], "newest": [*SUITES][-1:]}.get(wanted.version, [wanted.version]):
+        results[version] = result(version, options, wanted)
     for version, said in results.items():
         say(f"== Python {version}: {said}")
     words = [said.split()[0] for said in results.values()]

@@ -377,6 +377,7 @@ def test_a_hole_behind_a_snapshot_is_no_part_of_it(begin, directory, size):
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork on this system: what it is about cannot happen")
+@pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")  # that is what it is about
 def test_a_fork_within_a_step_of_another_thread():
     """A process that forks while another thread is about to turn the collector off: the child turns it off and on as any other."""
     disabling, forked, real = threading.Event(), threading.Event(), gc.disable
