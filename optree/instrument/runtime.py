@@ -27,7 +27,7 @@ from optree.instrument.interrupted import keep_interrupt
 from optree.instrument.joined import Joined
 from optree.instrument.mirroring import Mirroring
 from optree.instrument.stderr import say
-from optree.interrupts import pass_on, suppress
+from optree.interrupts import is_in, pass_on, suppress
 from optree.nodes import Status
 from optree.records import OpBegin, SessionResume, TurnBegin
 from optree.redaction import callback_errors, redact, use
@@ -274,8 +274,13 @@ class Runtime:
                 session.builder.end_session(*ABANDONED)
             self.close_root(txn)
         for txn, store in list(self.stores.items()):
-            if store.owner and not store.ended and txn not in self.sessions and store.builder is not None:
+            if not store.owner or store.ended or txn in self.sessions or is_in(threading.get_ident(), _BEGINS):
+                continue
+            if store.builder is not None:
                 store.builder.end_session(*ABANDONED)
+            else:
+                store.close(0.0)
+                del self.stores[txn]
 
     def _leave_idle(self) -> None:
         """Close the sessions of other processes that nothing was begun in for longest, and nothing is open in."""
@@ -303,7 +308,9 @@ class Runtime:
         name = txn if txn and free else new_txn()
         console = self._console(name)
         try:
-            builder, store = open_session(agent, self._options(), txn=name, attributes=attributes, takers=console, later=True)
+            builder, store = open_session(
+                agent, self._options(), txn=name, attributes=attributes, takers=console, later=True, stores=self.stores
+            )
         except (OSError, OptreeError) as error:
             pass_on(error)
             self._nothing_saved((isinstance(error, OSError) and error.strerror) or error)
@@ -311,7 +318,6 @@ class Runtime:
             builder = SessionTreeBuilder(agent, txn=name, attributes=attributes, stream=Stream(console), cycles=self.config.cycles)
             self._mirror(builder.core, None)
             return Session(builder)
-        self.stores[name] = store
         if store.unmade:
             self._nothing_saved(store.unmade)
         self._mirror(builder.core, store)
@@ -323,11 +329,10 @@ class Runtime:
 
     def _resumed(self, txn: str, agent: str) -> Session:
         try:
-            builder, store, loaded = resume_session(txn, self._options())
+            builder, store, loaded = resume_session(txn, self._options(), stores=self.stores)
         except (OSError, OptreeError) as error:
             pass_on(error)
             raise SetupError(f"cannot resume: {error}") from error
-        self.stores[builder.txn] = store
         for console in self._console(builder.txn):
             console.introduce(builder.node, builder.core.pool)
             console.take([SessionResume("", now_ms())])
@@ -392,6 +397,8 @@ def _finalize(runtime: Runtime) -> None:
     Finalize(runtime, runtime.at_exit, exitpriority=0)
 
 
+_BEGINS = (Runtime._opened.__code__, Runtime._resumed.__code__)  # noqa: SLF001 - of this module's class
+"""Functions in which a session is known by its store alone for a moment."""
 RUNTIME = Runtime()
 atexit.register(RUNTIME.at_exit)
 calls.register_at_fork(after_in_child=RUNTIME.after_fork)

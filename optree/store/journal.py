@@ -239,7 +239,7 @@ class Journal:
 
     def _close_files(self) -> None:
         with self._guard:
-            fds, self.fd, self._claimed = [fd for fd in (self.fd, self._claimed) if fd >= 0], -1, -1
+            fds, self.fd, self._claimed = [*{self.fd, self._claimed} - {-1}], -1, -1
             if self._syncing:
                 self._doomed += fds
                 return

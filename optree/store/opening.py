@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, MutableMapping, Sequence
 from typing import Any
 
 from optree.builder import SessionTreeBuilder, Taker
@@ -22,12 +22,16 @@ def open_session(
     attributes: Mapping[str, Any] | None = None,
     takers: Sequence[Taker] = (),
     later: bool = False,
+    stores: MutableMapping[str, SessionStore] | None = None,
 ) -> tuple[SessionTreeBuilder, SessionStore]:
     """Begin a new root session on disk; *takers* receive its records beside the journal.
 
+    The store is put into *stores* before its threads begin: if this raises then, as by an interrupt, the caller closes it.
     Raises `OSError` if its journal cannot be made (with *later* it is made once it can be), `BusyError` if the txn is in use.
     """
     store = SessionStore(txn or new_txn(), options, takers=takers, later=later)
+    if stores is not None:
+        stores[store.txn] = store
     try:
         builder = SessionTreeBuilder(
             agent,
@@ -39,16 +43,19 @@ def open_session(
             redacted=options.redacted,
         )
         store.attach(builder)
-    except BaseException:  # an interrupt: nobody else knows of its files and thread
-        store.close(0.0)
+    except BaseException:  # an interrupt
+        if stores is None:  # nobody else knows of its files and threads
+            store.close(0.0)
         raise
     return builder, store
 
 
-def resume_session(txn: str, options: StoreOptions) -> tuple[SessionTreeBuilder, SessionStore, Loaded]:
+def resume_session(
+    txn: str, options: StoreOptions, *, stores: MutableMapping[str, SessionStore] | None = None
+) -> tuple[SessionTreeBuilder, SessionStore, Loaded]:
     """Load a session and go on with it: what a crash left open is closed as `interrupted`, ids go on, the journal is a new one.
 
-    Raises `NotFoundError`, `BusyError` and what `load` raises.
+    *stores* as of `open_session`. Raises `NotFoundError`, `BusyError` and what `load` raises.
     """
     store = SessionStore(options.directory.find(txn).txn, options, resume=True)
     if (loaded := store.take_loaded()) is None:
@@ -63,6 +70,8 @@ def resume_session(txn: str, options: StoreOptions) -> tuple[SessionTreeBuilder,
         pool=loaded.tree.pool,
         latest=max(root.ended_at or 0.0, *root.resumed_at, root.started_at),
     )
+    if stores is not None:
+        stores[store.txn] = store
     builder = SessionTreeBuilder.over(core, loaded.session)
     close_interrupted(builder, core)
     store.attach(builder)

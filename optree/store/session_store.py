@@ -71,7 +71,7 @@ class SessionStore:
         self.again = resume
         """True if entries of the session may be in the ledger already."""
         self._os = options.system
-        self._lock_fd = -1
+        self._lock_fd, self._guard = -1, threading.RLock()
         self._loaded: Loaded | None = None
         self._upkeep = self._new_upkeep()
         self._later = later or not owner
@@ -100,8 +100,8 @@ class SessionStore:
 
     def attach(self, builder: SessionTreeBuilder) -> None:
         """Keep this builder's session from now on: a snapshot after each sub-agent, the last one at the end."""
+        builder.core.listeners.append(self._session_ended)  # first: an interrupt leaves no builder whose end nobody hears of
         self.builder = builder
-        builder.core.listeners.append(self._session_ended)
         self._upkeep.start()
 
     @property
@@ -153,6 +153,7 @@ class SessionStore:
     def forget(self) -> None:
         """In a forked child: leave the parent's files alone."""
         self.journal.forget()
+        self._guard = threading.RLock()
         self._release_lock()
         self.owner, self._later, self._healed = False, True, 0
         self._writing = threading.Lock()
@@ -199,7 +200,8 @@ class SessionStore:
         self.unmade = ""
 
     def _release_lock(self) -> None:
-        fd, self._lock_fd = self._lock_fd, -1
+        with self._guard:  # two threads may come here
+            fd, self._lock_fd = self._lock_fd, -1
         leave(self.live, [fd] if fd >= 0 else [], self._os)
 
     def _new_journal(self) -> Journal:

@@ -33,6 +33,8 @@ class Injection:
         self.error = error
         self.seen = 0
         self.where = ""
+        self.functions: list[str] = []
+        """Those of the places that were passed."""
         self.dropped = False
         """True if Python itself dropped it: it hit a finalizer."""
 
@@ -66,6 +68,7 @@ class Injection:
         if event == "exception":
             return self._at
         self.seen += 1
+        self.functions.append(frame.f_code.co_qualname)
         if self.seen == self.place and self.error is not None:
             code = frame.f_code
             self.where = f"{Path(code.co_filename).name}:{frame.f_lineno} {code.co_qualname} {event} {frame.f_lasti}"

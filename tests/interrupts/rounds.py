@@ -59,8 +59,8 @@ class Round:
                 self.flaws.append("swallowed")
 
 
-def places(name: str) -> int:
-    """Return how many places a call has."""
+def places(name: str) -> list[str]:
+    """Return the function of each place that a call has."""
     one = Round(name, 1 << 62)
     one.run()
-    return one.injection.seen
+    return one.injection.functions

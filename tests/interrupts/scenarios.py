@@ -235,3 +235,17 @@ def left_flaws() -> list[str]:
         threads = [thread.name for thread in threading.enumerate()]
     found += [f"threads: {Counter(threads)}"] if len(threads) > MOST_THREADS else []
     return found
+
+
+def unknown_stores() -> int:
+    """Return how many stores have a thread and will not be closed, since no session has ended that they are of, and none is open."""
+    until = monotonic() + LONG
+    while (left := _store_threads() - len(RUNTIME.stores)) > 0 and monotonic() < until:
+        with optree.session("another"):
+            pass
+        sleep(0.01)
+    return max(0, left)
+
+
+def _store_threads() -> int:
+    return sum(thread.name == "optree-store" for thread in threading.enumerate())

@@ -31,3 +31,13 @@ def test_signals_at_random_times(pure):
     """The same holds for real signals."""
     code, said = told("--signals", "1000", pure=pure)
     assert 0 == code, said
+
+
+BEGIN = {"open_session", "SessionStore.attach", "Upkeep.start", "Upkeep.started", "Runtime._opened", "Runtime.open_root"}
+"""Functions in which a root session's threads begin, and in which they become known."""
+
+
+def test_a_session_that_is_never_begun_leaves_no_thread():
+    """An exception anywhere in the begin of a session leaves no store behind that nothing will close."""
+    code, said = told("--within", *BEGIN, "--", "with session", pure=True)
+    assert 0 == code, said

@@ -3,7 +3,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
 PACKAGE = ROOT / "optree"
-CEILING = 400  # lines in a file
+CEILING = 500  # lines in a file
 EVERY_WAY = """
 import optree
 import optree as tracing, optree.tree
@@ -32,7 +32,7 @@ def test_facade_imports_are_seen():
 
 
 def test_no_file_is_too_long():
-    """A file of the product has 400 lines at most."""
+    """A file of the product has 500 lines at most."""
     files = sorted([*PACKAGE.rglob("*.py"), *(ROOT / "exporters").rglob("*.py")])
     lengths = {str(path.relative_to(ROOT)): len(path.read_text().splitlines()) for path in files}
     assert {} == {name: length for name, length in lengths.items() if length > CEILING}
