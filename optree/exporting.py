@@ -20,49 +20,52 @@ from optree.store import Directory
 from optree.tree.path import parent_label
 
 GROUP = "optree.exporters"
+"""The group of entry points in which exporters and formats are found."""
 
 
 class Traced:
-    """A root session while this process records it; of a session that another process owns, this process's part.
+    """A root session while this process records it, or this process's part of a session that another process began.
 
-    Nodes are those of the live tree: they go on growing, and are looked at from the mirror's own thread.
+    Its nodes are those of the live tree: they go on growing while a mirror reads them.
     """
 
     def __init__(self, core: Core, directory: Directory, writer: int, *, resumed: bool = False, saved: bool = True) -> None:
-        self.txn = core.txn
-        self.directory = directory
-        self.writer = f"{writer:04d}"
-        """``0000`` in the process that owns the session."""
-        self.resumed = resumed
-        """True if it was loaded from disk: what had ended before is in the tree, and no record tells of it again."""
-        self.saved = saved
-        """False if the session could not be saved: it is in memory only, and nothing is to be noted of it on disk."""
-        self.cores = [core]
+        self.txn: str = core.txn
+        """The root session's txn."""
+        self.directory: Directory = directory
+        """Where it is saved."""
+        self.writer: str = f"{writer:04d}"
+        """The number of this process's journal; ``0000`` in the process that owns the session."""
+        self.resumed: bool = resumed
+        """True if it was loaded from disk: what had ended before is in the tree, and there is no record of it."""
+        self.saved: bool = saved
+        """False if the session is in memory only: then a mirror must not write files about it either."""
+        self.cores: list[Core] = [core]
         """What its handles share; a process that joined has one for each node that it was started from."""
 
     @property
     def pool(self) -> Pool:
-        """What requests refer to."""
+        """The content that requests refer to."""
         return self.cores[0].pool
 
     def settle(self) -> None:
-        """Bring entries that are on their way to the nodes of ended ops."""
+        """Bring log lines and reasoning that are still on their way to the nodes of ended operations."""
         stream = self.cores[0].stream
         if stream.behind:
             stream.flush()
 
     def session(self, path: str) -> SessionNode | None:
-        """Return a session of this process by its path; the root's is empty."""
+        """Return the node of a session that this process records, by its path; None if there is none. The root's path is empty."""
         found = (core.builders.get(path) for core in self.cores)
         return next((builder.node for builder in found if builder is not None), None)
 
     def turn(self, path: str) -> TurnNode | None:
-        """Return a turn by its path."""
+        """Return the node of a turn by its path; None if there is none."""
         session = self.session(parent_label(path))
         return None if session is None else next((turn for turn in reversed(session.turns) if turn.path == path), None)
 
     def op(self, path: str) -> OperationNode | None:
-        """Return an op by its path, if it has ended or is open in this process."""
+        """Return the node of an operation by its path; None if it is neither open in this process nor has ended in it."""
         for core in self.cores:
             node = core.ended.get(path)
             if node is not None:
@@ -75,34 +78,38 @@ class Traced:
 
 
 class Mirror(Protocol):
-    """Sends sessions elsewhere while they run. Nothing in it raises, or waits longer than it is told."""
+    """Sends sessions elsewhere while they run, as `optree_otel` does. No method may raise, or wait longer than it is told."""
 
     def attach(self, session: Traced) -> Taker | None:
-        """Take up a session, on the thread that begins it; what is returned receives its records, on threads of the program."""
+        """Take up a session, on the thread that begins it.
+
+        Returns:
+            What receives the session's records, on threads of the program; None if the session is not to be sent.
+        """
         ...
 
     def enter(self, txn: str, path: str) -> None:
-        """Note that the program is inside this node now, in this thread and task."""
+        """Note that this thread and task of the program is inside a node now."""
         ...
 
     def leave(self, txn: str, path: str) -> None:
-        """Note that it is no longer."""
+        """Note that this thread and task has left a node."""
         ...
 
     def traceparent(self, txn: str, path: str) -> str | None:
-        """Return the W3C header that names a node's span; None if the session is not mirrored."""
+        """Return the W3C header ``traceparent`` of a node's span; None if the session is not sent."""
         ...
 
     def flush(self, timeout: float) -> bool:
-        """Wait until all that has ended so far is delivered; False if it is not within *timeout* seconds."""
+        """Wait at most *timeout* seconds until all that has ended so far is delivered; returns whether it is."""
         ...
 
     def close(self, timeout: float) -> bool:
-        """Deliver what can be within *timeout* seconds; the rest is for the next run."""
+        """Deliver what can be within *timeout* seconds, and stop; returns whether it is all."""
         ...
 
     def left(self) -> int:
-        """Return how much of what has ended is not delivered; to be asked after `close`."""
+        """Return how many nodes that have ended are not delivered; called after `close`."""
         ...
 
     def hand_over(self) -> int | None:
@@ -114,11 +121,11 @@ class Mirror(Protocol):
         ...
 
     def after_fork(self) -> None:
-        """Start anew in a forked child; its sessions are attached again."""
+        """Start anew in a forked child, where sessions are attached again."""
         ...
 
     def health(self) -> Mapping[str, Any]:
-        """Return ``problems`` (texts) and counts."""
+        """Return ``problems``, texts for people, and counts, for `optree.health`."""
         ...
 
 

@@ -42,12 +42,12 @@ def is_node_id(text: str) -> bool:
 
 
 def node_id(txn: str, path: str) -> str:
-    """Return the id of the node at *path*; the root session (path ``""``) has the txn itself."""
+    """Return a node's id, ``<txn>:<path>``; of the root session, whose path is empty, the txn."""
     return f"{txn}:{path}" if path else txn
 
 
 def trace_id(txn: str) -> str:
-    """Return the 32 hex digits that stand for the whole session in tracing backends."""
+    """Return the OpenTelemetry trace id of a session's tree, 32 hexadecimal digits; it follows from the txn alone."""
     from hashlib import blake2b
 
     return blake2b(txn.encode(), digest_size=16, person=b"optree.trace").hexdigest()
@@ -72,7 +72,7 @@ def _base36(number: int) -> str:
 
 
 def span_id(node: str) -> str:
-    """Return the 16 hex digits that stand for a node in tracing backends; never all zeros."""
+    """Return the OpenTelemetry span id of a node, 16 hexadecimal digits, never all zeros; it follows from the node's id alone."""
     from hashlib import blake2b
 
     return blake2b(node.encode(), digest_size=8, person=b"optree.span").hexdigest()

@@ -29,9 +29,10 @@ FORMAT = 1
 
 
 class Record(Struct, tag_field="t", rename="camel", omit_defaults=True, kw_only=True, gc=False):
-    """Base of all records. `n` is given by the journal as it writes. A position `at` of -1 means: at the end."""
+    """Base of all records: one thing that happened. Where a record has a position *at*, -1 is the end."""
 
     n: int = 0
+    """Its number in its journal, from 1; 0 until it is written."""
 
 
 class Header(Record, tag="journal"):
@@ -52,13 +53,18 @@ class Header(Record, tag="journal"):
 
 
 class SessionBegin(Record, tag="session.begin"):
-    """A run of an agent began; *path* is that of its `session` op, empty for the root."""
+    """A session began."""
 
     path: str
+    """Empty for the root session, else the path of the operation that the session is in."""
     ts: float
+    """Epoch milliseconds."""
     agent: str
+    """The agent's name."""
     call_path: str
+    """The agents from the root to this one, joined by ``->``."""
     attributes: Raw | UnsetType = UNSET
+    """A JSON object."""
 
 
 class SessionSet(Record, tag="session.set"):
@@ -83,13 +89,18 @@ class SessionResume(Record, tag="session.resume"):
 
 
 class SessionEnd(Record, tag="session.end"):
-    """The run ended. A status of None, here as in the ends of turns and ops, comes from files that do not say how it ended."""
+    """A session ended."""
 
     path: str
+    """The session's path."""
     ts: float
+    """Epoch milliseconds."""
     status: nodes.Status | None
+    """How it ended; None, here and for turns and operations, if a file did not say it."""
     error: str | None = None
+    """What went wrong."""
     final_report: Raw | UnsetType = UNSET
+    """What the session gave as its result, as JSON."""
 
 
 class MessageAdded(Record, tag="message"):
@@ -104,9 +115,13 @@ class TurnBegin(Record, tag="turn.begin"):
     """A turn began."""
 
     path: str
+    """The turn's path."""
     ts: float
+    """Epoch milliseconds."""
     prompts: dict[str, str] | None = None
+    """The prompts in force, under ``system`` and ``user``."""
     attributes: Raw | UnsetType = UNSET
+    """A JSON object."""
 
 
 class TurnSet(Record, tag="turn.set"):
@@ -122,20 +137,30 @@ class TurnEnd(Record, tag="turn.end"):
     """A turn ended."""
 
     path: str
+    """The turn's path."""
     ts: float
+    """Epoch milliseconds."""
     status: nodes.Status | None
+    """How it ended."""
     error: str | None = None
+    """What went wrong."""
 
 
 class OpBegin(Record, tag="op.begin"):
-    """An op began."""
+    """An operation began."""
 
     path: str
+    """The operation's path."""
     ts: float
+    """Epoch milliseconds."""
     kind: nodes.OpKind
+    """``llm``, ``tool``, ``session`` or ``system``."""
     name: str
+    """``provider:model``, the tool's name, or the agent's."""
     parent_op: str | None = None
+    """The path of the operation of the same turn that it began in."""
     attributes: Raw | UnsetType = UNSET
+    """A JSON object."""
 
 
 class OpSet(Record, tag="op.set"):
@@ -192,15 +217,22 @@ class Responded(Record, tag="response"):
 
 
 class OpEnd(Record, tag="op.end"):
-    """An op ended; *attributes* are merged into those it began with."""
+    """An operation ended."""
 
     path: str
+    """The operation's path."""
     ts: float
+    """Epoch milliseconds."""
     status: nodes.Status | None
+    """How it ended."""
     latency: float | None = None
+    """Milliseconds."""
     error: str | None = None
+    """What went wrong."""
     reasoning: str | None = None
+    """The reasoning as a whole."""
     attributes: Raw | UnsetType = UNSET
+    """A JSON object, merged into the attributes that it began with."""
 
 
 class Pooled(Record, tag="pool"):

@@ -36,12 +36,18 @@ START = 1_700_000_000.0
 
 
 class Ticking:
-    """A clock that shows *start* when first read, and *step* more at each further reading; both in seconds.
+    """A clock that moves on by a step each time it is read, so that the times in a tree are the same in each run.
 
-    Readings from several threads differ from each other. Durations (`latency`) do not come from it: they are measured.
+    No two readings are the same, on several threads too. Durations (`latency`) do not come from it: they are measured.
     """
 
     def __init__(self, start: float = START, step: float = 0.001) -> None:
+        """Make the clock.
+
+        Args:
+            start: The first reading, in epoch seconds.
+            step: Seconds from one reading to the next.
+        """
         self.start = start
         self.step = step
         self._reads = count()
@@ -52,20 +58,23 @@ class Ticking:
 
 
 class Recording:
-    """What was recorded since `capture` began.
-
-    *sessions* are the root sessions in the order of their begin; *records* is everything that happened, as a subscriber receives it.
-    """
+    """What was recorded since `capture` began; it can be read during the block and after it."""
 
     def __init__(self, now: Clock) -> None:
         self.sessions: list[Session] = []
+        """The root sessions, in the order they began."""
         self.records: list[Record] = []
+        """All that happened, in order."""
         self._now = now
         self._lock = Lock()
 
     @property
     def tree(self) -> Tree:
-        """The live tree of the only root session; `AssertionError` if there are none or several."""
+        """The tree of the only root session.
+
+        Raises:
+            AssertionError: There is none, or there are several.
+        """
         if len(self.sessions) != 1:
             raise AssertionError(f"{len(self.sessions)} root sessions were recorded, not one: {[one.agent for one in self.sessions]}")
         return self.sessions[0].tree
@@ -92,10 +101,36 @@ class Recording:
 
 @contextmanager
 def capture(now: Clock | None = None) -> Generator[Recording, None, None]:
-    """Record the root sessions that begin inside the block in memory, with times from *now* (by default a new `Ticking`).
+    """Record the root sessions that begin inside the block in memory: no files, no lines on stderr, no OpenTelemetry.
 
-    It counts for the whole process: threads and tasks that begin a session meanwhile are recorded too. Sessions that were open before
-    are out of sight inside the block, as is a parent in another process. After the block the recording can still be read.
+    It holds for the whole process: what other threads and tasks begin meanwhile is recorded too. Inside the block no session is open
+    that was open before, and no parent in another process is joined. The sessions' txns are ``test-1``, ``test-2`` and so on.
+
+    ```python
+    import optree
+    from optree.testing import capture, shape
+
+
+    @optree.tool
+    def search(query: str) -> str:
+        return query.upper()
+
+
+    def test_search():
+        with capture() as recording:
+            with optree.session("researcher"):
+                search("tides")
+        assert ("researcher", "ok", ("turn 1", "ok", ("tool search", "ok"))) == shape(recording.tree)
+
+
+    test_search()
+    ```
+
+    Args:
+        now: Returns the time in epoch seconds; by default a new `Ticking`.
+
+    Yields:
+        What is recorded.
     """
     recording = Recording(now or Ticking())
     token = CURRENT.set(None)
@@ -118,10 +153,14 @@ def _alone(_parent: str, _ancestry: str) -> None:
 
 
 def shape(tree: Rooted | TurnNode | OperationNode) -> tuple[Any, ...]:
-    """Return a tree, or a node, as nested tuples ``(label, status, *children)``: for comparison, without times, ids and contents.
+    """Return the structure of a tree, without times, ids and contents, to be compared with what is expected.
 
-    A session's label is its agent, a turn's ``turn <index>``, an op's ``<kind> <name>``. The status of what is still open is None. A tree
-    may be given by what holds it: a recording, a session's handle, a saved session.
+    Args:
+        tree: A tree, a node, or what has a tree: a recording, an open session, a saved session.
+
+    Returns:
+        Nested tuples ``(label, status, *children)``. A session's label is its agent, a turn's ``turn <index>``, an operation's
+            ``<kind> <name>``. The status of what is still open is None.
     """
     if isinstance(tree, TurnNode):
         return (f"turn {tree.index}", tree.status, *map(shape, tree.ops))

@@ -48,13 +48,13 @@ class Held(Protocol):
 
 
 class Taker(Protocol):
-    """Receives every record, in order, from one thread at a time. Must not block and must not call back into the stream.
+    """Receives the records of a session as they are made, in order, from one thread at a time.
 
-    It may raise: the stream counts that and goes on. The journal's `take` returns when the records are with the operating system.
+    It must not wait, nor record anything itself. What it raises is counted, and goes no further.
     """
 
     def take(self, batch: list[Record]) -> None:
-        """Take records; the list must not be kept, the records may."""
+        """Take some records; the records may be kept, the list may not."""
 
 
 class Pending(Protocol):

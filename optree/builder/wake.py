@@ -11,7 +11,7 @@ from optree.interrupts import pass_on
 
 
 class Wake:
-    """A binary semaphore: `set` never blocks, `wait` takes the signal with it."""
+    """A signal from one thread to another, a binary semaphore: `set` never waits, and may be called in a signal's handler."""
 
     __slots__ = ("_lock",)
 
@@ -28,5 +28,12 @@ class Wake:
             return
 
     def wait(self, seconds: float | None = None) -> bool:
-        """Wait for the signal, at most *seconds*, and take it; False if it did not come."""
+        """Wait for the signal and take it.
+
+        Args:
+            seconds: How long to wait at most; None is for ever.
+
+        Returns:
+            False if the signal did not come.
+        """
         return self._lock.acquire(True, -1 if seconds is None else max(0.0, seconds))

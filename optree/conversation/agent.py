@@ -29,7 +29,21 @@ MAX_STEPS = 16
 
 
 class Agent:
-    """An agent with a transcript, sub-agents, tools and hooks."""
+    """An agent with a transcript, sub-agents, tools and hooks. Its transcript is its state.
+
+    ```python
+    import tempfile
+
+    from optree.conversation import Agent, Session
+
+    with tempfile.NamedTemporaryFile(suffix=".jsonl") as file:
+        session = Session(file.name)
+        root = Agent(session, "You are brief.", agent_id=session.create_agent())
+        root.begin()
+        root.harken("Hello")
+        print(root.say("Hi").message_id)
+    ```
+    """
 
     _next_id: ClassVar[int] = 1
 
@@ -45,19 +59,36 @@ class Agent:
         tools: Mapping[str, Tool] = TOOLS,
         agent_id: str | None = None,
     ) -> None:
-        """Take an id from the session, if there is one. Who makes an agent logs its creation (`create` does), and then calls `begin`.
+        """Make an agent; nothing is logged yet. Whoever makes it logs its creation, and then calls `begin`; `create` does both.
 
-        *init_prompt* is a transcript that was logged before, and *agent_id* the id of an agent that existed.
+        Args:
+            session: Where all is logged; without it the agent does the same and logs nothing.
+            system_prompt: The first message of its transcript.
+            init_prompt: Messages that were logged before, of an agent that existed.
+            model: What `response` asks.
+            name: What its parent calls it; by default its id.
+            language_model: The model's name in the log; by default that of *model*.
+            tools: The tools that the model may call, by name.
+            agent_id: The id of an agent that exists in the session; by default a new one.
         """
-        self.session = session
-        self.agent_id = agent_id or self._new_id(session)
-        self.name = name or self.agent_id
-        self.model = model
+        self.session: Session | None = session
+        """Where all is logged."""
+        self.agent_id: str = agent_id or self._new_id(session)
+        """Its id in the session."""
+        self.name: str = name or self.agent_id
+        """What its parent calls it."""
+        self.model: Model | None = model
+        """What `response` asks."""
         self.language_model: str = language_model or (model.name if model is not None else LANGUAGE_MODEL)
-        self.tools = dict(tools)
+        """The model's name in the log."""
+        self.tools: dict[str, Tool] = dict(tools)
+        """The tools that the model may call, by name."""
         self.hooks: dict[str, Hook] = {}
+        """What sees its tool calls, and the texts to and from it, by name."""
         self.subagents: dict[str, Any] = {}
+        """Its sub-agents in memory, by name."""
         self.transcript: list[dict[str, Any]] = [dict(message) for message in init_prompt or ()]
+        """Its messages, as a provider takes them."""
         self._unlogged: list[dict[str, Any]] = []
         self._calls: dict[str, str] = {}
         """The message of each tool call, by the call's id."""
@@ -71,13 +102,21 @@ class Agent:
     # What all agents do
 
     def harken(self, input: str, /) -> None:  # noqa: A002 - the seeds name it so
-        """Hear something. A text that carries an identity is logged as representing that message."""
+        """Hear a text: it enters the transcript as the user's.
+
+        Args:
+            input: The text. A `LoggedString` or `MessageString` is logged as a copy of the message that it stands for.
+        """
         self._add({"role": "user", "content": str(input)}, identity_of(input))
 
     async def response(self) -> LoggedString | MessageString:
-        """Ask the model, make the tool calls that it asks for, and return what it says at last.
+        """Ask the model, make the tool calls that it asks for, and ask again, until it answers with text.
 
-        After each response the session can be resumed. Raises `SetupError` without a model, and what the model raises.
+        Returns:
+            The answer, with its id. The session can be resumed from here.
+
+        Raises:
+            SetupError: The agent has no model. What the model raises is raised too.
         """
         with self._turn():
             for _ in range(MAX_STEPS):
@@ -92,17 +131,24 @@ class Agent:
         return self._said(message.get("content"), message_id)
 
     def inform(self, dst: Any, txt: str, /) -> None:
-        """Send a text to another agent; its identity travels with it."""
+        """Send a text to another agent, with the id that it carries; with `deliver`, hooks see it on its way."""
         dst.harken(txt)
 
     # What a program may do in the model's place
 
     def say(self, text: str) -> LoggedString | MessageString:
-        """Say something, without asking the model."""
+        """Say something, without asking the model; returns the text with its id."""
         return self._said(text, self._add({"role": "assistant", "content": str(text)}))
 
     async def act(self, *calls: tuple[str, Mapping[str, Any]]) -> list[str]:
-        """Call tools, each given by name and arguments, in one message, as if the model had asked for it. Returns their results."""
+        """Call tools in one message, as if the model had asked for it.
+
+        Args:
+            *calls: The name of a tool and its arguments, for each call.
+
+        Returns:
+            The results, in the order of the calls; what went wrong is a result that begins with ``Error:``.
+        """
         start = 1 + sum(len(message.get("tool_calls") or ()) for message in self.transcript)
         made = [
             {"id": f"{self.agent_id}_c{number}", "type": "function", "function": {"name": name, "arguments": encode(dict(told)).decode()}}
@@ -115,7 +161,7 @@ class Agent:
     async def discuss(
         self, prompt: str | None = None, speakers: Sequence[str] | None = None, listeners: Sequence[str] | None = None
     ) -> str:
-        """Call `discuss` in the model's place."""
+        """Call the tool ``discuss``, as if the model had asked for it; returns its result."""
         told = {"prompt": prompt, "speakers": speakers, "listeners": listeners}
         [result] = await self.act(("discuss", {key: value for key, value in told.items() if value is not None}))
         return result
@@ -123,7 +169,13 @@ class Agent:
     # What tools need
 
     def create(self, name: str, system_prompt: str | None = None, *, cause: str | None = None) -> Agent:
-        """Make a sub-agent, log its creation, once and with its name, and let it begin."""
+        """Make a sub-agent, with this one's model and tools, and log its creation and its system prompt.
+
+        Args:
+            name: What this agent calls it.
+            system_prompt: The first message of its transcript.
+            cause: The id of the message with the call that brings it about.
+        """
         identity = None if self.session is None else self.session.create_agent(cause, name, self.language_model)
         options: dict[str, Any] = {"model": self.model, "language_model": self.language_model, "tools": self.tools}
         child = type(self)(self.session, system_prompt, name=name, agent_id=identity, **options)
@@ -133,13 +185,17 @@ class Agent:
         return child
 
     def begin(self) -> None:
-        """Log the system prompt, once the creation is logged; what the agent hears or says first does it too."""
+        """Log the system prompt, if that is not done; what the agent hears or says first does it too."""
         pending, self._unlogged = self._unlogged, []
         for message in pending:
             self._log(message)
 
     def subagent(self, name: str) -> Any:
-        """Return a sub-agent by name, from the session if it was evicted. Raises `NotFoundError`."""
+        """Return a sub-agent by name; one that was evicted is made anew.
+
+        Raises:
+            NotFoundError: There is none of that name.
+        """
         if name not in self.subagents and self.session is not None:
             known = next((record for record in reversed(self.session.children(self.agent_id)) if record.label == name), None)
             if known is not None:
@@ -149,7 +205,7 @@ class Agent:
         return self.subagents[name]
 
     def piece_of_text(self, text: str, call: ToolCall) -> str:
-        """Log a text that a call made for others to hear; returns it with its identity."""
+        """Log a text that a tool made for other agents to hear; returns it with its id."""
         if self.session is None:
             return text
         return self._said(text, self.session.log_piece_of_text(self.agent_id, text, call.cause))
@@ -274,7 +330,15 @@ class Agent:
 def restored(
     session: Session, record: AgentRecord | None, transcript: list[dict[str, Any]], /, *, model: Model | None = None, **options: Any
 ) -> Agent:
-    """Return an agent as it was, with *model* to go on with; a new one, with *options*, if *record* is None."""
+    """Return an `Agent` as it was saved; the default of `load_session`. With `functools.partial` it is given a model.
+
+    Args:
+        session: The session that it belongs to.
+        record: What is known of it; None makes a new agent.
+        transcript: Its messages.
+        model: The model that it goes on with.
+        **options: Further arguments of `Agent`, for a new one.
+    """
     if record is None:
         return Agent(session, model=model, **options)
     return Agent(session, None, transcript, model=model, name=record.name, language_model=record.language_model, agent_id=record.agent_id)

@@ -33,8 +33,9 @@ class Event(Struct, kw_only=True, forbid_unknown_fields=True, gc=False):
     """Base of all events. Ids are unique in the stream, and of any form: ``msg_001``, ``agent_root``, ``7``."""
 
     message_id: str
+    """The event's id."""
     agent_id: str = ""
-    """Whose transcript, who made the text, or who was created; empty where a text's maker is not known (seed 000)."""
+    """Whose transcript, who made the text, or who was created; empty where a text's maker is not known (version 1)."""
     cause: tuple[str, ...] = ()
     """Ids of the messages that brought this about; ``<message>.<tool call>`` names one call of several. Never beside a substance."""
     timestamp: float | None = None
@@ -51,8 +52,11 @@ class TranscriptEntry(Event, kw_only=True, tag="transcript_entry", tag_field="ev
     substance: str | None = None
     """Id of the event whose content this one represents; None if it is new content."""
     tool_calls: list[dict[str, Any]] | None = None
+    """The tool calls of an assistant's message, in OpenAI's form."""
     tool_call_id: str | None = None
+    """Of a tool's result, the call's id."""
     name: str | None = None
+    """Of a tool's result, the tool's name."""
     more: dict[str, Any] = NOTHING
     """Members of the message that the seeds do not name; not to be changed in place."""
 
@@ -61,15 +65,19 @@ class PieceOfText(Event, kw_only=True, tag="piece_of_text", tag_field="event_typ
     """A text that a tool made for others to hear; its cause is the call."""
 
     content: Any = None
+    """The text."""
 
 
 class AgentCreated(Event, kw_only=True, tag="agent_created", tag_field="event_type"):
     """An agent came into being; *cause* is the message with the call that created it, and its agent the parent. The root has none."""
 
     name: str | None = None
+    """What its parent calls it."""
     language_model: str | None = None
+    """The name of its model."""
     parent: str | None = None
     """Agent id of the parent, where it is known by other means than the cause."""
 
 
 AnyEvent = TranscriptEntry | PieceOfText | AgentCreated
+"""An event of a conversation."""

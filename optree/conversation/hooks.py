@@ -17,21 +17,34 @@ class ToolCall(NamedTuple):
     """One call of a tool by an agent."""
 
     id: str
+    """The call's id, as the model gave it."""
     name: str
+    """The tool's name."""
     arguments: dict[str, Any]
+    """The arguments, decoded."""
     cause: str | None
     """What names the call in the log: its message, or ``<message>.<call>`` where that has several; None without a session."""
 
 
 class Hook:
-    """Does nothing; a hook overrides what it cares for."""
+    """Base of hooks, in `Agent.hooks`: sees each tool call and each text that is delivered, and may deny or change it. Does nothing itself.
+
+    ```python
+    from optree.conversation import Hook
+
+
+    class NoShell(Hook):
+        async def denies(self, agent, call):
+            return "no shell here" if call.name == "shell" else None
+    ```
+    """
 
     async def denies(self, agent: AnyAgent, call: ToolCall) -> str | None:  # noqa: ARG002 - for overriding
-        """Return why an agent may not call a tool; None if it may."""
+        """Return why an agent may not make a tool call; None if it may. The reason is the call's result."""
         return None
 
     async def passes(self, source: AnyAgent, target: AnyAgent, text: str) -> str | None:  # noqa: ARG002 - for overriding
-        """Return what of a text is delivered; None if nothing is."""
+        """Return the text to deliver from *source* to *target*; None if nothing is to be."""
         return text
 
 
@@ -46,15 +59,22 @@ def verdict_by_words(agent: AnyAgent, call: ToolCall, said: str) -> str | None: 
 
 
 class ApprovalHook(Hook):
-    """Has another agent judge calls of *tools* before they are made: its reasoning is in its own transcript."""
+    """Has another agent approve tool calls before they are made; the question and its answer are in its transcript."""
 
     def __init__(self, judge: AnyAgent, tools: Collection[str] = ("task",), verdict: Verdict = verdict_by_words) -> None:
+        """Make the hook.
+
+        Args:
+            judge: The agent that is asked.
+            tools: The names of the tools whose calls need approval.
+            verdict: Returns from agent, call and answer why the call is denied, or None; by default an answer that begins with DENY denies.
+        """
         self._judge = judge
         self._tools = tools
         self._verdict = verdict
 
     async def denies(self, agent: AnyAgent, call: ToolCall) -> str | None:
-        """Ask the judge."""
+        """Ask the judge, if the call needs approval."""
         if call.name not in self._tools or agent is self._judge:
             return None
         self._judge.harken(_question(agent, call))
@@ -62,19 +82,20 @@ class ApprovalHook(Hook):
 
 
 class RedactingHook(Hook):
-    """Replaces what a pattern finds in all that is delivered."""
+    """Replaces what a regular expression matches in all texts that are delivered."""
 
     def __init__(self, pattern: str, replacement: str = "[REDACTED]") -> None:
+        """Make the hook, with a regular expression, and what stands for a match."""
         self._pattern = re.compile(pattern)
         self._replacement = replacement
 
     async def passes(self, source: AnyAgent, target: AnyAgent, text: str) -> str | None:  # noqa: ARG002 - what it overrides has them
-        """Replace it."""
+        """Return the text with each match replaced."""
         return self._pattern.sub(self._replacement, text)
 
 
 async def deliver(source: AnyAgent, target: AnyAgent, text: str) -> None:
-    """Have an agent inform another, past the hooks of both. A changed text still represents the original."""
+    """Send a text from one agent to another, through the hooks of both; a text that a hook changed is logged as a copy of the original."""
     told: str = text
     for hook in {id(hook): hook for agent in (source, target) for hook in _hooks(agent)}.values():
         passed = await hook.passes(source, target, told)

@@ -22,11 +22,23 @@ Transcripts = defaultdict[str, list[dict[str, Any]]]
 
 
 def load_session(session_file: AnyPath, make_agent: MakeAgent = restored, *, version: int | None = None) -> tuple[Any, Session]:
-    """Return the root agent, with the whole tree of its sub-agents, and the session; one pass over the file.
+    """Load a conversation from its file, with all its agents, to go on with it; a file that is missing or empty begins a new one.
 
-    A file that is missing or empty gives a new root agent, whose creation is logged. Every agent of the file is loaded: no event says that
-    one has gone. What had to be made up, such as a root that the file does not name, is in ``session.notes``, and what was wrong in it in
-    ``session.faults``. Raises `SetupError` for a path that cannot be a file's, `FormatError` for a compressed file, and `OSError`.
+    What had to be made up, such as a root that the file does not name, is in ``session.notes``; what was wrong in the file in
+    ``session.faults``.
+
+    Args:
+        session_file: The path of the file of events.
+        make_agent: Makes each agent, such as ``functools.partial(restored, model=model)``.
+        version: The form of new events, 1 or 2; by default the file's own, of a new file 2.
+
+    Returns:
+        The root agent, with its sub-agents, and the session.
+
+    Raises:
+        SetupError: The path cannot be a file's.
+        FormatError: The file is compressed.
+        OSError: It cannot be read.
     """
     transcripts: Transcripts = defaultdict(list)
 
@@ -39,7 +51,12 @@ def load_session(session_file: AnyPath, make_agent: MakeAgent = restored, *, ver
 
 
 def load_traced(session: Traced, make_agent: MakeAgent = restored) -> tuple[Any, Session]:
-    """Return the root agent and the conversation of a traced session, which is new or was loaded."""
+    """Return the root agent and the conversation of a session of `optree.session`, new or resumed.
+
+    Args:
+        session: The open session, or its builder.
+        make_agent: Makes each agent.
+    """
     found = Session.traced(session)
     if isinstance(found.home, TreeHome) and found.home.is_new():
         with found.home.making_root():
@@ -52,7 +69,12 @@ def load_traced(session: Traced, make_agent: MakeAgent = restored) -> tuple[Any,
 
 
 def load_root(session_file: AnyPath, make_agent: MakeAgent = restored) -> Any:
-    """Return the root agent as seed 000's `load_session` does: each agent has a `logger`, and new ids go on after the file's."""
+    """Load a conversation as seed 000 does: returns the root agent alone, and each agent has a `SessionLogger` as its ``logger``.
+
+    Args:
+        session_file: The path of the file of events.
+        make_agent: Makes each agent.
+    """
     root, session = load_session(session_file, make_agent, version=SEED_000)
     logger = SessionLogger.over(session, session_file)
     for agent in session.agents.values():

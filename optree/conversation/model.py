@@ -13,7 +13,14 @@ SECONDS = 300.0
 
 
 class ChatModel:
-    """Asks ``<base_url>/chat/completions``. *settings* go with each request: ``temperature=0, seed=1, max_tokens=40``."""
+    """A model behind an address that is compatible with OpenAI's, ``<base_url>/chat/completions``, asked with httpx.
+
+    ```python
+    from optree.conversation import ChatModel
+
+    model = ChatModel("gpt-4o-mini", "http://localhost:8080/v1", temperature=0, max_tokens=40)
+    ```
+    """
 
     def __init__(
         self,
@@ -25,16 +32,27 @@ class ChatModel:
         client: Any = None,
         **settings: Any,
     ) -> None:
-        """Take the address and key from `OPENAI_BASE_URL` and `OPENAI_API_KEY` where they are not given, and an httpx client if it is.
+        """Make the client; nothing is sent yet.
 
-        *with_tools* false: the model is not told of tools. Raises `SetupError` without httpx, or without an address.
+        Args:
+            name: The model's name.
+            base_url: The address up to ``/v1``; by default ``OPENAI_BASE_URL``.
+            api_key: The key; by default ``OPENAI_API_KEY``.
+            with_tools: Whether the model is told of the agent's tools.
+            client: An `httpx.AsyncClient` to use; by default a new one, with a time limit of 300 seconds.
+            **settings: What goes with each request, such as ``temperature``.
+
+        Raises:
+            SetupError: httpx is not installed, or there is no address.
         """
         try:
             import httpx
         except ImportError as error:
             raise SetupError("ChatModel needs httpx: pip install 'optree-tracing[httpx]'") from error
-        self.name = name
-        self.settings = settings
+        self.name: str = name
+        """The model's name."""
+        self.settings: dict[str, Any] = settings
+        """What goes with each request."""
         self._address = (base_url or os.environ.get("OPENAI_BASE_URL") or "").rstrip("/")
         if not self._address:
             raise SetupError("ChatModel has no address: give base_url, or set OPENAI_BASE_URL")
@@ -44,7 +62,7 @@ class ChatModel:
         self._client = client or httpx.AsyncClient(timeout=SECONDS, limits=httpx.Limits(max_keepalive_connections=0))
 
     async def __call__(self, messages: list[dict[str, Any]], tools: Sequence[dict[str, Any]], /) -> Reply:
-        """Answer a transcript. Raises what httpx raises."""
+        """Send messages and tools' descriptions, and return the answer; raises what httpx raises."""
         body: dict[str, Any] = {"model": self.name, "messages": messages, **self.settings}
         if tools and self._with_tools:
             body["tools"] = [*tools]

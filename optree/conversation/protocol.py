@@ -14,13 +14,16 @@ if TYPE_CHECKING:
 
 
 class AnyAgent(Protocol):
-    """An agent: its transcript is its state. None of its methods has a parameter for logging; identities travel with the texts."""
+    """What an agent of your own has to offer; `Agent` is one. Ids travel with the texts, so no method has a parameter for logging."""
 
     agent_id: str
+    """Its id in the session."""
     language_model: str
+    """The name of its model."""
     transcript: list[dict[str, Any]]
+    """Its messages, as a provider takes them: its state."""
     subagents: dict[str, Any]
-    """By name."""
+    """Its sub-agents, by name."""
 
     def harken(self, input: str, /) -> None:  # noqa: A002 - the seeds name it so
         """Hear something: it enters the transcript as the user's, and is logged with what it represents."""
@@ -36,7 +39,10 @@ class AnyAgent(Protocol):
 
 
 class MakeAgent(Protocol):
-    """Makes the agents that are loaded: *record* is None for the root of a new session, and *transcript* is not to be logged again."""
+    """What makes the agents that `load_session` loads; `restored` is one.
+
+    *record* is None for the root of a new session; the messages of *transcript* are logged already.
+    """
 
     def __call__(self, session: Session, record: AgentRecord | None, transcript: list[dict[str, Any]], /) -> Any:
         """Return the agent, with the record's id and language model."""
@@ -44,19 +50,20 @@ class MakeAgent(Protocol):
 
 
 class Reply(NamedTuple):
-    """What a model answered."""
+    """A model's answer."""
 
     message: dict[str, Any]
-    """The assistant's message as the provider gives it."""
+    """The assistant's message, as the provider gives it."""
     usage: Mapping[str, Any] = NOTHING
-    """Tokens, under OpenAI's names."""
+    """What it took, as `optree.Op.account` takes it."""
 
 
 class Model(Protocol):
-    """A language model that chats."""
+    """What asks a language model, for `Agent`; `ChatModel` is one."""
 
     name: str
+    """The model's name."""
 
     async def __call__(self, messages: list[dict[str, Any]], tools: Sequence[dict[str, Any]], /) -> Reply:
-        """Answer a transcript; *tools* are function descriptions as OpenAI's interface takes them."""
+        """Return the answer to a transcript; *tools* are descriptions of functions in OpenAI's form."""
         ...

@@ -23,11 +23,15 @@ class AgentRecord(Struct):
     """What is known of an agent without reading its transcript."""
 
     agent_id: str
+    """Its id."""
     name: str | None = None
+    """What its parent calls it."""
     language_model: str | None = None
+    """The name of its model."""
     parent: str | None = None
     """Agent id of the parent; None for the root, and where nothing tells."""
     cause: tuple[str, ...] = ()
+    """The message with the call that created it."""
     message_id: str | None = None
     """Id of its creation; None if the stream has only entries of it, and empty if only the tree that it stands in tells of it."""
     entries: int = 0

@@ -33,16 +33,22 @@ class Traced(Protocol):
 
 
 class Session:
-    """A conversation's state, as its event stream tells it. One that exists is resumed by `load` alone, with all its counters.
+    """A conversation: the registry of its agents, and the writer of its events.
 
-    Logging never raises, but for a call that could not be right (`SetupError`), and waits for no other writer for more than 0.25 s. Where
-    the file does not take an event, that is said once, and the event written with a later one, under an id like ``msg_007_9c1f03ab``.
+    Logging raises for a call that cannot be right (`SetupError`) and else never, and waits for another writer for 0.25 seconds at most. An
+    event that the file does not take is written with a later one, and that is reported once.
     """
 
     def __init__(self, session_file: AnyPath, *, version: int | None = None) -> None:
-        """Begin a session in a new file, written in the form of seed 001, or of 000 (*version* 1).
+        """Begin a conversation in a new file.
 
-        Raises `SetupError` if there is something in the file already, or it cannot be written, and `OSError`.
+        Args:
+            session_file: The path of the file; it may be there, and empty.
+            version: The form of the events: 2 (seed 001, the default) or 1 (seed 000).
+
+        Raises:
+            SetupError: There is something in the file, or it cannot be written.
+            OSError: The file cannot be opened.
         """
         path = Path(session_file)
         with usable(path):
@@ -59,11 +65,17 @@ class Session:
 
     @classmethod
     def load(cls, session_file: AnyPath, *, version: int | None = None) -> Self:
-        """Resume the session in a file: one pass restores both counters and what is known of every agent that ever lived.
+        """Go on with the conversation in a file. What is wrong in it is in `faults`; agents are made by `revive`, or by `load_session`.
 
-        What is wrong in the file is in `faults`. It is gone on with in its own form, unless a *version* is given.
+        Args:
+            session_file: The path of the file.
+            version: The form of new events; by default the file's own.
 
-        Raises `NotFoundError`, `SetupError` for a file that cannot be written, `FormatError` for a compressed one, and `OSError`.
+        Raises:
+            NotFoundError: There is no such file.
+            SetupError: It cannot be written.
+            FormatError: It is compressed.
+            OSError: It cannot be opened.
         """
         path = Path(session_file)
         with usable(path):
@@ -73,7 +85,7 @@ class Session:
 
     @classmethod
     def traced(cls, session: Traced | SessionTreeBuilder) -> Self:
-        """Return the conversation that is part of a traced session, new or loaded: its agents are that session and sessions below it."""
+        """Return the conversation of a session of `optree.session`, new or resumed: its agents are that session and those below it."""
         return cls.over(TreeHome(session if isinstance(session, SessionTreeBuilder) else session.builder))
 
     def _start(self, home: Home) -> None:

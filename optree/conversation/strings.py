@@ -13,13 +13,20 @@ from optree.values import text
 
 
 class LoggedString(str):  # noqa: SLOT000 - with a __dict__ it pickles under every protocol
-    """A text with the id of the message whose content it represents: its own if it is new, else the original's.
+    """A text that carries the id of the message whose content it is. What is built from it, as by an f-string, is a plain `str`.
 
-    *cause* names the messages that a text was compiled from, where it represents none of them alone: ids, or one id.
+    ```python
+    from optree.conversation import LoggedString
+
+    said = LoggedString("Hello", "msg_007")
+    framed = LoggedString(f"[Jack]: {said}", said.message_id)  # the same content, in other words
+    ```
     """
 
     message_id: str | None
+    """The id of the message; None for a text that was not logged."""
     cause: tuple[str, ...]
+    """The ids of the messages that the text was made from, where it is the content of none of them alone."""
 
     def __new__(cls, content: object = "", message_id: str | None = None, cause: str | Iterable[str] = ()) -> Self:
         """Make one of any value; None, which a message of tool calls has for its content, is the empty text."""
@@ -35,10 +42,12 @@ class LoggedString(str):  # noqa: SLOT000 - with a __dict__ it pickles under eve
 
 
 class MessageString(str):  # noqa: SLOT000 - as above
-    """A text with the id of the content that it morally represents; *caused_by* only for a piece of text: the call that made it."""
+    """The same as `LoggedString`, with the names of seed 000."""
 
     content_id: str | None
+    """The id of the message whose content it is."""
     caused_by: str | None
+    """Of a piece of text, the message with the call that made it."""
 
     def __new__(cls, content: object = "", content_id: str | None = None, caused_by: str | None = None) -> Self:
         """Make one of any value; None is the empty text."""

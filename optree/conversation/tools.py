@@ -22,18 +22,19 @@ class Tool(NamedTuple):
     run: Callable[..., Awaitable[str]]
     """Called with the agent, the `ToolCall`, and the call's arguments by keyword."""
     about: str
+    """What it is for, as the model is told."""
     parameters: dict[str, Any]
     """JSON schemas of the arguments, by name; those that must be given are marked ``"required": True``."""
 
     def described(self, name: str) -> dict[str, Any]:
-        """Return the description that OpenAI's interface takes."""
+        """Return the tool's description in OpenAI's form, under a name."""
         members = {key: {k: v for k, v in schema.items() if k != "required"} for key, schema in self.parameters.items()}
         required = [key for key, schema in self.parameters.items() if schema.get("required")]
         parameters = {"type": "object", "properties": members, "required": required}
         return {"type": "function", "function": {"name": name, "description": self.about, "parameters": parameters}}
 
     def refusal(self, arguments: Mapping[str, Any]) -> str | None:
-        """Return in what a call's arguments are not as declared; None if they are. Of the schemas, the types and `items` are looked at."""
+        """Return what is wrong with a call's arguments; None if they are as declared (``type`` and ``items`` are checked)."""
         missing = [key for key, schema in self.parameters.items() if schema.get("required") and key not in arguments]
         if missing:
             return f"{', '.join(missing)} must be given"

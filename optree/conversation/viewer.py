@@ -59,18 +59,38 @@ Source = AnyPath | Tree | HasTree | HasEvents | Iterable[AnyEvent] | Iterable[di
 
 
 class SessionViewer:
-    """Views of a conversation. They follow the links between messages, and know nothing of tools.
+    """The views of a conversation: dialogs, what each agent saw, causes and effects, how a message spread, what hooks changed.
 
-    *source* is the path of a file of events (of seed 000 or 001), the txn or file of a saved session, a `Loaded`, a `Tree`, a live
-    `Session`, a `conversation.Session`, or events. Of a live session its state now is seen. Raises what reading it raises:
-    `NotFoundError`, `StoreError`, `OSError`.
+    They follow the links between messages. Asked for an agent or a message that is not there, they return nothing.
 
-    Events come out as dicts with the names of seed 001 (``substance``, ``cause``), or, with *version* 1, of seed 000 (``content_id``,
-    ``caused_by``). *hide*, such as `optree.redaction.redact`, takes out of all that is shown what is not to be seen. Whoever asks for an
-    agent or a message that is not there gets nothing, not an error.
+    ```python
+    import optree
+    from optree.conversation import SessionViewer
+
+    with optree.session("assistant") as session, optree.turn(user="Hello"):
+        session.message({"role": "user", "content": "Hello"})
+        session.message({"role": "assistant", "content": "Hi"})
+
+    viewer = SessionViewer(session)
+    for line in viewer.dialog(None):
+        print(line.author, line.content)
+    ```
     """
 
     def __init__(self, source: Source, *, version: int = wire.SEED_001, hide: Hide | None = None) -> None:
+        """Take the conversation as it is now.
+
+        Args:
+            source: The path of a file of events, the txn or file of a saved session, a `Loaded`, a `Tree`, an open session, or events.
+            version: The names in events returned as dicts: 2 for ``substance`` and ``cause``, 1 for ``content_id`` and ``caused_by``.
+            hide: Applied to all that is shown, such as `optree.redaction.redact`.
+
+        Raises:
+            NotFoundError: There is no such session.
+            StoreError: Its file cannot be read.
+            OSError: The file cannot be opened.
+            SetupError: *source* is nothing that holds a conversation.
+        """
         self.faults: list[Fault] = []
         """What was wrong in a file, by line; with line 0 what was wrong in the stream, such as an id that two events have."""
         self.stream = Stream(self._read(source), version, hide)
@@ -101,7 +121,7 @@ class SessionViewer:
         return self.stream.all_plain(self.stream.events)
 
     def select(self, *, event_type: str | None = None, agent_id: str | None = None, role: str | None = None) -> list[dict[str, Any]]:
-        """Return the events of a type, an agent and a role, those of them that are given."""
+        """Return events, those of one type, agent or role where these are given."""
         return self.stream.all_plain(
             [
                 event
@@ -121,18 +141,25 @@ class SessionViewer:
         return self.stream.all_plain(self.stream.entries(agent_id))
 
     def extract_dialog(self, agent_ids: Eyes, *, heard: bool = False, original: bool = False, spoken: bool = False) -> list[dict[str, Any]]:
-        """Return the distinct contents in some or (None) all transcripts, in order: ``{message_id, content}``, with the original's id.
+        """Return what was said between agents, each content once, in order.
 
-        The content is the original's if its author is among the agents. Else it is what the first of them heard: a hook may have taken
-        out what they were not to see. *original* shows the original's always, as the seeds do; *heard* adds a list of
-        ``{agent_id, message_id, content, changed}``; *spoken* leaves out instructions, tool calls and results.
+        The words are the author's if the author is among the agents, else what the first of them heard: a hook may have changed it.
+
+        Args:
+            agent_ids: Whose transcripts; None is all.
+            heard: Whether each content has a list ``heard`` of ``{agent_id, message_id, content, changed}``.
+            original: Whether the words are always the author's.
+            spoken: Whether instructions, tool calls and results are left out.
+
+        Returns:
+            ``{message_id, content}`` for each, with the id of the original.
         """
         lines = self.dialog(agent_ids, original=original, spoken=spoken)
         more = {id(line): {"heard": msgspec.to_builtins(line.heard)} for line in lines} if heard else {}
         return [{"message_id": line.message_id, "content": line.content, **more.get(id(line), {})} for line in lines]
 
     def dialog(self, agent_ids: Eyes, *, original: bool = False, spoken: bool = True) -> list[Line]:
-        """Return the same with author, role, and who heard it how."""
+        """Return the same as `extract_dialog`, with author, role, and who heard it in which words."""
         chosen = None if agent_ids is None else {agent_ids} if isinstance(agent_ids, str) else set(agent_ids)
         return list(dialog(self.stream, chosen, original=original, spoken=spoken))
 
@@ -157,7 +184,7 @@ class SessionViewer:
         return self.stream.all_plain(self.flow(message_id))
 
     def flow(self, message_id: str) -> list[AnyEvent]:
-        """Return the same as events."""
+        """Return the same as `trace_message_flow`, as events."""
         return causes.flow(self.stream, self._index, message_id)
 
     def trace_content_references(self, content_msg_id: str, *, copies: bool = False) -> list[dict[str, Any]]:
@@ -165,7 +192,7 @@ class SessionViewer:
         return self.stream.all_plain(self.references(content_msg_id, copies=copies))
 
     def references(self, message_id: str, *, copies: bool = False) -> list[TranscriptEntry]:
-        """Return the same as entries."""
+        """Return the same as `trace_content_references`, as entries."""
         found = self.stream.copies.get(self.stream.root(message_id), [])
         return [entry for entry in found if copies or entry.substance == message_id]
 

@@ -34,10 +34,13 @@ _format = msgspec.json.format
 
 
 def line(event: AnyEvent, version: int = SEED_001, *, numbers: bool = False) -> bytes:
-    """Return an event as a line, without its newline. Never raises: what JSON cannot hold is marked as `optree.values` says.
+    """Return an event as a line of a file, without its newline; never raises.
 
-    A message's members that the seeds do not name stand in one named ``more``. With *numbers*, ids that are numbers are written as such.
-    Version 1 has no place for who made a piece of text, for causes of entries and agents, for times and for a parent that is named.
+    Args:
+        event: The event. What JSON cannot hold is replaced by a mark.
+        version: The form: 2 (``substance``, ``cause``) or 1 (``content_id``, ``caused_by``), which has no place for times, for who made
+            a piece of text, and for the causes of entries and agents.
+        numbers: Whether ids that are numbers are written as numbers.
     """
     members = _version_1(event) if version == SEED_000 else _version_2(event)
     if numbers:
@@ -46,9 +49,18 @@ def line(event: AnyEvent, version: int = SEED_001, *, numbers: bool = False) -> 
 
 
 def read_events(path: AnyPath, *, strict: bool = False) -> tuple[list[AnyEvent], list[Fault]]:
-    """Read a whole file: all its events in their order, and what was left out or mended, by line. Plain, gzip or zstd.
+    """Read a file of events, plain or compressed by gzip or zstd.
 
-    Raises `OSError`, and `FormatError` at the first fault if *strict*.
+    Args:
+        path: The path of the file.
+        strict: Whether the first fault is raised.
+
+    Returns:
+        The events in their order, and what was left out or mended, by line.
+
+    Raises:
+        FormatError: The file is none of lines, or *strict* is given and it has a fault.
+        OSError: It cannot be read.
     """
     events: list[AnyEvent] = []
     faults: list[Fault] = []
@@ -64,9 +76,17 @@ def read_events(path: AnyPath, *, strict: bool = False) -> tuple[list[AnyEvent],
 
 
 def stream_events(source: BinaryIO) -> Iterator[list[AnyEvent] | Fault]:
-    """Yield events in lists, in their order, and each fault behind what stands before it. Memory stays bounded; nothing loops.
+    """Read events from an open file, piece by piece, in bounded memory.
 
-    Raises `OSError`, and `FormatError` for a file of no lines (one line of more than `optree.store.lines.MAX_LINE_BYTES`).
+    Args:
+        source: The file, opened for bytes.
+
+    Yields:
+        Lists of events, and faults, in the order of the file.
+
+    Raises:
+        FormatError: A line is too long to be an event.
+        OSError: It cannot be read.
     """
     for number, block in blocks(source):
         try:
