@@ -810,10 +810,13 @@ def test_an_interrupt_while_entries_are_read_costs_none(monkeypatch):
         monkeypatch.setattr(entries, "read_entries", reading)
         raise KeyboardInterrupt
 
+    stream = builder.core.stream
+    held = stream.enter()  # the stream's own thread waits: it would deliver what is meant for this one
     op.log("before")
     monkeypatch.setattr(entries, "read_entries", interrupted)
     with pytest.raises(KeyboardInterrupt):
-        builder.core.stream.flush()
+        stream.flush()
+    stream.leave(held)
     op.log("after")
     assert ["before", "after"] == [entry.message for entry in op.node.logs]
     builder.core.stream.close()
