@@ -22,7 +22,7 @@ from msgspec import UNSET, Raw, Struct, UnsetType
 from optree import nodes
 from optree.errors import FormatError
 from optree.interrupts import pass_on
-from optree.values import MAX_TEXT, TypedDecoder, clean, cut, text
+from optree.values import MAX_TEXT, TypedDecoder, clean, cut, dumps, text
 
 FORMAT = 1
 """Version of the journal. A reader refuses a file whose `minReader` is above this number."""
@@ -255,7 +255,6 @@ AnyRecord = (
     | OpBegin | OpSet | Entries | Accounted | Requested | Responded | OpEnd | Pooled | Gap
 )  # fmt: skip
 
-encode = msgspec.json.Encoder().encode
 _decode: TypedDecoder[Record] = TypedDecoder(AnyRecord)
 _SAFE = frozenset({int, float, bool, Raw, UnsetType})
 TRAILER = len(',"c":"00000000"}')
@@ -267,12 +266,12 @@ _POLYNOMIAL, _UNSHIFTED, _ONE_BYTE_BACK = 0xEDB88320, 1 << 31, 0x6567CB95
 def line(record: Record, seed: int) -> bytes:
     """Return the record as a line of the journal, newline included. Text that JSON cannot hold is marked (U+FFFD)."""
     try:
-        body = encode(record)[:-1]
+        body = dumps(record)[:-1]
         if len(body) > MAX_TEXT and _cut_entries(record):
-            body = encode(record)[:-1]
+            body = dumps(record)[:-1]
     except Exception as error:  # noqa: BLE001 - lone surrogates, or a value of a wrong type: never lose the record for it
         pass_on(error)
-        body = encode(sanitize(record))[:-1]
+        body = dumps(sanitize(record))[:-1]
     return b'%b,"c":"%08x"}\n' % (body, crc32(body, seed))
 
 

@@ -29,7 +29,11 @@ _MAX_INT = 1 << 63
 _SHALLOW = 8
 _BYTES = (bytes, bytearray, memoryview)
 _ATOMS = frozenset({bool, type(None)})
-_encode = msgspec.json.Encoder().encode
+encode_into = msgspec.json.Encoder().encode_into
+"""What `dumps` is made of: `Encoder.encode` of msgspec 0.22 ends the process where memory runs out in it, this raises `MemoryError`."""
+_buffers: list[bytearray] = []
+"""Those that nobody writes to: a thread, or a finalizer in the middle of another call, takes one out."""
+_KEPT_BYTES = 1 << 16
 
 
 def raw(value: object) -> msgspec.Raw:
@@ -37,14 +41,27 @@ def raw(value: object) -> msgspec.Raw:
     return msgspec.Raw(encode(value))
 
 
+def dumps(value: object) -> bytes:
+    """Return *value*, which JSON can hold, as bytes of JSON. Raises what msgspec does, and `MemoryError`."""
+    try:
+        buffer = _buffers.pop()
+    except IndexError:
+        buffer = bytearray()
+    encode_into(value, buffer)
+    data = bytes(buffer)
+    if len(data) < _KEPT_BYTES:
+        _buffers.append(buffer)
+    return data
+
+
 def encode(value: object) -> bytes:
     """Return *value* as JSON bytes with marks for what JSON cannot hold; never raises."""
     try:
         if _is_plain(value, 0):
-            return _encode(value)
+            return dumps(value)
     except Exception as error:  # noqa: BLE001 - changed by another thread, or lone surrogates: the slow way marks them
         pass_on(error)
-    return _encode(plain(value))
+    return dumps(plain(value))
 
 
 def _is_plain(value: object, depth: int) -> bool:

@@ -12,7 +12,7 @@ import msgspec
 from optree.messages import body, is_message, opened
 from optree.nodes import OperationNode, Payload, Pool, TurnNode
 from optree.redaction import redact, redact_pieces
-from optree.values import decode, is_list, is_object
+from optree.values import decode, dumps, is_list, is_object
 from optree_otel import messages, names
 from optree_otel.spans import Event, nanoseconds
 from optree_otel.wire import Attribute
@@ -120,7 +120,7 @@ def _encoded(value: Any, left_out: int) -> bytes:
     if left_out and is_list(value):
         note = {"role": "system", "parts": [{"type": "optree.left_out", "count": left_out}]}
         value = [note, *value]
-    return msgspec.json.encode(value)
+    return dumps(value)
 
 
 def _shortened(value: Any, longest: int) -> Any:

@@ -20,14 +20,14 @@ from pathlib import Path
 from typing import NamedTuple, cast
 
 from msgspec import DecodeError
-from msgspec.json import decode, encode
+from msgspec.json import decode
 
 from optree.errors import SetupError
 from optree.ids import is_txn
 from optree.store import lock
 from optree.store.system import REAL
 from optree.syscalls import calls
-from optree.values import is_list, is_object, text
+from optree.values import dumps, is_list, is_object, text
 
 FOLDER = ".otel"
 NOTES, DONE, OPEN = "notes", "done", "open"
@@ -89,7 +89,7 @@ class DeliveredFile:
         """Append one line with the paths of nodes that the collector acknowledged."""
         sent = list(paths)
         if sent:
-            self._write(encode({"sent": sent}) + b"\n")
+            self._write(dumps({"sent": sent}) + b"\n")
 
     def fail(self, error: OSError) -> None:
         """Count a failure."""
@@ -173,7 +173,7 @@ def mark_done(sessions: Path, txn: str, keep: Iterable[str] = ()) -> bool:
     fresh = mark.with_name(f".{txn}.{os.getpid()}")
     try:
         REAL.make_directory(mark.parent)
-        fresh.write_bytes(encode({"sent": sorted(keep)}) + b"\n")
+        fresh.write_bytes(dumps({"sent": sorted(keep)}) + b"\n")
         fresh.chmod(0o600)
         fresh.replace(mark)
         _remove_notes(sessions, txn)

@@ -16,7 +16,7 @@ import msgspec
 
 from optree.nodes import LogEntry
 from optree.redaction import REDACTED, may_hold_secret, names_secret, redact, remembered
-from optree.values import clean, plain
+from optree.values import clean, dumps, plain
 from optree_otel import names
 from optree_otel.profiles import PROFILES, Profile
 from optree_otel.spans import ERROR, LOCAL_PARENT, UNSET, Event, Link, Span, encode_span, log_event
@@ -227,7 +227,7 @@ class Fitter:
                 if sum(_size(str(item)) for item in items) <= self.profile.value_bytes:
                     return items
         held = plain(dict(cast("Mapping[object, object]", value)) if isinstance(value, Mapping) else source)
-        return self.text(msgspec.json.encode(redact(held)).decode())
+        return self.text(dumps(redact(held)).decode())
 
     def text(self, found: str, limit: int | None = None) -> str:
         """Return a text without credentials, cut where it is longer than *limit* bytes (default: the profile's for values)."""

@@ -16,7 +16,7 @@ from msgspec import UNSET
 from optree.nodes import OperationNode, Reasoning, SessionNode, Totals, TurnNode
 from optree.redaction import redact
 from optree.tree.totals import add_entry, add_op, has_unknown_cost
-from optree.values import decode, is_list, is_object
+from optree.values import decode, dumps, is_list, is_object
 from optree_otel import content, llm, names, openinference
 from optree_otel.breaks import op_end, session_end, turn_end
 from optree_otel.outcome import outcome
@@ -344,7 +344,7 @@ def _flat(value: Any) -> Any:
     """Return a value that stands in an attribute: containers as JSON, but for a list of texts."""
     if is_list(value) and all(isinstance(item, str) for item in value):
         return value
-    return msgspec.json.encode(value).decode() if isinstance(value, (list, dict)) else value
+    return dumps(value).decode() if isinstance(value, (list, dict)) else value
 
 
 def attributes_of(block: msgspec.Raw | bytes) -> dict[str, Any]:

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-import msgspec
-
+from optree.values import dumps
 from optree_otel import names
 from optree_otel.wire import Attribute
 
@@ -23,7 +22,7 @@ def beside(attributes: list[Attribute]) -> list[Attribute]:
         told[names.OI_TOTAL_TOKENS] = known[names.INPUT_TOKENS] + known.get(names.OUTPUT_TOKENS, 0)
     parameters = {_PARAMETERS[key]: value for key, value in attributes if key in _PARAMETERS}
     if parameters:
-        told[names.OI_PARAMETERS] = msgspec.json.encode(parameters).decode()
+        told[names.OI_PARAMETERS] = dumps(parameters).decode()
     for found, (value_name, type_name) in ((_INPUT, names.OI_INPUT), (_OUTPUT, names.OI_OUTPUT)):
         value = next((known[key] for key in found if key in known), None)
         if value is not None:

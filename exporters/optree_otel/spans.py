@@ -10,6 +10,7 @@ import msgspec
 
 from optree.nodes import LogEntry, Severity
 from optree.redaction import may_hold_secret, redact
+from optree.values import dumps
 from optree_otel import names, speed
 from optree_otel.wire import ANY_LENGTH, VARINTS, Attribute, KeyValues, UnfitError, count, field, fixed64, some, tag, time, varint
 
@@ -169,7 +170,7 @@ def log_event(entry: LogEntry) -> Event:
     if entry.direction is not None:
         attributes.append((names.LOG_DIRECTION, entry.direction))
     if entry.details is not msgspec.UNSET:
-        details = msgspec.json.encode(redact(msgspec.json.decode(entry.details)))
+        details = dumps(redact(msgspec.json.decode(entry.details)))
         attributes.append((names.LOG_DETAILS, details.decode()))
     return Event(nanoseconds(entry.timestamp), names.LOG, attributes)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from msgspec import UNSET
 
-from optree import clock, nodes, records, speed
+from optree import clock, nodes, records, speed, values
 from optree.builder import entries, handles
 from optree.builder.closed import kept
 from optree.builder.core import Core
@@ -32,7 +32,7 @@ def install() -> None:
         totals_type=nodes.Totals,
         log_type=nodes.LogEntry,
         chunk_type=nodes.ReasoningChunk,
-        encode=records.encode,
+        encode_into=values.encode_into,
         plain_line=records.line,
         provider_and_model=handles.provider_and_model,
         handles=vars(handles),

@@ -12,8 +12,9 @@ from optree.visible import one_line
 
 
 def say(text: str) -> None:
-    """Write a line on stderr."""
+    """Write a line on stderr, unless that would have to wait for its reader."""
     if sys.__stderr__ is None:  # the descriptor was closed at start, and may be any file's by now
         return
     with suppress(OSError):
-        os.write(2, f"optree: {one_line(redact(text))}\n".encode(calls.terminal_encoding(2), "replace"))
+        if calls.takes_more(2):
+            os.write(2, f"optree: {one_line(redact(text))}\n".encode(calls.terminal_encoding(2), "replace"))

@@ -5,7 +5,7 @@
 #define OBJECTS(X) \
     X(op_type) X(turn_type) X(core_type) X(stream_type) X(op_begin_type) X(op_end_type) X(accounted_type) X(op_node_type) \
     X(turn_node_type) X(entry_type) X(tokens_type) X(totals_type) X(session_node_type) X(log_type) X(chunk_type) \
-    X(encode) X(plain_line) X(provider_and_model) X(handles) X(unset) X(wall) X(from_handler) X(kept)
+    X(encode_into) X(plain_line) X(provider_and_model) X(handles) X(unset) X(wall) X(from_handler) X(kept)
 
 #define DECLARE(name) static PyObject *name;
 OBJECTS(DECLARE)
@@ -60,6 +60,7 @@ static PyObject *no_entries;       /* the empty tuple */
 static PyObject *usual_severity;   /* "VRB" */
 static const long long MAX_COUNT = 1000000000000; /* as usage.MAX_COUNT */
 static const double MAX_DOLLARS = 1e9; /* as usage.MAX_DOLLARS */
+static const Py_ssize_t KEPT_BYTES = 1 << 16; /* as values._KEPT_BYTES */
 static const Py_ssize_t MAX_TEXT = 1 << 20;   /* as values.MAX_TEXT */
 
 /* Tell whether an object is there (fields can be deleted) and of a type, no subclass of it. */

@@ -38,12 +38,39 @@ crc32(uint32_t seed, const unsigned char *data, Py_ssize_t size)
     return ~crc;
 }
 
+static PyObject *spare_buffer; /* NULL while somebody writes to it */
+
+/* Return a record's JSON in a bytearray, as `values.dumps` does. */
+static PyObject *
+encoded(PyObject *record)
+{
+    PyObject *buffer = spare_buffer != NULL ? spare_buffer : PyByteArray_FromStringAndSize(NULL, 0);
+    spare_buffer = NULL;
+    PyObject *arguments[] = {record, buffer};
+    PyObject *done = buffer == NULL ? NULL : PyObject_Vectorcall(encode_into, arguments, 2, NULL);
+    if (done == NULL) {
+        Py_CLEAR(buffer);
+    }
+    Py_XDECREF(done);
+    return buffer;
+}
+
+static void
+give_back(PyObject *buffer)
+{
+    if (spare_buffer == NULL && PyByteArray_GET_SIZE(buffer) < KEPT_BYTES) {
+        spare_buffer = buffer;
+    } else {
+        Py_DECREF(buffer);
+    }
+}
+
 /* As `records.line`. */
 static PyObject *
 line_of(PyObject *record, PyObject *seed)
 {
-    PyObject *body = PyObject_CallOneArg(encode, record);
-    if (body == NULL || !PyBytes_CheckExact(body) || PyBytes_GET_SIZE(body) - 1 > MAX_TEXT) {
+    PyObject *body = encoded(record);
+    if (body == NULL || PyByteArray_GET_SIZE(body) == 0 || PyByteArray_GET_SIZE(body) - 1 > MAX_TEXT) {
         if (body == NULL && !PyErr_ExceptionMatches(PyExc_Exception)) {
             return NULL;
         }
@@ -52,11 +79,11 @@ line_of(PyObject *record, PyObject *seed)
         return PyObject_CallFunctionObjArgs(plain_line, record, seed, NULL);
     }
     unsigned long start = PyLong_AsUnsignedLongMask(seed);
-    Py_ssize_t size = PyBytes_GET_SIZE(body) - 1;
+    Py_ssize_t size = PyByteArray_GET_SIZE(body) - 1;
     PyObject *line = PyErr_Occurred() ? NULL : PyBytes_FromStringAndSize(NULL, size + 17);
     if (line != NULL) {
         static const char hex[] = "0123456789abcdef";
-        const char *from = PyBytes_AS_STRING(body);
+        const char *from = PyByteArray_AS_STRING(body);
         char *into = PyBytes_AS_STRING(line);
         uint32_t crc = crc32((uint32_t)start, (const unsigned char *)from, size);
         memcpy(into, from, (size_t)size);
@@ -67,7 +94,7 @@ line_of(PyObject *record, PyObject *seed)
         }
         memcpy(into + 14, "\"}\n", 3);
     }
-    Py_DECREF(body);
+    give_back(body);
     return line;
 }
 

@@ -67,10 +67,10 @@ class Directory(Struct, frozen=True):
             sessions: The directory of the sessions; else ``OPTREE_SESSIONS_DIR``, else ``sessions`` in *base*.
             billing: The ledger; else ``OPTREE_BILLING_FILE``, else ``accounting.jsonl`` in *base*.
         """
-        root = Path(base or os.environ.get("OPTREE_BASE_DIR") or "~/.optree").expanduser()
+        root = _expanded(base or os.environ.get("OPTREE_BASE_DIR") or "~/.optree")
         return cls(
-            Path(sessions or os.environ.get("OPTREE_SESSIONS_DIR") or root / "sessions").expanduser(),
-            Path(billing or os.environ.get("OPTREE_BILLING_FILE") or root / "accounting.jsonl").expanduser(),
+            _expanded(sessions or os.environ.get("OPTREE_SESSIONS_DIR") or root / "sessions"),
+            _expanded(billing or os.environ.get("OPTREE_BILLING_FILE") or root / "accounting.jsonl"),
         )
 
     def live(self, txn: str) -> Path:
@@ -135,6 +135,15 @@ class Directory(Struct, frozen=True):
 
         close = get_close_matches(txn, there, 3, 0.5) or there[:3]
         return f"no session {txn!r} in {self.sessions}; there are {len(there)}, among them {', '.join(close)} (optree ls lists them)"
+
+
+def _expanded(path: str | Path) -> Path:
+    """Return a path with its ``~`` expanded; below a file, where there can be none, if this user has no home."""
+    try:
+        return Path(path).expanduser()
+    except RuntimeError as error:
+        pass_on(error)
+        return Path(os.devnull, "no-home-directory", *Path(path).parts[1:])
 
 
 def checked(txn: str) -> str:

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from typing import Any, get_args
 
-import msgspec
 from msgspec import UNSET, Raw, UnsetType
 
 from optree.nodes import OpKind
-from optree.values import encode, is_list, is_object
+from optree.values import dumps, encode, is_list, is_object
 
 _MOST = 1e15
 """No time in milliseconds, no latency and no bill comes to that."""
@@ -49,7 +48,7 @@ def kind_of(value: Any) -> OpKind | None:
 def json_of(value: Any) -> Raw:
     """Return a decoded value as JSON again, however long its texts are; only numbers beyond 64 bits need marks."""
     try:
-        return Raw(msgspec.json.encode(value))
+        return Raw(dumps(value))
     except OverflowError:
         return Raw(encode(value))
 

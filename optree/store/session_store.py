@@ -395,7 +395,7 @@ class SessionStore:
             self._problem("settling", error)
 
     def _problem(self, what: str, error: BaseException) -> bool:
-        said = f"{what} of session {self.txn}: {error}"
+        said = f"{what} of session {self.txn}: {error if str(error) else type(error).__name__}"
         if said not in self.problems:
             self.problems.append(said)
             self.report(said)

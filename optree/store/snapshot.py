@@ -22,7 +22,7 @@ import msgspec
 from optree.nodes import OperationNode, SessionNode, TurnNode
 from optree.store.compression import compressor
 from optree.tree.fold import Tree
-from optree.values import encode
+from optree.values import dumps, encode
 
 VERSION = 1
 BLOCK = 16
@@ -30,7 +30,6 @@ BLOCK = 16
 GROWN_BLOCK = 64
 MAX_NESTED = 60
 """Sessions in each other that a snapshot can hold: decoders give up on JSON that is nested too deep. A journal is flat."""
-_json = msgspec.json.Encoder().encode
 _GLUE_BYTES = 1 << 18
 _SUM = re.compile(rb'[0-9a-f]{8}"\}')
 
@@ -72,7 +71,7 @@ class SnapshotWriter:
     def _session(self, session: SessionNode) -> None:
         _check_depth(session)
         shallow = msgspec.structs.replace(session, turns=[], messages=[])
-        head, _, tail = _json(shallow).partition(b'"turns":[]')
+        head, _, tail = dumps(shallow).partition(b'"turns":[]')
         self._add(head + b'"turns":[')
         for position, turn in enumerate(list(session.turns)):
             if position:
@@ -81,7 +80,7 @@ class SnapshotWriter:
         self._add(b"]")
         if session.messages:
             self._add(b',"messages":[')
-            self._grown(f"{session.path}:messages", list(session.messages), _json)
+            self._grown(f"{session.path}:messages", list(session.messages), dumps)
             self._add(b"]")
         self._add(tail)
 
@@ -91,12 +90,12 @@ class SnapshotWriter:
             return
         ops = list(turn.ops)
         if self._reuse and turn.ended_at is not None and all(_finished(op) for op in ops):
-            self._frames[turn.path] = self._frame(_json(turn))
+            self._frames[turn.path] = self._frame(dumps(turn))
             for number in range(0, len(ops), BLOCK):
                 self._frames.pop(f"{turn.path}#{number}", None)
             self._keep(self._frames[turn.path])
             return
-        head, _, tail = _json(msgspec.structs.replace(turn, ops=[])).partition(b'"ops":[]')
+        head, _, tail = dumps(msgspec.structs.replace(turn, ops=[])).partition(b'"ops":[]')
         self._add(head + b'"ops":[')
         for number in range(0, len(ops), BLOCK):
             if number:
@@ -106,7 +105,7 @@ class SnapshotWriter:
 
     def _block(self, key: str, ops: list[OperationNode]) -> None:
         if key not in self._frames and self._reuse and len(ops) == BLOCK and all(_finished(op) for op in ops):
-            self._frames[key] = self._frame(_json(ops)[1:-1])
+            self._frames[key] = self._frame(dumps(ops)[1:-1])
         if key in self._frames:
             self._keep(self._frames[key])
             return
@@ -114,18 +113,18 @@ class SnapshotWriter:
             if position:
                 self._add(b",")
             if op.child_session is None or _finished(op):
-                self._add(_json(op))
+                self._add(dumps(op))
             else:
-                head = _json(msgspec.structs.replace(op, child_session=None))
+                head = dumps(msgspec.structs.replace(op, child_session=None))
                 self._add(head[:-1] + b',"childSession":')
                 self._session(op.child_session)
                 self._add(b"}")
 
     def _pool(self, tree: Tree) -> None:
         self._add(b'{"blobs":{')
-        self._grown("blobs", list(tree.pool.blobs.items()), lambda items: _json(dict(items)))
+        self._grown("blobs", list(tree.pool.blobs.items()), lambda items: dumps(dict(items)))
         self._add(b'},"links":{')
-        self._grown("links", list(tree.pool.links.items()), lambda items: _json(dict(items)))
+        self._grown("links", list(tree.pool.links.items()), lambda items: dumps(dict(items)))
         self._add(b"}}")
 
     def _grown(self, key: str, items: list[Any], to_json: Callable[[list[Any]], bytes]) -> None:

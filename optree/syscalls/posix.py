@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import fcntl
 import os
+import select
 import sys
 from typing import TextIO
 
@@ -75,6 +76,13 @@ def may_name_a_file(_name: str) -> bool:
 def nodename() -> str:
     """Return the machine's name."""
     return os.uname().nodename
+
+
+def takes_more(fd: int) -> bool:
+    """Tell whether a descriptor takes a line now; a pipe or a terminal that is full makes who writes to it wait."""
+    poll = select.poll()
+    poll.register(fd, select.POLLOUT)
+    return bool(poll.poll(0))
 
 
 def terminal_encoding(_fd: int) -> str:

@@ -187,6 +187,11 @@ def register_at_fork(**_hooks: Callable[[], object]) -> None:
     """Do nothing: no process is forked."""
 
 
+def takes_more(_fd: int) -> bool:
+    """Tell whether a descriptor takes a line now: that cannot be known here."""
+    return True
+
+
 def terminal_encoding(fd: int) -> str:
     """Return what text for a descriptor is encoded in: the console's code page, else UTF-8."""
     return os.device_encoding(fd) or "utf-8" if os.isatty(fd) else "utf-8"

@@ -1,0 +1,127 @@
+/* Refuses a program threads, forks, memory and files, once it has asked for that: loaded by LD_PRELOAD.
+
+   Memory is refused to who is inside optree only: threads count as that until they call getppid, which the program does where its own code
+   begins, and getpgrp is where it ends. */
+
+#define _GNU_SOURCE
+#include <dlfcn.h>
+#include <errno.h>
+#include <pthread.h>
+#include <stdatomic.h>
+#include <stddef.h>
+#include <string.h>
+#include <sys/types.h>
+#include <time.h>
+#include <unistd.h>
+
+int refuse_threads, refuse_forks, refuse_memory, backwards, over_quota;
+long refuse_from, refuse_until; /* of this thread's allocations, by number */
+const char *quota_below;
+
+extern void *__libc_malloc(size_t), *__libc_calloc(size_t, size_t), *__libc_realloc(void *, size_t);
+
+static __thread int denied;
+static __thread long asked;
+static _Atomic long all;
+
+#define REAL(result, name, ...) \
+    static result (*real)(__VA_ARGS__); \
+    if (real == NULL) { \
+        real = (result(*)(__VA_ARGS__))dlsym(RTLD_NEXT, name); \
+    }
+
+static int
+is_refused(void)
+{
+    if (!denied) {
+        return 0;
+    }
+    asked++;
+    return (refuse_memory && atomic_fetch_add(&all, 1) % 97 == 96) || (asked >= refuse_from && asked < refuse_until);
+}
+
+void *
+malloc(size_t size)
+{
+    return is_refused() ? (errno = ENOMEM, NULL) : __libc_malloc(size);
+}
+
+void *
+calloc(size_t count, size_t size)
+{
+    return is_refused() ? (errno = ENOMEM, NULL) : __libc_calloc(count, size);
+}
+
+void *
+realloc(void *old, size_t size)
+{
+    return is_refused() ? (errno = ENOMEM, NULL) : __libc_realloc(old, size);
+}
+
+/* Small numbers, so that Python makes no object for them. */
+pid_t
+getppid(void)
+{
+    denied = 0;
+    return 1;
+}
+
+pid_t
+getpgrp(void)
+{
+    asked = 0;
+    denied = 1;
+    return 1;
+}
+
+int
+pthread_create(pthread_t *thread, const pthread_attr_t *how, void *(*start)(void *), void *argument)
+{
+    REAL(int, "pthread_create", pthread_t *, const pthread_attr_t *, void *(*)(void *), void *)
+    return refuse_threads ? EAGAIN : real(thread, how, start, argument);
+}
+
+pid_t
+fork(void)
+{
+    REAL(pid_t, "fork", void)
+    return refuse_forks ? (errno = EAGAIN, -1) : real();
+}
+
+int
+clock_gettime(clockid_t clock, struct timespec *now)
+{
+    static _Atomic long calls;
+    REAL(int, "clock_gettime", clockid_t, struct timespec *)
+    int result = real(clock, now);
+    if (backwards && clock == CLOCK_REALTIME && result == 0) {
+        now->tv_sec -= 3600 + atomic_fetch_add(&calls, 1);
+    }
+    return result;
+}
+
+ssize_t
+write(int fd, const void *data, size_t size)
+{
+    REAL(ssize_t, "write", int, const void *, size_t)
+    char name[64], path[256];
+    if (over_quota) {
+        static const char digits[] = "0123456789";
+        char *into = stpcpy(name, "/proc/self/fd/");
+        if (fd >= 100) {
+            *into++ = digits[fd / 100 % 10];
+        }
+        if (fd >= 10) {
+            *into++ = digits[fd / 10 % 10];
+        }
+        *into++ = digits[fd % 10];
+        *into = 0;
+        ssize_t found = readlink(name, path, sizeof path - 1);
+        path[found > 0 ? found : 0] = 0;
+        if (strstr(path, "/base") != NULL) {
+            errno = EDQUOT;
+            return -1;
+        }
+    }
+    return real(fd, data, size);
+}

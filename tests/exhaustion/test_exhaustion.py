@@ -1,0 +1,112 @@
+"""A program that has run out of something: its results, exceptions and exit status are those of a program without optree."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections import Counter
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+
+from optree.errors import DamagedError
+from optree.store import Directory, load
+from optree.tree import walk_ops
+from tests.exhaustion.ways import WAYS
+
+ROOT = Path(__file__).parents[2]
+PATIENCE = 60.0
+
+
+class Done(NamedTuple):
+    """What a run came to."""
+
+    told: list[list[Any]]
+    output: str
+    errors: str
+    status: int
+
+    @property
+    def health(self) -> dict[str, Any]:
+        """What optree says of itself."""
+        return next(found for name, found in self.told if name == "health")
+
+    @property
+    def own(self) -> tuple[list[list[Any]], str, int, list[str]]:
+        """What is the program's own."""
+        raised = [line for line in self.errors.splitlines() if line.startswith("tests.exhaustion.program.")]
+        return [found for found in self.told if found[0] != "health"], self.output, self.status, raised
+
+
+@pytest.fixture(scope="session")
+def library(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """`refusing.c`, compiled."""
+    path = tmp_path_factory.mktemp("refusing") / "refusing.so"
+    subprocess.run(["gcc", "-shared", "-fPIC", "-O2", "-o", path, Path(__file__).with_name("refusing.c"), "-ldl"], check=True)
+    return path
+
+
+def run(kind: str, way: str, base: Path, library: Path) -> Done:
+    """Run the program."""
+    env = {name: value for name, value in os.environ.items() if not name.startswith(("OPTREE_", "OTEL_", "TRACEPARENT"))}
+    env |= {"OPTREE_BASE_DIR": str(base), "LD_PRELOAD": str(library), "PYTHONPATH": str(ROOT), **WAYS[way].env}
+    read, write = os.pipe()
+    process = subprocess.Popen(
+        [sys.executable, "-m", "tests.exhaustion.program", kind, str(write), way, str(base)],
+        env=env, pass_fds=[write], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, errors="replace", cwd=ROOT,
+    )  # fmt: skip
+    os.close(write)
+    try:
+        output, errors = process.communicate(timeout=PATIENCE)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.communicate()
+        pytest.fail("it does not end")
+    with os.fdopen(read) as file:
+        told = [json.loads(line) for line in file]
+    return Done(told, output, errors, process.returncode)
+
+
+def recorded(base: Path) -> Counter[str]:
+    """Return how many ops of each name are in the sessions below *base*, all of which load, but for those that nothing was recorded in."""
+    found: Counter[str] = Counter()
+    directory = Directory.of(base)
+    for saved in directory.saved():
+        try:
+            loaded = load(saved.txn, directory)
+        except DamagedError as error:
+            assert "nothing was recorded" in str(error)  # noqa: PT017
+        else:
+            found.update(op.name for *_, op in walk_ops(loaded.session))
+    return found
+
+
+@pytest.fixture(scope="session")
+def whole(tmp_path_factory: pytest.TempPathFactory, library: Path) -> Counter[str]:
+    """What is recorded where nothing is in the way."""
+    base = tmp_path_factory.mktemp("whole") / "base"
+    base.mkdir()
+    run("optree", "nothing", base, library)
+    return recorded(base)
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_its_own_results(way: str, tmp_path: Path, library: Path, whole: Counter[str]) -> None:
+    """Whatever it runs out of, its results, exceptions and status are its own; what is saved loads, and what is not is said."""
+    if WAYS[way].needs_root and os.geteuid() != 0:
+        pytest.skip("only root can make this condition")
+    tmp_path.chmod(0o755)
+    with WAYS[way].place(tmp_path / "plain") as base:
+        without = run("plain", way, base, library)
+    with WAYS[way].place(tmp_path / "base") as base:
+        done = run("optree", way, base, library)
+        assert without.own == done.own, done.errors
+        found = Counter[str]() if WAYS[way].unreadable else recorded(base)
+    print(f"{way}: {found.total()} of {whole.total()} ops, lost {done.health['lost']}, {len(done.health['problems'])} problems")
+    print(done.health["problems"], [line for line in done.errors.splitlines() if line.startswith("optree: ")])
+    assert Counter() == found - whole
+    if found != whole:
+        assert done.health["lost"] or done.health["problems"] or "optree: " in done.errors

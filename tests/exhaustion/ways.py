@@ -1,0 +1,298 @@
+"""What a process can run out of, each made for real, and how."""
+
+from __future__ import annotations
+
+import ctypes
+import fcntl
+import os
+import resource
+import shutil
+import signal
+import struct
+import subprocess
+import sys
+import tempfile
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import NamedTuple
+
+STRANGER = 54_321
+"""A user who has nothing: no entry in the list of users, no home, no processes."""
+Inside = Callable[[str], None]
+
+
+def _nothing(_base: str) -> None:
+    return
+
+
+def _descriptors(_base: str) -> None:
+    resource.setrlimit(resource.RLIMIT_NOFILE, (3, resource.getrlimit(resource.RLIMIT_NOFILE)[1]))
+
+
+def _memory(_base: str) -> None:
+    size = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
+    resource.setrlimit(resource.RLIMIT_AS, (size + (280 << 20),) * 2)  # room for threads' stacks and one of the large texts
+
+
+def _as_stranger() -> None:
+    """Give up all rights, for good."""
+    os.setgroups([])
+    os.setresgid(STRANGER, STRANGER, STRANGER)
+    os.setresuid(STRANGER, STRANGER, STRANGER)
+
+
+def _processes(_base: str) -> None:
+    resource.setrlimit(resource.RLIMIT_NPROC, (1, 1))
+    _as_stranger()
+
+
+def _size(_base: str) -> None:
+    resource.setrlimit(resource.RLIMIT_FSIZE, (4096, 4096))
+
+
+def _size_signal(base: str) -> None:
+    signal.signal(signal.SIGXFSZ, signal.SIG_DFL)
+    _size(base)
+
+
+def _recursion(_base: str) -> None:
+    sys.setrecursionlimit(110)
+
+
+def _stack(_base: str) -> None:
+    threading.stack_size(64 << 10)
+
+
+def _gone(base: str) -> None:
+    gone = f"{base}-gone"
+    Path(base).rename(gone)  # at once
+    shutil.rmtree(gone, ignore_errors=True)
+
+
+def _memory_of_threads(base: str) -> None:
+    """Refuse optree's own threads every 97th allocation."""
+    _preloaded("refuse_memory")(base)
+
+    def begins(*_: object) -> None:
+        sys.setprofile(None)
+        if threading.current_thread().name.startswith("optree-"):
+            os.getpgrp()
+
+    threading.setprofile(begins)
+
+
+def _forbidden(base: str) -> None:
+    for path in [Path(base), *Path(base).rglob("*")]:
+        os.chown(path, 0, 0)
+    Path(base).chmod(0o500)
+    _as_stranger()
+
+
+def _a_file(base: str) -> None:
+    _gone(base)
+    Path(base).write_text("in the way")
+
+
+def _homeless(_base: str) -> None:
+    for name in ("HOME", "OPTREE_BASE_DIR"):
+        os.environ.pop(name, None)
+    _as_stranger()
+
+
+def _too_long(base: str) -> None:
+    os.environ["OPTREE_BASE_DIR"] = base + "/name" * 2000
+
+
+def _no_working_directory(base: str) -> None:
+    where = tempfile.mkdtemp(dir=base)
+    os.chdir(where)
+    os.rmdir(where)
+
+
+def _no_working_directory_relative(base: str) -> None:
+    os.environ["OPTREE_BASE_DIR"] = "here"
+    _no_working_directory(base)
+
+
+def _read_only(base: str) -> None:
+    _mount("-o", "remount,ro", base)
+
+
+def _disk_gone(base: str) -> None:
+    """Shut a file system down, as it does itself when its disk fails."""
+    fd = os.open(base, os.O_RDONLY)
+    try:
+        fcntl.ioctl(fd, 0x8004587D, struct.pack("I", 1))  # EXT4_IOC_SHUTDOWN
+    finally:
+        os.close(fd)
+
+
+def _filled(base: str) -> None:
+    with suppress(OSError), open(f"{base}/filler", "wb", buffering=0) as file:  # noqa: PTH123
+        while True:
+            file.write(bytes(1 << 12))
+
+
+def _no_inodes(base: str) -> None:
+    with suppress(OSError):
+        for number in range(1 << 20):
+            Path(base, f"filler-{number}").touch()
+
+
+def _temporary_full(base: str) -> None:
+    tempfile.tempdir = None
+    os.environ["TMPDIR"] = base
+    _filled(base)
+
+
+def _closed_errors(_base: str) -> None:
+    sys.stderr.flush()
+    os.close(2)
+
+
+def _full_errors(_base: str) -> None:
+    """Have stderr be a pipe that nobody reads, full already."""
+    read, write = os.pipe()
+    os.set_blocking(write, False)
+    with suppress(BlockingIOError):
+        while True:
+            os.write(write, bytes(4096))
+    os.dup2(write, 2)
+    os.set_inheritable(read, False)
+
+
+def _stuck_errors(base: str) -> None:
+    """Have whoever writes to stderr wait for ever, but for the program's own lines, which go elsewhere."""
+    _full_errors(base)
+    os.set_blocking(2, True)
+    sys.stderr = open(os.devnull, "w")  # noqa: SIM115, PTH123
+
+
+def _broken_errors(_base: str) -> None:
+    read, write = os.pipe()
+    os.dup2(write, 2)
+    os.close(read)
+    os.close(write)
+
+
+def _broken_output(_base: str) -> None:
+    read, write = os.pipe()
+    os.dup2(write, 1)
+    os.close(read)
+    os.close(write)
+
+
+def _preloaded(name: str) -> Inside:
+    """Have the library of `refusing.c` do something from now on."""
+
+    def inside(_base: str) -> None:
+        ctypes.c_int.in_dll(ctypes.CDLL(None), name).value = 1
+
+    return inside
+
+
+def _mount(*arguments: str) -> None:
+    subprocess.run(["mount", *arguments], check=True, capture_output=True)
+
+
+@contextmanager
+def _plain(where: Path) -> Iterator[Path]:
+    where.mkdir()
+    yield where
+
+
+@contextmanager
+def _mounted(where: Path, options: str) -> Iterator[Path]:
+    where.mkdir()
+    _mount("-t", "tmpfs", "-o", options, "tmpfs", str(where))
+    try:
+        yield where
+    finally:
+        subprocess.run(["umount", "-l", str(where)], check=True)
+
+
+def _tmpfs(options: str) -> Callable[[Path], object]:
+    return lambda where: _mounted(where, options)
+
+
+@contextmanager
+def _ext4(where: Path) -> Iterator[Path]:
+    """A small disk of its own."""
+    where.mkdir()
+    image = where.with_suffix(".img")
+    with image.open("wb") as file:
+        file.truncate(8 << 20)
+    subprocess.run(["mkfs.ext4", "-q", "-F", "-O", "^has_journal", image], check=True, capture_output=True)
+    _mount("-o", "loop", str(image), str(where))
+    try:
+        yield where
+    finally:
+        subprocess.run(["umount", "-l", str(where)], check=True)
+
+
+class Way(NamedTuple):
+    """One way: what is done before the first session, and what before the second; where the files are."""
+
+    inside: tuple[Inside, Inside]
+    place: Callable[[Path], object] = _plain
+    env: Mapping[str, str] = {}
+    needs_root: bool = False
+    unreadable: bool = False
+    """Whether nothing can be read there afterwards."""
+
+
+def _from_start(inside: Inside) -> tuple[Inside, Inside]:
+    return inside, _nothing
+
+
+def _later(inside: Inside) -> tuple[Inside, Inside]:
+    return _nothing, inside
+
+
+def _both(name: str, inside: Inside, **more: object) -> dict[str, Way]:
+    return {
+        name: Way(_from_start(inside), **more),  # type: ignore[arg-type]
+        f"{name}, later": Way(_later(inside), **more),  # type: ignore[arg-type]
+    }
+
+
+WAYS: dict[str, Way] = {
+    "nothing": Way((_nothing, _nothing)),
+    **_both("descriptors", _descriptors),
+    **_both("memory (RLIMIT_AS)", _memory, env={"LARGE_MB": "150", "MALLOC_ARENA_MAX": "1"}),
+    **_both("recursion limit", _recursion),
+    **_both("small stacks of threads", _stack),
+    **_both("processes and threads (RLIMIT_NPROC)", _processes, needs_root=True),
+    **_both("threads refused", _preloaded("refuse_threads")),
+    **_both("fork refused", _preloaded("refuse_forks")),
+    **_both("allocations of background threads", _memory_of_threads, env={"PYTHONMALLOC": "malloc", "PYTHONFAULTHANDLER": "1"}),
+    **_both("clock going backwards", _preloaded("backwards")),
+    **_both("disk full (tmpfs)", _filled, place=_tmpfs("size=1m"), needs_root=True),
+    **_both("disk full (ext4)", _filled, place=_ext4, needs_root=True),
+    "disk fills up": Way((_nothing, _nothing), _tmpfs("size=64k"), needs_root=True),
+    **_both("inodes", _no_inodes, place=_tmpfs("nr_inodes=40"), needs_root=True),
+    **_both("quota", _preloaded("over_quota")),
+    **_both("file size (RLIMIT_FSIZE)", _size),
+    **_both("file size, the signal ends", _size_signal),
+    "read-only": Way(_from_start(_read_only), _tmpfs("size=4m"), needs_root=True),
+    **_both("disk gone (ext4)", _disk_gone, place=_ext4, needs_root=True, unreadable=True),
+    **_both("directory gone", _gone),
+    **_both("no permission", _forbidden, needs_root=True),
+    "a file in the way": Way(_from_start(_a_file)),
+    "a file in the way, later": Way(_later(_a_file)),
+    **_both("no home", _homeless, needs_root=True),
+    **_both("name too long", _too_long),
+    **_both("no working directory", _no_working_directory),
+    **_both("no working directory, a relative base", _no_working_directory_relative),
+    **_both("/tmp full", _temporary_full, place=_tmpfs("size=64k"), needs_root=True),
+    **_both("stderr closed", _closed_errors),
+    **_both("stderr without reader", _broken_errors),
+    **_both("stderr full", _full_errors),
+    **_both("stderr full, and it blocks", _stuck_errors),
+    **_both("stdout without reader", _broken_output),
+    "ASCII only": Way(
+        (_nothing, _nothing), env={"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0", "PYTHONIOENCODING": "ascii"}
+    ),
+}
