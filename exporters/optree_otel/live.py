@@ -8,11 +8,13 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from time import monotonic
 from typing import TYPE_CHECKING, Any, Final
 
 from optree.clock import now_ms
 from optree.exporting import OpBegin, OpEnd, Record, SessionBegin, SessionEnd, Traced, TurnBegin, TurnEnd
+from optree.interrupts import pass_on
 from optree.redaction import Remembered
 from optree.values import text
 from optree_otel import logs, names
@@ -219,10 +221,11 @@ class Live(Remembered):
 
     def _rouse(self) -> None:
         if self._thread is None and not self._stopped.is_set():
-            self._thread = threading.Thread(target=self._run, name="optree-otel-live", daemon=True)
             try:
+                self._thread = threading.Thread(target=self._run, name="optree-otel-live", daemon=True)
                 self._thread.start()
-            except RuntimeError:  # no more threads, or the interpreter is going down: a flush looks as well
+            except Exception as error:  # noqa: BLE001 - no more threads or memory, or it is late for any: a flush looks as well
+                pass_on(error)
                 self._thread = None
 
     def _run(self) -> None:
@@ -231,7 +234,8 @@ class Live(Remembered):
             try:
                 self.look()
             except Exception as error:  # noqa: BLE001 - whatever it is, the next look may do
-                self._trouble = f"{type(error).__name__}: {text(error)}"
+                with suppress(Exception):  # no memory even for that
+                    self._trouble = f"{type(error).__name__}: {text(error)}"
 
     def look(self, seconds: float = -1.0) -> None:
         """Put on its way what has come since the last look; *seconds* is how long to wait for another thread that does, -1 for ever."""

@@ -344,7 +344,7 @@ def _flat(value: Any) -> Any:
     """Return a value that stands in an attribute: containers as JSON, but for a list of texts."""
     if is_list(value) and all(isinstance(item, str) for item in value):
         return value
-    return dumps(value).decode() if isinstance(value, (list, dict)) else value
+    return dumps(value).decode() if is_list(value) or is_object(value) else value
 
 
 def attributes_of(block: msgspec.Raw | bytes) -> dict[str, Any]:

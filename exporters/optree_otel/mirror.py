@@ -391,10 +391,10 @@ def _undelivered(outlets: Iterable[Outlet], *, saved: bool) -> int:
 
 def _started(work: Callable[..., None], *given: Any) -> threading.Thread | None:
     """Start a thread for what is not of this process; None if there can be none."""
-    thread = threading.Thread(target=work, args=given, name="optree-otel-pending", daemon=True)
     try:
+        thread = threading.Thread(target=work, args=given, name="optree-otel-pending", daemon=True)
         thread.start()
-    except RuntimeError as error:
+    except Exception as error:  # noqa: BLE001 - no more threads or memory
         pass_on(error)
         return None
     return thread

@@ -12,6 +12,7 @@ from typing import Any, Generic, TypeVar
 from msgspec.structs import asdict
 
 from optree.exporting import Wake
+from optree.interrupts import pass_on
 from optree.redaction import redact
 from optree.values import text
 from optree_otel.batches import Batches, Limits, Pause, Source
@@ -185,10 +186,11 @@ class Sender(Generic[T]):
     def _start(self) -> None:
         """Start the thread, unless another caller did."""
         if self._thread is None:
-            self._thread = threading.Thread(target=self._run, name=f"optree-otel-{self._signal}", daemon=True)
             try:
+                self._thread = threading.Thread(target=self._run, name=f"optree-otel-{self._signal}", daemon=True)
                 self._thread.start()
-            except RuntimeError:  # no more threads, or the interpreter is going down: the saved tree has what is queued
+            except Exception as error:  # noqa: BLE001 - no more threads or memory, or it is late for any: the saved tree has what is queued
+                pass_on(error)
                 self._thread, self._awake = None, False
                 self._batches.counts.left += len(self._taken(len(self._queue) - self._limits.queue))
 
@@ -198,8 +200,10 @@ class Sender(Generic[T]):
             try:
                 self._turn()
             except Exception as error:  # noqa: BLE001 - whatever it is, the next batch may do
-                self._batches.fault(error)
-                self._pause(Pause(_SLICE, firm=True))
+                with suppress(Exception):  # no memory even for that
+                    self._batches.fault(error)
+                with suppress(Exception):
+                    self._pause(Pause(_SLICE, firm=True))
         if self._thread is me:
             self._end()
 
@@ -295,17 +299,18 @@ class Sender(Generic[T]):
     def _be_guarded(self) -> None:
         """Have the queue looked at while an attempt is under way, which may take a minute: what is put meanwhile costs nothing more."""
         if self._guard is None:
-            self._guard = threading.Thread(target=self._keep_guard, name=f"optree-otel-{self._signal}-guard", daemon=True)
             try:
+                self._guard = threading.Thread(target=self._keep_guard, name=f"optree-otel-{self._signal}-guard", daemon=True)
                 self._guard.start()
-            except RuntimeError:
+            except Exception:  # noqa: BLE001 - the next attempt may have one
                 self._guard = None
 
     def _keep_guard(self) -> None:
         me, pause = threading.current_thread(), threading.Event()
         while self._guard is me and self._awake and not self._closed:
             pause.wait(_SLICE)
-            self._trim()
+            with suppress(Exception):  # the next look may do
+                self._trim()
         if self._guard is me:
             self._guard = None
 

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import threading
 from collections import deque
 from collections.abc import Callable
 from time import monotonic, sleep
 
 from optree.builder.wake import Wake
+from optree.builder.worker import Worker
 from optree.records import Record
 
 QUEUE_RECORDS = 20_000
@@ -19,11 +19,10 @@ class Subscriber:
 
     def __init__(self, handle: Callable[[Record], None], name: str = "subscriber") -> None:
         self._handle = handle
-        self._name = name
         self._queue: deque[Record] = deque()
         self._wake = Wake()
         self._busy = False
-        self._thread: threading.Thread | None = None
+        self._worker = Worker(name, self._run, self._fault)
         self._closed = False
         self.dropped = 0
         self.failures = 0
@@ -31,9 +30,11 @@ class Subscriber:
 
     def take(self, batch: list[Record]) -> None:
         """Queue records; called by the stream."""
-        if self._closed or not self._started():
+        if self._closed:
             self.dropped += len(batch)
             return
+        if not self._worker.start():
+            self.last_failure = self.last_failure or "there can be no more threads"
         room = QUEUE_RECORDS - len(self._queue)
         self._queue.extend(batch[:room] if room > 0 else ())
         self.dropped += max(0, len(batch) - room)
@@ -51,6 +52,9 @@ class Subscriber:
     def close(self) -> None:
         """Let the thread end once its queue is empty; what comes afterwards is dropped."""
         self._closed = True
+        if self._queue and not self._worker.start():
+            self.dropped += len(self._queue)
+            self._queue.clear()
         self._wake.set()
 
     @property
@@ -58,26 +62,19 @@ class Subscriber:
         """True once it is closed and has handled everything."""
         return self._closed and not self._queue and not self._busy
 
-    def _started(self) -> bool:
-        if self._thread is None:
-            thread = threading.Thread(target=self._run, name=f"optree-{self._name}", daemon=True)
-            try:
-                thread.start()
-            except RuntimeError as error:  # no more threads, or the interpreter is going down
-                self._closed = True
-                self.last_failure = repr(error)
-                return False
-            self._thread = thread
-        return True
+    def _fault(self, error: BaseException) -> None:
+        self.failures += 1
+        self.last_failure = repr(error)
 
     def _run(self) -> None:
+        self._busy = False  # also after a fault in it
         while not self._closed or self._queue:
-            self._wake.wait()
+            if not self._queue:
+                self._wake.wait()
             self._busy = True
             while self._queue:
                 try:
                     self._handle(self._queue.popleft())
                 except Exception as error:  # noqa: BLE001 - a subscriber's fault is counted, the next record may do
-                    self.failures += 1
-                    self.last_failure = repr(error)
+                    self._fault(error)
             self._busy = False

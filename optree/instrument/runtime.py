@@ -37,6 +37,7 @@ from optree.store.options import StoreOptions
 from optree.syscalls import calls
 from optree.tree import apply
 from optree.tree.path import parent_label
+from optree.values import text
 from optree.visible import coloured
 
 EXIT_SECONDS = 0.25
@@ -172,21 +173,30 @@ class Runtime:
         seconds = EXIT_SECONDS - HAND_OVER_SECONDS
         until = monotonic() + seconds
         try:
-            thread = threading.Thread(target=self._deliver, args=(until,), name="optree-exit", daemon=True)
+            thread = threading.Thread(target=self._guarded, args=(self._deliver, until), name="optree-exit", daemon=True)
             thread.start()
             thread.join(seconds)
         except KeyboardInterrupt:  # pressed again while the process ends: the journal has everything
             keep_interrupt()
             return
-        except RuntimeError as error:  # too late for threads
+        except Exception as error:  # noqa: BLE001 - no memory, or too late for threads
             pass_on(error)
-            self._deliver(until)
+            self._guarded(self._deliver, until)
         self.mirroring.hand_over(say)
         for problem in filter(None, [*self.told(), unmade_of(list(self.stores.values()))]):
             self.report(problem)
         for store in self.stores.values():  # what objects record that end with the process
             store.report = self.report
         keep_interrupt()
+
+    def _guarded(self, work: Callable[..., object], *given: Any) -> None:
+        """Do some work of a thread; what it raises is said."""
+        try:
+            work(*given)
+        except Exception as error:  # noqa: BLE001 - a thread's traceback is nothing for the program's stderr
+            pass_on(error)
+            with suppress(Exception):  # no memory even for that
+                self.report(f"background thread: {type(error).__name__}: {text(error)}")
 
     def _deliver(self, until: float) -> None:
         stores, consoles = list(self.stores.values()), list(self.consoles.values())
@@ -300,8 +310,8 @@ class Runtime:
             self.past.update(counts_of([store], consoles))
             closing: list[Callable[[], object]] = [store.close, *(console.close for console in consoles)]
             for close in closing:  # aside: who leaves a session last finishes it
-                with suppress(RuntimeError):
-                    threading.Thread(target=close, name="optree-leave", daemon=True).start()
+                with suppress(Exception):
+                    threading.Thread(target=self._guarded, args=(close,), name="optree-leave", daemon=True).start()
 
     def _opened(self, txn: str | None, agent: str, attributes: Mapping[str, Any]) -> Session:
         free = txn and is_txn(txn) and not self.directory().exact(txn)

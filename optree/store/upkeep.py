@@ -53,16 +53,16 @@ class Upkeep:
         self._waited_for: threading.Thread | None = None
 
     def start(self) -> None:
-        """Let the threads begin, unless they have."""
-        if self._thread is None and not self._stopped:
+        """Let the threads begin, unless they have; again, where they could not, or have died."""
+        if not self._stopped and (self._thread is None or not self._thread.is_alive()):
             self._thread = self.started(self._run, "optree-store")
 
     def started(self, work: Callable[[], object], name: str) -> threading.Thread | None:
         """Return a thread that does some work; None where there can be no more threads."""
         try:
-            thread = threading.Thread(target=work, name=name, daemon=True)
+            thread = threading.Thread(target=self._guarded, args=("background thread", work), name=name, daemon=True)
             thread.start()
-        except RuntimeError as error:
+        except Exception as error:  # noqa: BLE001 - no more threads or memory, or the interpreter is going down
             pass_on(error)
             self._fault("background thread", error)
             return None
@@ -83,6 +83,7 @@ class Upkeep:
 
     def ask(self, timeout: float = 0.0) -> bool:
         """Ask for a snapshot, and wait until it is tried; False if it is not within *timeout* seconds."""
+        self.start()
         with self._lock:
             self._asked += 1
             self._work.notify_all()
@@ -149,19 +150,22 @@ class Upkeep:
     def _serve(self) -> None:
         asked, begun = self._asked, monotonic()
         self._wanted_at = _NEVER
-        self._guarded("last snapshot", self._save)
-        now = monotonic()
-        with self._lock:
-            self._not_before = now + max(SYNC_SECONDS, PAUSES * (now - begun))
-            if self._wanted_at < _NEVER:  # it was wanted meanwhile
-                self._wanted_at = self._not_before
-            self._answered = max(self._answered, asked)
-            self._saving = False
-            self._work.notify_all()
+        try:
+            self._guarded("last snapshot", self._save)
+        finally:
+            now = monotonic()
+            with self._lock:
+                self._not_before = now + max(SYNC_SECONDS, PAUSES * (now - begun))
+                if self._wanted_at < _NEVER:  # it was wanted meanwhile
+                    self._wanted_at = self._not_before
+                self._answered = max(self._answered, asked)
+                self._saving = False
+                self._work.notify_all()
 
-    def _guarded(self, what: str, work: Callable[[], None]) -> None:
+    def _guarded(self, what: str, work: Callable[[], object]) -> None:
         try:
             work()
         except Exception as error:  # noqa: BLE001 - the journal still has everything: say it and go on
             pass_on(error)
-            self._fault(what, error)
+            with suppress(Exception):  # no memory even for that
+                self._fault(what, error)

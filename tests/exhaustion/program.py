@@ -1,7 +1,7 @@
 """A program that traces, and tells what it comes to, with optree or with names that do nothing in its place.
 
-``python -m tests.exhaustion.program plain|optree FD WAY BASE``: results go to *FD*, a line of JSON each; *WAY* is one of `ways`. Health goes
-there last, where there is one.
+``python -m tests.exhaustion.program plain|optree FD WAY BASE``: results go to *FD*, a line of JSON each, and what `health` returns;
+*WAY* is one of `ways`.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import AsyncIterator, Callable, Iterator
-from typing import Any
+from typing import Any, Self
 
 COST = 0.25
 LARGE = "x" * (int(os.environ.get("LARGE_MB", "1")) << 20)
@@ -32,9 +32,10 @@ class Nothing:
         return self
 
     def __call__(self, given: Any = None, *_: object, **__: object) -> Any:
+        """Return a function that would be decorated, or this."""
         return given if callable(given) else self
 
-    def __enter__(self) -> Nothing:
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -45,7 +46,7 @@ class Nothing:
         return dict(os.environ)
 
 
-class Mine(Exception):
+class Mine(Exception):  # noqa: N818
     """A failure of the program's own."""
 
 
@@ -128,7 +129,7 @@ class Program:
             self.tell("ran", lambda: self.ran)
         with self.optree.tool("alone"):
             self.tell("alone", lambda: self.double(5))
-        self.tell("print", lambda: print(ANSWER.encode("ascii", "replace"), flush=True))
+        self.tell("print", lambda: sys.stdout.write(ascii(ANSWER) + "\n") and sys.stdout.flush())
 
     def processes(self) -> None:
         """Run a child, and fork."""
@@ -195,12 +196,14 @@ class AtTheEnd:
 
 
 def main() -> None:
+    """Be the program, or its child."""
     kind, fd, way, base = sys.argv[1:]
     if kind == "child":
         import optree
 
         with contextlib.suppress(BrokenPipeError):
-            print(optree.tool(lambda: 42)())
+            sys.stdout.write(f"{optree.tool(lambda: 42)()}\n")
+            sys.stdout.flush()
         return
     from tests.exhaustion.ways import WAYS
 

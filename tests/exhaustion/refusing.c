@@ -1,7 +1,7 @@
 /* Refuses a program threads, forks, memory and files, once it has asked for that: loaded by LD_PRELOAD.
 
-   Memory is refused to who is inside optree only: threads count as that until they call getppid, which the program does where its own code
-   begins, and getpgrp is where it ends. */
+   Memory is refused to a thread that has called getpgrp, and only where it grows or is asked for with zeros: msgspec 0.22 ends the process
+   where a text that it reads finds none. */
 
 #define _GNU_SOURCE
 #include <dlfcn.h>
@@ -15,13 +15,10 @@
 #include <unistd.h>
 
 int refuse_threads, refuse_forks, refuse_memory, backwards, over_quota;
-long refuse_from, refuse_until; /* of this thread's allocations, by number */
-const char *quota_below;
 
-extern void *__libc_malloc(size_t), *__libc_calloc(size_t, size_t), *__libc_realloc(void *, size_t);
+extern void *__libc_calloc(size_t, size_t), *__libc_realloc(void *, size_t);
 
 static __thread int denied;
-static __thread long asked;
 static _Atomic long all;
 
 #define REAL(result, name, ...) \
@@ -33,17 +30,7 @@ static _Atomic long all;
 static int
 is_refused(void)
 {
-    if (!denied) {
-        return 0;
-    }
-    asked++;
-    return (refuse_memory && atomic_fetch_add(&all, 1) % 97 == 96) || (asked >= refuse_from && asked < refuse_until);
-}
-
-void *
-malloc(size_t size)
-{
-    return is_refused() ? (errno = ENOMEM, NULL) : __libc_malloc(size);
+    return denied && refuse_memory && atomic_fetch_add(&all, 1) % 23 == 22;
 }
 
 void *
@@ -58,18 +45,9 @@ realloc(void *old, size_t size)
     return is_refused() ? (errno = ENOMEM, NULL) : __libc_realloc(old, size);
 }
 
-/* Small numbers, so that Python makes no object for them. */
-pid_t
-getppid(void)
-{
-    denied = 0;
-    return 1;
-}
-
 pid_t
 getpgrp(void)
 {
-    asked = 0;
     denied = 1;
     return 1;
 }

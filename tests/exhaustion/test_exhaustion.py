@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -19,6 +20,10 @@ from tests.exhaustion.ways import WAYS
 
 ROOT = Path(__file__).parents[2]
 PATIENCE = 60.0
+
+
+SHORT = [way for way in WAYS if f"{way}, later" not in WAYS and way != "nothing"]
+"""Each way once, those that may come at two times at the later one; the others run with OPTREE_EXHAUSTION=all."""
 
 
 class Done(NamedTuple):
@@ -93,20 +98,44 @@ def whole(tmp_path_factory: pytest.TempPathFactory, library: Path) -> Counter[st
     return recorded(base)
 
 
-@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("way", WAYS if os.environ.get("OPTREE_EXHAUSTION") == "all" else SHORT)
 def test_its_own_results(way: str, tmp_path: Path, library: Path, whole: Counter[str]) -> None:
     """Whatever it runs out of, its results, exceptions and status are its own; what is saved loads, and what is not is said."""
     if WAYS[way].needs_root and os.geteuid() != 0:
         pytest.skip("only root can make this condition")
     tmp_path.chmod(0o755)
-    with WAYS[way].place(tmp_path / "plain") as base:
-        without = run("plain", way, base, library)
-    with WAYS[way].place(tmp_path / "base") as base:
+    place = WAYS[way].place
+    with place(tmp_path / "plain") as other, place(tmp_path / "base") as base, ThreadPoolExecutor(1) as aside:
+        without = aside.submit(run, "plain", way, other, library)
         done = run("optree", way, base, library)
-        assert without.own == done.own, done.errors
+        assert without.result().own == done.own, done.errors
         found = Counter[str]() if WAYS[way].unreadable else recorded(base)
-    print(f"{way}: {found.total()} of {whole.total()} ops, lost {done.health['lost']}, {len(done.health['problems'])} problems")
-    print(done.health["problems"], [line for line in done.errors.splitlines() if line.startswith("optree: ")])
     assert Counter() == found - whole
-    if found != whole:
-        assert done.health["lost"] or done.health["problems"] or "optree: " in done.errors
+    if found != whole and "recursion" not in way:
+        assert done.health["lost"] or done.health["problems"] or way.startswith("fork")
+
+
+def test_json_of_what_finds_no_memory() -> None:
+    """Whichever allocation fails while a payload or a record is encoded: MemoryError, and no dead process."""
+    pytest.importorskip("_testcapi")
+    done = subprocess.run([sys.executable, "-c", ENCODING], capture_output=True, text=True, check=False)
+    assert (0, "True\n") == (done.returncode, done.stdout), done.stderr
+
+
+ENCODING = """
+import _testcapi
+from optree.records import OpBegin, line
+from optree.values import encode
+
+refused = 0
+for number in range(100):
+    _testcapi.set_nomemory(number, number + 1)
+    try:
+        encode([{"role": "user", "content": "x" * 200}] * 5)
+        line(OpBegin("1.2", 1.0, "tool", "name" * 300), 0)
+    except MemoryError:
+        refused += 1
+    finally:
+        _testcapi.remove_mem_hooks()
+print(refused > 5)
+"""

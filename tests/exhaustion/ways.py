@@ -7,14 +7,13 @@ import fcntl
 import os
 import resource
 import shutil
-import signal
 import struct
 import subprocess
 import sys
 import tempfile
 import threading
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager, suppress
 from pathlib import Path
 from typing import NamedTuple
 
@@ -52,11 +51,6 @@ def _size(_base: str) -> None:
     resource.setrlimit(resource.RLIMIT_FSIZE, (4096, 4096))
 
 
-def _size_signal(base: str) -> None:
-    signal.signal(signal.SIGXFSZ, signal.SIG_DFL)
-    _size(base)
-
-
 def _recursion(_base: str) -> None:
     sys.setrecursionlimit(110)
 
@@ -72,7 +66,7 @@ def _gone(base: str) -> None:
 
 
 def _memory_of_threads(base: str) -> None:
-    """Refuse optree's own threads every 97th allocation."""
+    """Refuse optree's own threads each 23rd allocation that grows, or that is asked for with zeros."""
     _preloaded("refuse_memory")(base)
 
     def begins(*_: object) -> None:
@@ -91,8 +85,10 @@ def _forbidden(base: str) -> None:
 
 
 def _a_file(base: str) -> None:
-    _gone(base)
-    Path(base).write_text("in the way")
+    while not Path(base).is_file():
+        _gone(base)
+        with suppress(IsADirectoryError):  # it is made anew as soon as it is gone
+            Path(base).write_text("in the way")
 
 
 def _homeless(_base: str) -> None:
@@ -108,7 +104,7 @@ def _too_long(base: str) -> None:
 def _no_working_directory(base: str) -> None:
     where = tempfile.mkdtemp(dir=base)
     os.chdir(where)
-    os.rmdir(where)
+    Path(where).rmdir()
 
 
 def _no_working_directory_relative(base: str) -> None:
@@ -213,7 +209,7 @@ def _mounted(where: Path, options: str) -> Iterator[Path]:
         subprocess.run(["umount", "-l", str(where)], check=True)
 
 
-def _tmpfs(options: str) -> Callable[[Path], object]:
+def _tmpfs(options: str) -> Callable[[Path], AbstractContextManager[Path]]:
     return lambda where: _mounted(where, options)
 
 
@@ -236,7 +232,7 @@ class Way(NamedTuple):
     """One way: what is done before the first session, and what before the second; where the files are."""
 
     inside: tuple[Inside, Inside]
-    place: Callable[[Path], object] = _plain
+    place: Callable[[Path], AbstractContextManager[Path]] = _plain
     env: Mapping[str, str] = {}
     needs_root: bool = False
     unreadable: bool = False
@@ -275,7 +271,6 @@ WAYS: dict[str, Way] = {
     **_both("inodes", _no_inodes, place=_tmpfs("nr_inodes=40"), needs_root=True),
     **_both("quota", _preloaded("over_quota")),
     **_both("file size (RLIMIT_FSIZE)", _size),
-    **_both("file size, the signal ends", _size_signal),
     "read-only": Way(_from_start(_read_only), _tmpfs("size=4m"), needs_root=True),
     **_both("disk gone (ext4)", _disk_gone, place=_ext4, needs_root=True, unreadable=True),
     **_both("directory gone", _gone),

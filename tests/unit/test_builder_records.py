@@ -16,7 +16,7 @@ from optree.ids import content_id, trace_id
 from optree.nodes import OperationNode, TurnNode
 from optree.testing import Ticking
 from optree.usage import MAX_COUNT
-from optree.values import MAX_TEXT, decode
+from optree.values import MAX_TEXT, decode, dumps
 
 LONG = 30.0
 """Seconds after which a test gives up: never reached where things work."""
@@ -30,7 +30,7 @@ class Kept:
 
     def take(self, batch):
         """Keep records."""
-        self.records += [json.loads(r.encode(record)) for record in batch]
+        self.records += [json.loads(dumps(record)) for record in batch]
 
     def told(self):
         """Return what came since the last time, without times."""
@@ -584,28 +584,33 @@ def test_when_a_subscriber_has_finished():
     subscriber.take([r.Gap(1.0, 3)])
     gate.set()
     assert subscriber.flush(LONG)
-    subscriber._thread.join(LONG)
+    assert subscriber.flush(LONG)
     assert (True, 1) == (subscriber.finished, subscriber.dropped)
 
 
 def test_a_subscriber_without_a_thread(monkeypatch):
-    """Where no thread can be started, what it was to take is dropped and counted, and it says why."""
+    """Where no thread can be started, it says so and keeps what it was to take, which a thread handles once there can be one."""
 
     def refused(_thread):
         raise RuntimeError("can't start new thread")
 
-    monkeypatch.setattr(threading.Thread, "start", refused)
-    subscriber = Subscriber(lambda _record: None)
-    subscriber.take([r.Gap(1.0, 1), r.Gap(1.0, 2)])
-    assert (2, 'RuntimeError("can\'t start new thread")', True) == (subscriber.dropped, subscriber.last_failure, subscriber.finished)
+    handled = []
+    subscriber = Subscriber(lambda record: handled.append(record.dropped))
+    with monkeypatch.context() as patch:
+        patch.setattr(threading.Thread, "start", refused)
+        subscriber.take([r.Gap(1.0, 1)])
+    assert (0, "there can be no more threads", False) == (subscriber.dropped, subscriber.last_failure, subscriber.flush(0))
+    subscriber.take([r.Gap(1.0, 2)])
+    assert (True, [1, 2]) == (subscriber.flush(LONG), handled)
 
 
 def test_the_thread_of_a_subscriber_that_is_closed_ends():
     """Also of one that waits for nothing."""
-    subscriber = Subscriber(lambda _record: None)
+    threads = []
+    subscriber = Subscriber(lambda _record: threads.append(threading.current_thread()))
     subscriber.take([r.Gap(1.0, 1)])
     assert subscriber.flush(LONG)
-    thread = subscriber._thread
+    (thread,) = threads
     subscriber.close()
     thread.join(LONG)
     assert ("optree-subscriber", False) == (thread.name, thread.is_alive())

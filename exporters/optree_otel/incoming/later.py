@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
+from contextlib import suppress
 from heapq import heappop, heappush
 from itertools import count
 from time import monotonic
 from typing import Final, Generic, TypeVar
+
+from optree.interrupts import pass_on
 
 T = TypeVar("T")
 MOST: Final = 10_000
@@ -35,12 +38,14 @@ class Later(Generic[T]):
             self._thread = threading.Thread(target=self._run, name="optree-otel-later", daemon=True)
         try:
             self._thread.start()
-        except RuntimeError:  # no more threads: there is no other look
+        except Exception as error:  # noqa: BLE001 - no more threads or memory: there is no other look
+            pass_on(error)
             self._thread = None
 
     def _run(self) -> None:
         while True:
-            self._work(self._next())
+            with suppress(Exception):  # the next item may do
+                self._work(self._next())
 
     def _next(self) -> T:
         """Wait for the next item that is due."""
