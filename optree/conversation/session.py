@@ -109,14 +109,30 @@ class Session:
     def log_agent_created(
         self, agent_id: str, cause: str | Sequence[str] | None = None, name: str | None = None, language_model: str | None = None
     ) -> str:
-        """Log that an agent came into being, by the tool that made it; *cause* is the message with the call, none for the root.
+        """Log that an agent was created, before anything else of it is logged.
 
-        Call it before anything of the agent is logged. Returns the event's id.
+        Args:
+            agent_id: The agent's id, as `allocate_agent_id` gives it.
+            cause: The id of the message with the call that created it; None for the root agent.
+            name: What its parent calls it.
+            language_model: The name of its model.
+
+        Returns:
+            The event's id.
         """
         return self.home.add(_creation(lambda: text(agent_id), cause, name, language_model))
 
     def create_agent(self, cause: str | Sequence[str] | None = None, name: str | None = None, language_model: str | None = None) -> str:
-        """Allocate an id and log the creation in one step, which several processes may do at once; returns the agent's id."""
+        """Allocate an agent's id and log its creation in one step, which several processes may do at once.
+
+        Args:
+            cause: The id of the message with the call that created it; None for the root agent.
+            name: What its parent calls it.
+            language_model: The name of its model.
+
+        Returns:
+            The agent's id.
+        """
         made: list[str] = []
 
         def new_id() -> str:
@@ -129,10 +145,19 @@ class Session:
     def log_transcript_entry(
         self, agent_id: str, message: Mapping[str, Any] | Any, substance: str | None = None, *, cause: str | Sequence[str] | None = None
     ) -> str:
-        """Log what entered an agent's transcript: a message as the provider takes it. Returns the event's id.
+        """Log a message that entered an agent's transcript.
 
-        *substance* is the id of the message whose content it represents, none if it is new; *cause* those that it was compiled from.
-        Raises `SetupError` for both.
+        Args:
+            agent_id: Whose transcript.
+            message: The message, as a provider takes it.
+            substance: The id of the message whose content it repeats; None if it is new.
+            cause: The ids of the messages that it was made from.
+
+        Returns:
+            The event's id.
+
+        Raises:
+            SetupError: Both *substance* and *cause* are given.
         """
         same, causes = id_of(substance), _ids(cause)
         if same and causes:
@@ -153,7 +178,7 @@ class Session:
     # What is known
 
     def list_agents(self) -> dict[str, AgentRecord]:
-        """Return all agents that exist or existed, by id, in the order in which they appeared; no transcript is read for it."""
+        """Return all agents that were ever created, by id, oldest first; no transcript is read for it."""
         self.home.refresh()
         return dict(self.home.registry.agents)
 
@@ -177,9 +202,15 @@ class Session:
     # Agents in memory
 
     def revive(self, agent_id: str, make_agent: MakeAgent | None = None) -> AnyAgent:
-        """Return any agent that ever lived: the one in memory, or one that is made anew with its whole transcript.
+        """Return an agent: the one in memory, or one that is made anew with its whole transcript.
 
-        Raises `NotFoundError`, `OSError`.
+        Args:
+            agent_id: Its id.
+            make_agent: Makes it, such as `restored`, which is the default.
+
+        Raises:
+            NotFoundError: There was never such an agent.
+            OSError: The file cannot be read.
         """
         if agent_id not in self.agents:
             from optree.conversation.agent import restored
@@ -188,7 +219,7 @@ class Session:
         return self.agents[agent_id]
 
     def evict(self, agent_id: str) -> None:
-        """Let go of an agent in memory, also as its parent's sub-agent; `revive` brings it back. One that is not there stays so."""
+        """Remove an agent from memory, also as its parent's sub-agent; `revive` makes it anew. One that is not in memory stays so."""
         gone = self.agents.pop(agent_id, None)
         for agent in self.agents.values():
             for name in [name for name, one in agent.subagents.items() if one is gone or one.agent_id == agent_id]:
@@ -197,15 +228,15 @@ class Session:
             self.home.leave(agent_id)
 
     def turn(self, agent_id: str) -> AbstractContextManager[None]:
-        """Put what an agent does within into one turn of the tree; nothing without one."""
+        """Return a context manager: what the agent does in it is one turn of the traced session, if there is one."""
         return self.home.turn(agent_id)
 
     def op(self, agent_id: str, kind: OpKind, name: str) -> AbstractContextManager[Op | None]:
-        """Put one call of an agent into an op of the tree; None without one."""
+        """Return a context manager that records one call of an agent as an operation; it gives None if no session is traced."""
         return self.home.op(agent_id, kind, name)
 
     def close(self) -> None:
-        """End what is open: the file, or the sessions of the sub-agents in a tree."""
+        """Close the file, or end the sub-agents' sessions of a traced one."""
         self.home.close()
 
     def __enter__(self) -> Self:

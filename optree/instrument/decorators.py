@@ -36,7 +36,7 @@ def session(agent: Any = None, **attributes: Any) -> Any:
     ```
 
     Args:
-        agent: The agent's name; by default the name of the decorated function, or ``agent``.
+        agent (str | None): The agent's name; by default the name of the decorated function, or ``agent``.
         **attributes: What else is known of the run, for its node: anything that JSON can hold.
 
     Raises:
@@ -58,7 +58,7 @@ def turn(function: Any = None, /, *, user: str | None = None, system: str | None
     It is a decorator and a context manager, whose `with` gives an `optree.Turn`. Operations outside of a turn get one of their own.
 
     Args:
-        function: The function, where the decorator has no arguments.
+        function (Callable): The function, where the decorator has no arguments.
         user: The user's prompt as the agent got it.
         system: The system prompt in force.
         **attributes: What else is known of the turn, for its node.
@@ -94,7 +94,7 @@ def llm(name: Any = None, /, *, provider: str | None = None, model: str | None =
     ```
 
     Args:
-        name: The operation's name, where neither *provider* nor *model* is given; by default the function's.
+        name (str | None): The operation's name, where neither *provider* nor *model* is given; by default the function's.
         provider: Who is asked, such as ``openai``.
         model: Which model, such as ``gpt-4o``. The operation's name is then ``provider:model``.
         **attributes: What else is known of the request, for its node.
@@ -120,7 +120,7 @@ def tool(name: Any = None, /, *, provider: str | None = None, **attributes: Any)
     what it returns or yields is the response.
 
     Args:
-        name: The tool's name; by default the function's.
+        name (str | None): The tool's name; by default the function's.
         provider: Where the tool is from, such as an MCP server. The operation's name is then ``provider:name``.
         **attributes: What else is known of the call, for its node.
 
