@@ -1,6 +1,7 @@
 """How time and memory grow with what work is given: told by ratios that hold on any machine, however busy it is."""
 
 import gc
+import sys
 import tracemalloc
 from time import thread_time
 
@@ -8,6 +9,8 @@ TIMES = 8
 TRIES = 6
 SQUARE = TIMES**1.5
 """Growth from which on work counts as quadratic: as far from 8, which is linear, as from 64."""
+_LEAST = 3 / 64 if sys.platform == "win32" else 0.0
+"""Seconds that are counted at least: Windows counts a thread's time in ticks of a 64th of a second."""
 
 
 def growth(prepare, size):
@@ -18,8 +21,8 @@ def growth(prepare, size):
     """
     few, many = float("inf"), float("inf")
     for _ in range(TRIES):
-        few = min(few, _seconds(prepare(size)))
-        many = min(many, _seconds(prepare(TIMES * size)))
+        few = min(few, _seconds(prepare, size))
+        many = min(many, _seconds(prepare, TIMES * size))
         if many < SQUARE * few:
             break
     return many / few
@@ -35,11 +38,17 @@ def peak(work):
         tracemalloc.stop()
 
 
-def _seconds(work):
-    gc.disable()
-    try:
-        begun = thread_time()
-        work()
-        return thread_time() - begun
-    finally:
-        gc.enable()
+def _seconds(prepare, size):
+    """Return how long the work takes, on average where the clock is too coarse for one time."""
+    taken, times = 0.0, 0
+    while not times or taken < _LEAST:
+        work = prepare(size)
+        gc.disable()
+        try:
+            begun = thread_time()
+            work()
+            taken += thread_time() - begun
+        finally:
+            gc.enable()
+        times += 1
+    return taken / times

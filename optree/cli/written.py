@@ -28,6 +28,7 @@ from optree.tree.redacted import redacted
 STDOUT = "-"
 _PREFIX = ".optree-export-"
 _STALE_SECONDS = 86_400
+_SEPARATORS = tuple(filter(None, (os.sep, os.altsep)))
 
 
 class Writing(Struct, frozen=True):
@@ -81,7 +82,7 @@ def export_to_file(loaded: Loaded, writing: Writing, *, several: bool) -> Writte
         for path, file in zip(made, files, strict=True):
             REAL.make_directory(file.parent)
             path.chmod(0o600)
-            path.replace(file)
+            REAL.rename(path, file)
     return Written(loaded.txn, [str(file) for file in files], lost, changed)
 
 
@@ -114,7 +115,7 @@ def _target(txn: str, form: Format, output: str | None, *, several: bool) -> Pat
     path = Path(output)
     if several and path.is_file():
         raise SetupError(f"{path} is a file: name a directory for several sessions")
-    if several or output.endswith("/") or (path.is_dir() and not path.name.endswith(form.suffix)):
+    if several or output.endswith(_SEPARATORS) or (path.is_dir() and not path.name.endswith(form.suffix)):
         return path / f"{txn}{form.suffix}"
     return path
 

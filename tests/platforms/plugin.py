@@ -22,6 +22,8 @@ _MODULES = set(FOUND["absent"])
 _WORD = re.compile(r"(?<![\w.])(\w+)\.(\w+)")
 _FORKS = re.compile(r"""(get_context|set_start_method)\(["']fork""")
 _PROC = re.compile(r"/proc/")
+_SIGNALS = re.compile(r"\.send_signal\(|code=1[34]\d\b")
+"""A signal sent to another program, and 128 + n as the exit code of one that a signal has ended."""
 
 _AGAIN = {"test_the_unit_tests_pass_without_it": "runs tests again that have run"}
 LEFT_OUT: dict[str, dict[str, str]] = {"darwin": _AGAIN, "win32": _AGAIN}
@@ -56,6 +58,8 @@ def _reason(item):
             return "needs os.fork"
         if _PROC.search(text):
             return "reads /proc"
+        if SYSTEM == "win32" and _SIGNALS.search(text):
+            return "needs signals between programs"
     return None
 
 

@@ -30,6 +30,8 @@ health = optree.health()
 print(health["ok"], health["problems"])
 sys.exit(7)
 """
+CALLS = {"darwin": "posix", "win32": "windows"}
+"""The module of `optree.syscalls` that is each system's."""
 
 
 @pytest.fixture(scope="module", params=["darwin", "win32"])
@@ -80,8 +82,8 @@ def test_a_session_is_traced_and_kept(run, agent, tmp_path):
 def test_what_the_system_lacks_is_gone(system, run):
     """What runs is the module for that system, and names that it lacks are not there."""
     ran = run("-c", "import optree.syscalls as s, optree.store.system as t; print(s.calls.__name__, hasattr(t.os, 'fdatasync'), t.os.name)")
-    module, name = {"darwin": ("posix", "posix"), "win32": ("windows", "nt")}[system]
-    assert f"optree.syscalls.{module} False {name}\n" == ran.stdout, ran.stderr
+    name = {"darwin": "posix", "win32": "nt"}[system]
+    assert f"optree.syscalls.{CALLS[system]} False {name}\n" == ran.stdout, ran.stderr
 
 
 def test_a_program_is_run_killed_loaded_and_resumed(run, agent, tmp_path):
@@ -96,17 +98,22 @@ def test_a_program_is_run_killed_loaded_and_resumed(run, agent, tmp_path):
     assert 1 == len(list((tmp_path / "base" / "sessions").glob("*.zst")))
 
 
-def test_a_process_outlives_the_one_that_starts_it(run, tmp_path):
-    """What a program has not sent is delivered by a process that begins once the program has ended."""
-    made = tmp_path / "made"
-    code = f"import os, time; open({str(made)!r}, 'x').close()"
+def test_a_process_outlives_the_one_that_starts_it(system, run, tmp_path):
+    """What a program has not sent is delivered by a process that begins once the program has ended, on the same system."""
+    made, written = tmp_path / "made", tmp_path / "written"
+    code = f"""
+sys.path[:] = {[str(ROOT), *sys.path]!r}
+from optree.syscalls import calls
+print(calls.__name__, hasattr(calls.os, "fdatasync"), file=open({str(written)!r}, "x"), flush=True)
+os.replace({str(written)!r}, {str(made)!r})
+"""
     started = (
         f"import os; from optree_otel import detached as d; d.start({code!r}, dict(os.environ), 60); print(os.path.exists({str(made)!r}))"
     )
     ran = run("-c", started)
     assert "False\n" == ran.stdout, ran.stderr
     waited = run("-c", f"import os, time\nwhile not os.path.exists({str(made)!r}): time.sleep(0.01)")
-    assert 0 == waited.returncode
+    assert (0, f"optree.syscalls.{CALLS[system]} False\n") == (waited.returncode, made.read_text())
 
 
 @pytest.mark.parametrize("system", ["darwin"], indirect=True)
@@ -126,6 +133,46 @@ print(vars(type(calls.fcntl)) and (calls.fdatasync(fd), synced == [fd])[1])
 """
     ran = run("-c", code)
     assert "3 True\n" == ran.stdout, ran.stderr
+
+
+@pytest.mark.parametrize("system", ["darwin"], indirect=True)
+def test_all_that_is_synced_goes_through_the_drive(run, agent):
+    """What a session forces to disk, journal, snapshot, ledger and the directories of their names, goes there with F_FULLFSYNC alone."""
+    code = f"""
+import atexit, os, runpy, sys, pretended
+real, synced = os.fsync, []
+def fsync(fd):
+    path = os.readlink(f"/dev/fd/{{fd}}")
+    synced.append("directory" if os.path.isdir(path) else path)
+    real(fd)
+def fdatasync(fd):
+    sys.exit("macOS has no such call")
+def say():
+    print(len(synced) == len(pretended.fullsyncs), "directory" in synced)
+    print(*(any(end in one for one in synced) for end in ("/accounting.jsonl", ".live/", ".json.zst")))
+os.fsync, os.{"fdatasync"} = fsync, fdatasync
+atexit.register(say)
+runpy.run_path({str(agent)!r})
+"""
+    ran = run("-c", code)
+    assert "True True\nTrue []\nTrue True\nTrue True True\n" == ran.stdout, ran.stderr
+
+
+def test_a_run_of_tests(system, tmp_path):
+    """Tests that are run as on that system start processes with spawn; one of what that system lacks is left out, and the reason is shown."""
+    tests = f"""
+import multiprocessing, os
+def test_start():
+    assert "spawn" == multiprocessing.get_start_method()
+def test_lacking():
+    os.{"fdatasync"}
+"""
+    (tmp_path / "test_some.py").write_text(tests)
+    command = [sys.executable, "-m", "tests.platforms", system, "-rs", "-p", "no:cacheprovider", str(tmp_path)]
+    ran = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=120, check=False)
+    assert 0 == ran.returncode, ran.stdout
+    assert "1 passed, 1 skipped" in ran.stdout
+    assert f"{system}: needs os.{'fdatasync'}" in ran.stdout
 
 
 WINDOWS = pytest.mark.parametrize("system", ["win32"], indirect=True)

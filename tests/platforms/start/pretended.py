@@ -75,6 +75,15 @@ def _started(self, *arguments, env=None, **given):
     _start(self, *arguments, env=env, **given)
 
 
+def _without_site(command):
+    """Have a Python that is started without `site`, and so finds no `sitecustomize`, pretend too, before what it is to execute."""
+    if "-S" not in command:
+        return command
+    *before, code = command
+    place = str(Path(__file__).parent)
+    return [*before, f"import sys; sys.path.insert(0, {place!r}); import pretended; pretended.begin({_told!r})\n{code}"]
+
+
 # macOS
 
 fullsyncs: list[int] = []
@@ -90,7 +99,14 @@ def _fcntl(fd, command, argument=0):
     return fcntl.fcntl(fd, command, argument)
 
 
-MACOS: dict[str, dict[str, object]] = {"fcntl": {"F_FULLFSYNC": _F_FULLFSYNC, "fcntl": _fcntl}}
+def _posix_spawn(program, command, environ, **given):
+    return os.posix_spawn(program, _without_site(command), environ, **given)
+
+
+MACOS: dict[str, dict[str, object]] = {
+    "fcntl": {"F_FULLFSYNC": _F_FULLFSYNC, "fcntl": _fcntl},
+    "os": {"posix_spawn": _posix_spawn},
+}
 
 
 # Windows
@@ -221,10 +237,10 @@ def _unlink(path) -> None:
     os.unlink(path)
 
 
-def _no_flags(*arguments, creationflags=0, **given):
+def _no_flags(command, *arguments, creationflags=0, **given):
     """Start a process; its flags are for Windows."""
     del creationflags
-    return subprocess.Popen(*arguments, **given)
+    return subprocess.Popen(_without_site(command), *arguments, **given)
 
 
 WINDOWS: dict[str, dict[str, object]] = {
