@@ -42,7 +42,7 @@ def pytest_collection_modifyitems(items):
             item.add_marker(pytest.mark.skip(reason=f"{SYSTEM}: {reason}"))
 
 
-def _reason(item):
+def _reason(item):  # noqa: PLR0911 - one for each kind of reason
     method = getattr(item, "callspec", None) and item.callspec.params.get("method")
     if SYSTEM == "win32" and method in ("fork", "forkserver"):
         return "needs os.fork"

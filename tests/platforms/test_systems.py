@@ -137,7 +137,7 @@ print(vars(type(calls.fcntl)) and (calls.fdatasync(fd), synced == [fd])[1])
 
 @pytest.mark.parametrize("system", ["darwin"], indirect=True)
 def test_all_that_is_synced_goes_through_the_drive(run, agent):
-    """What a session forces to disk, journal, snapshot, ledger and the directories of their names, goes there with F_FULLFSYNC alone."""
+    """Journal, snapshot, ledger and the directories of their names are forced to disk with F_FULLFSYNC alone."""
     code = f"""
 import atexit, os, runpy, sys, pretended
 real, synced = os.fsync, []
@@ -159,7 +159,7 @@ runpy.run_path({str(agent)!r})
 
 
 def test_a_run_of_tests(system, tmp_path):
-    """Tests that are run as on that system start processes with spawn; one of what that system lacks is left out, and the reason is shown."""
+    """Tests that are run as on that system start processes with spawn; one of what it lacks is left out, and the reason is shown."""
     tests = f"""
 import multiprocessing, os
 def test_start():
