@@ -64,7 +64,8 @@ class Upkeep:
             thread.start()
         except Exception as error:  # noqa: BLE001 - no more threads or memory, or the interpreter is going down
             pass_on(error)
-            self._fault("background thread", error)
+            if not str(error).endswith("at interpreter shutdown"):  # Python 3.12.0 and 3.12.1 refuse it already to what runs at exit
+                self._fault("background thread", error)
             return None
         return thread
 
