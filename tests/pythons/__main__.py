@@ -162,7 +162,8 @@ def bootstrap(suite: str, root: Path) -> None:
 def install(inside: list[str], *packages: str) -> None:
     """Install packages of Debian, in a root or here."""
     environ = os.environ | {"DEBIAN_FRONTEND": "noninteractive"}
-    for words in (["update"], ["install", "--yes", "--no-install-recommends", *packages]):
+    keep = "Dpkg::Options::=--force-confold"  # a root shares this machine's /etc/ssl: nobody is there to be asked about openssl's settings
+    for words in (["update"], ["install", "--yes", "--no-install-recommends", "-o", keep, *packages]):
         run(inside, "apt-get", "-qq", *words, env=environ, stdout=subprocess.DEVNULL)
 
 
