@@ -3,9 +3,9 @@
 from optree.instrument.config import Config
 from optree.instrument.context import current, current_session
 from optree.instrument.controls import configure, flush, health
-from optree.instrument.decorators import llm, session, tool, turn
 from optree.instrument.handles import Session
 from optree.instrument.propagate import child_env, wrap
+from optree.instrument.scopes import llm, session, tool, turn
 
 __all__ = [
     "Config",
