@@ -25,9 +25,16 @@ def detectors() -> tuple[str, ...]:
 
 
 class Redaction(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What is taken out of all that is shown, sent or saved redacted, beside what is known: for `configure(redact=…)`.
+    """What is replaced in all that is shown, exported or saved redacted, beside the credentials that are known.
 
-    Raises `SetupError` where a member cannot be so.
+    ```python
+    import optree
+
+    optree.configure(redact=optree.Redaction(patterns=("ACME-[0-9]{8}",), names=("customer_id",), mask=("email",)))
+    ```
+
+    Raises:
+        SetupError: A member cannot have its value.
     """
 
     patterns: tuple[str, ...] = ()
@@ -35,7 +42,7 @@ class Redaction(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     names: tuple[str, ...] = ()
     """Names (of headers, variables, members of objects) whose values are replaced, in any spelling: ``customer_id`` is ``customerId``."""
     disable: tuple[str, ...] = ()
-    """Detectors that do not work: by id (``jwt``, ``cookie``, ``stated-secret``…), or all of a kind (``form``, ``name``, ``personal``)."""
+    """Detectors that are switched off: by id (``jwt``, ``cookie``, ``stated-secret``…), or all of a kind (``form``, ``name``, ``personal``)."""
     mask: tuple[str, ...] = ()
     """Personal data that is replaced as well: ``email``, ``ip``."""
     callback: Callable[[str], str] | None = None
