@@ -42,7 +42,7 @@ class Redaction(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     names: tuple[str, ...] = ()
     """Names (of headers, variables, members of objects) whose values are replaced, in any spelling: ``customer_id`` is ``customerId``."""
     disable: tuple[str, ...] = ()
-    """Detectors that are switched off: by id (``jwt``, ``cookie``, ``stated-secret``…), or all of a kind (``form``, ``name``, ``personal``)."""
+    """Detectors to switch off: by id (``jwt``, ``cookie``, ``stated-secret``…), or all of a kind (``form``, ``name``, ``personal``)."""
     mask: tuple[str, ...] = ()
     """Personal data that is replaced as well: ``email``, ``ip``."""
     callback: Callable[[str], str] | None = None
