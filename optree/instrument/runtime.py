@@ -407,7 +407,7 @@ def _finalize(runtime: Runtime) -> None:
     Finalize(runtime, runtime.at_exit, exitpriority=0)
 
 
-_BEGINS = (Runtime._opened.__code__, Runtime._resumed.__code__)  # noqa: SLF001 - of this module's class
+_BEGINS = (Runtime._opened.__code__, Runtime._resumed.__code__)  # noqa: SLF001  # pyright: ignore[reportPrivateUsage] - of this module's class
 """Functions in which a session is known by its store alone for a moment."""
 RUNTIME = Runtime()
 atexit.register(RUNTIME.at_exit)
