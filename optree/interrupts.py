@@ -14,16 +14,16 @@ from types import CodeType, FrameType
 
 def from_handler(error: BaseException) -> bool:
     """Tell whether an exception came out of a signal's handler: raise it again then."""
-    return _programs(error) is not None
+    return of_handler(error) is not None
 
 
 def pass_on(error: BaseException) -> None:
     """Raise an exception that was caught, if it came out of a signal's handler, or the one in the handling of which it was raised."""
-    if (found := _programs(error)) is not None:
+    if (found := of_handler(error)) is not None:
         raise found
 
 
-def _programs(error: BaseException) -> BaseException | None:
+def of_handler(error: BaseException) -> BaseException | None:
     """Return the exception out of a handler that *error* is, or came of below whoever catches it.
 
     A handler, and nothing else, is given the frame that it interrupts, which is the one that it returns to.

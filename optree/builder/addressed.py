@@ -6,9 +6,9 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Unpack
 
 from optree import records as r
-from optree.builder.closed import closed
 from optree.builder.entries import Put
 from optree.builder.figures import AccountFigures
+from optree.builder.guard import guarded
 from optree.builder.handles import Op
 from optree.builder.turns import Turn
 from optree.nodes import Status
@@ -26,10 +26,14 @@ class ByAddress:
 
     core: Core
 
+    @guarded
     def op(self, op: Op | str) -> Op | None:
         """Return an operation's handle by its id or path; None if this process did not record it."""
+        return self._op(op)
+
+    def _op(self, op: Op | str) -> Op | None:
         if type(op) is not str:
-            return op if type(op) is Op else None
+            return op if isinstance(op, Op) else None
         path = op.rpartition(":")[2]
         return self.core.ops.get(path) or self._handle_of_ended(path)
 
@@ -43,42 +47,42 @@ class ByAddress:
         handle = self.core.ops[path] = Op.of_ended(builder, Turn(builder, turn, 1), node)
         return handle
 
-    @closed
+    @guarded
     def append_log(self, op: Op | str, message: str, severity: Any = "VRB", **more: Any) -> None:
         """Append a log line to an operation; see `Op.log`."""
-        if (found := self.op(op)) is not None:
+        if (found := self._op(op)) is not None:
             found.log(message, severity, **more)
         else:
             self._unknown(op)
 
-    @closed
+    @guarded
     def append_reasoning(self, op: Op | str, text: str) -> None:
         """Append a chunk of reasoning to an operation; see `Op.think`."""
-        if (found := self.op(op)) is not None:
+        if (found := self._op(op)) is not None:
             found.think(text)
         else:
             self._unknown(op)
 
-    @closed
+    @guarded
     def append_chunk(self, op: Op | str, text: str) -> None:
         """Append a chunk of the answer's text to an operation; see `Op.chunk`."""
-        if (found := self.op(op)) is not None:
+        if (found := self._op(op)) is not None:
             found.chunk(text)
         else:
             self._unknown(op)
 
-    @closed
+    @guarded
     def append_accounting(self, op: Op | str, usage: object = None, **figures: Unpack[AccountFigures]) -> None:
         """Append an accounting entry to an operation; see `Op.account`."""
-        if (found := self.op(op)) is not None:
+        if (found := self._op(op)) is not None:
             found.account(usage, **figures)
         else:
             self._unknown(op)
 
-    @closed
+    @guarded
     def set_op(self, op: Op | str, **attributes: Any) -> None:
         """Give an operation more attributes, merged into those that it has."""
-        if (found := self.op(op)) is None:
+        if (found := self._op(op)) is None:
             self._unknown(op)
             return
         record = r.OpSet(found.path, self.core.now_ms(), None, self.core.attributes(attributes))
@@ -90,10 +94,10 @@ class ByAddress:
 
         self.core.stream.step(change)
 
-    @closed
+    @guarded
     def set_request(self, op: Op | str, payload: Mapping[str, Any], messages: list[Any] | None = None) -> None:
         """Set what an operation sends: *payload*, and the *messages* of an LLM call; see `Op.request`."""
-        if (found := self.op(op)) is None:
+        if (found := self._op(op)) is None:
             self._unknown(op)
             return
         encoded = self.core.request("llm" if found.bare.kind == "llm" else "tool", messages, payload)
@@ -112,10 +116,10 @@ class ByAddress:
 
         self.core.stream.step(change)
 
-    @closed
+    @guarded
     def set_response(self, op: Op | str, payload: Any) -> None:
         """Set what an operation got back; see `Op.response`. Of very long text the end is cut, with a notice."""
-        if (found := self.op(op)) is None:
+        if (found := self._op(op)) is None:
             self._unknown(op)
             return
         response = self.core.response(payload)
@@ -127,10 +131,10 @@ class ByAddress:
 
         self.core.stream.step(change)
 
-    @closed
+    @guarded
     def end_op(self, op: Op | str, status: Status = "ok", error: str | None = None, **attributes: Any) -> None:
         """End an operation; see `Op.end`."""
-        if (found := self.op(op)) is not None:
+        if (found := self._op(op)) is not None:
             found.end(status, error, **attributes)
         else:
             self._unknown(op)

@@ -9,9 +9,9 @@ from msgspec import UNSET
 from msgspec.structs import replace
 
 from optree import records
-from optree.builder.closed import closed, kept
 from optree.builder.entries import OpState
 from optree.builder.figures import UsageNames, attempt_status, error_text, known_severity, known_status, number, take_usage
+from optree.builder.guard import FAULTS, fault, guarded
 from optree.builder.turns import Turn
 from optree.clock import monotonic
 from optree.nodes import AccountingEntry, OperationNode, Severity, Status, parts_of_name
@@ -56,7 +56,12 @@ class Op(OpState, eq=False):
     def node(self) -> OperationNode:
         """The operation's node in the tree, with all entries so far; it goes on growing."""
         if self._raw or self._logs is not None:
-            self.settle()
+            try:
+                self.settle()
+            except RecursionError:
+                FAULTS.stack += 1
+            except Exception as error:  # noqa: BLE001 - as in `log`
+                fault(self, error)
         return self.bare
 
     @property
@@ -86,8 +91,10 @@ class Op(OpState, eq=False):
                 self._raw.extend((self._now(), message if type(message) is str else as_text(message), None))
             if self._clean:
                 self._mark()
-        except Exception as error:  # noqa: BLE001 - as in `closed`, which costs a call more
-            kept(self, error)
+        except RecursionError:
+            FAULTS.stack += 1
+        except Exception as error:  # noqa: BLE001 - as in `guarded`, which costs a call more
+            fault(self, error)
 
     def _log_more(self, message: Any, severity: Any, direction: Any, details: Any) -> None:
         side: Any = direction if type(direction) is str and direction in ("request", "response") else None
@@ -99,24 +106,29 @@ class Op(OpState, eq=False):
             self._raw.extend((self._now(), text if type(text) is str else as_text(text), True))
             if self._clean:
                 self._mark()
-        except Exception as error:  # noqa: BLE001 - as in `log`
-            kept(self, error)
+        except RecursionError:
+            FAULTS.stack += 1
+        except Exception as error:  # noqa: BLE001 - as in `guarded`, which costs a call more
+            fault(self, error)
 
-    @closed
     def chunk(self, text: str) -> None:
         """Append a chunk of the answer's streamed text. It is written within about 10 ms, and does not wait for that.
 
         The text so far is the operation's response, marked `partial`, until `response` gives the whole or the operation ends as ``ok``.
         """
-        if self._streamed is None:
-            before = self.bare.response  # of an op that has ended, and is given by its id
-            self._streamed = [decode(before.payload)] if before is not None and before.partial else []
-            self._delivered = sum(map(len, self._streamed)) if self._delivered >= 0 else -1
-        self._raw.extend((self._now(), cut(text if type(text) is str else as_text(text)), False))
-        if self._clean:
-            self._mark()
+        try:
+            if self._streamed is None:
+                before = self.bare.response  # of an op that has ended, and is given by its id
+                self._streamed = [decode(before.payload)] if before is not None and before.partial else []
+                self._delivered = sum(map(len, self._streamed)) if self._delivered >= 0 else -1
+            self._raw.extend((self._now(), cut(text if type(text) is str else as_text(text)), False))
+            if self._clean:
+                self._mark()
+        except RecursionError:
+            FAULTS.stack += 1
+        except Exception as error:  # noqa: BLE001 - as in `log`
+            fault(self, error)
 
-    @closed
     def account(
         self,
         usage: object = None,
@@ -159,29 +171,40 @@ class Op(OpState, eq=False):
             latency: Milliseconds; by default since the operation began.
             **more: Figures under providers' own names, such as ``prompt_tokens``.
         """
-        ended, strange = (_OK, None) if status is _OK else attempt_status(status)
-        entry = self._entry(ended, (monotonic() - self._t0) * 1e3 if latency is None else number(latency))
-        tokens = None
-        if usage is None and not (more or others) and reasoning_tokens is None and input_includes_cached is None and entry.type == "llm":
-            beside = bool(counts_beside(entry.provider, entry.model))
-            tokens = plain_tokens(input_tokens, output_tokens, cache_read_tokens, cache_write_tokens, beside=beside)
-        if tokens is not None and (cost_usd is None or (type(cost_usd) is float and is_possible_cost(cost_usd))):
-            entry.tokens, entry.cost_usd = tokens, cost_usd
-        else:
-            named = {
-                "input_tokens": input_tokens, "output_tokens": output_tokens, "cache_read_tokens": cache_read_tokens,
-                "cache_write_tokens": cache_write_tokens, "reasoning_tokens": reasoning_tokens, "cost_usd": cost_usd,
-            }  # fmt: skip
-            for flaw in take_usage(self.builder.core, entry, (usage, *others), {**named, **more}, input_includes_cached):
-                self._warn(flaw)
-        if strange is not None and self.builder.core.first_time(strange):
-            self._warn(strange)
-        stream = self.builder.core.stream
-        held = stream.enter()
         try:
-            self._add(entry)
-        finally:
-            stream.leave(held)
+            ended, strange = (_OK, None) if status is _OK else attempt_status(status)
+            entry = self._entry(ended, (monotonic() - self._t0) * 1e3 if latency is None else number(latency))
+            tokens = None
+            if (
+                usage is None
+                and not (more or others)
+                and reasoning_tokens is None
+                and input_includes_cached is None
+                and entry.type == "llm"
+            ):
+                beside = bool(counts_beside(entry.provider, entry.model))
+                tokens = plain_tokens(input_tokens, output_tokens, cache_read_tokens, cache_write_tokens, beside=beside)
+            if tokens is not None and (cost_usd is None or (type(cost_usd) is float and is_possible_cost(cost_usd))):
+                entry.tokens, entry.cost_usd = tokens, cost_usd
+            else:
+                named = {
+                    "input_tokens": input_tokens, "output_tokens": output_tokens, "cache_read_tokens": cache_read_tokens,
+                    "cache_write_tokens": cache_write_tokens, "reasoning_tokens": reasoning_tokens, "cost_usd": cost_usd,
+                }  # fmt: skip
+                for flaw in take_usage(self.builder.core, entry, (usage, *others), {**named, **more}, input_includes_cached):
+                    self._warn(flaw)
+            if strange is not None and self.builder.core.first_time(strange):
+                self._warn(strange)
+            stream = self.builder.core.stream
+            held = stream.enter()
+            try:
+                self._add(entry)
+            finally:
+                stream.leave(held)
+        except RecursionError:
+            FAULTS.stack += 1
+        except Exception as error:  # noqa: BLE001 - as in `log`
+            fault(self, error)
 
     def _warn(self, flaw: str) -> None:
         self.builder.core.stream.report(f"{self.path}: {flaw}")
@@ -214,7 +237,7 @@ class Op(OpState, eq=False):
             self.builder.core.stream.put(records.Accounted(self.path, entry))  # twice does no harm
         recount(self.builder.chain)
 
-    @closed
+    @guarded
     def request(self, messages: list[Any] | None = None, /, **payload: Any) -> None:
         """Set what the operation sends; it is written when this returns.
 
@@ -224,12 +247,11 @@ class Op(OpState, eq=False):
         """
         self.builder.set_request(self, payload, payload.pop("messages", messages))
 
-    @closed
+    @guarded
     def response(self, payload: object) -> None:
         """Set what the operation got back: text, or anything that JSON can hold; it is written when this returns."""
         self.builder.set_response(self, payload)
 
-    @closed
     def end(self, status: Status = _OK, error: str | None = None, *, reasoning: str | None = None, **attributes: Any) -> None:
         """End the operation; its latency is measured. A second call does nothing. Blocks and decorators do this by themselves.
 
@@ -241,37 +263,42 @@ class Op(OpState, eq=False):
             reasoning: The reasoning as a whole, where the provider gives it at the end.
             **attributes: What else is known by now, merged into what the operation began with.
         """
-        node = self.bare
-        core = self.builder.core
-        known: Status = "ok"
-        said: str | None = None
-        if status is not _OK or error is not None:
-            known, strange = known_status(status)
-            said = None if error is None and strange is None else core.text(error_text(strange if error is None else error))
-        final = None if reasoning is None else core.text(as_text(reasoning))
-        block = core.attributes(attributes) if attributes else UNSET
-        stream = core.stream
-        held = stream.enter()
         try:
-            if node.ended_at is not None:
-                return
-            latency = (monotonic() - self._t0) * 1e3
-            if core.redacted:
-                self.pending(stream.put, last=True)
-            if self._streamed is not None:
-                self._close_answer(known)
-            if known != "ok" or not node.accounting:
-                self._account_end(known, said, latency)
-            if stream.watched or not core.recorded or self._clean:  # whoever watches sees an op's lines before its end
-                self.pending(stream.put)
-            record = records.OpEnd(self.path, core.now_ms(), known, latency, said, final, block)
+            node = self.bare
+            core = self.builder.core
+            known: Status = "ok"
+            said: str | None = None
+            if status is not _OK or error is not None:
+                known, strange = known_status(status)
+                said = None if error is None and strange is None else core.text(error_text(strange if error is None else error))
+            final = None if reasoning is None else core.text(as_text(reasoning))
+            block = core.attributes(attributes) if attributes else UNSET
+            stream = core.stream
+            held = stream.enter()
             try:
-                self._ended(record)
-            except BaseException:  # an interrupt: what is begun is done whole
-                self._ended(record)
-                raise
-        finally:
-            stream.leave(held)
+                if node.ended_at is not None:
+                    return
+                latency = (monotonic() - self._t0) * 1e3
+                if core.redacted:
+                    self.pending(stream.put, last=True)
+                if self._streamed is not None:
+                    self._close_answer(known)
+                if known != "ok" or not node.accounting:
+                    self._account_end(known, said, latency)
+                if stream.watched or not core.recorded or self._clean:  # whoever watches sees an op's lines before its end
+                    self.pending(stream.put)
+                record = records.OpEnd(self.path, core.now_ms(), known, latency, said, final, block)
+                try:
+                    self._ended(record)
+                except BaseException:  # an interrupt: what is begun is done whole
+                    self._ended(record)
+                    raise
+            finally:
+                stream.leave(held)
+        except RecursionError:
+            FAULTS.stack += 1
+        except Exception as flaw:  # noqa: BLE001 - as in `log`
+            fault(self, flaw)
 
     def _ended(self, record: records.OpEnd) -> None:
         """Set all that an end sets; twice does no harm."""

@@ -6,8 +6,8 @@ from msgspec import UNSET
 
 from optree import clock, nodes, records, speed, values
 from optree.builder import entries, handles
-from optree.builder.closed import kept
 from optree.builder.core import Core
+from optree.builder.guard import FAULTS, UNRECORDED, fault
 from optree.builder.session_tree import SessionTreeBuilder
 from optree.builder.stream import Stream
 from optree.builder.turns import Turn
@@ -39,7 +39,9 @@ def install() -> None:
         wall=clock.wall,
         unset=UNSET,
         from_handler=from_handler,
-        kept=kept,
+        fault=fault,
+        faults=FAULTS,
+        unrecorded=UNRECORDED["op"],
     ):
         speed.quicken(entries, "read_entries")
         speed.quicken(handles.Op, "log", "think", "chunk", "account", "end")

@@ -15,10 +15,10 @@ from msgspec import UNSET, Raw, UnsetType
 from optree import clock, ids
 from optree import records as r
 from optree.builder.addressed import ByAddress
-from optree.builder.closed import closed
 from optree.builder.core import Core, Cycles
 from optree.builder.entries import Put
 from optree.builder.figures import PROMPT_CHARACTERS, error_text, known_status, last_said
+from optree.builder.guard import FAULTS, UNRECORDED, fault, guarded, passed
 from optree.builder.handles import Op
 from optree.builder.stream import Step, Stream
 from optree.builder.turns import Turn
@@ -62,11 +62,19 @@ class SessionTreeBuilder(ByAddress):
         cycles: Cycles = "mark",
         redacted: bool = False,
     ) -> None:
-        core = Core(txn or ids.new_txn(), stream, now=now, cycles=cycles, redacted=redacted)
-        agent = core.text(text(agent))
-        node = apply.new_session(core.txn, "", ids.trace_id(core.txn), agent, agent, core.now_ms())
-        self._start(core, node, None)
-        self._begin(attributes)
+        try:
+            core = Core(txn or ids.new_txn(), stream, now=now, cycles=cycles, redacted=redacted)
+            agent = core.text(text(agent))
+            node = apply.new_session(core.txn, "", ids.trace_id(core.txn), agent, agent, core.now_ms())
+            self._start(core, node, None)
+            self._begin(attributes)
+        except RecursionError:
+            FAULTS.stack += 1
+            self.__class__, self.__dict__ = UNRECORDED["builder"].__class__, UNRECORDED["builder"].__dict__
+        except Exception as error:  # noqa: BLE001 - as in `guarded`, which cannot give another object
+            passed(error)
+            FAULTS.add(error)
+            self.__class__, self.__dict__ = UNRECORDED["builder"].__class__, UNRECORDED["builder"].__dict__
 
     @classmethod
     def over(cls, core: Core, node: SessionNode, parent: SessionTreeBuilder | None = None) -> SessionTreeBuilder:
@@ -78,6 +86,8 @@ class SessionTreeBuilder(ByAddress):
     def _start(self, core: Core, node: SessionNode, parent: SessionTreeBuilder | None) -> None:
         self.core = core
         self.node = node
+        self.whole = Tree(node, core.pool)
+        """The live tree from this session down, perhaps without its newest entries."""
         self.parent = parent
         self.path = node.path
         self.current_turn: Turn | None = None
@@ -105,19 +115,23 @@ class SessionTreeBuilder(ByAddress):
     @property
     def tree(self) -> Tree:
         """The live tree from this session down, by reference; it goes on growing."""
-        self.core.settle()
+        try:
+            self.core.settle()
+        except RecursionError:
+            FAULTS.stack += 1
+        except Exception as error:  # noqa: BLE001 - as in `guarded`
+            fault(self, error)
         return self.whole
-
-    @property
-    def whole(self) -> Tree:
-        """The same, perhaps without its newest log lines and reasoning."""
-        return Tree(self.node, self.core.pool)
 
     def ancestry(self) -> list[str]:
         """Return the agents from the root to this session's."""
-        return self.node.call_path.split(ARROW)
+        try:
+            return self.node.call_path.split(ARROW)
+        except RecursionError:
+            FAULTS.stack += 1
+        return [self.node.agent_id]
 
-    @closed
+    @guarded
     def set_title(self, title: str | None = None, *, status: str | None = None, attributes: Mapping[str, Any] | None = None) -> None:
         """Set the session's title, its latest status, or more attributes; what is None stays."""
         known = None if title is None else self._prompt(title)
@@ -133,7 +147,7 @@ class SessionTreeBuilder(ByAddress):
 
         self.core.stream.step(change)
 
-    @closed
+    @guarded
     def append_message(
         self, message: Any, *, message_id: str | None = None, substance: str | None = None, cause: str | Sequence[str] = ()
     ) -> None:
@@ -149,7 +163,7 @@ class SessionTreeBuilder(ByAddress):
 
         self.core.stream.step(change)
 
-    @closed
+    @guarded
     def end_session(self, status: Status = "ok", error: str | None = None, *, final_report: Any = None) -> None:
         """End the session, and the turns and operations still open in it. A second call does nothing."""
         known, said = self._outcome(status, error)
@@ -175,7 +189,7 @@ class SessionTreeBuilder(ByAddress):
         for listener in self.core.listeners if ends else ():
             listener(self.path)
 
-    @closed
+    @guarded
     def set_final_report(self, report: Any) -> None:
         """Set what the session gives as its result, as JSON; it is recorded with the session's end."""
         self._final_report = self.core.json(report)
@@ -188,6 +202,7 @@ class SessionTreeBuilder(ByAddress):
 
     # Turns
 
+    @guarded(instead="turn")
     def begin_turn(
         self,
         index: int | None = None,
@@ -214,7 +229,7 @@ class SessionTreeBuilder(ByAddress):
         finally:
             core.stream.leave(held)
 
-    @closed
+    @guarded
     def set_assistant(self, turn: Turn, content: object) -> None:
         """Set what the assistant said in a turn; see `Turn.assistant`."""
         said = self._prompt(content)
@@ -227,7 +242,7 @@ class SessionTreeBuilder(ByAddress):
 
         self.core.stream.step(change)
 
-    @closed
+    @guarded
     def end_turn(self, turn: Turn, status: Status = "ok", error: str | None = None) -> None:
         """End a turn, and the operations still open in it: as ``cancelled`` if the turn is ``ok``, else as the turn."""
         known, said = self._outcome(status, error)
@@ -282,30 +297,36 @@ class SessionTreeBuilder(ByAddress):
             parent: An operation of the same turn that this one is part of.
             attributes: What else is known of it.
         """
-        core = self.core
-        label = core.text(name if type(name) is str and name.isascii() else text(name))
-        known: OpKind = kind if type(kind) is str and kind in _KINDS else "system"
-        block = UNSET if attributes is None else core.attributes(attributes)
-        given = turn if type(turn) is Turn else None
-        held = core.stream.enter()
         try:
-            where = given or self.current_turn or self.begin_turn(implicit=True)
-            path = f"{where.path}.{where.next_op()}"
-            above = parent.path if type(parent) is Op and parent.turn is where else None
-            record = r.OpBegin(path, core.now_ms(), known, label, above, block)
-            if where.node.ended_at is not None:
-                core.touched.add(path)
+            core = self.core
+            label = core.text(name if type(name) is str and name.isascii() else text(name))
+            known: OpKind = kind if type(kind) is str and kind in _KINDS else "system"
+            block = UNSET if attributes is None else core.attributes(attributes)
+            given = turn if type(turn) is Turn else None
+            held = core.stream.enter()
             try:
-                op = core.ops[path] = Op.of(self, where, apply.begin_op(core.txn, where.node, record))
-                for session in self.chain if record.kind == "tool" else ():
-                    add_op(session.totals, record.kind)
-                core.stream.put(record)
-            except BaseException:
-                self._mend_op(where, record)
-                raise
-            return op
-        finally:
-            core.stream.leave(held)
+                where = given or self.current_turn or self.begin_turn(implicit=True)
+                path = f"{where.path}.{where.next_op()}"
+                above = parent.path if type(parent) is Op and parent.turn is where else None
+                record = r.OpBegin(path, core.now_ms(), known, label, above, block)
+                if where.node.ended_at is not None:
+                    core.touched.add(path)
+                try:
+                    op = core.ops[path] = Op.of(self, where, apply.begin_op(core.txn, where.node, record))
+                    for session in self.chain if record.kind == "tool" else ():
+                        add_op(session.totals, record.kind)
+                    core.stream.put(record)
+                except BaseException:
+                    self._mend_op(where, record)
+                    raise
+                return op
+            finally:
+                core.stream.leave(held)
+        except RecursionError:
+            FAULTS.stack += 1
+        except Exception as error:  # noqa: BLE001 - as in `guarded`, which costs a call more
+            fault(self, error)
+        return UNRECORDED["op"]  # type: ignore[no-any-return]
 
     def _mend_op(self, where: Turn, record: r.OpBegin) -> None:
         """Record an op whole of which an interrupt left a part, and count the totals anew."""
@@ -318,6 +339,7 @@ class SessionTreeBuilder(ByAddress):
 
     # Child sessions
 
+    @guarded(instead="builder")
     def attach_child_session(self, op: Op | str, agent: str, *, attributes: Mapping[str, Any] | None = None) -> SessionTreeBuilder:
         """Begin a sub-agent's session inside an operation of kind ``session``, and return its builder.
 
@@ -327,7 +349,7 @@ class SessionTreeBuilder(ByAddress):
             CycleError: It is its own ancestor, and ``cycles="block"`` was asked for.
         """
         agent = self.core.text(text(agent))
-        host = self.op(op) or self.begin_op("session", agent)
+        host = self._op(op) or self.begin_op("session", agent)
         cycle, call_path = agent in self.ancestry(), f"{self.node.call_path}{ARROW}{agent}"
         if cycle and self.core.cycles == "block":
             raise CycleError(f"agent {agent!r} would call itself: {call_path}; break the cycle, or use cycles='mark' to record it")
@@ -348,7 +370,13 @@ class SessionTreeBuilder(ByAddress):
 
     def snapshot(self) -> dict[str, Any]:
         """Return the session and all below it as plain dicts and lists, in the form of a saved file."""
-        return to_plain(self.tree)
+        try:
+            return to_plain(self.tree)
+        except RecursionError:
+            FAULTS.stack += 1
+        except Exception as error:  # noqa: BLE001 - as in `guarded`
+            fault(self, error)
+        return {}
 
     def _prompt(self, value: object) -> str:
         return cut(self.core.text(text(value)), PROMPT_CHARACTERS)

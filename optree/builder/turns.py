@@ -5,6 +5,7 @@ from __future__ import annotations
 from itertools import count
 from typing import TYPE_CHECKING
 
+from optree.builder.guard import guarded
 from optree.nodes import Status, TurnNode
 
 if TYPE_CHECKING:
@@ -36,6 +37,7 @@ class Turn:
             self._counter = count(core.base + 1)
         return next(self._counter)
 
+    @guarded
     def assistant(self, content: object) -> None:
         """Set what the assistant said in this turn, before its tool calls or at the end; the last one counts.
 
@@ -43,6 +45,7 @@ class Turn:
         """
         self.builder.set_assistant(self, content)
 
+    @guarded
     def end(self, status: Status = "ok", error: str | None = None) -> None:
         """End the turn, and the operations still open in it. A second call does nothing. Blocks and decorators do this by themselves.
 

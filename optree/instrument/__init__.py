@@ -1,8 +1,7 @@
 """Decorators and context managers that put the tree into code that exists."""
 
 from optree.instrument.config import Config
-from optree.instrument.context import current, current_session
-from optree.instrument.controls import configure, flush, health
+from optree.instrument.controls import configure, current, current_session, flush, health
 from optree.instrument.handles import Session
 from optree.instrument.propagate import child_env, wrap
 from optree.instrument.scopes import llm, session, tool, turn

@@ -104,32 +104,3 @@ def leave(scope: Scope, outermost: Scope | None = None) -> None:
 def _path(scope: Scope) -> str:
     place = scope.op or scope.turn
     return scope.session.path if place is None else place.path
-
-
-def current() -> Op | None:
-    """Return the operation that is open here, in this thread and task; of several nested ones the innermost; None if there is none.
-
-    ```python
-    import optree
-
-
-    @optree.tool
-    def search(query: str) -> str:
-        op = optree.current()
-        if op is not None:
-            op.log("cache miss", severity="WRN")
-        return query
-
-
-    with optree.session("lead"):
-        search("tides")
-    ```
-    """
-    scope = here()
-    return scope.op if scope is not None else None
-
-
-def current_session() -> Session | None:
-    """Return the session that is open here, in this thread and task; of several nested ones the innermost; None if there is none."""
-    scope = here()
-    return scope.session if scope is not None else None

@@ -4,10 +4,58 @@ from __future__ import annotations
 
 from typing import Any, Literal, Unpack
 
+from optree.builder import Op
+from optree.builder.guard import FAULTS
 from optree.errors import SetupError
 from optree.instrument.config import Config, Options
+from optree.instrument.context import here
+from optree.instrument.faults import fault
 from optree.instrument.figures import counts_of
+from optree.instrument.handles import Session
 from optree.instrument.runtime import RUNTIME
+
+
+def current() -> Op | None:
+    """Return the operation that is open here, in this thread and task; of several nested ones the innermost; None if there is none.
+
+    ```python
+    import optree
+
+
+    @optree.tool
+    def search(query: str) -> str:
+        op = optree.current()
+        if op is not None:
+            op.log("cache miss", severity="WRN")
+        return query
+
+
+    with optree.session("lead"):
+        search("tides")
+    ```
+    """
+    try:
+        scope = here()
+    except RecursionError:
+        FAULTS.stack += 1
+        return None
+    except Exception as error:  # noqa: BLE001 - as in `guarded`, which costs a call more
+        fault(error)
+        return None
+    return scope.op if scope is not None else None
+
+
+def current_session() -> Session | None:
+    """Return the session that is open here, in this thread and task; of several nested ones the innermost; None if there is none."""
+    try:
+        scope = here()
+    except RecursionError:
+        FAULTS.stack += 1
+        return None
+    except Exception as error:  # noqa: BLE001 - as above
+        fault(error)
+        return None
+    return scope.session if scope is not None else None
 
 
 def configure(**options: Unpack[Options]) -> Config:
@@ -30,7 +78,13 @@ def configure(**options: Unpack[Options]) -> Config:
     Raises:
         SetupError: An option does not exist, or cannot have the value.
     """
-    return RUNTIME.configure(**options)
+    try:
+        return RUNTIME.configure(**options)
+    except RecursionError:
+        FAULTS.stack += 1
+    except Exception as error:  # noqa: BLE001 - what is set wrongly is an OptreeError, and raised
+        fault(error)
+    return RUNTIME.config
 
 
 def flush(level: Literal["write", "sync", "snapshot", "export"] = "write", timeout: float = 5.0) -> bool:
@@ -50,10 +104,16 @@ def flush(level: Literal["write", "sync", "snapshot", "export"] = "write", timeo
     """
     if level not in ("write", "sync", "snapshot", "export"):
         raise SetupError(f"flush({level!r}) is not possible; choose one of write, sync, snapshot, export")
-    if level == "export":
-        return RUNTIME.mirroring.flush(timeout)
-    done = [store.flush(level, timeout) for store in list(RUNTIME.stores.values())]
-    return all(done) and not RUNTIME.unsaved
+    try:
+        if level == "export":
+            return RUNTIME.mirroring.flush(timeout)
+        done = [store.flush(level, timeout) for store in list(RUNTIME.stores.values())]
+        return all(done) and not RUNTIME.unsaved
+    except RecursionError:
+        FAULTS.stack += 1
+    except Exception as error:  # noqa: BLE001 - as in `current`
+        fault(error)
+    return False
 
 
 def health() -> dict[str, Any]:
@@ -65,7 +125,19 @@ def health() -> dict[str, Any]:
             optree itself that failed. ``console_dropped``: lines not printed. ``sessions``: the txns of those that are open. ``otel``: what
             was delivered to a collector, and what was not.
     """
-    stores, consoles = list(RUNTIME.stores.values()), list(RUNTIME.consoles.values())
-    problems, mirrored = RUNTIME.told(), RUNTIME.mirroring.health()
-    counts = {name: number + RUNTIME.past[name] for name, number in counts_of(stores, consoles).items()}
-    return {"ok": not problems and not counts["lost"], "problems": problems, **counts, "sessions": sorted(RUNTIME.stores), "otel": mirrored}
+    problems: list[str] = ["health() could not look at everything: see failures"]
+    counts: dict[str, int] = {"records": 0, "lost": 0, "late": 0, "failures": FAULTS.calls + FAULTS.stack, "console_dropped": 0}
+    sessions: list[str] = []
+    mirrored: Any = {}
+    try:
+        stores, consoles = list(RUNTIME.stores.values()), list(RUNTIME.consoles.values())
+        sessions = sorted(RUNTIME.stores)
+        counts = {name: number + RUNTIME.past[name] for name, number in counts_of(stores, consoles).items()}
+        counts["failures"] += FAULTS.calls + FAULTS.stack
+        mirrored = RUNTIME.mirroring.health()
+        problems = RUNTIME.told()
+    except RecursionError:
+        FAULTS.stack += 1
+    except Exception as error:  # noqa: BLE001 - as in `current`
+        fault(error)
+    return {"ok": not problems and not counts["lost"], "problems": problems, **counts, "sessions": sessions, "otel": mirrored}

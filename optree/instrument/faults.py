@@ -1,19 +1,38 @@
-"""What recording raises on the program's thread: it is counted and said, and the program goes on without."""
+"""What recording raises on the program's thread where no session's stream can count it: it is counted and said, and the program goes on."""
 
 from __future__ import annotations
 
+import functools
+from collections.abc import Callable
 from contextlib import suppress
+from typing import Any, TypeVar, cast
 
-from optree.errors import OptreeError
+from optree.builder.guard import FAULTS, passed
 from optree.instrument.runtime import RUNTIME
-from optree.interrupts import pass_on
-from optree.values import text
+
+F = TypeVar("F", bound=Callable[..., Any])
 
 
 def fault(error: Exception) -> None:
     """Count a fault, and say it once; raises it again if it is the program's own, or says how optree is to be used."""
-    if isinstance(error, OptreeError):
-        raise error
-    pass_on(error)
-    with suppress(Exception):  # no memory even for that
-        RUNTIME.report(f"something is not recorded: {type(error).__name__}: {text(error)}")
+    passed(error)
+    FAULTS.add(error)
+    with suppress(Exception):  # no memory or stack even for that
+        for problem in FAULTS.problems:
+            RUNTIME.report(problem)
+
+
+def guarded(function: F) -> F:
+    """Return a function that raises nothing of its own: None then."""
+
+    @functools.wraps(function)
+    def call(*args: Any, **kwargs: Any) -> Any:
+        try:
+            return function(*args, **kwargs)
+        except RecursionError:
+            FAULTS.stack += 1
+        except Exception as error:  # noqa: BLE001 - that is what it is for
+            fault(error)
+        return None
+
+    return cast("F", call)

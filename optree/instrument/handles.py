@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from optree.builder import SessionTreeBuilder
+from optree.builder.guard import FAULTS, fault, guarded
 from optree.nodes import PIECE_OF_TEXT, OperationNode, SessionNode, Totals
 from optree.tree import Tree, walk_ops
 from optree.tree.answered import NO_RESULT, answered
@@ -40,7 +41,7 @@ class Session:
     @property
     def txn(self) -> str:
         """The root session's txn: what `optree load` takes."""
-        return self.builder.txn
+        return self.builder.core.txn
 
     @property
     def path(self) -> str:
@@ -55,18 +56,25 @@ class Session:
     @property
     def running(self) -> bool:
         """True until the session ends."""
-        return self.builder.running
+        return self.builder.node.ended_at is None
 
     @property
     def tree(self) -> Tree:
         """The live tree from this session down; it goes on growing."""
-        return self.builder.tree
+        try:
+            return self.builder.tree
+        except RecursionError:
+            FAULTS.stack += 1
+        except Exception as error:  # noqa: BLE001 - as in `guarded`
+            fault(self, error)
+        return self.builder.whole
 
     @property
     def totals(self) -> Totals:
         """Tokens, money and calls of this session and all below it, as of now."""
         return self.builder.node.totals
 
+    @guarded
     def message(
         self, message: Any, *, message_id: str | None = None, substance: str | None = None, cause: str | Sequence[str] = ()
     ) -> None:
@@ -80,10 +88,12 @@ class Session:
         """
         self.builder.append_message(message, message_id=message_id, substance=substance, cause=cause)
 
+    @guarded
     def title(self, title: str) -> None:
         """Set the session's title, shown by `optree ls` and `optree tree`; the last one counts."""
         self.builder.set_title(title)
 
+    @guarded
     def status(self, status: str) -> None:
         """Set what the session is at just now, in a few words for people; the last one counts."""
         self.builder.set_title(status=status)
@@ -97,11 +107,17 @@ class Session:
         Returns:
             New messages, oldest first; empty for a session that has none.
         """
-        runs = [*self.earlier, self.builder.node]
-        found = [decode(entry.body) for node in runs for entry in node.messages if entry.role != PIECE_OF_TEXT]
-        for node in reversed(runs):
-            found = found or self._sent(node)
-        return answered(found)
+        try:
+            runs = [*self.earlier, self.builder.node]
+            found = [decode(entry.body) for node in runs for entry in node.messages if entry.role != PIECE_OF_TEXT]
+            for node in reversed(runs):
+                found = found or self._sent(node)
+            return answered(found)
+        except RecursionError:
+            FAULTS.stack += 1
+        except Exception as error:  # noqa: BLE001 - as in `guarded`
+            fault(self, error)
+        return []
 
     def _sent(self, node: SessionNode) -> list[Any]:
         calls = [op for session, _, op in walk_ops(node) if session is node and op.kind == "llm" and op.request is not None]

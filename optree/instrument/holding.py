@@ -12,8 +12,9 @@ from threading import get_ident
 from typing import Any
 from weakref import ref
 
+from optree.builder.guard import FAULTS
 from optree.instrument.context import Holder, Scope
-from optree.interrupts import pass_on
+from optree.instrument.faults import fault
 
 
 class Held:
@@ -36,17 +37,21 @@ class Exit:
 
     def __init__(self, *, awaited: bool = False) -> None:
         self._left: Any = _awaited if awaited else _left
+        self._nothing: Any = _nothing_awaited if awaited else _nothing
 
     def __get__(self, instance: Any, owner: type) -> Any:
         if instance is None:
             return self._left
         try:
             held = Held()
+            found = partial(self._left, instance, held=held)
+            held.holder = ref(found)
+            instance._held = held  # noqa: SLF001 - of the classes that this is for
         except RecursionError:  # nothing can be called here: nothing is begun either
+            return self._nothing
+        except Exception as error:  # noqa: BLE001 - then nothing but a call tells that the block is over
+            fault(error)
             return partial(self._left, instance)
-        found = partial(self._left, instance, held=held)
-        held.holder = ref(found)
-        instance._held = held  # noqa: SLF001 - of the classes that this is for
         return found
 
 
@@ -61,9 +66,17 @@ def _left(instance: Any, _kind: object, error: BaseException | None, _trace: obj
     try:
         instance.leave(held.scope if held is not None else None, error)
     except RecursionError:  # nothing can be called here: who comes next ends what was left open
-        return
-    except Exception as fault:  # noqa: BLE001 - no memory, a fault of ours: it must not reach the program
-        pass_on(fault)
+        FAULTS.stack += 1
+    except Exception as flaw:  # noqa: BLE001 - no memory, a fault of ours: it must not reach the program
+        fault(flaw)
+
+
+def _nothing(_kind: object, _error: BaseException | None, _trace: object) -> None:
+    return
+
+
+async def _nothing_awaited(_kind: object, _error: BaseException | None, _trace: object) -> None:
+    return
 
 
 async def _awaited(instance: Any, _kind: object, error: BaseException | None, _trace: object, *, held: Held | None = None) -> None:

@@ -9,12 +9,15 @@ from collections.abc import Callable
 from typing import Any, Generic, ParamSpec, TypeVar, cast
 
 from optree import redaction
+from optree.builder.guard import FAULTS
 from optree.ids import node_id, span_id, trace_id
 from optree.instrument import context
 from optree.instrument.config import variables
 from optree.instrument.context import CURRENT, REMOTE, Scope
+from optree.instrument.faults import fault
 from optree.instrument.holding import Exit, Held, take_held
 from optree.instrument.runtime import RUNTIME
+from optree.instrument.unrecorded import PIECE, Piece
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -42,7 +45,21 @@ def child_env(env: dict[str, str] | None = None) -> dict[str, str]:
     Returns:
         A new dict. Where no session is open, it names none, and the child records sessions of its own.
     """
-    found = dict(os.environ if env is None else env) | variables(RUNTIME.config)
+    found: Any = os.environ if env is None else env
+    try:
+        found = dict(found)
+        return _joining(found)
+    except RecursionError:
+        FAULTS.stack += 1
+    except Exception as error:
+        if found.__class__ is not dict:
+            raise  # it is no mapping
+        fault(error)
+    return found  # type: ignore[no-any-return]
+
+
+def _joining(env: dict[str, str]) -> dict[str, str]:
+    found = env | variables(RUNTIME.config)
     scope = context.here()
     if (chosen := redaction.settings()) != redaction.Redaction():
         found[redaction.VARIABLE] = chosen.to_json()
@@ -83,16 +100,22 @@ def wrap(function: Callable[P, R]) -> Callable[P, R]:
     Returns:
         A function of the same signature, for any thread, executor or process pool.
     """
-    scope, remote = context.here(), REMOTE.get()
-    if not inspect.iscoroutinefunction(function):
-        return _Carried(function, scope, remote)
+    try:
+        scope, remote = context.here(), REMOTE.get()
+        if not inspect.iscoroutinefunction(function):
+            return _Carried(function, scope, remote)
 
-    @functools.wraps(function)
-    async def run(*args: P.args, **kwargs: P.kwargs) -> Any:
-        with _Placed(scope, remote):
-            return await function(*args, **kwargs)
+        @functools.wraps(function)
+        async def run(*args: P.args, **kwargs: P.kwargs) -> Any:
+            with _placed(scope, remote):
+                return await function(*args, **kwargs)
 
-    return cast("Callable[P, R]", run)
+        return cast("Callable[P, R]", run)
+    except RecursionError:
+        FAULTS.stack += 1
+    except Exception as error:  # noqa: BLE001 - the function runs, where it is recorded or elsewhere
+        fault(error)
+    return function  # pyright: ignore[reportReturnType]
 
 
 class _Carried(Generic[P, R]):
@@ -105,12 +128,22 @@ class _Carried(Generic[P, R]):
         self._remote = remote
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
-        with _Placed(self._scope, self._remote):
+        with _placed(self._scope, self._remote):
             return self._function(*args, **kwargs)
 
     def __reduce__(self) -> tuple[Any, ...]:
         remote = _token(self._scope) if self._scope is not None else self._remote
         return _Carried, (self._function, None, remote)
+
+
+def _placed(scope: Scope | None, remote: str | None) -> _Placed | Piece:
+    try:
+        return _Placed(scope, remote)
+    except RecursionError:
+        FAULTS.stack += 1
+    except Exception as error:  # noqa: BLE001 - the function runs, recorded or not
+        fault(error)
+    return PIECE
 
 
 class _Placed:
@@ -123,9 +156,17 @@ class _Placed:
     def __init__(self, scope: Scope | None, remote: str | None) -> None:
         self._scope, self._remote = scope, remote
         self._held: Held | None = None
+        self._before: tuple[Scope | None, str | None] | None = None
 
     def __enter__(self) -> None:
-        held = take_held(self)
+        try:
+            self._enter(take_held(self))
+        except RecursionError:
+            FAULTS.stack += 1
+        except Exception as error:  # noqa: BLE001 - the function runs, here or there
+            fault(error)
+
+    def _enter(self, held: Held) -> None:
         before = context.here()
         self._before = before, REMOTE.get()
         if self._scope is not None:
@@ -137,6 +178,8 @@ class _Placed:
 
     def leave(self, _scope: Scope | None, _error: BaseException | None) -> None:
         """Put back what was before."""
+        if self._before is None:
+            return
         before, remote = self._before
         REMOTE.set(remote)
         if self._scope is not None:

@@ -13,6 +13,7 @@ from typing import Any
 
 from optree.builder import Op, SessionTreeBuilder, Turn
 from optree.builder.core import Core
+from optree.builder.guard import FAULTS
 from optree.builder.stream import Stream
 from optree.clock import now_ms
 from optree.console import ConsoleWriter, LineOptions
@@ -166,7 +167,10 @@ class Runtime:
         """Return all that went wrong, a text each."""
         stores = [problem for store in list(self.stores.values()) for problem in problems_of(store)]
         failed = [f"redact's callback raised for {count} texts, which were replaced whole"] if (count := callback_errors()) else []
-        return [*failed, *map(redact, [*self.problems, *stores, *self.mirroring.health().get("problems", ())])]
+        return [
+            *failed,
+            *map(redact, dict.fromkeys([*self.problems, *FAULTS.told(), *stores, *self.mirroring.health().get("problems", ())])),
+        ]
 
     def at_exit(self) -> None:
         """Deliver what is pending; within `EXIT_SECONDS` in all, whatever the disk does."""

@@ -6,9 +6,10 @@ import os
 import sys
 from collections.abc import Callable, Mapping
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar, cast, overload
+from typing import TYPE_CHECKING, Any, Generic, NoReturn, TypeVar, overload
 
-from optree.builder import Op, SessionTreeBuilder, Turn
+from optree.builder import Op, Turn
+from optree.builder.guard import FAULTS, UNRECORDED
 from optree.errors import SetupError
 from optree.instrument import context
 from optree.instrument.context import CURRENT, REMOTE, Holder, Scope
@@ -18,6 +19,7 @@ from optree.instrument.holding import Exit, Held, take_held
 from optree.instrument.outcome import outcome
 from optree.instrument.results import ModelResult, OpResult, Report, Result, name_model
 from optree.instrument.runtime import RUNTIME
+from optree.instrument.unrecorded import IN_OP, IN_SESSION, IN_TURN, SESSION
 from optree.instrument.wrapping import F, wrapped
 from optree.interrupts import suppress
 from optree.nodes import OperationNode, OpKind, SessionNode, Status, TurnNode
@@ -40,6 +42,9 @@ class _Instrument(Generic[H]):
         __exit__ = Exit()
         __aexit__ = Exit(awaited=True)
 
+    unrecorded: Any
+    """What is returned for a node that could not be begun."""
+
     def __init__(self) -> None:
         self._held: Held | None = None
         self._open: dict[int, Scope] = {}
@@ -51,17 +56,23 @@ class _Instrument(Generic[H]):
             scope = held.scope = self.begin(context.here(), held.holder)
             if held.holder is None:
                 self._open[id(scope)] = scope
-            context.enter(scope)
+            if scope.session is not SESSION:  # else what is in the block is recorded where the block is
+                context.enter(scope)
             handle: Any = scope.handle
         except RecursionError:
-            handle = self.spare()
+            FAULTS.stack += 1
+            handle = self.unrecorded
         except Exception as error:  # noqa: BLE001 - the block runs, recorded or not
             fault(error)
-            handle = self.spare()
-        return cast("H", handle)
+            handle = self.unrecorded
+        return handle  # type: ignore[no-any-return]
 
     async def __aenter__(self) -> H:
-        return type(self).__enter__(self)
+        try:
+            return type(self).__enter__(self)
+        except RecursionError:
+            FAULTS.stack += 1
+        return self.unrecorded  # type: ignore[no-any-return]
 
     def leave(self, scope: Scope | None, error: BaseException | None) -> None:
         """End the node of *scope*, then put back what was before; without it, of the entry that is left here."""
@@ -86,14 +97,16 @@ class _Instrument(Generic[H]):
 
     def __call__(self, function: F) -> F:
         """Use as a decorator."""
-        return wrapped(function, self._again)
+        try:
+            return wrapped(function, self._again)
+        except RecursionError:
+            FAULTS.stack += 1
+        except Exception as error:  # noqa: BLE001 - the function is there, recorded or not
+            fault(error)
+        return function
 
     def begin(self, before: Scope | None, holder: Holder | None = None) -> Scope:
         """Open a node where *before* is, held by *holder*, and return the scope within it."""
-        raise NotImplementedError
-
-    def spare(self) -> Session | Turn | Op:
-        """Return what takes everything and records nothing."""
         raise NotImplementedError
 
     def finish(self, handle: Any, status: Status, error: str | None) -> None:
@@ -125,6 +138,8 @@ class _Instrument(Generic[H]):
 class SessionScope(_Instrument[Session]):
     """A run of an agent: the root session, or a sub-agent's when another session is open here."""
 
+    unrecorded = SESSION
+
     def __init__(self, agent: str | None, attributes: Mapping[str, Any]) -> None:
         super().__init__()
         self._agent = agent
@@ -145,11 +160,8 @@ class SessionScope(_Instrument[Session]):
             except SetupError as error:
                 op.end("failed", str(error))
                 raise
-            session = Session(child, resumed=bool(earlier), earlier=earlier)
+            session = SESSION if child is UNRECORDED["builder"] else Session(child, resumed=bool(earlier), earlier=earlier)
         return Scope(session, None, None, before, holder, self.finish, before and before.piece)
-
-    def spare(self) -> Session:
-        return _spare().session
 
     def _end(self, handle: Session, status: Status, error: str | None) -> None:
         builder = handle.builder
@@ -169,6 +181,8 @@ class SessionScope(_Instrument[Session]):
 class TurnScope(_Instrument[Turn]):
     """A turn of the session that is open here."""
 
+    unrecorded = UNRECORDED["turn"]
+
     def __init__(self, user: str | None, system: str | None, attributes: Mapping[str, Any]) -> None:
         super().__init__()
         self._user, self._system, self._attributes = user, system, attributes
@@ -178,9 +192,6 @@ class TurnScope(_Instrument[Turn]):
         turn = session.builder.begin_turn(user=self._user, system=self._system, attributes=self._attributes or None)
         RUNTIME.own_detached(session.builder, turn.path)
         return Scope(session, turn, None, before, holder, self.finish, before and before.piece)
-
-    def spare(self) -> Turn:
-        return _spare().turn
 
     def _end(self, handle: Turn, status: Status, error: str | None) -> None:
         handle.end(status, error)
@@ -192,6 +203,8 @@ class TurnScope(_Instrument[Turn]):
 
 class OpScope(_Instrument[Op]):
     """An op in the turn that is open here."""
+
+    unrecorded = UNRECORDED["op"]
 
     def __init__(self, kind: OpKind, name: str | None, attributes: Mapping[str, Any]) -> None:
         super().__init__()
@@ -208,9 +221,6 @@ class OpScope(_Instrument[Op]):
         op = builder.begin_op(self._kind, name, turn=where.turn, parent=where.op, attributes=attributes or None)
         RUNTIME.own_detached(builder, op.path)
         return Scope(where.session, op.turn, op, before, holder, self.finish, before and before.piece)
-
-    def spare(self) -> Op:
-        return _spare().op
 
     def _end(self, handle: Op, status: Status, error: str | None) -> None:
         handle.end(status, error)
@@ -268,9 +278,15 @@ def session(agent: Any = None, **attributes: Any) -> Any:
         SetupError: The agent's name is not a text.
         CycleError: The agent calls itself, directly or through others, and `configure` was given ``cycles="block"``.
     """
-    if _decorates(agent):
-        return SessionScope(None, {})(agent)
-    return SessionScope(_name("session", agent), attributes)
+    try:
+        if _decorates(agent):
+            return SessionScope(None, {})(agent)
+        return SessionScope(_name("session", agent), attributes)
+    except RecursionError:  # nothing can be called here
+        FAULTS.stack += 1
+    except Exception as error:  # noqa: BLE001 - the block or function runs, recorded or not
+        fault(error)
+    return IN_SESSION if agent is None or agent.__class__ is str else agent
 
 
 @overload
@@ -291,10 +307,16 @@ def turn(function: Any = None, /, *, user: str | None = None, system: str | None
     Raises:
         SetupError: Something other than a function is given by position.
     """
-    if function is not None and not _decorates(function):
-        raise SetupError(f"turn({function!r}) is not possible: write turn(user=…) or use @turn on a function")
-    scope = TurnScope(user, system, attributes)
-    return scope if function is None else scope(function)
+    try:
+        if function is not None and not _decorates(function):
+            _refuse(function)
+        scope = TurnScope(user, system, attributes)
+        return scope if function is None else scope(function)
+    except RecursionError:
+        FAULTS.stack += 1
+    except Exception as error:  # noqa: BLE001 - as in `session`
+        fault(error)
+    return IN_TURN if function is None else function
 
 
 @overload
@@ -327,11 +349,17 @@ def llm(name: Any = None, /, *, provider: str | None = None, model: str | None =
     Raises:
         SetupError: A name is not a text.
     """
-    if _decorates(name):
-        return OpScope("llm", None, {})(name)
-    label = ":".join(part for part in (_name("llm", provider), _name("llm", model)) if part) or _name("llm", name)
-    known = {"provider": provider, "model": model, **attributes}
-    return OpScope("llm", label, {key: value for key, value in known.items() if value is not None})
+    try:
+        if _decorates(name):
+            return OpScope("llm", None, {})(name)
+        label = ":".join(part for part in (_name("llm", provider), _name("llm", model)) if part) or _name("llm", name)
+        known = {"provider": provider, "model": model, **attributes}
+        return OpScope("llm", label, {key: value for key, value in known.items() if value is not None})
+    except RecursionError:
+        FAULTS.stack += 1
+    except Exception as error:  # noqa: BLE001 - as in `session`
+        fault(error)
+    return IN_OP if name is None or name.__class__ is str else name
 
 
 @overload
@@ -352,47 +380,18 @@ def tool(name: Any = None, /, *, provider: str | None = None, **attributes: Any)
     Raises:
         SetupError: The name is not a text.
     """
-    if _decorates(name):
-        return OpScope("tool", None, {})(name)
-    known = {"provider": provider, **attributes}
-    label = _name("tool", name)
-    full = f"{provider}:{label}" if provider and label else label
-    return OpScope("tool", full, {key: value for key, value in known.items() if value is not None})
-
-
-class _Spare(NamedTuple):
-    """Handles in a session of their own, in memory."""
-
-    session: Session
-    turn: Turn
-    op: Op
-
-
-def _new_spare() -> _Spare:
-    builder = SessionTreeBuilder("unrecorded")
-    turn = builder.begin_turn()
-    return _Spare(Session(builder), turn, builder.begin_op("system", "unrecorded", turn=turn))
-
-
-def _spare() -> _Spare:
-    """Return what is used where a node cannot be begun: new, so that it goes with who holds it, if there is room for it."""
     try:
-        return _new_spare()
-    except Exception:  # noqa: BLE001 - no memory, no stack
-        return _LAST_SPARE
-
-
-_LAST_SPARE = _new_spare()
-
-
-def _decorates(value: object) -> bool:
-    return callable(value) or isinstance(value, classmethod)
-
-
-def _name(what: str, name: object) -> str | None:
-    if name is None or isinstance(name, str):
-        return name
-    raise SetupError(f"{what}({name!r}) is not possible: a name is text; write {what}('name') or use @{what} on a function")
+        if _decorates(name):
+            return OpScope("tool", None, {})(name)
+        known = {"provider": provider, **attributes}
+        label = _name("tool", name)
+        full = f"{provider}:{label}" if provider and label else label
+        return OpScope("tool", full, {key: value for key, value in known.items() if value is not None})
+    except RecursionError:
+        FAULTS.stack += 1
+    except Exception as error:  # noqa: BLE001 - as in `session`
+        fault(error)
+    return IN_OP if name is None or name.__class__ is str else name
 
 
 def _called(function: Callable[..., Any]) -> str:
@@ -454,3 +453,17 @@ def _ingress() -> dict[str, Any]:
     if "TRACEPARENT" in os.environ:
         found["traceparent"] = os.environ["TRACEPARENT"]
     return found
+
+
+def _refuse(value: object) -> NoReturn:
+    raise SetupError(f"turn({value!r}) is not possible: write turn(user=…) or use @turn on a function")
+
+
+def _decorates(value: object) -> bool:
+    return callable(value) or isinstance(value, classmethod)
+
+
+def _name(what: str, name: object) -> str | None:
+    if name is None or isinstance(name, str):
+        return name
+    raise SetupError(f"{what}({name!r}) is not possible: a name is text; write {what}('name') or use @{what} on a function")

@@ -10,15 +10,17 @@ import functools
 import inspect
 from collections.abc import AsyncGenerator, Callable, Generator, Mapping
 from types import MappingProxyType
-from typing import Any, Final, NamedTuple, Protocol, Self, TypeVar
+from typing import Any, NamedTuple, Protocol, Self, TypeVar
 
+from optree.builder.guard import FAULTS
 from optree.errors import SetupError
 from optree.instrument import context
 from optree.instrument.context import CURRENT, Holder, Scope
-from optree.instrument.faults import fault
+from optree.instrument.faults import fault, guarded
 from optree.instrument.holding import Exit, Held, take_held
 from optree.instrument.outcome import outcome
 from optree.instrument.results import Result
+from optree.instrument.unrecorded import PIECE, SESSION, Piece
 from optree.interrupts import pass_on
 from optree.nodes import Status
 from optree.values import MAX_TEXT, decode, encode
@@ -107,7 +109,7 @@ def _generator(function: Callable[..., Any], instrument: Instrument, names: Name
     @functools.wraps(function)
     def call(*args: Any, **kwargs: Any) -> Generator[Any, Any, Any]:
         inner = function(*args, **kwargs)  # first: wrong arguments must not leave a node open
-        stream = _Stream(instrument, names, args, kwargs)
+        stream = _begun_stream(instrument, names, args, kwargs)
         step: Callable[[], Any] = lambda: next(inner)  # noqa: E731 - replaced by send and throw below
         try:
             while True:
@@ -139,7 +141,7 @@ def _async_generator(function: Callable[..., Any], instrument: Instrument, names
     @functools.wraps(function)
     async def call(*args: Any, **kwargs: Any) -> AsyncGenerator[Any, Any]:
         inner = function(*args, **kwargs)  # first: wrong arguments must not leave a node open
-        stream = _Stream(instrument, names, args, kwargs)
+        stream = _begun_stream(instrument, names, args, kwargs)
         step: Callable[[], Any] = inner.__anext__
         try:
             while True:
@@ -167,12 +169,26 @@ def _async_generator(function: Callable[..., Any], instrument: Instrument, names
     return call
 
 
-def _begun(instrument: Instrument, names: Names, args: tuple[Any, ...], kwargs: dict[str, Any]) -> _Piece:
+def _begun(instrument: Instrument, names: Names, args: tuple[Any, ...], kwargs: dict[str, Any]) -> _Piece | Piece:
     """Return what records a call; where there is not even room for that, what records nothing."""
     try:
         return _Piece(instrument, names, args, kwargs)
-    except (RecursionError, MemoryError):
-        return _UNRECORDED
+    except RecursionError:
+        FAULTS.stack += 1
+    except Exception as error:  # noqa: BLE001 - the function runs, recorded or not
+        fault(error)
+    return PIECE
+
+
+def _begun_stream(instrument: Instrument, names: Names, args: tuple[Any, ...], kwargs: dict[str, Any]) -> _Stream | Piece:
+    """Return what records a run of a generator; the generator runs, recorded or not."""
+    try:
+        return _Stream(instrument, names, args, kwargs)
+    except RecursionError:
+        FAULTS.stack += 1
+    except Exception as error:  # noqa: BLE001 - as said
+        fault(error)
+    return PIECE
 
 
 class _Piece:
@@ -182,7 +198,7 @@ class _Piece:
 
     __exit__ = Exit()
 
-    def __init__(self, instrument: Instrument | None, names: Names, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    def __init__(self, instrument: Instrument, names: Names, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         self._instrument, self._names, self._args, self._kwargs = instrument, names, args, kwargs
         self._open = False
         self._held: Held | None = None
@@ -192,12 +208,12 @@ class _Piece:
         instrument = self._instrument
         try:
             held = take_held(self)
-            if instrument is not None:
-                scope = self._scope = held.scope = instrument.begin(context.here(), held.holder)
-                instrument.called(scope.handle, _bound(self._names, self._args, self._kwargs))
+            scope = self._scope = held.scope = instrument.begin(context.here(), held.holder)
+            instrument.called(scope.handle, _bound(self._names, self._args, self._kwargs))
+            if scope.session is not SESSION:
                 context.enter(scope)
         except RecursionError:
-            return self
+            FAULTS.stack += 1
         except Exception as error:  # noqa: BLE001 - the program's function runs, recorded or not
             fault(error)
         return self
@@ -205,7 +221,7 @@ class _Piece:
     def result(self, value: Any) -> Any:
         """Record and return what the function returned; the node of a stream is open until the program has read it."""
         try:
-            if self._scope is not None and self._instrument is not None:
+            if self._scope is not None:
                 handle = self._scope.handle
                 result = self._instrument.result(handle)
                 items = _Items(self._instrument, handle, result)
@@ -213,7 +229,7 @@ class _Piece:
                 if not self._open:
                     result.returned(value)
         except RecursionError:
-            return value
+            FAULTS.stack += 1
         except Exception as error:  # noqa: BLE001 - the program has its result, recorded or not
             fault(error)
         return value
@@ -221,15 +237,12 @@ class _Piece:
     def leave(self, _scope: Scope | None, error: BaseException | None) -> None:
         """End the node, then put back what was before."""
         scope = self._scope
-        if scope is None or self._instrument is None:
+        if scope is None:
             return
         if not self._open:
             self._instrument.finish(scope.handle, *outcome(error))
         if CURRENT.get() is scope:
             context.leave(scope)
-
-
-_UNRECORDED: Final = _Piece(None, Names([]), (), {})
 
 
 class _Items:
@@ -244,6 +257,7 @@ class _Items:
         self._more = 0
         self._room = KEPT_BYTES
 
+    @guarded
     def keep(self, item: Any) -> None:
         """Keep an item for the response, beside what takes it as it comes."""
         taken = self._result.take(item)
@@ -257,6 +271,7 @@ class _Items:
         self._room -= len(data)
         self._kept.append(decode(data))
 
+    @guarded
     def end(self, error: BaseException | None, value: Any = None) -> None:
         """End the node, with what was yielded as its result."""
         if self._instrument.inherited(self._handle):
@@ -292,9 +307,14 @@ class _Stream(_Items):
         instrument.called(handle, _bound(names, args, kwargs))
 
     def __enter__(self) -> Self:
-        held = take_held(self)
-        self._scope.before, self._scope.holder = context.here(), held.holder
-        context.enter(self._within)
+        try:
+            held = take_held(self)
+            self._scope.before, self._scope.holder = context.here(), held.holder
+            context.enter(self._within)
+        except RecursionError:
+            FAULTS.stack += 1
+        except Exception as error:  # noqa: BLE001 - the piece runs, recorded or not
+            fault(error)
         return self
 
     def leave(self, _scope: Scope | None, _error: BaseException | None) -> None:

@@ -17,11 +17,16 @@ typedef struct {
     PyObject_HEAD
     vectorcallfunc run;
     vectorcallfunc quick;
+    PyObject *const *instead;
     PyObject *plain;
     PyObject *weak;
 } Twin;
 
-#define PLAINLY return PyObject_Vectorcall(((Twin *)twin)->plain, args, nargsf, kwnames)
+/* What a quick function returns to leave a call to the Python function, before it has changed anything. */
+#define NOT_PLAIN ((PyObject *)&TwinType)
+#define PLAINLY return NOT_PLAIN
+
+static PyTypeObject TwinType;
 
 /* Return the core of a builder if it is one of ours, a new reference; NULL, without an error, if not. */
 static PyObject *
@@ -43,28 +48,58 @@ core_of(PyObject *builder)
 #include "ops.h"
 #include "present.h"
 
-/* Call a method's twin, and keep from the program what it raises of its own, as `closed` does. */
-static PyObject *
-run_closed(PyObject *twin, PyObject *const *args, size_t nargsf, PyObject *kwnames)
+/* Count a call that found the stack full. */
+static void
+count_overflow(void)
 {
-    PyObject *result = ((Twin *)twin)->quick(twin, args, nargsf, kwnames);
-    if (result != NULL || PyVectorcall_NARGS(nargsf) == 0 || !PyErr_ExceptionMatches(PyExc_Exception)) {
-        return result;
+    PyObject *count = PyObject_GetAttr(faults, text_stack), *more = count == NULL ? NULL : PyNumber_Add(count, one);
+    if (more == NULL || PyObject_SetAttr(faults, text_stack, more) < 0) {
+        PyErr_Clear();
     }
+    Py_XDECREF(count);
+    Py_XDECREF(more);
+}
+
+/* Count what a quick function raised of its own, as the Python function's guard does; returns what it returns then. */
+static PyObject *
+guard(PyObject *self, PyObject *instead)
+{
     PyObject *kind, *error, *trace;
     PyErr_Fetch(&kind, &error, &trace);
-    PyErr_NormalizeException(&kind, &error, &trace);
-    if (trace != NULL && PyException_SetTraceback(error, trace) < 0) {
-        PyErr_Clear();
+    int overflow = PyErr_GivenExceptionMatches(kind, PyExc_RecursionError);
+    if (!overflow) {
+        PyErr_NormalizeException(&kind, &error, &trace);
+        if (trace != NULL && PyException_SetTraceback(error, trace) < 0) {
+            PyErr_Clear();
+        }
+        PyObject *counted = PyObject_CallFunctionObjArgs(fault, self, error, NULL);
+        if (counted == NULL && (overflow = PyErr_ExceptionMatches(PyExc_RecursionError) || PyErr_ExceptionMatches(PyExc_MemoryError))) {
+            PyErr_Clear();
+        } else if (counted == NULL) {
+            instead = NULL;
+        }
+        Py_XDECREF(counted);
     }
-    result = PyObject_CallFunctionObjArgs(kept, args[0], error, NULL);
-    if (result == NULL && (PyErr_ExceptionMatches(PyExc_MemoryError) || PyErr_ExceptionMatches(PyExc_RecursionError))) {
-        PyErr_Clear();
-        result = Py_NewRef(Py_None);
+    if (overflow) {
+        count_overflow();
     }
     Py_XDECREF(kind);
     Py_XDECREF(error);
     Py_XDECREF(trace);
+    return Py_XNewRef(instead);
+}
+
+/* Call a twin: its quick function, or else the Python function. */
+static PyObject *
+run(PyObject *twin, PyObject *const *args, size_t nargsf, PyObject *kwnames)
+{
+    PyObject *result = ((Twin *)twin)->quick(twin, args, nargsf, kwnames);
+    if (result == NOT_PLAIN) {
+        return PyObject_Vectorcall(((Twin *)twin)->plain, args, nargsf, kwnames);
+    }
+    if (result == NULL && ((Twin *)twin)->instead != NULL && PyErr_ExceptionMatches(PyExc_Exception)) {
+        return guard(args[0], *((Twin *)twin)->instead);
+    }
     return result;
 }
 
@@ -169,11 +204,11 @@ static PyTypeObject TwinType = {
 
 static const struct {
     const char *name;
-    vectorcallfunc run;
-    int closed; /* it raises nothing of its own */
+    vectorcallfunc quick;
+    PyObject *const *instead; /* what it returns if it fails; NULL for what is not behind the guard */
 } TWINS[] = {
-    {"log", log_twin, 1}, {"think", think_twin, 1}, {"chunk", chunk_twin, 1}, {"account", account_twin, 1}, {"end", end_twin, 1},
-    {"begin_op", begin_op_twin, 0}, {"read_entries", read_entries_twin, 0},
+    {"log", log_twin, &nothing}, {"think", think_twin, &nothing}, {"chunk", chunk_twin, &nothing}, {"account", account_twin, &nothing},
+    {"end", end_twin, &nothing}, {"begin_op", begin_op_twin, &unrecorded}, {"read_entries", read_entries_twin, NULL},
 };
 
 static PyObject *
@@ -188,8 +223,9 @@ twin(PyObject *module, PyObject *args)
         if (strcmp(TWINS[which].name, name) == 0) {
             Twin *made = PyObject_GC_New(Twin, &TwinType);
             if (made != NULL) {
-                made->quick = TWINS[which].run;
-                made->run = TWINS[which].closed ? run_closed : TWINS[which].run;
+                made->run = run;
+                made->quick = TWINS[which].quick;
+                made->instead = TWINS[which].instead;
                 made->plain = Py_NewRef(plain);
                 made->weak = NULL;
                 PyObject_GC_Track(made);
@@ -294,6 +330,7 @@ PyMODINIT_FUNC
 PyInit__twins(void)
 {
     make_crc_table();
+    nothing = Py_None;
 #define INTERN(name) \
     if ((text_##name = PyUnicode_InternFromString(#name)) == NULL) { \
         return NULL; \

@@ -5,7 +5,7 @@
 #define OBJECTS(X) \
     X(op_type) X(turn_type) X(core_type) X(stream_type) X(op_begin_type) X(op_end_type) X(accounted_type) X(op_node_type) \
     X(turn_node_type) X(entry_type) X(tokens_type) X(totals_type) X(session_node_type) X(log_type) X(chunk_type) \
-    X(encode_into) X(plain_line) X(provider_and_model) X(handles) X(unset) X(wall) X(from_handler) X(kept)
+    X(encode_into) X(plain_line) X(provider_and_model) X(handles) X(unset) X(wall) X(from_handler) X(fault) X(faults) X(unrecorded)
 
 #define DECLARE(name) static PyObject *name;
 OBJECTS(DECLARE)
@@ -48,7 +48,7 @@ static Py_ssize_t at_n;  /* of `Record.n`, the same in all records */
 #define TEXTS(X) \
     X(llm) X(tool) X(session) X(system) X(ok) X(acquire) X(release) X(_wait) X(_mark) X(_rouse) X(_deliver) X(_place) X(pending) X(fault) \
     X(leave) X(append) X(appendleft) X(take) X(_poison) X(write_all) X(core) X(chain) X(input_tokens) X(output_tokens) \
-    X(cache_read_tokens) X(cache_write_tokens) X(cost_usd) X(latency) X(turn) X(parent) X(attributes) X(monotonic)
+    X(cache_read_tokens) X(cache_write_tokens) X(cost_usd) X(latency) X(turn) X(parent) X(attributes) X(monotonic) X(stack)
 
 #define DECLARE(name) static PyObject *text_##name;
 TEXTS(DECLARE)
@@ -57,6 +57,7 @@ TEXTS(DECLARE)
 static PyObject *zero, *one;       /* the ints */
 static PyObject *thousand;         /* 1000.0, milliseconds of a second */
 static PyObject *no_entries;       /* the empty tuple */
+static PyObject *nothing;          /* None */
 static PyObject *usual_severity;   /* "VRB" */
 static const long long MAX_COUNT = 1000000000000; /* as usage.MAX_COUNT */
 static const double MAX_DOLLARS = 1e9; /* as usage.MAX_DOLLARS */

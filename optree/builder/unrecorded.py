@@ -1,0 +1,64 @@
+"""What a program gets in place of a session, a turn or an op that could not be begun: it takes everything and records nothing.
+
+There is one of each. They are made with optree, since there may be no memory or stack to make them when they are needed, and keep nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from optree import clock, ids
+from optree.builder.addressed import ByAddress
+from optree.builder.core import Core
+from optree.builder.guard import UNRECORDED, Node
+from optree.builder.handles import Op
+from optree.builder.session_tree import SessionTreeBuilder
+from optree.builder.turns import Turn
+from optree.records import OpBegin, TurnBegin
+from optree.tree import apply
+
+NAME = "unrecorded"
+
+
+class UnrecordedOp(Op, eq=False):
+    """An op that is not recorded."""
+
+
+class UnrecordedTurn(Turn):
+    """A turn that is not recorded."""
+
+    __slots__ = ()
+
+
+class UnrecordedBuilder(SessionTreeBuilder):
+    """Begins what is not recorded."""
+
+
+def install() -> None:
+    """Make them."""
+    _silence(UnrecordedOp, Op)
+    _silence(UnrecordedTurn, Turn)
+    _silence(UnrecordedBuilder, ByAddress, SessionTreeBuilder)
+    core = Core(NAME, None, now=clock.wall)
+    now = core.now_ms()
+    session = apply.new_session(NAME, "", ids.trace_id(NAME), NAME, NAME, now)
+    builder = UNRECORDED["builder"] = UnrecordedBuilder.over(core, session)
+    turn = UNRECORDED["turn"] = UnrecordedTurn(builder, apply.begin_turn(session, TurnBegin("1", now)), 1)
+    UNRECORDED["op"] = UnrecordedOp.of(builder, turn, apply.begin_op(NAME, turn.node, OpBegin("1.1", now, "system", NAME)))
+
+
+def _silence(kind: type, *bases: type) -> None:
+    """Let the methods of *bases* do nothing in *kind*, but for those that begin something or only tell."""
+    begins: dict[str, Node] = {"begin_op": "op", "begin_turn": "turn", "attach_child_session": "builder"}
+    for base in bases:
+        for name, method in vars(base).items():
+            if callable(method) and not name.startswith("_") and name not in ("ancestry", "snapshot", "next_op"):
+                setattr(kind, name, _returning(begins.get(name)))
+
+
+def _returning(what: Node | None) -> Callable[..., Any]:
+    def take(_self: Any, /, *_args: Any, **_kwargs: Any) -> Any:
+        return UNRECORDED[what]
+
+    return take
