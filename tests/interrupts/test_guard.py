@@ -151,6 +151,7 @@ def flaws_of(name, error, share):
 
 @pytest.mark.parametrize("pure", [True, False])
 @pytest.mark.parametrize("name", [*SURFACE, *(name for name in CALLS_WITHIN if name.startswith(("with", "@", "async")))])
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # of a generator that Python closes: it drops the fault
 @pytest.mark.usefixtures("runtime")
 def test_a_fault_in_it_is_not_raised(name, pure):
     """A fault in any of the functions that a public call comes to is not raised: the call returns; it is counted once at most."""

@@ -58,15 +58,19 @@ def control():
     nothing()
 
 WAYS = {
-    "session": lambda: optree.session("a"), "turn": lambda: optree.turn(), "llm": lambda: optree.llm(model="m"), "tool": lambda: optree.tool("t"),
+    "session": lambda: optree.session("a"), "turn": lambda: optree.turn(), "llm": lambda: optree.llm(model="m"),
+    "tool": lambda: optree.tool("t"),
     "current": lambda: optree.current(), "current_session": lambda: optree.current_session(), "flush": lambda: optree.flush(),
     "health": lambda: optree.health(), "child_env": lambda: optree.child_env(), "wrap": lambda: optree.wrap(len),
     "configure": lambda: optree.configure(), "builder": lambda: optree.SessionTreeBuilder("a"),
-    "log": lambda: op.log("x"), "think": lambda: op.think("x"), "chunk": lambda: op.chunk("x"), "account": lambda: op.account(input_tokens=1),
+    "log": lambda: op.log("x"), "think": lambda: op.think("x"), "chunk": lambda: op.chunk("x"),
+    "account": lambda: op.account(input_tokens=1),
     "request": lambda: op.request(a=1), "response": lambda: op.response("x"), "node": lambda: op.node,
     "begin_op": lambda: op.builder.begin_op("tool", "t"), "begin_turn": lambda: op.builder.begin_turn(),
-    "message": lambda: run.message("x"), "history": lambda: run.history(), "tree": lambda: run.tree, "snapshot": lambda: run.builder.snapshot(),
-    "with session": lambda: entered(optree.session("a")), "with llm": lambda: entered(optree.llm("x")), "with turn": lambda: entered(optree.turn()),
+    "message": lambda: run.message("x"), "history": lambda: run.history(), "tree": lambda: run.tree,
+    "snapshot": lambda: run.builder.snapshot(),
+    "with session": lambda: entered(optree.session("a")), "with llm": lambda: entered(optree.llm("x")),
+    "with turn": lambda: entered(optree.turn()),
 }
 
 def deep(levels, call):
@@ -92,7 +96,7 @@ with optree.session("run") as run, optree.turn(), optree.llm("x") as op:
 
 @pytest.mark.parametrize("pure", ["", "1"])
 def test_every_way_in_at_every_depth(pure):
-    """Wherever a function of the program's own can be called, and calls another, each call of optree returns; it is counted and said once."""
+    """Where the program can call a function that calls another, each call of optree returns; it is counted and said once."""
     environ = os.environ | {"OPTREE_PURE": pure}
     done = subprocess.run([sys.executable, "-c", DEPTHS], capture_output=True, text=True, check=False, env=environ)
     assert (0, "1 True 28\n") == (done.returncode, done.stdout), done.stderr
@@ -113,7 +117,8 @@ try:
 except OSError: pass
 print(model([{"role":"user","content":"x"}])["id"])
 with optree.session("a") as s, optree.turn(), optree.llm("x") as op:
-    op.request([{"role":"user","content":"x"}]); op.account({"prompt_tokens": 5}); op.response({"a":1}); s.message("x"); s.history(); print(s.running)
+    op.request([{"role":"user","content":"x"}]); op.account({"prompt_tokens": 5}); op.response({"a": 1})
+    s.message("x"); s.history(); print(s.running)
 for one in held: os.close(one)
 print(model([{"role":"user","content":"x"}])["id"], optree.flush())
 """
