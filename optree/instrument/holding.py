@@ -28,6 +28,9 @@ class Held:
         self.thread = get_ident()
 
 
+_NO_ROOM = Held()
+
+
 class Exit:
     """`__exit__`, or with *awaited* `__aexit__`, of a class whose method `leave` takes the scope that is left, and the exception.
 
@@ -48,6 +51,7 @@ class Exit:
             held.holder = ref(found)
             instance._held = held  # noqa: SLF001 - of the classes that this is for
         except RecursionError:  # nothing can be called here: nothing is begun either
+            instance._held = _NO_ROOM  # noqa: SLF001 - as above
             return self._nothing
         except Exception as error:  # noqa: BLE001 - then nothing but a call tells that the block is over
             fault(error)
@@ -56,9 +60,14 @@ class Exit:
 
 
 def take_held(instance: Any) -> Held:
-    """Return what the `with` statement has that enters an object now; an empty one where there is no such statement."""
+    """Return what the `with` statement has that enters an object now; an empty one where there is no such statement.
+
+    Raises `RecursionError` where the statement had no room for it: what is begun then would not be ended.
+    """
     held: Held | None = instance._held  # noqa: SLF001 - as above
     instance._held = None  # noqa: SLF001 - as above
+    if held is _NO_ROOM:
+        raise RecursionError
     return held if held is not None and held.thread == get_ident() and held.holder is not None and held.holder() is not None else Held()
 
 
