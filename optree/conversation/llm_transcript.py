@@ -16,6 +16,7 @@ from msgspec import UNSET
 from optree.conversation.content import answered_by, calls_of, is_thought, text_of
 from optree.conversation.events import TranscriptEntry
 from optree.conversation.provider_messages import answers_of, entries_of, history_in, instructions_in, with_thoughts
+from optree.interrupts import pass_on
 from optree.messages import json_text
 from optree.nodes import OperationNode, Payload, Pool, SessionNode, TurnNode
 from optree.values import decode, is_list, is_object
@@ -219,5 +220,6 @@ def _decoded(data: Any) -> Any:
     """Return the value behind JSON bytes; None where they are damaged."""
     try:
         return decode(data)
-    except Exception:  # noqa: BLE001 - a damaged payload is not to take the rest with it
+    except Exception as error:  # noqa: BLE001 - a damaged payload is not to take the rest with it
+        pass_on(error)
         return None

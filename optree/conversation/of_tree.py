@@ -15,6 +15,7 @@ from optree.conversation.events import AgentCreated, AnyEvent, PieceOfText, Tran
 from optree.conversation.llm_transcript import transcript
 from optree.conversation.provider_messages import entries_of
 from optree.conversation.to_tree import is_created
+from optree.interrupts import pass_on
 from optree.nodes import PIECE_OF_TEXT, Message, OperationNode, Pool, SessionNode
 from optree.tree import Tree, walk_sessions
 from optree.tree.summary import untimed_until
@@ -170,7 +171,8 @@ def _block(session: SessionNode) -> dict[str, Any]:
     """Return what a session says of its agent, where the conversation was recorded as such."""
     try:
         block = session.attributes.get("conversation")
-    except Exception:  # noqa: BLE001 - damaged attributes are none
+    except Exception as error:  # noqa: BLE001 - damaged attributes are none
+        pass_on(error)
         return {}
     return block if is_object(block) else {}
 
@@ -178,7 +180,8 @@ def _block(session: SessionNode) -> dict[str, Any]:
 def _decoded(data: Any) -> Any:
     try:
         return decode(data)
-    except Exception:  # noqa: BLE001 - a damaged body is not to take the rest with it
+    except Exception as error:  # noqa: BLE001 - a damaged body is not to take the rest with it
+        pass_on(error)
         return None
 
 

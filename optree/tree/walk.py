@@ -8,6 +8,7 @@ from typing import Any, NamedTuple, Protocol, TypeAlias
 import msgspec
 from msgspec import UNSET
 
+from optree.interrupts import pass_on
 from optree.nodes import AS_TOLD, AccountingEntry, LogEntry, OperationNode, SessionNode, Totals, TurnNode
 from optree.records import sanitize
 from optree.tree.fold import Tree
@@ -191,7 +192,8 @@ def to_plain(tree: Tree) -> dict[str, Any]:
     """Return a tree as plain values, as a saved file shows it."""
     try:
         data = msgspec.json.encode(tree)
-    except Exception:  # noqa: BLE001 - texts that JSON cannot hold, in a tree that no journal has seen yet
+    except Exception as error:  # noqa: BLE001 - texts that JSON cannot hold, in a tree that no journal has seen yet
+        pass_on(error)
         data = msgspec.json.encode(sanitize(tree))
     found: dict[str, Any] = msgspec.json.decode(data)
     return found

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import optree
 from tests.interrupts.injecting import Injection, LateError, Stop
-from tests.interrupts.scenarios import CALLS, CALLS_WITHIN, ROOTS, left_flaws, probe_flaws, run_flaws, totals_flaws
+from tests.interrupts.scenarios import CALLS, CALLS_WITHIN, ROOTS, left_flaws, probe_flaws, release_locks, run_flaws, totals_flaws
 
 NAMES = [*ROOTS, *CALLS_WITHIN]
 KINDS: dict[str, type[BaseException]] = {"Stop": Stop, "LateError": LateError}
@@ -27,6 +27,7 @@ class Round:
             self._injected(ROOTS[self.name])
         else:
             self._within(CALLS_WITHIN[self.name])
+        release_locks()
         self.flaws += run_flaws(calls)
         self.flaws += [f"next session: {flaw}" for flaw in probe_flaws()]
         self.flaws += left_flaws()

@@ -6,6 +6,7 @@ from typing import Any
 
 import msgspec
 
+from optree.interrupts import pass_on
 from optree.messages import body
 from optree.nodes import AccountingEntry, LogEntry, OperationNode, Payload, Reasoning
 from optree.records import sanitize
@@ -44,7 +45,8 @@ def builtins(entry: LogEntry | AccountingEntry) -> dict[str, Any]:
     """Return an entry as plain values, with the names that it has in files."""
     try:
         data = msgspec.json.encode(entry)
-    except Exception:  # noqa: BLE001 - texts that JSON cannot hold, of a tree that no journal has seen
+    except Exception as error:  # noqa: BLE001 - texts that JSON cannot hold, of a tree that no journal has seen
+        pass_on(error)
         data = msgspec.json.encode(sanitize(entry))
     found: dict[str, Any] = msgspec.json.decode(data)
     return found

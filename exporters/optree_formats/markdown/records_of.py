@@ -10,6 +10,7 @@ from msgspec import UNSET, Raw, UnsetType
 from optree import clock
 from optree import records as r
 from optree.builder.core import Core
+from optree.interrupts import pass_on
 from optree.nodes import OpKind, Pool
 from optree.tree import Fold, Tree
 from optree.values import encode, is_object
@@ -49,5 +50,6 @@ def raw(value: Any) -> Raw:
     """Return a plain value as JSON, whole: texts were cut when they were recorded."""
     try:
         return Raw(msgspec.json.encode(value))
-    except Exception:  # noqa: BLE001 - numbers that JSON cannot hold, of logs that others wrote
+    except Exception as error:  # noqa: BLE001 - numbers that JSON cannot hold, of logs that others wrote
+        pass_on(error)
         return Raw(encode(value))

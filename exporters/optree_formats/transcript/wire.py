@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeAlias, get_args
 import msgspec
 from msgspec import UNSET, Meta, Raw, Struct, UnsetType, field
 
+from optree.interrupts import pass_on
 from optree.records import sanitize
 from optree.values import TypedDecoder, decode, encode, is_list
 
@@ -111,7 +112,8 @@ def line(event: Event) -> bytes:
     """Return an event as a line, without its newline. Text that JSON cannot hold is marked (U+FFFD)."""
     try:
         data = encoder.encode(event)
-    except Exception:  # noqa: BLE001 - lone surrogates: never lose an event for them
+    except Exception as error:  # noqa: BLE001 - lone surrogates: never lose an event for them
+        pass_on(error)
         data = encoder.encode(sanitize(event))
     if _MARK in data:  # or a text that looks so
         data = encoder.encode(_whole(event))
