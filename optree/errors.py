@@ -45,7 +45,7 @@ class DamagedError(StoreError):
 
 
 class BusyError(StoreError):
-    """Another process holds the session open for writing."""
+    """Another writer has the session or the file: another process, or this one in a call that a signal's handler interrupts."""
 
 
 class PathError(OptreeError, ValueError):

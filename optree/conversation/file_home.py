@@ -18,11 +18,11 @@ from optree.conversation.events import AnyEvent
 from optree.conversation.home import MakeEvent
 from optree.conversation.registry import Counters, Registry
 from optree.conversation.wire import SEED_001, line, read_events, read_one, version_of
-from optree.errors import FormatError, StoreError
+from optree.errors import BusyError, FormatError, StoreError
 from optree.nodes import OpKind
 from optree.redaction import redact
 from optree.store.compression import GZIP, ZSTD
-from optree.store.line_log import BusyError, LineLog
+from optree.store.line_log import LineLog
 from optree.store.lines import Fault
 from optree.store.system import OS, REAL, open_regular
 from optree.store.unusable import usable

@@ -15,7 +15,7 @@ from pathlib import Path
 from time import monotonic, sleep
 from weakref import WeakSet
 
-from optree.errors import StoreError
+from optree.errors import BusyError, StoreError
 from optree.store.system import OS, REAL
 from optree.syscalls import calls
 
@@ -27,10 +27,6 @@ _PAUSE = 0.0003
 """Between looks at a lock: short, since a writer that goes on writing leaves it free for a moment only."""
 _PIECE = 1 << 20
 _TRIES = 8
-
-
-class BusyError(StoreError):
-    """Another writer has the file for longer than a call may wait; or the call comes from within another one (signal handler)."""
 
 
 class LineLog:
