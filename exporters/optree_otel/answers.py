@@ -9,19 +9,41 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from math import isfinite
+from typing import Literal
 
-from msgspec import DecodeError
+from msgspec import DecodeError, Struct
 from msgspec.json import decode
 
 from optree.redaction import REDACTED, redact
 from optree.values import is_object
 from optree_otel.fields import VARINT, NotProtobufError, fields
-from optree_otel.transport import DELIVERED, Outcome
 
+Kind = Literal["delivered", "retry", "failed", "refused", "too_large", "denied", "unsupported"]
 MAX_TEXT = 300
 _USER = re.compile(r"(?<=://)[^\s/@]+(?=@)")
 _TOO_LARGE = ("too large", "larger than max", "message size", "length too large", "exceeds the limit", "exceeds limit")
 Members = dict[int, list[int | bytes]]
+
+
+class ExportResult(Struct, frozen=True):
+    """What came of one request.
+
+    `delivered`    the collector has it, but for *rejected* of its entries
+    `retry`        not now: send the same again, after *after* seconds if the collector named a time
+    `failed`       the collector failed and did not say whose fault it is: try a few times, then take it for refused
+    `refused`      something in it is bad: sending the same again is of no use
+    `too_large`    sent in smaller requests it may pass
+    `denied`       the endpoint takes nothing as things are (credentials, wrong address): *text* says what to do
+    `unsupported`  the collector does not serve this signal
+    """
+
+    kind: Kind
+    text: str = ""
+    rejected: int = 0
+    after: float | None = None
+
+
+DELIVERED = ExportResult("delivered")
 
 
 def members(data: bytes) -> Members:
@@ -32,7 +54,7 @@ def members(data: bytes) -> Members:
     return found
 
 
-def accepted(body: bytes) -> Outcome:
+def accepted(body: bytes) -> ExportResult:
     """Return the outcome of an ``Export…ServiceResponse``. Raises `NotProtobufError` if *body* is none."""
     if not body:
         return DELIVERED
@@ -40,7 +62,7 @@ def accepted(body: bytes) -> Outcome:
     return partly(_number(partial, 1), _text(partial, 2))
 
 
-def accepted_json(body: bytes) -> Outcome | None:
+def accepted_json(body: bytes) -> ExportResult | None:
     """Return the outcome of the same message in JSON; None if *body* is no JSON object."""
     try:
         answer = decode(body)
@@ -55,11 +77,11 @@ def accepted_json(body: bytes) -> Outcome | None:
     return partly(next((int(count) for count in counts if count.isascii() and count.isdigit()), 0), str(partial.get("errorMessage") or ""))
 
 
-def partly(rejected: int, message: str) -> Outcome:
+def partly(rejected: int, message: str) -> ExportResult:
     """Return the outcome of a request of which *rejected* entries were not taken; a message without any is a warning."""
     if not rejected:
-        return Outcome("delivered", shown(message)) if message else DELIVERED
-    return Outcome("delivered", f"the collector rejected {rejected}: {shown(message) or 'it does not say why'}", rejected)
+        return ExportResult("delivered", shown(message)) if message else DELIVERED
+    return ExportResult("delivered", f"the collector rejected {rejected}: {shown(message) or 'it does not say why'}", rejected)
 
 
 def status_text(body: bytes, content_type: str) -> str:

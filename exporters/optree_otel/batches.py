@@ -15,8 +15,9 @@ from typing import Generic, NamedTuple, Protocol, TypeVar
 from msgspec import Struct
 
 from optree.values import text
+from optree_otel.answers import ExportResult, Kind
 from optree_otel.destination import Destination
-from optree_otel.transport import MAX_BYTES, Kind, Outcome
+from optree_otel.transport import MAX_BYTES
 
 T = TypeVar("T")
 T_contra = TypeVar("T_contra", contravariant=True)
@@ -150,7 +151,7 @@ class Batches(Generic[T]):
     """The entries on their way. Not for more than one thread."""
 
     def __init__(
-        self, source: Source[T], send: Callable[[bytes, float], Outcome], limits: Limits, jitter: Callable[[], float] = random.random
+        self, source: Source[T], send: Callable[[bytes, float], ExportResult], limits: Limits, jitter: Callable[[], float] = random.random
     ) -> None:
         self._source = source
         self._send = send
@@ -166,7 +167,7 @@ class Batches(Generic[T]):
         """Why nothing passes at the moment; "" if it does."""
         self.off = ""
         """Why this signal is sent no more."""
-        self._after: dict[Kind, Callable[[Part[T], Outcome], Pause | None]] = {
+        self._after: dict[Kind, Callable[[Part[T], ExportResult], Pause | None]] = {
             "delivered": self._delivered,
             "retry": self._again,
             "failed": self._doubtful,
@@ -220,7 +221,7 @@ class Batches(Generic[T]):
         try:
             body = self._source.frame(part.entries)
         except Exception as error:  # noqa: BLE001 - one entry that cannot be framed is found as one that is refused
-            outcome = Outcome("refused", f"it cannot be encoded: {type(error).__name__}: {text(error)}")
+            outcome = ExportResult("refused", f"it cannot be encoded: {type(error).__name__}: {text(error)}")
         else:
             outcome = self._send(body, self._limits.attempt)
             self.counts.bytes += len(body) if outcome.kind == "delivered" else 0
@@ -258,7 +259,7 @@ class Batches(Generic[T]):
             return None
         return entry
 
-    def _delivered(self, part: Part[T], outcome: Outcome) -> None:
+    def _delivered(self, part: Part[T], outcome: ExportResult) -> None:
         self._parts.popleft()
         self._failures = self._refused_in_a_row = 0
         self.trouble = ""
@@ -266,7 +267,7 @@ class Batches(Generic[T]):
         self.counts.delivered += max(0, len(part.items) - outcome.rejected)
         self._tell(self._source.delivered, part.items)
 
-    def _again(self, _part: Part[T], outcome: Outcome) -> Pause:
+    def _again(self, _part: Part[T], outcome: ExportResult) -> Pause:
         self.counts.retried += 1
         self.trouble = outcome.text
         if outcome.after is not None:
@@ -275,10 +276,10 @@ class Batches(Generic[T]):
         self._failures += 1
         return Pause(longest * (1 - _JITTER * self._jitter()), firm=False)
 
-    def _doubtful(self, part: Part[T], outcome: Outcome) -> Pause | None:
+    def _doubtful(self, part: Part[T], outcome: ExportResult) -> Pause | None:
         return self._again(part, outcome) if part.tries < _DOUBTS else self._refused(part, outcome)
 
-    def _refused(self, part: Part[T], outcome: Outcome) -> Pause | None:
+    def _refused(self, part: Part[T], outcome: ExportResult) -> Pause | None:
         if len(part.items) > 1:
             self._halve(part)
             return None
@@ -290,7 +291,7 @@ class Batches(Generic[T]):
         self.trouble = f"the collector refuses everything: {outcome.text}"
         return Pause(self._limits.denied_backoff, firm=False)
 
-    def _too_large(self, part: Part[T], outcome: Outcome) -> Pause | None:
+    def _too_large(self, part: Part[T], outcome: ExportResult) -> Pause | None:
         if len(part.items) > 1:
             self._target = min(self._target, max(_SMALLEST_TARGET, part.size // 2))
             self._halve(part)
@@ -311,12 +312,12 @@ class Batches(Generic[T]):
         self._parts.appendleft(again)
         return None
 
-    def _denied(self, _part: Part[T], outcome: Outcome) -> Pause:
+    def _denied(self, _part: Part[T], outcome: ExportResult) -> Pause:
         self.counts.retried += 1
         self.trouble = outcome.text
         return Pause(self._limits.denied_backoff, firm=False)
 
-    def _unsupported(self, _part: Part[T], outcome: Outcome) -> None:
+    def _unsupported(self, _part: Part[T], outcome: ExportResult) -> None:
         self.off = outcome.text
         self.give_up([item for part in self._parts for item in part.items])
         self.clear()

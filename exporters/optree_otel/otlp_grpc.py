@@ -10,10 +10,9 @@ import grpc as _grpc  # type: ignore[import-untyped]
 from msgspec.structs import replace
 
 from optree import __version__
-from optree_otel.answers import accepted, is_too_large, retry_delay, shown
+from optree_otel.answers import ExportResult, accepted, is_too_large, retry_delay, shown
 from optree_otel.destination import SIGNALS, Destination, Signal
 from optree_otel.fields import NotProtobufError
-from optree_otel.transport import Outcome
 
 grpc: Any = _grpc
 """The library has no types."""
@@ -46,15 +45,15 @@ class GrpcTransport:
         self._impossible = [name for name, value in destination.headers if not _is_possible(name, value)]
         self._metadata = tuple((name, value.encode() if name.endswith("-bin") else value) for name, value in destination.headers)
 
-    def send(self, signal: Signal, body: bytes, timeout: float) -> Outcome:
+    def send(self, signal: Signal, body: bytes, timeout: float) -> ExportResult:
         """Call with *body*. Does not raise."""
         outcome = self._tried(signal, body, timeout)
         return replace(outcome, text=self._to.cleared(outcome.text)) if outcome.text else outcome
 
-    def _tried(self, signal: Signal, body: bytes, timeout: float) -> Outcome:
+    def _tried(self, signal: Signal, body: bytes, timeout: float) -> ExportResult:
         if self._impossible:  # the library would write to stderr
             names = shown(", ".join(map(repr, self._impossible)))
-            return Outcome("denied", f"header {names} cannot be sent with gRPC: correct OTEL_EXPORTER_OTLP_HEADERS")
+            return ExportResult("denied", f"header {names} cannot be sent with gRPC: correct OTEL_EXPORTER_OTLP_HEADERS")
         try:
             call = self._open().unary_unary(_METHODS[signal])
             answer = call(body, timeout=timeout, metadata=self._metadata)
@@ -62,11 +61,11 @@ class GrpcTransport:
             return self._failure(signal, error)
         except Exception as error:  # noqa: BLE001 - an unreadable certificate, no more threads: the library may raise anything
             self.close()
-            return Outcome("retry", f"{self._to.shown}: {type(error).__name__}: {shown(str(error))}")
+            return ExportResult("retry", f"{self._to.shown}: {type(error).__name__}: {shown(str(error))}")
         try:
             return accepted(answer)
         except NotProtobufError:
-            return Outcome(
+            return ExportResult(
                 "denied", f"{self._to.shown} answered something that is no OTLP; give a collector's endpoint, such as http://host:4317"
             )
 
@@ -89,23 +88,25 @@ class GrpcTransport:
         files = (self._to.certificate, self._to.client_key, self._to.client_certificate)
         return grpc.ssl_channel_credentials(*(_content(name) for name in files))
 
-    def _failure(self, signal: Signal, error: Any) -> Outcome:
+    def _failure(self, signal: Signal, error: Any) -> ExportResult:
         code: str = error.code().name
         details = shown(error.details() or "")
         said = f"{self._to.shown} answered {code}: {details}"
         if code in _SIZE and is_too_large(details):
-            return Outcome("too_large", said)
+            return ExportResult("too_large", said)
         if code in _NOW:
             if code == "UNAVAILABLE":  # gRPC waits longer and longer before it connects anew; we keep our own time
                 self.close()
-            return Outcome("retry", f"{said}{self._hint(details)}", after=retry_delay(_trailers(error)))
+            return ExportResult("retry", f"{said}{self._hint(details)}", after=retry_delay(_trailers(error)))
         if code == "UNIMPLEMENTED" and "ecompress" in details:
-            return Outcome("denied", f"{said}; set OTEL_EXPORTER_OTLP_COMPRESSION=none")
+            return ExportResult("denied", f"{said}; set OTEL_EXPORTER_OTLP_COMPRESSION=none")
         if code == "UNIMPLEMENTED" and signal != "traces":
-            return Outcome("unsupported", f"{self._to.shown} answered {code}: this collector takes no {signal}, they are not sent to it")
+            return ExportResult(
+                "unsupported", f"{self._to.shown} answered {code}: this collector takes no {signal}, they are not sent to it"
+            )
         if code in _DENIED:
-            return Outcome("denied", f"{said}; {_DENIED[code]}")
-        return Outcome("refused" if code == "INVALID_ARGUMENT" else "failed", said)
+            return ExportResult("denied", f"{said}; {_DENIED[code]}")
+        return ExportResult("refused" if code == "INVALID_ARGUMENT" else "failed", said)
 
     def _hint(self, details: str) -> str:
         said = details.lower()

@@ -15,6 +15,7 @@ from msgspec.structs import replace
 
 from optree import __version__
 from optree_otel.answers import (
+    ExportResult,
     accepted,
     accepted_json,
     is_page,
@@ -26,7 +27,6 @@ from optree_otel.answers import (
 from optree_otel.destination import Destination, Signal
 from optree_otel.fields import NotProtobufError
 from optree_otel.http_deadline import DeadlineAdapter
-from optree_otel.transport import Outcome
 
 MAX_ANSWER_BYTES = 1 << 16
 GZIP_LEVEL = 1
@@ -54,23 +54,23 @@ class HttpTransport:
         client = (destination.client_certificate, destination.client_key)
         self._client = client if client[0] and client[1] else destination.client_certificate
 
-    def send(self, signal: Signal, body: bytes, timeout: float) -> Outcome:
+    def send(self, signal: Signal, body: bytes, timeout: float) -> ExportResult:
         """Post *body*. Does not raise."""
         outcome = self._tried(signal, body, timeout)
         return replace(outcome, text=self._to.cleared(outcome.text)) if outcome.text else outcome
 
-    def _tried(self, signal: Signal, body: bytes, timeout: float) -> Outcome:
+    def _tried(self, signal: Signal, body: bytes, timeout: float) -> ExportResult:
         try:
             return self._send(signal, body, timeout)
         except requests.exceptions.SSLError as error:
             self.close()
             advice = "name the file of its authority in OTEL_EXPORTER_OTLP_CERTIFICATE if that is a private one"
-            return Outcome("retry", f"{self._to.shown}: no trusted TLS connection ({shown(_reason(error))}); {advice}")
+            return ExportResult("retry", f"{self._to.shown}: no trusted TLS connection ({shown(_reason(error))}); {advice}")
         except _IMPOSSIBLE as error:
-            return Outcome("denied", f"{self._to.shown}: {shown(str(error))}; check the endpoint and OTEL_EXPORTER_OTLP_HEADERS")
+            return ExportResult("denied", f"{self._to.shown}: {shown(str(error))}; check the endpoint and OTEL_EXPORTER_OTLP_HEADERS")
         except Exception as error:  # noqa: BLE001 - the network and its libraries may raise anything
             self.close()
-            return Outcome("retry", f"{self._to.shown}: {shown(_reason(error))}{self._hint(error)}")
+            return ExportResult("retry", f"{self._to.shown}: {shown(_reason(error))}{self._hint(error)}")
 
     def close(self) -> None:
         """Close the connection; `send` opens another."""
@@ -83,7 +83,7 @@ class HttpTransport:
             return "; port 4317 is usually gRPC's: use 4318, or OTEL_EXPORTER_OTLP_PROTOCOL=grpc"
         return ""
 
-    def _send(self, signal: Signal, body: bytes, timeout: float) -> Outcome:
+    def _send(self, signal: Signal, body: bytes, timeout: float) -> ExportResult:
         until = monotonic() + timeout
         if self._session is None:
             self._session = requests.Session()
@@ -109,23 +109,25 @@ class HttpTransport:
             return gzip.compress(body, GZIP_LEVEL, mtime=0)
         return zlib.compress(body, GZIP_LEVEL) if self._to.compression == "deflate" else body
 
-    def _outcome(self, signal: Signal, response: requests.Response, answer: bytes) -> Outcome:
+    def _outcome(self, signal: Signal, response: requests.Response, answer: bytes) -> ExportResult:
         code = response.status_code
         kind = response.headers.get("content-type", "").lower()
         if 200 <= code < 300:  # noqa: PLR2004 - the codes of success
             return self._success(answer, kind)
         said = f"{self._to.shown} answered {code}: {status_text(answer, kind) or response.reason}"
         if code == 413 or (code in _BAD_CONTENT and is_too_large(said)):  # noqa: PLR2004 - Content Too Large
-            return Outcome("too_large", said)
+            return ExportResult("too_large", said)
         if code in _NOW:
-            return Outcome("retry", said, after=retry_after(response.headers.get("retry-after")))
+            return ExportResult("retry", said, after=retry_after(response.headers.get("retry-after")))
         if code in _BAD_CONTENT:
-            return Outcome("refused", said)
+            return ExportResult("refused", said)
         if code in _NOT_SERVED and signal != "traces":
-            return Outcome("unsupported", f"{self._to.shown} answered {code}: this collector takes no {signal}, they are not sent to it")
-        return Outcome("failed", said) if code >= 500 else Outcome("denied", f"{said}; {_advice(code, response)}")  # noqa: PLR2004
+            return ExportResult(
+                "unsupported", f"{self._to.shown} answered {code}: this collector takes no {signal}, they are not sent to it"
+            )
+        return ExportResult("failed", said) if code >= 500 else ExportResult("denied", f"{said}; {_advice(code, response)}")  # noqa: PLR2004
 
-    def _success(self, answer: bytes, kind: str) -> Outcome:
+    def _success(self, answer: bytes, kind: str) -> ExportResult:
         outcome = None
         if not answer or "protobuf" in kind or not kind:
             with suppress(NotProtobufError):
@@ -135,7 +137,7 @@ class HttpTransport:
         if outcome is not None:
             return outcome
         what = "a web page" if is_page(answer, kind) else f"something that is no OTLP ({kind or 'no content type'})"
-        return Outcome(
+        return ExportResult(
             "denied", f"{self._to.shown} answered {what}: it is not an OTLP endpoint; give a collector's, such as http://host:4318"
         )
 

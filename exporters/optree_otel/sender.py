@@ -15,9 +15,10 @@ from optree.exporting import Wake
 from optree.interrupts import pass_on
 from optree.redaction import redact
 from optree.values import text
+from optree_otel.answers import ExportResult
 from optree_otel.batches import Batches, Limits, Pause, Source
 from optree_otel.destination import Signal
-from optree_otel.transport import Outcome, Transport
+from optree_otel.transport import Transport
 from optree_otel.unseen import unseen
 
 T = TypeVar("T")
@@ -262,7 +263,7 @@ class Sender(Generic[T]):
             mark.urgent = False
         return bool(hurried)
 
-    def _send(self, body: bytes, timeout: float) -> Outcome:
+    def _send(self, body: bytes, timeout: float) -> ExportResult:
         unseen()
         self._be_guarded()
         try:
@@ -270,9 +271,9 @@ class Sender(Generic[T]):
                 self._transport = self._connect()
             return self._transport.send(self._signal, body, timeout)
         except ImportError as error:
-            return Outcome("denied", f"{text(error)}: install what OpenTelemetry needs with: pip install 'optree-tracing[otel]'")
+            return ExportResult("denied", f"{text(error)}: install what OpenTelemetry needs with: pip install 'optree-tracing[otel]'")
         except Exception as error:  # noqa: BLE001 - a transport does not raise; one that does must not end the thread
-            return Outcome("retry", f"{type(error).__name__}: {text(error)}")
+            return ExportResult("retry", f"{type(error).__name__}: {text(error)}")
 
     def _take(self) -> T | None:
         """Take the next item; None at a mark or at the end."""

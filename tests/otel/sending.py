@@ -7,9 +7,9 @@ from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTrace
 from opentelemetry.proto.trace.v1.trace_pb2 import Span
 
 from optree.exporting import Wake
+from optree_otel.answers import ExportResult
 from optree_otel.batches import Encoded
 from optree_otel.sender import Clock
-from optree_otel.transport import Outcome
 
 SIZE = 200
 
@@ -76,12 +76,12 @@ class Simulated(Clock):
 class Refusing:
     """A transport that answers as it is told; each request's size in entries is noted."""
 
-    def __init__(self, *answers: Outcome) -> None:
+    def __init__(self, *answers: ExportResult) -> None:
         self.answers = list(answers)
         self.sizes: list[int] = []
         self.signals: list[str] = []
 
-    def send(self, signal: str, body: bytes, _timeout: float) -> Outcome:
+    def send(self, signal: str, body: bytes, _timeout: float) -> ExportResult:
         """Answer."""
         self.signals.append(signal)
         self.sizes.append(len(ExportTraceServiceRequest.FromString(body).resource_spans[0].scope_spans[0].spans))
@@ -95,10 +95,10 @@ class Holding(Refusing):
     """A transport that delivers once it is told to go on."""
 
     def __init__(self) -> None:
-        super().__init__(Outcome("delivered"))
+        super().__init__(ExportResult("delivered"))
         self.reached, self.go_on = threading.Event(), threading.Event()
 
-    def send(self, signal: str, body: bytes, timeout: float) -> Outcome:
+    def send(self, signal: str, body: bytes, timeout: float) -> ExportResult:
         """Wait, and answer."""
         self.reached.set()
         self.go_on.wait(20)

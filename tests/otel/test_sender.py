@@ -7,9 +7,10 @@ from typing import Any
 import grpc
 import pytest
 
+from optree_otel.answers import ExportResult
 from optree_otel.batches import Limits
 from optree_otel.sender import Clock, Sender
-from optree_otel.transport import Outcome, connect
+from optree_otel.transport import connect
 from tests.otel import receiver as faults
 from tests.otel.receiver import PROTOCOLS, Receiver, raw, receiver, until
 from tests.otel.sending import SIZE, Holding, Names, Refusing, Simulated, names
@@ -239,7 +240,7 @@ def test_denied(collector: Receiver, begin: Callable[..., Sender[str]]):
 def test_everything_refused(begin: Callable[..., Sender[str]], source: Names):
     """Where every single entry is refused, few are lost a minute: it is not the entries."""
     waited: list[float] = []
-    sender = begin(transport := Refusing(Outcome("refused", "no")), Limits(), Simulated(waited.append))
+    sender = begin(transport := Refusing(ExportResult("refused", "no")), Limits(), Simulated(waited.append))
     for name in names(512):
         sender.put(name)
     assert until(lambda: len(waited) > 120)
@@ -252,7 +253,7 @@ def test_everything_refused(begin: Callable[..., Sender[str]], source: Names):
 
 def test_not_served(begin: Callable[..., Sender[str]], source: Names):
     """A signal that the collector does not serve is switched off after one request, and not waited for."""
-    sender = begin(transport := Refusing(Outcome("unsupported", "takes no logs")), signal="logs")
+    sender = begin(transport := Refusing(ExportResult("unsupported", "takes no logs")), signal="logs")
     sender.put("one")
     assert sender.flush(20)
     for name in names(20):
@@ -265,11 +266,11 @@ def test_not_served(begin: Callable[..., Sender[str]], source: Names):
 def test_backoff(begin: Callable[..., Sender[str]]):
     """Attempts come apart more and more, from one second to thirty; the collector's own wish wins, and no flush cuts it short."""
     waited: list[float] = []
-    answers = [Outcome("retry")] * 8 + [Outcome("retry", after=100.0), Outcome("delivered")]
+    answers = [ExportResult("retry")] * 8 + [ExportResult("retry", after=100.0), ExportResult("delivered")]
     pauses: list[float] = []
 
     class Timed(Refusing):
-        def send(self, signal: str, body: bytes, timeout: float) -> Outcome:
+        def send(self, signal: str, body: bytes, timeout: float) -> ExportResult:
             pauses.append(clock.time)
             return super().send(signal, body, timeout)
 
@@ -336,7 +337,7 @@ def test_closed_at_work(begin: Callable[..., Sender[str]]):
 def test_nothing_put(begin: Callable[..., Sender[str]]):
     """A sender that was given nothing has no thread and nothing to wait for."""
     before = threading.active_count()
-    sender = begin(Refusing(Outcome("delivered")))
+    sender = begin(Refusing(ExportResult("delivered")))
     assert sender.flush(0)
     assert before == threading.active_count()
 
