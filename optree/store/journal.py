@@ -40,7 +40,7 @@ class Journal:
     __slots__ = (
         *("live", "txn", "sync_level", "last", "dropped", "ordinal", "path", "fd", "problem", "dirty", "_syncs", "_ready", "_os", "_write"),
         *("_version", "_retry_at", "_unsaid", "_unsynced", "_claimed", "_seed", "_held", "_untried", "_named", "_guard", "_syncing"),
-        *("_doomed", "_synced", "_given_up", "_suspect"),
+        *("_doomed", "_synced", "_given_up", "_suspect", "_rests"),
     )
 
     def __init__(
@@ -84,7 +84,7 @@ class Journal:
         self._unsaid = 0
         self._guard = threading.RLock()
         """Held for moments: to close no file while it is synced."""
-        self._syncing = 0
+        self._syncing = self._rests = 0
         self._doomed: list[int] = []
         """Descriptors that are closed when nobody syncs."""
         self._named = False
@@ -170,12 +170,13 @@ class Journal:
 
         Then there is a new segment from the next record or `retry` on, which has again what was not synced. For any thread.
         """
+        rests = self._rests
         if not self.whole or not (self.dirty or self._given_up or self._syncing):  # what another thread syncs is not on the disk yet
             return self.whole
+        self.dirty = False
         with self._guard:
             fd, path, last, named = self.fd, self.path, self.last, self._named
             self._syncing += 1
-        self.dirty = False
         try:
             if fd >= 0:
                 self._os.datasync(fd)
@@ -185,6 +186,8 @@ class Journal:
                 self._os.sync_name(path)
         except OSError as error:  # the pages may be marked clean though they are lost: never use this file again
             pass_on(error)
+            if rests != self._rests:  # all of it is saved elsewhere by now, and the file is removed
+                return self.whole and not self.dirty
             self.problem = _said(path, error)
             self._suspect += self._given_up
             self._given_up, self._unsynced, self.dirty = [], error, True
@@ -194,13 +197,14 @@ class Journal:
                 self._syncing -= 1
                 doomed, self._doomed = ([], self._doomed) if self._syncing else (self._doomed, [])
             self._close_all(doomed)
-        if path == self.path:
-            self._named = True
-        self._synced = last
+        if rests == self._rests:
+            self._named |= path == self.path
+            self._synced = last
         return self.whole and not self.dirty
 
     def rest(self) -> None:
-        """Close the file, which is removed since all of it is saved elsewhere; the next record begins a new one."""
+        """Close the file, which is removed next since all of it is saved elsewhere; the next record begins a new one."""
+        self._rests += 1
         self._close_files()
         self.dirty, self._unsynced, self._unsaid = False, None, 0
         self._retry_at, self._untried = 0.0, 0

@@ -377,9 +377,9 @@ class SessionStore:
         try:
             if not held or self.journal.last != self._covered:
                 return False
-            remove(self.live, [*others, *self._journals(own=True)], self._os)
             if not self._closed:
-                self.journal.rest()
+                self.journal.rest()  # first: whoever syncs it at this moment knows then why it is not there
+            remove(self.live, [*others, *self._journals(own=True)], self._os)
             self._release_lock()
         except OSError as error:
             self._problem("removal of journals", error)

@@ -2,9 +2,11 @@
 
 import errno
 import os
+import shutil
 import subprocess
 import sys
 import threading
+from collections.abc import Callable
 from pathlib import Path
 from threading import Event
 
@@ -337,6 +339,47 @@ def test_a_sync_waits_no_longer_than_it_may(directory):
     assert store.flush("sync", 60)
     builder.end_session()
     assert store.close(30.0)
+
+
+class Meanwhile(OS):
+    """A disk on which something happens just before the journal's name is synced, once."""
+
+    def __init__(self) -> None:
+        self.happens: Callable[[], object] | None = None
+
+    def sync_name(self, path: Path) -> None:
+        """Let it happen."""
+        if path.name.startswith("j-") and self.happens:
+            happens, self.happens = self.happens, None
+            happens()
+        super().sync_name(path)
+
+
+def test_a_journal_that_is_removed_since_it_is_saved_needs_no_sync(begin):
+    """A session ends and its files are removed while `flush("sync")` is at them: all of it is in the snapshot, so that is True."""
+    disk = Meanwhile()
+    builder, store = begin(system=disk, sync="write")
+    builder.begin_turn().end()
+
+    def end() -> None:
+        builder.end_session()
+        assert store.flush("snapshot", 60)
+        assert not store.live.exists()
+
+    disk.happens = end
+    assert store.flush("sync", 60)
+    assert (None, True, "", []) == (disk.happens, store.finished, store.journal.problem, list(store.problems))
+    assert store.flush("sync")
+
+
+def test_a_journal_that_somebody_removes_is_not_synced(begin):
+    """Somebody else removes the live directory while `flush("sync")` is at it: that is False, and what was there is written anew."""
+    disk = Meanwhile()
+    builder, store = begin(system=disk, sync="write")
+    builder.begin_turn().end()
+    disk.happens = lambda: shutil.rmtree(store.live)
+    assert not store.flush("sync", 60)
+    assert f"{store.journal.path.name}: No such file or directory" == store.journal.problem
 
 
 def test_what_another_thread_syncs_is_not_said_to_be_on_the_disk(directory):
