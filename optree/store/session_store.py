@@ -127,7 +127,7 @@ class SessionStore:
         """
         done = self.stream.flush() and self._retry()
         if level == "sync":
-            return done and self._upkeep.within(timeout, self.journal.sync)
+            return done and self._upkeep.within(timeout, self._sync)
         if level == "snapshot" and self.owner:
             return self.finished or (not self._closed and self._upkeep.ask(timeout) and self._saved)
         return done
@@ -271,6 +271,11 @@ class SessionStore:
                 self.stream.leave(held)
         return self.journal.whole and not self.unwritten
 
+    def _sync(self) -> bool:
+        """Force the journal to the disk; False if a part of it is not there, or was removed."""
+        self._look()
+        return self.journal.sync() and not self.unwritten
+
     def _leave(self) -> None:
         """Force the last second to the disk, and let go of the session."""
         if self.options.sync != "write" and not self.finished:
@@ -278,14 +283,17 @@ class SessionStore:
         self._release_lock()
 
     def _look(self) -> None:
-        """Begin new files where somebody removed those that are written: a snapshot has what they had (see `_tick`)."""
+        """Begin new files where somebody removed those that are written.
+
+        The owner's snapshot has what they had (see `_tick`); what a process had written that joined is lost, and counted.
+        """
         held = self.stream.enter()
         journal, snapshot = self.journal, self.options.directory.snapshot(self.txn, self.options.compression)
         try:
-            if not held or min(journal.fd, self._lock_fd) < 0:
+            if not held or journal.fd < 0 or (self.owner and self._lock_fd < 0):
                 return
             there = journal.is_there()
-            if there and self._os.is_at(self._lock_fd, self.live / "LOCK"):
+            if there and (not self.owner or self._os.is_at(self._lock_fd, self.live / "LOCK")):
                 return
             self._problem("files", FileNotFoundError(f"they were removed from {self.live} while it runs; they are written anew"))
             self._release_lock()

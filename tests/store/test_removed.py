@@ -5,10 +5,12 @@ import shutil
 import msgspec
 import pytest
 
+from optree import records as r
 from optree.errors import BusyError
 from optree.store import SessionStore, load, lock, upkeep
 from optree.store.options import StoreOptions
 from optree.store.system import REAL
+from optree.tree import walk_ops
 from tests.store.test_journal import busy
 from tests.store.test_settle import wait_for
 
@@ -97,3 +99,38 @@ def test_a_directory_that_cannot_be_made_again_is_said(begin, directory):
     builder.end_session()
     assert store.close(LONG)
     assert 3 == len(load("txn-1", directory).session.turns)
+
+
+@pytest.mark.parametrize("everything", [True, False])
+def test_a_joined_process_whose_journal_is_removed_goes_on(begin, directory, opened, everything):
+    """Of a process that joined, the journal goes or the whole directory: what it had counts as lost, what it does next is on disk."""
+    _, store = begin()
+    joined = SessionStore("txn-1", StoreOptions(directory), owner=False)
+    opened.append(joined)
+    joined.stream.put(r.OpBegin("1.1000001", 1.0, "tool", "one"))
+    assert joined.flush("sync")
+    if everything:
+        shutil.rmtree(store.live)
+    else:
+        joined.journal.path.unlink()
+    wait_for(lambda: joined.problems)
+    assert f"files of session txn-1: they were removed from {store.live} while it runs; they are written anew" == joined.problems[0]
+    joined.stream.put(r.OpBegin("1.1000002", 2.0, "tool", "two"))
+    assert (False, False, 1) == (joined.flush(), joined.flush("sync"), joined.unwritten)
+    assert joined.journal.is_there()
+    loaded = load("txn-1", directory)
+    assert ["two"] == [op.name for _, _, op in walk_ops(loaded.session)]
+    assert "damaged" == loaded.damage.state, loaded.damage
+
+
+def test_a_sync_notices_a_journal_that_is_removed(begin, directory, opened, monkeypatch):
+    """`flush("sync")` itself looks whether the file is there: what is only in a removed one is not said to be on the disk."""
+    monkeypatch.setattr(upkeep, "SYNC_SECONDS", LONG)
+    begin()
+    joined = SessionStore("txn-1", StoreOptions(directory, sync="write"), owner=False)
+    opened.append(joined)
+    joined.stream.put(r.OpBegin("1.1000001", 1.0, "tool", "one"))
+    assert joined.flush("sync")
+    joined.journal.path.unlink()
+    joined.stream.put(r.OpBegin("1.1000002", 2.0, "tool", "two"))
+    assert (False, 2) == (joined.flush("sync"), joined.unwritten)
