@@ -1,0 +1,31 @@
+"""Limits that the documents promise are those of the code."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+from optree.builder.stream import WAIT_SECONDS
+from optree.instrument.runtime import EXIT_SECONDS, IDLE_SESSIONS
+from optree.store.journal import HELD_RECORDS
+from optree.store.upkeep import SYNC_SECONDS
+
+ROOT = Path(__file__).parents[2]
+WORDS = {"second": "1"}
+PROMISES = [
+    ("README.md", r"power loss costs at most the last (second)", SYNC_SECONDS),
+    ("README.md", r"The exit of your program is delayed by ([\d.]+) s at most", EXIT_SECONDS),
+    ("docs/howto/opentelemetry.md", r"the exit is delayed by ([\d.]+) s at", EXIT_SECONDS),
+    ("README.md", r"What the disk refuses is kept, ([\d,]+) records of each session", HELD_RECORDS),
+    ("docs/reliability.md", r"is tried each second; ([\d,]+) records of the session", HELD_RECORDS),
+    ("docs/reference/files.md", r"could be kept meanwhile \(([\d,]+) records\)", HELD_RECORDS),
+    ("docs/reliability.md", r"and the last (\d+) sessions that have ended, wait for it", IDLE_SESSIONS),
+    ("docs/decisions/006-waiting-is-bounded.md", r"others wait, at most ([\d.]+) s", WAIT_SECONDS),
+]
+
+
+@pytest.mark.parametrize(("page", "sentence", "value"), PROMISES)
+def test_a_limit_is_what_is_promised(page, sentence, value):
+    """The figure in the sentence is the value that the code has."""
+    found = re.findall(sentence, " ".join((ROOT / page).read_text("utf-8").split()))
+    assert [value] == [float(WORDS.get(figure, figure).replace(",", "")) for figure in found]
