@@ -122,6 +122,10 @@ def _raising(scope: Any) -> None:
         {}["the program's own"]
 
 
+def _session() -> Any:
+    return optree.current_session()
+
+
 ROOTS: dict[str, Callable[[], object]] = {
     "with session": lambda: block(lambda: optree.session("a"))(None),
     "@session": lambda: agent("why"),
@@ -160,15 +164,31 @@ CALLS_WITHIN: dict[str, Callable[[Any], object]] = {
     "Session.title": lambda op: op.builder.set_title("t", status="s", attributes={"a": 1}),
     "begin_op": lambda op: op.builder.begin_op("tool", "explicit").end(),
     "begin_turn": lambda op: op.builder.begin_turn(user="explicit").end(),
+    "append_log": lambda op: op.builder.append_log(op, "a line"),
+    "append_reasoning": lambda op: op.builder.append_reasoning(op, "hm"),
+    "append_chunk": lambda op: op.builder.append_chunk(op, "a"),
+    "append_accounting": lambda op: op.builder.append_accounting(op, {"input_tokens": 1}),
+    "append_message": lambda op: op.builder.append_message("hi"),
+    "set_request": lambda op: op.builder.set_request(op, {"temperature": 1}, [{"role": "user", "content": "hi"}]),
+    "set_response": lambda op: op.builder.set_response(op, "there"),
     "set_op": lambda op: op.builder.set_op(op, extra=1),
+    "set_title": lambda op: op.builder.set_title("t"),
+    "set_final_report": lambda op: op.builder.set_final_report("done"),
+    "attach_child_session": lambda op: op.builder.attach_child_session(op.builder.begin_op("tool", "t"), "sub").end_session(),
     "end_session": lambda op: op.builder.end_session(),
     "snapshot": lambda op: op.builder.snapshot(),
+    "Session.status": lambda _: _session().status("at work"),
+    "Session.history": lambda _: _session().history(),
+    "Session.tree": lambda _: _session().tree,
+    "Session.totals": lambda _: _session().totals,
     "flush write": lambda op: (op.log("x"), optree.flush("write")),
     "flush sync": lambda op: (op.log("x"), optree.flush("sync")),
     "flush snapshot": lambda op: (op.log("x"), optree.flush("snapshot")),
+    "flush export": lambda op: (op.log("x"), optree.flush("export")),
     "health": lambda _: optree.health(),
     "configure": lambda _: optree.configure(verbose=True),
     "current": lambda _: (optree.current(), optree.current_session()),
+    "current_session": lambda _: optree.current_session(),
     "child_env": lambda _: optree.child_env({}),
     "wrap": lambda _: optree.wrap(len)("abc"),
 }
