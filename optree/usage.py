@@ -19,7 +19,7 @@ from msgspec import Struct
 from optree.interrupts import pass_on
 from optree.nodes import Tokens
 from optree.redaction import redact
-from optree.values import dumped, is_object, text
+from optree.values import dumped, text
 
 MAX_COUNT: Final = 10**12
 """Largest count that a call can come to, be it of tokens or of characters: a million of them still add up within 64 bits."""
@@ -100,6 +100,8 @@ class Usage(Struct):
     """Members that none of our names stands for."""
     flaws: list[str] = []
     """What was given and cannot be so, a sentence each."""
+    fault: str = ""
+    """The one of these that is no matter of what was given: something raised while it was read, so that figures may be missing."""
 
 
 class _Said(Struct):
@@ -110,6 +112,7 @@ class _Said(Struct):
     names: set[str] = set()
     rest: dict[str, Any] = {}
     flaws: list[str] = []
+    fault: str = ""
 
 
 @lru_cache(256)
@@ -158,7 +161,8 @@ def read(
             _gather(_members(given), first, 0)
         except Exception as error:  # noqa: BLE001 - an object's own code may raise anything
             pass_on(error)
-            first.flaws.append(f"it cannot be read in full: {type(error).__name__}")
+            first.fault = f"it cannot be read in full: {type(error).__name__}"
+            first.flaws.append(first.fault)
         if not first.counts and not first.money and not first.flaws:
             among = f", of {redact(', '.join(first.rest))[:80]}" if first.rest else ""
             first.flaws.append(f"no figure in it is known{among}")
@@ -168,6 +172,7 @@ def read(
         _complete(second, _beside(second, known, includes_cached, named=True), "")
     counts = first.counts | second.counts
     found = Usage(_tokens(counts, second if second.counts else first), rest=first.rest | second.rest, flaws=first.flaws + second.flaws)
+    found.fault = first.fault or second.fault
     money = first.money | second.money
     found.cost_usd = money.get("cost", money["ticks"] / TICKS if "ticks" in money else None)
     found.upstream_cost_usd = money.get("upstream")
@@ -213,6 +218,8 @@ def _number(value: object) -> float | None:
         if isinstance(value, bool) or value is None:
             return None
         found = float(cast("Any", value))
+    except MemoryError:
+        raise
     except Exception as error:  # noqa: BLE001 - a value's own code may raise anything
         pass_on(error)
         return None
@@ -226,24 +233,28 @@ def _shown(value: object) -> str:
 
 def _members(given: Any) -> dict[str, Any]:
     """Return the members of what was given, under their names; of a library's object too."""
-    if is_object(given):
-        return given
-    for form in ("model_dump", "to_dict", "dict", "_asdict"):
-        method = getattr(cast("type[object]", type(given)), form, None)
-        if callable(method):
-            try:
-                told: Any = dumped(partial(method, given)) if form == "model_dump" else method(given)
-            except Exception as error:  # noqa: BLE001 - other people's code
-                pass_on(error)
-                continue
-            if is_object(told):
-                return told
+    without_memory = False
     try:
+        if isinstance(given, dict):
+            return cast("dict[str, Any]", given)
+        for form in ("model_dump", "to_dict", "dict", "_asdict"):
+            method = getattr(cast("type[object]", type(given)), form, None)
+            if callable(method):
+                try:
+                    told: Any = dumped(partial(method, given)) if form == "model_dump" else method(given)
+                except Exception as error:  # noqa: BLE001 - other people's code
+                    pass_on(error)
+                    without_memory = isinstance(error, MemoryError)
+                    continue
+                if isinstance(told, dict):
+                    return cast("dict[str, Any]", told)
         if isinstance(given, Struct):
             return {field.encode_name: getattr(given, field.name) for field in msgspec.structs.fields(given)}
         found = cast("dict[object, Any]", dict(given) if hasattr(given, "keys") else vars(given))
-    except Exception as error:  # noqa: BLE001 - an object without members
+    except Exception as error:
         pass_on(error)
+        if without_memory or isinstance(error, MemoryError):
+            raise MemoryError from error
         return {"usage": redact(text(cast("object", given)))[:200]}
     return {name: value for name, value in _named(found).items() if not name.startswith("_")}
 
@@ -274,7 +285,8 @@ def _gather(block: Mapping[str, Any], said: _Said, depth: int) -> None:
                 said.rest[name] = value
         except Exception as error:  # noqa: BLE001 - a value's own code may raise anything
             pass_on(error)
-            said.flaws.append(f"{redact(name)[:40]} cannot be read: {type(error).__name__}")
+            said.fault = f"{redact(name)[:40]} cannot be read: {type(error).__name__}"
+            said.flaws.append(said.fault)
 
 
 def _holds(value: object) -> bool:

@@ -114,6 +114,8 @@ def take_usage(
         pass_on(error)
         core.stream.fault(error)
         found = Usage()
+    if found.fault:
+        core.stream.fault(f"a usage: {found.fault}")
     entry.tokens = found.tokens
     if entry.type == "llm":
         entry.tokens = found.tokens or Tokens()

@@ -617,6 +617,42 @@ def test_what_is_no_usage(given):
     assert builder.core.stream.reports or builder.core.stream.failures
 
 
+class WithoutMemory:
+    """Finds none when its figures are asked for."""
+
+    __slots__ = ()
+
+    def to_dict(self):
+        """Raise."""
+        raise MemoryError
+
+    __float__ = to_dict
+
+
+@pytest.mark.parametrize("place", ["_gather", "_members", "_take", "_complete", "_tokens"])
+@pytest.mark.parametrize("error", [MemoryError(), RuntimeError("a fault of ours")], ids=repr)
+def test_a_fault_of_ours_while_it_is_read_is_counted(monkeypatch, place, error):
+    """The call is accounted for without what could not be read, which is counted once."""
+
+    def raises(*_args, **_more):
+        raise error
+
+    builder = SessionTreeBuilder("a")
+    op = builder.begin_op("llm", "openai:m")
+    monkeypatch.setattr(f"optree.usage.{place}", raises)
+    op.account({"prompt_tokens": 812, "completion_tokens": 4})
+    assert ([0], 1) == ([entry.tokens.total_tokens for entry in op.node.accounting], builder.core.stream.failures)
+
+
+@pytest.mark.parametrize("usage", [WithoutMemory(), {"prompt_tokens": WithoutMemory()}, {"usage": WithoutMemory()}])
+def test_no_memory_while_it_is_read_is_counted(usage):
+    """Without memory a figure is not taken for one that cannot be so."""
+    builder = SessionTreeBuilder("a")
+    builder.begin_op("llm", "openai:m").account(usage)
+    assert (1, 1) == (builder.core.stream.failures, len(builder.core.stream.reports))
+    assert "MemoryError" in builder.core.stream.last_failure
+
+
 def test_our_own_entries_are_usage():
     """An entry's tokens, and the entry itself, are read as what they are: parts that add up."""
     builder = SessionTreeBuilder("a")
