@@ -10,7 +10,6 @@ from optree.errors import SetupError
 from optree.instrument.config import Config, Options
 from optree.instrument.context import here
 from optree.instrument.faults import fault
-from optree.instrument.figures import counts_of
 from optree.instrument.handles import Session
 from optree.instrument.runtime import RUNTIME
 
@@ -108,7 +107,7 @@ def flush(level: Literal["write", "sync", "snapshot", "export"] = "write", timeo
         if level == "export":
             return RUNTIME.mirroring.flush(timeout)
         done = [store.flush(level, timeout) for store in list(RUNTIME.stores.values())]
-        return all(done) and not RUNTIME.unsaved
+        return all(done) and not RUNTIME.unsaved and not RUNTIME.past["lost"]
     except RecursionError:
         FAULTS.stack += 1
     except Exception as error:  # noqa: BLE001 - as in `current`
@@ -130,9 +129,8 @@ def health() -> dict[str, Any]:
     sessions: list[str] = []
     mirrored: Any = {}
     try:
-        stores, consoles = list(RUNTIME.stores.values()), list(RUNTIME.consoles.values())
         sessions = sorted(RUNTIME.stores)
-        counts = {name: number + RUNTIME.past[name] for name, number in counts_of(stores, consoles).items()}
+        counts = RUNTIME.counts()
         counts["failures"] += FAULTS.calls + FAULTS.stack
         mirrored = RUNTIME.mirroring.health()
         problems = RUNTIME.told()

@@ -5,7 +5,19 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from optree.console import ConsoleWriter
-from optree.store import SessionStore
+from optree.records import Record
+from optree.store import Directory, SessionStore
+
+
+class Unsaved:
+    """Stands where the journal would in a session without files, and counts its records, which are lost."""
+
+    def __init__(self) -> None:
+        self.records = 0
+
+    def take(self, batch: list[Record]) -> None:
+        """Count them."""
+        self.records += len(batch)
 
 
 def problems_of(store: SessionStore) -> list[str]:
@@ -26,9 +38,9 @@ def counts_of(stores: Sequence[SessionStore], consoles: Sequence[ConsoleWriter])
     }
 
 
-def unmade_of(stores: Sequence[SessionStore]) -> str:
-    """Return how much is lost with the process, since no file could be made for it to the end, and why; empty if nothing is."""
-    lost = [store for store in stores if store.unmade and store.unwritten]
-    records, causes = sum(store.unwritten for store in lost), ", ".join(sorted({store.unmade for store in lost}))
-    where = ", ".join(sorted({str(store.options.directory.sessions) for store in lost}))
-    return f"{records} records are lost: {where} could not be written to the end ({causes})" if lost else ""
+def lost_of(records: int, stores: Sequence[SessionStore], directory: Directory) -> str:
+    """Return how many records are lost with the process, and why; empty if none are; *directory* is where those without files would be."""
+    lost = [store for store in stores if store.unwritten]
+    causes = ", ".join(sorted({cause for store in lost if (cause := store.unmade or store.journal.problem)}))
+    where = ", ".join(sorted({str(store.options.directory.sessions) for store in lost} or {str(directory.sessions)}))
+    return f"{records} records are lost: {where} could not be written to the end{causes and f' ({causes})'}" if records else ""

@@ -22,7 +22,7 @@ from optree.ids import is_txn, new_txn, trace_id
 from optree.instrument import fork_warning
 from optree.instrument.config import Config, changed, from_environment
 from optree.instrument.context import ABANDONED, Holder
-from optree.instrument.figures import counts_of, problems_of, unmade_of
+from optree.instrument.figures import Unsaved, counts_of, lost_of, problems_of
 from optree.instrument.handles import Session
 from optree.instrument.interrupted import keep_interrupt
 from optree.instrument.joined import Joined
@@ -64,8 +64,8 @@ class Runtime:
             self.report(problem)
         self.sessions: dict[str, Session] = {}
         """Open root sessions by txn."""
-        self.unsaved: set[str] = set()
-        """Those of them that could not be saved."""
+        self.unsaved: dict[str, Unsaved] = {}
+        """Those of them that have no store, by txn, and what is lost of them."""
         self.holders: dict[str, Holder] = {}
         """What tells of a root session, by txn, whether the `with` statement that began it is over."""
         self.consoles: dict[str, ConsoleWriter] = {}
@@ -109,8 +109,8 @@ class Runtime:
         self.holders.pop(txn, None)
         self.mirroring.forget(txn)
         if session is not None and txn in self.unsaved:
-            self.unsaved.discard(txn)
             session.builder.core.stream.close()
+            self.past["lost"] += self.unsaved.pop(txn).records
             if txn in self.consoles:
                 self.consoles[txn].close()
 
@@ -163,6 +163,12 @@ class Runtime:
             if not (logged and self.config.console):
                 say(problem)
 
+    def counts(self) -> dict[str, int]:
+        """Return what was recorded, lost, late or dropped, in all that this process has had open."""
+        found = counts_of(list(self.stores.values()), list(self.consoles.values()))
+        found["lost"] += sum(one.records for one in list(self.unsaved.values()))
+        return {name: number + self.past[name] for name, number in found.items()}
+
     def told(self) -> list[str]:
         """Return all that went wrong, a text each."""
         stores = [problem for store in list(self.stores.values()) for problem in problems_of(store)]
@@ -187,7 +193,7 @@ class Runtime:
             pass_on(error)
             self._guarded(self._deliver, until)
         self.mirroring.hand_over(say)
-        for problem in filter(None, [*self.told(), unmade_of(list(self.stores.values()))]):
+        for problem in filter(None, [*self.told(), lost_of(self.counts()["lost"], list(self.stores.values()), self.directory())]):
             self.report(problem)
         for store in self.stores.values():  # what objects record that end with the process
             store.report = self.report
@@ -218,8 +224,10 @@ class Runtime:
         self._lock = threading.RLock()
         self.consoles.clear()
         mirrored = self.mirroring.after_fork()
-        for txn in self.unsaved & self.sessions.keys():
-            self.sessions[txn].builder.core.stream.after_fork(())
+        self.past.clear()  # what is lost there is the parent's to say
+        for txn in self.unsaved.keys() & self.sessions.keys():
+            self.unsaved[txn] = Unsaved()
+            self.sessions[txn].builder.core.stream.after_fork((self.unsaved[txn],))
         for txn, store in list(self.stores.items()):
             try:
                 self._fork_store(txn, store)
@@ -328,8 +336,9 @@ class Runtime:
         except (OSError, OptreeError) as error:
             pass_on(error)
             self._nothing_saved((isinstance(error, OSError) and error.strerror) or error)
-            self.unsaved.add(name)
-            builder = SessionTreeBuilder(agent, txn=name, attributes=attributes, stream=Stream(console), cycles=self.config.cycles)
+            lost = self.unsaved[name] = Unsaved()
+            stream = Stream([lost, *console])
+            builder = SessionTreeBuilder(agent, txn=name, attributes=attributes, stream=stream, cycles=self.config.cycles)
             self._mirror(builder.core, None)
             return Session(builder)
         if store.unmade:

@@ -14,7 +14,7 @@ from __future__ import annotations
 import os
 import re
 from pathlib import Path
-from stat import S_IFDIR, S_IFMT, S_IFREG
+from stat import S_IFDIR, S_IFLNK, S_IFMT, S_IFREG
 
 from msgspec import Struct
 
@@ -80,7 +80,7 @@ class Directory(Struct, frozen=True):
     def live_to_write(self, txn: str) -> Path:
         """Return the live directory of a session, there or not; raises `SetupError` for a link, which may lead anywhere."""
         live = self.live(txn)
-        if live.is_symlink():
+        if _kind(live) == S_IFLNK:
             raise SetupError(f"{live} is a link: nothing is written through it; put the directory itself there")
         return live
 

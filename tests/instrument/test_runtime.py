@@ -1,5 +1,8 @@
+import os
 import re
+import shutil
 import signal
+import tempfile
 import threading
 from pathlib import Path
 from time import monotonic, sleep
@@ -209,6 +212,104 @@ def test_a_directory_that_can_be_written_later_has_the_sessions(tmp_path, monkey
         saved = optree.load(one.txn, directory)
         found = [op.name for _, _, op in optree.walk_ops(saved.session)]
         assert (names, "ended", "clean") == (found, saved.state, saved.damage.state)
+
+
+LOCKED = """
+from time import monotonic, sleep
+base, below, way = sys.argv[1:]
+if os.getuid() == 0:  # whom no mode keeps out
+    os.chown(base, 65534, 65534)
+    os.setgid(65534)
+    os.setuid(65534)
+os.mkdir(f'{base}/locked', 0)
+sessions = f'{base}/locked{below}'
+optree.configure(sessions_dir=sessions, billing_file=f'{base}/accounting.jsonl', console=False)
+with optree.session('ended'), optree.turn(), optree.tool('before'):
+    pass
+with optree.session('open') as session, optree.turn(), optree.tool('before') as op:
+    during = optree.flush(), optree.flush('sync'), optree.health()['lost']
+print(during, [optree.flush(level) for level in ('write', 'sync', 'snapshot')], optree.health()['lost'])
+if way == 'heal':
+    os.chmod(f'{base}/locked', 0o700)
+    until = monotonic() + 30
+    while optree.health()['lost'] and monotonic() < until:
+        sleep(0.01)
+    directory = optree.Directory.of(base, sessions)
+    print(optree.flush('snapshot', 30), optree.health()['lost'])
+    print(sorted(optree.load(saved.txn, directory).session.agent_id for saved in directory.saved()))
+"""
+
+
+@pytest.fixture
+def outside():
+    """Return a directory elsewhere than the test's own, which no other user may enter."""
+    base = Path(tempfile.mkdtemp())
+    yield str(base)
+    for path in base.iterdir():
+        path.chmod(0o700)
+    shutil.rmtree(base)
+
+
+@pytest.mark.skipif(os.name == "nt", reason="no directory is closed to its owner there by its mode")
+@pytest.mark.parametrize("below", ["", "/sessions"])
+@pytest.mark.parametrize("way", ["heal", "leave"])
+def test_a_directory_that_may_not_be_entered_is_one_that_cannot_be_written(finished, outside, below, way):
+    """Sessions are kept, counted as lost and said to be, until it or the one above it may be entered; then they are saved (S4-131)."""
+    code, out, err = finished(f"sys.argv[1:] = [{outside!r}, {below!r}, {way!r}]\n{LOCKED}")
+    assert 0 == code, err
+    first, *others = out.splitlines()
+    assert "(False, False, 10) [False, False, False] 14" == first
+    assert ([] if way == "leave" else ["True 0", "['ended', 'open']"]) == others
+    assert 1 == len(re.findall(r"(?m)^optree: nothing is saved in \S+/locked\S*: Permission denied; ", err))
+    assert (["14"] if way == "leave" else []) == re.findall(r"(?m)^optree: (\d+) records are lost: \S+/locked\S* could not", err)
+
+
+FULL = """
+import resource
+resource.setrlimit(resource.RLIMIT_FSIZE, (20_000, 20_000))
+with optree.session('agent'), optree.turn():
+    for n in range(200):
+        with optree.tool('work') as op:
+            op.request(text=str(n) * 100)
+optree.flush('snapshot')
+print(optree.health()['lost'])
+"""
+
+
+@pytest.mark.skipif(os.name == "nt", reason="no limit of a file's size there")
+def test_what_a_full_disk_has_not_taken_is_said_at_exit(finished):
+    """The exit says how many records are lost also where files could be made, and took no more (S4-131)."""
+    code, out, err = finished(FULL)
+    assert (0, True) == (code, int(out) > 100)
+    (said,) = re.findall(r"(?m)^optree: (\d+) records are lost: \S+ could not be written to the end \(\S+: File too large\)$", err)
+    assert out.strip() == said
+
+
+LINKED = """
+os.mkdir('sessions')
+os.symlink('elsewhere', 'sessions/t-1.live')
+os.environ['OPTREE_TXN'] = 't-1'
+optree.configure(sessions_dir='sessions', console=False)
+with optree.session('agent'), optree.turn(), optree.tool('work'):
+    during = optree.flush(), optree.health()['lost']
+print(during, [optree.flush(level) for level in ('write', 'sync', 'snapshot')], optree.health()['lost'], flush=True)
+with optree.session('other'):
+    pass
+if not os.fork():
+    print(optree.health()['lost'], flush=True)
+    os._exit(0)
+os.wait()
+print(optree.flush('snapshot', 30), optree.health()['lost'])
+"""
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="no links for every user, and no forks")
+def test_a_session_without_any_files_is_counted_as_lost(finished):
+    """What no store was made for is lost: flush() is False also when it has ended, health() counts it, and the exit says it (S4-131)."""
+    code, out, err = finished(LINKED)
+    assert (0, ["(False, 3) [False, False, False] 7", "0", "False 7"]) == (code, out.splitlines()), err
+    assert 1 == len(re.findall(r"(?m)^optree: nothing is saved in sessions: sessions/t-1.live is a link", err))
+    assert ["7"] == re.findall(r"(?m)^optree: (\d+) records are lost: sessions could not be written", err)
 
 
 def test_sessions_that_can_never_be_saved_are_let_go(blocked):
