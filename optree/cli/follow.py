@@ -11,7 +11,7 @@ from optree import records as r
 from optree.errors import FormatError
 from optree.store.directory import journals
 from optree.store.lock import is_running
-from optree.store.reader import agreed_seed
+from optree.store.reader import agreed_seed, of_another
 from optree.store.system import open_regular
 
 POLL_SECONDS = 0.05
@@ -26,15 +26,26 @@ class Tail:
         self._after = after
         self._rest = b""
         self._seed: int | None = None
+        self._foreign = False
 
     def read(self) -> Iterator[r.Record]:
-        """Yield the records that came since the last call; a line that does not match its checksum is passed over."""
+        """Yield the records that came since the last call; a line that does not match its checksum is passed over.
+
+        So is a file that is another session's, or another writer's.
+        """
         *lines, self._rest = (self._rest + self._file.read()).split(b"\n")
         for line in lines:
             if self._seed is None:
-                self._seed = crc32(line + b"\n") if r.check(line, 0) else agreed_seed(self._path)
-            elif r.check(line, self._seed) and (record := _parsed(line)) is not None and record.n > self._after:
+                self._begin(line)
+            elif not self._foreign and r.check(line, self._seed) and (record := _parsed(line)) is not None and record.n > self._after:
                 yield record
+
+    def _begin(self, line: bytes) -> None:
+        """Find out from the first line, or without it, how the others are checked."""
+        sound = r.check(line, 0)
+        header = _parsed(line) if sound else None
+        self._seed = crc32(line + b"\n") if sound else agreed_seed(self._path)
+        self._foreign |= bool(of_another(self._path, line, header if isinstance(header, r.Header) else None, self._seed))
 
     def close(self) -> None:
         """Close the file."""

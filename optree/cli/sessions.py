@@ -77,7 +77,8 @@ def describe(saved: Saved, directory: Directory) -> Row:
     status = result.get("status") or ("cancelled" if result.get("error") in _CANCELLED else None)
     state: State = "interrupted" if ended is None else _ended(status, result.get("success"))
     known_for = lasted(created, until, number_of(meta.get("untimedUntil")), broke_off=state == "interrupted")
-    return Row(saved.txn, str(meta["agentId"]), state, created, _seconds(known_for), known, bytes_of(saved), bool(meta.get("damage")))
+    lossy = bool(meta.get("damage")) or meta.get("txn", saved.txn) != saved.txn
+    return Row(saved.txn, str(meta["agentId"]), state, created, _seconds(known_for), known, bytes_of(saved), lossy)
 
 
 def _seconds(milliseconds: float | None) -> float | None:

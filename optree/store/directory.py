@@ -170,12 +170,21 @@ def is_directory(path: Path) -> bool:
 
 def journals(live: Path | None) -> list[Path]:
     """Return the journal files of a live directory: by writer, then by segment."""
+    return [path for path in _named_as_journals(live) if _kind(path) == S_IFREG]
+
+
+def no_files(live: Path | None) -> list[Path]:
+    """Return what has the name of a journal and is no file: a directory, a link, a pipe. None of it is read."""
+    return [path for path in _named_as_journals(live) if _kind(path) not in (0, S_IFREG)]
+
+
+def _named_as_journals(live: Path | None) -> list[Path]:
     try:
         found = [] if live is None or not is_directory(live) else sorted(live.glob("j-[0-9]*-[0-9]*.jsonl"))
-        return [path for path in found if _JOURNAL.fullmatch(path.name) and _kind(path) == S_IFREG]
     except FileNotFoundError as error:  # the session has ended meanwhile
         pass_on(error)
         return []
+    return [path for path in found if _JOURNAL.fullmatch(path.name)]
 
 
 def _kind(path: Path) -> int:

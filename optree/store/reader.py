@@ -13,6 +13,8 @@ from msgspec import Struct
 
 from optree import records as r
 from optree.errors import FormatError
+from optree.ids import is_txn
+from optree.store.directory import LIVE
 from optree.store.system import OS, REAL
 
 _HEAD = b'{"t":"journal",'
@@ -20,6 +22,8 @@ _BEGIN = b'{"t":"'
 _JOINED = re.compile(rb'"\}.?' + re.escape(_BEGIN), re.DOTALL)
 _TRIES = 16
 _FEWEST = 2
+_WHOSE = re.compile(rb'"txn":"([^"]*)","writer":"([0-9]+)","segment":([0-9]{1,9}),')
+"""What the first line says of the file, as it is written."""
 _Line = tuple[int, bytes, int, bool]
 _TORN_HEADER = "ends inside its first line, before anything was recorded"
 MAX_LINE_BYTES = 256 << 20
@@ -68,6 +72,8 @@ def read_journal(path: Path, after: int = 0, system: OS = REAL) -> JournalFile:
     first = next(lines, (0, b"", 0, True))
     found.header = _header(path, first[1]) if first[3] else None
     seed = crc32(first[1] + b"\n") if found.header else agreed_seed(path, system)
+    if other := of_another(path, first[1], found.header, seed):
+        return _foreign(path, other, system)
     if seed is None:
         found.flaws.append(_without_header(path, first, lines))
         return found
@@ -89,7 +95,51 @@ def read_journal(path: Path, after: int = 0, system: OS = REAL) -> JournalFile:
             found.flaws.append(Flaw(path.name, offset, 0, "lost records", f"records {expected} to {number - 1} are missing"))
             holes.append(range(expected, number))
         expected = max(expected, number + 1)
+    if found.header is None and (other := _accounts_of_another(path, found.records)):
+        return _foreign(path, other, system)
     return found
+
+
+def of_another(path: Path, first: bytes, header: r.Header | None, seed: int | None) -> str:
+    """Return whose file this is by its first line, if that is not whose its directory and name say; empty if it is, or cannot be told.
+
+    Of a damaged first line (no *header*) what it says is believed, unless it gives the seed of the other lines with what the place says.
+    """
+    if not path.parent.name.endswith(LIVE):
+        return ""
+    told = None if seed is not None and r.check(first, seed) else _WHOSE.search(first)  # a record is no first line
+    if header is not None:
+        txn, writer, segment = header.txn, header.writer, header.segment
+    elif told is not None:
+        txn, writer, segment = told[1].decode("utf-8", "replace"), told[2].decode(), int(told[3])
+    else:
+        return ""
+    here, name = path.parent.name.removesuffix(LIVE), f"j-{writer}-{segment:06d}.jsonl"
+    if (txn, name) == (here, path.name):
+        return ""
+    if header is None and told is not None:
+        _, own, number = path.stem.split("-")
+        ours = b'"txn":"%b","writer":"%b","segment":%d,' % (here.encode(), own.encode(), int(number))
+        if crc32(first[: told.start()] + ours + first[told.end() :] + b"\n") == seed:
+            return ""
+    return f"is of session {txn[:64]!r}, not of this one" if txn != here else f"is {name[:64]!r} of this session, under another name"
+
+
+def _accounts_of_another(path: Path, records: list[r.Record]) -> str:
+    """Return whose file this is by the ids of its accounting entries, as `of_another` does: the first line says nothing."""
+    txn = path.parent.name.removesuffix(LIVE)
+    for record in records if txn != path.parent.name else ():
+        if isinstance(record, r.Accounted):
+            other, mark, _ = record.entry.id.partition(f":{record.path}#")
+            if mark and other != txn and is_txn(other):
+                return f"is of session {other!r}, not of this one"
+    return ""
+
+
+def _foreign(path: Path, said: str, system: OS) -> JournalFile:
+    """Return a file of which nothing is taken, since it belongs elsewhere."""
+    size = sum(map(len, system.pieces(path)))
+    return JournalFile(path, flaws=[Flaw(path.name, 0, size, "foreign", f"{said}: nothing of it is taken until it is in its place")])
 
 
 def agreed_seed(path: Path, system: OS = REAL) -> int | None:

@@ -10,16 +10,15 @@ from typing import Any
 from msgspec import Struct
 
 from optree.errors import DamagedError, FormatError, NotFoundError, SetupError
-from optree.ids import txn_of
 from optree.nodes import OperationNode, SessionNode, TurnNode
 from optree.store.collector import without_collector
 from optree.store.damage import Damage, earlier
-from optree.store.directory import OWNERS, Directory, Saved, is_directory, journals
+from optree.store.directory import OWNERS, Directory, Saved, is_directory, journals, no_files
 from optree.store.formats import Snapshot, read_snapshot
 from optree.store.interrupted import account_open, open_nodes
 from optree.store.lock import is_running, last_beat
 from optree.store.numbering import vector_of
-from optree.store.reader import read_journal
+from optree.store.reader import Flaw, read_journal
 from optree.store.system import OS, REAL
 from optree.tree.fold import Fold, Tree
 
@@ -128,7 +127,7 @@ def _located(what: str | Path, directory: Directory) -> Saved:
             return directory.find(path.name.removesuffix(".live"))
         if not path.is_file():
             raise NotFoundError(f"{path} is no file: give a txn (optree ls lists them) or the path of a snapshot")
-        return Saved(txn_of(path.name.partition(".")[0]), path, None, 0.0)
+        return Saved("", path, None, 0.0)  # whatever session it says it is
     return directory.find(str(what))
 
 
@@ -159,6 +158,7 @@ def _load(saved: Saved, system: OS) -> Loaded:
     paths = journals(saved.live)
     fold_journals(paths, fold, vector, damage, system)
     sources.extend(path.name for path in paths)
+    damage.flaws += [Flaw(path.name, 0, 0, "foreign", "is no file, but a directory, a link or a pipe") for path in no_files(saved.live)]
     if base is None and "" not in fold.sessions:
         raise DamagedError(f"session {txn}: nothing was recorded that can be read ({'; '.join(damage.lines()) or 'no files'})")
     return Loaded(txn, fold.finish(), damage, sources, vector, base.meta if base else {})
@@ -176,7 +176,12 @@ def _snapshot(saved: Saved, damage: Damage, sources: list[str], system: OS) -> S
             raise
         damage.snapshot, damage.replaced = str(error), _complete(journals(saved.live), system)
         return None
-    damage.snapshot, damage.renamed, damage.earlier = base.damage, base.renamed, earlier(base.meta)
+    holds = base.tree.session.origin_txn_id
+    said = "" if saved.txn in ("", holds) else f"{saved.snapshot.name} holds session {holds}, not {saved.txn}: give it the name of that"
+    if said and journals(saved.live):
+        damage.snapshot, damage.replaced = said, _complete(journals(saved.live), system)
+        return None
+    damage.snapshot, damage.renamed, damage.earlier = said or base.damage, base.renamed, earlier(base.meta)
     damage.replaced = bool(base.damage) and _complete(journals(saved.live), system)
     return None if damage.replaced else base
 

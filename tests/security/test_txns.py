@@ -218,16 +218,19 @@ def test_a_parent_in_the_environment_that_leads_out_is_refused(tmp_path, parent)
 
 
 def test_a_journal_that_names_another_session_writes_to_no_other(tmp_path):
-    """A live directory whose journal says another txn is read, and settled, under its own name."""
+    """A live directory whose journal says another txn is told as such: nothing of it is shown, and nothing is written."""
     line = CommandLine(tmp_path)
     txn = line.record("kill", code=-9)
     live = line.sessions / f"{txn}.live"
     other = live.with_name("other.live")
     live.rename(other)
     assert ["other"] == [row["txn"] for row in line.json("ls")]
-    assert "researcher" in line.read("tree", "other").stdout
+    before = everything(other)
+    assert f"j-0000-000001.jsonl: is of session '{txn}', not of this one" in line.read("tree", "other", code=3).stderr
     line.json("status")
-    assert {"other"} == line.txns()
+    assert ({"other"}, before) == (line.txns(), everything(other))
+    other.rename(live)
+    assert "researcher" in line.read("tree", txn).stdout
 
 
 def test_a_snapshot_under_another_name_is_not_gone_on_with(tmp_path):
