@@ -119,21 +119,21 @@ def health() -> dict[str, Any]:
     """Return whether this process's recording works, and what does not.
 
     Returns:
-        A dict. ``ok``: there is no problem, and nothing is lost. ``problems``: texts for people. ``records``: how many were written.
-            ``lost``: records that are in no file. ``late``: calls that returned before their record was written. ``failures``: steps of
-            optree itself that failed. ``console_dropped``: lines not printed. ``sessions``: the txns of those that are open. ``otel``: what
-            was delivered to a collector, and what was not.
+        A dict. ``ok``: there is no problem, and nothing is lost. ``problems``: what is wrong at this moment, texts for people.
+            ``records``: how many were written. ``lost``: records that are in no file. ``late``: calls that returned before their record was
+            written. ``failures``: steps of optree itself that failed. ``console_dropped``: lines not printed. ``sessions``: the txns of
+            those that are open. ``otel``: what was delivered to a collector, and what was not.
     """
     problems: list[str] = ["health() could not look at everything: see failures"]
     counts: dict[str, int] = {"records": 0, "lost": 0, "late": 0, "failures": FAULTS.calls + FAULTS.stack, "console_dropped": 0}
     sessions: list[str] = []
     mirrored: Any = {}
     try:
-        sessions = sorted(RUNTIME.stores)
+        sessions = sorted({*RUNTIME.sessions, *(txn for txn, store in list(RUNTIME.stores.items()) if not (store.owner or store.ended))})
         counts = RUNTIME.counts()
         counts["failures"] += FAULTS.calls + FAULTS.stack
         mirrored = RUNTIME.mirroring.health()
-        problems = RUNTIME.told()
+        problems = RUNTIME.told(mended=False)
     except RecursionError:
         FAULTS.stack += 1
     except Exception as error:  # noqa: BLE001 - as in `current`

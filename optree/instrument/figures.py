@@ -21,10 +21,23 @@ class Unsaved:
 
 
 def problems_of(store: SessionStore) -> list[str]:
-    """Return what went wrong in a store, a text each; why none of its files could be made was said when it began."""
+    """Return what went wrong in a store, a text each, also what is mended; why none of its files could be made was said when it began."""
     if store.unmade:
         return [*store.stream.reports]
-    return [*store.problems, *store.stream.reports, *(said for said in (store.journal.problem, store.stream.last_failure) if said)]
+    return [*store.problems, *store.stream.reports, *filter(None, (store.journal.problem, store.stream.last_failure))]
+
+
+def unmended_of(store: SessionStore) -> list[str]:
+    """Return what is wrong in a store at this moment, a text each."""
+    if store.unmade:
+        return [nothing_saved(store.options.directory, store.unmade), *store.stream.reports]
+    journal = "" if store.journal.mended else store.journal.problem
+    return [*store.unmended.values(), *store.stream.reports, *filter(None, (journal, store.stream.last_failure))]
+
+
+def nothing_saved(directory: Directory, why: object) -> str:
+    """Return the text that a directory takes no sessions."""
+    return f"nothing is saved in {directory.sessions}: {why}; the agent runs on (set OPTREE_SESSIONS_DIR to one that can be written)"
 
 
 def counts_of(stores: Sequence[SessionStore], consoles: Sequence[ConsoleWriter]) -> dict[str, int]:

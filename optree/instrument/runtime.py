@@ -22,7 +22,7 @@ from optree.ids import is_txn, new_txn, trace_id
 from optree.instrument import fork_warning
 from optree.instrument.config import Config, changed, from_environment
 from optree.instrument.context import ABANDONED, Holder
-from optree.instrument.figures import Unsaved, counts_of, lost_of, problems_of
+from optree.instrument.figures import Unsaved, counts_of, lost_of, nothing_saved, problems_of, unmended_of
 from optree.instrument.handles import Session
 from optree.instrument.interrupted import keep_interrupt
 from optree.instrument.joined import Joined
@@ -57,6 +57,8 @@ class Runtime:
 
     def __init__(self) -> None:
         self.problems: list[str] = []
+        self.mended: set[str] = set()
+        """Those of them that are over, unless a store has them."""
         self.config, said = from_environment()
         use(self.config.redact)
         self.stores: dict[str, SessionStore] = {}
@@ -169,13 +171,14 @@ class Runtime:
         found["lost"] += sum(one.records for one in list(self.unsaved.values()))
         return {name: number + self.past[name] for name, number in found.items()}
 
-    def told(self) -> list[str]:
-        """Return all that went wrong, a text each."""
-        stores = [problem for store in list(self.stores.values()) for problem in problems_of(store)]
+    def told(self, *, mended: bool = True) -> list[str]:
+        """Return all that went wrong, a text each; without *mended*, what is so at this moment."""
+        of_store, said = (problems_of, self.problems) if mended else (unmended_of, [one for one in self.problems if one not in self.mended])
+        stores = [problem for store in list(self.stores.values()) for problem in of_store(store)]
         failed = [f"redact's callback raised for {count} texts, which were replaced whole"] if (count := callback_errors()) else []
         return [
             *failed,
-            *map(redact, dict.fromkeys([*self.problems, *FAULTS.told(), *stores, *self.mirroring.health().get("problems", ())])),
+            *map(redact, dict.fromkeys([*said, *FAULTS.told(), *stores, *self.mirroring.health().get("problems", ())])),
         ]
 
     def at_exit(self) -> None:
@@ -285,8 +288,10 @@ class Runtime:
                 del self.stores[txn]
                 self.consoles.pop(txn, None)
                 self.past.update(counts_of([store], [console] if console else []))
+                unmended = set(unmended_of(store))
                 for problem in problems_of(store):
                     self.report(problem, store)
+                    (self.mended.discard if problem in unmended else self.mended.add)(redact(problem))
         self._leave([txn for txn, store in self.stores.items() if store.unmade and store.ended][:-IDLE_SESSIONS])
 
     def _end_abandoned(self) -> None:
@@ -335,20 +340,18 @@ class Runtime:
             )
         except (OSError, OptreeError) as error:
             pass_on(error)
-            self._nothing_saved((isinstance(error, OSError) and error.strerror) or error)
+            self.report(nothing_saved(self.directory(), (isinstance(error, OSError) and error.strerror) or error))
             lost = self.unsaved[name] = Unsaved()
             stream = Stream([lost, *console])
             builder = SessionTreeBuilder(agent, txn=name, attributes=attributes, stream=stream, cycles=self.config.cycles)
             self._mirror(builder.core, None)
             return Session(builder)
         if store.unmade:
-            self._nothing_saved(store.unmade)
+            problem = nothing_saved(self.directory(), store.unmade)
+            self.mended.add(redact(problem))  # as soon as it is no longer so of the store
+            self.report(problem)
         self._mirror(builder.core, store)
         return Session(builder)
-
-    def _nothing_saved(self, why: object) -> None:
-        where = self.directory().sessions
-        self.report(f"nothing is saved in {where}: {why}; the agent runs on (set OPTREE_SESSIONS_DIR to one that can be written)")
 
     def _resumed(self, txn: str, agent: str) -> Session:
         try:

@@ -40,7 +40,7 @@ class Journal:
     __slots__ = (
         *("live", "txn", "sync_level", "last", "dropped", "ordinal", "path", "fd", "problem", "dirty", "_syncs", "_ready", "_os", "_write"),
         *("_version", "_retry_at", "_unsaid", "_unsynced", "_claimed", "_seed", "_held", "_untried", "_named", "_guard", "_syncing"),
-        *("_doomed", "_synced", "_given_up", "_suspect", "_rests"),
+        *("_doomed", "_synced", "_given_up", "_suspect", "_rests", "mended"),
     )
 
     def __init__(
@@ -65,7 +65,7 @@ class Journal:
         self.live, self.txn = live, txn
         self.sync_level: Sync = sync
         self._syncs = sync in ("turn", "op")
-        self.problem = ""
+        self.problem, self.mended = "", False  # what went wrong last, and whether all has gone well since
         self.dirty = False
         """True while there are records that may not be on the disk itself."""
         self._unsynced: OSError | None = None
@@ -103,7 +103,7 @@ class Journal:
                 raise
             self.ordinal = some_number() if ordinal is None else ordinal
             self.path = live / journal_name(self.ordinal, 1)
-            self.problem = _said(live, error)
+            self._fault(live, error)
         if not lazy:
             self.fd, self._claimed = self._claimed, -1
             try:
@@ -188,7 +188,7 @@ class Journal:
             pass_on(error)
             if rests != self._rests:  # all of it is saved elsewhere by now, and the file is removed
                 return self.whole and not self.dirty
-            self.problem = _said(path, error)
+            self._fault(path, error)
             self._suspect += self._given_up
             self._given_up, self._unsynced, self.dirty = [], error, True
             return False
@@ -206,6 +206,7 @@ class Journal:
         """Close the file, which is removed next since all of it is saved elsewhere; the next record begins a new one."""
         self._rests += 1
         self._close_files()
+        self.mended = True
         self.dirty, self._unsynced, self._unsaid = False, None, 0
         self._retry_at, self._untried = 0.0, 0
         self._held.clear()
@@ -241,6 +242,9 @@ class Journal:
         self._close_files()
         self._retry_at = _NEVER
 
+    def _fault(self, path: Path, error: Exception) -> None:
+        self.problem, self.mended = _said(path, error), False
+
     def _close_files(self) -> None:
         with self._guard:
             fds, self.fd, self._claimed = [*{self.fd, self._claimed} - {-1}], -1, -1
@@ -255,7 +259,7 @@ class Journal:
                 self._os.close(fd)
             except OSError as error:  # it is closed; where a file system writes only then, what it had may be gone
                 pass_on(error)
-                self.problem = _said(self.path, error)
+                self._fault(self.path, error)
 
     def _line(self, record: r.Record, number: int) -> bytes:
         if self.ordinal and not record.n:  # else it was tried before
@@ -283,7 +287,7 @@ class Journal:
 
     def _give_up(self, error: OSError) -> None:
         """Write to this file no more."""
-        self.problem = _said(self.path, error)
+        self._fault(self.path, error)
         if self.fd >= 0:
             (self._suspect if self._unsynced is not None else self._given_up).append(self.path)
         self._close_files()
@@ -317,9 +321,10 @@ class Journal:
             self._catch_up()
         except Exception as error:  # noqa: BLE001 - also what a process lacks that is going down: records are kept all the same
             pass_on(error)
-            self.problem = _said(self.live, error)
+            self._fault(self.live, error)
             self._retry_at = monotonic() + RETRY_SECONDS
             return False
+        self.mended = True
         return True
 
     def _take_back(self) -> None:

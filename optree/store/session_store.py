@@ -66,6 +66,8 @@ class SessionStore:
         self.txn = checked(txn)
         self.options, self.owner = options, owner
         self.problems: deque[str] = deque(maxlen=32)
+        self.unmended: dict[str, str] = {}
+        """What of them is so at this moment, by the step that failed."""
         self.live = options.directory.live_to_write(txn)
         self.builder: SessionTreeBuilder | None = None
         self.again = resume
@@ -156,6 +158,7 @@ class SessionStore:
         self._guard = threading.RLock()
         self._release_lock()
         self.owner, self._later, self._healed = False, True, 0
+        self.unmended.clear()
         self._writing = threading.Lock()
         self._upkeep = self._new_upkeep()
         self.stream.after_fork(())
@@ -164,6 +167,7 @@ class SessionStore:
         """In a forked child: write a journal of one's own into the same session."""
         self.forget()
         self.journal = self._new_journal()
+        self.unmade = self.journal.problem and self.unmade
         self.stream.after_fork((self.journal,))
         if self.builder is not None:
             self.builder.core.listeners.clear()
@@ -294,6 +298,7 @@ class SessionStore:
                 return
             there = journal.is_there()
             if there and (not self.owner or self._os.is_at(self._lock_fd, self.live / "LOCK")):
+                self.unmended.pop("files", None)
                 return
             self._problem("files", FileNotFoundError(f"they were removed from {self.live} while it runs; they are written anew"))
             self._release_lock()
@@ -334,6 +339,8 @@ class SessionStore:
         except Exception as error:  # noqa: BLE001 - the journal still has everything: say it and go on
             return self._problem("snapshot", error)
         self._covered, self._healed = number, dropped
+        for step in ("snapshot", "last snapshot", *(["files"] if self._lock_fd >= 0 else [])):
+            self.unmended.pop(step, None)
         return True
 
     def _finish(self) -> bool:
@@ -377,6 +384,7 @@ class SessionStore:
         except OSError as error:
             return self._problem("ledger", error)
         self._billed = True
+        self.unmended.pop("ledger", None)
         return True
 
     def _remove(self, others: list[Path]) -> bool:
@@ -404,6 +412,7 @@ class SessionStore:
 
     def _problem(self, what: str, error: BaseException) -> bool:
         said = f"{what} of session {self.txn}: {error if str(error) else type(error).__name__}"
+        self.unmended[what] = said
         if said not in self.problems:
             self.problems.append(said)
             self.report(said)
