@@ -42,6 +42,8 @@ def cost(
         scope = str(where.billing)
     else:
         loaded, _ = open_session(txn, where, verbatim=True)
+        if lost := loaded.damage.lost():
+            complain(f"the session is not whole: {'; '.join(lost)}")
         book, scope = Book(flatten(loaded.session).accounting), loaded.txn
     lines, poor = sums.readable(book.entries, first)
     torn = book.unreadable + poor

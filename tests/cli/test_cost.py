@@ -182,3 +182,15 @@ def test_a_call_that_a_kill_broke_off(optree):
     assert expected == [optree.json("cost")["total"][name] for name in totals]
     assert expected == [optree.json("cost", "--all")["total"][name] for name in totals]
     assert (1, []) == tuple(optree.json("ledger", "--check")[name] for name in ("checked", "differing"))
+
+
+def test_a_session_that_is_not_whole(optree):
+    """What a damaged session cost is shown as far as it can be read, and that it is not whole is said."""
+    txn = optree.record("kill", code=-9)
+    live = optree.sessions / f"{txn}.live"
+    (live / "j-0001-000001.jsonl").write_bytes((live / "j-0000-000001.jsonl").read_bytes())
+    cost = optree.read("cost", txn)
+    said = "optree: the session is not whole: j-0001-000001.jsonl: is 'j-0000-000001.jsonl' of this session, under another name"
+    assert cost.stderr.startswith(said)
+    (live / "j-0001-000001.jsonl").unlink()
+    assert (cost.stdout, "") == (optree.read("cost", txn).stdout, optree.read("cost", txn).stderr)
