@@ -80,7 +80,10 @@ def _said(error: Exception) -> typer.Exit:
     """Say what is wrong; returns the end of the command."""
     if isinstance(error, OutputError) or _is_full(error):
         _discard()
-    complain(f"stdout cannot be written: {os.strerror(ENOSPC)}" if _is_full(error) else str(error))
+    if isinstance(error, PermissionError) and error.filename:
+        complain(f"{error.filename} cannot be opened: you have no permission; change that, or name another place")
+    else:
+        complain(f"stdout cannot be written: {os.strerror(ENOSPC)}" if _is_full(error) else str(error))
     return typer.Exit(exit_code(error))
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import sys
-from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -14,6 +13,7 @@ from optree.cli.progress import working
 from optree.cli.screen import paint, show, show_json, size, table, when
 from optree.cli.sessions import Row, describe
 from optree.errors import NotFoundError
+from optree.store import Directory
 from optree.tree.totals import cost_cell, pico
 from optree.visible import coloured
 
@@ -32,7 +32,7 @@ def ls(
     Example: [bold]optree ls -n 10[/bold]
     """
     where = directory(sessions_dir)
-    _check(where.sessions, named=sessions_dir is not None or bool(os.environ.get("OPTREE_SESSIONS_DIR")))
+    _check(where, named=sessions_dir is not None or bool(os.environ.get("OPTREE_SESSIONS_DIR")))
     saved = where.saved()[:limit]
     rows: list[Row] = []
     with working("reading sessions", len(saved)) as step:
@@ -54,8 +54,11 @@ def ls(
     show("\n".join([head, *lines]), fold=True)
 
 
-def _check(path: Path, *, named: bool) -> None:
+def _check(where: Directory, *, named: bool) -> None:
     """Raise `NotFoundError` for what is no directory, and for one that was named but is not there."""
+    path = where.sessions
+    if where.homeless:
+        raise NotFoundError("you have no home directory, where sessions would be; name theirs with --sessions-dir or OPTREE_SESSIONS_DIR")
     if path.exists() and not path.is_dir():
         raise NotFoundError(f"{path} is no directory; name the directory of the sessions with --sessions-dir")
     if named and not path.exists():

@@ -126,7 +126,7 @@ def _said(row: Row, outcome: _Outcome) -> str:
 
 def _unsaved(directory: Directory) -> str:
     """Return why no session can be saved, if that is so."""
-    there = next(one for one in (directory.sessions.absolute(), *directory.sessions.absolute().parents) if one.exists())
+    there = next(one for one in (directory.sessions.absolute(), *directory.sessions.absolute().parents) if os.path.exists(one))  # noqa: PTH110 - False where it may not be looked
     why = "is no directory" if not there.is_dir() else "" if os.access(there, os.W_OK | os.X_OK) else "cannot be written"
     return f"no session could be saved: {there} {why}; name another place with --sessions-dir" if why else ""
 

@@ -37,7 +37,8 @@ def unmended_of(store: SessionStore) -> list[str]:
 
 def nothing_saved(directory: Directory, why: object) -> str:
     """Return the text that a directory takes no sessions."""
-    return f"nothing is saved in {directory.sessions}: {why}; the agent runs on (set OPTREE_SESSIONS_DIR to one that can be written)"
+    where = "" if directory.homeless else f" in {directory.sessions}"
+    return f"nothing is saved{where}: {why}; the agent runs on (set OPTREE_SESSIONS_DIR to one that can be written)"
 
 
 def counts_of(stores: Sequence[SessionStore], consoles: Sequence[ConsoleWriter]) -> dict[str, int]:
@@ -55,5 +56,6 @@ def lost_of(records: int, stores: Sequence[SessionStore], directory: Directory) 
     """Return how many records are lost with the process, and why; empty if none are; *directory* is where those without files would be."""
     lost = [store for store in stores if store.unwritten]
     causes = ", ".join(sorted({cause for store in lost if (cause := store.unmade or store.journal.problem)}))
-    where = ", ".join(sorted({str(store.options.directory.sessions) for store in lost} or {str(directory.sessions)}))
+    places = {store.options.directory for store in lost} or {directory}
+    where = ", ".join(sorted("the home directory" if place.homeless else str(place.sessions) for place in places))
     return f"{records} records are lost: {where} could not be written to the end{causes and f' ({causes})'}" if records else ""

@@ -340,7 +340,7 @@ class Runtime:
             )
         except (OSError, OptreeError) as error:
             pass_on(error)
-            self.report(nothing_saved(self.directory(), (isinstance(error, OSError) and error.strerror) or error))
+            self.report(nothing_saved(self.directory(), self.directory().why(error) if isinstance(error, OSError) else error))
             lost = self.unsaved[name] = Unsaved()
             stream = Stream([lost, *console])
             builder = SessionTreeBuilder(agent, txn=name, attributes=attributes, stream=stream, cycles=self.config.cycles)
@@ -358,7 +358,11 @@ class Runtime:
             builder, store, loaded = resume_session(txn, self._options(), stores=self.stores)
         except (OSError, OptreeError) as error:
             pass_on(error)
-            raise SetupError(f"cannot resume: {error}") from error
+            said = str(error)
+            if isinstance(error, OSError):
+                where = error.filename or self.directory().sessions
+                said = f"{where}: {error.strerror or error}; mend that and start again, or begin a new session without OPTREE_RESUME"
+            raise SetupError(f"cannot resume: {said}") from None
         for console in self._console(builder.txn):
             console.introduce(builder.node, builder.core.pool)
             console.take([SessionResume("", now_ms())])

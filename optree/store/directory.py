@@ -29,6 +29,7 @@ KEPT = ".damaged"
 """The ending of a directory with files of a session as they were when damage was found in them, before it went on."""
 OWNERS = "j-0000-"
 """What the names of the owner's journals begin with."""
+_NO_HOME = Path(os.devnull, "no-home-directory")
 _JOURNAL = re.compile(r"j-[0-9]{4,9}-[0-9]{6,9}\.jsonl")
 
 
@@ -72,6 +73,18 @@ class Directory(Struct, frozen=True):
             _expanded(sessions or os.environ.get("OPTREE_SESSIONS_DIR") or root / "sessions"),
             _expanded(billing or os.environ.get("OPTREE_BILLING_FILE") or root / "accounting.jsonl"),
         )
+
+    @property
+    def homeless(self) -> bool:
+        """True if sessions would be kept in the home directory of a user who has none."""
+        return _NO_HOME in self.sessions.parents
+
+    def why(self, error: OSError) -> str:
+        """Return why nothing can be made here: what is wrong, and with which of the directories above, if it is one of them."""
+        if self.homeless:
+            return "you have no home directory"
+        what = "a file is there" if isinstance(error, FileExistsError) else error.strerror or str(error)
+        return f"{error.filename}: {what}" if error.filename and Path(error.filename) in self.sessions.parents else what
 
     def live(self, txn: str) -> Path:
         """Return the live directory of a session, there or not."""
@@ -125,6 +138,8 @@ class Directory(Struct, frozen=True):
     def _missing(self, txn: str, there: list[str], matches: list[str]) -> str:
         if matches:
             return f"{txn!r} is the beginning of {len(matches)} sessions: {', '.join(matches[:5])}; write more of it"
+        if self.homeless:
+            return f"no session {txn!r}: you have no home directory; name the sessions' with --sessions-dir or OPTREE_SESSIONS_DIR"
         for suffix in (LIVE, *SUFFIXES.values()) if is_txn(txn) else ():
             if _kind(self.sessions / f"{txn}{suffix}"):
                 what = "directory" if suffix == LIVE else "file"
@@ -143,7 +158,7 @@ def _expanded(path: str | Path) -> Path:
         return Path(path).expanduser()
     except RuntimeError as error:
         pass_on(error)
-        return Path(os.devnull, "no-home-directory", *Path(path).parts[1:])
+        return _NO_HOME.joinpath(*Path(path).parts[1:])
 
 
 def checked(txn: str) -> str:

@@ -394,7 +394,8 @@ class Journal:
 
 
 def _said(path: Path, error: Exception) -> str:
-    return f"{path.name}: {(error.strerror if isinstance(error, OSError) else None) or error}"
+    name = error.filename if isinstance(error, FileExistsError | NotADirectoryError) and error.filename else path.name
+    return f"{name}: {(error.strerror if isinstance(error, OSError) else None) or error}"
 
 
 def _unowned(record: r.Record) -> None:

@@ -183,7 +183,7 @@ class SessionStore:
         except OSError as error:
             if not self._later or from_handler(error):
                 raise
-            self.unmade = "" if error.errno in PASSING else error.strerror or str(error)
+            self.unmade = "" if error.errno in PASSING else self.options.directory.why(error)
             if not self.unmade:
                 self._problem("files", error)
             return

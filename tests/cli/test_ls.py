@@ -1,8 +1,14 @@
 import json
+import os
 import shutil
+import subprocess
 import sys
+import tempfile
+from pathlib import Path
 
 import pytest
+
+from optree.cli import main
 
 ROW = ["txn", "agentId", "state", "startedAt", "durationSeconds", "bytes", "inputTokens", "outputTokens", "cacheReadInputTokens"]
 
@@ -175,3 +181,53 @@ def test_status_of_nothing(optree):
     found = optree.json("status")
     assert (0, 0, True) == (found["sessions"], found["bytes"], found["writable"])
     assert not optree.base.exists()
+
+
+AS_NOBODY = """
+import contextlib, io, os, sys
+from optree.cli import main
+*_, base = sys.argv
+with contextlib.redirect_stderr(io.StringIO()), contextlib.suppress(SystemExit):  # all modules are read while they may be
+    sys.argv[-1] = base + "/nothing"
+    main()
+if os.getuid() == 0:  # whom no mode keeps out
+    os.chown(base, 65534, 65534)
+    os.setgid(65534)
+    os.setuid(65534)
+os.mkdir(base + "/locked", 0)
+sys.argv[-1] = base + "/locked" + os.environ["BELOW"]
+main()
+"""
+
+
+@pytest.mark.skipif(os.name == "nt", reason="no directory is closed to its owner there by its mode")
+@pytest.mark.parametrize("below", ["", "/sessions"])
+def test_a_directory_that_may_not_be_read(below):
+    """A directory without permission is named, with what to do, and no number of an error."""
+    base = Path(tempfile.mkdtemp())  # elsewhere than the test's files, which only its own user may enter
+    try:
+        command = [sys.executable, "-c", AS_NOBODY, "ls", "--sessions-dir", str(base)]
+        done = subprocess.run(command, env=os.environ | {"BELOW": below}, capture_output=True, text=True, check=False)
+        said = f"optree: {base}/locked{below} cannot be opened: you have no permission; change that, or name another place\n"
+        assert (3, "", said) == (done.returncode, done.stdout, done.stderr)
+    finally:
+        (base / "locked").chmod(0o700)
+        shutil.rmtree(base)
+
+
+def test_no_home_directory(monkeypatch, capsys):
+    """Who has no home directory is told so, and no path that was made up."""
+    monkeypatch.setattr(Path, "expanduser", _homeless)
+    monkeypatch.delenv("OPTREE_BASE_DIR", raising=False)
+    monkeypatch.delenv("OPTREE_SESSIONS_DIR", raising=False)
+    monkeypatch.setattr(sys, "argv", ["optree", "ls"])
+    with pytest.raises(SystemExit) as ended:
+        main()
+    said = "optree: you have no home directory, where sessions would be; name theirs with --sessions-dir or OPTREE_SESSIONS_DIR\n"
+    assert (1, ("", said)) == (ended.value.code, tuple(capsys.readouterr()))
+
+
+def _homeless(path):
+    if path.parts[0] == "~":
+        raise RuntimeError("Could not determine home directory.")
+    return path

@@ -290,6 +290,31 @@ def test_what_a_full_disk_has_not_taken_is_said_at_exit(finished):
     assert out.strip() == said
 
 
+def test_the_place_that_is_at_fault_is_named(tmp_path, monkeypatch, runtime):
+    """A file where a directory should be is named by its path; who has no home directory is told that, and no made-up path (S4-131)."""
+    (tmp_path / "file").touch()
+    optree.configure(base_dir=tmp_path / "file")
+    with optree.session("agent"):
+        said = f"nothing is saved in {tmp_path / 'file' / 'sessions'}: {tmp_path / 'file'}: a file is there; the agent runs on"
+        assert [True] == [problem.startswith(said) for problem in optree.health()["problems"]]
+        assert {f"{tmp_path / 'file'}: File exists"} == {store.journal.problem for store in runtime.stores.values()}
+    optree.configure(base_dir=tmp_path, sessions_dir=tmp_path / "file")
+    with optree.session("agent"):
+        said = f"nothing is saved in {tmp_path / 'file'}: a file is there; the agent runs on"
+        assert [False, True] == [problem.startswith(said) for problem in optree.health()["problems"]]
+    monkeypatch.setattr(Path, "expanduser", _homeless)
+    optree.configure(base_dir="~/.optree", sessions_dir=None)
+    with optree.session("agent"):
+        said = "nothing is saved: you have no home directory; the agent runs on (set OPTREE_SESSIONS_DIR to one that can be written)"
+        assert said in optree.health()["problems"]
+
+
+def _homeless(path):
+    if path.parts[0] == "~":
+        raise RuntimeError("Could not determine home directory.")
+    return path
+
+
 LINKED = """
 os.mkdir('sessions')
 os.symlink('elsewhere', 'sessions/t-1.live')

@@ -403,6 +403,18 @@ def test_resume_of_what_is_not_there(finished):
     assert out.strip() in err
 
 
+@pytest.mark.skipif(sys.platform == "win32", reason="no limit of a file's size there")
+def test_resume_on_a_full_disk(finished):
+    """A disk without room is said with the file, and what to do, in one traceback."""
+    _, out, _ = finished("with optree.session('root') as session:\n    print(session.txn)")
+    full = "import resource\nresource.setrlimit(resource.RLIMIT_FSIZE, (0, 0))\nwith optree.session('root'): pass"
+    code, _, err = finished(full, env={"OPTREE_RESUME": out.strip(), "OPTREE_CONSOLE": "0"})
+    assert (1, 1) == (code, err.count("Traceback"))
+    *_, last = err.splitlines()
+    assert last.startswith("optree.errors.SetupError: cannot resume: ")
+    assert last.endswith(": File too large; mend that and start again, or begin a new session without OPTREE_RESUME")
+
+
 def test_resume_of_what_is_being_written(script, finished):
     """A session that another process writes is not resumed: the error says to wait (S4-99)."""
     process = script("with optree.session('root') as session:\n    print(session.txn, flush=True)\n    sys.stdin.read()", stdin=-1)
