@@ -106,7 +106,8 @@ class Program:
         try:
             value = make()
         except Exception as error:  # noqa: BLE001 - that is what is compared
-            value = f"{type(error).__name__}: {error}"
+            said = str(error).removesuffix(" while calling a Python object")  # of a full stack: how the call that met it was made
+            value = f"{type(error).__name__}: {said}"
         os.write(self.fd, json.dumps([name, value]).encode() + b"\n")
 
     def part(self) -> None:
@@ -223,6 +224,7 @@ def main() -> None:
     atexit.register(lambda: program.tell("at exit", lambda: program.double(8)))
     globals()["held"] = held
     if kind == "optree":
+        program.tell("holds", lambda: WAYS[way].holds(base))
         told = {name: found for name, found in optree.health().items() if isinstance(found, (int, float, str, list))}
         os.write(program.fd, json.dumps(["health", told]).encode() + b"\n")
     os.write(program.fd, json.dumps(["end", ""]).encode() + b"\n")

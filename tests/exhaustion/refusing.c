@@ -20,6 +20,7 @@ extern void *__libc_calloc(size_t, size_t), *__libc_realloc(void *, size_t);
 
 static __thread int denied;
 static _Atomic long all;
+_Atomic int refused_allocations;
 
 #define REAL(result, name, ...) \
     static result (*real)(__VA_ARGS__); \
@@ -30,7 +31,8 @@ static _Atomic long all;
 static int
 is_refused(void)
 {
-    return denied && refuse_memory && atomic_fetch_add(&all, 1) % 23 == 22;
+    int refused = denied && refuse_memory && atomic_fetch_add(&all, 1) % 23 == 22;
+    return refused ? (refused_allocations++, 1) : 0;
 }
 
 void *

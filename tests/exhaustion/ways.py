@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 import ctypes
+import errno
 import fcntl
 import os
+import pwd
 import resource
+import select
 import shutil
+import stat
 import struct
 import subprocess
 import sys
 import tempfile
 import threading
+import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, suppress
 from pathlib import Path
@@ -59,7 +64,13 @@ def _stack(_base: str) -> None:
     threading.stack_size(64 << 10)
 
 
+_removed = -1
+"""A descriptor of the directory that was removed."""
+
+
 def _gone(base: str) -> None:
+    global _removed  # noqa: PLW0603 - the process has one such directory
+    _removed = os.open(base, os.O_RDONLY)
     gone = f"{base}-gone"
     Path(base).rename(gone)  # at once
     shutil.rmtree(gone, ignore_errors=True)
@@ -180,11 +191,16 @@ def _broken_output(_base: str) -> None:
     os.close(write)
 
 
+def _in_library(name: str) -> ctypes.c_int:
+    """Return a variable of the library of `refusing.c`."""
+    return ctypes.c_int.in_dll(ctypes.CDLL(None), name)
+
+
 def _preloaded(name: str) -> Inside:
-    """Have the library of `refusing.c` do something from now on."""
+    """Have that library do something from now on."""
 
     def inside(_base: str) -> None:
-        ctypes.c_int.in_dll(ctypes.CDLL(None), name).value = 1
+        _in_library(name).value = 1
 
     return inside
 
@@ -228,6 +244,81 @@ def _ext4(where: Path) -> Iterator[Path]:
         subprocess.run(["umount", "-l", str(where)], check=True)
 
 
+def _raises(number: int, act: Callable[[], object]) -> bool:
+    try:
+        act()
+    except OSError as error:
+        return error.errno == number
+    return False
+
+
+def _writing_fails(number: int, size: int = 1 << 17) -> Callable[[str], bool]:
+    """Return what tells whether a file cannot be written in a directory, for that reason."""
+
+    def holds(base: str) -> bool:
+        file = Path(base, "probe")
+        try:
+            return _raises(number, lambda: file.write_bytes(bytes(size)))
+        finally:
+            with suppress(OSError):
+                file.unlink()
+
+    return holds
+
+
+def _fork_fails(_base: str) -> bool:
+    def fork() -> None:
+        if not (pid := os.fork()):
+            os._exit(0)
+        os.waitpid(pid, 0)
+
+    return _raises(errno.EAGAIN, fork)
+
+
+def _thread_fails(_base: str) -> bool:
+    try:
+        threading.Thread(target=int).start()
+    except RuntimeError:
+        return True
+    return False
+
+
+def _memory_fails(_base: str) -> bool:
+    try:
+        return not bytes(300 << 20)
+    except MemoryError:
+        return True
+
+
+def _recursion_fails(_base: str) -> bool:
+    def deeper(levels: int) -> int:
+        return levels and deeper(levels - 1)
+
+    try:
+        return bool(deeper(110))
+    except RecursionError:
+        return True
+
+
+def _is_no_pipe(_base: str) -> bool:
+    try:
+        return not stat.S_ISFIFO(os.fstat(2).st_mode)
+    except OSError as error:
+        return error.errno == errno.EBADF
+
+
+def _has_no_home(_base: str) -> bool:
+    return "HOME" not in os.environ and os.getuid() not in {user.pw_uid for user in pwd.getpwall()}
+
+
+def _has_no_room(_base: str) -> bool:
+    return select.select([], [2], [], 0)[1] == [] and os.get_blocking(2)
+
+
+def _was_removed(_base: str) -> bool:
+    return os.fstat(_removed).st_nlink == 0
+
+
 class Way(NamedTuple):
     """One way: what is done before the first session, and what before the second; where the files are."""
 
@@ -237,6 +328,8 @@ class Way(NamedTuple):
     needs_root: bool = False
     unreadable: bool = False
     """Whether nothing can be read there afterwards."""
+    holds: Callable[[str], bool] = lambda _base: True
+    """Tells, in the program and at its end, whether the condition is there."""
 
 
 def _from_start(inside: Inside) -> tuple[Inside, Inside]:
@@ -256,38 +349,51 @@ def _both(name: str, inside: Inside, **more: object) -> dict[str, Way]:
 
 WAYS: dict[str, Way] = {
     "nothing": Way((_nothing, _nothing)),
-    **_both("descriptors", _descriptors),
-    **_both("memory (RLIMIT_AS)", _memory, env={"LARGE_MB": "150", "MALLOC_ARENA_MAX": "1"}),
-    **_both("recursion limit", _recursion),
-    **_both("small stacks of threads", _stack),
-    **_both("processes and threads (RLIMIT_NPROC)", _processes, needs_root=True),
-    **_both("threads refused", _preloaded("refuse_threads")),
-    **_both("fork refused", _preloaded("refuse_forks")),
-    **_both("allocations of background threads", _memory_of_threads, env={"PYTHONMALLOC": "malloc", "PYTHONFAULTHANDLER": "1"}),
-    **_both("clock going backwards", _preloaded("backwards")),
-    **_both("disk full (tmpfs)", _filled, place=_tmpfs("size=1m"), needs_root=True),
-    **_both("disk full (ext4)", _filled, place=_ext4, needs_root=True),
-    "disk fills up": Way((_nothing, _nothing), _tmpfs("size=64k"), needs_root=True),
-    **_both("inodes", _no_inodes, place=_tmpfs("nr_inodes=40"), needs_root=True),
-    **_both("quota", _preloaded("over_quota")),
-    **_both("file size (RLIMIT_FSIZE)", _size),
-    "read-only": Way(_from_start(_read_only), _tmpfs("size=4m"), needs_root=True),
-    **_both("disk gone (ext4)", _disk_gone, place=_ext4, needs_root=True, unreadable=True),
-    **_both("directory gone", _gone),
-    **_both("no permission", _forbidden, needs_root=True),
-    "a file in the way": Way(_from_start(_a_file)),
-    "a file in the way, later": Way(_later(_a_file)),
-    **_both("no home", _homeless, needs_root=True),
-    **_both("name too long", _too_long),
-    **_both("no working directory", _no_working_directory),
-    **_both("no working directory, a relative base", _no_working_directory_relative),
-    **_both("/tmp full", _temporary_full, place=_tmpfs("size=64k"), needs_root=True),
-    **_both("stderr closed", _closed_errors),
-    **_both("stderr without reader", _broken_errors),
-    **_both("stderr full", _full_errors),
-    **_both("stderr full, and it blocks", _stuck_errors),
-    **_both("stdout without reader", _broken_output),
+    **_both("descriptors", _descriptors, holds=lambda _: _raises(errno.EMFILE, lambda: os.dup(0))),
+    **_both("memory (RLIMIT_AS)", _memory, holds=_memory_fails, env={"LARGE_MB": "150", "MALLOC_ARENA_MAX": "1"}),
+    **_both("recursion limit", _recursion, holds=_recursion_fails),
+    **_both("small stacks of threads", _stack, holds=lambda _: threading.stack_size() == 64 << 10),
+    **_both("processes and threads (RLIMIT_NPROC)", _processes, holds=_fork_fails, needs_root=True),
+    **_both("threads refused", _preloaded("refuse_threads"), holds=_thread_fails),
+    **_both("fork refused", _preloaded("refuse_forks"), holds=_fork_fails),
+    **_both(
+        "allocations of background threads",
+        _memory_of_threads,
+        holds=lambda _: _in_library("refused_allocations").value > 0,
+        env={"PYTHONMALLOC": "malloc", "PYTHONFAULTHANDLER": "1"},
+    ),
+    **_both("clock going backwards", _preloaded("backwards"), holds=lambda _: time.time() > time.time()),
+    **_both("disk full (tmpfs)", _filled, holds=_writing_fails(errno.ENOSPC), place=_tmpfs("size=1m"), needs_root=True),
+    **_both("disk full (ext4)", _filled, holds=_writing_fails(errno.ENOSPC), place=_ext4, needs_root=True),
+    "disk fills up": Way((_nothing, _nothing), _tmpfs("size=64k"), holds=_writing_fails(errno.ENOSPC, 1 << 13), needs_root=True),
+    **_both("inodes", _no_inodes, holds=_writing_fails(errno.ENOSPC, 0), place=_tmpfs("nr_inodes=40"), needs_root=True),
+    **_both("quota", _preloaded("over_quota"), holds=_writing_fails(errno.EDQUOT)),
+    **_both("file size (RLIMIT_FSIZE)", _size, holds=_writing_fails(errno.EFBIG)),
+    "read-only": Way(_from_start(_read_only), _tmpfs("size=4m"), holds=_writing_fails(errno.EROFS), needs_root=True),
+    **_both("disk gone (ext4)", _disk_gone, holds=_writing_fails(errno.EIO), place=_ext4, needs_root=True, unreadable=True),
+    **_both("directory gone", _gone, holds=_was_removed),
+    **_both("no permission", _forbidden, holds=_writing_fails(errno.EACCES), needs_root=True),
+    "a file in the way": Way(_from_start(_a_file), holds=os.path.isfile),
+    "a file in the way, later": Way(_later(_a_file), holds=os.path.isfile),
+    **_both("no home", _homeless, holds=_has_no_home, needs_root=True),
+    **_both("name too long", _too_long, holds=lambda _: _raises(errno.ENAMETOOLONG, lambda: Path(os.environ["OPTREE_BASE_DIR"]).stat())),
+    **_both("no working directory", _no_working_directory, holds=lambda _: _raises(errno.ENOENT, os.getcwd)),
+    **_both("no working directory, a relative base", _no_working_directory_relative, holds=lambda _: _raises(errno.ENOENT, os.getcwd)),
+    **_both(
+        "/tmp full",
+        _temporary_full,
+        holds=_writing_fails(errno.ENOSPC),
+        place=_tmpfs("size=64k"),
+        needs_root=True,
+    ),
+    **_both("stderr closed", _closed_errors, holds=_is_no_pipe),
+    **_both("stderr without reader", _broken_errors, holds=lambda _: _raises(errno.EPIPE, lambda: os.write(2, b"x"))),
+    **_both("stderr full", _full_errors, holds=lambda _: _raises(errno.EAGAIN, lambda: os.write(2, b"x"))),
+    **_both("stderr full, and it blocks", _stuck_errors, holds=_has_no_room),
+    **_both("stdout without reader", _broken_output, holds=lambda _: _raises(errno.EPIPE, lambda: os.write(1, b"x"))),
     "ASCII only": Way(
-        (_nothing, _nothing), env={"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0", "PYTHONIOENCODING": "ascii"}
+        (_nothing, _nothing),
+        holds=lambda _: sys.stdout.encoding == "ascii",
+        env={"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0", "PYTHONIOENCODING": "ascii"},
     ),
 }
