@@ -156,6 +156,8 @@ class LineLog:
         """Return the open file; it is opened if it is not, and then known from its start."""
         if self._closed:
             raise StoreError(f"{self.path.name} is closed: open it anew to append to it")
+        if self._fd >= 0 and not self._system.is_open(self._fd):  # the program closed it, and may have the number for a file of its own
+            self._fd = -1
         if self._fd < 0:
             self._fd = self._system.append(self.path)
             self._read = self._tail = 0

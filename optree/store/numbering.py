@@ -9,7 +9,7 @@ from typing import Any
 
 from optree.errors import StoreError
 from optree.interrupts import from_handler, suppress
-from optree.store.directory import OWNERS, SUFFIXES, Directory, journals
+from optree.store.directory import SUFFIXES, Directory, journals
 from optree.store.formats import meta_of
 from optree.store.plain_values import object_of
 from optree.store.reader import read_journal
@@ -40,10 +40,10 @@ def known_vector(directory: Directory, txn: str, *, owner: bool, later: bool) ->
         return {} if owner else {f"{some_number():04d}": 0}
 
 
-def last_given(live: Path, vector: dict[str, int], system: OS) -> int:
-    """Return the number of the owner's last record that is in any file."""
-    own = [path for path in journals(live) if path.name.startswith(OWNERS)]
-    return max([vector.get("0000", 0), *(last_number(path, system) for path in own)])
+def last_given(live: Path, vector: dict[str, int], system: OS, writer: int = 0) -> int:
+    """Return the number of a writer's last record that is in any file; the owner is writer 0."""
+    own = [path for path in journals(live) if path.name.startswith(f"j-{writer:04d}-")]
+    return max([vector.get(f"{writer:04d}", 0), *(last_number(path, system) for path in own)])
 
 
 def vector_of(meta: dict[str, Any]) -> dict[str, int]:

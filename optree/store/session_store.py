@@ -127,9 +127,11 @@ class SessionStore:
 
         True only if that is done. Snapshots are the owner's: in a process that joined, `snapshot` is `write`.
         """
-        done = self.stream.flush() and self._retry()
+        delivered = self.stream.flush()
+        self._look()
+        done = self._retry() and delivered
         if level == "sync":
-            return done and self._upkeep.within(timeout, self._sync)
+            return done and self._upkeep.within(timeout, self.journal.sync)
         if level == "snapshot" and self.owner:
             return self.finished or (not self._closed and self._upkeep.ask(timeout) and self._saved)
         return done
@@ -275,11 +277,6 @@ class SessionStore:
                 self.stream.leave(held)
         return self.journal.whole and not self.unwritten
 
-    def _sync(self) -> bool:
-        """Force the journal to the disk; False if a part of it is not there, or was removed."""
-        self._look()
-        return self.journal.sync() and not self.unwritten
-
     def _leave(self) -> None:
         """Force the last second to the disk, and let go of the session."""
         if self.options.sync != "write" and not self.finished:
@@ -287,7 +284,7 @@ class SessionStore:
         self._release_lock()
 
     def _look(self) -> None:
-        """Begin new files where somebody removed those that are written.
+        """Begin new files where somebody removed those that are written, or closed their descriptors.
 
         The owner's snapshot has what they had (see `_tick`); what a process had written that joined is lost, and counted.
         """
@@ -300,12 +297,15 @@ class SessionStore:
             if there and (not self.owner or self._os.is_at(self._lock_fd, self.live / "LOCK")):
                 self.unmended.pop("files", None)
                 return
-            self._problem("files", FileNotFoundError(f"they were removed from {self.live} while it runs; they are written anew"))
+            closed = not all(self._os.is_open(fd) for fd in (journal.fd, self._lock_fd) if fd >= 0)
+            what = "the program closed their descriptors" if closed else f"they were removed from {self.live}"
+            self._problem("files", FileNotFoundError(f"{what} while it runs; they are written anew"))
             self._release_lock()
             if there:
                 self._own_again()
             else:
-                journal.renew(journal.last - (self._covered if snapshot.exists() else 0))
+                saved = {f"{journal.ordinal:04d}": self._covered if snapshot.exists() else 0}
+                journal.renew(journal.last - last_given(self.live, saved, self._os, journal.ordinal))
         except OSError as error:
             self._problem("files", error)
         finally:

@@ -37,6 +37,18 @@ def _identity(path: Path) -> tuple[int, int]:
     return found.st_dev, found.st_ino
 
 
+class Descriptor(int):
+    """A file's descriptor, and which file it was opened for: a program may close it, and get the same number for a file of its own."""
+
+    identity: tuple[int, int]
+
+
+def _descriptor(fd: int) -> Descriptor:
+    kept, found = Descriptor(fd), os.fstat(fd)
+    kept.identity = found.st_dev, found.st_ino
+    return kept
+
+
 def open_regular(path: str | os.PathLike[str]) -> BinaryIO:
     """Open a regular file for reading. Raises `OSError`, also for a pipe, a device or a directory, without waiting for its other end."""
     return os.fdopen(_regular(calls.open_file(path, os.O_RDONLY | calls.O_NONBLOCK | calls.O_NOCTTY), path), "rb")
@@ -56,22 +68,36 @@ class OS:
 
     def create(self, path: Path) -> int:
         """Create a new file for appending, private to its owner; fails if it is there. Returns a descriptor."""
-        return calls.open_file(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND | calls.O_NOFOLLOW, 0o600)
+        return _descriptor(calls.open_kept(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND | calls.O_NOFOLLOW, 0o600))
 
     def append(self, path: Path) -> int:
         """Open a file for appending, made if it is missing."""
         flags = os.O_RDWR | os.O_CREAT | os.O_APPEND | calls.O_NOFOLLOW | calls.O_NONBLOCK
-        return _regular(calls.open_file(path, flags, 0o600), path)
+        return _descriptor(_regular(calls.open_kept(path, flags, 0o600), path))
 
     def open(self, path: Path) -> int:
         """Open a file for its lock only."""
-        return _regular(calls.open_file(path, os.O_RDONLY | calls.O_NOFOLLOW | calls.O_NONBLOCK), path)
+        return _descriptor(_regular(calls.open_kept(path, os.O_RDONLY | calls.O_NOFOLLOW | calls.O_NONBLOCK), path))
+
+    def is_open(self, fd: int) -> bool:
+        """Tell whether a descriptor is still that of the file that it was opened for."""
+        try:
+            found = os.fstat(fd)
+        except OSError as error:
+            pass_on(error)
+            return False
+        return not isinstance(fd, Descriptor) or fd.identity == (found.st_dev, found.st_ino)
+
+    def _needs_open(self, fd: int) -> None:
+        if not self.is_open(fd):
+            raise OSError(errno.EBADF, "the program closed the file's descriptor")
 
     write: Callable[[int, bytes], int] = staticmethod(os.write)
     """Write once; may write less than all. The function itself, since every record passes here."""
 
     def write_all(self, fd: int, data: bytes) -> None:
         """Write everything, in as many writes as it takes."""
+        self._needs_open(fd)
         done = self.write(fd, data)
         while done < len(data):
             data = data[done:]
@@ -82,6 +108,7 @@ class OS:
 
         A process that is killed between the two calls leaves none.
         """
+        self._needs_open(fd)
         if os.fstat(fd).st_nlink != 1:
             return
         os.ftruncate(fd, 0)
@@ -105,10 +132,12 @@ class OS:
 
     def datasync(self, fd: int) -> None:
         """Wait until the file's data is on disk."""
+        self._needs_open(fd)
         calls.fdatasync(fd)
 
     def sync(self, fd: int) -> None:
         """Wait until the file and its metadata are on disk."""
+        self._needs_open(fd)
         calls.fsync(fd)
 
     def sync_directory(self, path: Path) -> None:
@@ -168,35 +197,41 @@ class OS:
 
     def lock(self, fd: int) -> bool:
         """Lock a file for this writer without waiting; False if another has it."""
+        self._needs_open(fd)
         return calls.flock(fd)
 
     def lock_shared(self, fd: int) -> bool:
         """Lock a file against its writer, together with others who do, without waiting; False if its writer has it."""
+        self._needs_open(fd)
         return calls.flock_shared(fd)
 
     def is_at(self, fd: int, path: Path) -> bool:
         """Tell whether an open file is the one that has this name now."""
         try:
-            return os.path.samestat(os.fstat(fd), os.stat(path, follow_symlinks=False))
+            return self.is_open(fd) and os.path.samestat(os.fstat(fd), os.stat(path, follow_symlinks=False))
         except calls.GONE as error:
             pass_on(error)
             return False
 
     def lock_waiting(self, fd: int) -> None:
         """Lock a file, waiting for whoever has it."""
+        self._needs_open(fd)
         calls.flock(fd, wait=True)
 
     def unlock(self, fd: int) -> None:
         """Let others lock the file."""
-        calls.funlock(fd)
+        if self.is_open(fd):
+            calls.funlock(fd)
 
     def truncate(self, fd: int, size: int) -> None:
         """Cut a file to its first *size* bytes."""
+        self._needs_open(fd)
         os.ftruncate(fd, size)
 
     def close(self, fd: int) -> None:
-        """Close a descriptor; locks that it held are released when its last copy is closed."""
-        os.close(fd)
+        """Close a descriptor, unless it is another file's by now; locks that it held are released when its last copy is closed."""
+        if self.is_open(fd):
+            os.close(fd)
 
     def replace(self, path: Path, pieces: Iterable[bytes], aside: Path | None = None) -> None:
         """Replace a file's content as a whole: temporary file (in *aside*, if that directory is there), sync, rename, sync of the name."""

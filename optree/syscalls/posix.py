@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import fcntl
 import os
+import resource
 import select
 import sys
+from itertools import count
 from typing import TextIO
 
 from optree.interrupts import pass_on
@@ -37,6 +39,31 @@ if sys.platform == "darwin":
     fdatasync = fsync
 else:
     fsync, fdatasync = os.fsync, os.fdatasync
+
+_MOST_DESCRIPTORS = 1024
+_STDERR = 2
+_turn = count()
+
+
+def open_kept(path: str | os.PathLike[str], flags: int, mode: int = 0o600) -> int:
+    """Open a file that stays open, with a descriptor that the program's own files do not get: none of a standard stream that is closed.
+
+    It is in the upper half of those that there are, each time another one: if the program closes it, no other file has it soon.
+    """
+    fd = os.open(path, flags, mode)
+    try:
+        most = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+        half = (most if 0 < most < _MOST_DESCRIPTORS else _MOST_DESCRIPTORS) // 2
+        return fcntl.fcntl(fd, fcntl.F_DUPFD_CLOEXEC, max(_STDERR + 1, half + next(_turn) % max(half, 1)))
+    except OSError as error:
+        pass_on(error)
+        if fd > _STDERR:  # no such one is free: this one does
+            kept, fd = fd, -1
+            return kept
+        return fcntl.fcntl(fd, fcntl.F_DUPFD_CLOEXEC, _STDERR + 1)
+    finally:
+        if fd >= 0:
+            os.close(fd)
 
 
 def fsync_directory(path: str | os.PathLike[str]) -> None:

@@ -86,6 +86,9 @@ def open_file(path: str | os.PathLike[str], flags: int, _mode: int = 0o600) -> i
     return fd
 
 
+open_kept = open_file
+
+
 def _access(flags: int) -> int:
     if flags & os.O_RDWR:
         return _GENERIC_READ | _GENERIC_WRITE

@@ -62,7 +62,7 @@ def test_without_a_standard_input(tmp_path):
     """A program without a standard input writes as any other, to one open file, and lets it go; so does a forked process."""
     log = LineLog(tmp_path / "log.jsonl", numbers)
     assert [1, 2] == [log.append(numbered) for _ in range(2)]
-    assert OS().is_at(0, log.path)
+    assert OS().is_at(log._fd, log.path)
     log.after_fork()
     assert 3 == log.append(numbered)
     log.close()

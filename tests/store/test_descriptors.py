@@ -1,0 +1,114 @@
+"""A program closes descriptors that are not its own, as what makes daemons does, and gets their numbers for files of its own."""
+
+import os
+
+import msgspec
+import pytest
+
+from optree import records as r
+from optree.errors import BusyError
+from optree.store import SessionStore, load, upkeep
+from optree.store.line_log import LineLog
+from optree.store.options import StoreOptions
+from optree.syscalls import calls
+from optree.tree import walk_ops
+from tests.store.test_journal import busy
+
+LONG = 30.0
+
+
+@pytest.fixture
+def taken(tmp_path):
+    """Return a function that gives a descriptor's number to a file of the program; at the end that is open, and has only what was in it."""
+    numbers, mine = [], tmp_path / "mine"
+    mine.write_bytes(b"mine")
+    own = os.open(mine, os.O_RDWR | os.O_APPEND)
+
+    def take(fd):
+        numbers.append(int(fd))
+        os.dup2(own, fd)
+
+    yield take
+    assert b"mine" == mine.read_bytes()
+    for number in [*numbers, own]:
+        assert os.path.samestat(os.fstat(number), mine.stat())
+        os.close(number)
+
+
+@pytest.fixture(autouse=True)
+def _never_by_itself(monkeypatch):
+    """Let nothing look but what the test calls."""
+    monkeypatch.setattr(upkeep, "SYNC_SECONDS", LONG)
+
+
+def test_descriptors_that_the_program_took(begin, directory, killed, taken):
+    """The journal's number and the lock's are those of another file: `flush` notices, nothing is written there, and none is closed."""
+    builder, store = begin()
+    busy(builder, 1)
+    assert store.flush("sync")
+    taken(store.journal.fd)
+    taken(store._lock_fd)
+    assert store.flush("sync")
+    assert ["files of session txn-1: the program closed their descriptors while it runs; they are written anew"] == list(store.problems)
+    busy(builder, 1)
+    assert store.flush("sync")
+    with pytest.raises(BusyError):
+        SessionStore("txn-1", StoreOptions(directory))
+    loaded = load("txn-1", killed())
+    assert ("clean", msgspec.json.encode(builder.tree)) == (loaded.damage.state, msgspec.json.encode(loaded.tree))
+    builder.end_session()
+    assert store.close(LONG)
+    assert "clean" == load("txn-1", directory).damage.state
+
+
+def test_what_went_into_the_programs_file_is_not_said_to_be_safe(begin, directory, opened, tmp_path):
+    """What a process that joined wrote before that was noticed is counted as lost; what was in its own file is there."""
+    begin()
+    joined = SessionStore("txn-1", StoreOptions(directory, sync="write"), owner=False)
+    opened.append(joined)
+    joined.stream.put(r.OpBegin("1.1000001", 1.0, "tool", "one"))
+    assert joined.flush("sync")
+    with (tmp_path / "mine").open("wb") as mine:
+        os.dup2(mine.fileno(), joined.journal.fd)
+    number = int(joined.journal.fd)
+    joined.stream.put(r.OpBegin("1.1000002", 2.0, "tool", "two"))
+    assert (False, 1) == (joined.flush(), joined.unwritten)
+    joined.stream.put(r.OpBegin("1.1000003", 3.0, "tool", "three"))
+    assert not joined.flush("sync")
+    assert ["one", "three"] == [op.name for _, _, op in walk_ops(load("txn-1", directory).session)]
+    os.close(number)
+
+
+def test_descriptors_that_are_closed(begin, killed):
+    """All of optree's descriptors are closed: what is recorded after that is kept, and written to a new file."""
+    builder, store = begin()
+    busy(builder, 1)
+    os.close(store.journal.fd)
+    os.close(store._lock_fd)
+    busy(builder, 1)
+    assert store.flush("sync")
+    assert 0 == store.unwritten
+    loaded = load("txn-1", killed())
+    assert ("clean", msgspec.json.encode(builder.tree)) == (loaded.damage.state, msgspec.json.encode(loaded.tree))
+
+
+def test_a_log_whose_descriptor_the_program_took(tmp_path, taken):
+    """A file of lines is opened again, its numbers go on, and its end closes nothing of the program's."""
+    log = LineLog(tmp_path / "log", lambda line: [int(line)])
+    log.append(lambda number: b"%d" % number)
+    taken(log._fd)
+    assert 2 == log.append(lambda number: b"%d" % number)
+    assert b"1\n2\n" == log.path.read_bytes()
+    taken(log._fd)
+    log.close()
+
+
+@pytest.mark.skipif(calls.open_kept is calls.open_file, reason="on Windows numbers are not chosen")
+def test_each_file_has_another_number(begin):
+    """What a program closes has not the number of the next file: a journal and a lock that are opened after each other."""
+    _, first = begin()
+    before = {int(first.journal.fd), int(first._lock_fd)}
+    for fd in before:
+        os.close(fd)
+    _, second = begin()
+    assert not before & {int(second.journal.fd), int(second._lock_fd)}
