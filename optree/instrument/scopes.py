@@ -5,14 +5,15 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Callable, Mapping
+from sys import getrefcount
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Generic, NoReturn, TypeVar, overload
 
-from optree.builder import Op, Turn
+from optree.builder import Op, SessionTreeBuilder, Turn
 from optree.builder.guard import FAULTS, UNRECORDED
 from optree.errors import SetupError
 from optree.instrument import context
-from optree.instrument.context import CURRENT, REMOTE, Holder, Scope
+from optree.instrument.context import ABANDONED, CURRENT, REMOTE, Holder, Scope
 from optree.instrument.faults import fault
 from optree.instrument.handles import Session
 from optree.instrument.holding import Exit, Held, take_held
@@ -52,13 +53,17 @@ class _Instrument(Generic[H]):
 
     def __enter__(self) -> H:
         try:
-            held = take_held(self)
-            scope = held.scope = self.begin(context.here(), held.holder)
-            if held.holder is None:
-                self._open[id(scope)] = scope
-            if scope.session is not SESSION:  # else what is in the block is recorded where the block is
-                context.enter(scope)
-            handle: Any = scope.handle
+            held, before = take_held(self), context.here()
+            try:
+                scope = held.scope = self.begin(before, held.holder)
+                if held.holder is None:
+                    self._open[id(scope)] = scope
+                if scope.session is not SESSION:  # else what is in the block is recorded where the block is
+                    context.enter(scope)
+                handle: Any = scope.handle
+            except BaseException:
+                self.undo(held.scope, before)
+                raise
         except RecursionError:
             FAULTS.stack += 1
             handle = self.unrecorded
@@ -81,9 +86,15 @@ class _Instrument(Generic[H]):
             scope = self._open.pop(self._left(here))
         if scope is None:
             return
-        self.finish(scope.handle, *outcome(error))
-        if here is scope:
-            context.leave(scope)
+        try:
+            self.finish(scope.handle, *outcome(error))
+            if here is scope:
+                context.leave(scope)
+        except BaseException:  # an interrupt: what is begun is done whole
+            self.finish(scope.handle, *outcome(error))
+            if CURRENT.get() is scope:
+                context.leave(scope)
+            raise
 
     def _left(self, here: Scope | None) -> int:
         """Return the key of the entry that is left *here*; in a strange context the last that was entered from it, or in its session."""
@@ -107,6 +118,20 @@ class _Instrument(Generic[H]):
 
     def begin(self, before: Scope | None, holder: Holder | None = None) -> Scope:
         """Open a node where *before* is, held by *holder*, and return the scope within it."""
+        raise NotImplementedError
+
+    def undo(self, scope: Scope | None, before: Scope | None) -> None:
+        """End what an entry began that an exception interrupted, so that no block will: a node of *scope*, or one that nobody has."""
+        if scope is not None:
+            self.finish(scope.handle, *ABANDONED)
+            if CURRENT.get() is scope:
+                context.leave(scope)
+        elif before is not None:
+            _clear_frames()
+            self._undo(before.session.builder)
+
+    def _undo(self, builder: SessionTreeBuilder) -> None:
+        """End the node that was begun last, if nothing refers to its handle but the builder."""
         raise NotImplementedError
 
     def finish(self, handle: Any, status: Status, error: str | None) -> None:
@@ -153,12 +178,15 @@ class SessionScope(_Instrument[Session]):
         else:
             builder = above.session.builder
             op = builder.begin_op("session", agent, turn=above.turn, parent=above.op)
-            earlier = _interrupted(above.session, agent)
-            goes_on = {"continues": earlier[-1].path} if earlier else {}
             try:
+                earlier = _interrupted(above.session, agent)
+                goes_on = {"continues": earlier[-1].path} if earlier else {}
                 child = builder.attach_child_session(op, agent, attributes={**self._attributes, **goes_on})
             except SetupError as error:
                 op.end("failed", str(error))
+                raise
+            except BaseException:
+                _abandon(op)
                 raise
             session = SESSION if child is UNRECORDED["builder"] else Session(child, resumed=bool(earlier), earlier=earlier)
         return Scope(session, None, None, before, holder, self.finish, before and before.piece)
@@ -170,6 +198,9 @@ class SessionScope(_Instrument[Session]):
             builder.parent.end_op(builder.path, status, error)
         else:
             RUNTIME.close_root(handle.txn)
+
+    def _undo(self, builder: SessionTreeBuilder) -> None:
+        _abandon_last(builder, "session")
 
     def result(self, handle: Session) -> Result:
         return Report(handle.builder)
@@ -190,8 +221,17 @@ class TurnScope(_Instrument[Turn]):
     def begin(self, before: Scope | None, holder: Holder | None = None) -> Scope:
         session = (before or _remote() or _home("turn", holder)).session
         turn = session.builder.begin_turn(user=self._user, system=self._system, attributes=self._attributes or None)
-        RUNTIME.own_detached(session.builder, turn.path)
-        return Scope(session, turn, None, before, holder, self.finish, before and before.piece)
+        try:
+            RUNTIME.own_detached(session.builder, turn.path)
+            return Scope(session, turn, None, before, holder, self.finish, before and before.piece)
+        except BaseException:
+            turn.end(*ABANDONED)
+            raise
+
+    def _undo(self, builder: SessionTreeBuilder) -> None:
+        turn = builder.current_turn
+        if turn is not None and not turn.implicit and getrefcount(turn) == _ALONE:
+            turn.end(*ABANDONED)
 
     def _end(self, handle: Turn, status: Status, error: str | None) -> None:
         handle.end(status, error)
@@ -219,8 +259,15 @@ class OpScope(_Instrument[Op]):
         where = where or _home(name, holder)
         builder = where.session.builder
         op = builder.begin_op(self._kind, name, turn=where.turn, parent=where.op, attributes=attributes or None)
-        RUNTIME.own_detached(builder, op.path)
-        return Scope(where.session, op.turn, op, before, holder, self.finish, before and before.piece)
+        try:
+            RUNTIME.own_detached(builder, op.path)
+            return Scope(where.session, op.turn, op, before, holder, self.finish, before and before.piece)
+        except BaseException:
+            op.end(*ABANDONED)
+            raise
+
+    def _undo(self, builder: SessionTreeBuilder) -> None:
+        _abandon_last(builder, self._kind)
 
     def _end(self, handle: Op, status: Status, error: str | None) -> None:
         handle.end(status, error)
@@ -453,6 +500,42 @@ def _ingress() -> dict[str, Any]:
     if "TRACEPARENT" in os.environ:
         found["traceparent"] = os.environ["TRACEPARENT"]
     return found
+
+
+def _abandon_last(builder: SessionTreeBuilder, kind: OpKind) -> None:
+    """End the op that was begun last, if it is of a kind and nothing refers to it but the builder."""
+    core = builder.core
+    op = core.ops.get(next(reversed(core.ops), ""))
+    if op is not None and op.bare.kind == kind and getrefcount(op) == _ALONE:
+        _abandon(op)
+
+
+def _abandon(op: Op) -> None:
+    child = op.builder.core.builders.get(op.path)
+    if child is not None:
+        child.end_session(*ABANDONED)
+    op.end(*ABANDONED)
+
+
+def _clear_frames() -> None:
+    """Let go of what optree's own frames hold that the exception in flight has left."""
+    trace = None if (error := sys.exception()) is None else error.__traceback__
+    while trace is not None:
+        frame, trace = trace.tb_frame, trace.tb_next
+        if frame.f_globals.get("__name__", "").startswith("optree."):
+            with suppress(RuntimeError):  # it still runs
+                frame.clear()
+                _ = frame.f_locals  # before 3.13 a copy is kept, which this brings up to date
+
+
+def _references() -> int:
+    """Return how many references are counted where a container and a variable have one each."""
+    held = [object()]
+    one = held[0]
+    return getrefcount(one)
+
+
+_ALONE = _references()
 
 
 def _refuse(value: object) -> NoReturn:

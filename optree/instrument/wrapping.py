@@ -48,6 +48,10 @@ class Instrument(Protocol):
         """Open a node."""
         ...
 
+    def undo(self, scope: Scope | None, before: Scope | None) -> None:
+        """End what an entry began that was interrupted."""
+        ...
+
     def finish(self, handle: Any, status: Status, error: str | None) -> None:
         """End it."""
         ...
@@ -205,17 +209,21 @@ class _Piece:
         self._scope: Scope | None = None
 
     def __enter__(self) -> Self:
-        instrument = self._instrument
+        instrument, before, scope = self._instrument, None, None
         try:
-            held = take_held(self)
-            scope = self._scope = held.scope = instrument.begin(context.here(), held.holder)
-            instrument.called(scope.handle, _bound(self._names, self._args, self._kwargs))
-            if scope.session is not SESSION:
-                context.enter(scope)
-        except RecursionError:
-            FAULTS.stack += 1
-        except Exception as error:  # noqa: BLE001 - the program's function runs, recorded or not
-            fault(error)
+            try:
+                held, before = take_held(self), context.here()
+                scope = self._scope = held.scope = instrument.begin(before, held.holder)
+                instrument.called(scope.handle, _bound(self._names, self._args, self._kwargs))
+                if scope.session is not SESSION:
+                    context.enter(scope)
+            except RecursionError:
+                FAULTS.stack += 1
+            except Exception as error:  # noqa: BLE001 - the program's function runs, recorded or not
+                fault(error)
+        except BaseException:  # out of a signal's handler: it does not run, and nothing else ends what was begun
+            instrument.undo(scope, before)
+            raise
         return self
 
     def result(self, value: Any) -> Any:
@@ -239,10 +247,15 @@ class _Piece:
         scope = self._scope
         if scope is None:
             return
-        if not self._open:
+        try:
+            if not self._open:
+                self._instrument.finish(scope.handle, *outcome(error))
+        except BaseException:  # an interrupt: what is begun is done whole
             self._instrument.finish(scope.handle, *outcome(error))
-        if CURRENT.get() is scope:
-            context.leave(scope)
+            raise
+        finally:
+            if CURRENT.get() is scope:
+                context.leave(scope)
 
 
 class _Items:
@@ -299,12 +312,16 @@ class _Stream(_Items):
     __exit__ = Exit()
 
     def __init__(self, instrument: Instrument, names: Names, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        self._scope = self._within = instrument.begin(context.here())
-        self._scope.piece = self._scope
-        self._held: Held | None = None
-        handle = self._scope.handle
-        super().__init__(instrument, handle, instrument.result(handle))
-        instrument.called(handle, _bound(names, args, kwargs))
+        before, scope = context.here(), None
+        try:
+            scope = self._scope = self._within = instrument.begin(before)
+            scope.piece = scope
+            self._held: Held | None = None
+            super().__init__(instrument, scope.handle, instrument.result(scope.handle))
+            instrument.called(scope.handle, _bound(names, args, kwargs))
+        except BaseException:
+            instrument.undo(scope, before)
+            raise
 
     def __enter__(self) -> Self:
         try:
@@ -319,7 +336,7 @@ class _Stream(_Items):
 
     def leave(self, _scope: Scope | None, _error: BaseException | None) -> None:
         """Put back what was before the piece; the generator may be inside a block of its own when it yields."""
-        self._within = CURRENT.get() or self._scope
+        self._within = context.here() or self._scope  # a block of its own that was interrupted is ended here
         context.leave(self._within, self._scope)
 
 

@@ -33,6 +33,8 @@ class Injection:
         self.error = error
         self.seen = 0
         self.where = ""
+        self.returning = False
+        """True if it hit the return of a function: the frame that the handler is given then keeps what is returned, unlike a real one."""
         self.functions: list[str] = []
         """Those of the places that were passed."""
         self.dropped = False
@@ -64,13 +66,14 @@ class Injection:
         self._at(frame, event, arg)
         return self._at
 
-    def _at(self, frame: FrameType, event: str, _arg: Any) -> Any:
+    def _at(self, frame: FrameType, event: str, arg: Any) -> Any:
+        del arg  # what is returned: a frame that held it would keep it, as no handler does
         if event == "exception":
             return self._at
         self.seen += 1
         self.functions.append(frame.f_code.co_qualname)
         if self.seen == self.place and self.error is not None:
-            code = frame.f_code
+            code, self.returning = frame.f_code, event == "return"
             self.where = f"{Path(code.co_filename).name}:{frame.f_lineno} {code.co_qualname} {event} {frame.f_lasti}"
             self.handler(signal.SIGALRM, frame)
         return self._at

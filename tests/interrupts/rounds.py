@@ -9,6 +9,8 @@ from tests.interrupts.injecting import Injection, LateError, Stop
 from tests.interrupts.scenarios import CALLS, CALLS_WITHIN, ROOTS, left_flaws, probe_flaws, release_locks, run_flaws, totals_flaws
 
 NAMES = [*ROOTS, *CALLS_WITHIN]
+ENTERED = [name for name in CALLS_WITHIN if name.startswith(("with", "@", "async")) and "generator" not in name]
+"""Calls that open nodes and close them; a generator that is hit closes its own blocks when Python closes it."""
 KINDS: dict[str, type[BaseException]] = {"Stop": Stop, "LateError": LateError}
 
 
@@ -37,10 +39,12 @@ class Round:
         with optree.session("program") as session:
             with optree.turn(), optree.llm(provider="openai", model="gpt-4o") as op:
                 op.account(input_tokens=1, cost_usd=0.125)
-                before = optree.current()
+                before, opened = optree.current(), open_in(session)
                 self._injected(lambda: call(op))
                 if optree.current() is not before:
                     self.flaws.append(f"context: {optree.current()}")
+                if self.name in ENTERED and not self.injection.returning and open_in(session) != opened:
+                    self.flaws.append(f"still open: {open_in(session)}")
             self.flaws += totals_flaws(session.builder.node)
         left = [turn.path for turn in session.builder.node.turns if turn.ended_at is None]
         if left or session.running:
@@ -58,6 +62,12 @@ class Round:
         else:
             if self.injection.raised and not self.injection.dropped:
                 self.flaws.append("swallowed")
+
+
+def open_in(session: optree.Session) -> list[str]:
+    """Return the paths of the turns and ops that are open in a session."""
+    turns = session.builder.node.turns
+    return [node.path for turn in turns for node in (turn, *turn.ops) if node.ended_at is None]
 
 
 def places(name: str) -> list[str]:
