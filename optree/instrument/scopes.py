@@ -53,7 +53,7 @@ class _Instrument(Generic[H]):
 
     def __enter__(self) -> H:
         try:
-            held, before = take_held(self), context.here()
+            held, before, scope = take_held(self), context.here(), None
             try:
                 scope = held.scope = self.begin(before, held.holder)
                 if held.holder is None:
@@ -62,7 +62,7 @@ class _Instrument(Generic[H]):
                     context.enter(scope)
                 handle: Any = scope.handle
             except BaseException:
-                self.undo(held.scope, before)
+                self.undo(scope, before)
                 raise
         except RecursionError:
             FAULTS.stack += 1
@@ -503,10 +503,13 @@ def _ingress() -> dict[str, Any]:
 
 
 def _abandon_last(builder: SessionTreeBuilder, kind: OpKind) -> None:
-    """End the op that was begun last, if it is of a kind and nothing refers to it but the builder."""
+    """End the op that was begun last, if it is of a kind and nothing refers to it, or to its session, but the builders."""
     core = builder.core
     op = core.ops.get(next(reversed(core.ops), ""))
-    if op is not None and op.bare.kind == kind and getrefcount(op) == _ALONE:
+    if op is None or op.bare.kind != kind or getrefcount(op) != _ALONE:
+        return
+    child = core.builders.get(op.path)
+    if child is None or getrefcount(child) == _ALONE:
         _abandon(op)
 
 
