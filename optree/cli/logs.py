@@ -20,8 +20,8 @@ from optree.console.lines import Line, LineOptions, LineRenderer
 from optree.nodes import Severity
 from optree.store.directory import Directory
 from optree.store.recovery import Loaded
-from optree.tree import unfold
 from optree.tree.path import Path as NodePath
+from optree.tree.unfold import unfold
 from optree.visible import coloured
 
 SEVERITIES = get_args(Severity)

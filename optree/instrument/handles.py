@@ -136,3 +136,30 @@ def _answer(op: OperationNode) -> list[Any]:
 
     held = [one for answer in answers(said)[:1] for one in answer.messages]
     return [one for one in held if is_object(one) and ("role" in one or "type" in one)]
+
+
+def interrupted(parent: Session, agent: str) -> list[SessionNode]:
+    """Return the session of this agent under *parent* that a crash broke off and that none goes on with yet, after those it continues.
+
+    Of several, it is the first of the last turn that has one: sub-agents that ran at once get theirs in the order they are called.
+    """
+    if not parent.resumed:
+        return []
+    turns = [turn for node in [*parent.earlier, parent.builder.node] for turn in node.turns]
+    children = {
+        child.path: (turn, child)
+        for turn in turns
+        for op in turn.ops
+        if (child := op.child_session) is not None and child.agent_id == agent
+    }
+    before = {path: child.attributes.get("continues") for path, (_, child) in children.items()}
+    open_ends = [path for path, (_, child) in children.items() if child.status == "interrupted" and path not in before.values()]
+    if not open_ends:
+        return []
+    last = children[open_ends[-1]][0]
+    path: str | None = next(path for path in open_ends if children[path][0] is last)
+    found: list[SessionNode] = []
+    while path in children:
+        found.append(children[path][1])
+        path = before[path]
+    return found[::-1]

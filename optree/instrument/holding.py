@@ -7,14 +7,19 @@ frames of a traceback, and that dies with the statement.
 
 from __future__ import annotations
 
+import sys
 from functools import partial
+from sys import getrefcount
 from threading import get_ident
 from typing import Any
 from weakref import ref
 
+from optree.builder import Op, SessionTreeBuilder
 from optree.builder.guard import FAULTS
-from optree.instrument.context import Holder, Scope
+from optree.instrument.context import ABANDONED, Holder, Scope
 from optree.instrument.faults import fault
+from optree.interrupts import suppress
+from optree.nodes import OpKind
 
 
 class Held:
@@ -90,3 +95,50 @@ async def _nothing_awaited(_kind: object, _error: BaseException | None, _trace: 
 
 async def _awaited(instance: Any, _kind: object, error: BaseException | None, _trace: object, *, held: Held | None = None) -> None:
     _left(instance, None, error, None, held=held)
+
+
+def abandon_last(builder: SessionTreeBuilder, kind: OpKind) -> None:
+    """End the op that was begun last, if it is of a kind and nothing refers to it, or to its session, but the builders."""
+    core = builder.core
+    op = core.ops.get(next(reversed(core.ops), ""))
+    if op is None or op.bare.kind != kind or getrefcount(op) != _ALONE:
+        return
+    child = core.builders.get(op.path)
+    if child is None or getrefcount(child) == _ALONE:
+        abandon(op)
+
+
+def abandon_turn(builder: SessionTreeBuilder) -> None:
+    """End the turn that is open, if nothing refers to it but the builder."""
+    turn = builder.current_turn
+    if turn is not None and not turn.implicit and getrefcount(turn) == _ALONE:
+        turn.end(*ABANDONED)
+
+
+def abandon(op: Op) -> None:
+    """End an op that was interrupted, and the session in it."""
+    child = op.builder.core.builders.get(op.path)
+    if child is not None:
+        child.end_session(*ABANDONED)
+    op.end(*ABANDONED)
+
+
+def clear_frames() -> None:
+    """Let go of what optree's own frames hold that the exception in flight has left."""
+    trace = None if (error := sys.exception()) is None else error.__traceback__
+    while trace is not None:
+        frame, trace = trace.tb_frame, trace.tb_next
+        if frame.f_globals.get("__name__", "").startswith("optree."):
+            with suppress(RuntimeError):  # it still runs
+                frame.clear()
+                _ = frame.f_locals  # before 3.13 a copy is kept, which this brings up to date
+
+
+def _references() -> int:
+    """Return how many references are counted where a container and a variable have one each."""
+    held = [object()]
+    one = held[0]
+    return getrefcount(one)
+
+
+_ALONE = _references()

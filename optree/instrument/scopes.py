@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Callable, Mapping
-from sys import getrefcount
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Generic, NoReturn, TypeVar, overload
 
@@ -15,8 +14,8 @@ from optree.errors import SetupError
 from optree.instrument import context
 from optree.instrument.context import ABANDONED, CURRENT, REMOTE, Holder, Scope
 from optree.instrument.faults import fault
-from optree.instrument.handles import Session
-from optree.instrument.holding import Exit, Held, take_held
+from optree.instrument.handles import Session, interrupted
+from optree.instrument.holding import Exit, Held, abandon, abandon_last, abandon_turn, clear_frames, take_held
 from optree.instrument.outcome import outcome
 from optree.instrument.results import ModelResult, OpResult, Report, Result, name_model
 from optree.instrument.runtime import RUNTIME
@@ -127,7 +126,7 @@ class _Instrument(Generic[H]):
             if CURRENT.get() is scope:
                 context.leave(scope)
         elif before is not None:
-            _clear_frames()
+            clear_frames()
             self._undo(before.session.builder)
 
     def _undo(self, builder: SessionTreeBuilder) -> None:
@@ -179,14 +178,14 @@ class SessionScope(_Instrument[Session]):
             builder = above.session.builder
             op = builder.begin_op("session", agent, turn=above.turn, parent=above.op)
             try:
-                earlier = _interrupted(above.session, agent)
+                earlier = interrupted(above.session, agent)
                 goes_on = {"continues": earlier[-1].path} if earlier else {}
                 child = builder.attach_child_session(op, agent, attributes={**self._attributes, **goes_on})
             except SetupError as error:
                 op.end("failed", str(error))
                 raise
             except BaseException:
-                _abandon(op)
+                abandon(op)
                 raise
             session = SESSION if child is UNRECORDED["builder"] else Session(child, resumed=bool(earlier), earlier=earlier)
         return Scope(session, None, None, before, holder, self.finish, before and before.piece)
@@ -200,7 +199,7 @@ class SessionScope(_Instrument[Session]):
             RUNTIME.close_root(handle.txn)
 
     def _undo(self, builder: SessionTreeBuilder) -> None:
-        _abandon_last(builder, "session")
+        abandon_last(builder, "session")
 
     def result(self, handle: Session) -> Result:
         return Report(handle.builder)
@@ -229,9 +228,7 @@ class TurnScope(_Instrument[Turn]):
             raise
 
     def _undo(self, builder: SessionTreeBuilder) -> None:
-        turn = builder.current_turn
-        if turn is not None and not turn.implicit and getrefcount(turn) == _ALONE:
-            turn.end(*ABANDONED)
+        abandon_turn(builder)
 
     def _end(self, handle: Turn, status: Status, error: str | None) -> None:
         handle.end(status, error)
@@ -267,7 +264,7 @@ class OpScope(_Instrument[Op]):
             raise
 
     def _undo(self, builder: SessionTreeBuilder) -> None:
-        _abandon_last(builder, self._kind)
+        abandon_last(builder, self._kind)
 
     def _end(self, handle: Op, status: Status, error: str | None) -> None:
         handle.end(status, error)
@@ -465,33 +462,6 @@ def _home(name: str, holder: Holder | None) -> Scope:
     return Scope(RUNTIME.open_detached(name, {"ingress": _ingress(), "detached": True}, holder))
 
 
-def _interrupted(parent: Session, agent: str) -> list[SessionNode]:
-    """Return the session of this agent under *parent* that a crash broke off and that none goes on with yet, after those it continues.
-
-    Of several, it is the first of the last turn that has one: sub-agents that ran at once get theirs in the order they are called.
-    """
-    if not parent.resumed:
-        return []
-    turns = [turn for node in [*parent.earlier, parent.builder.node] for turn in node.turns]
-    children = {
-        child.path: (turn, child)
-        for turn in turns
-        for op in turn.ops
-        if (child := op.child_session) is not None and child.agent_id == agent
-    }
-    before = {path: child.attributes.get("continues") for path, (_, child) in children.items()}
-    open_ends = [path for path, (_, child) in children.items() if child.status == "interrupted" and path not in before.values()]
-    if not open_ends:
-        return []
-    last = children[open_ends[-1]][0]
-    path: str | None = next(path for path in open_ends if children[path][0] is last)
-    found: list[SessionNode] = []
-    while path in children:
-        found.append(children[path][1])
-        path = before[path]
-    return found[::-1]
-
-
 def _ingress() -> dict[str, Any]:
     cli: dict[str, Any] = {"argv0": sys.argv[0] if sys.argv else "", "pid": os.getpid()}
     with suppress(OSError):  # the working directory may have been removed
@@ -500,45 +470,6 @@ def _ingress() -> dict[str, Any]:
     if "TRACEPARENT" in os.environ:
         found["traceparent"] = os.environ["TRACEPARENT"]
     return found
-
-
-def _abandon_last(builder: SessionTreeBuilder, kind: OpKind) -> None:
-    """End the op that was begun last, if it is of a kind and nothing refers to it, or to its session, but the builders."""
-    core = builder.core
-    op = core.ops.get(next(reversed(core.ops), ""))
-    if op is None or op.bare.kind != kind or getrefcount(op) != _ALONE:
-        return
-    child = core.builders.get(op.path)
-    if child is None or getrefcount(child) == _ALONE:
-        _abandon(op)
-
-
-def _abandon(op: Op) -> None:
-    child = op.builder.core.builders.get(op.path)
-    if child is not None:
-        child.end_session(*ABANDONED)
-    op.end(*ABANDONED)
-
-
-def _clear_frames() -> None:
-    """Let go of what optree's own frames hold that the exception in flight has left."""
-    trace = None if (error := sys.exception()) is None else error.__traceback__
-    while trace is not None:
-        frame, trace = trace.tb_frame, trace.tb_next
-        if frame.f_globals.get("__name__", "").startswith("optree."):
-            with suppress(RuntimeError):  # it still runs
-                frame.clear()
-                _ = frame.f_locals  # before 3.13 a copy is kept, which this brings up to date
-
-
-def _references() -> int:
-    """Return how many references are counted where a container and a variable have one each."""
-    held = [object()]
-    one = held[0]
-    return getrefcount(one)
-
-
-_ALONE = _references()
 
 
 def _refuse(value: object) -> NoReturn:

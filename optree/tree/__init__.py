@@ -4,7 +4,6 @@ from optree.tree.fold import Fold, Tree
 from optree.tree.path import Path
 from optree.tree.summary import snapshot_summary
 from optree.tree.text import format_tree
-from optree.tree.unfold import unfold
 from optree.tree.walk import flatten, walk_ops, walk_sessions
 
-__all__ = ["Fold", "Path", "Tree", "flatten", "format_tree", "snapshot_summary", "unfold", "walk_ops", "walk_sessions"]
+__all__ = ["Fold", "Path", "Tree", "flatten", "format_tree", "snapshot_summary", "walk_ops", "walk_sessions"]

@@ -6,7 +6,8 @@ from hypothesis import strategies as st
 from optree import records as r
 from optree.builder import SessionTreeBuilder, Stream
 from optree.testing import Ticking
-from optree.tree import Fold, unfold, walk_sessions
+from optree.tree import Fold, walk_sessions
+from optree.tree.unfold import unfold
 from tests.strategies import play, programs
 
 BEGINS = {r.SessionBegin: "session", r.TurnBegin: "turn", r.OpBegin: "op"}

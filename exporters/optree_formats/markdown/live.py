@@ -20,8 +20,9 @@ from optree.builder.subscriber import Subscriber
 from optree.instrument import Session
 from optree.nodes import OperationNode, Pool, SessionNode, TurnNode
 from optree.store.lines import AnyPath
-from optree.tree import apply, unfold
+from optree.tree import apply
 from optree.tree.path import parent_label
+from optree.tree.unfold import unfold
 from optree.values import decode, text
 from optree_formats.markdown import backlog, why
 from optree_formats.markdown.entries import held

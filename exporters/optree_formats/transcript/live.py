@@ -17,7 +17,7 @@ from optree.errors import SetupError
 from optree.instrument import Session
 from optree.nodes import Reasoning
 from optree.store.lines import AnyPath
-from optree.tree import unfold
+from optree.tree.unfold import unfold
 from optree.values import text
 from optree_formats.transcript.fanout import BUFFER, LOGGER, Subscription
 from optree_formats.transcript.masking import masked
