@@ -307,6 +307,8 @@ class SessionStore:
                 saved = {f"{journal.ordinal:04d}": self._covered if snapshot.exists() else 0}
                 journal.renew(journal.last - last_given(self.live, saved, self._os, journal.ordinal))
         except OSError as error:
+            if from_handler(error):
+                raise
             self._problem("files", error)
         finally:
             self.stream.leave(held)
