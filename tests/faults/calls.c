@@ -247,6 +247,24 @@ close(int fd)
     return what == REFUSE ? -1 : result;
 }
 
+/* A descriptor's copy is of the same file. */
+#define COPY(name) \
+    int name(int fd, int command, ...) \
+    { \
+        REAL(int, #name, int, int, ...) \
+        va_list more; \
+        va_start(more, command); \
+        void *argument = va_arg(more, void *); \
+        va_end(more); \
+        int result = real(fd, command, argument); \
+        if ((command == F_DUPFD || command == F_DUPFD_CLOEXEC) && result >= 0 && result < FILES && path_of(fd) != NULL) { \
+            memcpy(paths[result], paths[fd], PATH); \
+        } \
+        return result; \
+    }
+COPY(fcntl)
+COPY(fcntl64)
+
 /* Calls on names */
 
 #define ON_NAME(name, note_it, declared, given) \
