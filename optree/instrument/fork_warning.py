@@ -1,6 +1,5 @@
 """A program that has no thread but optree's forks without an error, also where warnings are errors."""
 
-import sys
 import threading
 import warnings
 
@@ -11,9 +10,8 @@ _MESSAGE = r"This process \(pid=\d+\) is multi-threaded(?#, by optree's threads 
 
 
 def register() -> None:
-    """Have each fork prepared."""
-    if sys.version_info >= (3, 15):  # until then `os.fork` drops the error
-        calls.register_at_fork(before=_before)
+    """Have each fork prepared; for Python 3.15 and later."""
+    calls.register_at_fork(before=_before)
 
 
 def _before() -> None:

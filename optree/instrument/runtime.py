@@ -19,7 +19,6 @@ from optree.clock import now_ms
 from optree.console import ConsoleWriter, LineOptions
 from optree.errors import OptreeError, SetupError
 from optree.ids import is_txn, new_txn, trace_id
-from optree.instrument import fork_warning
 from optree.instrument.config import Config, changed, from_environment
 from optree.instrument.context import ABANDONED, Holder
 from optree.instrument.figures import Unsaved, counts_of, lost_of, nothing_saved, problems_of, unmended_of
@@ -432,5 +431,8 @@ _BEGINS = (Runtime._opened.__code__, Runtime._resumed.__code__)  # noqa: SLF001 
 RUNTIME = Runtime()
 atexit.register(RUNTIME.at_exit)
 calls.register_at_fork(after_in_child=RUNTIME.after_fork)
-fork_warning.register()
+if sys.version_info >= (3, 15):  # until then `os.fork` drops the error
+    from optree.instrument import fork_warning
+
+    fork_warning.register()
 RUNTIME.end_with_multiprocessing()

@@ -364,7 +364,7 @@ WAYS: dict[str, Way] = {
     ),
     **_both("clock going backwards", _preloaded("backwards"), holds=lambda _: time.time() > time.time()),
     **_both("disk full (tmpfs)", _filled, holds=_writing_fails(errno.ENOSPC), place=_tmpfs("size=1m"), needs_root=True),
-    **_both("disk full (ext4)", _filled, holds=_writing_fails(errno.ENOSPC), place=_ext4, needs_root=True),
+    **_both("disk full (ext4)", _filled, holds=_writing_fails(errno.ENOSPC, 1 << 22), place=_ext4, needs_root=True),
     "disk fills up": Way((_nothing, _nothing), _tmpfs("size=64k"), holds=_writing_fails(errno.ENOSPC, 1 << 13), needs_root=True),
     **_both("inodes", _no_inodes, holds=_writing_fails(errno.ENOSPC, 0), place=_tmpfs("nr_inodes=40"), needs_root=True),
     **_both("quota", _preloaded("over_quota"), holds=_writing_fails(errno.EDQUOT)),
