@@ -54,8 +54,8 @@ class Ledger:
             text = b"".join(encode(entry) + b"\n" for entry in new)
             if text:
                 self._os.write_all(fd, text if self._os.ends_whole(fd) else b"\n" + text)
-                self._os.datasync(fd)
-                self._os.sync_name(self.path)
+            self._os.datasync(fd)  # also of what is there already: an earlier try may have failed, or its process have died, before this
+            self._os.sync_name(self.path)
             return len(new)
         finally:
             self._os.close(fd)

@@ -244,13 +244,14 @@ def test_a_journal_that_nobody_read_is_not_removed(begin, directory):
 
 def test_a_ledger_that_failed_half_way_has_each_entry_once(begin, directory):
     """The disk refuses to sync the ledger, and something comes late: the second try writes only what is missing (S4-106)."""
-    system = Faulty("datasync", errno.EIO, times=1)
+    system = Faulty("datasync", errno.EIO)
     builder, store = begin(system=system, sync="write")
     op = builder.begin_op("llm", "p:m")
     op.account(cost_usd=1.0)
     system.arm()
     builder.end_session()
     assert not store.flush("snapshot")
+    system.mend()
     op.log("late")
     assert store.close(LONG)
     assert ["txn-1:1.1#1"] == billed(directory)
