@@ -3,7 +3,6 @@ import os
 import shutil
 import subprocess
 import sys
-import tempfile
 from pathlib import Path
 
 import pytest
@@ -183,36 +182,24 @@ def test_status_of_nothing(optree):
     assert not optree.base.exists()
 
 
-AS_NOBODY = """
-import contextlib, io, os, sys
+LOCKED = """
+import os, sys
 from optree.cli import main
-*_, base = sys.argv
-with contextlib.redirect_stderr(io.StringIO()), contextlib.suppress(SystemExit):  # all modules are read while they may be
-    sys.argv[-1] = base + "/nothing"
-    main()
-if os.getuid() == 0:  # whom no mode keeps out
-    os.chown(base, 65534, 65534)
-    os.setgid(65534)
-    os.setuid(65534)
-os.mkdir(base + "/locked", 0)
-sys.argv[-1] = base + "/locked" + os.environ["BELOW"]
+os.mkdir(sys.argv[-1] + "/locked", 0)
+sys.argv[-1] += "/locked" + os.environ["BELOW"]
 main()
 """
 
 
 @pytest.mark.skipif(os.name == "nt", reason="no directory is closed to its owner there by its mode")
 @pytest.mark.parametrize("below", ["", "/sessions"])
-def test_a_directory_that_may_not_be_read(below):
+def test_a_directory_that_may_not_be_read(tmp_path, bound_by_modes, below):
     """A directory without permission is named, with what to do, and no number of an error."""
-    base = Path(tempfile.mkdtemp())  # elsewhere than the test's files, which only its own user may enter
-    try:
-        command = [sys.executable, "-c", AS_NOBODY, "ls", "--sessions-dir", str(base)]
-        done = subprocess.run(command, env=os.environ | {"BELOW": below}, capture_output=True, text=True, check=False)
-        said = f"optree: {base}/locked{below} cannot be opened: you have no permission; change that, or name another place\n"
-        assert (3, "", said) == (done.returncode, done.stdout, done.stderr)
-    finally:
-        (base / "locked").chmod(0o700)
-        shutil.rmtree(base)
+    command = [sys.executable, "-c", bound_by_modes + LOCKED, "ls", "--sessions-dir", str(tmp_path)]
+    done = subprocess.run(command, env=os.environ | {"BELOW": below}, capture_output=True, text=True, check=False)
+    (tmp_path / "locked").chmod(0o700)
+    said = f"optree: {tmp_path}/locked{below} cannot be opened: you have no permission; change that, or name another place\n"
+    assert (3, "", said) == (done.returncode, done.stdout, done.stderr)
 
 
 def test_no_home_directory(monkeypatch, capsys):

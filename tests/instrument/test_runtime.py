@@ -1,8 +1,6 @@
 import os
 import re
-import shutil
 import signal
-import tempfile
 import threading
 from pathlib import Path
 from time import monotonic, sleep
@@ -217,10 +215,6 @@ def test_a_directory_that_can_be_written_later_has_the_sessions(tmp_path, monkey
 LOCKED = """
 from time import monotonic, sleep
 base, below, way = sys.argv[1:]
-if os.getuid() == 0:  # whom no mode keeps out
-    os.chown(base, 65534, 65534)
-    os.setgid(65534)
-    os.setuid(65534)
 os.mkdir(f'{base}/locked', 0)
 sessions = f'{base}/locked{below}'
 optree.configure(sessions_dir=sessions, billing_file=f'{base}/accounting.jsonl', console=False)
@@ -245,22 +239,13 @@ if way == 'heal':
 """
 
 
-@pytest.fixture
-def outside():
-    """Return a directory elsewhere than the test's own, which no other user may enter."""
-    base = Path(tempfile.mkdtemp())
-    yield str(base)
-    for path in base.iterdir():
-        path.chmod(0o700)
-    shutil.rmtree(base)
-
-
 @pytest.mark.skipif(os.name == "nt", reason="no directory is closed to its owner there by its mode")
 @pytest.mark.parametrize("below", ["", "/sessions"])
 @pytest.mark.parametrize("way", ["heal", "leave"])
-def test_a_directory_that_may_not_be_entered_is_one_that_cannot_be_written(finished, outside, below, way):
+def test_a_directory_that_may_not_be_entered_is_one_that_cannot_be_written(finished, tmp_path, bound_by_modes, below, way):
     """Sessions are kept, counted as lost and said to be, until it or the one above it may be entered; then all is well (S4-131)."""
-    code, out, err = finished(f"sys.argv[1:] = [{outside!r}, {below!r}, {way!r}]\n{LOCKED}")
+    code, out, err = finished(f"{bound_by_modes}\nsys.argv[1:] = [{str(tmp_path)!r}, {below!r}, {way!r}]\n{LOCKED}")
+    (tmp_path / "locked").chmod(0o700)
     assert 0 == code, err
     first, *others = out.splitlines()
     assert "(False, False, 10) [False, False, False] 14" == first
