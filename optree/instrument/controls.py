@@ -133,7 +133,7 @@ def health() -> dict[str, Any]:
         counts = RUNTIME.counts()
         counts["failures"] += FAULTS.calls + FAULTS.stack
         mirrored = RUNTIME.mirroring.health()
-        problems = RUNTIME.told(mended=False)
+        problems = RUNTIME.told(resolved=False)
     except RecursionError:
         FAULTS.stack += 1
     except Exception as error:  # noqa: BLE001 - as in `current`

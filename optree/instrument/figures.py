@@ -21,18 +21,18 @@ class Unsaved:
 
 
 def problems_of(store: SessionStore) -> list[str]:
-    """Return what went wrong in a store, a text each, also what is mended; why none of its files could be made was said when it began."""
-    if store.unmade:
+    """Return what went wrong in a store, a text each, also what is over; why none of its files could be made was said when it began."""
+    if store.unwritable_reason:
         return [*store.stream.reports]
     return [*store.problems, *store.stream.reports, *filter(None, (store.journal.problem, store.stream.last_failure))]
 
 
-def unmended_of(store: SessionStore) -> list[str]:
+def current_problems_of(store: SessionStore) -> list[str]:
     """Return what is wrong in a store at this moment, a text each."""
-    if store.unmade:
-        return [nothing_saved(store.options.directory, store.unmade), *store.stream.reports]
-    journal = "" if store.journal.mended else store.journal.problem
-    return [*store.unmended.values(), *store.stream.reports, *filter(None, (journal, store.stream.last_failure))]
+    if store.unwritable_reason:
+        return [nothing_saved(store.options.directory, store.unwritable_reason), *store.stream.reports]
+    journal = "" if store.journal.resolved else store.journal.problem
+    return [*store.current_problems.values(), *store.stream.reports, *filter(None, (journal, store.stream.last_failure))]
 
 
 def nothing_saved(directory: Directory, why: object) -> str:
@@ -55,7 +55,7 @@ def counts_of(stores: Sequence[SessionStore], consoles: Sequence[ConsoleWriter])
 def lost_of(records: int, stores: Sequence[SessionStore], directory: Directory) -> str:
     """Return how many records are lost with the process, and why; empty if none are; *directory* is where those without files would be."""
     lost = [store for store in stores if store.unwritten]
-    causes = ", ".join(sorted({cause for store in lost if (cause := store.unmade or store.journal.problem)}))
+    causes = ", ".join(sorted({cause for store in lost if (cause := store.unwritable_reason or store.journal.problem)}))
     places = {store.options.directory for store in lost} or {directory}
     where = ", ".join(sorted("the home directory" if place.homeless else str(place.sessions) for place in places))
     return f"{records} records are lost: {where} could not be written to the end{causes and f' ({causes})'}" if records else ""

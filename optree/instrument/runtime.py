@@ -21,7 +21,7 @@ from optree.errors import OptreeError, SetupError
 from optree.ids import is_txn, new_txn, trace_id
 from optree.instrument.config import Config, changed, from_environment
 from optree.instrument.context import ABANDONED, Holder
-from optree.instrument.figures import Unsaved, counts_of, lost_of, nothing_saved, problems_of, unmended_of
+from optree.instrument.figures import Unsaved, counts_of, current_problems_of, lost_of, nothing_saved, problems_of
 from optree.instrument.handles import Session
 from optree.instrument.interrupted import keep_interrupt
 from optree.instrument.joined import Joined
@@ -56,7 +56,7 @@ class Runtime:
 
     def __init__(self) -> None:
         self.problems: list[str] = []
-        self.mended: set[str] = set()
+        self.resolved: set[str] = set()
         """Those of them that are over, unless a store has them."""
         self.config, said = from_environment()
         use(self.config.redact)
@@ -170,9 +170,10 @@ class Runtime:
         found["lost"] += sum(one.records for one in list(self.unsaved.values()))
         return {name: number + self.past[name] for name, number in found.items()}
 
-    def told(self, *, mended: bool = True) -> list[str]:
-        """Return all that went wrong, a text each; without *mended*, what is so at this moment."""
-        of_store, said = (problems_of, self.problems) if mended else (unmended_of, [one for one in self.problems if one not in self.mended])
+    def told(self, *, resolved: bool = True) -> list[str]:
+        """Return all that went wrong, a text each; without *resolved*, what is so at this moment."""
+        of_store = problems_of if resolved else current_problems_of
+        said = [one for one in self.problems if resolved or one not in self.resolved]
         stores = [problem for store in list(self.stores.values()) for problem in of_store(store)]
         failed = [f"redact's callback raised for {count} texts, which were replaced whole"] if (count := callback_errors()) else []
         return [
@@ -287,11 +288,11 @@ class Runtime:
                 del self.stores[txn]
                 self.consoles.pop(txn, None)
                 self.past.update(counts_of([store], [console] if console else []))
-                unmended = set(unmended_of(store))
+                current_problems = set(current_problems_of(store))
                 for problem in problems_of(store):
                     self.report(problem, store)
-                    (self.mended.discard if problem in unmended else self.mended.add)(redact(problem))
-        self._leave([txn for txn, store in self.stores.items() if store.unmade and store.ended][:-IDLE_SESSIONS])
+                    (self.resolved.discard if problem in current_problems else self.resolved.add)(redact(problem))
+        self._leave([txn for txn, store in self.stores.items() if store.unwritable_reason and store.ended][:-IDLE_SESSIONS])
 
     def _end_abandoned(self) -> None:
         """End the sessions that nothing will end any more: a signal's handler raised in the middle of their begin, or of their end."""
@@ -345,9 +346,9 @@ class Runtime:
             builder = SessionTreeBuilder(agent, txn=name, attributes=attributes, stream=stream, cycles=self.config.cycles)
             self._mirror(builder.core, None)
             return Session(builder)
-        if store.unmade:
-            problem = nothing_saved(self.directory(), store.unmade)
-            self.mended.add(redact(problem))  # as soon as it is no longer so of the store
+        if store.unwritable_reason:
+            problem = nothing_saved(self.directory(), store.unwritable_reason)
+            self.resolved.add(redact(problem))  # as soon as it is no longer so of the store
             self.report(problem)
         self._mirror(builder.core, store)
         return Session(builder)
@@ -409,7 +410,7 @@ class Runtime:
         otel = self.config.otel
         wanted, options = (otel, dict[str, Any]()) if isinstance(otel, str) else ("on", otel)
         where, writer = (store.options.directory, store.journal.ordinal) if store else (self.directory(), 0)
-        saved = store is not None and not store.unmade
+        saved = store is not None and not store.unwritable_reason
         self.mirroring.follow(wanted, options, core, core.stream, where, writer, resumed=resumed, saved=saved)
 
     def _console(self, txn: str) -> list[ConsoleWriter]:

@@ -40,7 +40,7 @@ class Journal:
     __slots__ = (
         *("live", "txn", "sync_level", "last", "dropped", "ordinal", "path", "fd", "problem", "dirty", "_syncs", "_ready", "_os", "_write"),
         *("_version", "_retry_at", "_unsaid", "_unsynced", "_claimed", "_seed", "_held", "_untried", "_named", "_guard", "_syncing"),
-        *("_doomed", "_synced", "_given_up", "_suspect", "_rests", "mended"),
+        *("_doomed", "_synced", "_given_up", "_suspect", "_rests", "resolved"),
     )
 
     def __init__(
@@ -65,7 +65,7 @@ class Journal:
         self.live, self.txn = live, txn
         self.sync_level: Sync = sync
         self._syncs = sync in ("turn", "op")
-        self.problem, self.mended = "", False  # what went wrong last, and whether all has gone well since
+        self.problem, self.resolved = "", False  # what went wrong last, and whether all has gone well since
         self.dirty = False
         """True while there are records that may not be on the disk itself."""
         self._unsynced: OSError | None = None
@@ -206,7 +206,7 @@ class Journal:
         """Close the file, which is removed next since all of it is saved elsewhere; the next record begins a new one."""
         self._rests += 1
         self._close_files()
-        self.mended = True
+        self.resolved = True
         self.dirty, self._unsynced, self._unsaid = False, None, 0
         self._retry_at, self._untried = 0.0, 0
         self._held.clear()
@@ -243,7 +243,7 @@ class Journal:
         self._retry_at = _NEVER
 
     def _fault(self, path: Path, error: Exception) -> None:
-        self.problem, self.mended = _said(path, error), False
+        self.problem, self.resolved = _said(path, error), False
 
     def _close_files(self) -> None:
         with self._guard:
@@ -324,7 +324,7 @@ class Journal:
             self._fault(self.live, error)
             self._retry_at = monotonic() + RETRY_SECONDS
             return False
-        self.mended = True
+        self.resolved = True
         return True
 
     def _take_back(self) -> None:

@@ -43,7 +43,7 @@ class SessionStore:
     """Records that were given up, and that a snapshot has since."""
     _saved = True
     """False while the last snapshot that was tried is not on disk, or the bill of an ended session."""
-    unmade = ""
+    unwritable_reason = ""
     """Why no file could be made from the start, as long as that is so."""
     _left = False
     """True if the session has ended, and journals remain: another process was still writing to it."""
@@ -66,7 +66,7 @@ class SessionStore:
         self.txn = checked(txn)
         self.options, self.owner = options, owner
         self.problems: deque[str] = deque(maxlen=32)
-        self.unmended: dict[str, str] = {}
+        self.current_problems: dict[str, str] = {}
         """What of them is so at this moment, by the step that failed."""
         self.live = options.directory.live_to_write(txn)
         self.builder: SessionTreeBuilder | None = None
@@ -160,7 +160,7 @@ class SessionStore:
         self._guard = threading.RLock()
         self._release_lock()
         self.owner, self._later, self._healed = False, True, 0
-        self.unmended.clear()
+        self.current_problems.clear()
         self._writing = threading.Lock()
         self._upkeep = self._new_upkeep()
         self.stream.after_fork(())
@@ -169,7 +169,7 @@ class SessionStore:
         """In a forked child: write a journal of one's own into the same session."""
         self.forget()
         self.journal = self._new_journal()
-        self.unmade = self.journal.problem and self.unmade
+        self.unwritable_reason = self.journal.problem and self.unwritable_reason
         self.stream.after_fork((self.journal,))
         if self.builder is not None:
             self.builder.core.listeners.clear()
@@ -185,8 +185,8 @@ class SessionStore:
         except OSError as error:
             if not self._later or from_handler(error):
                 raise
-            self.unmade = "" if error.errno in PASSING else self.options.directory.why(error)
-            if not self.unmade:
+            self.unwritable_reason = "" if error.errno in PASSING else self.options.directory.why(error)
+            if not self.unwritable_reason:
                 self._problem("files", error)
             return
         if self._lock_fd < 0:
@@ -203,7 +203,7 @@ class SessionStore:
                 raise BlockingIOError(EAGAIN, "another process goes on with this session")
         else:
             self._upkeep.start()
-        self.unmade = ""
+        self.unwritable_reason = ""
 
     def _release_lock(self) -> None:
         with self._guard:  # two threads may come here
@@ -227,13 +227,13 @@ class SessionStore:
         """After a record that came when all was closed, as of an object that ends with the process."""
         self.journal.close()
         self._release_lock()
-        if self.unwritten and not self.unmade:
+        if self.unwritten and not self.unwritable_reason:
             self._problem("what came after its end", OSError(f"{self.unwritten} records are lost ({self.journal.problem})"))
 
     def _close_journal(self) -> None:
         held = self.stream.enter()
         try:
-            if not self.unmade or self.journal.retry():
+            if not self.unwritable_reason or self.journal.retry():
                 self.journal.close()
         finally:
             self.stream.leave(held)
@@ -295,7 +295,7 @@ class SessionStore:
                 return
             there = journal.is_there()
             if there and (not self.owner or self._os.is_at(self._lock_fd, self.live / "LOCK")):
-                self.unmended.pop("files", None)
+                self.current_problems.pop("files", None)
                 return
             closed = not all(self._os.is_open(fd) for fd in (journal.fd, self._lock_fd) if fd >= 0)
             what = "the program closed their descriptors" if closed else f"they were removed from {self.live}"
@@ -317,7 +317,7 @@ class SessionStore:
         """Write the snapshot that is due."""
         with self._writing:
             try:
-                self._saved = False if self.unmade else self._finish() if self.ended else self._write()
+                self._saved = False if self.unwritable_reason else self._finish() if self.ended else self._write()
             except BaseException:
                 self._saved = False
                 raise
@@ -342,7 +342,7 @@ class SessionStore:
             return self._problem("snapshot", error)
         self._covered, self._healed = number, dropped
         for step in ("snapshot", "last snapshot", *(["files"] if self._lock_fd >= 0 else [])):
-            self.unmended.pop(step, None)
+            self.current_problems.pop(step, None)
         return True
 
     def _finish(self) -> bool:
@@ -386,7 +386,7 @@ class SessionStore:
         except OSError as error:
             return self._problem("ledger", error)
         self._billed = True
-        self.unmended.pop("ledger", None)
+        self.current_problems.pop("ledger", None)
         return True
 
     def _remove(self, others: list[Path]) -> bool:
@@ -414,7 +414,7 @@ class SessionStore:
 
     def _problem(self, what: str, error: BaseException) -> bool:
         said = f"{what} of session {self.txn}: {error if str(error) else type(error).__name__}"
-        self.unmended[what] = said
+        self.current_problems[what] = said
         if said not in self.problems:
             self.problems.append(said)
             self.report(said)
