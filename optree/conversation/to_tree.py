@@ -12,13 +12,14 @@ from typing import Any
 
 from msgspec import Raw, Struct
 
+from optree import records as r
 from optree.conversation.dialects import USER
 from optree.conversation.events import AgentCreated, AnyEvent, PieceOfText, TranscriptEntry
 from optree.conversation.views.parents import inferred_calls
 from optree.conversation.wire import line
-from optree.ids import content_id, node_id, trace_id
-from optree.nodes import PIECE_OF_TEXT, Message, OperationNode, Pool, SessionNode, TurnNode
-from optree.tree import Tree
+from optree.ids import content_id
+from optree.nodes import PIECE_OF_TEXT, Message, SessionNode
+from optree.tree import Fold, Tree
 from optree.values import decode, encode, is_object
 
 TICK = 1.0
@@ -53,12 +54,8 @@ def tree_of(events: Iterable[AnyEvent], *, txn: str | None = None, start: float 
     times = _times(stream, start)
     agents = _agents(stream, times)
     above = _above(agents, _parents(stream), said)
-    root = _Sessions(name, agents, above).root()
-    if stream and all(event.timestamp is None for event in stream):
-        attributes = root.attributes
-        attributes["conversation"]["untimedUntil"] = times[-1]
-        root.attributes_json = Raw(encode(attributes))
-    return Tree(root, Pool())
+    untimed = stream and all(event.timestamp is None for event in stream)
+    return _Sessions(name, agents, above).tree(times[-1] if untimed else None)
 
 
 def is_created(session: SessionNode) -> bool:
@@ -125,9 +122,9 @@ def _message(event: TranscriptEntry | PieceOfText, time: float) -> Message:
     if isinstance(event, PieceOfText):
         maker = {"agent": USER} if event.agent_id == USER else {}
         return Message(time, PIECE_OF_TEXT, Raw(encode({"content": event.content, **maker})), event.message_id, None, event.cause)
-    told = {"tool_calls": event.tool_calls, "tool_call_id": event.tool_call_id, "name": event.name}
-    body = {"role": event.role, "content": event.content} | {key: value for key, value in told.items() if value is not None}
-    return Message(time, event.role, Raw(encode(body | event.more)), event.message_id, event.substance, event.cause)
+    told = (("tool_calls", event.tool_calls), ("tool_call_id", event.tool_call_id), ("name", event.name))
+    body = {"role": event.role, "content": event.content, **{name: value for name, value in told if value is not None}, **event.more}
+    return Message(time, event.role, Raw(encode(body)), event.message_id, event.substance, event.cause)
 
 
 def _parents(stream: list[AnyEvent]) -> dict[str, str]:
@@ -173,10 +170,10 @@ def _top(above: dict[str, str], name: str) -> str:
 
 
 class _Sessions:
-    """Makes the sessions of agents."""
+    """Records the sessions of agents, those that were created below those that created them."""
 
     def __init__(self, txn: str, agents: dict[str, _Agent], above: dict[str, str | None]) -> None:
-        self._txn = txn
+        self._fold = Fold(txn)
         self._agents = agents
         self._root = next(name for name in agents if above[name] is None)
         self._below: dict[str, list[_Agent]] = {}
@@ -184,73 +181,66 @@ class _Sessions:
             if name != self._root:
                 self._below.setdefault(above[name] or self._root, []).append(agent)
 
-    def root(self) -> SessionNode:
+    def tree(self, untimed_until: float | None) -> Tree:
         """Return the root session with all below it."""
-        root = self._session(self._agents[self._root], "", None)
-        root.session_title = _title(root)
-        made = [root]
-        pending = [(root, self._root, 1)]
+        put, root = self._fold.apply, self._agents[self._root]
+        known = {} if untimed_until is None else {"untimedUntil": untimed_until}
+        pending = [(root, "", _name(root), 1)]
+        begun: list[tuple[_Agent, str, int]] = []
         while pending:
-            session, name, depth = pending.pop()
-            below = self._below.get(name, ())
-            if not below:
-                continue
-            path = f"{session.path}.1" if session.path else "1"
-            turn = TurnNode(node_id(self._txn, path), path, 1, session.started_at, [])
-            session.turns.append(turn)
-            for agent in self._flattened(below) if depth >= MAX_NESTED else below:
-                child = self._child(turn, agent, session)
-                made.append(child)
-                if depth < MAX_NESTED:
-                    pending.append((child, agent.agent_id, depth + 1))
-        for session in reversed(made):  # those below before those above
-            _end(session)
-        return root
+            agent, path, call_path, depth = pending.pop()
+            attributes = Raw(encode({"conversation": _told(agent) | ({} if path else known)}))
+            put(r.SessionBegin(path, agent.begun, _name(agent), call_path, attributes))
+            for message in agent.messages:
+                put(r.MessageAdded(path, r.AT_THE_END, message))
+            below = self._children(agent, depth)
+            begun.append((agent, path, len(below)))
+            if below:
+                put(r.TurnBegin(_turn(path), agent.begun))
+            for number, child in enumerate(below, 1):
+                inside = f"{_turn(path)}.{number}"
+                put(r.OpBegin(inside, child.begun, "session", _name(child)))
+                pending.append((child, inside, f"{call_path}->{_name(child)}", depth + 1))
+        put(r.SessionSet("", root.begun, title=_title(root.messages)))
+        self._end(begun)
+        return self._fold.finish()
 
-    def _flattened(self, agents: list[_Agent]) -> list[_Agent]:
-        """Return agents with all below them, in the order in which they appear."""
-        found = [*agents]
-        for agent in found:
-            found += self._below.get(agent.agent_id, ())
-        return sorted(found, key=lambda agent: agent.number)
+    def _children(self, agent: _Agent, depth: int) -> list[_Agent]:
+        """Return whose sessions stand in an agent's; as deep as it goes, these are all below it, in the order in which they appear."""
+        found = [*self._below.get(agent.agent_id, ())] if depth <= MAX_NESTED else []
+        if depth < MAX_NESTED:
+            return found
+        for one in found:
+            found += self._below.get(one.agent_id, ())
+        return sorted(found, key=lambda one: one.number)
 
-    def _child(self, turn: TurnNode, agent: _Agent, parent: SessionNode) -> SessionNode:
-        path = f"{turn.path}.{len(turn.ops) + 1}"
-        op = OperationNode(node_id(self._txn, path), path, "session", _name(agent), agent.begun, (), ())
-        op.child_session = self._session(agent, path, parent)
-        turn.ops.append(op)
-        return op.child_session
-
-    def _session(self, agent: _Agent, path: str, parent: SessionNode | None) -> SessionNode:
-        name, made = _name(agent), agent.created
-        block: dict[str, Any] = {"agentId": agent.agent_id}
-        if made is not None:
-            block["messageId"] = made.message_id
-            told = {"name": made.name, "languageModel": made.language_model, "cause": list(made.cause) or None, "parent": made.parent}
-            block |= {key: value for key, value in told.items() if value is not None}
-        return SessionNode(
-            id=node_id(self._txn, path),
-            path=path,
-            trace_id=trace_id(self._txn),
-            agent_id=name,
-            call_path=name if parent is None else f"{parent.call_path}->{name}",
-            origin_txn_id=self._txn,
-            started_at=agent.begun,
-            turns=[],
-            parent_txn_id=None if parent is None else parent.id,
-            attributes_json=Raw(encode({"conversation": block})),
-            messages=agent.messages,
-        )
+    def _end(self, begun: list[tuple[_Agent, str, int]]) -> None:
+        """End each session, and what holds those below it, with the last event in them; nobody says how."""
+        put = self._fold.apply
+        ended: dict[str, float] = {}
+        for agent, path, below in reversed(begun):  # those below before those above
+            turn = _turn(path)
+            inside = [ended[f"{turn}.{number}"] for number in range(1, below + 1)]
+            for number, ts in enumerate(inside, 1):
+                put(r.OpEnd(f"{turn}.{number}", ts, None))
+            if inside:
+                put(r.TurnEnd(turn, max(inside), None))
+            ended[path] = max([agent.begun, *inside, *(message.timestamp for message in agent.messages)])
+            put(r.SessionEnd(path, ended[path], None))
 
 
-def _end(session: SessionNode) -> None:
-    """End a session, and what holds those below it, with the last event in them; nobody says how."""
-    for turn in session.turns:
-        for op in turn.ops:
-            op.ended_at = op.child_session.ended_at if op.child_session is not None else None
-        turn.ended_at = max(op.ended_at or 0.0 for op in turn.ops)
-    times = [session.started_at, *(message.timestamp for message in session.messages), *(turn.ended_at or 0.0 for turn in session.turns)]
-    session.ended_at = max(times)
+def _turn(session: str) -> str:
+    return f"{session}.1" if session else "1"
+
+
+def _told(agent: _Agent) -> dict[str, Any]:
+    """Return what the event of an agent's creation says, for the attributes of its session."""
+    block: dict[str, Any] = {"agentId": agent.agent_id}
+    if (made := agent.created) is not None:
+        block["messageId"] = made.message_id
+        told = {"name": made.name, "languageModel": made.language_model, "cause": list(made.cause) or None, "parent": made.parent}
+        block |= {key: value for key, value in told.items() if value is not None}
+    return block
 
 
 def _name(agent: _Agent) -> str:
@@ -258,9 +248,9 @@ def _name(agent: _Agent) -> str:
     return named or agent.agent_id or "agent"
 
 
-def _title(root: SessionNode) -> str | None:
+def _title(messages: list[Message]) -> str | None:
     """Return what the root's user asked first, as the session's title."""
-    for message in root.messages:
+    for message in messages:
         if message.role == "user":
             said = decode(message.body).get("content")
             return " ".join(said.split())[:_TITLE] or None if isinstance(said, str) else None
