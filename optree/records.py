@@ -65,6 +65,8 @@ class SessionBegin(Record, tag="session.begin"):
     """The agents from the root to this one, joined by ``->``."""
     attributes: Raw | UnsetType = UNSET
     """A JSON object."""
+    id: str | None = None
+    """Its id, in a file that others wrote; None if it follows from the txn and the path."""
 
 
 class SessionSet(Record, tag="session.set"):
@@ -122,6 +124,8 @@ class TurnBegin(Record, tag="turn.begin"):
     """The prompts in force, under ``system`` and ``user``."""
     attributes: Raw | UnsetType = UNSET
     """A JSON object."""
+    id: str | None = None
+    """Its id, in a file that others wrote; None if it follows from the txn and the path."""
 
 
 class TurnSet(Record, tag="turn.set"):
@@ -161,15 +165,21 @@ class OpBegin(Record, tag="op.begin"):
     """The path of the operation of the same turn that it began in."""
     attributes: Raw | UnsetType = UNSET
     """A JSON object."""
+    id: str | None = None
+    """Its id, in a file that others wrote; None if it follows from the txn and the path."""
 
 
 class OpSet(Record, tag="op.set"):
-    """What an op is called was told after its begin, or more of its attributes: they are merged into those it began with."""
+    """What an op is called was told after its begin, or more of its attributes: they are merged into those it began with.
+
+    *reasoning* is that of an op which has no end, as a whole.
+    """
 
     path: str
     ts: float
     name: str | None = None
     attributes: Raw | UnsetType = UNSET
+    reasoning: str | None = None
 
 
 AT_THE_END = -1

@@ -11,6 +11,7 @@ from optree.values import dumps, encode, is_list, is_object
 
 _MOST = 1e15
 """No time in milliseconds, no latency and no bill comes to that."""
+_NUMBERS = (int, float)
 _KINDS: dict[Any, OpKind] = {kind: kind for kind in get_args(OpKind)}
 
 
@@ -36,8 +37,7 @@ def texts_of(value: Any) -> dict[str, str] | None:
 
 def number_of(value: Any) -> float | None:
     """Return a number that may be a time, a duration or an amount of money; None for what cannot be."""
-    known = isinstance(value, int | float) and not isinstance(value, bool) and abs(value) < _MOST
-    return float(value) if known else None
+    return float(value) if type(value) in _NUMBERS and abs(value) < _MOST else None
 
 
 def kind_of(value: Any) -> OpKind | None:

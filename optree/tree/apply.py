@@ -59,6 +59,7 @@ def set_op(op: OperationNode, record: r.OpSet) -> None:
     """Give an op the name that it turned out to have, and more attributes."""
     op.name = op.name if record.name is None else record.name
     op.attributes_json = merged(op.attributes_json, record.attributes)
+    _set_reasoning(op, record.reasoning)
 
 
 def set_turn(turn: TurnNode, record: r.TurnSet) -> None:
@@ -116,10 +117,7 @@ def end_op(op: OperationNode, record: r.OpEnd) -> None:
     op.status = record.status
     op.latency = record.latency
     op.error = record.error
-    if record.reasoning is not None:
-        if op.reasoning is None:
-            op.reasoning = Reasoning()
-        op.reasoning.final = record.reasoning
+    _set_reasoning(op, record.reasoning)
     if record.attributes is not UNSET:
         op.attributes_json = merged(op.attributes_json, record.attributes)
 
@@ -146,6 +144,13 @@ def resume_session(session: SessionNode, record: r.SessionResume) -> None:
         session.resumed_at.append(record.ts)
     if session.ended_at is None or session.ended_at <= record.ts:
         session.ended_at = session.status = session.success = session.error = None
+
+
+def _set_reasoning(op: OperationNode, final: str | None) -> None:
+    if final is not None:
+        if op.reasoning is None:
+            op.reasoning = Reasoning()
+        op.reasoning.final = final
 
 
 def _later(ended: float | None, told: float | None) -> float | None:

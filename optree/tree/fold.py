@@ -117,10 +117,12 @@ class Fold:
     def _sum(self) -> None:
         totals: defaultdict[str, Totals] = defaultdict(Totals)
         accounted: list[tuple[AccountingEntry, list[SessionNode]]] = []
+        chains: dict[str, list[SessionNode]] = {}
         for path, op in list(self.ops.items()):
             if op.kind != "tool" and not op.accounting:
                 continue
-            above = self._sessions_of(path)
+            turn = parent_label(path)
+            above = chains.get(turn) or chains.setdefault(turn, self._sessions_of(path))
             for session in above:
                 add_op(totals[session.path], op.kind)
             accounted += [(entry, above) for entry in op.accounting]
@@ -154,23 +156,23 @@ class Fold:
         return session
 
     def _turn(self, path: str, ts: float) -> TurnNode:
-        turn = self.turns.get(path)
-        if turn is None:
-            above = _checked(path)
-            if above not in self.sessions:
-                self._grow(above, ts)
-            turn = apply.begin_turn(self.sessions[above], r.TurnBegin(path, ts))
-            self.turns[path] = turn
+        return self.turns.get(path) or self._new_turn(r.TurnBegin(path, ts))
+
+    def _new_turn(self, record: r.TurnBegin) -> TurnNode:
+        above = _checked(record.path)
+        if above not in self.sessions:
+            self._grow(above, record.ts)
+        turn = self.turns[record.path] = apply.begin_turn(self.sessions[above], record)
         return turn
 
     def _op(self, path: str, ts: float) -> OperationNode:
-        op = self.ops.get(path)
-        if op is None:
-            above = _checked(path)
-            if above not in self.turns:
-                self._grow(above, ts, turn=True)
-            op = apply.begin_op(self.txn, self.turns[above], r.OpBegin(path, ts, "system", UNKNOWN))
-            self.ops[path] = op
+        return self.ops.get(path) or self._new_op(r.OpBegin(path, ts, "system", UNKNOWN))
+
+    def _new_op(self, record: r.OpBegin) -> OperationNode:
+        above = _checked(record.path)
+        if above not in self.turns:
+            self._grow(above, record.ts, turn=True)
+        op = self.ops[record.path] = apply.begin_op(self.txn, self.turns[above], record)
         return op
 
     def _grow(self, label: str, ts: float, *, turn: bool = False) -> None:
@@ -189,6 +191,7 @@ class Fold:
         session.agent_id = record.agent
         session.call_path = record.call_path
         session.started_at = record.ts
+        session.id = session.id if record.id is None else record.id
         session.attributes_json = apply.merged(record.attributes, session.attributes_json)
 
     def _session_set(self, record: r.SessionSet) -> None:
@@ -199,7 +202,7 @@ class Fold:
 
     def _session_end(self, record: r.SessionEnd) -> None:
         session = self._session(record.path, record.ts)
-        if record.ts >= max(session.resumed_at, default=0.0):
+        if record.ts >= max(session.resumed_at, default=record.ts):
             apply.end_session(session, record)
 
     def _message(self, record: r.MessageAdded) -> None:
@@ -207,8 +210,9 @@ class Fold:
         self._place(messages, record.at, [record.message])
 
     def _turn_begin(self, record: r.TurnBegin) -> None:
-        turn = self._turn(record.path, record.ts)
+        turn = self.turns.get(record.path) or self._new_turn(record)
         turn.started_at = record.ts
+        turn.id = turn.id if record.id is None else record.id
         turn.prompts = record.prompts
         turn.attributes_json = record.attributes
 
@@ -219,8 +223,9 @@ class Fold:
         apply.end_turn(self._turn(record.path, record.ts), record)
 
     def _op_begin(self, record: r.OpBegin) -> None:
-        op = self._op(record.path, record.ts)
+        op = self.ops.get(record.path) or self._new_op(record)
         op.kind, op.name, op.started_at = record.kind, record.name, record.ts
+        op.op_id = op.op_id if record.id is None else record.id
         op.parent_op = record.parent_op
         op.attributes_json = record.attributes if op.ended_at is None else apply.merged(record.attributes, op.attributes_json)
 

@@ -6,6 +6,7 @@ from collections.abc import Generator, Iterable, Iterator
 from itertools import groupby
 
 from optree import records as r
+from optree.ids import node_id
 from optree.nodes import OperationNode, SessionNode, TurnNode
 from optree.tree.fold import Tree
 from optree.tree.summary import op_seen
@@ -42,7 +43,8 @@ def unfold(tree: Tree) -> list[r.Record]:
 
 def _session(session: SessionNode, earliest: float, timed: list[_Timed]) -> _Walk:
     path, begun = session.path, max(earliest, session.started_at)
-    timed.append((begun, r.SessionBegin(path, session.started_at, session.agent_id, session.call_path, session.attributes_json)))
+    own = _own_id(session.id, session.origin_txn_id, path)
+    timed.append((begun, r.SessionBegin(path, session.started_at, session.agent_id, session.call_path, session.attributes_json, own)))
     if session.session_title is not None or session.latest_status is not None:
         timed.append((begun, r.SessionSet(path, session.started_at, session.session_title, session.latest_status)))
     latest = begun
@@ -55,18 +57,19 @@ def _session(session: SessionNode, earliest: float, timed: list[_Timed]) -> _Wal
         timed.append((said, r.MessageAdded(path, at, message)))
     latest = max(latest, said)
     for turn in session.turns:
-        latest = max(latest, (yield from _turn(turn, begun, timed)))
+        latest = max(latest, (yield from _turn(turn, session.origin_txn_id, begun, timed)))
     if session.ended_at is not None:
         latest = max(latest, session.ended_at)
         timed.append((latest, r.SessionEnd(path, session.ended_at, session.status, session.error, session.final_report)))
     return latest
 
 
-def _turn(turn: TurnNode, earliest: float, timed: list[_Timed]) -> _Walk:
+def _turn(turn: TurnNode, txn: str, earliest: float, timed: list[_Timed]) -> _Walk:
     latest = begun = max(earliest, turn.started_at)
-    timed.append((begun, r.TurnBegin(turn.path, turn.started_at, turn.prompts, turn.attributes_json)))
+    own = _own_id(turn.id, txn, turn.path)
+    timed.append((begun, r.TurnBegin(turn.path, turn.started_at, turn.prompts, turn.attributes_json, own)))
     for op in turn.ops:
-        latest = max(latest, (yield from _op(op, begun, timed)))
+        latest = max(latest, (yield from _op(op, txn, begun, timed)))
     if turn.ended_at is not None:
         latest = max(latest, turn.ended_at)
     if turn.assistant is not None:
@@ -76,9 +79,10 @@ def _turn(turn: TurnNode, earliest: float, timed: list[_Timed]) -> _Walk:
     return latest
 
 
-def _op(op: OperationNode, earliest: float, timed: list[_Timed]) -> _Walk:
+def _op(op: OperationNode, txn: str, earliest: float, timed: list[_Timed]) -> _Walk:
     path, begun = op.path, max(earliest, op.started_at)
-    timed.append((begun, r.OpBegin(path, op.started_at, op.kind, op.name, op.parent_op, op.attributes_json)))
+    own = _own_id(op.op_id, txn, path)
+    timed.append((begun, r.OpBegin(path, op.started_at, op.kind, op.name, op.parent_op, op.attributes_json, own)))
     if op.request is not None:
         timed.append((begun, r.Requested(path, op.started_at, op.request)))
     inside = None if op.child_session is None else (yield op.child_session, begun)
@@ -96,10 +100,16 @@ def _op(op: OperationNode, earliest: float, timed: list[_Timed]) -> _Walk:
         timed.append((said, r.Accounted(path, cost)))
     if op.response is not None:
         timed.append((ended, r.Responded(path, ended, op.response)))
+    final = None if op.reasoning is None else op.reasoning.final
     if op.ended_at is not None:
-        final = None if op.reasoning is None else op.reasoning.final
         timed.append((ended, r.OpEnd(path, op.ended_at, op.status, op.latency, op.error, final)))
+    elif final is not None:
+        timed.append((ended, r.OpSet(path, ended, reasoning=final)))
     return latest
+
+
+def _own_id(identity: str, txn: str, path: str) -> str | None:
+    return None if identity == node_id(txn, path) else identity
 
 
 def _joined(records: Iterable[r.Record]) -> Iterator[r.Record]:

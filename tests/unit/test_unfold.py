@@ -5,6 +5,7 @@ from hypothesis import strategies as st
 
 from optree import records as r
 from optree.builder import SessionTreeBuilder, Stream
+from optree.nodes import OperationNode
 from optree.testing import Ticking
 from optree.tree import Fold, walk_sessions
 from optree.tree.unfold import unfold
@@ -35,6 +36,18 @@ def nodes(tree):
 def test_folded_it_is_the_same_tree(program):
     """The records of the tree of any program make that tree again, to the last field."""
     tree = play(program).live
+    assert tree == folded(tree)
+
+
+@given(programs)
+def test_ids_that_a_file_gave(program):
+    """Ids that do not follow from the txn and the path, as other programs' files have them, come back too."""
+    tree = play(program).live
+    for number, node in enumerate(nodes(tree)):
+        setattr(node, "op_id" if isinstance(node, OperationNode) else "id", f"own-{number}")
+    for session in walk_sessions(tree):
+        for child in (op.child_session for turn in session.turns for op in turn.ops if op.child_session is not None):
+            child.parent_txn_id = session.id
     assert tree == folded(tree)
 
 

@@ -10,15 +10,17 @@ from typing import Any
 import msgspec
 from msgspec import UNSET, Raw
 
+from optree import records as r
 from optree.formats import Fault
-from optree.ids import is_node_id, is_txn, node_id, trace_id, txn_of
-from optree.nodes import AccountingEntry, OperationNode, Payload, Pool, Reasoning, SessionNode, Status, TurnNode
+from optree.ids import is_node_id, is_txn, node_id, txn_of
+from optree.nodes import AccountingEntry, Payload, Status
 from optree.store.ai_agent.terms import IN_FIELDS, name_of
 from optree.store.compression import limit_of
 from optree.store.lines import opened
 from optree.store.plain_values import block_of, json_of, kind_of, number_of, object_of, objects_of, text_of, texts_of
 from optree.store.system import open_regular
 from optree.tree import Fold, Tree
+from optree.tree.fold import UNKNOWN
 from optree.tree.naming import unused
 from optree.tree.totals import leave_out_impossible
 from optree.usage import parts_of
@@ -76,7 +78,7 @@ def _parents(ledgers: Ledgers) -> dict[str, tuple[str, str | None]]:
 
 
 class _Assembly:
-    """Puts one root session together with all below it."""
+    """Records one root session with all below it."""
 
     def __init__(self, ledgers: Ledgers, above: dict[str, tuple[str, str | None]], root: str, txn: str) -> None:
         self._ledgers, self._root, self._txn = ledgers, root, txn
@@ -86,134 +88,127 @@ class _Assembly:
         for name, (parent, op) in above.items():
             self._below.setdefault(parent, []).append((name, op))
         self.taken: set[str] = set()
+        self._fold = Fold(txn)
         self._ids: set[str] = set()
-        self._callers: dict[tuple[str, str], OperationNode] = {}
-        """Ops by their session's path and the id that its records give them."""
+        self._callers: dict[tuple[str, str], str] = {}
+        """Paths of ops by their session's path and the id that its records give them."""
 
     def tree(self) -> Tree:
-        root = self._session(self._ledgers.found[self._root], "", None)
-        pending = [(root, self._root, 1)]
+        self._session(self._ledgers.found[self._root], "")
+        pending = [("", self._root, 1)]
         while pending:
-            session, name, depth = pending.pop()
+            path, name, depth = pending.pop()
             for inner, caller in self._below.get(name, ()):
                 if inner in self.taken or depth >= MAX_NESTED:
                     continue
                 ledger = self._ledgers.found[inner]
-                op = self._callers.get((session.path, caller)) if caller is not None else None
-                if op is None or op.child_session is not None:
-                    op = _stand_in(session, ledger, self._txn)
-                op.child_session = self._session(ledger, op.path, session)
-                pending.append((op.child_session, inner, depth + 1))
-        return Fold(self._txn, Tree(root, Pool())).finish()
+                op = self._callers.get((path, caller)) if caller is not None else None
+                if op is None or op in self._fold.sessions:
+                    op = self._stand_in(path, ledger)
+                self._session(ledger, op)
+                pending.append((op, inner, depth + 1))
+        return self._fold.finish()
 
-    def _session(self, ledger: Ledger, path: str, parent: SessionNode | None) -> SessionNode:
+    def _stand_in(self, path: str, ledger: Ledger) -> str:
+        """Record an op for a child of which its parent's own records do not tell: in the turn that was going on when it began."""
+        session = self._fold.sessions[path]
+        begun = _time(ledger.start.get("ts")) or session.started_at
+        fitting = [turn for turn in session.turns if turn.started_at <= begun] or session.turns[:1]
+        turn = fitting[-1].path if fitting else f"{path}.1" if path else "1"
+        if not fitting:
+            self._fold.apply(r.TurnBegin(turn, begun))
+        op = f"{turn}.{len(self._fold.turns[turn].ops) + 1}"
+        self._fold.apply(r.OpBegin(op, begun, "session", str(ledger.start.get("agentId") or UNKNOWN)))
+        return op
+
+    def _session(self, ledger: Ledger, path: str) -> None:
         self.taken.add(ledger.name)
-        start, own = ledger.start, ledger.name
-        if own == derived_id(self._txn, path) or not is_node_id(own):
-            own = node_id(self._txn, path)
-        agent = str(start.get("agentId") or "(unknown)")
-        begun = _time(start.get("ts")) or 0.0
-        session = SessionNode(
-            id=own,
-            path=path,
-            trace_id=trace_id(self._txn),
-            agent_id=agent,
-            call_path=str(start.get("callPath") or agent).replace(":", "->"),
-            origin_txn_id=self._txn,
-            started_at=begun,
-            turns=[],
-            parent_txn_id=parent.id if parent is not None else None,
-        )
-        self._describe(session, start)
-        for number in sorted(ledger.turns):
-            self._turn(session, number, *ledger.turns[number])
-        if ledger.end is not None:
-            _end(session, ledger.end)
-        return session
-
-    def _describe(self, session: SessionNode, start: dict[str, Any]) -> None:
+        start, own, put = ledger.start, ledger.name, self._fold.apply
+        derived = own == derived_id(self._txn, path) or not is_node_id(own)
+        agent, begun = str(start.get("agentId") or UNKNOWN), _time(start.get("ts")) or 0.0
         attributes = object_of(start.get("attributes"))
         attributes.pop("ledgerPath", None)
-        session.session_title = text_of(attributes.pop("sessionTitle", None))
-        session.latest_status = text_of(attributes.pop("latestStatus", None))
+        title, latest = text_of(attributes.pop("sessionTitle", None)), text_of(attributes.pop("latestStatus", None))
         source = start.get("headendId")
         if isinstance(source, str) and source not in (CALLED_BY_PROGRAM, _CALLED_BY_AGENT) and "ingress" not in attributes:
             attributes["ingress"] = {"source": source}
-        session.attributes_json = block_of(attributes)
+        call_path = str(start.get("callPath") or agent).replace(":", "->")
+        put(r.SessionBegin(path, begun, agent, call_path, block_of(attributes), None if derived else own))
+        put(r.SessionSet(path, begun, title, latest))
+        for number in sorted(ledger.turns):
+            self._turn(path, f"{path}.{number}" if path else str(number), begun, *ledger.turns[number])
+        if (end := ledger.end) is not None:
+            status = _status(end) if end["recordType"] == "session_summary" else "failed"
+            report = object_of(end.get("attributes")).get("finalReport", end.get("finalReport"))
+            final = UNSET if report is None else json_of(report)
+            put(r.SessionEnd(path, _time(end.get("ts")) or begun, status, text_of(end.get("error")), final))
 
-    def _turn(self, session: SessionNode, number: int, begun: dict[str, Any], ended: dict[str, Any] | None) -> None:
-        path = f"{session.path}.{number}" if session.path else str(number)
-        attributes = object_of(begun.get("attributes"))
-        turn = TurnNode(node_id(self._txn, path), path, number, _time(begun.get("ts")) or session.started_at, [])
-        turn.prompts = texts_of(attributes.pop("prompts", None))
-        if ended is not None:
-            more = object_of(ended.get("attributes"))
-            turn.assistant, turn.error = texts_of(more.get("assistant")), text_of(more.get("error"))
-            attributes |= {name: ended[name] for name in ("warnings", "errors") if ended.get(name)}
-            if ended.get("status") != "running":
-                turn.ended_at = _time(ended.get("ts"))
-                turn.status = _status(ended)
-            for place, block in enumerate(objects_of(ended.get("ops")), 1):
-                op = self._op(block, f"{path}.{place}", turn)
-                turn.ops.append(op)
-                self._callers.setdefault((session.path, str(block.get("opId"))), op)
-        turn.attributes_json = block_of(attributes)
-        session.turns.append(turn)
+    def _turn(self, session: str, path: str, started: float, first: dict[str, Any], last: dict[str, Any] | None) -> None:
+        put, began = self._fold.apply, _time(first.get("ts")) or started
+        attributes, more = object_of(first.get("attributes")), object_of((last or {}).get("attributes"))
+        prompts = texts_of(attributes.pop("prompts", None))
+        attributes |= {name: last[name] for name in ("warnings", "errors") if last is not None and last.get(name)}
+        put(r.TurnBegin(path, began, prompts, block_of(attributes)))
+        put(r.TurnSet(path, texts_of(more.get("assistant"))))
+        if last is None:
+            return
+        seen = _time(last.get("ts")) or began
+        for place, block in enumerate(objects_of(last.get("ops")), 1):
+            self._op(block, f"{path}.{place}", began, seen)
+            self._callers.setdefault((session, str(block.get("opId"))), f"{path}.{place}")
+        if last.get("status") != "running":
+            put(r.TurnEnd(path, seen, _status(last), text_of(more.get("error"))))
 
-    def _op(self, block: dict[str, Any], path: str, turn: TurnNode) -> OperationNode:
+    def _op(self, block: dict[str, Any], path: str, started: float, seen: float) -> None:
+        """Record an op of a turn that *started* then; one of which no more is known than how it ended has done so before *seen*."""
+        put, derived = self._fold.apply, node_id(self._txn, path)
         attributes = object_of(block.get("attributes"))
         kind = kind_of(block.get("kind")) or "system"
         key = "model" if kind == "llm" else "name"
         provider, name = (block.get(one) or attributes.get(one) for one in ("provider", key))
-        op = OperationNode(
-            op_id=unused(block.get("opId"), node_id(self._txn, path), self._ids),
-            path=path,
-            kind=kind,
-            name=name_of(kind, {**attributes, "provider": provider, key: name}),
-            started_at=_time(block.get("startedAt")) or turn.started_at,
-            logs=(),
-            accounting=(),
-            latency=number_of(attributes.get("latency", block.get("durationMs"))),
-            error=text_of(attributes.get("error")) or text_of(block.get("error")),
-        )
-        op.status, op.ended_at = _status(block), _time(block.get("endedAt"))
-        if op.status is not None:
-            op.ended_at = op.ended_at or turn.ended_at
-        op.attributes_json = block_of({key: value for key, value in attributes.items() if key not in IN_FIELDS})
+        own = unused(block.get("opId"), derived, self._ids)
+        status, begun, ended = _status(block), _time(block.get("startedAt")) or started, _time(block.get("endedAt"))
+        label = name_of(kind, {**attributes, "provider": provider, key: name})
+        kept = block_of({key: value for key, value in attributes.items() if key not in IN_FIELDS}) if attributes else UNSET
+        put(r.OpBegin(path, begun, kind, label, None, kept, None if own == derived else own))
+        ended = seen if ended is None and status is not None else ended
         if is_object(block.get("accounting")):
-            self._account(op, block["accounting"], provider, name)
-        for ref in objects_of(block.get("payloadRefs")):
-            self._payload(op, ref)
-        return op
+            entry = AccountingEntry(f"{own}#1", ended or begun, "llm", "failed" if status == "failed" else "ok")
+            put(r.Accounted(path, _accounted(entry, block["accounting"], provider, name)))
+        thought = self._payloads(path, kind, refs, begun) if (refs := objects_of(block.get("payloadRefs"))) else None
+        latency = number_of(attributes.get("latency", block.get("durationMs")))
+        error = text_of(attributes.get("error")) or text_of(block.get("error"))
+        if ended is not None:
+            put(r.OpEnd(path, ended, status, latency, error, thought))
+        elif (
+            told := {name: value for name, value in (("latency", latency), ("error", error)) if value is not None}
+        ) or thought is not None:
+            put(r.OpSet(path, begun, None, block_of(told), thought))  # what it says of an end that it has not is kept beside
 
-    def _account(self, op: OperationNode, block: dict[str, Any], provider: Any, model: Any) -> None:
-        names = ("tokensIn", "tokensOut", "tokensCacheRead", "tokensCacheWrite")
-        sent, received, read, wrote = (int(max(0.0, number_of(block.get(name)) or 0.0)) for name in names)
-        tokens = parts_of(sent, received, read, wrote)
-        entry = AccountingEntry(f"{op.op_id}#1", op.ended_at or op.started_at, "llm", tokens=tokens)
-        entry.cost_usd = number_of(block.get("costUsd"))
-        entry.provider, entry.model = text_of(provider), text_of(model)
-        entry.status = "failed" if op.status == "failed" else "ok"
-        leave_out_impossible(entry)
-        op.accounting = (entry,)
-
-    def _payload(self, op: OperationNode, ref: dict[str, Any]) -> None:
-        """Read a payload; the normalised one of the provider's library counts more than the bytes on the wire."""
-        kind = str(ref.get("kind"))
-        data = self._bytes(ref, op.path)
-        if data is None:
-            return
-        if kind == "reasoning_stream":
-            op.reasoning = Reasoning((), data.decode("utf-8", "replace"))
-            return
-        value = _json(data)
-        size = len(msgspec.json.decode(value)) if value[:1] == b'"' else len(value)
-        found = Payload(Raw(value), None, size, True if ref.get("truncated") is True else None)
-        if kind in ("sdk_request", "tool_request") or (kind == "llm_request" and op.request is None):
-            found.kind = "llm" if op.kind == "llm" else "tool"
-            op.request = found
-        elif kind in ("sdk_response", "tool_response") or (kind == "llm_response" and op.response is None):
-            op.response = found
+    def _payloads(self, path: str, kind: str, refs: list[dict[str, Any]], ts: float) -> str | None:
+        """Record payloads, and return the reasoning; what the provider's library had counts more than the bytes on the wire."""
+        found: dict[str, Payload] = {}
+        thought = None
+        for ref in refs:
+            name, data = str(ref.get("kind")), self._bytes(ref, path)
+            if data is None:
+                continue
+            if name == "reasoning_stream":
+                thought = data.decode("utf-8", "replace")
+                continue
+            seen_at, _, part = name.partition("_")
+            if seen_at not in ("sdk", "tool", "llm") or part not in ("request", "response"):
+                continue
+            value = _json(data)
+            size = len(msgspec.json.decode(value)) if value[:1] == b'"' else len(value)
+            asked = ("llm" if kind == "llm" else "tool") if part == "request" else None
+            payload = Payload(Raw(value), asked, size, True if ref.get("truncated") is True else None)
+            found[part] = payload if seen_at != "llm" else found.get(part, payload)
+        if "request" in found:
+            self._fold.apply(r.Requested(path, ts, found["request"]))
+        if "response" in found:
+            self._fold.apply(r.Responded(path, ts, found["response"]))
+        return thought
 
     def _bytes(self, ref: dict[str, Any], where: str) -> bytes | None:
         """Return what a payload's file holds; None, with a fault, if it does not hold what its record says."""
@@ -263,29 +258,14 @@ def _json(data: bytes) -> bytes:
     return data
 
 
-def _stand_in(session: SessionNode, ledger: Ledger, txn: str) -> OperationNode:
-    """Add an op for a child of which the parent's own records do not tell: in the turn that was going on when it began."""
-    begun = _time(ledger.start.get("ts")) or session.started_at
-    fitting = [turn for turn in session.turns if turn.started_at <= begun] or session.turns[:1]
-    if not fitting:
-        path = f"{session.path}.1" if session.path else "1"
-        fitting = [TurnNode(node_id(txn, path), path, 1, begun, [])]
-        session.turns.append(fitting[0])
-    turn = fitting[-1]
-    path = f"{turn.path}.{len(turn.ops) + 1}"
-    op = OperationNode(node_id(txn, path), path, "session", str(ledger.start.get("agentId") or "(unknown)"), begun, (), ())
-    turn.ops.append(op)
-    return op
-
-
-def _end(session: SessionNode, record: dict[str, Any]) -> None:
-    attributes = object_of(record.get("attributes"))
-    session.ended_at = _time(record.get("ts")) or session.started_at
-    session.status = _status(record) if record["recordType"] == "session_summary" else "failed"
-    session.success = None if session.status is None else session.status == "ok"
-    session.error = text_of(record.get("error"))
-    report = attributes.get("finalReport", record.get("finalReport"))
-    session.final_report = UNSET if report is None else json_of(report)
+def _accounted(entry: AccountingEntry, block: dict[str, Any], provider: Any, model: Any) -> AccountingEntry:
+    """Return the entry of a model's call with what its record says it took."""
+    names = ("tokensIn", "tokensOut", "tokensCacheRead", "tokensCacheWrite")
+    entry.tokens = parts_of(*(int(max(0.0, number_of(block.get(name)) or 0.0)) for name in names))
+    entry.cost_usd = number_of(block.get("costUsd"))
+    entry.provider, entry.model = text_of(provider), text_of(model)
+    leave_out_impossible(entry)
+    return entry
 
 
 def _status(record: dict[str, Any]) -> Status | None:
