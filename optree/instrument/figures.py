@@ -31,8 +31,8 @@ def current_problems_of(store: SessionStore) -> list[str]:
     """Return what is wrong in a store at this moment, a text each."""
     if store.unwritable_reason:
         return [nothing_saved(store.options.directory, store.unwritable_reason), *store.stream.reports]
-    journal = "" if store.journal.resolved else store.journal.problem
-    return [*store.current_problems.values(), *store.stream.reports, *filter(None, (journal, store.stream.last_failure))]
+    journal = "" if store.journal.resolved and not store.unwritten else store.journal.problem
+    return [*dict.fromkeys([*store.current_problems.values(), *store.stream.reports, *filter(None, (journal, store.stream.last_failure))])]
 
 
 def nothing_saved(directory: Directory, why: object) -> str:
@@ -58,4 +58,4 @@ def lost_of(records: int, stores: Sequence[SessionStore], directory: Directory) 
     causes = ", ".join(sorted({cause for store in lost if (cause := store.unwritable_reason or store.journal.problem)}))
     places = {store.options.directory for store in lost} or {directory}
     where = ", ".join(sorted("the home directory" if place.homeless else str(place.sessions) for place in places))
-    return f"{records} records are lost: {where} could not be written to the end{causes and f' ({causes})'}" if records else ""
+    return f"{records} records are lost, in {where}{causes and f': {causes}'}" if records else ""

@@ -288,11 +288,15 @@ class Runtime:
                 del self.stores[txn]
                 self.consoles.pop(txn, None)
                 self.past.update(counts_of([store], [console] if console else []))
-                current_problems = set(current_problems_of(store))
-                for problem in problems_of(store):
-                    self.report(problem, store)
-                    (self.resolved.discard if problem in current_problems else self.resolved.add)(redact(problem))
+                self._remember(store)
         self._leave([txn for txn, store in self.stores.items() if store.unwritable_reason and store.ended][:-IDLE_SESSIONS])
+
+    def _remember(self, store: SessionStore) -> None:
+        """Keep what went wrong in a store that is closed."""
+        current = set(current_problems_of(store))
+        for problem in problems_of(store):
+            self.report(problem, store)
+            (self.resolved.discard if problem in current else self.resolved.add)(redact(problem))
 
     def _end_abandoned(self) -> None:
         """End the sessions that nothing will end any more: a signal's handler raised in the middle of their begin, or of their end."""
@@ -325,6 +329,8 @@ class Runtime:
             store, consoles = self.stores.pop(txn), [self.consoles.pop(txn)] if txn in self.consoles else []
             self.mirroring.forget(txn)
             self.past.update(counts_of([store], consoles))
+            self._remember(store)
+            store.report = self.report
             closing: list[Callable[[], object]] = [store.close, *(console.close for console in consoles)]
             for close in closing:  # aside: who leaves a session last finishes it
                 with suppress(Exception):

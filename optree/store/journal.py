@@ -40,7 +40,7 @@ class Journal:
     __slots__ = (
         *("live", "txn", "sync_level", "last", "dropped", "ordinal", "path", "fd", "problem", "dirty", "_syncs", "_ready", "_os", "_write"),
         *("_version", "_retry_at", "_unsaid", "_unsynced", "_claimed", "_seed", "_held", "_untried", "_named", "_guard", "_syncing"),
-        *("_doomed", "_synced", "_given_up", "_suspect", "_rests", "resolved"),
+        *("_doomed", "_synced", "_given_up", "_suspect", "_rests", "resolved", "_gaps", "_counted"),
     )
 
     def __init__(
@@ -87,6 +87,10 @@ class Journal:
         self._syncing = self._rests = 0
         self._doomed: list[int] = []
         """Descriptors that are closed when nobody syncs."""
+        self._gaps: list[r.Gap] = []
+        """Those that were written."""
+        self._counted = self.last
+        """Number of the last record when files were last removed: what they had is in `dropped`."""
         self._named = False
         self._synced = self.last
         """Number of the last record that is known to be on the disk."""
@@ -216,13 +220,17 @@ class Journal:
         """Tell whether the file is still where it was made."""
         return self._os.is_at(self.fd, self.path)
 
-    def renew(self, gone: int) -> None:
-        """Begin a new file at once in place of one that somebody removed, and with it *gone* records that are in no other."""
+    def renew(self, saved: int, why: str) -> None:
+        """Begin a new file at once in place of one that somebody removed, *why* says how; only records up to number *saved* are elsewhere."""
+        said, self._gaps = [gap for gap in self._gaps if gap.n > saved], []
+        gone = max(0, self.last - max(saved, self._counted) - sum(gap.n > self._counted for gap in said))
         self._close_files()
+        self._counted = self.last
         self.dirty, self._unsynced, self._retry_at = False, None, 0.0
         self._given_up, self._suspect, self._synced = [], [], self.last
         self.dropped += gone
-        self._unsaid += gone
+        self._unsaid += gone + sum(gap.dropped for gap in said)
+        self.problem, self.resolved = why, False
         self._recover()
 
     def close(self) -> None:
@@ -357,6 +365,7 @@ class Journal:
             if self._unsaid:
                 gap = r.Gap(time() * 1e3, self._unsaid, self.problem, n=self.last + 1)
                 self._os.write_all(self.fd, r.line(gap, self._seed))
+                self._gaps.append(gap)
                 self.last += 1
                 self._unsaid = 0
         except OSError as error:

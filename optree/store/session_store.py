@@ -299,13 +299,14 @@ class SessionStore:
                 return
             closed = not all(self._os.is_open(fd) for fd in (journal.fd, self._lock_fd) if fd >= 0)
             what = "the program closed their descriptors" if closed else f"they were removed from {self.live}"
-            self._problem("files", FileNotFoundError(f"{what} while it runs; they are written anew"))
+            why = f"{what} while it runs; they are written anew"
+            self._problem("files", FileNotFoundError(why))
             self._release_lock()
             if there:
                 self._own_again()
             else:
                 saved = {f"{journal.ordinal:04d}": self._covered if snapshot.exists() else 0}
-                journal.renew(journal.last - last_given(self.live, saved, self._os, journal.ordinal))
+                journal.renew(last_given(self.live, saved, self._os, journal.ordinal), f"files of session {self.txn}: {why}")
         except OSError as error:
             if from_handler(error):
                 raise

@@ -466,3 +466,30 @@ def test_what_was_configured_goes_to_a_child(tmp_path):
     loaded = optree.load("last", optree.Directory.of(tmp_path / "here"))
     assert ["near", "far"] == [op.name for *_, op in optree.walk_ops(loaded.session)]
     assert not (tmp_path / "home").exists()
+
+
+def test_a_joined_process_says_what_it_lost_and_why(finished, directory):
+    """Its journal is removed while it works: health() and the last line on stderr say how many records went, and why (S4-131)."""
+    code, out, err = finished(
+        """
+        import subprocess
+        CHILD = '''if True:
+            import optree
+            from optree.instrument.runtime import RUNTIME
+            with optree.tool("look"):
+                assert optree.flush("sync")
+                [store] = RUNTIME.stores.values()
+                store.journal.path.unlink()
+                assert not optree.flush("sync")
+                assert not optree.flush("sync")
+                health = optree.health()
+                print(health["ok"], health["lost"], health["problems"])
+        '''
+        with optree.session("root"), optree.turn():
+            assert 0 == subprocess.run([sys.executable, "-c", CHILD], env=optree.child_env()).returncode
+        """
+    )
+    [saved] = directory.saved()
+    removed = f"files of session {saved.txn}: they were removed from {directory.live(saved.txn)} while it runs; they are written anew"
+    assert (0, f"False 1 [{removed!r}]\n") == (code, out)
+    assert f"optree: 1 records are lost, in {directory.sessions}: {removed}" in err.splitlines()

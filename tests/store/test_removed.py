@@ -123,6 +123,36 @@ def test_a_joined_process_whose_journal_is_removed_goes_on(begin, directory, ope
     assert "damaged" == loaded.damage.state, loaded.damage
 
 
+def test_a_second_removal_counts_what_the_first_did_not(begin, directory, opened):
+    """The journal of a joined process is removed three times: each loss is counted once, and the last file tells of all of them."""
+    begin()
+    joined = SessionStore("txn-1", StoreOptions(directory), owner=False)
+    opened.append(joined)
+    lost = []
+    for number in range(1, 4):
+        for more in range(number):
+            joined.stream.put(r.OpBegin(f"1.100000{number}{more}", 1.0, "tool", "gone"))
+        joined.flush("sync")
+        joined.journal.path.unlink()
+        joined.flush("sync")
+        lost.append(joined.unwritten)
+    assert [1, 3, 6] == lost
+    assert 6 == load("txn-1", directory).damage.dropped
+
+
+def test_a_second_removal_of_the_owners_journal_counts_so(begin, monkeypatch):
+    """Of an owner whose snapshot cannot be written, too: three records are lost, not four."""
+    monkeypatch.setattr(upkeep, "SYNC_SECONDS", LONG)
+    builder, store = begin()
+    with store._writing:  # no snapshot meanwhile
+        for _ in range(2):
+            builder.begin_turn()
+            store.flush()
+            store.journal.path.unlink()
+            store.flush()
+        assert 3 == store.unwritten
+
+
 def test_a_sync_notices_a_journal_that_is_removed(begin, directory, opened, monkeypatch):
     """`flush("sync")` itself looks whether the file is there: what is only in a removed one is not said to be on the disk."""
     monkeypatch.setattr(upkeep, "SYNC_SECONDS", LONG)
