@@ -78,19 +78,15 @@ class Journal:
         self._untried = 0
         """How many of them, the last ones, are in no file even in part."""
         self._ready = ready
-        self._os, self._write = system, system.write
-        self._version = version
-        self._retry_at = 0.0
-        self._unsaid = 0
+        self._os, self._write, self._version = system, system.write, version
+        self._retry_at, self._unsaid = 0.0, 0
         self._guard = threading.RLock()
         """Held for moments: to close no file while it is synced."""
         self._syncing = self._rests = 0
         self._doomed: list[int] = []
         """Descriptors that are closed when nobody syncs."""
-        self._gaps: list[r.Gap] = []
-        """Those that were written."""
-        self._counted = self.last
-        """Number of the last record when files were last removed: what they had is in `dropped`."""
+        self._gaps: list[r.Gap] = []  # those that were written
+        self._counted = self.last  # number of the last record when files were last removed: what they had is in `dropped`
         self._named = False
         self._synced = self.last
         """Number of the last record that is known to be on the disk."""
@@ -221,7 +217,7 @@ class Journal:
         return self._os.is_at(self.fd, self.path)
 
     def renew(self, saved: int, why: str) -> None:
-        """Begin a new file at once in place of one that somebody removed, *why* says how; only records up to number *saved* are elsewhere."""
+        """Begin a new file at once in place of one that somebody removed (*why* says how); elsewhere are records up to *saved* only."""
         said, self._gaps = [gap for gap in self._gaps if gap.n > saved], []
         gone = max(0, self.last - max(saved, self._counted) - sum(gap.n > self._counted for gap in said))
         self._close_files()
