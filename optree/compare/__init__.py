@@ -1,14 +1,11 @@
 """Sessions compared: with each other (`compare`), and each LLM call with the one before (`context_changes`)."""
 
 from optree.compare.cache import edit_phrase
-from optree.compare.call import CallContext
-from optree.compare.comparison import Comparison, Difference, compare, walk
+from optree.compare.calls import CallContext, Edit, Messages
+from optree.compare.comparison import Comparison, Difference, Figures, compare, walk
 from optree.compare.context import context_changes
 from optree.compare.details import Change, change_phrase
-from optree.compare.figures import Figures
-from optree.compare.messages import Edit, Messages
-from optree.compare.page import format_page
-from optree.compare.text import format_comparison
+from optree.compare.rendering import format_comparison, format_page
 
 __all__ = [
     "CallContext",

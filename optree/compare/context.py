@@ -4,16 +4,12 @@ from __future__ import annotations
 
 from msgspec import Struct
 
-from optree.compare.cache import Models, Use, judge
-from optree.compare.call import CallContext
+from optree.compare.cache import Models, Use, judge, prices
+from optree.compare.calls import CallContext, Messages, messages_since
 from optree.compare.content import own_cost, own_tokens
 from optree.compare.details import Change
 from optree.compare.excerpts import differing, excerpt, said
-from optree.compare.histories import Histories
-from optree.compare.lifetime import lifetime_of
-from optree.compare.messages import Messages, messages_since
-from optree.compare.previous import Span, previous_calls
-from optree.compare.prices import prices
+from optree.compare.histories import Histories, Span, lifetime_of, previous_calls
 from optree.compare.prompts import PARTS, Prompt, prompt_of
 from optree.nodes import OperationNode, SessionNode
 from optree.tree import Tree, walk_ops

@@ -8,8 +8,7 @@ from typing import Any, NamedTuple
 from msgspec import UNSET, Raw, Struct, UnsetType
 
 from optree.compare.alignment import align
-from optree.compare.content import Node, money
-from optree.compare.digests import Digests, sorted_json
+from optree.compare.content import Digests, Node, money, sorted_json
 from optree.compare.excerpts import differing, excerpt, said, said_message
 from optree.ids import content_id
 from optree.messages import opened

@@ -7,15 +7,54 @@ cache does not look at. Each link is looked at once, so N calls with growing his
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from bisect import insort
+from collections import Counter, defaultdict
+from collections.abc import Callable, Sequence
+from heapq import heappop, heappush
+from itertools import islice
+from math import inf
 from typing import Any
 
 import msgspec
+from msgspec import Struct
 
-from optree.compare.lifetime import asked_in
 from optree.ids import content_id
-from optree.nodes import Pool
+from optree.nodes import OperationNode, Pool
 from optree.values import decode, is_list, is_object
+
+_MINUTE, _HOUR, _DAY = 60.0, 3600.0, 86400.0
+_LIFETIMES = {"anthropic": 5 * _MINUTE, "claude": 5 * _MINUTE}
+"""Seconds, by a word in the provider's or the model's name: Anthropic's default (its guide on prompt caching)."""
+_OTHERS = _HOUR
+"""Seconds: the most that OpenAI states for entries in memory (its guide on prompt caching)."""
+_ASKED = re.compile(rb'"(?:ttl|prompt_cache_retention)":\s*"(1h|24h)"')
+_LONGER = {b"1h": _HOUR, b"24h": _DAY}
+
+
+def lifetime_of(op: OperationNode, model: str, asked: float = 0.0) -> float:
+    """Return how long an entry of a call lives at most, in seconds; *asked* is what its request asks for."""
+    names = " ".join(filter(None, [model, op.name, *(entry.provider for entry in op.accounting)])).lower()
+    return max(asked, next((seconds for word, seconds in _LIFETIMES.items() if word in names), _OTHERS))
+
+
+def asked_in(body: bytes) -> float:
+    """Return the longest lifetime that JSON of a request asks for, in seconds; 0 if it asks for none."""
+    return max((_LONGER[found] for found in _ASKED.findall(body)), default=0.0)
+
+
+def wait_of(before: OperationNode, op: OperationNode) -> float:
+    """Return the seconds between the end of one call and the begin of another."""
+    ended = before.started_at if before.ended_at is None else before.ended_at
+    return max(0.0, op.started_at - ended) / 1e3
+
+
+def since(seconds: float) -> str:
+    """Return a wait as people say it."""
+    for unit, name in ((_DAY, "days"), (_HOUR, "h"), (_MINUTE, "min")):
+        if seconds >= (unit if name != "days" else 2 * unit):
+            return f"{seconds / unit:.0f} {name}"
+    return f"{seconds:.0f} s"
+
 
 ROOT = 0
 """The node of an empty history."""
@@ -169,3 +208,83 @@ def _unmarked(value: Any) -> Any:
     if is_object(value):
         return {key: _unmarked(item) for key, item in value.items() if key != _MARKER}
     return [_unmarked(item) for item in value] if is_list(value) else value
+
+
+_LOOKED_AT = 4
+"""Calls with the same prefix of which the one that shares most is looked for."""
+_SCANNED = 512
+_SAMPLE = 200
+"""Messages from the end that are counted to see what two calls share."""
+
+
+class Span(Struct):
+    """When a call ran, in epoch ms, and its history's node. *counts* is false for one that reached no provider."""
+
+    agent: str
+    started_at: float
+    ended_at: float | None
+    head: int | None
+    counts: bool = True
+
+
+def previous_calls(spans: Sequence[Span], histories: Histories) -> list[int | None]:
+    """Return for each call the position of the one that it goes on from, None for a first one; *spans* are in the order of their begin."""
+    found: list[int | None] = []
+    known: defaultdict[str, _Ended] = defaultdict(lambda: _Ended(histories, spans))
+    running: list[tuple[float, int]] = []
+    for at, span in enumerate(spans):
+        while running and running[0][0] <= span.started_at:
+            ended = heappop(running)[1]
+            known[spans[ended].agent].add(ended)
+        found.append(None if span.head is None else known[span.agent].before(span.head))
+        if span.head is not None and span.counts:
+            heappush(running, (inf if span.ended_at is None else max(span.ended_at, span.started_at), at))
+    return found
+
+
+class _Ended:
+    """Calls of one agent that have ended."""
+
+    def __init__(self, histories: Histories, spans: Sequence[Span]) -> None:
+        self.histories = histories
+        self.spans = spans
+        self.calls: list[int] = []
+        self.through: dict[int, int] = {}
+        """Nodes of their histories, each with a call whose history leads through it."""
+
+    def add(self, call: int) -> None:
+        insort(self.calls, call)
+        node = self._head(call)
+        while node not in self.through:
+            self.through[node] = call
+            if node == ROOT:
+                return
+            node = self.histories.parent[node]
+        self.through[node] = call
+
+    def before(self, head: int) -> int | None:
+        if not self.calls:
+            return None
+        shared = head
+        while shared not in self.through:
+            shared = self.histories.parent[shared]
+        candidates: list[int] = []
+        for call in islice(reversed(self.calls), _SCANNED):
+            if self.histories.leads_to(shared, self._head(call)):
+                candidates.append(call)
+                if len(candidates) == _LOOKED_AT or self._head(candidates[0]) == shared:
+                    break
+        if not candidates:
+            return self.through[shared]
+        return candidates[0] if len(candidates) == 1 else self._closest(shared, head, candidates)
+
+    def _closest(self, shared: int, head: int, candidates: list[int]) -> int:
+        own = Counter(self._tail(shared, head))
+        return max(candidates, key=lambda call: (sum((own & Counter(self._tail(shared, self._head(call)))).values()), call))
+
+    def _tail(self, shared: int, head: int) -> list[str]:
+        return [self.histories.item[node] for node in self.histories.after(shared, head, _SAMPLE)]
+
+    def _head(self, call: int) -> int:
+        head = self.spans[call].head
+        return ROOT if head is None else head

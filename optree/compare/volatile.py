@@ -12,7 +12,7 @@ from typing import Any
 
 import msgspec
 
-from optree.compare.digests import sorted_json
+from optree.compare.content import sorted_json
 from optree.compare.histories import decoded
 from optree.conversation.content import call_in, result_in
 from optree.conversation.provider_messages import HISTORY_KEYS, body_of

@@ -9,9 +9,8 @@ from hypothesis import strategies as st
 
 import optree
 from optree.compare import context_changes
-from optree.compare.histories import Histories
-from optree.compare.messages import messages_since
-from optree.compare.previous import Span, previous_calls
+from optree.compare.calls import messages_since
+from optree.compare.histories import Histories, Span, previous_calls
 from optree.nodes import Payload
 from optree.testing import Ticking, capture
 from tests.compare.sessions import INPUT, READ, WRITE, assistant, call, user
