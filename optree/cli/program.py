@@ -34,22 +34,28 @@ if sys.platform == "win32":
 
 else:
     import shlex
+    import socket
+    from contextlib import suppress
+    from typing import NoReturn, Self
 
     FORWARDED = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT, signal.SIGUSR1, signal.SIGUSR2)
     _CHANGED_BY_PYTHON = (signal.SIGPIPE, signal.SIGXFSZ)
+    _ANSWER_SECONDS = 1.0
+    _MOST_DESCRIPTORS = 1024
 
     def run_program(command: list[str], environment: Mapping[str, str]) -> int:
         """Run a program to its end, with this process's stdin, stdout and stderr; returns its exit code, 128 + n if signal n ended it.
 
-        A signal to this process goes on to the program, except one from the terminal (Ctrl-C), which the program gets itself.
-        Raises `FileNotFoundError`, or another `OSError` if it cannot be started.
+        A signal to this process goes on to the program, except one to the whole process group (Ctrl-C, killpg), which the program gets
+        itself. Raises `FileNotFoundError`, or another `OSError` if it cannot be started.
         """
         waited = {*FORWARDED, signal.SIGCHLD}
         signal.signal(signal.SIGCHLD, lambda _number, _frame: None)
         mask = signal.pthread_sigmask(signal.SIG_BLOCK, waited)
         try:
-            pid = os.posix_spawnp(command[0], command, environment, setsigmask=mask, setsigdef=_CHANGED_BY_PYTHON)
-            status = _wait(pid, waited)
+            with _Witness() as witness:
+                pid = os.posix_spawnp(command[0], command, environment, setsigmask=mask, setsigdef=_CHANGED_BY_PYTHON)
+                status = _wait(pid, waited, witness)
             while signal.sigpending() & waited:
                 signal.sigwait(waited)
         finally:
@@ -61,42 +67,58 @@ else:
         """Return what is typed to run a command."""
         return shlex.join(command)
 
-    def _wait(pid: int, waited: set[signal.Signals]) -> int:
+    def _wait(pid: int, waited: set[signal.Signals], witness: _Witness) -> int:
         while True:
-            number, has_program = _next(waited)
+            number = signal.sigwait(waited)
             if number != signal.SIGCHLD:
-                if not has_program:
+                if not witness.got(number):
                     os.kill(pid, number)
                 continue
             ended, status = os.waitpid(pid, os.WNOHANG)
             if ended == pid:
                 return status
 
-    if sys.platform == "darwin":
+    class _Witness:
+        """A process in our process group that only tells which signals it got: those were sent to all of the group.
 
-        def _next(waited: set[signal.Signals]) -> tuple[int, bool]:
-            """Wait for a signal; tells too whether the program got it itself.
+        What a process gets does not say it: `kill` and `killpg` look alike to who gets them.
+        """
 
-            macOS does not say who sent it: what a terminal's keys send is taken to be from there while we are in its foreground.
-            """
-            number = signal.sigwait(waited)
-            return number, number in (signal.SIGINT, signal.SIGQUIT) and _is_in_foreground()
+        def __enter__(self) -> Self:
+            theirs, ours = socket.socketpair()
+            with theirs:
+                self._pid = os.fork()
+                if not self._pid:
+                    _tell(theirs.fileno())
+            self._asked = ours
+            ours.settimeout(_ANSWER_SECONDS)
+            return self
 
-        def _is_in_foreground() -> bool:
+        def __exit__(self, *_: object) -> None:
+            self._asked.close()  # which ends it, unless it is stopped
+            os.kill(self._pid, signal.SIGKILL)
+            os.waitpid(self._pid, 0)
+
+        def got(self, number: int) -> bool:
+            """Tell whether it got this signal since it was last asked; no, if it is stopped or was killed."""
+            with suppress(PermissionError):  # the leader of a session may not; it waits all the same
+                os.setpgid(0, os.getpgrp())  # changes nothing, but returns when a signal that goes to the group has gone to each of it
             try:
-                terminal = os.open(os.ctermid(), os.O_RDONLY | os.O_NOCTTY)
+                self._asked.send(bytes([number]))
+                return self._asked.recv(1) == b"y"
             except OSError:
+                self._asked.close()
                 return False
-            try:
-                return os.tcgetpgrp(terminal) == os.getpgrp()
-            except OSError:
-                return False
-            finally:
-                os.close(terminal)
 
-    else:
-
-        def _next(waited: set[signal.Signals]) -> tuple[int, bool]:
-            """Wait for a signal; tells too whether the program got it itself, as it does what the terminal sends."""
-            found = signal.sigwaitinfo(waited)
-            return found.si_signo, found.si_code > 0
+    def _tell(asked: int) -> NoReturn:
+        """Be the witness, in a process of its own: its signals are blocked."""
+        try:
+            os.closerange(0, asked)
+            os.closerange(asked + 1, _MOST_DESCRIPTORS)
+            while question := os.read(asked, 1):
+                got = question[0] in signal.sigpending()
+                if got:
+                    signal.sigwait({question[0]})
+                os.write(asked, b"y" if got else b"n")
+        finally:
+            os._exit(0)

@@ -194,6 +194,21 @@ def test_interrupt_from_the_terminal(optree):
     os.waitpid(pid, 0)
 
 
+@pytest.mark.parametrize("name", ["SIGINT", "SIGTERM"])
+def test_signals_to_the_process_group(optree, name):
+    """What another process sends to the whole group reaches the program once, what it sends to `optree run` alone does too."""
+    program = optree.command("run", "--", sys.executable, "-c", SIGNALLED, name, "SIGUSR1")
+    process = optree.start(*program, start_new_session=True)
+    assert "ready\n" == process.stdout.readline()
+    for _ in range(20):
+        os.killpg(process.pid, getattr(signal, name))
+        assert "got it\n" == process.stdout.readline()
+        process.send_signal(signal.SIGUSR1)  # `optree run` takes one signal after another: it is done with the first
+        assert "got it\n" == process.stdout.readline()
+    out, _ = process.communicate(timeout=60)
+    assert f"{[name, 'SIGUSR1'] * 20}\n" == out
+
+
 def until(terminal, mark):
     """Read a terminal until a mark is seen; returns what was read."""
     seen = b""
