@@ -21,6 +21,7 @@ from msgspec import Struct
 from optree.errors import NotFoundError, SetupError
 from optree.ids import is_txn
 from optree.interrupts import pass_on, suppress
+from optree.store.unusable import readable
 from optree.syscalls import calls
 
 SUFFIXES = {"zstd": ".json.zst", "gzip": ".json.gz", "none": ".json"}
@@ -102,9 +103,13 @@ class Directory(Struct, frozen=True):
         return self.sessions / f"{checked(txn)}{SUFFIXES[compression]}"
 
     def saved(self) -> list[Saved]:
-        """Return the sessions that are there, newest first. Other files, links, pipes and devices are passed over."""
+        """Return the sessions that are there, newest first. Other files, links, pipes and devices are passed over.
+
+        Raises:
+            StoreError: The directory cannot be read; the message says why, and what to do.
+        """
         found: dict[str, list[Path]] = {}
-        with suppress(FileNotFoundError, NotADirectoryError):
+        with readable(self.sessions), suppress(FileNotFoundError, NotADirectoryError):
             for path in self.sessions.iterdir():
                 for suffix in (LIVE, *SUFFIXES.values()):
                     txn = path.name.removesuffix(suffix)
@@ -126,6 +131,7 @@ class Directory(Struct, frozen=True):
 
         Raises:
             NotFoundError: There is none, or several begin so; the message names some that are there.
+            StoreError: The directory cannot be read.
         """
         if txn != "last" and (exact := self.exact(txn)):
             return exact

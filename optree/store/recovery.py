@@ -10,6 +10,7 @@ from typing import Any
 from msgspec import Struct
 
 from optree.errors import DamagedError, FormatError, NotFoundError, SetupError
+from optree.interrupts import suppress
 from optree.nodes import OperationNode, SessionNode, TurnNode
 from optree.store.collector import without_collector
 from optree.store.damage import Damage, earlier
@@ -20,6 +21,7 @@ from optree.store.lock import is_running, last_beat
 from optree.store.numbering import vector_of
 from optree.store.reader import Flaw, read_journal
 from optree.store.system import OS, REAL
+from optree.store.unusable import readable
 from optree.tree.fold import Fold, Tree
 
 LARGE_BYTES = 16 << 20
@@ -90,8 +92,18 @@ def load(what: str | Path, directory: Directory | None = None, system: OS = REAL
         NotFoundError: There is no such session, or several have that beginning.
         FormatError: The file is none of ours, or of a version that only a newer optree reads.
         DamagedError: Nothing of it can be read.
+        StoreError: A file or directory may not be read, or the disk fails; the message says which and what to do.
     """
-    saved = _located(what, directory or Directory.of())
+    where = directory or Directory.of()
+    with readable(where.sessions):
+        return _loaded(what, where, system)
+
+
+def _loaded(what: str | Path, directory: Directory, system: OS) -> Loaded:
+    saved = _located(what, directory)
+    if saved.live is not None:
+        with suppress(FileNotFoundError):  # the session ended meanwhile
+            next(saved.live.iterdir(), None)  # which raises where `glob` finds nothing: it may not be read
     begun = time.perf_counter()
     with without_collector() if _size(saved) >= LARGE_BYTES else nullcontext():
         loaded = _load_settled(saved, system)
@@ -106,10 +118,10 @@ def load(what: str | Path, directory: Directory | None = None, system: OS = REAL
 def load_to_resume(txn: str, directory: Directory, system: OS = REAL) -> Loaded:
     """Load a session to go on with it; files that are damaged are kept aside.
 
-    Raises `SetupError` if what has its name is a link or another session's, and as `load` does.
+    Raises `SetupError` if what has its name is a link or another session's, `OSError`, and as `load` does.
     """
     directory.live_to_write(txn)
-    loaded = load(txn, directory, system)
+    loaded = _loaded(txn, directory, system)
     loaded.last_seen_alive(directory.live(txn))  # its lock is held here, and no process is at it
     if loaded.txn != txn:
         raise SetupError(

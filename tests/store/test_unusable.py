@@ -1,5 +1,7 @@
 import errno
 import os
+import subprocess
+import sys
 
 import pytest
 
@@ -48,3 +50,41 @@ def test_a_reader_that_has_gone_is_no_fault(tmp_path):
     """A closed pipe stays what it is."""
     with pytest.raises(BrokenPipeError), usable(tmp_path / "x"):
         raise BrokenPipeError
+
+
+READERS = """
+import optree, sys
+from pathlib import Path
+directory = optree.Directory.of(sys.argv[1])
+for what in ("last", "txn-1", "txn"):
+    try:
+        optree.load(what, directory)
+    except optree.OptreeError as error:
+        print(what, type(error).__name__, error)
+try:
+    directory.saved()
+    print("saved")
+except optree.OptreeError as error:
+    print(type(error).__name__, error)
+"""
+
+
+@pytest.mark.skipif(os.name == "nt", reason="no directory is closed to its owner there by its mode")
+@pytest.mark.parametrize("locked", ["", "txn-1.live", "txn-1.json.zst"])
+def test_readers_of_what_may_not_be_read(begin, directory, bound_by_modes, locked):
+    """`load`, by name and as the last, and `saved` say which directory or file may not be read, and what to do, in an error of optree."""
+    builder, store = begin()
+    builder.end_session()
+    assert store.close(30.0)
+    if locked.endswith(".live"):
+        begin(txn="txn-1b")[1].close(0.0)
+        directory.snapshot("txn-1").unlink()
+        directory.live("txn-1b").rename(directory.live("txn-1"))
+    place = directory.sessions / locked
+    place.chmod(0)
+    command = [sys.executable, "-c", bound_by_modes + READERS, directory.sessions.parent]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    place.chmod(0o700)
+    said = f"StoreError {place} cannot be opened: you have no permission; change that, or name another place"
+    expected = [f"{what} {said}" for what in ("last", "txn-1", "txn")] + [said if not locked else "saved"]
+    assert expected == done.stdout.splitlines(), done.stderr
