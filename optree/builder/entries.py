@@ -47,6 +47,8 @@ class OpState(Struct, eq=False):
     _logs: list[LogEntry] | None = None
     _chunks: list[ReasoningChunk] | None = None
     _streamed: list[str] | None = None
+    _awaited: bool = False
+    """True if there is a line that a subscriber wants before the end."""
     _delivered: int = 0
     """The text that was streamed as the answer, as far as it is delivered (None if nothing was), and its characters; -1 if another
     process began the op: it closes the answer, and what is streamed here stands behind it."""

@@ -98,7 +98,10 @@ class Op(OpState, eq=False):
 
     def _log_more(self, message: Any, severity: Any, direction: Any, details: Any) -> None:
         side: Any = direction if type(direction) is str and direction in ("request", "response") else None
-        self._raw.extend((self._now(), as_text(message), (known_severity(severity), side, self.builder.core.attributes(details))))
+        known = known_severity(severity)
+        self._raw.extend((self._now(), as_text(message), (known, side, self.builder.core.attributes(details))))
+        if known in self.builder.core.stream.awaited:
+            self._awaited = True
 
     def think(self, text: str) -> None:
         """Append a chunk of streamed reasoning, as the model emits it. It is written within about 10 ms, and does not wait for that."""
@@ -285,7 +288,7 @@ class Op(OpState, eq=False):
                     self._close_answer(known)
                 if known != "ok" or not node.accounting:
                     self._account_end(known, said, latency)
-                if stream.watched or not core.recorded or self._clean:  # whoever watches sees an op's lines before its end
+                if stream.watched or self._awaited or not core.recorded or self._clean:  # whoever watches sees an op's lines before its end
                     self.pending(stream.put)
                 record = records.OpEnd(self.path, core.now_ms(), known, latency, said, final, block)
                 try:

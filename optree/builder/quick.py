@@ -9,7 +9,7 @@ from optree.builder import entries, handles
 from optree.builder.core import Core
 from optree.builder.guard import FAULTS, UNRECORDED, fault
 from optree.builder.session_tree import SessionTreeBuilder
-from optree.builder.stream import Stream
+from optree.builder.stream import Stream, Wants
 from optree.builder.turns import Turn
 from optree.interrupts import from_handler
 
@@ -32,6 +32,7 @@ def install() -> None:
         totals_type=nodes.Totals,
         log_type=nodes.LogEntry,
         chunk_type=nodes.ReasoningChunk,
+        wants_type=Wants,
         encode_into=values.encode_into,
         plain_line=records.line,
         provider_and_model=handles.provider_and_model,

@@ -14,10 +14,13 @@ from threading import get_ident
 from time import monotonic, sleep
 from typing import Literal, Protocol
 
+from msgspec import Struct
+
 from optree.builder.wake import Wake
 from optree.builder.worker import Worker
 from optree.interrupts import from_handler, is_in, pass_on
-from optree.records import Record
+from optree.nodes import Severity
+from optree.records import Entries, OpEnd, Record
 from optree.redaction import redact
 from optree.values import text
 
@@ -47,10 +50,31 @@ class Held(Protocol):
         ...
 
 
+class Wants(Struct, frozen=True):
+    """What a taker wants of a session's records: what it does not want costs the program nothing."""
+
+    kinds: frozenset[type[Record]]
+    """The records that it takes."""
+    severities: frozenset[Severity] = frozenset()
+    """Of log lines and reasoning: those with a line of these. An op that has one has it delivered before its end."""
+    failures: bool = False
+    """Of ends of operations: those of what did not go well."""
+
+    def has(self, record: Record) -> bool:
+        """Tell whether a record is wanted."""
+        kind = type(record)
+        if kind not in self.kinds:
+            return False
+        if isinstance(record, Entries):
+            return not self.severities.isdisjoint([line.severity for line in record.logs])
+        return not (self.failures and isinstance(record, OpEnd) and record.status == "ok")
+
+
 class Taker(Protocol):
     """Receives the records of a session as they are made, in order, from one thread at a time.
 
-    It must not wait, nor record anything itself. What it raises is counted, and goes no further.
+    It must not wait, nor record anything itself. What it raises is counted, and goes no further. One that has an attribute `wants`
+    (`Wants`) gets what that says, others everything.
     """
 
     def take(self, batch: list[Record]) -> None:
@@ -76,6 +100,7 @@ class Stream:
         *(
             "put",
             "watched",
+            "awaited",
             "late",
             "failures",
             "last_failure",
@@ -92,10 +117,14 @@ class Stream:
     )
 
     def __init__(self, takers: Sequence[Taker], write: Write = "structure") -> None:
-        self._takers: tuple[Taker, ...] = tuple(takers)
-        self._ordered: tuple[Taker, ...] = self._takers[1:]
-        self.watched = bool(self._ordered)
-        """True if somebody beside the journal takes the records, and wants an op's entries before its end."""
+        self._takers: tuple[tuple[Taker, Wants | None], ...] = ()
+        """With what each wants; None is everything."""
+        self._ordered: tuple[Taker, ...] = ()
+        self.watched = False
+        """True if somebody beside the journal takes all records, and wants an op's entries before its end."""
+        self.awaited: frozenset[Severity] = frozenset()
+        """Severities of lines that somebody wants before the end of their op."""
+        self._serve(takers, takers[1:])
         self._write = write
         self._queue: deque[Record] = deque()
         self._marked: deque[Pending] = deque()
@@ -184,9 +213,7 @@ class Stream:
 
     def subscribe(self, taker: Taker, *, ordered: bool = True) -> None:
         """Add a taker; it gets what comes from now on. With *ordered* an op's entries come before its end."""
-        self._takers = (*self._takers, taker)
-        self._ordered = (*self._ordered, taker) if ordered else self._ordered
-        self.watched = bool(self._ordered)
+        self._serve([*self._served(), taker], [*self._ordered, taker] if ordered else self._ordered)
 
     @property
     def behind(self) -> bool:
@@ -195,9 +222,17 @@ class Stream:
 
     def unsubscribe(self, taker: Taker) -> None:
         """Remove a taker."""
-        self._takers = tuple(one for one in self._takers if one is not taker)
-        self._ordered = tuple(one for one in self._ordered if one is not taker)
-        self.watched = bool(self._ordered)
+        self._serve(*([one for one in takers if one is not taker] for takers in (self._served(), self._ordered)))
+
+    def _served(self) -> list[Taker]:
+        return [taker for taker, _ in self._takers]
+
+    def _serve(self, takers: Sequence[Taker], ordered: Sequence[Taker]) -> None:
+        """Deliver to these takers; of those that are *ordered*, entries come before their op's end."""
+        wants = [_wants(one) for one in ordered]
+        self._ordered, self._takers = tuple(ordered), tuple((one, _wants(one)) for one in takers)
+        self.awaited = frozenset[Severity]().union(*(one.severities for one in wants if one is not None))
+        self.watched = None in wants
 
     def close(self) -> None:
         """Deliver what is queued and let the thread end."""
@@ -211,9 +246,7 @@ class Stream:
             source.pending(_nowhere)
         self._marked.clear()
         self._queue.clear()
-        self._takers = tuple(takers)
-        self._ordered = self._takers[1:]
-        self.watched = bool(self._ordered)
+        self._serve(takers, takers[1:])
         self._lock = threading.RLock()
         self._delivering = self._awake = False
         self._wake = Wake()
@@ -256,9 +289,10 @@ class Stream:
                     batch = [queue[place] for place in range(min(len(queue), _BATCH))]
                     most -= len(batch)
                     begun = monotonic() if self._stuck_until else 0.0
-                    for taker in self._takers:
+                    for taker, wants in self._takers:
                         try:
-                            taker.take(batch[:])
+                            if found := batch[:] if wants is None else [record for record in batch if wants.has(record)]:
+                                taker.take(found)
                         except Exception as error:  # noqa: BLE001 - must not reach the traced program
                             pass_on(error)
                             self.fault(error)
@@ -299,6 +333,10 @@ class Stream:
 
 
 _DELIVERIES = frozenset({vars(Stream)[name].__code__ for name in ("_deliver", "flush")})
+
+
+def _wants(taker: Taker) -> Wants | None:
+    return getattr(taker, "wants", None)
 
 
 def _nowhere(_record: Record) -> None:

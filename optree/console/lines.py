@@ -7,13 +7,14 @@ value before it becomes part of a line; streamed reasoning is held back until a 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
 from msgspec import UNSET, Struct
 
 from optree import records as r
-from optree.nodes import AS_TOLD, AccountingEntry, Pool, Severity
+from optree.builder.stream import Wants
+from optree.nodes import AS_TOLD, AccountingEntry, OperationNode, Pool, Severity
 from optree.redaction import StreamRedactor, redact
 from optree.tree.path import parent_label
 from optree.tree.summary import ENDED
@@ -35,6 +36,16 @@ class LineOptions(Struct, frozen=True):
     trace_llm: bool = False
     trace_tools: bool = False
     colour: bool = False
+
+    @property
+    def wants(self) -> Wants | None:
+        """What of a session's records its lines are made of; None for all."""
+        return None if self.verbose or self.trace_llm or self.trace_tools else _QUIET
+
+
+_QUIET = Wants(
+    frozenset({r.SessionBegin, r.SessionResume, r.SessionEnd, r.OpEnd, r.Entries}), severities=frozenset({"WRN", "ERR"}), failures=True
+)
 
 
 class Line(NamedTuple):
@@ -67,6 +78,8 @@ class LineRenderer:
         self._ended: deque[str] = deque()
         self._thoughts: dict[str, StreamRedactor] = {}
         """What is held back of reasoning, by the path of its op."""
+        self.node: Callable[[str], OperationNode | None] = _unknown
+        """Returns the node of an op whose begin was not among the records."""
 
     def know(self, path: str, agent: str) -> None:
         """Learn whose session is at *path*."""
@@ -182,7 +195,12 @@ class LineRenderer:
         return self._options.trace_llm if self._op(path).kind == "llm" else self._options.trace_tools
 
     def _op(self, path: str) -> _Op:
-        return self._ops.get(path) or self._ops.setdefault(path, _Op("system", "unknown"))
+        if (known := self._ops.get(path)) is not None:
+            return known
+        if (node := self.node(path)) is not None:
+            entry, said = node.accounting[-1] if node.accounting else None, node.response
+            return _Op(node.kind, redact(node.name), entry, None if said is None else said.size)
+        return self._ops.setdefault(path, _Op("system", "unknown"))
 
     def _forget(self, path: str) -> None:
         """Forget an op some time after its end: entries come up to 10 ms behind structure."""
@@ -195,6 +213,10 @@ class LineRenderer:
         while path and path not in self._agents:
             path = parent_label(path)
         return self._agents.get(path, "-")
+
+
+def _unknown(_path: str) -> None:
+    return None
 
 
 def _details(details: Any) -> tuple[str, str]:

@@ -99,6 +99,8 @@ class Runtime:
             detached = bool(attributes.get("detached"))  # leaves the names to the first session that is meant
             txn, resume = (None, None) if detached else (os.environ.pop(name, None) for name in ("OPTREE_TXN", "OPTREE_RESUME"))
             session = self._resumed(resume, agent) if resume else self._opened(txn, agent, attributes)
+            if session.txn in self.consoles:
+                self.consoles[session.txn].look_in(session.builder.core)
             if holder is not None:
                 self.holders[session.txn] = holder
             self.sessions[session.txn] = session
@@ -256,6 +258,7 @@ class Runtime:
             for session in [*self.sessions.values(), *(joined.session for joined in self._joined.values())]:
                 if session.txn == txn:
                     console.introduce(session.builder.node)
+                    console.look_in(session.builder.core)
             store.stream.subscribe(console)
 
     def end_with_multiprocessing(self) -> None:
@@ -408,6 +411,7 @@ class Runtime:
             op.share()
         if txn in self.consoles:
             self.consoles[txn].introduce(node)
+            self.consoles[txn].look_in(core)
         self._mirror(core, store)
         return Joined(Session(builder), turn, op)
 

@@ -4,7 +4,7 @@
 
 #define OBJECTS(X) \
     X(op_type) X(turn_type) X(core_type) X(stream_type) X(op_begin_type) X(op_end_type) X(accounted_type) X(op_node_type) \
-    X(turn_node_type) X(entry_type) X(tokens_type) X(totals_type) X(session_node_type) X(log_type) X(chunk_type) \
+    X(turn_node_type) X(entry_type) X(tokens_type) X(totals_type) X(session_node_type) X(log_type) X(chunk_type) X(wants_type) \
     X(encode_into) X(plain_line) X(provider_and_model) X(handles) X(unset) X(wall) X(from_handler) X(fault) X(faults) X(unrecorded)
 
 #define DECLARE(name) static PyObject *name;
@@ -16,7 +16,7 @@ static PyObject *journal_type; /* NULL until `prepare_journal` */
 /* Fields, as offsets into their objects: X(type, attribute). */
 
 #define FIELDS(X) \
-    X(op, builder) X(op, turn) X(op, bare) X(op, path) X(op, _now) X(op, _clean) X(op, _t0) X(op, _raw) X(op, _logs) X(op, _streamed) \
+    X(op, builder) X(op, turn) X(op, bare) X(op, path) X(op, _now) X(op, _clean) X(op, _t0) X(op, _raw) X(op, _logs) X(op, _streamed) X(op, _awaited) \
     X(turn, node) X(turn, path) X(turn, _counter) X(turn, _epoch) \
     X(core, txn) X(core, stream) X(core, recorded) X(core, now) X(core, _latest) X(core, epoch) X(core, ops) X(core, ended) \
     X(core, numbers) X(core, touched) X(core, redacted) \
@@ -28,7 +28,8 @@ static PyObject *journal_type; /* NULL until `prepare_journal` */
     X(session_node, totals) \
     X(totals, input_tokens) X(totals, output_tokens) X(totals, cache_read_input_tokens) X(totals, cache_write_input_tokens) \
     X(totals, cost_usd) X(totals, llm_requests) X(totals, tools_run) X(totals, known_costs) X(totals, unknown_costs) \
-    X(entry, tokens) X(entry, cost_usd)
+    X(entry, tokens) X(entry, cost_usd) \
+    X(wants, kinds) X(wants, failures) X(op_end, status)
 
 #define JOURNAL_FIELDS(X) \
     X(journal, fd) X(journal, ordinal) X(journal, last) X(journal, dirty) X(journal, _unsynced) X(journal, _syncs) X(journal, _seed) \

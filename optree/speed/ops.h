@@ -148,7 +148,7 @@ end_node(PyObject *self, PyObject *core, PyObject *stream, PyObject *node)
     PyObject *record = NULL, *time = NULL;
     PyObject *latency = since_begin(self);
     if (latency != NULL
-        && (GET(stream, stream, watched) == Py_True || GET(core, core, recorded) != Py_True || GET(self, op, _clean) == Py_True)) {
+        && (GET(stream, stream, watched) == Py_True || GET(self, op, _awaited) == Py_True || GET(core, core, recorded) != Py_True || GET(self, op, _clean) == Py_True)) {
         if (done(call_with(self, text_pending, GET(stream, stream, put))) < 0) {
             Py_CLEAR(latency);
         }

@@ -223,6 +223,17 @@ taken_badly(PyObject *stream, PyObject *record, PyObject *batch)
     return -1;
 }
 
+/* As `Wants.has` of a record that has no entries; -1 for an error. */
+static int
+is_wanted(PyObject *wants, PyObject *record)
+{
+    if (!is_a(wants, wants_type)) {
+        return 1;
+    }
+    int found = PySet_Contains(GET(wants, wants, kinds), (PyObject *)Py_TYPE(record));
+    return found == 1 && is_a(record, op_end_type) && GET(wants, wants, failures) == Py_True ? GET(record, op_end, status) != text_ok : found;
+}
+
 /* As `Stream._deliver` of one record. */
 static int
 deliver(PyObject *stream, PyObject *record)
@@ -231,8 +242,11 @@ deliver(PyObject *stream, PyObject *record)
     int result = 0;
     SET(stream, stream, _delivering, Py_NewRef(Py_True));
     for (Py_ssize_t place = 0; result == 0 && place < PyTuple_GET_SIZE(takers); place++) {
-        PyObject *taker = PyTuple_GET_ITEM(takers, place);
-        if (batch == NULL && is_open_journal(taker)) {
+        PyObject *pair = PyTuple_GET_ITEM(takers, place), *taker = PyTuple_GET_ITEM(pair, 0);
+        int wanted = is_wanted(PyTuple_GET_ITEM(pair, 1), record);
+        if (wanted <= 0) {
+            result = wanted;
+        } else if (batch == NULL && is_open_journal(taker)) {
             result = take(taker, record);
         } else {
             if (batch == NULL && !PyErr_Occurred() && (batch = PyList_New(1)) != NULL) {

@@ -19,7 +19,8 @@ from hypothesis import settings as examples
 
 from optree import Op, SessionTreeBuilder, __version__, speed
 from optree.builder import Stream, entries, handles, quick
-from optree.records import check
+from optree.builder.stream import Wants
+from optree.records import Entries, OpBegin, OpEnd, check
 from optree.speed import plainly
 from optree.store.journal import Journal
 from optree.store.system import OS
@@ -214,14 +215,21 @@ class Refusing:
         self.taken += [type(record).__name__ + ":" + getattr(record, "path", "") for record in batch]
 
 
+class Choosing(Refusing):
+    """The same, of some records."""
+
+    wants = Wants(frozenset({OpBegin, OpEnd, Entries}), severities=frozenset({"WRN"}), failures=True)
+
+
 @compiled
 @pytest.mark.parametrize("ordered", [True, False])
 def test_other_takers(ordered):
     """Subscribers get the same records in the same order behind the journal, and what they raise is counted."""
 
     def work(stream):
-        takers = [Refusing(), Refusing()]
+        takers = [Refusing(), Refusing(), Choosing()]
         stream.subscribe(takers[0], ordered=ordered)
+        stream.subscribe(takers[2], ordered=ordered)
         stream.subscribe(takers[1], ordered=False)
         return busy(stream), [taker.taken for taker in takers]
 

@@ -17,6 +17,17 @@ FORM = re.compile(r"\[txn:t\] \[path:[0-9.]*\] \S+ \[(VRB|WRN|ERR|TRC|THK|FIN)\]
 LONG = 30.0
 
 
+class Keeping:
+    """Keeps what it takes."""
+
+    def __init__(self):
+        self.records = []
+
+    def take(self, batch):
+        """Keep records."""
+        self.records += batch
+
+
 class Lines:
     """Renders what it takes."""
 
@@ -304,11 +315,35 @@ def test_writer(tmp_path):
     fd = os.open(path, os.O_WRONLY | os.O_CREAT)
     writer = ConsoleWriter("t", LineOptions(), fd)
     builder = SessionTreeBuilder("a", txn="t", stream=Stream([writer]))
+    writer.look_in(builder.core)
     builder.begin_op("tool", "lone \ud800").end("failed", "é")
     assert writer.flush(LONG)
     os.close(fd)
     [line] = path.read_text("utf-8").splitlines()
     assert re.fullmatch(r"\[txn:t\] \[path:1\.1\] a \[ERR\] ← tool lone [?\ufffd]: failed: é, latency \d+ ms", line)
+
+
+def test_a_quiet_console_is_given_what_it_prints(tmp_path):
+    """With default options the writer is given nothing that it would not print, and its lines are those that all records would give."""
+    fd = os.open(tmp_path / "lines", os.O_RDWR | os.O_CREAT)
+    writer, given, everything = ConsoleWriter("t", LineOptions(), fd), Keeping(), Keeping()
+    given.wants = writer.wants
+    builder = SessionTreeBuilder("a", txn="t", stream=Stream([everything, writer, given]))
+    writer.look_in(builder.core)
+    op = builder.begin_op("llm", "openai:gpt-5")
+    op.log("plain")
+    op.log("late", "WRN")
+    op.account(input_tokens=3, output_tokens=1, cost_usd=0.5)
+    op.response("four")
+    op.end("failed", "no")
+    builder.begin_op("tool", "fine").end()
+    builder.end_session("failed", "no")
+    assert writer.flush(LONG)
+    os.close(fd)
+    renderer = LineRenderer("t", LineOptions())
+    expected = [line for record in everything.records for line in renderer.render(record)]
+    assert (3, expected) == (len(expected), (tmp_path / "lines").read_text("utf-8").splitlines())
+    assert [r.SessionBegin, r.Entries, r.OpEnd, r.SessionEnd] == [type(record) for record in given.records]
 
 
 def test_closed_descriptor():

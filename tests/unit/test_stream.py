@@ -10,7 +10,7 @@ import pytest
 from optree import SessionTreeBuilder
 from optree import records as r
 from optree.builder import Stream, addressed, core, entries, figures, handles, session_tree, stream
-from optree.builder.stream import BACKLOG_OPS, PERIOD_SECONDS, WAIT_SECONDS, Step
+from optree.builder.stream import BACKLOG_OPS, PERIOD_SECONDS, WAIT_SECONDS, Step, Wants
 from optree.builder.wake import Wake
 from optree.nodes import LogEntry
 from optree.tree import Fold
@@ -159,6 +159,20 @@ def test_subscribers_come_and_go(opened):
     builder.core.stream.unsubscribe(taker)
     builder.begin_op("tool", "y")
     assert ["x"] == [record.name for record in taker.records]
+
+
+def test_wanted_lines_come_before_their_ops_end(opened):
+    """A taker that says what it wants gets that, in order: of an op's entries those with such a line, of ends those that failed."""
+    some = Counting()
+    some.wants = Wants(frozenset({r.OpEnd, r.Entries}), severities=frozenset({"WRN"}), failures=True)
+    builder = opened(Counting(), some)
+    for severity, status in (("VRB", "ok"), ("VRB", "failed"), ("WRN", "ok"), ("WRN", "failed")):
+        op = builder.begin_op("tool", "x")
+        op.log(status, severity)
+        op.end(status)
+    assert builder.core.stream.flush()
+    expected = [("1.2", r.OpEnd), ("1.3", r.Entries), ("1.4", r.Entries), ("1.4", r.OpEnd)]
+    assert expected == [(record.path, type(record)) for record in some.records]
 
 
 def test_nobody_watches_when_the_last_has_gone(opened):

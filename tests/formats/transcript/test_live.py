@@ -53,6 +53,7 @@ def recorded(folder, monkeypatch, *, followed):
         console = ConsoleWriter("t", LineOptions(), lines.fileno())
         options = StoreOptions(directory, write="all", now=Ticking())
         root, store = open_session("reviewer", options, txn="t", takers=[console])
+        console.look_in(root.core)
         transcript = follow(Session(root), folder) if followed else None
         program(root)
         assert store.flush()
