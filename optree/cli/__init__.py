@@ -14,7 +14,7 @@ def main() -> None:
     """Run the command `optree`; never returns."""
     refuse_what_is_left(sys.modules["optree"])
     from optree.cli.app import app
-    from optree.cli.closed import stand_in
+    from optree.cli.screen import stand_in
 
     stand_in()
     app(prog_name="optree")

@@ -15,8 +15,7 @@ from optree import redaction
 from optree._version import __version__
 from optree.ascii_marks import keep_going
 from optree.cli.cost import cost
-from optree.cli.diff import diff
-from optree.cli.diff_context import diff_context
+from optree.cli.diff import diff, diff_context
 from optree.cli.export import export
 from optree.cli.formats import formats
 from optree.cli.import_ import import_

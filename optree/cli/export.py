@@ -10,8 +10,7 @@ import typer
 from optree.cli.exporters import OTEL, Report, Resender, exporters
 from optree.cli.installed import format_named
 from optree.cli.options import Json, SessionsDir, complete_txn, directory
-from optree.cli.progress import working
-from optree.cli.screen import complain, show, show_json, table
+from optree.cli.screen import complain, show, show_json, table, working
 from optree.cli.sessions import open_session
 from optree.cli.written import STDOUT, Writing, Written, export_to_file
 from optree.errors import BusyError, NotFoundError, OptreeError, SetupError

@@ -10,8 +10,7 @@ import typer
 from optree.cli.exporters import exporters
 from optree.cli.incoming import Found, read_files
 from optree.cli.options import BillingFile, Json, SessionsDir, directory
-from optree.cli.progress import working
-from optree.cli.screen import complain, show, show_json, table, when
+from optree.cli.screen import complain, show, show_json, table, when, working
 from optree.errors import OptreeError, SetupError
 from optree.store.directory import Directory
 from optree.store.importing import more_there, save

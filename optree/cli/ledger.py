@@ -11,8 +11,7 @@ import typer
 
 from optree.cli import sums
 from optree.cli.options import BillingFile, Json, SessionsDir, directory
-from optree.cli.progress import working
-from optree.cli.screen import complain, show, show_json, table
+from optree.cli.screen import complain, show, show_json, table, working
 from optree.cli.sessions import settled
 from optree.cli.sums import Line, Sum
 from optree.errors import OptreeError

@@ -9,8 +9,7 @@ from typing import Annotated
 import typer
 
 from optree.cli.options import Json, SessionsDir, directory
-from optree.cli.progress import working
-from optree.cli.screen import paint, show, show_json, size, table, when
+from optree.cli.screen import paint, show, show_json, size, table, when, working
 from optree.cli.sessions import Row, describe
 from optree.errors import NotFoundError
 from optree.store import Directory

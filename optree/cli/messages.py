@@ -12,8 +12,7 @@ import typer
 
 from optree.cli.options import Json, SessionsDir, directory
 from optree.cli.options import complete_txn as _complete
-from optree.cli.progress import working
-from optree.cli.screen import complain, paint, show, show_json, unpainted
+from optree.cli.screen import complain, paint, show, show_json, unpainted, working
 from optree.cli.sessions import open_session
 from optree.errors import SetupError
 from optree.redaction import redact

@@ -1,12 +1,15 @@
-"""What goes to a terminal, or to a machine: colours, control characters, tables, units, JSON."""
+"""What goes to a terminal, or to a machine: standard streams, colours, control characters, tables, units, JSON, progress."""
 
 from __future__ import annotations
 
+import io
 import os
 import re
 import shutil
 import sys
-from collections.abc import Iterator, Sequence
+import threading
+from collections.abc import Callable, Generator, Iterator, Sequence
+from contextlib import contextmanager
 from datetime import datetime
 from typing import Any
 
@@ -16,6 +19,81 @@ from optree.errors import OptreeError
 from optree.nodes import Totals
 from optree.redaction import redact
 from optree.visible import columns, one_line, visible, visible_json
+
+
+class Closed(io.TextIOBase):
+    """A stream that nothing can be written to."""
+
+    def write(self, text: str, /) -> int:  # noqa: ARG002 - it goes nowhere
+        """Raise `OutputError`."""
+        raise OutputError("stdout cannot be written: it is closed")
+
+
+def stand_in() -> None:
+    """Put a stream in the place of each that is closed: writing to stdout is an error, what is said on stderr is lost."""
+    if sys.stdout is None:  # pyright: ignore[reportUnnecessaryComparison] - it is, after `>&-`
+        sys.stdout = Closed()
+    if sys.stderr is None:  # pyright: ignore[reportUnnecessaryComparison]
+        sys.stderr = open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115, PTH123 - for as long as the process lives
+
+
+AFTER_SECONDS = 1.0
+
+
+@contextmanager
+def working(what: str, total: int | None = None, after: float = AFTER_SECONDS) -> Generator[Callable[[], None]]:
+    """Show *what* while the block takes longer than *after* seconds; it gets a function to call after each of *total* steps."""
+    if not sys.stderr.isatty():
+        yield lambda: None
+        return
+    bar = _Bar(what, total)
+    timer = threading.Timer(after, bar.start)
+    timer.daemon = True
+    timer.start()
+    try:
+        yield bar.step
+    finally:
+        timer.cancel()
+        bar.stop()
+
+
+class _Bar:
+    """A bar of rich that a timer starts; its library is imported only then."""
+
+    def __init__(self, what: str, total: int | None) -> None:
+        self._what, self._total = what, total
+        self._steps = 0
+        self._lock = threading.Lock()
+        self._stopped = False
+        self._step: Callable[[int], None] | None = None
+        self._stop: Callable[[], None] | None = None
+
+    def start(self) -> None:
+        from rich.console import Console
+        from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+        with self._lock:
+            if self._stopped:
+                return
+            columns = [TextColumn("{task.description}", markup=False), BarColumn(), TimeElapsedColumn()]
+            columns += [MofNCompleteColumn()] if self._total is not None else []
+            progress = Progress(*columns, console=Console(stderr=True), transient=True)
+            task = progress.add_task(self._what, total=self._total)
+            progress.start()
+            self._step = lambda steps: progress.update(task, completed=steps)
+            self._stop = progress.stop
+
+    def step(self) -> None:
+        self._steps += 1
+        if self._step is not None:
+            self._step(self._steps)
+
+    def stop(self) -> None:
+        with self._lock:
+            self._stopped = True
+            if self._stop is not None:
+                self._stop()
+
 
 STYLES = {
     "agent": "1", "path": "36", "dim": "2", "failed": "31", "damaged": "31", "cancelled": "33", "interrupted": "33", "running": "34",

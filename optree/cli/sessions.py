@@ -8,22 +8,55 @@ from typing import Any, Literal
 
 import msgspec
 
-from optree.cli.progress import working
-from optree.cli.screen import complain, duration, figures, rounded
+from optree.cli.installed import detected, installed
+from optree.cli.screen import complain, duration, figures, rounded, working
 from optree.errors import DamagedError, FormatError, NotFoundError, OptreeError
+from optree.formats import Format
 from optree.nodes import OperationNode, SessionNode, Totals, TurnNode
+from optree.store.damage import Damage
 from optree.store.directory import Directory, Saved, is_directory
 from optree.store.formats import read_meta
+from optree.store.lines import check_size
 from optree.store.lock import is_running
 from optree.store.options import StoreOptions
 from optree.store.plain_values import number_of, object_of
 from optree.store.recovery import Loaded, load
 from optree.store.settle import settle_all
 from optree.tree import Tree
+from optree.tree.naming import name_safely
 from optree.tree.redacted import outline
 from optree.tree.summary import lasted, seen_of, took
 from optree.tree.walk import walk_sessions
 from optree.visible import one_line
+
+_OWN = frozenset({"json", "ai-agent", "ai-agent-v1"})
+"""Formats that `optree.load` reads itself."""
+
+
+def read_foreign(path: Path) -> Loaded | None:
+    """Return the session in a file or folder of an installed format; None if it is of none.
+
+    What was wrong in it is in the damage. Raises `FormatError` if it holds no session, or several; `OSError`.
+    """
+    form = _format_of(path)
+    if form is None:
+        return None
+    check_size(path)
+    found = form.read(path)
+    if len(found.trees) != 1:
+        there = f"{len(found.trees)} sessions" if found.trees else "no session"
+        raise FormatError(f"{path} is {form.name} and holds {there}: optree import {path}, and look at what is listed then")
+    [tree] = found.trees
+    flaws = [f"line {fault.line}: {fault.said}" if fault.line else fault.said for fault in found.faults]
+    return Loaded(
+        tree.session.origin_txn_id, tree, Damage(renamed=name_safely(tree), earlier=flaws), [str(path)], {}, {"source": form.name}
+    )
+
+
+def _format_of(path: Path) -> Format | None:
+    formats = [one for one in installed()[0] if one.name not in _OWN]
+    return next(iter(detected(path, formats)), None)
+
 
 _NOTHING = {"cost_usd": Totals().cost_usd, "upstream_inference_cost_usd": Totals().upstream_inference_cost_usd}
 Node = SessionNode | TurnNode | OperationNode
@@ -173,7 +206,7 @@ def _loaded(txn: str, directory: Directory) -> Loaded:
         path = Path(txn)
         if not path.exists():
             raise
-        from optree.cli.foreign import read_foreign
+        from optree.cli.sessions import read_foreign
 
         found = read_foreign(path)
         if found is not None:

@@ -9,8 +9,7 @@ from typing import Any
 
 from optree.cli.exporters import addressed, collector, pending, waiting
 from optree.cli.options import BillingFile, Json, SessionsDir, directory
-from optree.cli.progress import working
-from optree.cli.screen import show, show_json, size
+from optree.cli.screen import show, show_json, size, working
 from optree.cli.sessions import Row, State, describe, settled
 from optree.errors import OptreeError
 from optree.store.directory import Directory

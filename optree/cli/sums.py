@@ -11,8 +11,7 @@ from typing import Any
 import msgspec
 from msgspec import Struct
 
-from optree.cli.progress import working
-from optree.cli.screen import complain, figures, when
+from optree.cli.screen import complain, figures, when, working
 from optree.clock import now_ms
 from optree.errors import NotFoundError, SetupError
 from optree.nodes import AccountingEntry, Tokens, Totals

@@ -13,7 +13,7 @@ from time import time
 
 from msgspec import Struct
 
-from optree.cli.holding import lacking
+from optree.cli.format_loss import lacking
 from optree.cli.screen import OutputError
 from optree.errors import SetupError
 from optree.formats import Format

@@ -90,7 +90,7 @@ def test_completion_script(optree):
 def test_progress_bar(optree, total):
     """What takes long shows a bar on a terminal, and takes it away at the end."""
     code = f"""
-from optree.cli.progress import working
+from optree.cli.screen import working
 with working("loading it", {total}, after=0) as step:
     step()
     input()
@@ -112,7 +112,7 @@ print("done")
 
 def test_no_progress_bar_in_a_pipe(optree):
     """A pipe gets no bar."""
-    code = "from optree.cli.progress import working\nwith working('loading it', after=0): input()"
+    code = "from optree.cli.screen import working\nwith working('loading it', after=0): input()"
     run = subprocess.run([sys.executable, "-c", code], env=optree.env, input="\n", capture_output=True, text=True, check=True)
     assert ("", "") == (run.stdout, run.stderr)
 
@@ -121,7 +121,7 @@ def test_quick_work_shows_no_bar(optree):
     """What is done within the time shows nothing, and loads no library for it."""
     code = """
 import sys
-from optree.cli.progress import working
+from optree.cli.screen import working
 with working("loading it"):
     pass
 print("rich" in sys.modules, sys.stderr.isatty())

@@ -6,7 +6,7 @@ import json
 import msgspec
 import pytest
 
-from optree.cli.holding import lacking
+from optree.cli.format_loss import lacking
 from optree.cli.installed import detected, installed
 from optree.conversation.events import AgentCreated
 from optree.conversation.of_tree import events_of

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, given, settings
 
-from optree.cli.holding import lacking
+from optree.cli.format_loss import lacking
 from optree.cli.installed import installed
 from tests.formats.held import WITHOUT, sessions, whole
 from tests.formats.samples import sample

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 
 from optree.builder import SessionTreeBuilder
-from optree.cli.holding import lacking
+from optree.cli.format_loss import lacking
 from optree.store.directory import Directory
 from optree.store.importing import save
 from optree.store.recovery import load

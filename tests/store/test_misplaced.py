@@ -5,7 +5,7 @@ import shutil
 import pytest
 
 from optree import records as r
-from optree.cli.follow import follow
+from optree.cli.logs import follow
 from optree.nodes import AccountingEntry
 from optree.store import SessionStore, load
 from optree.store.directory import journals

@@ -2,7 +2,7 @@ import json
 
 import pytest
 
-from optree.cli.holding import lacking
+from optree.cli.format_loss import lacking
 from optree.errors import FormatError
 from optree.values import decode
 from optree_formats.transcript import FORMAT
