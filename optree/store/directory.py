@@ -13,15 +13,16 @@ from __future__ import annotations
 
 import os
 import re
+from collections.abc import Generator
+from contextlib import contextmanager
 from pathlib import Path
 from stat import S_IFDIR, S_IFLNK, S_IFMT, S_IFREG
 
 from msgspec import Struct
 
-from optree.errors import NotFoundError, SetupError
+from optree.errors import NotFoundError, SetupError, StoreError
 from optree.ids import is_txn
 from optree.interrupts import pass_on, suppress
-from optree.store.unusable import readable
 from optree.syscalls import calls
 
 SUFFIXES = {"zstd": ".json.zst", "gzip": ".json.gz", "none": ".json"}
@@ -156,6 +157,17 @@ class Directory(Struct, frozen=True):
 
         close = get_close_matches(txn, there, 3, 0.5) or there[:3]
         return f"no session {txn!r} in {self.sessions}; there are {len(there)}, among them {', '.join(close)} (optree ls lists them)"
+
+
+@contextmanager
+def readable(path: Path) -> Generator[None]:
+    """Turn an `OSError` within into a `StoreError` that names the file, or *path* if it names none, and says what to do."""
+    try:
+        yield
+    except OSError as error:
+        pass_on(error)
+        why = "you have no permission; change that" if isinstance(error, PermissionError) else f"{error.strerror or error}; mend that"
+        raise StoreError(f"{error.filename or path} cannot be opened: {why}, or name another place") from error
 
 
 def _expanded(path: str | Path) -> Path:

@@ -14,14 +14,13 @@ from optree.interrupts import suppress
 from optree.nodes import OperationNode, SessionNode, TurnNode
 from optree.store.collector import without_collector
 from optree.store.damage import Damage, earlier
-from optree.store.directory import OWNERS, Directory, Saved, is_directory, journals, no_files
+from optree.store.directory import OWNERS, Directory, Saved, is_directory, journals, no_files, readable
 from optree.store.formats import Snapshot, read_snapshot
 from optree.store.interrupted import account_open, open_nodes
 from optree.store.lock import is_running, last_beat
 from optree.store.numbering import vector_of
 from optree.store.reader import Flaw, read_journal
 from optree.store.system import OS, REAL
-from optree.store.unusable import readable
 from optree.tree.fold import Fold, Tree
 
 LARGE_BYTES = 16 << 20

@@ -1,4 +1,4 @@
-"""Files that cannot be written or read: which it is, why, and what to do."""
+"""Files that a user names and that cannot be written: which it is, why, and what to do."""
 
 from __future__ import annotations
 
@@ -7,8 +7,7 @@ from collections.abc import Generator
 from contextlib import contextmanager
 from pathlib import Path
 
-from optree.errors import OptreeError, SetupError, StoreError
-from optree.interrupts import pass_on
+from optree.errors import OptreeError, SetupError
 
 _NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 _ELSEWHERE = "name another place"
@@ -38,15 +37,3 @@ def usable(path: Path) -> Generator[None]:
             raise OptreeError(f"{path} cannot be written: there is no room; make some, or {_ELSEWHERE}") from error
         why = _WHY.get(error.errno or 0) or f"{error.strerror or error}; {_ELSEWHERE}"
         raise SetupError(f"{path} cannot be written: {why}") from error
-
-
-@contextmanager
-def readable(path: Path) -> Generator[None]:
-    """Turn an `OSError` within into a `StoreError` that names the file, or *path* if it names none."""
-    try:
-        yield
-    except OSError as error:
-        pass_on(error)
-        refused = error.errno in (errno.EACCES, errno.EPERM)
-        why = _WHY[errno.EACCES] if refused else f"{error.strerror or error}; mend that, or {_ELSEWHERE}"
-        raise StoreError(f"{error.filename or path} cannot be opened: {why}") from error
