@@ -10,7 +10,7 @@ INSTALL := $(PY) -m pip install --constraint constraints.txt
 PYTHON = $(shell for python in python3.11 python3.12 python3.13 python3; do \
 	$$python -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && echo $$python && break; done)
 
-.PHONY: help demo demo-jaeger test test-tempo test-others test-mac test-windows test-pythons backends check bench docs mutants crash faults interrupts canaries clean
+.PHONY: help demo demo-jaeger test test-slow test-all test-tempo test-others test-mac test-windows test-pythons backends check bench docs mutants crash faults interrupts canaries clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z -]+:.*## /{printf "%-22s%s\n", $$1, $$2}' Makefile
@@ -21,8 +21,16 @@ JAEGER = $(OPTREE_JAEGER)$(wildcard $(or $(OPTREE_BACKENDS_DIR),$(HOME)/.cache/o
 demo: $(VENV)/has-demo $(VENV)/has-weights $(if $(JAEGER),$(VENV)/has-otel) ## a team of agents with a real model, traced and shown
 	@$(PY) examples/demo.py
 
-test: $(VENV)/has-demo $(VENV)/has-weights $(VENV)/has-otel $(VENV)/has-test ## the tests
-	@$(PY) -m pytest
+# A process for each core; tests that share what they start run in one of them (tests/conftest.py). In order: long ones are not the last.
+PARALLEL := --numprocesses auto --dist loadgroup --no-loadscope-reorder
+
+test: $(VENV)/has-demo $(VENV)/has-weights $(VENV)/has-otel $(VENV)/has-test ## the tests, but for the slow ones
+	@$(PY) -m pytest $(PARALLEL) -m "not slow"
+
+test-slow: $(VENV)/has-demo $(VENV)/has-weights $(VENV)/has-otel $(VENV)/has-test ## the tests that `make test` leaves out
+	@$(PY) -m pytest $(PARALLEL) -m slow
+
+test-all: test-slow test ## all tests, as CI runs them
 
 backends: $(VENV)/made ## Jaeger and the Collector, built once, for the tests
 	@$(PY) -m tests.otel.backends.build

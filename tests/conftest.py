@@ -1,4 +1,5 @@
 import signal
+from collections import Counter
 
 import pytest
 from hypothesis import HealthCheck, Phase, settings
@@ -9,6 +10,9 @@ settings.register_profile(
     "mutants", settings.get_profile("optree"), derandomize=True, database=None, phases=[Phase.explicit, Phase.generate]
 )
 settings.load_profile("optree")
+
+BUNDLE = 50
+"""Cases of one function that are handed out at once."""
 
 BOUND_BY_MODES = """
 import ctypes, os, struct
@@ -29,3 +33,13 @@ def signals():
     for number in {signal.SIGINT, *(getattr(signal, name) for name in ("SIGHUP", "SIGQUIT") if hasattr(signal, name))}:
         if signal.getsignal(number) is signal.SIG_IGN:
             signal.signal(number, signal.default_int_handler if number == signal.SIGINT else signal.SIG_DFL)
+
+
+def pytest_collection_modifyitems(items):
+    """Bundle tests for `--dist loadgroup`: one process runs those that share what a module makes once, and cases of one function."""
+    of_function = Counter()
+    for item in items:
+        path, function = item.nodeid.partition("::")[0], item.nodeid.partition("[")[0]
+        shared = any(one.scope in {"module", "package"} for found in item._fixtureinfo.name2fixturedefs.values() for one in found)
+        item.add_marker(pytest.mark.xdist_group(path if shared else f"{function}:{of_function[function] // BUNDLE}"))
+        of_function[function] += 1
