@@ -63,7 +63,8 @@ class SessionTreeBuilder(ByAddress):
         redacted: bool = False,
     ) -> None:
         try:
-            core = Core(txn or ids.new_txn(), stream, now=now, cycles=cycles, redacted=redacted)
+            name = txn if txn is None or isinstance(txn, str) else text(txn)  # pyright: ignore[reportUnnecessaryIsInstance] - callers may err
+            core = Core(name or ids.new_txn(), stream, now=now, cycles=cycles, redacted=redacted)
             agent = core.text(text(agent))
             node = apply.new_session(core.txn, "", ids.trace_id(core.txn), agent, agent, core.now_ms())
             self._start(core, node, None)

@@ -23,6 +23,7 @@ from optree.instrument.unrecorded import IN_OP, IN_SESSION, IN_TURN, SESSION
 from optree.instrument.wrapping import F, wrapped
 from optree.interrupts import suppress
 from optree.nodes import OperationNode, OpKind, SessionNode, Status, TurnNode
+from optree.values import text
 
 H = TypeVar("H", Session, Turn, Op)
 
@@ -319,7 +320,6 @@ def session(agent: Any = None, **attributes: Any) -> Any:
         **attributes: What else is known of the run, for its node: anything that JSON can hold.
 
     Raises:
-        SetupError: The agent's name is not a text.
         CycleError: The agent calls itself, directly or through others, and `configure` was given ``cycles="block"``.
     """
     try:
@@ -390,13 +390,12 @@ def llm(name: Any = None, /, *, provider: str | None = None, model: str | None =
         model: Which model, such as ``gpt-4o``. The operation's name is then ``provider:model``.
         **attributes: What else is known of the request, for its node.
 
-    Raises:
-        SetupError: A name is not a text.
     """
     try:
         if _decorates(name):
             return OpScope("llm", None, {})(name)
-        label = ":".join(part for part in (_name("llm", provider), _name("llm", model)) if part) or _name("llm", name)
+        provider, model = _name("llm", provider), _name("llm", model)
+        label = ":".join(part for part in (provider, model) if part) or _name("llm", name)
         known = {"provider": provider, "model": model, **attributes}
         return OpScope("llm", label, {key: value for key, value in known.items() if value is not None})
     except RecursionError:
@@ -421,14 +420,12 @@ def tool(name: Any = None, /, *, provider: str | None = None, **attributes: Any)
         provider: Where the tool is from, such as an MCP server. The operation's name is then ``provider:name``.
         **attributes: What else is known of the call, for its node.
 
-    Raises:
-        SetupError: The name is not a text.
     """
     try:
         if _decorates(name):
             return OpScope("tool", None, {})(name)
+        provider, label = _name("tool", provider), _name("tool", name)
         known = {"provider": provider, **attributes}
-        label = _name("tool", name)
         full = f"{provider}:{label}" if provider and label else label
         return OpScope("tool", full, {key: value for key, value in known.items() if value is not None})
     except RecursionError:
@@ -481,6 +478,8 @@ def _decorates(value: object) -> bool:
 
 
 def _name(what: str, name: object) -> str | None:
+    """Return a name; what is none becomes its text, and that is said."""
     if name is None or isinstance(name, str):
         return name
-    raise SetupError(f"{what}({name!r}) is not possible: a name is text; write {what}('name') or use @{what} on a function")
+    RUNTIME.report(f"{what}() was given a name that is no text but of type {type(name).__name__}; it is recorded as its text: give a str")
+    return text(name)

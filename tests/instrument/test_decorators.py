@@ -442,10 +442,6 @@ def test_a_value_that_cannot_be_shown_does_no_harm(recording):
 
 
 MISUSES = [
-    (lambda: optree.tool(3), "tool(3) is not possible", "write tool('name') or use @tool on a function"),
-    (lambda: optree.llm(3), "llm(3) is not possible", "write llm('name') or use @llm on a function"),
-    (lambda: optree.llm(provider=3), "llm(3) is not possible", "a name is text"),
-    (lambda: optree.session(3), "session(3) is not possible", "write session('name') or use @session on a function"),
     (lambda: optree.turn("why"), "turn('why') is not possible", "write turn(user=…)"),
     (lambda: optree.tool(Agent), "the class Agent cannot be traced", "decorate its method"),
 ]
@@ -459,6 +455,40 @@ def test_misuse_is_refused(misuse, what, next_step):
     assert what in str(caught.value)
     assert next_step in str(caught.value)
     assert [] == recording.records
+
+
+class Model:
+    """A client's model, given where its name was meant."""
+
+    def __str__(self):
+        return "gpt-4o"
+
+    def __bool__(self):
+        raise ValueError("no truth")
+
+
+@pytest.mark.parametrize("value", [3, b"x", ["gpt-4o"], Model()], ids=["int", "bytes", "list", "Model"])
+def test_a_name_that_is_no_text_is_made_one(runtime, capfd, value):
+    """A name of any kind raises nothing in the traced program: its text is recorded, and that is said once for each place and type."""
+    with capture() as recording, optree.session(value), optree.turn():
+        for _ in range(2):
+            for scope in (optree.llm(provider=value, model=value), optree.llm(value), optree.tool(value, provider=value)):
+                with scope:
+                    pass
+    root = recording.tree.session
+    assert (str(value), [f"{value}:{value}", str(value), f"{value}:{value}"] * 2) == (root.agent_id, [op.name for op in root.turns[0].ops])
+    assert (str(value), str(value)) == (root.turns[0].ops[0].attributes["provider"], root.turns[0].ops[0].attributes["model"])
+    said = f"() was given a name that is no text but of type {type(value).__name__}; it is recorded as its text: give a str"
+    expected = [what + said for what in ("session", "llm", "tool")]
+    assert (expected, [f"optree: {line}" for line in expected]) == (runtime.problems, capfd.readouterr().err.splitlines())
+    assert expected == optree.health()["problems"]
+
+
+def test_a_builders_txn_that_is_no_text_is_made_one():
+    """A session that is given a number for its name is recorded under that."""
+    builder = optree.SessionTreeBuilder("agent", txn=3)
+    builder.begin_turn(user="go").end()
+    assert ("3", ["go"]) == (builder.txn, [turn.prompts["user"] for turn in builder.node.turns])
 
 
 class Proxy:
