@@ -1,152 +1,261 @@
-"""What an exporter builds on: a session while it is recorded, and what a mirror of it has to offer.
+"""What a package outside optree builds on, beside `optree` itself: file formats, exporters, and whatever follows a running session.
 
-A *mirror* sends sessions elsewhere while they run: `optree_otel` is one. It is made once a process, and told of each root session. A
-*format* (`optree.formats`) needs none of this: it writes saved trees to files and reads them back. Both are found by their entry points
-in the group ``optree.exporters``: a function that makes a mirror, or an object that is a format.
+A *format* writes saved trees to files and reads them back; an *exporter* sends sessions to another system while they run, and afterwards.
+Both are objects that a package names by an entry point, in the group `FORMATS` or `EXPORTERS`. What only watches a session of its own
+program needs neither: a `RecordSubscription` hands it the records.
+
+The names, by what they are for:
+
+- formats: `FORMATS`, `Format`, `Read`, `Fault`, `write_new`, `open_new`, `installed_formats`, `format_named`, `save`
+- exporters: `EXPORTERS`, `Exporter`, `Resender`, `Delivery`, `SpanReader`, `Mirror`, `MakeMirror`, `Traced`
+- records: `Record` and its kinds; `unfold` makes them of a tree, and `Fold` a tree of them; `RecordSubscription`, `Taker`
+- parts of nodes: `Payload`, `Pool`, `Reasoning`, `ReasoningChunk`, `Tokens`, and the words `OpKind`, `Severity`, `Status`, `ENDED`,
+  `UNKNOWN`
+- about nodes: `state`, `parts_of_name`, `parent_path`, `last_index`, `add_entry`, `totals_of`, `cost_said`, `leave_out_impossible`,
+  `MAX_NESTED`
+- ids and time: `is_txn`, `txn_of`, `node_id`, `span_id`, `trace_id`, `now_ms`
+- JSON values: `encode`, `raw`, `dumps`, `decode`, `TypedDecoder`, `is_object`, `is_list`, `plain`, `text`, `clean`, `sanitize`, `cut`
+- credentials: `redact`, `redact_pieces`, `redaction_settings`, `may_hold_secret`, `names_secret`, `REDACTED`, `Remembered`,
+  `remembered`
+- what messages say, whichever provider's form they have: `parse_message`, `parse_parts`, `parse_answers`, `is_message`,
+  `payload_body`, `payload_shown`, `Answer`, `Part` and its kinds; what usage says: `read_usage`, `usage_count`, `usage_dollars`
+- files: `open_file`, `open_regular`, `decoded_lines`, `line_blocks`, `LineBlock`, `BadLine`, `LineLog`, `unpack`, `OS`, `REAL`, and
+  locks on them: `lock_file`, `lock_shared`, `unlock`
+- inside a program: `begin_session`, `forget_session`, `current_scope`, `Scope`, `report_problem`, `pass_on`, `register_at_fork`,
+  `Wake`, `usable_accelerator`
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from typing import Any, Protocol
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
 
-from optree.builder.core import Core
 from optree.builder.stream import Taker
 from optree.builder.wake import Wake
-from optree.ids import node_id, span_id, trace_id
-from optree.nodes import OperationNode, Pool, SessionNode, TurnNode
-from optree.records import OpBegin, OpEnd, Record, SessionBegin, SessionEnd, TurnBegin, TurnEnd
-from optree.store import Directory
-from optree.tree.path import parent_label
+from optree.clock import now_ms
+from optree.ids import is_txn, node_id, span_id, trace_id, txn_of
+from optree.instrument.context import Scope, current_scope
+from optree.instrument.runtime import begin_session, forget_session, report_problem
+from optree.interrupts import pass_on
+from optree.mirrors import EXPORTERS, Delivery, Exporter, MakeMirror, Mirror, Resender, SpanReader, Traced
+from optree.nodes import OpKind, Payload, Pool, Reasoning, ReasoningChunk, Severity, Status, Tokens, parts_of_name
+from optree.records import (
+    Accounted,
+    Entries,
+    MessageAdded,
+    OpBegin,
+    OpEnd,
+    OpSet,
+    Pooled,
+    Record,
+    Requested,
+    Responded,
+    SessionBegin,
+    SessionEnd,
+    SessionResume,
+    SessionSet,
+    TurnBegin,
+    TurnEnd,
+    TurnSet,
+    sanitize,
+)
+from optree.redaction import REDACTED, Remembered, may_hold_secret, names_secret, redact, redact_pieces, remembered
+from optree.redaction import settings as redaction_settings
+from optree.speed import usable as usable_accelerator
+from optree.store.compression import unpack
+from optree.store.lock import hold as lock_shared
+from optree.store.lock import release as unlock
+from optree.store.lock import take as lock_file
+from optree.store.snapshot import MAX_NESTED
+from optree.store.system import OS, REAL, open_regular
+from optree.syscalls import register_at_fork
+from optree.tree.fold import UNKNOWN, Fold
+from optree.tree.path import last_index
+from optree.tree.path import parent_label as parent_path
+from optree.tree.summary import ENDED, state
+from optree.tree.totals import add_entry, cost_said, leave_out_impossible
+from optree.tree.totals import of_entries as totals_of
+from optree.usage import count as usage_count
+from optree.usage import dollars as usage_dollars
+from optree.usage import read as read_usage
+from optree.values import TypedDecoder, clean, cut, decode, dumps, encode, is_list, is_object, plain, raw, text
 
-GROUP = "optree.exporters"
-"""The group of entry points in which exporters and formats are found."""
+if TYPE_CHECKING:
+    from optree.builder.subscription import RecordSubscription
+    from optree.formats import FORMATS, Fault, Format, Read
+    from optree.formats.installed import format_named, installed_formats
+    from optree.formats.new_files import open_new, write_new
+    from optree.messages import Answer, Other, Part, ReasoningPart, TextPart, ToolCallPart, ToolResultPart, is_message
+    from optree.messages import answers as parse_answers
+    from optree.messages import body as payload_body
+    from optree.messages import message as parse_message
+    from optree.messages import opened as payload_shown
+    from optree.messages import parts as parse_parts
+    from optree.store.importing import save
+    from optree.store.line_log import LineLog
+    from optree.store.lines import BadLine, LineBlock
+    from optree.store.lines import blocks as line_blocks
+    from optree.store.lines import decoded as decoded_lines
+    from optree.store.lines import opened as open_file
+    from optree.tree.unfold import unfold
 
-
-class Traced:
-    """A root session while this process records it, or this process's part of a session that another process began.
-
-    Its nodes are those of the live tree: they go on growing while a mirror reads them.
-    """
-
-    def __init__(self, core: Core, directory: Directory, writer: int, *, resumed: bool = False, saved: bool = True) -> None:
-        self.txn: str = core.txn
-        """The root session's txn."""
-        self.directory: Directory = directory
-        """Where it is saved."""
-        self.writer: str = f"{writer:04d}"
-        """The number of this process's journal; ``0000`` in the process that owns the session."""
-        self.resumed: bool = resumed
-        """True if it was loaded from disk: what had ended before is in the tree, and there is no record of it."""
-        self.saved: bool = saved
-        """False if the session is in memory only: then a mirror must not write files about it either."""
-        self.cores: list[Core] = [core]
-        """What its handles share; a process that joined has one for each node that it was started from."""
-
-    @property
-    def pool(self) -> Pool:
-        """The content that requests refer to."""
-        return self.cores[0].pool
-
-    def settle(self) -> None:
-        """Bring log lines and reasoning that are still on their way to the nodes of ended operations."""
-        stream = self.cores[0].stream
-        if stream.behind:
-            stream.flush()
-
-    def session(self, path: str) -> SessionNode | None:
-        """Return the node of a session that this process records, by its path; None if there is none. The root's path is empty."""
-        found = (core.builders.get(path) for core in self.cores)
-        return next((builder.node for builder in found if builder is not None), None)
-
-    def turn(self, path: str) -> TurnNode | None:
-        """Return the node of a turn by its path; None if there is none."""
-        session = self.session(parent_label(path))
-        return None if session is None else next((turn for turn in reversed(session.turns) if turn.path == path), None)
-
-    def op(self, path: str) -> OperationNode | None:
-        """Return the node of an operation by its path; None if it is neither open in this process nor has ended in it."""
-        for core in self.cores:
-            node = core.ended.get(path)
-            if node is not None:
-                return node
-            handle = core.ops.get(path)
-            if handle is not None:
-                return handle.bare
-        turn = self.turn(parent_label(path))
-        return None if turn is None else next((op for op in turn.ops if op.path == path), None)
-
-
-class Mirror(Protocol):
-    """Sends sessions elsewhere while they run, as `optree_otel` does. No method may raise, or wait longer than it is told."""
-
-    def attach(self, session: Traced) -> Taker | None:
-        """Take up a session, on the thread that begins it.
-
-        Returns:
-            What receives the session's records, on threads of the program; None if the session is not to be sent.
-        """
-        ...
-
-    def enter(self, txn: str, path: str) -> None:
-        """Note that this thread and task of the program is inside a node now."""
-        ...
-
-    def leave(self, txn: str, path: str) -> None:
-        """Note that this thread and task has left a node."""
-        ...
-
-    def traceparent(self, txn: str, path: str) -> str | None:
-        """Return the W3C header ``traceparent`` of a node's span; None if the session is not sent."""
-        ...
-
-    def flush(self, timeout: float) -> bool:
-        """Wait at most *timeout* seconds until all that has ended so far is delivered; returns whether it is."""
-        ...
-
-    def close(self, timeout: float) -> bool:
-        """Deliver what can be within *timeout* seconds, and stop; returns whether it is all."""
-        ...
-
-    def left(self) -> int:
-        """Return how many nodes that have ended are not delivered; called after `close`."""
-        ...
-
-    def hand_over(self) -> int | None:
-        """Have what is left delivered after the end of this process, by another, and return how much; None if there can be no other.
-
-        What another process looks after, since the session is its own, is none of it. To be asked after `close`, at once before the end;
-        it takes milliseconds.
-        """
-        ...
-
-    def after_fork(self) -> None:
-        """Start anew in a forked child, where sessions are attached again."""
-        ...
-
-    def health(self) -> Mapping[str, Any]:
-        """Return ``problems``, texts for people, and counts, for `optree.health`."""
-        ...
+_LATER = {
+    "builder.subscription": ("RecordSubscription",),
+    "formats": ("FORMATS", "Fault", "Format", "Read"),
+    "formats.installed": ("format_named", "installed_formats"),
+    "formats.new_files": ("open_new", "write_new"),
+    "messages": (
+        "Answer",
+        "Other",
+        "Part",
+        "ReasoningPart",
+        "TextPart",
+        "ToolCallPart",
+        "ToolResultPart",
+        "is_message",
+        "answers=parse_answers",
+        "body=payload_body",
+        "message=parse_message",
+        "opened=payload_shown",
+        "parts=parse_parts",
+    ),
+    "store.importing": ("save",),
+    "store.line_log": ("LineLog",),
+    "store.lines": ("BadLine", "LineBlock", "blocks=line_blocks", "decoded=decoded_lines", "opened=open_file"),
+    "tree.unfold": ("unfold",),
+}
+"""What only some need, imported when it is asked for; behind ``=`` the name that it has here."""
+_MODULES = {name.rpartition("=")[2]: (module, name.partition("=")[0]) for module, names in _LATER.items() for name in names}
 
 
-MakeMirror = Callable[[Mapping[str, Any]], Mirror | None]
-"""Makes the mirror from the program's options (`optree.configure(otel={…})`); None if there is nothing to send to."""
+def __getattr__(name: str) -> Any:
+    if name not in _MODULES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    module, own = _MODULES[name]
+    found = globals()[name] = getattr(import_module(f"optree.{module}"), own)
+    return found
+
 
 __all__ = [
-    "GROUP",
+    "ENDED",
+    "EXPORTERS",
+    "FORMATS",
+    "MAX_NESTED",
+    "OS",
+    "REAL",
+    "REDACTED",
+    "UNKNOWN",
+    "Accounted",
+    "Answer",
+    "BadLine",
+    "Delivery",
+    "Entries",
+    "Exporter",
+    "Fault",
+    "Fold",
+    "Format",
+    "LineBlock",
+    "LineLog",
     "MakeMirror",
+    "MessageAdded",
     "Mirror",
     "OpBegin",
     "OpEnd",
+    "OpKind",
+    "OpSet",
+    "Other",
+    "Part",
+    "Payload",
+    "Pool",
+    "Pooled",
+    "Read",
+    "Reasoning",
+    "ReasoningChunk",
+    "ReasoningPart",
     "Record",
+    "RecordSubscription",
+    "Remembered",
+    "Requested",
+    "Resender",
+    "Responded",
+    "Scope",
     "SessionBegin",
     "SessionEnd",
+    "SessionResume",
+    "SessionSet",
+    "Severity",
+    "SpanReader",
+    "Status",
     "Taker",
+    "TextPart",
+    "Tokens",
+    "ToolCallPart",
+    "ToolResultPart",
     "Traced",
     "TurnBegin",
     "TurnEnd",
+    "TurnSet",
+    "TypedDecoder",
     "Wake",
+    "add_entry",
+    "begin_session",
+    "clean",
+    "cost_said",
+    "current_scope",
+    "cut",
+    "decode",
+    "decoded_lines",
+    "dumps",
+    "encode",
+    "forget_session",
+    "format_named",
+    "installed_formats",
+    "is_list",
+    "is_message",
+    "is_object",
+    "is_txn",
+    "last_index",
+    "leave_out_impossible",
+    "line_blocks",
+    "lock_file",
+    "lock_shared",
+    "may_hold_secret",
+    "names_secret",
     "node_id",
+    "now_ms",
+    "open_file",
+    "open_new",
+    "open_regular",
+    "parent_path",
+    "parse_answers",
+    "parse_message",
+    "parse_parts",
+    "parts_of_name",
+    "pass_on",
+    "payload_body",
+    "payload_shown",
+    "plain",
+    "raw",
+    "read_usage",
+    "redact",
+    "redact_pieces",
+    "redaction_settings",
+    "register_at_fork",
+    "remembered",
+    "report_problem",
+    "sanitize",
+    "save",
     "span_id",
+    "state",
+    "text",
+    "totals_of",
     "trace_id",
+    "txn_of",
+    "unfold",
+    "unlock",
+    "unpack",
+    "usable_accelerator",
+    "usage_count",
+    "usage_dollars",
+    "write_new",
 ]

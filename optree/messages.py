@@ -33,21 +33,21 @@ _BARE = {"text", "thoughtSignature", "thought_signature"}
 """What a text of Gemini's, which has no type, may say of itself."""
 
 
-class Text(Struct, gc=False):
+class TextPart(Struct, gc=False):
     """What is said. Each part has the *block* of content that it stands in."""
 
     block: Any
     text: str
 
 
-class Reasoning(Struct, gc=False):
+class ReasoningPart(Struct, gc=False):
     """What was thought: empty if it is closed. One that stands beside the content has no block."""
 
     block: Any
     text: str
 
 
-class ToolCall(Struct, gc=False):
+class ToolCallPart(Struct, gc=False):
     """A tool call; *arguments* are as they were given, most often JSON text or an object."""
 
     block: dict[str, Any]
@@ -63,7 +63,7 @@ class ToolCall(Struct, gc=False):
         return self.arguments
 
 
-class ToolResult(Struct, gc=False):
+class ToolResultPart(Struct, gc=False):
     """What a tool gave for the call of that id. One that is a whole message has no block."""
 
     block: Any
@@ -78,10 +78,10 @@ class Other(Struct, gc=False):
     block: Any
 
 
-Part = Text | Reasoning | ToolCall | ToolResult | Other
+Part = TextPart | ReasoningPart | ToolCallPart | ToolResultPart | Other
 
 
-class Message(Struct):
+class ParsedMessage(Struct):
     """A message: its role is in `ROLES`' words where they have one for it."""
 
     role: str
@@ -145,29 +145,29 @@ def is_message(found: Any) -> bool:
     return isinstance(found, str) or is_object(found) or is_list(found)
 
 
-def message(found: Any, role: str = "user") -> Message:
+def message(found: Any, role: str = "user") -> ParsedMessage:
     """Return what a message is; *role* is that of one that names none."""
     if not is_object(found):
-        return Message(role, parts(found) if is_message(found) else [])
+        return ParsedMessage(role, parts(found) if is_message(found) else [])
     given, kind = found.get("role"), _type(found)
     if given is None and kind in _KNOWN:
-        return Message(_ITEMS.get(kind, role), [part(found)])
+        return ParsedMessage(_ITEMS.get(kind, role), [part(found)])
     known = ROLES.get(given, given) if isinstance(given, str) and given else role
     name, call = _string(found.get("name")), _identity(found, "tool_call_id")
     content = _first(found, "content", "parts")
     told = parts(content)
-    if call or (known == "tool" and not any(isinstance(one, ToolResult) for one in told)):
-        return Message("tool", [ToolResult(None, call, name, content)], name)
+    if call or (known == "tool" and not any(isinstance(one, ToolResultPart) for one in told)):
+        return ParsedMessage("tool", [ToolResultPart(None, call, name, content)], name)
     calls = tool_calls(found.get("tool_calls"))
     if content is None and given is None and not calls:
-        return Message(role, [part(found)], name)
+        return ParsedMessage(role, [part(found)], name)
     if thought := reasoning_in(found):
-        told.insert(0, Reasoning(None, thought))
+        told.insert(0, ReasoningPart(None, thought))
     if isinstance(refusal := found.get("refusal"), str):
-        told.append(Text(refusal, refusal))
+        told.append(TextPart(refusal, refusal))
     if is_object(called := found.get("function_call")):
         calls.append(_call(called, called))
-    return Message(known, told + calls, name)
+    return ParsedMessage(known, told + calls, name)
 
 
 def answers(response: Any) -> list[Answer]:
@@ -201,7 +201,7 @@ def parts(content: Any) -> list[Part]:
 def part(block: Any) -> Part:
     """Return what a block of content is."""
     if not is_object(block):
-        return Text(block, str.__str__(block)) if isinstance(block, str) else Other(block)
+        return TextPart(block, str.__str__(block)) if isinstance(block, str) else Other(block)
     kind = _type(block)
     call = block if kind in _CALLS else _first(block, "functionCall", "function_call")
     if is_object(call):
@@ -210,10 +210,10 @@ def part(block: Any) -> Part:
     if is_object(result):
         return _result(block, result)
     if kind in _CLOSED or block.get("thought") is True:
-        return Reasoning(block, next(filter(None, (_texts(block.get(key)) for key in ("thinking", "text", "content", "summary"))), ""))
+        return ReasoningPart(block, next(filter(None, (_texts(block.get(key)) for key in ("thinking", "text", "content", "summary"))), ""))
     if kind not in _TEXTS and not _is_bare(block):
         return Other(block)
-    return Text(block, json_text(_first(block, "text", "content", "refusal") or ""))
+    return TextPart(block, json_text(_first(block, "text", "content", "refusal") or ""))
 
 
 def tool_calls(listed: Any) -> list[Part]:
@@ -262,21 +262,21 @@ def _said(response: dict[str, Any]) -> dict[str, Any]:
     return {key: value for key, value in response.items() if key in MEMBERS or key in THOUGHTS}
 
 
-def _call(block: dict[str, Any], named: dict[str, Any]) -> ToolCall:
+def _call(block: dict[str, Any], named: dict[str, Any]) -> ToolCallPart:
     identity = _identity(block, "call_id", "id", "toolCallId") or _identity(named, "id")
-    return ToolCall(block, identity, str(_first(named, "name", "toolName") or ""), _first(named, "input", "arguments", "args"))
+    return ToolCallPart(block, identity, str(_first(named, "name", "toolName") or ""), _first(named, "input", "arguments", "args"))
 
 
-def _result(block: dict[str, Any], told: dict[str, Any]) -> ToolResult:
+def _result(block: dict[str, Any], told: dict[str, Any]) -> ToolResultPart:
     content = _first(told, "content", "output", "response", "result")
     if "toolCallId" in told and is_object(content) and "value" in content:
         content = content["value"]
     identity = _identity(told, "tool_use_id", "call_id", "id", "toolCallId")
-    return ToolResult(block, identity, _string(_first(told, "name", "toolName")), content)
+    return ToolResultPart(block, identity, _string(_first(told, "name", "toolName")), content)
 
 
 def _texts(content: Any) -> str:
-    return "\n".join(one.text for one in parts(content) if isinstance(one, Text) and one.text)
+    return "\n".join(one.text for one in parts(content) if isinstance(one, TextPart) and one.text)
 
 
 def _is_bare(block: dict[str, Any]) -> bool:

@@ -1,1 +1,7 @@
 """Formats that a tree is written to and read from."""
+
+from __future__ import annotations
+
+from os import PathLike
+
+AnyPath = str | PathLike[str]

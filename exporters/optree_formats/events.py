@@ -5,16 +5,12 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from optree.conversation.events import AnyEvent
+from optree import FormatError, Tree
+from optree.conversation import AnyEvent, line, stream_events
 from optree.conversation.of_tree import events_of
 from optree.conversation.to_tree import TICK, tree_of
-from optree.conversation.wire import SEED_000, SEED_001, line, stream_events
-from optree.errors import FormatError
-from optree.formats import Fault, Read
-from optree.ids import is_txn
-from optree.store.lines import opened
-from optree.tree import Tree
-from optree_formats.new_files import write_new
+from optree.conversation.wire import SEED_000, SEED_001
+from optree.exporting import Fault, Read, is_txn, open_file, write_new
 
 _TYPES = re.compile(rb'"event_type"\s*:\s*"(?:transcript_entry|piece_of_text|fragment|agent_created|transcript_edit)"')
 _SEED_000 = re.compile(rb'"(?:content_id|caused_by)"\s*:')
@@ -51,7 +47,7 @@ class Events:
         """Read a stream of events. Its txn is that in the name which an export gives a file, or else made from the events."""
         events: list[AnyEvent] = []
         faults: list[Fault] = []
-        with opened(path) as source:
+        with open_file(path) as source:
             for found in stream_events(source):
                 if isinstance(found, Fault):
                     faults.append(found)

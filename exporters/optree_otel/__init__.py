@@ -18,7 +18,7 @@ def make(options: Mapping[str, Any]) -> Mirror | None:
 
     Raises `SetupError` if they are not, and have no possible destination.
     """
-    from optree.errors import SetupError
+    from optree import SetupError
     from optree_otel.mirror import Mirror
     from optree_otel.settings import resolve
 

@@ -14,8 +14,7 @@ from typing import Literal
 from msgspec import DecodeError, Struct
 from msgspec.json import decode
 
-from optree.redaction import REDACTED, redact
-from optree.values import is_object
+from optree.exporting import REDACTED, is_object, redact
 from optree_otel.fields import VARINT, NotProtobufError, fields
 
 Kind = Literal["delivered", "retry", "failed", "refused", "too_large", "denied", "unsupported"]

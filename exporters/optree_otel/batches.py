@@ -14,7 +14,7 @@ from typing import Generic, NamedTuple, Protocol, TypeVar
 
 from msgspec import Struct
 
-from optree.values import text
+from optree.exporting import text
 from optree_otel.answers import ExportResult, Kind
 from optree_otel.destination import Destination
 from optree_otel.transport import MAX_BYTES

@@ -9,8 +9,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from optree.nodes import OperationNode, SessionNode, TurnNode
-from optree.tree.path import parent_label
+from optree import OperationNode, SessionNode, TurnNode
+from optree.exporting import parent_path
 from optree_otel.scope import Scope
 
 
@@ -23,7 +23,7 @@ def op_end(op: OperationNode, scope: Scope) -> float:
         own = max(own, op.child_session.started_at, latest(op.child_session.turns))
     if own > op.started_at:
         return own
-    turn = next((one for one in scope.session.turns if one.path == parent_label(op.path)), None)
+    turn = next((one for one in scope.session.turns if one.path == parent_path(op.path)), None)
     return own if turn is None else max(own, _around(turn, scope))
 
 

@@ -9,10 +9,20 @@ from typing import Any
 
 import msgspec
 
-from optree.messages import body, is_message, opened
-from optree.nodes import OperationNode, Payload, Pool, TurnNode
-from optree.redaction import redact, redact_pieces
-from optree.values import decode, dumps, is_list, is_object
+from optree import OperationNode, TurnNode
+from optree.exporting import (
+    Payload,
+    Pool,
+    decode,
+    dumps,
+    is_list,
+    is_message,
+    is_object,
+    payload_body,
+    payload_shown,
+    redact,
+    redact_pieces,
+)
 from optree_otel import messages, names
 from optree_otel.spans import Event, nanoseconds
 from optree_otel.wire import Attribute
@@ -25,7 +35,7 @@ _SLACK = 4
 def call_attributes(op: OperationNode, request: dict[str, Any], pool: Pool | None, limit: int) -> list[Attribute]:
     """Return the messages of a model call: instructions, tools, input and output, each JSON of at most *limit* bytes."""
     told: list[Attribute] = []
-    sent_body = body(request)
+    sent_body = payload_body(request)
     request = sent_body if is_object(sent_body) else {"messages": sent_body}
     system = next((request[key] for key in ("system", "instructions", "systemInstruction", "system_instruction") if key in request), None)
     if system is not None:
@@ -177,7 +187,7 @@ def _reasoning(op: OperationNode) -> str:
 
 
 def _value(payload: Payload, pool: Pool | None) -> Any:
-    return opened(_resolved(_decoded(payload.payload), pool))
+    return payload_shown(_resolved(_decoded(payload.payload), pool))
 
 
 def _resolved(value: Any, pool: Pool | None) -> Any:

@@ -22,14 +22,12 @@ from typing import NamedTuple, cast
 from msgspec import DecodeError
 from msgspec.json import decode
 
-from optree.errors import SetupError
-from optree.ids import is_txn
-from optree.store import lock
-from optree.store.system import REAL
-from optree.syscalls import calls
-from optree.values import dumps, is_list, is_object, text
+from optree import SetupError
+from optree.exporting import REAL, dumps, is_list, is_object, is_txn, lock_file, lock_shared, text, unlock
 
 FOLDER = ".otel"
+BACKGROUND_BYTES = 16 << 20
+"""The size on disk up to which a session is loaded in the background, to send what is missing of it."""
 NOTES, DONE, OPEN = "notes", "done", "open"
 _LINES = ".jsonl"
 _FOR = ">"
@@ -64,7 +62,7 @@ class DeliveredFile:
         """Make the file and lock it: from now on the session counts as pending until it is done, and is left to this process."""
         self._write(b"")
         with suppress(OSError):
-            if not self._held and (fd := lock.take(self.path, seconds=0.0)) >= 0:
+            if not self._held and (fd := lock_file(self.path, seconds=0.0)) >= 0:
                 self._held = [fd]
 
     @property
@@ -75,13 +73,13 @@ class DeliveredFile:
     def release(self) -> None:
         """Leave the session to other processes; in a forked child, which only lets go of its copy, to the parent."""
         held, self._held = self._held, []
-        lock.release(held)
+        unlock(held)
 
     def withdraw(self) -> None:
         """Release it, and leave no trace of it if nothing is noted in it."""
         with suppress(OSError):
             if self._held and not self.path.stat().st_size:
-                calls.unlink(self.path)
+                REAL.unlink(self.path)
                 self.path.parent.rmdir()
         self.release()
 
@@ -157,10 +155,10 @@ def writers(sessions: Path, txn: str) -> list[Path]:
 def is_sending(sessions: Path, txn: str, but: DeliveredFile | None = None) -> bool:
     """Tell whether a living process sends spans of a session, beside the one that has the file *but*."""
     try:
-        held = lock.hold(path for path in writers(sessions, txn) if but is None or path != but.path)
+        held = lock_shared(path for path in writers(sessions, txn) if but is None or path != but.path)
     except OSError:
         return False
-    lock.release(held or [])
+    unlock(held or [])
     return held is None
 
 
@@ -256,7 +254,7 @@ def _names(folder: Path) -> set[str]:
 def _remove(path: Path) -> None:
     """Remove a file, if it is there. Raises `OSError`."""
     with suppress(FileNotFoundError):
-        calls.unlink(path)
+        REAL.unlink(path)
 
 
 def _remove_notes(sessions: Path, txn: str) -> None:
@@ -303,7 +301,7 @@ def _noted(path: Path, having: bytes = b"") -> list[str]:
 def _is_torn(file: int) -> bool:
     """Tell whether the file's last line has no end: a process was killed while it wrote."""
     size = os.fstat(file).st_size
-    return size > 0 and calls.pread(file, 1, size - 1) != b"\n"
+    return size > 0 and REAL.pread(file, 1, size - 1) != b"\n"
 
 
 def _paths(line: bytes) -> list[str]:

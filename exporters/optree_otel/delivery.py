@@ -13,11 +13,9 @@ from time import monotonic, sleep
 from typing import TYPE_CHECKING, Final
 
 from optree import Directory
-from optree.store import lock
-from optree.store.settle import BACKGROUND_BYTES
-from optree.store.system import REAL
+from optree.exporting import REAL, lock_file, lock_shared, unlock
 from optree_otel import detached, make
-from optree_otel.delivered import is_sending
+from optree_otel.delivered import BACKGROUND_BYTES, is_sending
 from optree_otel.handover import LOCK, delivery_folder, words
 from optree_otel.pending import outlived, sweep
 
@@ -52,7 +50,7 @@ def deliver(mirror: Mirror, sessions: Path) -> None:
     folder = delivery_folder(sessions, mirror.addressee)
     delivers = True
     while delivers and words(folder)[0]:  # asked again after the lock is gone: who found it taken has left word before
-        held = lock.take(folder / LOCK)
+        held = lock_file(folder / LOCK)
         if held < 0:
             return
         try:
@@ -64,7 +62,7 @@ def deliver(mirror: Mirror, sessions: Path) -> None:
                     with suppress(FileNotFoundError):
                         REAL.unlink(path)
         finally:
-            lock.release([held])
+            unlock([held])
 
 
 def _round(mirror: Mirror, sessions: Path, left: Sequence[Path]) -> bool:
@@ -97,8 +95,8 @@ def _wait(have_gone: Callable[[], bool]) -> None:
 
 def _is_locked(path: Path) -> bool:
     try:
-        held = lock.hold([path])
+        held = lock_shared([path])
     except OSError:  # it cannot be read
         return False
-    lock.release(held or [])
+    unlock(held or [])
     return held is None

@@ -14,7 +14,7 @@ from urllib.parse import parse_qsl, unquote, urlsplit, urlunsplit
 
 from msgspec import Struct
 
-from optree.redaction import REDACTED
+from optree.exporting import REDACTED
 
 Signal = Literal["traces", "logs", "metrics"]
 Protocol = Literal["http/protobuf", "grpc"]

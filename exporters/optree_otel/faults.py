@@ -5,9 +5,7 @@ from __future__ import annotations
 from collections.abc import Generator
 from contextlib import contextmanager
 
-from optree.interrupts import pass_on
-from optree.redaction import redact
-from optree.values import text
+from optree.exporting import pass_on, redact, text
 
 
 class Faults:

@@ -14,9 +14,8 @@ from typing import Any, cast
 
 import msgspec
 
-from optree.nodes import LogEntry
-from optree.redaction import REDACTED, may_hold_secret, names_secret, redact, remembered
-from optree.values import clean, dumps, plain
+from optree import LogEntry
+from optree.exporting import REDACTED, clean, dumps, may_hold_secret, names_secret, plain, redact, remembered
 from optree_otel import names
 from optree_otel.profiles import PROFILES, Profile
 from optree_otel.spans import ERROR, LOCAL_PARENT, UNSET, Event, Link, Span, encode_span, log_event

@@ -17,9 +17,8 @@ from pathlib import Path
 from typing import Any, Final
 
 import optree
-from optree import redaction
-from optree.store import lock
-from optree.store.system import REAL
+from optree import Redaction
+from optree.exporting import REAL, lock_file, lock_shared, redaction_settings, unlock
 from optree_otel import detached
 from optree_otel.delivered import FOLDER, Addressee
 from optree_otel.settings import OPTIONS
@@ -35,6 +34,7 @@ _END_SECONDS: Final = 5
 """The process does nothing that takes the processor from the program before that has ended, or for this long."""
 _FILES: Final = ("_CERTIFICATE", "_CLIENT_KEY")
 """Ends of the names of variables that hold paths, which may be relative: the other process holds no directory."""
+_REDACT: Final = "OPTREE_REDACT"
 _PYTEST: Final = ("PYTEST_VERSION", "PYTEST_CURRENT_TEST")
 _held: list[int] = []
 """Descriptors that go with this process: of its own locks, and of the pipe that tells its end."""
@@ -50,7 +50,7 @@ def is_possible(wanted: bool | None) -> bool:
         wanted = "pytest" not in sys.modules and not any(name in os.environ for name in _PYTEST)
     name = Path(sys.executable or "").name.lower()
     is_python = name.startswith(("python", "pypy")) and not getattr(sys, "frozen", False) and os.access(sys.executable, os.X_OK)
-    return wanted and is_python and redaction.settings().callback is None and os.getpid() != 1 and detached.IS_POSSIBLE
+    return wanted and is_python and redaction_settings().callback is None and os.getpid() != 1 and detached.IS_POSSIBLE
 
 
 def hand_over(folders: Iterable[Path], options: Mapping[str, Any], addressee: Addressee) -> int:
@@ -82,12 +82,12 @@ def words(folder: Path) -> tuple[list[Path], int]:
 def _announce(folder: Path) -> bool:
     """Leave word that this process ends; tells whether a process delivers there already. Raises `OSError`."""
     REAL.make_directory(folder)
-    _held.append(lock.take(folder / str(os.getpid())))
+    _held.append(lock_file(folder / str(os.getpid())))
     with suppress(FileNotFoundError):
-        asked = lock.hold([folder / LOCK])
+        asked = lock_shared([folder / LOCK])
         if asked is None:
             return True
-        lock.release(asked)
+        unlock(asked)
     return False
 
 
@@ -110,9 +110,9 @@ def _environ(options: Mapping[str, Any]) -> dict[str, str]:
     for name in OPTIONS:
         if (value := options.get(name)) is not None:
             found[f"OPTREE_OTEL_{name.upper()}"] = str(value)
-    found.pop(redaction.VARIABLE, None)
-    if (chosen := redaction.settings()) != redaction.Redaction():
-        found[redaction.VARIABLE] = chosen.to_json()
+    found.pop(_REDACT, None)
+    if (chosen := redaction_settings()) != Redaction():
+        found[_REDACT] = chosen.to_json()
     for name, value in found.items():
         if name.startswith("OTEL_EXPORTER_OTLP_") and name.endswith(_FILES):
             found[name] = _absolute(value) or value

@@ -12,11 +12,7 @@ from contextlib import suppress
 from time import monotonic
 from typing import TYPE_CHECKING, Any, Final
 
-from optree.clock import now_ms
-from optree.exporting import OpBegin, OpEnd, Record, SessionBegin, SessionEnd, Traced, TurnBegin, TurnEnd
-from optree.interrupts import pass_on
-from optree.redaction import Remembered
-from optree.values import text
+from optree.exporting import OpBegin, OpEnd, Record, Remembered, SessionBegin, SessionEnd, Traced, TurnBegin, TurnEnd, now_ms, pass_on, text
 from optree_otel import logs, names
 from optree_otel.batches import Encoded
 from optree_otel.fitting import Fitter

@@ -11,9 +11,8 @@ from typing import Final
 
 from msgspec.structs import replace
 
-from optree.nodes import OperationNode, SessionNode, TurnNode, parts_of_name
-from optree.redaction import redact
-from optree.tree.summary import state
+from optree import OperationNode, SessionNode, TurnNode
+from optree.exporting import parts_of_name, redact, state
 from optree_otel import mapping, names, openinference
 from optree_otel.llm import UNKNOWN
 from optree_otel.scope import Scope, span_id

@@ -11,9 +11,8 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 import msgspec
 
-from optree.exporting import Record, node_id
-from optree.nodes import OperationNode, SessionNode, TurnNode
-from optree.tree.path import parent_label
+from optree import OperationNode, SessionNode, TurnNode
+from optree.exporting import Record, node_id, parent_path
 from optree_otel import live_spans
 from optree_otel.fitting import encode
 from optree_otel.live_spans import CLOSE, HEARTBEAT, SALT, Node
@@ -161,7 +160,7 @@ class LiveTrace:
         """Return the scope of the session that a node belongs to."""
         path = key.path
         for _ in range({"session": 0, "turn": 1, "op": 2}[key.kind]):
-            path = parent_label(path)
+            path = parent_path(path)
         return self.scope(path)
 
     def _anchored(self, key: Key, item: Item) -> list[Made]:
@@ -275,9 +274,9 @@ def _open_in(session: SessionNode) -> tuple[TurnNode | None, OperationNode | Non
 def _above(key: Key, node: Node) -> Key | None:
     """Return the node that a node's span hangs under."""
     if isinstance(node, OperationNode):
-        return Key("op", node.parent_op) if node.parent_op else Key("turn", parent_label(key.path))
+        return Key("op", node.parent_op) if node.parent_op else Key("turn", parent_path(key.path))
     if isinstance(node, TurnNode):
-        return Key("session", parent_label(key.path))
+        return Key("session", parent_path(key.path))
     return Key("op", key.path) if key.path else None
 
 

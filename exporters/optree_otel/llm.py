@@ -7,9 +7,8 @@ from typing import Any, Final, NamedTuple
 
 import msgspec
 
-from optree.nodes import AccountingEntry, OperationNode, Payload, parts_of_name
-from optree.redaction import redact
-from optree.values import TypedDecoder, decode, is_list, is_object
+from optree import AccountingEntry, OperationNode
+from optree.exporting import Payload, TypedDecoder, decode, is_list, is_object, parts_of_name, redact
 from optree_otel import names
 from optree_otel.wire import Attribute
 

@@ -13,7 +13,7 @@ from contextlib import contextmanager, suppress
 from importlib import import_module
 from time import sleep
 
-from optree.syscalls import calls
+from optree.exporting import register_at_fork
 
 FORK_SECONDS = 0.2
 """The longest that a fork waits."""
@@ -54,4 +54,4 @@ def after_fork() -> None:
 
 
 import_module("logging")  # it registers too: who does so later is asked earlier, so before its lock is taken
-calls.register_at_fork(before=_before, after_in_parent=_in_parent, after_in_child=after_fork)
+register_at_fork(before=_before, after_in_parent=_in_parent, after_in_child=after_fork)

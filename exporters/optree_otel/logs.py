@@ -9,8 +9,8 @@ from typing import Any, Final
 
 import msgspec
 
-from optree.nodes import LogEntry, OperationNode, SessionNode
-from optree.redaction import may_hold_secret
+from optree import LogEntry, OperationNode, SessionNode
+from optree.exporting import may_hold_secret
 from optree_otel import content, llm, names
 from optree_otel.breaks import last_of
 from optree_otel.fitting import Fitter

@@ -13,10 +13,8 @@ from urllib.parse import urlsplit
 import msgspec
 from msgspec import UNSET
 
-from optree.nodes import OperationNode, Reasoning, SessionNode, Totals, TurnNode
-from optree.redaction import redact
-from optree.tree.totals import add_entry, add_op, has_unknown_cost
-from optree.values import decode, dumps, is_list, is_object
+from optree import OperationNode, SessionNode, Totals, TurnNode
+from optree.exporting import Reasoning, add_entry, decode, dumps, is_list, is_object, redact, totals_of
 from optree_otel import content, llm, names, openinference
 from optree_otel.breaks import op_end, session_end, turn_end
 from optree_otel.outcome import outcome
@@ -168,7 +166,7 @@ def turn_totals(turn: TurnNode) -> Totals:
     """Return the sums over a turn's ops and the sessions inside them."""
     totals = Totals()
     for op in turn.ops:
-        add_op(totals, op.kind)
+        totals.tools_run += op.kind == "tool"
         for entry in op.accounting:
             add_entry(totals, entry)
         if op.child_session is not None:
@@ -290,7 +288,7 @@ def _money(op: OperationNode) -> list[Attribute]:
     told: list[Attribute] = []
     if cost is not None:
         told.append((names.COST, cost))
-        if unknown := sum(map(has_unknown_cost, op.accounting)):
+        if unknown := totals_of(op.accounting).unknown_costs:
             told.append((names.UNKNOWN_COSTS, unknown))
     if upstream is not None:
         told.append((names.UPSTREAM_COST, upstream))

@@ -1,4 +1,4 @@
-"""Messages as the GenAI conventions have them: ``{"role": …, "parts": […]}``, from what `optree.messages` reads of providers' forms.
+"""Messages as the GenAI conventions have them: ``{"role": …, "parts": […]}``, from providers' forms.
 
 A part of an unknown type is passed on as it is, which the conventions allow. Schema: semantic-conventions-genai,
 docs/gen-ai/gen-ai-*-messages.json.
@@ -9,9 +9,19 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any, Final
 
-from optree import messages
-from optree.messages import Reasoning, Text, ToolCall, ToolResult, json_text
-from optree.values import is_object
+from optree.exporting import (
+    Answer,
+    ReasoningPart,
+    TextPart,
+    ToolCallPart,
+    ToolResultPart,
+    encode,
+    is_object,
+    parse_answers,
+    parse_message,
+    parse_parts,
+)
+from optree.exporting import Part as ParsedPart
 
 Part = dict[str, Any]
 Message = dict[str, Any]
@@ -42,7 +52,7 @@ def finish(reason: object) -> str:
 
 def message(found: Any) -> Message:
     """Return a message of a request."""
-    said = messages.message(found)
+    said = parse_message(found)
     made: Message = {"role": said.role, "parts": [_part(one) for one in said.parts]}
     return made if said.name is None else {**made, "name": said.name}
 
@@ -65,7 +75,7 @@ def history(listed: Sequence[Any]) -> list[Message]:
 
 def parts(content: Any) -> list[Part]:
     """Return the parts of a message's content."""
-    return [_part(one) for one in messages.parts(content)]
+    return [_part(one) for one in parse_parts(content)]
 
 
 def output(response: Any, reasoning: str = "", *, partial: bool = False) -> list[Message]:
@@ -73,28 +83,28 @@ def output(response: Any, reasoning: str = "", *, partial: bool = False) -> list
 
     One that is *partial* did not come to its end: none of the conventions' reasons says that.
     """
-    made = [_answer(found) for found in messages.answers(response)]
+    made = [_answer(found) for found in parse_answers(response)]
     if reasoning and made and not any(item["type"] == "reasoning" for item in made[0]["parts"]):
         made[0]["parts"].insert(0, {"type": "reasoning", "content": reasoning})
     return [{**one, "finish_reason": "incomplete"} for one in made] if partial else made
 
 
-def _answer(found: messages.Answer) -> Message:
-    held = [_part(one, whole=one.block is item) for item in found.messages for one in messages.message(item).parts]
+def _answer(found: Answer) -> Message:
+    held = [_part(one, whole=one.block is item) for item in found.messages for one in parse_message(item).parts]
     reason = finish(found.finish)
     called = reason == "stop" and any(one["type"] == "tool_call" for one in held)
     return {"role": "assistant", "parts": held, "finish_reason": "tool_call" if called else reason}
 
 
-def _part(found: messages.Part, *, whole: bool = False) -> Part:
+def _part(found: ParsedPart, *, whole: bool = False) -> Part:
     """Return a part; what is a whole answer and of no known form, such as structured output, was said as JSON."""
-    if isinstance(found, Text):
+    if isinstance(found, TextPart):
         return {"type": "text", "content": found.text}
-    if isinstance(found, Reasoning):
+    if isinstance(found, ReasoningPart):
         return {"type": "reasoning", "content": found.text}
-    if isinstance(found, ToolResult):
+    if isinstance(found, ToolResultPart):
         return {"type": "tool_call_response", "id": found.id or found.name, "response": found.content}
-    if isinstance(found, ToolCall):
+    if isinstance(found, ToolCallPart):
         if found.block.get("type") == "server_tool_use":
             inner = {"type": found.name or "unknown", "input": found.arguments}
             return {"type": "server_tool_call", "id": found.id, "name": found.name, "server_tool_call": inner}
@@ -105,7 +115,7 @@ def _part(found: messages.Part, *, whole: bool = False) -> Part:
 def _other(block: Any, whole: bool) -> Part:
     kind = block.get("type") if is_object(block) else None
     if not isinstance(kind, str):
-        return {**block, "type": "unknown"} if is_object(block) and not whole else {"type": "text", "content": json_text(block)}
+        return {**block, "type": "unknown"} if is_object(block) and not whole else _text(block)
     return (_MEDIA[kind](block) if kind in _MEDIA else None) or block
 
 
@@ -149,3 +159,7 @@ _MEDIA: dict[str, Callable[[Message], Part | None]] = {
     "document": _source,
     "input_audio": _audio,
 }
+
+
+def _text(block: Any) -> Part:
+    return {"type": "text", "content": block if isinstance(block, str) else encode(block).decode()}

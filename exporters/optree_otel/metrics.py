@@ -15,8 +15,8 @@ from typing import Any, Final
 
 import msgspec
 
-from optree.nodes import OperationNode
-from optree.redaction import redact
+from optree import OperationNode
+from optree.exporting import redact
 from optree_otel import llm, names
 from optree_otel.fitting import Fitter
 from optree_otel.outcome import outcome

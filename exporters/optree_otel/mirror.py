@@ -16,16 +16,12 @@ from weakref import WeakKeyDictionary, WeakValueDictionary
 
 from msgspec.structs import replace
 
-from optree.exporting import Taker, Traced
-from optree.interrupts import pass_on
-from optree.nodes import OperationNode
-from optree.redaction import settings as redaction
-from optree.store import Directory
-from optree.store.lock import is_running
-from optree.store.settle import BACKGROUND_BYTES
+from optree import Directory, OperationNode
+from optree.exporting import Taker, Traced, pass_on
+from optree.exporting import redaction_settings as redaction
 from optree_otel import loading, placing
 from optree_otel.batches import Limits
-from optree_otel.delivered import Addressee, addressed, is_done, is_sending, pending
+from optree_otel.delivered import BACKGROUND_BYTES, Addressee, addressed, is_done, is_sending, pending
 from optree_otel.destination import Signal
 from optree_otel.ends import Ends, EndsOfPart
 from optree_otel.faults import Faults
@@ -271,7 +267,7 @@ class Mirror:
 
     def _is_handed_over_by_its_owner(self, outlet: Outlet) -> bool:
         """Tell whether a session is another process's that lives: at its end it looks after what all have left."""
-        return outlet.joined and is_running(self._homes[outlet].live(outlet.txn))
+        return outlet.joined and self._homes[outlet].is_running(outlet.txn)
 
     def _has_parts_of_others(self, ours: Iterable[Outlet]) -> bool:
         """Tell whether other processes had a part in sessions of this one that are not delivered whole: they may have left spans."""
@@ -284,7 +280,7 @@ class Mirror:
             txn not in self.outlets and (noted := addressed(home.sessions, txn)) is not None and noted.digest == self.addressee.digest
             for home in self._unswept
             for txn in pending(home.sessions)
-            if not is_running(home.live(txn)) and not is_sending(home.sessions, txn)
+            if not home.is_running(txn) and not is_sending(home.sessions, txn)
         )
 
     def left(self) -> int:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from optree.values import dumps
+from optree.exporting import dumps
 from optree_otel import names
 from optree_otel.wire import Attribute
 

@@ -9,7 +9,7 @@ from typing import Any, Literal
 
 import msgspec
 
-from optree.values import is_object
+from optree.exporting import is_object
 from optree_otel.spans import REMOTE_PARENT, Link
 
 Parent = Literal["child", "link", "ignore"]

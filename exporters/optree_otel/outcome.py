@@ -5,8 +5,8 @@ from __future__ import annotations
 import re
 from typing import Final, NamedTuple
 
-from optree.nodes import OperationNode, SessionNode, TurnNode
-from optree.tree.summary import ENDED, state
+from optree import OperationNode, SessionNode, TurnNode
+from optree.exporting import ENDED, state
 from optree_otel import names
 from optree_otel.spans import ERROR, UNSET
 from optree_otel.wire import Attribute

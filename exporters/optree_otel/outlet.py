@@ -6,8 +6,8 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from optree.nodes import OperationNode, SessionNode, TurnNode
-from optree.tree.path import parent_label
+from optree import OperationNode, SessionNode, TurnNode
+from optree.exporting import parent_path
 from optree_otel import mapping
 from optree_otel.delivered import (
     Addressee,
@@ -149,8 +149,8 @@ class Outlet:
         """Return the scope of the session that a node belongs to."""
         kind, path = key.kind, key.path
         if kind != "session":
-            path = parent_label(path)
-        return self.scope(parent_label(path) if kind == "op" else path)
+            path = parent_path(path)
+        return self.scope(parent_path(path) if kind == "op" else path)
 
     def ids(self, path: str) -> tuple[bytes, bytes] | None:
         """Return trace and span id of the node at *path*; of a child session those of its op. Quick: the program's threads ask it."""
@@ -172,7 +172,7 @@ class Outlet:
         if node is None or scope is None:
             return None
         if isinstance(node, OperationNode):
-            data = encode_op(node, self._of_turn(scope, parent_label(node.path)) if self._per_turn else scope)
+            data = encode_op(node, self._of_turn(scope, parent_path(node.path)) if self._per_turn else scope)
         else:
             data = encode(self.span(node, scope), self._profile)
         self.bytes += len(data)
@@ -185,7 +185,7 @@ class Outlet:
     def span(self, node: SessionNode | TurnNode | OperationNode, scope: Scope) -> Span:
         """Return a node's span."""
         if isinstance(node, OperationNode):
-            return mapping.op_span(node, self._of_turn(scope, parent_label(node.path)))
+            return mapping.op_span(node, self._of_turn(scope, parent_path(node.path)))
         if isinstance(node, TurnNode):
             return mapping.turn_span(node, self._of_turn(scope, node.path), links=self._to_session(scope, node))
         links = [self.origin.link()] if self.origin is not None and self.origin.linked and not node.path else []

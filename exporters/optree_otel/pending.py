@@ -9,10 +9,19 @@ from typing import TYPE_CHECKING
 from msgspec import Struct
 
 from optree import Directory, Loaded, NotFoundError, OptreeError, load
-from optree.store.directory import SUFFIXES
-from optree.store.lock import is_running
-from optree.store.settle import BACKGROUND_BYTES
-from optree_otel.delivered import Addressee, DeliveredFile, addressed, delivered, forget, is_done, is_sending, kept, mark_open, pending
+from optree_otel.delivered import (
+    BACKGROUND_BYTES,
+    Addressee,
+    DeliveredFile,
+    addressed,
+    delivered,
+    forget,
+    is_done,
+    is_sending,
+    kept,
+    mark_open,
+    pending,
+)
 from optree_otel.outlet import Outlet, lasting
 from optree_otel.view import Saved
 
@@ -49,7 +58,7 @@ def sweep(
         if not _is_for(mirror, noted := addressed(directory.sessions, txn)):
             mirror.others[txn] = noted
             continue
-        if most is not None and _bytes(txn, directory) > most:
+        if most is not None and directory.size(txn) > most:
             mirror.large += 1
             continue
         if not go_on():
@@ -88,7 +97,7 @@ def gather(mirror: Mirror, shared: dict[str, Directory]) -> dict[str, Directory]
     for txn, directory in shared.items():
         if is_sending(directory.sessions, txn):
             later[txn] = directory
-        elif txn not in mirror.outlets and _bytes(txn, directory) <= BACKGROUND_BYTES:
+        elif txn not in mirror.outlets and directory.size(txn) <= BACKGROUND_BYTES:
             with suppress(OptreeError, OSError):
                 loaded = load(txn, directory)
                 if loaded.session.ended_at is None or loaded.open_nodes():
@@ -153,18 +162,7 @@ def _is_for(mirror: Mirror, noted: Addressee | None) -> bool:
 
 
 def _is_recording(txn: str, directory: Directory) -> bool:
-    return is_running(directory.live(txn))
-
-
-def _bytes(txn: str, directory: Directory) -> int:
-    """Return the size of a session on disk; nought for one that is not there."""
-    found = 0
-    with suppress(OSError):
-        found = sum(file.stat().st_size for file in directory.live(txn).iterdir())
-    for compression in SUFFIXES:
-        with suppress(OSError):
-            found += directory.snapshot(txn, compression).stat().st_size
-    return found
+    return directory.is_running(txn)
 
 
 def _is_busy(txn: str, directory: Directory) -> bool:

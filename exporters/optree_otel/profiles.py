@@ -10,7 +10,7 @@ from typing import Final
 
 import msgspec
 
-from optree.errors import SetupError
+from optree import SetupError
 from optree_otel.wire import KEY_BYTES
 
 

@@ -11,8 +11,8 @@ from typing import Any, Final, NamedTuple
 
 from msgspec import UNSET
 
-from optree.nodes import OperationNode, OpKind
-from optree.redaction import may_hold_secret, remembered
+from optree import OperationNode
+from optree.exporting import OpKind, may_hold_secret, remembered
 from optree_otel import llm, mapping, names
 from optree_otel.fitting import encode
 from optree_otel.outcome import OK

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any, Final, Literal, NamedTuple
 
 from optree import __version__
-from optree.redaction import Remembered
+from optree.exporting import Remembered
 from optree_otel import names
 from optree_otel.fitting import Fitter
 from optree_otel.profiles import PROFILES, Profile

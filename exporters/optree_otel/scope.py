@@ -7,8 +7,9 @@ from hashlib import blake2b
 
 import msgspec
 
-from optree import ids
-from optree.nodes import OperationNode, Pool, SessionNode, TurnNode
+from optree import OperationNode, SessionNode, TurnNode
+from optree.exporting import Pool, node_id
+from optree.exporting import trace_id as hex_trace_id
 from optree_otel.profiles import PROFILES, Profile
 from optree_otel.spans import LOCAL_PARENT
 
@@ -64,7 +65,7 @@ class Scope(msgspec.Struct):
 
     def parent_of(self, op: OperationNode) -> bytes:
         """Return the id of the span above an op's: that of the op it began in, else of its turn."""
-        return self.span_id(ids.node_id(self.txn, op.parent_op or op.path.rpartition(".")[0]))
+        return self.span_id(node_id(self.txn, op.parent_op or op.path.rpartition(".")[0]))
 
     def for_child(self, op: OperationNode, child: SessionNode) -> Scope:
         """Return the scope of the session inside *op*, in the same trace."""
@@ -75,10 +76,10 @@ class Scope(msgspec.Struct):
 
 @lru_cache(maxsize=KEPT_IDS)
 def span_id(node: str) -> bytes:
-    """Return the 8 bytes that stand for a node (`optree.ids.span_id`)."""
+    """Return the 8 bytes that stand for a node (`optree.exporting.span_id`)."""
     return blake2b(node.encode(), digest_size=8, person=b"optree.span").digest()
 
 
 def trace_id(txn: str) -> bytes:
-    """Return the 16 bytes that stand for a session's trace (`optree.ids.trace_id`)."""
-    return bytes.fromhex(ids.trace_id(txn))
+    """Return the 16 bytes that stand for a session's trace (`optree.exporting.trace_id`)."""
+    return bytes.fromhex(hex_trace_id(txn))

@@ -11,10 +11,7 @@ from typing import Any, Generic, TypeVar
 
 from msgspec.structs import asdict
 
-from optree.exporting import Wake
-from optree.interrupts import pass_on
-from optree.redaction import redact
-from optree.values import text
+from optree.exporting import Wake, pass_on, redact, text
 from optree_otel.answers import ExportResult
 from optree_otel.batches import Batches, Limits, Pause, Source
 from optree_otel.destination import Signal

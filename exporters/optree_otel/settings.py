@@ -15,7 +15,8 @@ from urllib.parse import unquote
 from msgspec import Struct
 from msgspec.json import encode
 
-from optree.redaction import Redaction, redact
+from optree import Redaction
+from optree.exporting import redact
 from optree_otel.delivered import Addressee
 from optree_otel.destination import SIGNALS, Destination, Signal, destination
 from optree_otel.origin import Parent

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from msgspec import Struct
 from msgspec.structs import replace
 
-from optree.nodes import OperationNode
+from optree import OperationNode
 from optree_otel.batches import Encoded
 from optree_otel.fitting import encode
 from optree_otel.live_spans import HEARTBEAT

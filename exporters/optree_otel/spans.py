@@ -8,9 +8,8 @@ from typing import Final, get_args
 
 import msgspec
 
-from optree.nodes import LogEntry, Severity
-from optree.redaction import may_hold_secret, redact
-from optree.values import dumps
+from optree import LogEntry
+from optree.exporting import Severity, dumps, may_hold_secret, redact
 from optree_otel import names, speed
 from optree_otel.wire import ANY_LENGTH, VARINTS, Attribute, KeyValues, UnfitError, count, field, fixed64, some, tag, time, varint
 

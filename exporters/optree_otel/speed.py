@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 from msgspec import UNSET
 
-from optree.nodes import LogEntry
-from optree.speed import usable
+from optree import LogEntry
+from optree.exporting import usable_accelerator
 
 if TYPE_CHECKING:
     from optree_otel import _quick
@@ -19,14 +19,14 @@ else:
         _quick = None
 
 attributes: Callable[[Any, Mapping[Any, bytes], Mapping[str, list[bytes]]], bytes | None] | None = (
-    _quick.attributes if usable(_quick) else None
+    _quick.attributes if usable_accelerator(_quick) else None
 )
 """The bytes of attributes, given the pairs, what was written of short texts, and what stands before numbers by key and size."""
 
 
 def log_lines(fronts: dict[str, bytes], key: bytes) -> Callable[[Any, int], bytes | None] | None:
     """Return the function that writes log lines as events, given what stands between time and text by severity, and the text's key."""
-    if not usable(_quick):
+    if not usable_accelerator(_quick):
         return None
     try:
         _quick.prepare(LogEntry, UNSET, fronts, key)

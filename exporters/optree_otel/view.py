@@ -7,8 +7,8 @@ from typing import Protocol
 
 from msgspec import Struct
 
-from optree import Tree
-from optree.nodes import OperationNode, Pool, SessionNode, TurnNode
+from optree import OperationNode, SessionNode, Tree, TurnNode
+from optree.exporting import Pool
 
 
 class Key(Struct, frozen=True, gc=False):

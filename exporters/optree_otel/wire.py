@@ -11,7 +11,7 @@ from math import isfinite
 from struct import Struct
 from typing import Any, Final, cast
 
-from optree.redaction import Remembered, may_hold_secret, names_secret
+from optree.exporting import Remembered, may_hold_secret, names_secret
 from optree_otel import speed
 
 Attribute = tuple[str, Any]

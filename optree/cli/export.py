@@ -7,13 +7,14 @@ from typing import Annotated, get_args, get_type_hints
 
 import typer
 
-from optree.cli.exporters import OTEL, Report, Resender, exporters
-from optree.cli.installed import format_named
+from optree.cli.exporters import OTEL, exporter_named
 from optree.cli.options import Json, SessionsDir, complete_txn, directory
 from optree.cli.screen import complain, show, show_json, table, working
 from optree.cli.sessions import open_session
 from optree.cli.written import STDOUT, Writing, Written, export_to_file
 from optree.errors import BusyError, NotFoundError, OptreeError, SetupError
+from optree.exporting import Delivery, Resender
+from optree.formats.installed import exporter_names, format_named
 from optree.instrument.config import OtelOptions
 from optree.store.directory import Directory
 from optree.store.lock import is_running
@@ -37,7 +38,7 @@ def export(
     to: Annotated[
         str,
         typer.Option(
-            "--to", metavar="NAME", help="otel, or a file format ([bold]optree formats[/bold] lists them).", autocompletion=exporters
+            "--to", metavar="NAME", help="otel, or a file format ([bold]optree formats[/bold] lists them).", autocompletion=exporter_names
         ),
     ] = OTEL,
     output: Annotated[
@@ -84,11 +85,11 @@ def export(
     if output is not None or force or verbatim:
         raise SetupError("--output, --force and --verbatim are for files: name a format with --to (optree formats lists them)")
     _check(txns, all_pending=all_pending, any_destination=any_destination, again=again)
-    sender = Resender(to, {"endpoint": endpoint, "protocol": protocol, "profile": profile})
+    sender = exporter_named(to).resender({"endpoint": endpoint, "protocol": protocol, "profile": profile})
     wanted, others = sender.pending(where, any_destination=any_destination) if all_pending else (list(txns or ()), {})
-    reports: list[Report] = []
+    reports: list[Delivery] = []
     until = monotonic() + timeout
-    with working(f"sending to {sender.collector}", len(wanted)) as step:
+    with working(f"sending to {sender.endpoint}", len(wanted)) as step:
         for txn in wanted:
             found = _sent(txn, where, sender, until, again=again, all_pending=all_pending)
             reports += [found] if found is not None else []
@@ -96,9 +97,9 @@ def export(
     problems = sender.problems()
     sender.close()
     if as_json:
-        show_json({"to": to, "collector": sender.collector, "sessions": reports, "others": others, "problems": problems})
+        show_json({"to": to, "collector": sender.endpoint, "sessions": reports, "others": others, "problems": problems})
     else:
-        _show(reports, problems, sender.collector)
+        _show(reports, problems, sender.endpoint)
         _tell_others(others)
     if not all(report.whole for report in reports):
         raise typer.Exit(1)
@@ -162,12 +163,12 @@ def _check(txns: list[str] | None, *, all_pending: bool, any_destination: bool, 
         raise SetupError("--again wants the sessions named: optree export TXN --again")
 
 
-def _sent(txn: str, where: Directory, sender: Resender, until: float, *, again: bool, all_pending: bool) -> Report | None:
+def _sent(txn: str, where: Directory, sender: Resender, until: float, *, again: bool, all_pending: bool) -> Delivery | None:
     """Return what became of one session; None of a pending one that its own process sends, or that is gone. A named one may raise."""
     if all_pending and is_running(where.live(txn)):
         return None
     if all_pending and monotonic() >= until:
-        return Report(txn, whole=False, said="not tried: the time is up")
+        return Delivery(txn, whole=False, said="not tried: the time is up")
     try:
         loaded, live = open_session(txn, where, verbatim=True)
     except NotFoundError:
@@ -178,7 +179,7 @@ def _sent(txn: str, where: Directory, sender: Resender, until: float, *, again: 
     except (OptreeError, OSError) as error:
         if not all_pending:
             raise
-        return Report(txn, whole=False, said=str(error))
+        return Delivery(txn, whole=False, said=str(error))
     if live is not None and is_running(live):
         raise BusyError(f"session {loaded.txn} is running; export it when it has ended, or run it mirrored: optree run --otel URL -- CMD")
     return sender.send(loaded, where, again=again, until=until)
@@ -192,7 +193,7 @@ def _tell_others(others: dict[str, int]) -> None:
         complain(f"{said}; to send them here all the same: optree export --pending --any-destination")
 
 
-def _show(reports: list[Report], problems: list[str], collector: str) -> None:
+def _show(reports: list[Delivery], problems: list[str], collector: str) -> None:
     told = [report for report in reports if report.sent or report.said or not report.whole]
     if told:
         rows = [(report.txn, str(report.sent), str(report.left), str(report.lost), report.said) for report in told]

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from optree.cli.installed import installed
 from optree.cli.options import Json
 from optree.cli.screen import complain, show, show_json, table
+from optree.formats.installed import installed_formats
 
 
 def formats(*, as_json: Json = False) -> None:
@@ -14,7 +14,7 @@ def formats(*, as_json: Json = False) -> None:
 
     Example: [bold]optree formats[/bold]
     """
-    found, problems = installed()
+    found, problems = installed_formats()
     if as_json:
         listed = [{"name": one.name, "suffix": one.suffix, "about": one.about, "cannotHold": [*one.cannot_hold]} for one in found]
         show_json({"formats": listed, "problems": problems})

@@ -7,11 +7,11 @@ from typing import Annotated, Any
 
 import typer
 
-from optree.cli.exporters import exporters
 from optree.cli.incoming import Found, read_files
 from optree.cli.options import BillingFile, Json, SessionsDir, directory
 from optree.cli.screen import complain, show, show_json, table, when, working
 from optree.errors import OptreeError, SetupError
+from optree.formats.installed import exporter_names
 from optree.store.directory import Directory
 from optree.store.importing import more_there, save
 from optree.tree import Tree, walk_ops
@@ -31,7 +31,9 @@ def import_(
     ],
     source: Annotated[
         str | None,
-        typer.Option("--from", metavar="NAME", help="The format of all files; otherwise their content tells.", autocompletion=exporters),
+        typer.Option(
+            "--from", metavar="NAME", help="The format of all files; otherwise their content tells.", autocompletion=exporter_names
+        ),
     ] = None,
     strict: Annotated[bool, typer.Option("--strict", help="Import nothing if anything in the files is not as it should be.")] = False,
     replace: Annotated[bool, typer.Option("--replace", help="Put imported sessions in the place of those that have the same txn.")] = False,

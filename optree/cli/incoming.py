@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import importlib
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 from msgspec import Struct
 
-from optree.cli.exporters import OTEL
-from optree.cli.installed import detected, format_named, installed
+from optree.cli.exporters import OTEL, span_reader
 from optree.errors import FormatError, NotFoundError, OptreeError, SetupError
 from optree.formats import Fault, Format, Read
+from optree.formats.installed import detected, format_named, installed_formats
 from optree.store.lines import check_size
 from optree.tree import Tree, walk_sessions
 from optree.tree.naming import name_safely
@@ -60,7 +59,7 @@ def read_files(files: Sequence[Path], name: str | None, *, strict: bool, step: C
         step()
     _drop_parts(found)
     if spans:
-        found.trees += _incoming().sessions(spans, found.notes)
+        found.trees += span_reader().sessions(spans, found.notes)
     return found
 
 
@@ -162,7 +161,7 @@ class _Choice:
         self.named = name is not None
         """True if one format was named for all files."""
         if not self.named:
-            self._all, self.problems = installed()
+            self._all, self.problems = installed_formats()
 
     def of(self, path: Path) -> Format | None:
         if not path.exists():
@@ -185,18 +184,10 @@ def _spans(path: Path, found: Found, spans: list[Any], chosen: _Choice, *, stric
     if path.is_dir():
         raise FormatError(f"{path} is a directory in no format that is known: name the files in it ({chosen.tried()})")
     try:
-        read = _incoming().read_file(path)
+        there, notes = span_reader().read_file(path)
     except FormatError as error:
         raise FormatError(f"{error} ({chosen.tried()}; --from NAME says which it is)") from error
-    if strict and read.notes:
-        raise FormatError(f"{path.name}: {read.notes[0]}")
-    spans += read.spans
-    found.notes += [f"{path.name}: {note}" for note in read.notes]
-
-
-def _incoming() -> Any:
-    """Return what reads spans: it lies above the command line, as every exporter, and is found by its name."""
-    try:
-        return importlib.import_module("optree_otel.incoming")
-    except ImportError as error:
-        raise SetupError(f"optree_otel is not installed: pip install 'optree-tracing[otel]' ({error})") from error
+    if strict and notes:
+        raise FormatError(f"{path.name}: {notes[0]}")
+    spans += there
+    found.notes += [f"{path.name}: {note}" for note in notes]

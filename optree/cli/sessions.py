@@ -8,10 +8,10 @@ from typing import Any, Literal
 
 import msgspec
 
-from optree.cli.installed import detected, installed
 from optree.cli.screen import complain, duration, figures, rounded, working
 from optree.errors import DamagedError, FormatError, NotFoundError, OptreeError
 from optree.formats import Format
+from optree.formats.installed import detected, installed_formats
 from optree.nodes import OperationNode, SessionNode, Totals, TurnNode
 from optree.store.damage import Damage
 from optree.store.directory import Directory, Saved, is_directory
@@ -54,7 +54,7 @@ def read_foreign(path: Path) -> Loaded | None:
 
 
 def _format_of(path: Path) -> Format | None:
-    formats = [one for one in installed()[0] if one.name not in _OWN]
+    formats = [one for one in installed_formats()[0] if one.name not in _OWN]
     return next(iter(detected(path, formats)), None)
 
 

@@ -7,7 +7,7 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
-from optree.cli.exporters import addressed, collector, pending, waiting
+from optree.cli.exporters import collector, destination, pending, waiting
 from optree.cli.options import BillingFile, Json, SessionsDir, directory
 from optree.cli.screen import show, show_json, size, working
 from optree.cli.sessions import Row, State, describe, settled
@@ -84,7 +84,7 @@ def _interrupted(row: Row) -> str:
 def _mirrored(where: Directory) -> dict[str, Any]:
     """Return what of mirrored sessions is not delivered, and whether the collector that the environment names takes anything."""
     found = [
-        {"txn": txn, "spans": spans, "destination": addressed(txn, where)} for txn in pending(where) if (spans := _spans(txn, where)) != 0
+        {"txn": txn, "spans": spans, "destination": destination(txn, where)} for txn in pending(where) if (spans := _spans(txn, where)) != 0
     ]
     endpoint, trouble = collector() if found else ("", "")
     return {"pending": found, "collector": {"endpoint": endpoint, "trouble": trouble} if endpoint else None}

@@ -5,7 +5,20 @@ from __future__ import annotations
 from typing import Any, Literal, NamedTuple
 
 from optree.conversation.events import AnyEvent, TranscriptEntry
-from optree.messages import ROLES, Other, Part, Reasoning, Text, ToolCall, ToolResult, json_text, part, parts, reasoning_in, tool_calls
+from optree.messages import (
+    ROLES,
+    Other,
+    Part,
+    ReasoningPart,
+    TextPart,
+    ToolCallPart,
+    ToolResultPart,
+    json_text,
+    part,
+    parts,
+    reasoning_in,
+    tool_calls,
+)
 
 Kind = Literal["system", "heard", "thought", "said", "called", "received"]
 """What an entry is to its agent: its instructions, what it heard, thought and no more, said, did, or got back from a tool."""
@@ -30,18 +43,18 @@ def text_of(content: Any) -> str:
 
 def calls_of(entry: TranscriptEntry) -> list[Call]:
     """Return the tool calls that an entry makes."""
-    return [call_of(found) for found in (*tool_calls(entry.tool_calls), *_parts(entry)) if isinstance(found, ToolCall)]
+    return [call_of(found) for found in (*tool_calls(entry.tool_calls), *_parts(entry)) if isinstance(found, ToolCallPart)]
 
 
 def answered_by(entry: TranscriptEntry) -> list[str]:
     """Return the ids of the calls whose results an entry holds."""
     found = [str(entry.tool_call_id)] if entry.tool_call_id else []
-    return found + [one.id or one.name or "" for one in _parts(entry) if isinstance(one, ToolResult)]
+    return found + [one.id or one.name or "" for one in _parts(entry) if isinstance(one, ToolResultPart)]
 
 
 def thought_of(entry: TranscriptEntry) -> str:
     """Return the reasoning that stands in an entry, which is no part of its text."""
-    thoughts = (one.text for one in _parts(entry) if isinstance(one, Reasoning))
+    thoughts = (one.text for one in _parts(entry) if isinstance(one, ReasoningPart))
     return "\n".join(filter(None, (reasoning_in(entry.more), *thoughts)))
 
 
@@ -66,7 +79,7 @@ def is_utterance(event: AnyEvent) -> bool:
     return isinstance(event, TranscriptEntry) and kind_of(event) == "said" and bool(text_of(event.content))
 
 
-def call_of(found: ToolCall) -> Call:
+def call_of(found: ToolCallPart) -> Call:
     """Return a call as entries have it: one without an id goes by its name."""
     name = found.name or "unknown"
     return Call(found.id or name, name, "" if found.arguments is None else json_text(found.arguments))
@@ -74,18 +87,18 @@ def call_of(found: ToolCall) -> Call:
 
 def call_in(block: Any) -> Call | None:
     """Return the call that a block of content is."""
-    return call_of(found) if isinstance(found := part(block), ToolCall) else None
+    return call_of(found) if isinstance(found := part(block), ToolCallPart) else None
 
 
-def result_in(block: Any) -> ToolResult | None:
+def result_in(block: Any) -> ToolResultPart | None:
     """Return the result that a block of content is."""
-    return found if isinstance(found := part(block), ToolResult) else None
+    return found if isinstance(found := part(block), ToolResultPart) else None
 
 
 def _said(found: Part) -> str:
-    if isinstance(found, Text):
+    if isinstance(found, TextPart):
         return found.text
-    if isinstance(found, ToolResult):
+    if isinstance(found, ToolResultPart):
         return text_of(found.content)
     return json_text(found.block) if isinstance(found, Other) else ""
 

@@ -12,7 +12,20 @@ import msgspec
 
 from optree.conversation.content import call_of, is_thought, text_of, thought_of
 from optree.conversation.events import TranscriptEntry
-from optree.messages import MEMBERS, Part, Reasoning, Text, ToolCall, ToolResult, answers, body, is_message, json_text, message, parts
+from optree.messages import (
+    MEMBERS,
+    Part,
+    ReasoningPart,
+    TextPart,
+    ToolCallPart,
+    ToolResultPart,
+    answers,
+    body,
+    is_message,
+    json_text,
+    message,
+    parts,
+)
 from optree.values import is_list, is_object
 
 SYSTEM_KEYS = ("system", "instructions", "systemInstruction", "system_instruction")
@@ -28,8 +41,8 @@ def entries_of(found: Any, role: str = "user") -> list[TranscriptEntry]:
     if not is_message(found):
         return []
     said = message(found, role)
-    if is_object(found) and all(isinstance(one, Reasoning) and one.block is found for one in said.parts) and said.parts:
-        thought = "\n".join(one.text for one in said.parts if isinstance(one, Reasoning))
+    if is_object(found) and all(isinstance(one, ReasoningPart) and one.block is found for one in said.parts) and said.parts:
+        thought = "\n".join(one.text for one in said.parts if isinstance(one, ReasoningPart))
         return [_entry(said.role, None, None, {"reasoning_content": thought})] if thought else []
     more: dict[str, Any] = {}
     if is_object(found) and not any(one.block is found for one in said.parts):
@@ -38,10 +51,10 @@ def entries_of(found: Any, role: str = "user") -> list[TranscriptEntry]:
     kept: list[Part] = []
     calls: list[dict[str, Any]] = []
     for one in said.parts:
-        if isinstance(one, ToolResult):
+        if isinstance(one, ToolResultPart):
             made.append(_entry("tool", _tool_content(one.content), one.name, {} if one.block else more))
             made[-1].tool_call_id = one.id or one.name
-        elif isinstance(one, ToolCall):
+        elif isinstance(one, ToolCallPart):
             calls.append(_call(one))
         elif one.block is not None:  # else it stays among what is more
             kept.append(one)
@@ -99,7 +112,7 @@ def _entry(role: str, content: Any, name: str | None, more: dict[str, Any]) -> T
     return TranscriptEntry(message_id="", role=role, content=content, name=name, more=more)
 
 
-def _call(found: ToolCall) -> dict[str, Any]:
+def _call(found: ToolCallPart) -> dict[str, Any]:
     """Return a call as OpenAI has it, as which it may have been given."""
     if is_object(found.block.get("function")):
         return found.block
@@ -109,7 +122,7 @@ def _call(found: ToolCall) -> dict[str, Any]:
 
 def _normal(kept: list[Part]) -> Any:
     """Return parts as one text where all are texts, as their blocks otherwise."""
-    texts = [one.text for one in kept if isinstance(one, Text)]
+    texts = [one.text for one in kept if isinstance(one, TextPart)]
     return "\n".join(filter(None, texts)) if len(texts) == len(kept) else [one.block for one in kept]
 
 

@@ -20,7 +20,7 @@ from optree.conversation.dialects import events_of, usual_lines, wide_lines
 from optree.conversation.events import AgentCreated, AnyEvent, PieceOfText, TranscriptEntry
 from optree.conversation.tolerant import read_line
 from optree.errors import FormatError
-from optree.store.lines import AnyPath, Bad, Fault, blocks, decoded, opened
+from optree.store.lines import AnyPath, BadLine, Fault, blocks, decoded, opened
 from optree.values import decode, encode, is_list, is_object
 
 SEED_000, SEED_001 = 1, 2
@@ -129,7 +129,7 @@ def version_of(data: bytes) -> int | None:
 def _unusual(first: int, block: bytes) -> Iterator[list[AnyEvent] | Fault]:
     """Read a block that holds other forms, unknown members, or bad lines: those in the wide form at once, the rest line by line."""
     for found in decoded(io.BytesIO(block), wide_lines()):
-        if isinstance(found, Bad):
+        if isinstance(found, BadLine):
             yield from _apart(first + found.line - 1, found.data)
         elif any(value.odd() for value in found.values):
             for offset, data in enumerate(found.data.split(b"\n")):

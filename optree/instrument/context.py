@@ -45,6 +45,13 @@ class Scope(Struct, eq=False):
 
 
 CURRENT: ContextVar[Scope | None] = ContextVar("optree_scope", default=None)
+
+
+def current_scope() -> Scope | None:
+    """Return where this thread and task of the program is: the innermost open session, turn and operation; None outside all sessions."""
+    return CURRENT.get()
+
+
 REMOTE: ContextVar[str | None] = ContextVar("optree_remote_parent", default=None)
 """Parent in another process, as `child_env` writes it; carried by `wrap` to a process pool's worker."""
 

@@ -9,9 +9,9 @@ from typing import Any
 
 from optree.builder.core import Core
 from optree.builder.stream import Stream
-from optree.exporting import MakeMirror, Mirror, Traced
 from optree.instrument import context
 from optree.interrupts import pass_on
+from optree.mirrors import MakeMirror, Mirror, Traced
 from optree.store import Directory
 
 PACKAGE = "optree_otel"

@@ -447,3 +447,18 @@ if sys.version_info >= (3, 15):  # until then `os.fork` drops the error
 
     fork_warning.register()
 RUNTIME.end_with_multiprocessing()
+
+
+def begin_session(agent: str, attributes: Mapping[str, Any]) -> Session:
+    """Begin a root session that no `with` statement holds, for what another tracer tells of; end it through its builder."""
+    return RUNTIME.open_root(agent, attributes)
+
+
+def forget_session(txn: str) -> None:
+    """Let go of a root session of `begin_session` that has ended; its last snapshot is written in the background."""
+    RUNTIME.close_root(txn)
+
+
+def report_problem(problem: str) -> None:
+    """Note what went wrong for `optree.health`, and say it once on stderr."""
+    RUNTIME.report(problem)

@@ -23,6 +23,7 @@ from msgspec import Struct
 from optree.errors import NotFoundError, SetupError, StoreError
 from optree.ids import is_txn
 from optree.interrupts import pass_on, suppress
+from optree.store.lock import is_running
 from optree.syscalls import calls
 
 SUFFIXES = {"zstd": ".json.zst", "gzip": ".json.gz", "none": ".json"}
@@ -102,6 +103,17 @@ class Directory(Struct, frozen=True):
     def snapshot(self, txn: str, compression: str = "zstd") -> Path:
         """Return the path of a session's snapshot file, whether it exists or not."""
         return self.sessions / f"{checked(txn)}{SUFFIXES[compression]}"
+
+    def is_running(self, txn: str) -> bool:
+        """Tell whether a living process owns a session."""
+        return is_running(self.live(txn))
+
+    def size(self, txn: str) -> int:
+        """Return how many bytes a session takes on disk; 0 for one that is not there."""
+        live = self.live(txn)
+        found = [*live.iterdir()] if _kind(live) == S_IFDIR else []
+        found += [self.snapshot(txn, compression) for compression in SUFFIXES]
+        return sum(map(_size, found))
 
     def saved(self) -> list[Saved]:
         """Return the sessions that are there, newest first. Other files, links, pipes and devices are passed over.
@@ -224,6 +236,14 @@ def _kind(path: Path) -> int:
     """Return what kind of file has this name, a link as such; 0 if there is none."""
     try:
         return S_IFMT(path.lstat().st_mode)
+    except OSError as error:
+        pass_on(error)
+        return 0
+
+
+def _size(path: Path) -> int:
+    try:
+        return path.stat().st_size
     except OSError as error:
         pass_on(error)
         return 0

@@ -48,7 +48,7 @@ class Fault(NamedTuple):
         return f"{name}, line {self.line}: {self.said}" if self.line else f"{name}: {self.said}"
 
 
-class Block(NamedTuple, Generic[T]):
+class LineBlock(NamedTuple, Generic[T]):
     """Lines that could be decoded, in their order."""
 
     line: int
@@ -66,7 +66,7 @@ class Block(NamedTuple, Generic[T]):
         return self.line
 
 
-class Bad(NamedTuple):
+class BadLine(NamedTuple):
     """A line that could not be decoded."""
 
     line: int
@@ -172,7 +172,7 @@ def blocks(source: BinaryIO) -> Iterator[tuple[int, bytes]]:
         yield number, rest or _BROKEN
 
 
-def decoded(source: BinaryIO, decode_lines: Callable[[bytes], list[T]]) -> Iterator[Block[T] | Bad]:
+def decoded(source: BinaryIO, decode_lines: Callable[[bytes], list[T]]) -> Iterator[LineBlock[T] | BadLine]:
     """Yield the values of a file's lines, block by block, and each bad line in its place. Blank lines are passed over.
 
     *decode_lines* is that of a `msgspec.json.Decoder`.
@@ -181,13 +181,13 @@ def decoded(source: BinaryIO, decode_lines: Callable[[bytes], list[T]]) -> Itera
         yield from _decoded(first, block, decode_lines)
 
 
-def _decoded(first: int, block: bytes, decode_lines: Callable[[bytes], list[T]]) -> Iterator[Block[T] | Bad]:
+def _decoded(first: int, block: bytes, decode_lines: Callable[[bytes], list[T]]) -> Iterator[LineBlock[T] | BadLine]:
     """Decode a block, or its halves where it has a bad line."""
     pending = [(first, block)]
     while pending:
         number, data = pending.pop()
         try:
-            yield Block(number, data, decode_lines(data))
+            yield LineBlock(number, data, decode_lines(data))
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
             half, end = len(data) // 2, len(data) - 1
             middle = data.find(b"\n", half, end) + 1 or data.rfind(b"\n", 0, half) + 1
@@ -195,7 +195,7 @@ def _decoded(first: int, block: bytes, decode_lines: Callable[[bytes], list[T]])
                 head = data[:middle]
                 pending += [(number + head.count(b"\n"), data[middle:]), (number, head)]
             elif data.strip(_BLANK):
-                yield Bad(number, data.strip(_BLANK), _reason(error))
+                yield BadLine(number, data.strip(_BLANK), _reason(error))
 
 
 def _piece(source: BinaryIO) -> bytes:

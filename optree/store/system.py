@@ -119,6 +119,14 @@ class OS:
         with open_regular(path) as file:
             return file.read(most)
 
+    def pread(self, fd: int, size: int, start: int) -> bytes:
+        """Return at most *size* bytes of an open file from *start* on."""
+        return calls.pread(fd, size, start)
+
+    def may_name_a_file(self, name: str) -> bool:
+        """Tell whether a name without separators may be a file's."""
+        return calls.may_name_a_file(name)
+
     def pieces(self, path: Path) -> Iterator[bytes]:
         """Yield a file's bytes, `PIECE` at a time."""
         with open_regular(path) as file:

@@ -11,4 +11,6 @@ if sys.platform == "win32":
 else:
     from optree.syscalls import posix as calls
 
-__all__ = ["calls"]
+register_at_fork = calls.register_at_fork
+
+__all__ = ["calls", "register_at_fork"]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from optree.messages import ToolCall
+    from optree.messages import ToolCallPart
 
 NO_RESULT = "[interrupted: the process ended before this call's result was recorded]"
 
@@ -15,10 +15,10 @@ def answered(messages: list[Any]) -> list[Any]:
 
     Calls are known by their ids; those without one, as Gemini's may be, are left as they are.
     """
-    from optree.messages import ToolCall, ToolResult, message  # not before it is needed: this module is imported with optree
+    from optree.messages import ToolCallPart, ToolResultPart, message  # not before it is needed: this module is imported with optree
 
     told = [message(one).parts for one in messages]
-    results = [[one.id for one in parts if isinstance(one, ToolResult) and one.id] for parts in told]
+    results = [[one.id for one in parts if isinstance(one, ToolResultPart) and one.id] for parts in told]
     known = {call for here in results for call in here}
     given: set[str] = set()
     found: list[Any] = []
@@ -27,11 +27,11 @@ def answered(messages: list[Any]) -> list[Any]:
             continue
         given.update(here)
         found.append(one)
-        found += [lost for call in parts if isinstance(call, ToolCall) and call.id not in known for lost in _lost(call)]
+        found += [lost for call in parts if isinstance(call, ToolCallPart) and call.id not in known for lost in _lost(call)]
     return found
 
 
-def _lost(call: ToolCall) -> list[dict[str, Any]]:
+def _lost(call: ToolCallPart) -> list[dict[str, Any]]:
     """Return the answer that says that a call's result was lost, in the form of the call; none to calls that the provider makes itself."""
     kind = call.block.get("type")
     if call.id is None or kind == "server_tool_use":

@@ -9,7 +9,7 @@ import sys
 
 import pytest
 
-from optree_formats.ai_agent import AI_AGENT
+from optree.formats.ai_agent import AI_AGENT
 from tests.cli.conftest import CommandLine
 
 ALL = ["ai-agent", "ai-agent-v1", "ai-agent-v3", "events", "events-v1", "json", "markdown", "transcript"]

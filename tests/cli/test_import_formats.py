@@ -6,9 +6,9 @@ import json
 import pytest
 import zstandard
 
-from optree_formats.ai_agent import AI_AGENT, AI_AGENT_V3
+from optree.formats.ai_agent import AI_AGENT, AI_AGENT_V3
+from optree.formats.plain_json import JSON
 from optree_formats.events import EVENTS
-from optree_formats.plain_json import JSON
 from optree_formats.transcript import FORMAT as TRANSCRIPT
 from tests.formats.examples import EXAMPLES, JACK_AND_JILL
 from tests.formats.originals import TXN, document
@@ -269,7 +269,7 @@ def test_formats_of_others_are_found(optree, log):
     info = site / "elsewhere-1.0.dist-info"
     info.mkdir(parents=True)
     (info / "METADATA").write_text("Metadata-Version: 2.1\nName: elsewhere\nVersion: 1.0\nProvides-Extra: broken\n")
-    (info / "entry_points.txt").write_text("[optree.exporters]\nshout = elsewhere:SHOUT\nbroken = elsewhere_missing:X [broken]\n")
+    (info / "entry_points.txt").write_text("[optree.formats]\nshout = elsewhere:SHOUT\nbroken = elsewhere_missing:X [broken]\n")
     (site / "elsewhere.py").write_text(
         "from optree_formats.events import Events\n"
         "class Shout(Events):\n"

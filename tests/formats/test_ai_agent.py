@@ -9,13 +9,13 @@ from hashlib import sha256
 import pytest
 
 from optree.builder import SessionTreeBuilder
-from optree.cli.installed import detected, installed
 from optree.errors import FormatError, OptreeError, StoreError
+from optree.formats.ai_agent import AI_AGENT, AI_AGENT_V1, AI_AGENT_V3, assembly
+from optree.formats.installed import detected, installed_formats
+from optree.formats.plain_json import JSON
 from optree.store.recovery import load
 from optree.testing import Ticking
 from optree.tree import flatten, walk_ops, walk_sessions
-from optree_formats.ai_agent import AI_AGENT, AI_AGENT_V1, AI_AGENT_V3, assembly
-from optree_formats.plain_json import JSON
 from tests.formats.samples import sample
 from tests.growth import SQUARE, growth
 
@@ -344,10 +344,10 @@ def test_each_version_is_detected_by_one_format(tmp_path, folder):
     for form in (AI_AGENT_V1, AI_AGENT):
         paths[form] = form.write(sample(), tmp_path / f"t{form.suffix}")[0]
     for form, path in paths.items():
-        assert [form] == detected(path, installed()[0])
+        assert [form] == detected(path, installed_formats()[0])
         for reader in paths:
             assert "lead" == reader.read(path).trees[0].session.agent_id
-    assert [AI_AGENT_V3] == detected(folder / "session" / "t.jsonl", installed()[0])
+    assert [AI_AGENT_V3] == detected(folder / "session" / "t.jsonl", installed_formats()[0])
 
 
 def test_a_folder_without_records_is_refused(tmp_path):
@@ -377,7 +377,7 @@ def test_a_hostile_head_is_told_apart_quickly(tmp_path):
     def looking(count):
         path = tmp_path / "x"
         path.write_bytes(b"{" + b'"version": 1, "recordType": "x", "event_type": ' * count)
-        assert [] == detected(path, installed()[0])
-        return lambda: detected(path, installed()[0])
+        assert [] == detected(path, installed_formats()[0])
+        return lambda: detected(path, installed_formats()[0])
 
     assert SQUARE > growth(looking, 2500)

@@ -8,11 +8,11 @@ from hashlib import sha256
 import pytest
 
 from optree.builder import SessionTreeBuilder
+from optree.formats.ai_agent import AI_AGENT_V3, assembly
+from optree.formats.ai_agent.records import derived_id
 from optree.testing import Ticking
 from optree.tree import walk_sessions
 from optree.tree.walk import to_plain
-from optree_formats.ai_agent import AI_AGENT_V3, assembly
-from optree_formats.ai_agent.records import derived_id
 
 USUAL = {"version": 3, "sessionId": "s1"}
 START = {

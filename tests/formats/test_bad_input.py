@@ -7,12 +7,12 @@ import shutil
 import pytest
 import zstandard
 
-from optree.cli.installed import detected, installed
 from optree.errors import FormatError, OptreeError
+from optree.formats.installed import detected, installed_formats
 from optree.tree import walk_sessions
 from tests.formats.samples import sample
 
-FORMATS, _ = installed()
+FORMATS, _ = installed_formats()
 NAMES = [form.name for form in FORMATS]
 LINES = [form for form in FORMATS if form.name in ("events", "events-v1", "transcript", "ai-agent-v3")]
 """Formats whose files are a record a line."""

@@ -7,12 +7,12 @@ import msgspec
 import pytest
 
 from optree.cli.format_loss import lacking
-from optree.cli.installed import detected, installed
 from optree.conversation.events import AgentCreated
 from optree.conversation.of_tree import events_of
 from optree.conversation.wire import read_events
 from optree.errors import FormatError
 from optree.formats import Fault
+from optree.formats.installed import detected, installed_formats
 from optree.store.directory import Directory
 from optree.store.importing import save
 from optree.store.recovery import load
@@ -47,7 +47,7 @@ def test_an_example_is_known_by_its_content(tmp_path, name):
     """An example is taken by one format: by that of its names, or where it has none that tell, by the newer one."""
     path = put(tmp_path, EXAMPLES[name])
     older = "content_id" in EXAMPLES[name] or "caused_by" in EXAMPLES[name]
-    assert [EVENTS_V1 if older else EVENTS] == detected(path, installed()[0])
+    assert [EVENTS_V1 if older else EVENTS] == detected(path, installed_formats()[0])
 
 
 @pytest.mark.parametrize("form", [EVENTS, EVENTS_V1], ids=["events", "events-v1"])

@@ -7,13 +7,13 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 
 from optree.cli.format_loss import lacking
-from optree.cli.installed import installed
+from optree.formats.installed import installed_formats
 from tests.formats.held import WITHOUT, sessions, whole
 from tests.formats.samples import sample
 from tests.formats.streams import streams
 from tests.strategies import play, programs
 
-FORMATS, _ = installed()
+FORMATS, _ = installed_formats()
 EVENTS = [form for form in FORMATS if form.name.startswith("events")]
 TREES = [form for form in FORMATS if form not in EVENTS]
 some = settings(max_examples=30, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.differing_executors])

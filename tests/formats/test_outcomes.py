@@ -8,11 +8,11 @@ from optree.cli.sessions import state_of
 from optree.console.lines import LineOptions, LineRenderer
 from optree.conversation.to_tree import tree_of as conversation_tree
 from optree.conversation.wire import stream_events
+from optree.formats.plain_json import JSON
 from optree.tree import format_tree, walk_ops, walk_sessions
 from optree.tree.summary import state
 from optree.tree.unfold import unfold
 from optree_formats.markdown.format import FORMAT as MARKDOWN
-from optree_formats.plain_json import JSON
 from optree_formats.transcript import FORMAT as TRANSCRIPT
 from optree_otel.incoming import read, sessions
 from tests.formats.examples import JACK_AND_JILL

@@ -6,14 +6,14 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, Phase, given, settings
 
-from optree.cli.installed import installed
+from optree.formats.installed import installed_formats
 from tests.formats.aspects import ASPECTS, holds
 from tests.formats.held import held
 from tests.formats.samples import sample
 from tests.formats.streams import streams
 from tests.strategies import play, programs
 
-FORMATS, PROBLEMS = installed()
+FORMATS, PROBLEMS = installed_formats()
 NAMES = [form.name for form in FORMATS]
 few = settings(
     max_examples=8,

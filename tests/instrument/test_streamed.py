@@ -8,7 +8,7 @@ import sys
 import pytest
 
 import optree
-from optree.cli.installed import installed
+from optree.formats.installed import installed_formats
 from optree.store import Directory
 from optree.store.recovery import load
 from optree.testing import capture
@@ -92,7 +92,7 @@ def test_commands_show_a_partial_answer(killed):
 def test_formats_keep_a_partial_answer(killed, tmp_path, name):
     """A format that is read again has the answer with its mark."""
     loaded, op = op_of(killed)
-    form = next(form for form in installed()[0] if form.name == name)
+    form = next(form for form in installed_formats()[0] if form.name == name)
     form.write(loaded.tree, tmp_path / f"t{form.suffix}")
     [again] = form.read(tmp_path / f"t{form.suffix}", strict=True).trees
     [(_, _, found)] = walk_ops(again.session)
@@ -102,7 +102,7 @@ def test_formats_keep_a_partial_answer(killed, tmp_path, name):
 def test_ai_agents_files_say_that_an_answer_was_cut(killed, tmp_path):
     """The original has `truncated` for it."""
     loaded, _ = op_of(killed)
-    form = next(form for form in installed()[0] if form.name == "ai-agent")
+    form = next(form for form in installed_formats()[0] if form.name == "ai-agent")
     form.write(loaded.tree, tmp_path / "t.json.gz")
     [(_, _, found)] = walk_ops(form.read(tmp_path / "t.json.gz", strict=True).trees[0].session)
     assert ("It rains", True) == (decode(found.response.payload), found.response.truncated)

@@ -68,7 +68,7 @@ GROUPS = {
     ),
     "formats": Group(
         (
-            *("exporters/optree_formats/ai_agent/*.py", "exporters/optree_formats/transcript/of_tree.py"),
+            *("optree/formats/ai_agent/*.py", "exporters/optree_formats/transcript/of_tree.py"),
             *("exporters/optree_formats/transcript/to_tree.py", "exporters/optree_formats/markdown/of_tree.py"),
             "exporters/optree_formats/markdown/to_tree.py",
         ),

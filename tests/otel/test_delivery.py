@@ -452,7 +452,7 @@ def test_no_word_is_lost(tmp_path, monkeypatch):
         release(fds, system)
 
     monkeypatch.setattr(delivery, "_round", one_round)
-    monkeypatch.setattr(lock, "release", late)
+    monkeypatch.setattr(delivery, "unlock", late)
     delivery.deliver(FOR_SOMEBODY, tmp_path)
     assert [["1"], ["2"], ["3"]] == rounds
     assert [LOCK] == names(folder)

@@ -8,16 +8,16 @@ from contextlib import contextmanager, suppress
 import pytest
 import zstandard
 
-from optree.cli.installed import installed
 from optree.errors import FormatError, OptreeError
+from optree.formats.ai_agent import AI_AGENT_V3
+from optree.formats.installed import installed_formats
 from optree.store import compression, load
 from optree.store.lines import check_size, opened
-from optree_formats.ai_agent import AI_AGENT_V3
 from tests.cli.conftest import CommandLine
 from tests.formats.samples import sample
 from tests.growth import SQUARE, growth
 
-FORMATS, _ = installed()
+FORMATS, _ = installed_formats()
 PACKERS = {"gzip": lambda data: gzip.compress(data, 9), "zstd": zstandard.ZstdCompressor(19).compress}
 packed = pytest.mark.parametrize("pack", PACKERS.values(), ids=PACKERS)
 every = pytest.mark.parametrize("form", FORMATS, ids=[form.name for form in FORMATS])

@@ -14,8 +14,8 @@ import msgspec
 import pytest
 import zstandard
 
-from optree.cli.installed import installed
 from optree.errors import OptreeError, SetupError
+from optree.formats.installed import installed_formats
 from optree.store import Directory, load
 from optree.store.formats import read_meta
 from optree.store.options import StoreOptions
@@ -25,7 +25,7 @@ from optree.store.system import open_regular
 from tests.cli.conftest import CommandLine
 from tests.formats.samples import sample
 
-FORMATS, _ = installed()
+FORMATS, _ = installed_formats()
 every = pytest.mark.parametrize("form", FORMATS, ids=[form.name for form in FORMATS])
 GIGABYTE = 1 << 30
 

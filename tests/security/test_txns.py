@@ -9,8 +9,8 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from optree.cli.installed import installed
 from optree.errors import OptreeError
+from optree.formats.installed import installed_formats
 from optree.ids import is_node_id, is_txn, node_id, txn_of
 from optree.store import Directory, load
 from optree.store.importing import save
@@ -23,7 +23,7 @@ BAD = [
     "$HOME", "*", ".live", "é", "a\u202eb", "\u2025/\u2025/evil", "a b", " a", "a\n",
     "\uff0e\uff0e\uff0fevil", "%2e%2e%2fevil", "a.json.zst", "CON:",
 ]  # fmt: skip
-FORMATS, _ = installed()
+FORMATS, _ = installed_formats()
 odd = pytest.mark.parametrize("txn", BAD, ids=[ascii(txn)[:30] for txn in BAD])
 every = pytest.mark.parametrize("form", FORMATS, ids=[form.name for form in FORMATS])
 

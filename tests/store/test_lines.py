@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from optree import FormatError
 from optree.store import lines
 from optree.store.heads import head_of
-from optree.store.lines import Bad, Block, decoded, opened
+from optree.store.lines import BadLine, LineBlock, decoded, opened
 from tests.growth import peak
 
 
@@ -30,7 +30,7 @@ def read(data, decode=DECODE):
     """Return the values, and the bad lines' numbers."""
     values, bad = [], []
     for part in decoded(io.BytesIO(data), decode):
-        if isinstance(part, Bad):
+        if isinstance(part, BadLine):
             bad.append(part.line)
         else:
             values += [value.a for value in part.values]
@@ -72,7 +72,7 @@ def test_blocks_do_not_matter(rows, size):
 def test_a_value_knows_its_line():
     """Blank lines count, and so do several values on one line."""
     (block,) = decoded(io.BytesIO(b'\n{"a":1}\n\n{"a":2} {"a":3}\n{"a":4}\n'), DECODE)
-    assert isinstance(block, Block)
+    assert isinstance(block, LineBlock)
     assert [2, 4, 4, 5] == [block.line_of(index) for index in range(4)]
 
 
@@ -112,7 +112,7 @@ def test_a_compressed_file_that_breaks_off(tmp_path, pack):
     path.write_bytes(pack(rows)[:-2000])
     with opened(path) as file:
         parts = list(decoded(file, DECODE))
-    values = [value.a for part in parts if isinstance(part, Block) for value in part.values]
+    values = [value.a for part in parts if isinstance(part, LineBlock) for value in part.values]
     assert list(range(len(values))) == values
     assert 100_000 < len(values) < 200_000
 
@@ -126,8 +126,8 @@ def test_what_breaks_off_is_told(tmp_path, pack):
         path.write_bytes(cut)
         with opened(path) as file:
             parts = list(decoded(file, DECODE))
-        count = sum(len(part.values) for part in parts if isinstance(part, Block))
-        assert isinstance(parts[-1], Bad)
+        count = sum(len(part.values) for part in parts if isinstance(part, LineBlock))
+        assert isinstance(parts[-1], BadLine)
         assert count + 1 == parts[-1].line
         assert count > 100
 

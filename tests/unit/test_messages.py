@@ -6,7 +6,20 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from optree.messages import Other, Reasoning, Text, ToolCall, ToolResult, answers, body, kept_hidden, message, opened, part, parts
+from optree.messages import (
+    Other,
+    ReasoningPart,
+    TextPart,
+    ToolCallPart,
+    ToolResultPart,
+    answers,
+    body,
+    kept_hidden,
+    message,
+    opened,
+    part,
+    parts,
+)
 from optree.tree.answered import NO_RESULT, answered
 from tests.strategies import values
 
@@ -22,34 +35,34 @@ def told(found):
 @pytest.mark.parametrize(
     ("kind", "said", "given"),
     [
-        (Text, ("hi",), "hi"),
-        (Text, ("hi",), {"type": "input_text", "text": "hi"}),
-        (Text, ("hi",), {"type": "text", "content": "hi"}),
-        (Text, ("no",), {"type": "refusal", "refusal": "no"}),
-        (Text, ('{"value":"hi"}',), {"type": "text", "text": {"value": "hi"}}),
-        (Text, ("hi",), {"text": "hi", "thoughtSignature": "s"}),
-        (Text, ("hi",), {**ABSENT, "text": "hi", "function_call": None}),
-        (Reasoning, ("hm",), {"type": "thinking", "thinking": "hm", "signature": "s"}),
-        (Reasoning, ("",), {"type": "redacted_thinking", "data": "s"}),
-        (Reasoning, ("a\nb",), {"type": "reasoning", "summary": [{"type": "summary_text", "text": text} for text in "ab"]}),
-        (Reasoning, ("hm",), {"type": "reasoning", "summary": [], "content": [{"type": "reasoning_text", "text": "hm"}]}),
-        (Reasoning, ("hm",), {"text": "hm", "thought": True}),
-        (ToolCall, ("c", "f", {"a": 1}), {"type": "tool_use", "id": "c", "name": "f", "input": {"a": 1}}),
-        (ToolCall, ("c", "f", '{"a":1}'), {"type": "function_call", "id": "fc", "call_id": "c", "name": "f", "arguments": '{"a":1}'}),
-        (ToolCall, ("c", "f", {"a": 1}), {"type": "tool_call", "id": "c", "name": "f", "arguments": {"a": 1}}),
-        (ToolCall, (None, "f", {"a": 1}), {"functionCall": {"name": "f", "args": {"a": 1}}}),
-        (ToolCall, ("c", "f", {}), {**ABSENT, "text": None, "function_call": {"id": "c", "name": "f", "args": {}}}),
-        (ToolResult, ("c", None, "x"), {"type": "tool_result", "tool_use_id": "c", "content": "x"}),
-        (ToolResult, ("c", None, "x"), {"type": "function_call_output", "call_id": "c", "output": "x"}),
-        (ToolResult, ("c", None, "x"), {"type": "tool_call_response", "id": "c", "response": "x"}),
-        (ToolCall, ("c", "f", {"a": 1}), {"type": "tool-call", "toolCallId": "c", "toolName": "f", "input": {"a": 1}}),
+        (TextPart, ("hi",), "hi"),
+        (TextPart, ("hi",), {"type": "input_text", "text": "hi"}),
+        (TextPart, ("hi",), {"type": "text", "content": "hi"}),
+        (TextPart, ("no",), {"type": "refusal", "refusal": "no"}),
+        (TextPart, ('{"value":"hi"}',), {"type": "text", "text": {"value": "hi"}}),
+        (TextPart, ("hi",), {"text": "hi", "thoughtSignature": "s"}),
+        (TextPart, ("hi",), {**ABSENT, "text": "hi", "function_call": None}),
+        (ReasoningPart, ("hm",), {"type": "thinking", "thinking": "hm", "signature": "s"}),
+        (ReasoningPart, ("",), {"type": "redacted_thinking", "data": "s"}),
+        (ReasoningPart, ("a\nb",), {"type": "reasoning", "summary": [{"type": "summary_text", "text": text} for text in "ab"]}),
+        (ReasoningPart, ("hm",), {"type": "reasoning", "summary": [], "content": [{"type": "reasoning_text", "text": "hm"}]}),
+        (ReasoningPart, ("hm",), {"text": "hm", "thought": True}),
+        (ToolCallPart, ("c", "f", {"a": 1}), {"type": "tool_use", "id": "c", "name": "f", "input": {"a": 1}}),
+        (ToolCallPart, ("c", "f", '{"a":1}'), {"type": "function_call", "id": "fc", "call_id": "c", "name": "f", "arguments": '{"a":1}'}),
+        (ToolCallPart, ("c", "f", {"a": 1}), {"type": "tool_call", "id": "c", "name": "f", "arguments": {"a": 1}}),
+        (ToolCallPart, (None, "f", {"a": 1}), {"functionCall": {"name": "f", "args": {"a": 1}}}),
+        (ToolCallPart, ("c", "f", {}), {**ABSENT, "text": None, "function_call": {"id": "c", "name": "f", "args": {}}}),
+        (ToolResultPart, ("c", None, "x"), {"type": "tool_result", "tool_use_id": "c", "content": "x"}),
+        (ToolResultPart, ("c", None, "x"), {"type": "function_call_output", "call_id": "c", "output": "x"}),
+        (ToolResultPart, ("c", None, "x"), {"type": "tool_call_response", "id": "c", "response": "x"}),
+        (ToolCallPart, ("c", "f", {"a": 1}), {"type": "tool-call", "toolCallId": "c", "toolName": "f", "input": {"a": 1}}),
         (
-            ToolResult,
+            ToolResultPart,
             ("c", "f", "x"),
             {"type": "tool-result", "toolCallId": "c", "toolName": "f", "output": {"type": "text", "value": "x"}},
         ),
-        (ToolResult, (None, "f", {"a": 1}), {"functionResponse": {"name": "f", "response": {"a": 1}}}),
-        (ToolResult, (None, "f", {"a": 1}), {**ABSENT, "text": None, "function_response": {"name": "f", "response": {"a": 1}}}),
+        (ToolResultPart, (None, "f", {"a": 1}), {"functionResponse": {"name": "f", "response": {"a": 1}}}),
+        (ToolResultPart, (None, "f", {"a": 1}), {**ABSENT, "text": None, "function_response": {"name": "f", "response": {"a": 1}}}),
         (Other, (), {"type": "image", "source": {}}),
         (Other, (), {"text": "good", "mood": "better"}),
         (Other, (), 7),
@@ -64,13 +77,13 @@ def test_a_block_of_each_provider_is_a_part(kind, said, given):
 @pytest.mark.parametrize(
     ("kind", "role", "types"),
     [
-        (Text, "user", "text input_text output_text summary_text reasoning_text refusal"),
-        (Reasoning, "user", "thinking redacted_thinking"),
-        (Reasoning, "assistant", "reasoning"),
-        (ToolCall, "user", "tool_use server_tool_use tool_call tool-call"),
-        (ToolCall, "assistant", "function_call"),
-        (ToolResult, "user", "tool_result tool_call_response tool-result"),
-        (ToolResult, "tool", "function_call_output"),
+        (TextPart, "user", "text input_text output_text summary_text reasoning_text refusal"),
+        (ReasoningPart, "user", "thinking redacted_thinking"),
+        (ReasoningPart, "assistant", "reasoning"),
+        (ToolCallPart, "user", "tool_use server_tool_use tool_call tool-call"),
+        (ToolCallPart, "assistant", "function_call"),
+        (ToolResultPart, "user", "tool_result tool_call_response tool-result"),
+        (ToolResultPart, "tool", "function_call_output"),
     ],
 )
 def test_each_type_of_block(kind, role, types):
@@ -109,7 +122,7 @@ def test_what_an_answer_says_is_parted_from_what_is_said_of_the_call(spoken):
 @pytest.mark.parametrize("key", ["thoughtSignature", "thought_signature"])
 def test_a_text_of_gemini(key):
     """A signature, and what is not there, leaves a text without a type a text; anything else does not."""
-    assert Text is type(part({"text": "hi", key: "s", "thought": False}))
+    assert TextPart is type(part({"text": "hi", key: "s", "thought": False}))
     assert Other is type(part({"text": "hi", key: "s", "inline_data": 0}))
 
 
@@ -279,4 +292,4 @@ def test_whatever_a_program_gives_is_read(given):
     for one in (*given, given):
         assert all(told(found.parts) is not None for answer in answers(one) for found in map(message, answer.messages))
         assert len(parts(one)) == (0 if one is None else len(one) if isinstance(one, list) else 1)
-    assert len(answered(given)) >= len([one for one in given if not any(isinstance(held, ToolResult) for held in message(one).parts)])
+    assert len(answered(given)) >= len([one for one in given if not any(isinstance(held, ToolResultPart) for held in message(one).parts)])

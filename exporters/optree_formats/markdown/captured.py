@@ -11,7 +11,7 @@ from typing import Any
 from msgspec import DecodeError
 from msgspec.json import decode
 
-from optree.values import encode, is_list, is_object
+from optree.exporting import encode, is_list, is_object
 
 _BASE64, _JSON, _TEXT = "base64", "base64 of JSON", "base64 of text"
 

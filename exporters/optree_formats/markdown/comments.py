@@ -20,7 +20,7 @@ from typing import Any, Literal
 
 from msgspec import Struct
 
-from optree.values import clean, is_list, is_object
+from optree.exporting import clean, is_list, is_object
 
 Place = tuple[str | int, ...]
 Where = Literal["before", "beside", "end"]

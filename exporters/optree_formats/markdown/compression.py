@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
-from optree.values import is_list, is_object
+from optree.exporting import is_list, is_object
 from optree_formats.markdown.comments import Comments, Place, add, under
 from optree_formats.markdown.events import Event
 from optree_formats.markdown.reader import Entry

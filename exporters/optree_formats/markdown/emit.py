@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from optree.values import is_list, is_object
+from optree.exporting import is_list, is_object
 from optree_formats.markdown import scalars
 from optree_formats.markdown.comments import Comment, Place, escaped, lines
 

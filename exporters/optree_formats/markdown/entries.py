@@ -6,12 +6,8 @@ from typing import Any
 
 import msgspec
 
-from optree.interrupts import pass_on
-from optree.messages import body
-from optree.nodes import AccountingEntry, LogEntry, OperationNode, Payload, Reasoning
-from optree.records import sanitize
-from optree.tree.summary import ENDED, state
-from optree.values import decode, encode, is_list, is_object
+from optree import AccountingEntry, LogEntry, OperationNode
+from optree.exporting import ENDED, Payload, Reasoning, decode, encode, is_list, is_object, pass_on, payload_body, sanitize, state
 from optree_formats.markdown.captured import as_kept, readable
 from optree_formats.markdown.times import iso, moment
 
@@ -85,7 +81,7 @@ def _of_model(op: OperationNode) -> dict[str, Any]:
     """Return the figures that the seed has for a model's output."""
     tokens = sum(entry.tokens.output_tokens for entry in op.accounting if entry.tokens is not None)
     found: dict[str, Any] = {"tokens": tokens} if tokens and op.ended_at is not None else {}
-    answer: Any = body(decode(op.response.payload)) if op.response is not None else None
+    answer: Any = payload_body(decode(op.response.payload)) if op.response is not None else None
     if is_object(answer) and is_list(calls := answer.get("tool_calls")):
         found["tool_calls"] = len(calls)
     text = answer.get("content") if is_object(answer) else answer

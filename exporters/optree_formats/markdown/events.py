@@ -10,8 +10,8 @@ import re
 from collections.abc import Mapping
 from typing import Any, Literal, NamedTuple
 
-from optree.errors import SetupError
-from optree.values import clean, is_object, plain, text
+from optree import SetupError
+from optree.exporting import clean, is_object, plain, text
 from optree_formats.markdown import comments as c
 from optree_formats.markdown.comments import Comments, Place, Where
 

@@ -10,13 +10,28 @@ from typing import Any
 
 from msgspec import UNSET
 
-from optree import records as r
-from optree.nodes import AccountingEntry, LogEntry, OpKind, Payload, Status
-from optree.store.lines import Fault
-from optree.tree import Tree
-from optree.tree.totals import leave_out_impossible
-from optree.usage import parts_of
-from optree.values import encode, is_object, text
+from optree import AccountingEntry, LogEntry, Tree
+from optree.exporting import (
+    Accounted,
+    Entries,
+    Fault,
+    OpBegin,
+    OpEnd,
+    OpKind,
+    Payload,
+    Responded,
+    SessionBegin,
+    SessionEnd,
+    SessionSet,
+    Status,
+    Tokens,
+    TurnBegin,
+    TurnEnd,
+    encode,
+    is_object,
+    leave_out_impossible,
+    text,
+)
 from optree_formats.markdown.comments import Comments
 from optree_formats.markdown.reader import Entry
 from optree_formats.markdown.records_of import Records, block, raw
@@ -86,7 +101,7 @@ class _Making:
         elif kind == "model_output":
             self._answer(entry)
         else:
-            self.records.put(r.OpEnd(self._op("system", kind, entry), self.at, "ok", 0.0))
+            self.records.put(OpEnd(self._op("system", kind, entry), self.at, "ok", 0.0))
 
     def finish(self) -> None:
         """Begin the session of a log that has no event."""
@@ -96,9 +111,9 @@ class _Making:
     def _begin(self, entry: Entry) -> None:
         self.begun = True
         agent = text(entry.fields.get("agent") or _AGENT)
-        self.records.put(r.SessionBegin("", self.at, agent, agent, block(_rest(entry))))
+        self.records.put(SessionBegin("", self.at, agent, agent, block(_rest(entry))))
         if isinstance(purpose := entry.fields.get("purpose"), str):
-            self.records.put(r.SessionSet("", self.at, purpose))
+            self.records.put(SessionSet("", self.at, purpose))
 
     def _end(self, entry: Entry) -> None:
         if self.ended:
@@ -106,7 +121,7 @@ class _Making:
         self.ended = True
         self._end_turn()
         self.records.put(
-            r.SessionEnd("", self.at, _REASONS.get(str(entry.fields.get("reason")), "ok"), None, raw(_rest(entry) or entry.fields))
+            SessionEnd("", self.at, _REASONS.get(str(entry.fields.get("reason")), "ok"), None, raw(_rest(entry) or entry.fields))
         )
 
     def _turn(self, entry: Entry | None) -> None:
@@ -114,11 +129,11 @@ class _Making:
         self.turn, self.op = self.turn + 1, 0
         said = entry.fields.get("content", entry.narrative or None) if entry else None
         prompts = {"user": text(said)} if said is not None else None
-        self.records.put(r.TurnBegin(str(self.turn), self.at, prompts, block(_rest(entry)) if entry else UNSET))
+        self.records.put(TurnBegin(str(self.turn), self.at, prompts, block(_rest(entry)) if entry else UNSET))
 
     def _end_turn(self) -> None:
         if self.turn:
-            self.records.put(r.TurnEnd(str(self.turn), self.at, "ok"))
+            self.records.put(TurnEnd(str(self.turn), self.at, "ok"))
 
     def _op(self, kind: OpKind, name: str, entry: Entry) -> str:
         """Begin an op; its narrative is its first log line."""
@@ -126,14 +141,14 @@ class _Making:
             self._turn(None)
         self.op += 1
         path = f"{self.turn}.{self.op}"
-        self.records.put(r.OpBegin(path, self.at, kind, name, None, block(_rest(entry))))
+        self.records.put(OpBegin(path, self.at, kind, name, None, block(_rest(entry))))
         self._say(path, entry)
         return path
 
     def _say(self, path: str, entry: Entry) -> None:
         lines = [LogEntry(self.at, "VRB", said) for said in (entry.narrative, entry.after) if said]
         if lines:
-            self.records.put(r.Entries(path, -1, tuple(lines), -1))
+            self.records.put(Entries(path, -1, tuple(lines), -1))
 
     def _call(self, entry: Entry) -> None:
         tool = text(entry.fields.get("tool", "(unknown)"))
@@ -156,16 +171,16 @@ class _Making:
         if "result" in fields:
             data = encode(fields["result"])
             size = len(fields["result"]) if isinstance(fields["result"], str) else len(data)
-            self.records.put(r.Responded(path, self.at, Payload(raw(fields["result"]), None, size)))
+            self.records.put(Responded(path, self.at, Payload(raw(fields["result"]), None, size)))
         error = fields.get("error")
         said = text(error.get("message", error.get("code", ""))) if is_object(error) else None if error is None else text(error)
         latency = _number(fields.get("duration_ms"), self.at - began)
         told = AccountingEntry(
             f"{self.txn}:{path}#1", self.at, "tool", "failed" if failed else "ok", latency, command=tool, characters_out=size, error=said
         )
-        self.records.put(r.Accounted(path, told))
+        self.records.put(Accounted(path, told))
         kept = {"error": error} if is_object(error) and error.keys() - {"message"} else {}
-        self.records.put(r.OpEnd(path, self.at, "failed" if failed else "ok", latency, said, None, block({**_rest(entry), **kept})))
+        self.records.put(OpEnd(path, self.at, "failed" if failed else "ok", latency, said, None, block({**_rest(entry), **kept})))
 
     def _answer(self, entry: Entry) -> None:
         fields = entry.fields
@@ -174,10 +189,12 @@ class _Making:
         path, began = self.asked.pop()
         self._say(path, entry)
         got = int(_number(fields.get("tokens"), 0.0))
-        told = AccountingEntry(f"{self.txn}:{path}#1", self.at, "llm", "ok", self.at - began, tokens=parts_of(0, got) if got else None)
+        told = AccountingEntry(
+            f"{self.txn}:{path}#1", self.at, "llm", "ok", self.at - began, tokens=Tokens(0, got, total_tokens=got) if got else None
+        )
         leave_out_impossible(told)
-        self.records.put(r.Accounted(path, told))
-        self.records.put(r.OpEnd(path, self.at, "ok", self.at - began, None, None, block(_rest(entry))))
+        self.records.put(Accounted(path, told))
+        self.records.put(OpEnd(path, self.at, "ok", self.at - began, None, None, block(_rest(entry))))
 
 
 def _rest(entry: Entry) -> dict[str, Any]:

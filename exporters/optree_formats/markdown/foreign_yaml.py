@@ -10,8 +10,8 @@ import re
 from bisect import bisect_right
 from typing import Any, NamedTuple, cast
 
-from optree.errors import FormatError, SetupError
-from optree.values import clean
+from optree import FormatError, SetupError
+from optree.exporting import clean
 from optree_formats.markdown import scalars
 from optree_formats.markdown.comments import Comments, Place, Where, add, shown
 

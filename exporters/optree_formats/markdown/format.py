@@ -5,12 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from optree.errors import FormatError, SetupError
-from optree.formats import Read
-from optree.ids import txn_of
-from optree.store.lines import Fault, opened
-from optree.store.system import REAL
-from optree.tree import Tree
+from optree import FormatError, SetupError, Tree
+from optree.exporting import REAL, Fault, Read, open_file, open_new, txn_of
 from optree_formats.markdown import foreign_tree, to_tree
 from optree_formats.markdown.documents import is_documents
 from optree_formats.markdown.of_tree import SCHEMA, events_of
@@ -21,7 +17,6 @@ from optree_formats.markdown.summary import FILE as SUMMARY
 from optree_formats.markdown.summary import SUMMED, summarise, summary_text
 from optree_formats.markdown.times import iso
 from optree_formats.markdown.writer import FILE
-from optree_formats.new_files import open_new
 
 
 class MarkdownLog:
@@ -78,7 +73,7 @@ class MarkdownLog:
         if path.is_dir():
             path = _log_in(path)
         head, entries, faults = Head(), list[Entry](), list[Fault]()
-        with opened(path) as source:
+        with open_file(path) as source:
             for found in stream_log(source):
                 if isinstance(found, Fault):
                     _refuse(path, found, strict=strict)

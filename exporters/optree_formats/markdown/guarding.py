@@ -5,7 +5,7 @@ from __future__ import annotations
 from os import fspath
 from pathlib import Path
 
-from optree.store.lines import AnyPath
+from optree_formats import AnyPath
 from optree_formats.markdown.events import Event
 
 _TOLD = 20

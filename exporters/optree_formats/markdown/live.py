@@ -14,16 +14,32 @@ from typing import Any, ClassVar
 
 from msgspec import UNSET
 
-from optree import records as r
-from optree.builder import SessionTreeBuilder
-from optree.builder.subscriber import Subscriber
-from optree.instrument import Session
-from optree.nodes import OperationNode, Pool, SessionNode, TurnNode
-from optree.store.lines import AnyPath
+from optree import OperationNode, Session, SessionNode, SessionTreeBuilder, TurnNode
+from optree.exporting import (
+    Accounted,
+    Entries,
+    MessageAdded,
+    OpBegin,
+    OpEnd,
+    Pool,
+    Pooled,
+    Record,
+    RecordSubscription,
+    Requested,
+    Responded,
+    SessionBegin,
+    SessionEnd,
+    SessionResume,
+    SessionSet,
+    TurnBegin,
+    TurnEnd,
+    TurnSet,
+    decode,
+    parent_path,
+    text,
+)
 from optree.tree import apply
-from optree.tree.path import parent_label
-from optree.tree.unfold import unfold
-from optree.values import decode, text
+from optree_formats import AnyPath
 from optree_formats.markdown import backlog, why
 from optree_formats.markdown.entries import held
 from optree_formats.markdown.events import Event, Verbosity
@@ -53,8 +69,6 @@ class Follower:
     """Receives a session's records and writes its log."""
 
     def __init__(self, builder: SessionTreeBuilder, path: AnyPath, verbosity: Verbosity, *, redacted: bool) -> None:
-        core = builder.core
-        self._stream = core.stream
         self._pool = Pool()
         self._teller = Teller(self._pool)
         root = builder.node
@@ -76,52 +90,40 @@ class Follower:
             resume=self._teller.resumed(root, root.resumed_at[-1]) if root.resumed_at else None,
             redacted=redacted,
         )
-        self._subscriber = Subscriber(self._take, "markdown")
-        core.settle()
-        held = core.stream.enter()  # nothing begins between the copy and the first record
-        try:
-            self._pool.blobs.update(core.pool.blobs)
-            self._pool.links.update(core.pool.links)
-            self._sessions |= {path: _copy(one.node) for path, one in list(core.builders.items())}
-            self._backlog = [] if core.base else unfold(builder.whole)  # what another process began is its to write
-            self._stream.subscribe(self._subscriber)
-        finally:
-            core.stream.leave(held)
-        self._subscriber.take([r.Gap(ts=0.0, dropped=0)])  # wakes the thread, which takes the backlog first
+        self._subscription = RecordSubscription(builder, self._handle, earlier=self._catch_up, begin=self._begin, name="markdown")
         atexit.register(self.close, _EXIT_SECONDS)
 
     @property
     def failures(self) -> tuple[int, str]:
         """How many records could not be written, and why the last could not; those that were dropped count as well."""
-        return self._lost + self._subscriber.failures + self._subscriber.dropped, self._last_failure or self._subscriber.last_failure
+        return self._lost + self._subscription.failures + self._subscription.dropped, self._last_failure or self._subscription.last_failure
 
     def flush(self, timeout: float = 0.25) -> bool:
         """Wait until what has happened so far is written; False if it is not within *timeout* seconds."""
-        self._stream.flush()
-        return self._subscriber.flush(timeout)
+        return self._subscription.flush(timeout)
 
     def close(self, timeout: float = 0.25) -> bool:
         """Write what has happened so far and follow no longer; False if not all was written within *timeout* seconds."""
-        done = self.flush(timeout)
-        self._stream.unsubscribe(self._subscriber)
-        self._subscriber.close()
+        done = self._subscription.close(timeout)
         if done:
             self.log.close()
         atexit.unregister(self.close)
         return done
 
-    def _take(self, record: r.Record) -> None:
-        """Write what a record says; on the subscriber's thread."""
-        found, self._backlog = self._backlog, []
-        if found:
-            self._there = backlog.known(self.log.path)
-            for one in found:
-                self._handle(one)
-            self._untold -= {str(path) for (_, path, *_), left in self._there.items() if left > 0}  # begun in the log already
-            self._there.clear()
-        self._handle(record)
+    def _begin(self, subscription: RecordSubscription) -> None:
+        self._pool.blobs.update(subscription.tree.pool.blobs)
+        self._pool.links.update(subscription.tree.pool.links)
+        self._sessions |= {path: _copy(node) for path, node in subscription.sessions.items()}
 
-    def _handle(self, record: r.Record) -> None:
+    def _catch_up(self, records: list[Record]) -> None:
+        """Write what the session has already, as far as the log lacks it."""
+        self._there = backlog.known(self.log.path)
+        for one in records:
+            self._handle(one)
+        self._untold -= {str(path) for (_, path, *_), left in self._there.items() if left > 0}  # begun in the log already
+        self._there.clear()
+
+    def _handle(self, record: Record) -> None:
         step = self._STEPS.get(type(record))
         if step is not None:
             self._safely(step, self, record)
@@ -146,81 +148,79 @@ class Follower:
 
     # Sessions and turns
 
-    def _session_begin(self, record: r.SessionBegin) -> None:
+    def _session_begin(self, record: SessionBegin) -> None:
         if not record.path:
             return
         self._tell(record.path)
-        above = self._sessions[parent_label(parent_label(record.path))]
+        above = self._sessions[parent_path(parent_path(record.path))]
         node = apply.new_session(above.origin_txn_id, record.path, above.trace_id, record.agent, record.call_path, record.ts)
         node.attributes_json = record.attributes
         self._sessions[record.path] = node
         self._append(self._teller.session_start(node, above))
 
-    def _session_set(self, record: r.SessionSet) -> None:
+    def _session_set(self, record: SessionSet) -> None:
         known = {"title": record.title, "latest_status": record.latest_status}
         place = {"path": record.path} if record.path else {}
         fields = {"timestamp": iso(record.ts), **place, **{key: said for key, said in known.items() if said is not None}}
         self._append(Event.of_plain("session_update", fields, at=record.ts))
 
-    def _session_resume(self, record: r.SessionResume) -> None:
+    def _session_resume(self, record: SessionResume) -> None:
         self._append(self._teller.resumed(self._sessions[record.path], record.ts))
 
-    def _session_end(self, record: r.SessionEnd) -> None:
+    def _session_end(self, record: SessionEnd) -> None:
         node = self._sessions[record.path]
         apply.end_session(node, record)
         self._append(self._teller.session_end(node))
         if not record.path:
             write_summary(self.log.path)
 
-    def _message(self, record: r.MessageAdded) -> None:
+    def _message(self, record: MessageAdded) -> None:
         self._append(self._teller.message(self._sessions[record.path], record.message))
 
-    def _turn_begin(self, record: r.TurnBegin) -> None:
-        session = self._sessions[parent_label(record.path)]
+    def _turn_begin(self, record: TurnBegin) -> None:
+        session = self._sessions[parent_path(record.path)]
         self._turns[record.path] = turn = apply.begin_turn(_copy(session), record)
         self._append(self._teller.turn_start(session, turn))
 
-    def _turn_set(self, record: r.TurnSet) -> None:
+    def _turn_set(self, record: TurnSet) -> None:
         if (turn := self._turns.get(record.path)) is not None:
             apply.set_turn(turn, record)
 
-    def _turn_end(self, record: r.TurnEnd) -> None:
+    def _turn_end(self, record: TurnEnd) -> None:
         turn = self._turns.pop(record.path, None)
         if turn is None:  # it began before the log did
             return
         apply.end_turn(turn, record)
-        self._append(self._teller.turn_end(self._sessions[parent_label(record.path)], turn))
+        self._append(self._teller.turn_end(self._sessions[parent_path(record.path)], turn))
 
     # Ops
 
-    def _op_begin(self, record: r.OpBegin) -> None:
+    def _op_begin(self, record: OpBegin) -> None:
         session = self._session_of(record.path)
-        turn = self._turns.get(parent_label(record.path)) or apply.begin_turn(
-            _copy(session), r.TurnBegin(parent_label(record.path), record.ts)
-        )
+        turn = self._turns.get(parent_path(record.path)) or apply.begin_turn(_copy(session), TurnBegin(parent_path(record.path), record.ts))
         del turn.ops[: -why.NEAR]
         self._ops[record.path] = apply.begin_op(session.origin_txn_id, turn, record)
         self._untold.add(record.path)
 
-    def _requested(self, record: r.Requested) -> None:
+    def _requested(self, record: Requested) -> None:
         if (op := self._ops.get(record.path)) is not None:
             op.request = record.request
             self._tell(record.path)
 
-    def _responded(self, record: r.Responded) -> None:
+    def _responded(self, record: Responded) -> None:
         self._change(record.path, lambda op: setattr(op, "response", record.response))
 
-    def _entries(self, record: r.Entries) -> None:
+    def _entries(self, record: Entries) -> None:
         self._change(record.path, lambda op: apply.add_entries(op, record.logs, record.chunks))
 
-    def _accounted(self, record: r.Accounted) -> None:
+    def _accounted(self, record: Accounted) -> None:
         def account(op: OperationNode) -> None:
             op.accounting = tuple(entry for entry in op.accounting if entry.id != record.entry.id)
             apply.account(op, record.entry)
 
         self._change(record.path, account)
 
-    def _op_end(self, record: r.OpEnd) -> None:
+    def _op_end(self, record: OpEnd) -> None:
         op = self._ops.get(record.path)
         if op is None:
             return
@@ -233,7 +233,7 @@ class Follower:
             event.fields["attributes"] = decode(block)
         self._append(event)
 
-    def _pooled(self, record: r.Pooled) -> None:
+    def _pooled(self, record: Pooled) -> None:
         self._pool.blobs.update(record.blobs)
         self._pool.links.update({link: (before, blob) for link, before, blob in record.links})
 
@@ -254,28 +254,28 @@ class Follower:
         if path in self._untold:
             self._untold.discard(path)
             op = self._ops[path]
-            turn = self._turns.get(parent_label(path)) or TurnNode("", parent_label(path), 0, 0.0, [])
+            turn = self._turns.get(parent_path(path)) or TurnNode("", parent_path(path), 0, 0.0, [])
             self._append(self._teller.op_start(self._session_of(path), turn, op, with_all=False))
 
     def _session_of(self, path: str) -> SessionNode:
-        return self._sessions[parent_label(parent_label(path))]
+        return self._sessions[parent_path(parent_path(path))]
 
-    _STEPS: ClassVar[dict[type[r.Record], Callable[[Any, Any], None]]] = {
-        r.SessionBegin: _session_begin,
-        r.SessionSet: _session_set,
-        r.SessionResume: _session_resume,
-        r.SessionEnd: _session_end,
-        r.MessageAdded: _message,
-        r.TurnBegin: _turn_begin,
-        r.TurnSet: _turn_set,
-        r.TurnEnd: _turn_end,
-        r.OpBegin: _op_begin,
-        r.Requested: _requested,
-        r.Responded: _responded,
-        r.Entries: _entries,
-        r.Accounted: _accounted,
-        r.OpEnd: _op_end,
-        r.Pooled: _pooled,
+    _STEPS: ClassVar[dict[type[Record], Callable[[Any, Any], None]]] = {
+        SessionBegin: _session_begin,
+        SessionSet: _session_set,
+        SessionResume: _session_resume,
+        SessionEnd: _session_end,
+        MessageAdded: _message,
+        TurnBegin: _turn_begin,
+        TurnSet: _turn_set,
+        TurnEnd: _turn_end,
+        OpBegin: _op_begin,
+        Requested: _requested,
+        Responded: _responded,
+        Entries: _entries,
+        Accounted: _accounted,
+        OpEnd: _op_end,
+        Pooled: _pooled,
     }
 
 

@@ -19,10 +19,8 @@ from typing import Any, NamedTuple
 
 from msgspec import UNSET
 
-from optree.nodes import Message, OperationNode, Pool, SessionNode, TurnNode
-from optree.tree import Tree
-from optree.tree.summary import ENDED, state
-from optree.values import decode, is_object
+from optree import Message, OperationNode, SessionNode, Tree, TurnNode
+from optree.exporting import ENDED, Pool, decode, is_object, state
 from optree_formats.markdown.entries import held
 from optree_formats.markdown.events import KINDS, PROTOCOL, Event, Kind
 from optree_formats.markdown.requests import Requests

@@ -12,9 +12,9 @@ from typing import Any, BinaryIO
 import msgspec
 from msgspec import Struct
 
-from optree.errors import FormatError, SetupError
-from optree.store.lines import AnyPath, Fault, blocks, opened
-from optree.values import is_list, is_object
+from optree import FormatError, SetupError
+from optree.exporting import Fault, is_list, is_object, line_blocks, open_file
+from optree_formats import AnyPath
 from optree_formats.markdown import foreign_yaml, own_yaml, scalars
 from optree_formats.markdown.blocks import Fenced, Heading, Numbered, Text, pieces
 from optree_formats.markdown.comments import Comment, Comments, Place, place_of
@@ -91,7 +91,7 @@ class Log(Struct):
 def read_log(path: AnyPath) -> Log:
     """Read a log, plain or packed with gzip or zstd. Raises `OSError`."""
     log = Log(Head(), [], [])
-    with opened(path) as source:
+    with open_file(path) as source:
         for found in stream_log(source):
             if isinstance(found, Head):
                 log.head = found
@@ -130,7 +130,7 @@ def _lines(source: BinaryIO, faults: list[Fault]) -> Iterator[Numbered]:
     bad = 0
     number = 0
     try:
-        for _, block in blocks(source):
+        for _, block in line_blocks(source):
             for line in block.removesuffix(b"\n").split(b"\n"):
                 number += 1
                 try:

@@ -7,13 +7,10 @@ from typing import Any
 import msgspec
 from msgspec import UNSET, Raw, UnsetType
 
-from optree import clock
-from optree import records as r
+from optree import Tree, clock
 from optree.builder.core import Core
-from optree.interrupts import pass_on
-from optree.nodes import OpKind, Pool
-from optree.tree import Fold, Tree
-from optree.values import encode, is_object
+from optree.exporting import OpKind, Pool, Record, Requested, encode, is_object, pass_on
+from optree.tree import Fold
 
 
 class Records:
@@ -24,7 +21,7 @@ class Records:
         self._core = Core(txn, None, now=clock.wall, pool=Pool())
         self._fold = Fold(txn)
 
-    def put(self, record: r.Record) -> None:
+    def put(self, record: Record) -> None:
         """Take a record."""
         self._fold.apply(record)
 
@@ -34,7 +31,7 @@ class Records:
             members = {"value": members}
         new, payload = self._core.pooled(self._core.request("llm" if kind == "llm" else "tool", messages, members))
         self.put(new)
-        self.put(r.Requested(path, ts, payload))
+        self.put(Requested(path, ts, payload))
 
     def tree(self) -> Tree:
         """Return the tree."""

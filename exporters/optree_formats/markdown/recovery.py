@@ -11,7 +11,7 @@ import os
 from itertools import count
 from pathlib import Path
 
-from optree.syscalls import calls
+from optree.exporting import REAL
 from optree_formats.markdown.events import Event
 from optree_formats.markdown.tail import Tail
 
@@ -32,7 +32,7 @@ def set_aside(path: Path) -> Path:
             os.link(path, backup, follow_symlinks=False)  # fails if the name is taken, which a rename would not
         except FileExistsError:
             continue
-        calls.unlink(path)
+        REAL.unlink(path)
         return backup
     raise AssertionError
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from typing import Any
 
-from optree.values import cut, is_list, is_object
+from optree.exporting import cut, is_list, is_object
 from optree_formats.markdown.comments import Comments, Place, Where, under
 from optree_formats.markdown.emit import emit
 from optree_formats.markdown.events import PROTOCOL, Event, Verbosity

@@ -10,9 +10,9 @@ from typing import Any
 
 from msgspec import Struct, field
 
-from optree.errors import SetupError
-from optree.store.lines import AnyPath
-from optree.values import is_list, is_object
+from optree import SetupError
+from optree.exporting import is_list, is_object
+from optree_formats import AnyPath
 from optree_formats.markdown.reader import Entry, read_log
 from optree_formats.markdown.times import following, moment, since_midnight
 

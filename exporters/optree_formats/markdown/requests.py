@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from optree.nodes import OperationNode, Pool
-from optree.values import decode, is_object
+from optree import OperationNode
+from optree.exporting import Pool, decode, is_object
 from optree_formats.markdown.captured import readable
 
 _HISTORY = {"$history", "count", "bytes"}

@@ -21,9 +21,9 @@ from typing import Literal
 import zstandard
 from msgspec import Struct
 
-from optree.errors import SetupError
-from optree.store.lines import AnyPath, opened
-from optree.store.system import REAL, open_regular, temporary_for
+from optree import SetupError
+from optree.exporting import REAL, open_file, open_regular
+from optree_formats import AnyPath
 from optree_formats.markdown.compression import fewer_events
 from optree_formats.markdown.reader import Log, read_log
 from optree_formats.markdown.rendering import RULE, header, section
@@ -82,7 +82,7 @@ def archive(log: AnyPath, target: AnyPath) -> Path:
 
 def _put(target: Path, pieces: Iterable[bytes]) -> Path:
     """Put a new file in its place as a whole."""
-    temporary = temporary_for(target)
+    temporary = target.with_name(f".tmp-{target.name}-{os.getpid()}")
     try:
         REAL.write_whole(temporary, pieces)
         os.link(temporary, target)  # fails if the name is taken, which a rename would not
@@ -177,7 +177,7 @@ def _stands_for(target: Path, digest: str, found: Log) -> bool:
 def _digest(path: Path) -> str:
     """Return the digest of what a file holds, unpacked."""
     digest = sha256()
-    with opened(path) as source:
+    with open_file(path) as source:
         while piece := source.read(1 << 20):
             digest.update(piece)
     return digest.hexdigest()

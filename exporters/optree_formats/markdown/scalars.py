@@ -11,7 +11,7 @@ import math
 import re
 from typing import Any
 
-from optree.values import clean
+from optree.exporting import clean
 
 _BARE = re.compile(r"[A-Za-z_][A-Za-z0-9_./-]{0,63}")
 _WORDS = frozenset(["y", "n", "yes", "no", "on", "off", "true", "false", "null", "none", "nil", "nan", "inf", "infinity", "undefined"])

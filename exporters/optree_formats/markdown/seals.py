@@ -11,7 +11,8 @@ import re
 from hashlib import blake2b
 from typing import BinaryIO
 
-from optree.store.lines import AnyPath, blocks, opened
+from optree.exporting import line_blocks, open_file
+from optree_formats import AnyPath
 
 MARK = re.compile(rb"^<!-- seal ([0-9a-f]{16}) -->[ \t]*\r?$", re.MULTILINE)
 LINES = re.compile(rb"[^\n]*\n|[^\n]+")
@@ -52,13 +53,13 @@ class Chain:
 def broken(source: BinaryIO) -> list[int]:
     """Return the lines of the seals that do not fit: between each and the seal before it something was changed."""
     chain = Chain()
-    lines = (line for _, block in blocks(source) for line in LINES.findall(block))
+    lines = (line for _, block in line_blocks(source) for line in LINES.findall(block))
     return [number for number, line in enumerate(lines, 1) if not chain.add(line)]
 
 
 def verify(path: AnyPath) -> list[int]:
     """Return the lines of a log's broken seals, see `broken`; none if its history is as it was written. Raises `OSError`."""
-    with opened(path) as source:
+    with open_file(path) as source:
         return broken(source)
 
 

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from optree.nodes import OperationNode, Pool, SessionNode
-from optree.tree.totals import cost_said, of_entries
-from optree.values import decode, is_list, is_object
+from optree import OperationNode, SessionNode
+from optree.exporting import Pool, cost_said, decode, is_list, is_object, totals_of
 from optree_formats.markdown.rendering import quoted
 
 
@@ -37,7 +36,7 @@ def result_story(op: OperationNode) -> str:
     parts = [_status(op)]
     tokens = [entry.tokens for entry in op.accounting if entry.tokens is not None]
     if op.kind == "llm" and any(one.total_tokens for one in tokens):
-        sums = of_entries(op.accounting)
+        sums = totals_of(op.accounting)
         cost = cost_said(sums.cost_usd, sums.known_costs, sums.unknown_costs)
         parts.append(f"{sums.all_input_tokens} tokens in, {sums.output_tokens} out, {cost}")
     said = op.error or answer_text(op)

@@ -7,9 +7,8 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from optree.store.lines import AnyPath
-from optree.store.system import REAL, open_regular
-from optree.values import is_object
+from optree.exporting import REAL, is_object, open_regular
+from optree_formats import AnyPath
 from optree_formats.markdown.comments import Comment, Comments, add, place_of
 from optree_formats.markdown.emit import emit
 from optree_formats.markdown.reader import Entry, read_log

@@ -8,15 +8,31 @@ from typing import Any, Final, get_args
 import msgspec
 from msgspec import UNSET
 
-from optree import records as r
-from optree.errors import PathError
-from optree.nodes import AccountingEntry, LogEntry, Message, OpKind, ReasoningChunk, Status
-from optree.store.lines import Fault
-from optree.store.snapshot import MAX_NESTED
-from optree.tree import Path, Tree
-from optree.tree.path import parent_label
-from optree.tree.summary import ENDED
-from optree.values import is_list, is_object
+from optree import AccountingEntry, LogEntry, Message, Path, PathError, Tree
+from optree.exporting import (
+    ENDED,
+    MAX_NESTED,
+    Accounted,
+    Entries,
+    Fault,
+    MessageAdded,
+    OpBegin,
+    OpEnd,
+    OpKind,
+    ReasoningChunk,
+    Responded,
+    SessionBegin,
+    SessionEnd,
+    SessionResume,
+    SessionSet,
+    Status,
+    TurnBegin,
+    TurnEnd,
+    TurnSet,
+    is_list,
+    is_object,
+    parent_path,
+)
 from optree_formats.markdown.captured import as_kept
 from optree_formats.markdown.entries import entries, payload, reasoning_at
 from optree_formats.markdown.of_tree import NODE, SYSTEM
@@ -73,54 +89,54 @@ class _Back:
 
     def _session_start(self, fields: dict[str, Any], path: str, at: float) -> None:
         agent = str(fields.get("agent", ""))
-        above = self.paths.get(parent_label(parent_label(path)))
+        above = self.paths.get(parent_path(parent_path(path)))
         expected = agent if above is None else f"{above}->{agent}"
         self.paths[path] = str(fields.get("call_path", expected))
-        self.records.put(r.SessionBegin(path, at, agent, self.paths[path], block(fields.get("attributes"))))
+        self.records.put(SessionBegin(path, at, agent, self.paths[path], block(fields.get("attributes"))))
         self._session_set(fields, path, at)
 
     def _session_set(self, fields: dict[str, Any], path: str, at: float) -> None:
         title, status = _text(fields.get("title")), _text(fields.get("latest_status"))
         if title is not None or status is not None:
-            self.records.put(r.SessionSet(path, at, title, status))
+            self.records.put(SessionSet(path, at, title, status))
 
     def _session_end(self, fields: dict[str, Any], path: str, at: float) -> None:
         report = raw(fields["final_report"]) if "final_report" in fields else UNSET
-        self.records.put(r.SessionEnd(path, at, _status(fields), _text(fields.get("error")), report))
+        self.records.put(SessionEnd(path, at, _status(fields), _text(fields.get("error")), report))
 
     def _resume(self, _: dict[str, Any], path: str, at: float) -> None:
-        self.records.put(r.SessionResume(path, at))
+        self.records.put(SessionResume(path, at))
 
     def _message(self, fields: dict[str, Any], path: str, at: float) -> None:
         cause = fields.get("cause")
         causes = tuple(str(one) for one in cause) if is_list(cause) else ()
         substance, identity = _text(fields.get("substance")), _text(fields.get("id"))
         message = Message(at, str(fields["role"]), raw(fields["body"]), identity, substance, causes)
-        self.records.put(r.MessageAdded(path, -1, message))
+        self.records.put(MessageAdded(path, -1, message))
 
     def _turn_start(self, fields: dict[str, Any], path: str, at: float) -> None:
         others = fields.get("prompts")
         prompts: dict[str, str] = {str(key): str(value) for key, value in others.items()} if is_object(others) else {}
         if "content" in fields:
             prompts["user"] = str(fields["content"])
-        self.records.put(r.TurnBegin(path, at, prompts or None, block(fields.get("attributes"))))
+        self.records.put(TurnBegin(path, at, prompts or None, block(fields.get("attributes"))))
         self._assistant(fields, path)
 
     def _turn_end(self, fields: dict[str, Any], path: str, at: float) -> None:
         self._assistant(fields, path)
-        self.records.put(r.TurnEnd(path, at, _status(fields), _text(fields.get("error"))))
+        self.records.put(TurnEnd(path, at, _status(fields), _text(fields.get("error"))))
 
     def _assistant(self, fields: dict[str, Any], path: str) -> None:
         said = fields.get("assistant")
         if is_object(said):
-            self.records.put(r.TurnSet(path, {str(key): str(value) for key, value in said.items()}))
+            self.records.put(TurnSet(path, {str(key): str(value) for key, value in said.items()}))
 
     # Ops
 
     def _op_start(self, kind: str, fields: dict[str, Any], path: str, at: float) -> None:
         known = _KINDS.get(kind, "system")
         name = str(fields.get({"llm": "model", "tool": "tool"}.get(known, "name"), kind if kind in SYSTEM else ""))
-        self.records.put(r.OpBegin(path, at, known, name, _text(fields.get("parent")), block(fields.get("attributes"))))
+        self.records.put(OpBegin(path, at, known, name, _text(fields.get("parent")), block(fields.get("attributes"))))
         members = self._members(fields)
         if members is not None:
             self.records.request(path, at, known, members, self._history(fields, path) if "messages" in fields else None)
@@ -133,9 +149,7 @@ class _Back:
         status = _status(fields, "failed" if failed else "ok")
         latency = fields.get("duration_ms")
         known = float(latency) if isinstance(latency, (int, float)) else None
-        self.records.put(
-            r.OpEnd(path, at, status, known, _text(said), _text(fields.get("reasoning_final")), block(fields.get("attributes")))
-        )
+        self.records.put(OpEnd(path, at, status, known, _text(said), _text(fields.get("reasoning_final")), block(fields.get("attributes"))))
 
     def _held(self, fields: dict[str, Any], path: str, at: float) -> None:
         """Take what an op holds, of whichever event of it."""
@@ -143,12 +157,12 @@ class _Back:
         said = fields.get("reasoning")
         chunks = (ReasoningChunk(said, reasoning_at(fields, at)),) if isinstance(said, str) else ()
         if logs or chunks:
-            self.records.put(r.Entries(path, -1, logs, -1, chunks))
+            self.records.put(Entries(path, -1, logs, -1, chunks))
         for entry in entries(fields, "accounting", AccountingEntry):
-            self.records.put(r.Accounted(path, entry))
+            self.records.put(Accounted(path, entry))
         answer = payload(fields, "result") or payload(fields, "response")
         if answer is not None:
-            self.records.put(r.Responded(path, at, answer))
+            self.records.put(Responded(path, at, answer))
 
     def _members(self, fields: dict[str, Any]) -> dict[str, Any] | None:
         """Return the members of a request, those that stand in others' too; None if there is no request."""

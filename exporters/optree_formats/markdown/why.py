@@ -5,8 +5,8 @@ from __future__ import annotations
 from bisect import bisect_left
 from typing import Any, Literal
 
-from optree.nodes import OperationNode, TurnNode
-from optree.tree.path import last_index
+from optree import OperationNode, TurnNode
+from optree.exporting import last_index
 from optree_formats.markdown.stories import answer_text
 
 NOT_STATED = "not stated"

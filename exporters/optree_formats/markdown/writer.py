@@ -8,20 +8,18 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Generator, Mapping
+from collections.abc import Callable, Generator, Mapping
 from contextlib import contextmanager
 from copy import copy
 from pathlib import Path
 from threading import Lock
+from time import time
 from typing import Any
 from weakref import WeakSet
 
-from optree import clock
-from optree.errors import SetupError, StoreError
-from optree.redaction import redact
-from optree.store.lines import AnyPath
-from optree.store.system import OS, REAL
-from optree.syscalls import calls
+from optree import SetupError, StoreError
+from optree.exporting import OS, REAL, redact, register_at_fork
+from optree_formats import AnyPath
 from optree_formats.markdown import guarding, recovery
 from optree_formats.markdown.events import PROTOCOL, TIMED, Event, Refused, Verbosity
 from optree_formats.markdown.rendering import RULE, header, one_line, section
@@ -41,7 +39,7 @@ _logs: WeakSet[EventLog] = WeakSet()
 
 def log_path(session_id: str, root: AnyPath = ROOT) -> Path:
     """Return where a session's log is; raises `SetupError` for an id that is no name of a directory."""
-    if not (_SESSION_ID.fullmatch(session_id) and calls.may_name_a_file(session_id)):
+    if not (_SESSION_ID.fullmatch(session_id) and REAL.may_name_a_file(session_id)):
         raise SetupError(
             f"{session_id[:80]!r} cannot name a session: use letters, digits, '_', '-' and '.', beginning with a letter or digit"
         )
@@ -67,7 +65,7 @@ class EventLog:
         reopen: bool = False,
         resume: Event | None = None,
         redacted: bool = False,
-        now: clock.Clock = clock.wall,
+        now: Callable[[], float] = time,
         system: OS = REAL,
     ) -> None:
         path = Path(path)
@@ -240,13 +238,13 @@ class EventLog:
         """Read what is new; all of it, if what was known is no longer there. Returns the violation that this is."""
         info = os.fstat(self._fd)
         cut = info.st_size < self._tail.size
-        end = calls.pread(self._fd, len(self._end), self._tail.size - len(self._end))
+        end = self._system.pread(self._fd, len(self._end), self._tail.size - len(self._end))
         touched = end != self._end or (info.st_size == self._tail.size and self._changed_at not in (0, info.st_mtime_ns))
         if cut or touched:
             before, self._tail, self._end = self._tail, Tail(), b""
         else:
             before = None
-        while piece := calls.pread(self._fd, _PIECE, self._tail.size):
+        while piece := self._system.pread(self._fd, _PIECE, self._tail.size):
             self._known(piece)
         if before is not None and (cut or self._tail.chain.last != before.chain.last):
             return guarding.found(self.path, f"cut from {before.size} to {info.st_size} bytes" if cut else "rewritten")
@@ -324,4 +322,4 @@ def _after_fork() -> None:
         log.after_fork()
 
 
-calls.register_at_fork(after_in_child=_after_fork)
+register_at_fork(after_in_child=_after_fork)

@@ -6,13 +6,24 @@ from typing import Any
 
 from msgspec import UNSET, Raw, Struct, UnsetType
 
-from optree import records as r
-from optree.ids import trace_id
-from optree.nodes import OperationNode, OpKind, Payload, Reasoning, ReasoningChunk, SessionNode, Status, TurnNode
+from optree import OperationNode, SessionNode, TurnNode
+from optree.exporting import (
+    UNKNOWN,
+    OpBegin,
+    OpKind,
+    Payload,
+    Reasoning,
+    ReasoningChunk,
+    Status,
+    TurnBegin,
+    decode,
+    is_list,
+    is_object,
+    last_index,
+    raw,
+    trace_id,
+)
 from optree.tree import apply
-from optree.tree.fold import UNKNOWN
-from optree.tree.path import last_index
-from optree.values import decode, is_list, is_object, raw
 from optree_formats.transcript import messages
 from optree_formats.transcript.wire import ContentBlock, Event, MessagePayload, StepPayload, ToolPayload
 
@@ -49,7 +60,7 @@ class Building:
         turn = self._turns.get(index)
         if turn is None:
             path = f"{self.session.path}.{index}" if self.session.path else str(index)
-            turn = self._turns[index] = apply.begin_turn(self.session, r.TurnBegin(path, ts))
+            turn = self._turns[index] = apply.begin_turn(self.session, TurnBegin(path, ts))
         return turn
 
     def op(self, turn: int, index: int, ts: float, kind: OpKind = "system", name: str = UNKNOWN) -> OperationNode:
@@ -58,7 +69,7 @@ class Building:
         path = f"{above.path}.{index}"
         op = self._ops.get(path)
         if op is None:
-            op = self._ops[path] = apply.begin_op(self.txn, above, r.OpBegin(path, ts, kind, name))
+            op = self._ops[path] = apply.begin_op(self.txn, above, OpBegin(path, ts, kind, name))
         return op
 
     def talk(self, op: OperationNode) -> Talk:

@@ -7,9 +7,8 @@ from typing import Any
 
 from msgspec import UNSET, Raw
 
-from optree.nodes import OperationNode, OpKind
-from optree.store.lines import Fault
-from optree.values import TypedDecoder, decode, is_object, raw
+from optree import OperationNode
+from optree.exporting import Fault, OpKind, TypedDecoder, decode, is_object, raw
 from optree_formats.transcript import messages
 from optree_formats.transcript.building import Building, attributes, blocks_of, end_op, hear, held, roles_of, told
 from optree_formats.transcript.opened import Opened

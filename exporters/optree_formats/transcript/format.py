@@ -7,13 +7,8 @@ from typing import Any
 
 import msgspec
 
-from optree.errors import SetupError
-from optree.formats import Read
-from optree.store.lines import Fault
-from optree.store.system import open_regular
-from optree.tree import Tree
-from optree.values import is_object
-from optree_formats.new_files import write_new
+from optree import SetupError, Tree
+from optree.exporting import Fault, Read, is_object, open_regular, write_new
 from optree_formats.transcript.losses import COUNTS
 from optree_formats.transcript.of_tree import transcripts
 from optree_formats.transcript.runs import SUFFIX, family

@@ -11,8 +11,7 @@ from typing import Any, Final
 import msgspec
 from msgspec import UNSET, Raw, Struct, UnsetType, to_builtins
 
-from optree.nodes import Status
-from optree.values import TypedDecoder, is_object
+from optree.exporting import Status, TypedDecoder, is_object
 from optree_formats.transcript.building import outcome
 from optree_formats.transcript.payloads import decoded
 from optree_formats.transcript.steps import WORKFLOW

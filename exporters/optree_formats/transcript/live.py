@@ -11,14 +11,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from optree import records as r
-from optree.builder.subscriber import Subscriber
-from optree.errors import SetupError
-from optree.instrument import Session
-from optree.nodes import Reasoning
-from optree.store.lines import AnyPath
-from optree.tree.unfold import unfold
-from optree.values import text
+from optree import Session, SetupError
+from optree.exporting import Reasoning, Record, RecordSubscription, text
+from optree_formats import AnyPath
 from optree_formats.transcript.fanout import BUFFER, LOGGER, Subscription
 from optree_formats.transcript.masking import masked
 from optree_formats.transcript.of_tree import known
@@ -48,8 +43,7 @@ class Follower:
     def __init__(self, session: Session, directory: Path, mask: Mask | None, buffer: int) -> None:
         if not directory.is_dir():
             raise SetupError(f"{directory} is no directory: make it before a session is followed into it")
-        core = session.builder.core
-        self._core = core
+        self._txn = session.txn
         self._directory = directory
         self._mask = mask
         self._buffer = buffer
@@ -58,26 +52,19 @@ class Follower:
         """What files had before, by the path of the session; None once the backlog is written."""
         self._lost = 0
         self._last_failure = ""
-        self._worker = Subscriber(self._take, "transcript")
-        held = core.stream.enter()
-        try:
-            tree = core.builders.get("", session.builder).whole
-            self._transcriber = Transcriber(core.txn, core.pool, self._emit, known(tree), self._thought)
-            self._backlog = [] if core.base else unfold(tree)  # what another process began is its to write
-            core.stream.subscribe(self._worker, ordered=False)
-        finally:
-            core.stream.leave(held)
-        self._worker.take([r.Gap(ts=0.0, dropped=0)])  # wakes the worker, which takes the backlog first
+        self._subscription = RecordSubscription(
+            session.builder, self._transcribe, earlier=self._catch_up, begin=self._begin, ordered=False, name="transcript"
+        )
 
     @property
     def dropped(self) -> int:
         """Records that were dropped since the disk was too slow, and events that could not be written."""
-        return self._lost + self._worker.dropped + sum(one.failures for one in list(self._recorders.values()))
+        return self._lost + self._subscription.dropped + sum(one.failures for one in list(self._recorders.values()))
 
     @property
     def problems(self) -> list[str]:
         """What went wrong, for people."""
-        found = [self._worker.last_failure, self._last_failure, *(one.last_failure for one in list(self._recorders.values()))]
+        found = [self._subscription.last_failure, self._last_failure, *(one.last_failure for one in list(self._recorders.values()))]
         return [said for said in found if said]
 
     def subscribe(self, path: str = "", buffer: int | None = None) -> Subscription:
@@ -86,30 +73,34 @@ class Follower:
 
     def flush(self, timeout: float = 5.0) -> bool:
         """Wait until all that was recorded so far is written; False if it is not within *timeout* seconds."""
-        self._core.stream.flush()
-        return self._worker.flush(timeout)
+        return self._subscription.flush(timeout)
 
     def close(self, timeout: float = 5.0) -> bool:
         """Write what has come so far and close the files; False if *timeout* seconds do not do. The second call does nothing."""
-        done = self.flush(timeout)
-        self._core.stream.unsubscribe(self._worker)
-        if done and not self._worker.finished:
+        again = self._subscription.finished
+        done = self._subscription.close(timeout)
+        if done and not again:
             self._transcriber.finish()
-        self._worker.close()
         for recorder in list(self._recorders.values()):
             recorder.close()
         return done
 
-    def _take(self, record: r.Record) -> None:
-        """Write what a record says; on the worker's thread."""
-        backlog, self._backlog = self._backlog, []
-        self._there = {} if backlog else None
-        for one in backlog:
+    def _begin(self, subscription: RecordSubscription) -> None:
+        def thought(path: str) -> Reasoning | None:
+            node = subscription.ended(path)
+            return node.reasoning if node is not None and node.kind == "llm" else None
+
+        tree = subscription.tree
+        self._transcriber = Transcriber(self._txn, tree.pool, self._emit, known(tree), thought)
+
+    def _catch_up(self, records: list[Record]) -> None:
+        """Write what the session has already, as far as the files lack it."""
+        self._there = {}
+        for one in records:
             self._transcribe(one)
         self._there = None
-        self._transcribe(record)
 
-    def _transcribe(self, record: r.Record) -> None:
+    def _transcribe(self, record: Record) -> None:
         try:
             self._transcriber.take(record)
         except Exception as error:  # noqa: BLE001 - a record that nothing can be made of: the next one may do
@@ -132,7 +123,7 @@ class Follower:
         self._lost += 1
         self._last_failure = f"{type(error).__name__}: {text(error)}"
         if self._lost == 1:
-            LOGGER.warning("transcript of %s: an event is left out: %s", self._core.txn, self._last_failure)
+            LOGGER.warning("transcript of %s: an event is left out: %s", self._txn, self._last_failure)
 
     def _recorder(self, path: str) -> Recorder:
         found = self._recorders.get(path)
@@ -141,15 +132,6 @@ class Follower:
             made = Recorder(self._directory / f"{run_id}{SUFFIX}", run_id, mask=self._mask, buffer=self._buffer)
             found = self._recorders.setdefault(path, made)
         return found
-
-    def _thought(self, path: str) -> Reasoning | None:
-        """Return the reasoning of an op that has ended; what is on its way is brought to it first."""
-        node = self._core.ended.get(path)
-        if node is None or node.kind != "llm":
-            return None
-        if self._core.stream.behind:
-            self._core.stream.flush()
-        return node.reasoning
 
 
 def _keys(path: Path) -> set[_Key]:

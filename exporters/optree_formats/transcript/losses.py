@@ -6,9 +6,8 @@ from collections.abc import Callable, Iterator
 
 from msgspec import UNSET
 
-from optree.nodes import OperationNode, Payload, Reasoning
-from optree.tree import Tree, walk_ops, walk_sessions
-from optree.values import decode, is_object, raw
+from optree import OperationNode, Tree, walk_ops, walk_sessions
+from optree.exporting import Payload, Reasoning, decode, is_object, raw
 from optree_formats.transcript import messages
 from optree_formats.transcript.building import held
 from optree_formats.transcript.payloads import decoded

@@ -7,7 +7,7 @@ from typing import Any
 
 import msgspec
 
-from optree.redaction import redact
+from optree.exporting import redact
 from optree_formats.transcript.recorder import Mask
 from optree_formats.transcript.wire import Event, line
 

@@ -10,11 +10,10 @@ from typing import Any
 import msgspec
 from msgspec import UNSET, Raw
 
+from optree.conversation import TranscriptEntry
 from optree.conversation.content import calls_of, text_of, thought_of
-from optree.conversation.events import TranscriptEntry
 from optree.conversation.provider_messages import HISTORY_KEYS, answers_of, entries_of, history_in, instructions_in
-from optree.messages import body
-from optree.values import clean, encode, is_list, is_object, raw
+from optree.exporting import clean, encode, is_list, is_object, payload_body, raw
 from optree_formats.transcript.wire import ContentBlock, Fidelity
 
 Said = tuple[str, ContentBlock]
@@ -25,7 +24,7 @@ def sent(request: Any) -> list[Said]:
     """Return what is new in a request: what follows its last answer, and then its system prompts."""
     found = history_in(request)
     if found is None:  # the original ai-agent's may hold figures alone: they are nobody's words
-        own = is_object(request) and body(request) is request and not any(key in request for key in HISTORY_KEYS)
+        own = is_object(request) and payload_body(request) is request and not any(key in request for key in HISTORY_KEYS)
         return [_text("user", encode(request).decode())] if request and (own or not is_object(request)) else []
     entries = [entry for message in (found if is_list(found) else [found]) for entry in entries_of(message)]
     answered = max((place for place, entry in enumerate(entries) if entry.role == "assistant"), default=-1)

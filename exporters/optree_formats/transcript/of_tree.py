@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from optree.tree import Tree, walk_sessions
-from optree.tree.unfold import unfold
+from optree import Tree, walk_sessions
+from optree.exporting import unfold
 from optree_formats.transcript.runs import run_id_of
 from optree_formats.transcript.transcriber import Transcriber
 from optree_formats.transcript.wire import Event

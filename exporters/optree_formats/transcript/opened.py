@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Hashable
 
-from optree.nodes import OperationNode
+from optree import OperationNode
 
 
 class Opened:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from optree.nodes import OperationNode, TurnNode
-from optree.values import decode, is_object
+from optree import OperationNode, TurnNode
+from optree.exporting import decode, is_object
 from optree_formats.transcript import messages
 from optree_formats.transcript.building import Building, attributes, blocks_of, end_op, hear, held, outcome, roles_of, told
 from optree_formats.transcript.steps import KINDS

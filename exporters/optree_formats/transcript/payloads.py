@@ -6,15 +6,13 @@ from typing import Any
 
 from msgspec import UNSET, DecodeError, Raw, UnsetType
 
-from optree import records as r
-from optree.nodes import Status
-from optree.values import decode
+from optree.exporting import OpBegin, Status, decode
 from optree_formats.transcript.wire import ContentBlock, StepPayload, ToolPayload
 
 NULL = Raw(b"null")
 
 
-def beside_begin(begin: r.OpBegin) -> dict[str, Any]:
+def beside_begin(begin: OpBegin) -> dict[str, Any]:
     """Return what the seed's members do not tell of an op's begin."""
     parent = {} if begin.parent_op is None else {"parentOp": begin.parent_op}
     return {**parent, **beside(begin.attributes)}

@@ -13,8 +13,8 @@ from typing import Annotated, Any
 import msgspec
 from msgspec import Meta, Raw
 
-from optree.store.lines import AnyPath, Bad, Block, Fault, decoded, opened
-from optree.values import TypedDecoder
+from optree.exporting import BadLine, Fault, LineBlock, TypedDecoder, decoded_lines, open_file
+from optree_formats import AnyPath
 from optree_formats.transcript.tolerant import WrongError, event_from, event_of, faults_of, looseness, raised
 from optree_formats.transcript.wire import EVENT_TYPES, Event, MessagePayload, StepPayload, ToolPayload
 
@@ -41,8 +41,8 @@ def read(path: AnyPath, *, strict: bool = False) -> Iterator[Event | Fault]:
 def batches(path: AnyPath, *, strict: bool = False) -> Iterator[list[Event] | Fault]:
     """The same, many events at once."""
     expected = 1
-    with opened(path) as source:
-        for item in decoded(source, _lines):
+    with open_file(path) as source:
+        for item in decoded_lines(source, _lines):
             if strict:
                 _check(item)
             for found in _read(item, expected):
@@ -53,7 +53,7 @@ def batches(path: AnyPath, *, strict: bool = False) -> Iterator[list[Event] | Fa
                 yield found
 
 
-def _check(item: Block[Event] | Bad) -> None:
+def _check(item: LineBlock[Event] | BadLine) -> None:
     """Raise `FormatError` for the first line that strict reading refuses although it can be read."""
     for number, data in enumerate(item.data.split(b"\n"), item.line):
         said = looseness(data) if data.strip() else ""
@@ -101,9 +101,9 @@ def _lines(data: bytes) -> list[Event]:
     return events
 
 
-def _read(item: Block[Event] | Bad, expected: int) -> Iterator[list[Event] | Fault]:
+def _read(item: LineBlock[Event] | BadLine, expected: int) -> Iterator[list[Event] | Fault]:
     """Yield what a block or a line holds, with faults before the events that they are about."""
-    if isinstance(item, Bad):
+    if isinstance(item, BadLine):
         event, faults = event_of(item.line, item.data)
         yield from faults
         if event is not None:
@@ -128,7 +128,7 @@ def _ordered(events: list[Event], expected: int, line_numbers: Callable[[], list
     yield events
 
 
-def _line_numbers(block: Block[Event]) -> list[int]:
+def _line_numbers(block: LineBlock[Event]) -> list[int]:
     """Return for each value of a block the number of its line; a line may hold several."""
     there = [(number, line) for number, line in enumerate(block.data.split(b"\n"), block.line) if line.strip(b" \t\r")]
     if len(there) == len(block.values):

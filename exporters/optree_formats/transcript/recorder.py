@@ -16,11 +16,9 @@ from typing import Any
 
 import msgspec
 
-from optree import clock
-from optree.errors import SetupError
-from optree.store.line_log import LineLog
-from optree.store.lines import AnyPath
-from optree.values import raw, text
+from optree import SetupError
+from optree.exporting import LineLog, now_ms, raw, text
+from optree_formats import AnyPath
 from optree_formats.transcript.fanout import BUFFER, LOGGER, WARN_SECONDS, FanOut, Stats, Subscription
 from optree_formats.transcript.strict import InvalidEventError, check, check_run_id
 from optree_formats.transcript.times import rfc3339
@@ -78,7 +76,7 @@ class Recorder:
             type=kind,  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType] - `check` refuses others
             path=path,
             iteration=iteration,
-            timestamp=rfc3339(clock.now_ms()) if timestamp is None else timestamp,
+            timestamp=rfc3339(now_ms()) if timestamp is None else timestamp,
             payload=payload,
             optree=optree,
         )

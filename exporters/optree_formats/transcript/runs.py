@@ -9,10 +9,9 @@ from uuid import UUID
 
 from msgspec import Struct
 
-from optree import records as r
-from optree.errors import FormatError
-from optree.nodes import Payload
-from optree.store.lines import AnyPath, Fault
+from optree import FormatError
+from optree.exporting import Fault, OpBegin, Payload
+from optree_formats import AnyPath
 from optree_formats.transcript.kept import Kept
 from optree_formats.transcript.reader import read
 from optree_formats.transcript.steps import Place
@@ -142,7 +141,7 @@ def _number(event: Event) -> int:
 class OpState(Struct):
     """An op of which not all is written yet."""
 
-    begin: r.OpBegin
+    begin: OpBegin
     place: Place
     started: bool = False
     """True if its start is written."""

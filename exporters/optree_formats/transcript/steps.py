@@ -12,9 +12,7 @@ from typing import Annotated, Any, Final
 import msgspec
 from msgspec import Meta, Struct
 
-from optree.store.lines import Fault
-from optree.tree.path import last_index, parent_label
-from optree.values import is_object
+from optree.exporting import Fault, is_object, last_index, parent_path
 from optree_formats.transcript.wire import EVENT_TYPES, Fidelity
 
 WORKFLOW: Final = "workflow"
@@ -28,7 +26,7 @@ _PATH = re.compile(r"turn_(0|[1-9]\d{0,17})(?:\.op_([1-9]\d{0,17}))?", re.ASCII)
 def step_path(path: str) -> str:
     """Return a node's path as that of a step of its run."""
     index = last_index(path)
-    return f"turn_{last_index(parent_label(path))}.op_{index}" if path.count(".") % 2 else f"turn_{index}"
+    return f"turn_{last_index(parent_path(path))}.op_{index}" if path.count(".") % 2 else f"turn_{index}"
 
 
 def own_path(step: str) -> tuple[int, int] | None:

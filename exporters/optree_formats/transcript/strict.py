@@ -9,9 +9,8 @@ from typing import Any, cast
 
 import msgspec
 
-from optree.errors import OptreeError
-from optree.records import sanitize
-from optree.values import TypedDecoder, encode
+from optree import OptreeError
+from optree.exporting import TypedDecoder, encode, sanitize
 from optree_formats.transcript.times import milliseconds
 from optree_formats.transcript.wire import EVENT_TYPES, Event, MessagePayload, Payload, StepPayload, ToolPayload, encoder
 

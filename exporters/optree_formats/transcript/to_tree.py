@@ -11,13 +11,9 @@ from typing import Any
 
 from msgspec import UNSET
 
-from optree import records as r
-from optree.ids import is_txn, node_id, txn_of
-from optree.nodes import Pool, SessionNode
-from optree.store.lines import Fault
-from optree.tree import Fold, Tree, apply
-from optree.tree.fold import UNKNOWN
-from optree.values import is_object, raw
+from optree import SessionNode, Tree
+from optree.exporting import UNKNOWN, Fault, Pool, SessionEnd, SessionResume, is_object, is_txn, node_id, raw, txn_of
+from optree.tree import Fold, apply
 from optree_formats.transcript import own
 from optree_formats.transcript.building import Building, attributes, outcome, told
 from optree_formats.transcript.foreign import Foreign
@@ -91,7 +87,7 @@ def _session(txn: str, path: str, run: Run, parent: SessionNode | None, faults: 
 def _start(session: SessionNode, event: Event, ts: float, *, again: bool) -> None:
     """Begin a session, or open it again."""
     if again:
-        apply.resume_session(session, r.SessionResume(session.path, ts))
+        apply.resume_session(session, SessionResume(session.path, ts))
         return
     beside = told(event)
     session.agent_id = _name(event.payload)
@@ -104,7 +100,7 @@ def _complete(session: SessionNode, event: Event, ts: float) -> None:
     beside, payload = told(event), event.payload
     status, error = outcome(payload, beside)
     report = payload.result if isinstance(payload, StepPayload) else UNSET
-    apply.end_session(session, r.SessionEnd(session.path, ts, status, error, report))
+    apply.end_session(session, SessionEnd(session.path, ts, status, error, report))
     if session.agent_id == UNKNOWN:
         session.agent_id = _name(payload)
     _title(session, beside)

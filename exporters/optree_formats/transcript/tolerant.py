@@ -12,9 +12,8 @@ from typing import Any
 import msgspec
 from msgspec import UNSET, Raw
 
-from optree.errors import FormatError
-from optree.store.lines import Fault
-from optree.values import TypedDecoder, decode, is_list
+from optree import FormatError
+from optree.exporting import Fault, TypedDecoder, decode, is_list
 from optree_formats.transcript.times import milliseconds
 from optree_formats.transcript.wire import BLOCK_TYPES, EVENT_TYPES, ContentBlock, Event, MessagePayload, StepPayload, ToolPayload
 

@@ -13,12 +13,29 @@ from typing import Any, ClassVar
 
 from msgspec import UNSET, Raw
 
-from optree import records as r
-from optree.ids import node_id
-from optree.messages import opened
-from optree.nodes import Payload, Pool, Reasoning
-from optree.tree.path import parent_label
-from optree.values import decode, raw
+from optree.exporting import (
+    Entries,
+    OpBegin,
+    OpEnd,
+    Payload,
+    Pool,
+    Reasoning,
+    Record,
+    Requested,
+    Responded,
+    SessionBegin,
+    SessionEnd,
+    SessionResume,
+    SessionSet,
+    TurnBegin,
+    TurnEnd,
+    TurnSet,
+    decode,
+    node_id,
+    parent_path,
+    payload_shown,
+    raw,
+)
 from optree_formats.transcript import messages
 from optree_formats.transcript.kept import KEPT, Kept, agrees, kept_of, put_back
 from optree_formats.transcript.payloads import NULL, beside, beside_begin, beside_end, decoded, given, result_of, text_block
@@ -57,11 +74,11 @@ class Transcriber:
         self._thought = thought
         self._runs: dict[str, RunState] = {}
         self._ops: dict[str, OpState] = {}
-        self._turns: dict[str, tuple[r.TurnBegin, dict[str, str] | None]] = {}
+        self._turns: dict[str, tuple[TurnBegin, dict[str, str] | None]] = {}
         self._turnless: set[str] = set()
         """Turns of sessions that come from runs without turns."""
 
-    def take(self, record: r.Record) -> None:
+    def take(self, record: Record) -> None:
         """Take one record; those that a transcript does not hold are passed over."""
         handler = self._HANDLERS.get(type(record))
         if handler is not None:
@@ -86,11 +103,11 @@ class Transcriber:
     def _run(self, path: str) -> RunState:
         run = self._runs.get(path)
         if run is None:
-            parent = self.run_id(parent_label(parent_label(path))) if path else ""
+            parent = self.run_id(parent_path(parent_path(path))) if path else ""
             run = self._runs[path] = RunState(path, self.run_id(path), parent)
         return run
 
-    def _session_begin(self, record: r.SessionBegin) -> None:
+    def _session_begin(self, record: SessionBegin) -> None:
         run = self._run(record.path)
         run.name = record.agent
         if record.path:
@@ -104,20 +121,20 @@ class Transcriber:
         told = {**({} if record.path else {"txn": self._txn}), **beside(own), **self._told(record.path)}
         self._write(run, "run.started", "", record.ts, self._started(run), told, more=run.kept.started_more)
 
-    def _session_resume(self, record: r.SessionResume) -> None:
+    def _session_resume(self, record: SessionResume) -> None:
         run = self._run(record.path)
         self._write(run, "run.started", "", record.ts, self._started(run))
 
     def _started(self, run: RunState) -> Any:
         return put_back(run.kept.started, StepPayload(name=run.name, kind=WORKFLOW))
 
-    def _session_set(self, record: r.SessionSet) -> None:
+    def _session_set(self, record: SessionSet) -> None:
         run = self._run(record.path)
         for name, value in (("title", record.title), ("latestStatus", record.latest_status)):
             if value is not None and self._told(record.path).get(name) != value:
                 run.told[name] = value
 
-    def _session_end(self, record: r.SessionEnd) -> None:
+    def _session_end(self, record: SessionEnd) -> None:
         run = self._run(record.path)
         self._release(run)
         payload = StepPayload(name=run.name, kind=WORKFLOW, result=result_of(record.final_report))
@@ -129,8 +146,8 @@ class Transcriber:
 
     # Turns
 
-    def _turn_begin(self, record: r.TurnBegin) -> None:
-        run = self._run(parent_label(record.path))
+    def _turn_begin(self, record: TurnBegin) -> None:
+        run = self._run(parent_path(record.path))
         if record.attributes is not UNSET and decode(record.attributes).get(TURNLESS) is True:
             self._turnless.add(record.path)
             return
@@ -141,14 +158,14 @@ class Transcriber:
         said = [(role, text_block(prompts[role])) for role in ("user", "system") if prompts.get(role)]
         self._message(run, record.path, record.ts, said)
 
-    def _turn_set(self, record: r.TurnSet) -> None:
+    def _turn_set(self, record: TurnSet) -> None:
         if record.path in self._turns and record.assistant is not None:
             self._turns[record.path] = self._turns[record.path][0], record.assistant
 
-    def _turn_end(self, record: r.TurnEnd) -> None:
+    def _turn_end(self, record: TurnEnd) -> None:
         if record.path in self._turnless:
             return
-        run = self._run(parent_label(record.path))
+        run = self._run(parent_path(record.path))
         _, said = self._turns.pop(record.path, (None, None))
         step = StepPayload(name=step_path(record.path), kind=TURN)
         if said is not None:
@@ -158,7 +175,7 @@ class Transcriber:
 
     # Ops
 
-    def _op_begin(self, record: r.OpBegin) -> None:
+    def _op_begin(self, record: OpBegin) -> None:
         run = self._session_of(record.path)
         op = self._ops[record.path] = OpState(record, self._place(record))
         if record.kind in ("tool", "session"):
@@ -205,7 +222,7 @@ class Transcriber:
         if op is not None and not op.started:
             self._start(run, op)
 
-    def _requested(self, record: r.Requested) -> None:
+    def _requested(self, record: Requested) -> None:
         run = self._session_of(record.path)
         op = self._ops.get(record.path)
         if op is None:
@@ -216,7 +233,7 @@ class Transcriber:
         elif op.begin.kind == "llm":
             self._ask(run, op, record)
 
-    def _ask(self, run: RunState, op: OpState, record: r.Requested) -> None:
+    def _ask(self, run: RunState, op: OpState, record: Requested) -> None:
         said = messages.sent(decoded(self._resolved(record.request)))
         for _, block in said if not op.place.foreign else ():
             asked = run.calls.pop(block.tool_id, None) if block.type == "tool_result" else None
@@ -225,7 +242,7 @@ class Transcriber:
                 self._reported(run, asked, block, record)
         self._message(run, messages_place(op.place), record.ts, said)
 
-    def _reported(self, run: RunState, asked: ContentBlock, result: ContentBlock, record: r.Requested) -> None:
+    def _reported(self, run: RunState, asked: ContentBlock, result: ContentBlock, record: Requested) -> None:
         """Write a call that only the messages tell of."""
         tool = ToolPayload(
             name=asked.tool_name, call_id=asked.tool_id, input=given(asked.tool_input), output=NULL, fidelity="agent_emitted"
@@ -240,19 +257,19 @@ class Transcriber:
         )
         self._write(run, "tool.result", record.path, record.ts, answered, {"from": _MESSAGES})
 
-    def _entries(self, record: r.Entries) -> None:
+    def _entries(self, record: Entries) -> None:
         op = self._ops.get(record.path)
         if op is not None and record.chunks:
             op.chunks += [chunk.text for chunk in record.chunks]
             op.seen = record.chunks[-1].ts
 
-    def _responded(self, record: r.Responded) -> None:
+    def _responded(self, record: Responded) -> None:
         op = self._ops.get(record.path)
         if op is not None:
             op.response = record.response
             op.seen = record.ts
 
-    def _op_end(self, record: r.OpEnd) -> None:
+    def _op_end(self, record: OpEnd) -> None:
         op = self._ops.pop(record.path, None)
         if op is None:
             return
@@ -306,8 +323,8 @@ class Transcriber:
             told = {} if real == messages.roles(blocks) else {"roles": real}
             self._write(run, "message.user", path, ts, MessagePayload(role="user", blocks=blocks), told)
 
-    def _place(self, begin: r.OpBegin) -> Place:
-        if parent_label(begin.path) not in self._turnless:
+    def _place(self, begin: OpBegin) -> Place:
+        if parent_path(begin.path) not in self._turnless:
             return Place(step_path(begin.path))
         return place_of({} if begin.attributes is UNSET else decode(begin.attributes))
 
@@ -335,7 +352,7 @@ class Transcriber:
             return NULL
         data = payload.payload
         as_it_is = not any(mark in bytes(data) for mark in (b'"$history"', b'"$blob"', b'"base64"'))
-        return data if as_it_is else raw(opened(self._pool.resolve(decoded(data))))
+        return data if as_it_is else raw(payload_shown(self._pool.resolve(decoded(data))))
 
     def _write(
         self,
@@ -368,22 +385,22 @@ class Transcriber:
         self._emit(run.path, event)
 
     def _session_of(self, op_path: str) -> RunState:
-        return self._run(parent_label(parent_label(op_path)))
+        return self._run(parent_path(parent_path(op_path)))
 
     def _told(self, path: str) -> dict[str, Any]:
         return dict(self._known.get(path, {}).get("told", {}))
 
     _HANDLERS: ClassVar[dict[type[Any], Callable[[Transcriber, Any], None]]] = {
-        r.SessionBegin: _session_begin,
-        r.SessionResume: _session_resume,
-        r.SessionSet: _session_set,
-        r.SessionEnd: _session_end,
-        r.TurnBegin: _turn_begin,
-        r.TurnSet: _turn_set,
-        r.TurnEnd: _turn_end,
-        r.OpBegin: _op_begin,
-        r.Requested: _requested,
-        r.Responded: _responded,
-        r.Entries: _entries,
-        r.OpEnd: _op_end,
+        SessionBegin: _session_begin,
+        SessionResume: _session_resume,
+        SessionSet: _session_set,
+        SessionEnd: _session_end,
+        TurnBegin: _turn_begin,
+        TurnSet: _turn_set,
+        TurnEnd: _turn_end,
+        OpBegin: _op_begin,
+        Requested: _requested,
+        Responded: _responded,
+        Entries: _entries,
+        OpEnd: _op_end,
     }

@@ -11,9 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeAlias, get_args
 import msgspec
 from msgspec import UNSET, Meta, Raw, Struct, UnsetType, field
 
-from optree.interrupts import pass_on
-from optree.records import sanitize
-from optree.values import TypedDecoder, decode, encode, is_list
+from optree.exporting import TypedDecoder, decode, encode, is_list, pass_on, sanitize
 
 EventType = Literal[
     "run.started", "run.completed", "step.started", "step.completed", "step.call_workflow.started", "step.call_workflow.completed",

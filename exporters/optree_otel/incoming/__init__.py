@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from optree.store.importing import save
+from optree.exporting import save
 from optree_otel.incoming.reading import read, read_file
 from optree_otel.incoming.sessions import sessions
 from optree_otel.incoming.spans import Found, InEvent, InSpan

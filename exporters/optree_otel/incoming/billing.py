@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final, Literal
 
-from optree import records as r
-from optree.nodes import AccountingEntry, Status
+from optree import AccountingEntry
+from optree.exporting import Accounted, Status, add_entry
 from optree.tree import apply
-from optree.tree.totals import add_entry
 from optree_otel import names
 from optree_otel.incoming.meaning import Meaning, answering_model, model, provider
 from optree_otel.incoming.spans import InSpan
@@ -42,7 +41,7 @@ def account(place: Place, span: InSpan, what: Meaning, status: Status, error: st
     apply.account(op.node, entry)
     for session in op.builder.chain:
         add_entry(session.totals, entry)
-    op.builder.core.stream.put(r.Accounted(op.path, entry))
+    op.builder.core.stream.put(Accounted(op.path, entry))
     if entry.type == "llm":
         place.billed = True
         _mark_above(place)

@@ -12,9 +12,8 @@ from typing import Any, Final
 import msgspec
 from msgspec import Struct
 
-from optree.messages import Text, is_message
-from optree.messages import message as message_of
-from optree.values import is_list, is_object, text
+from optree.exporting import TextPart, is_list, is_message, is_object, text
+from optree.exporting import parse_message as message_of
 from optree_otel import names
 from optree_otel.incoming.meaning import parsed
 from optree_otel.incoming.spans import InSpan
@@ -93,7 +92,7 @@ def asked_by_user(messages: list[Any], *, first: bool = False) -> str | None:
     """Return the last text that a user said in messages of any form, or the *first*; None if there is none."""
     said = [message_of(found, "unknown") for found in messages if is_message(found)]
     texts = (
-        "\n".join(part.text for part in one.parts if isinstance(part, Text))
+        "\n".join(part.text for part in one.parts if isinstance(part, TextPart))
         for one in (said if first else reversed(said))
         if one.role == "user"
     )

@@ -12,7 +12,7 @@ import base64
 from collections.abc import Callable
 from typing import Any, Final
 
-from optree.values import is_list, is_object, text
+from optree.exporting import is_list, is_object, text
 from optree_otel.incoming.otlp_json import identity
 from optree_otel.incoming.spans import ERROR, OK, UNSET, InEvent, InSpan
 

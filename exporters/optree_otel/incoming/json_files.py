@@ -7,8 +7,8 @@ from typing import Any
 
 import msgspec
 
-from optree.errors import FormatError
-from optree.values import is_list
+from optree import FormatError
+from optree.exporting import is_list
 from optree_otel.incoming import jaeger_json, otlp_json
 from optree_otel.incoming.spans import Found, InSpan
 

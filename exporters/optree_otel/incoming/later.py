@@ -10,7 +10,7 @@ from itertools import count
 from time import monotonic
 from typing import Final, Generic, TypeVar
 
-from optree.interrupts import pass_on
+from optree.exporting import pass_on
 
 T = TypeVar("T")
 MOST: Final = 10_000

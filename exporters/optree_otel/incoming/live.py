@@ -13,11 +13,8 @@ from collections.abc import Callable
 
 from msgspec import Struct
 
-from optree import records as r
-from optree.builder import SessionTreeBuilder
-from optree.instrument import Session
-from optree.instrument.context import CURRENT, Scope
-from optree.instrument.runtime import RUNTIME
+from optree import Session, SessionTreeBuilder
+from optree.exporting import Scope, SessionBegin, begin_session, current_scope, forget_session, report_problem
 from optree_otel.incoming import content
 from optree_otel.incoming.later import Later
 from optree_otel.incoming.meaning import Meaning, meaning_within, tells
@@ -76,7 +73,7 @@ class Live:
         with self._lock:
             members = self._traces.setdefault(span.trace_id, {})
             above = None if remote else members.get(span.parent_id)
-            one = _Open(span, look, above, CURRENT.get() if above is None else None, highest=None if above is None else above.top)
+            one = _Open(span, look, above, current_scope() if above is None else None, highest=None if above is None else above.top)
             members[span.span_id] = one
             self._count += 1
             if _is_told(span):
@@ -120,7 +117,7 @@ class Live:
                 if one.looks < len(LOOKS):
                     self._later.add(one, LOOKS[one.looks] - LOOKS[one.looks - 1])
         except Exception as error:  # noqa: BLE001 - the thread goes on with the next one
-            RUNTIME.report(f"a span of {one.span.name!r} is not recorded: {type(error).__name__}: {error}")
+            report_problem(f"a span of {one.span.name!r} is not recorded: {type(error).__name__}: {error}")
 
     def _place(self, one: _Open) -> None:
         """Begin a span's node, after those of all spans above it that have none yet."""
@@ -147,7 +144,7 @@ class Live:
         span = one.span
         named = root_name(span)
         agent = named or self._agent or service_name(span)
-        session = RUNTIME.open_root(agent, root_attributes(span))
+        session = begin_session(agent, root_attributes(span))
         builder = one.root = session.builder
         _correct_start(builder, span)
         user, _, _ = content.of_agent(span)
@@ -162,7 +159,7 @@ class Live:
         if one.place is not None:
             end_turn(one.place.turn, span.ended_at, status, error, user, last)
         end_session(builder, span.ended_at, status, error, report)
-        RUNTIME.close_root(builder.txn)
+        forget_session(builder.txn)
 
     def _drop(self, one: _Open, members: dict[str, _Open]) -> None:
         """Forget what nothing can start in any more: an ended span below one that has ended, and all that has ended below a top."""
@@ -215,4 +212,4 @@ def _correct_start(builder: SessionTreeBuilder, span: InSpan) -> None:
     node = builder.node
     with step(builder.core) as put:
         node.started_at = span.started_at
-        put(r.SessionBegin(node.path, span.started_at, node.agent_id, node.call_path, node.attributes_json))
+        put(SessionBegin(node.path, span.started_at, node.agent_id, node.call_path, node.attributes_json))

@@ -12,7 +12,7 @@ from typing import Any, Final, Literal
 import msgspec
 from msgspec import Struct
 
-from optree.values import is_object, text
+from optree.exporting import is_object, text
 from optree_otel import names
 from optree_otel.incoming.spans import InSpan
 

@@ -12,7 +12,7 @@ import re
 from collections.abc import Callable, Iterator
 from typing import Any, Final
 
-from optree.values import is_list, is_object, text
+from optree.exporting import is_list, is_object, text
 from optree_otel.incoming.spans import InEvent, InSpan
 
 _RESOURCE_SPANS: Final = ("resourceSpans", "resource_spans", "batches")

@@ -11,9 +11,8 @@ from collections.abc import Callable
 from importlib import import_module
 from typing import Any, Final
 
-from optree.errors import FormatError, SetupError
-from optree.store.compression import GZIP, ZSTD, unpack
-from optree.values import text
+from optree import FormatError, SetupError
+from optree.exporting import text, unpack
 from optree_otel.fields import LENGTH, NotProtobufError, fields, varint
 from optree_otel.incoming.spans import Found, InEvent, InSpan
 
@@ -88,8 +87,7 @@ def _framed(data: bytes, size_at: Callable[[int], tuple[int, int]]) -> list[byte
         except NotProtobufError:
             return []
         piece = data[at : at + size]
-        if piece[:4] == ZSTD or piece[:2] == GZIP:
-            piece, _ = unpack(piece)
+        piece, _ = unpack(piece)
         whole = at + size <= len(data)
         if size and not _is_traces(piece) and (whole or not found):
             return []

@@ -12,17 +12,37 @@ from typing import Any, Final, get_args
 import msgspec
 from msgspec import UNSET, Raw, UnsetType
 
-from optree import records as r
-from optree.builder import Op, SessionTreeBuilder, Turn
+from optree import AccountingEntry, LogEntry, Op, Path, PathError, SessionNode, SessionTreeBuilder, Tree, Turn, walk_sessions
 from optree.builder.core import Core
 from optree.clock import wall
-from optree.errors import PathError
-from optree.ids import node_id, txn_of
-from optree.nodes import AccountingEntry, LogEntry, OpKind, ReasoningChunk, SessionNode, Severity, Status
-from optree.tree import Fold, Path, Tree, walk_sessions
-from optree.tree.fold import UNKNOWN
-from optree.tree.path import last_index
-from optree.values import encode, is_object, text
+from optree.exporting import (
+    UNKNOWN,
+    Accounted,
+    Entries,
+    OpBegin,
+    OpEnd,
+    OpKind,
+    ReasoningChunk,
+    Record,
+    Requested,
+    Responded,
+    SessionBegin,
+    SessionEnd,
+    SessionResume,
+    SessionSet,
+    Severity,
+    Status,
+    TurnBegin,
+    TurnEnd,
+    TurnSet,
+    encode,
+    is_object,
+    last_index,
+    node_id,
+    text,
+    txn_of,
+)
+from optree.tree import Fold
 from optree_otel import names
 from optree_otel.incoming import content
 from optree_otel.incoming.forest import Key
@@ -126,7 +146,7 @@ def _in_place(span: InSpan, known: dict[Key, InSpan]) -> InSpan:
     return span if anchor is None else msgspec.structs.replace(span, parent_id=anchor.parent_id)
 
 
-def _records(span: InSpan, ops: dict[Key, str], core: Core) -> list[r.Record]:
+def _records(span: InSpan, ops: dict[Key, str], core: Core) -> list[Record]:
     kind, path = span.attributes[names.KIND], _path(span)
     if kind == "session":
         return _session(span, path)
@@ -137,7 +157,7 @@ def _records(span: InSpan, ops: dict[Key, str], core: Core) -> list[r.Record]:
     return _op(span, path, above if same_turn else None, core)
 
 
-def _session(span: InSpan, path: str) -> list[r.Record]:
+def _session(span: InSpan, path: str) -> list[Record]:
     block = span.attributes
     agent = text(block.get(names.AGENT_NAME, UNKNOWN))
     kept = _own_attributes(span)
@@ -145,35 +165,35 @@ def _session(span: InSpan, path: str) -> list[r.Record]:
         kept["ingress"] = {"source": source}
     if block.get(names.CYCLE):
         kept["cycle"] = True
-    made: list[r.Record] = []
+    made: list[Record] = []
     if count(block.get(names.ROUND)):
-        made.append(r.SessionResume(path, span.started_at))
+        made.append(SessionResume(path, span.started_at))
     else:
-        made.append(r.SessionBegin(path, span.started_at, agent, text(block.get(names.CALL_PATH, agent)), _raw(kept)))
-    made += [r.SessionResume(path, event.time_ns / 1_000_000) for event in span.events if event.name == names.RESUMED]
+        made.append(SessionBegin(path, span.started_at, agent, text(block.get(names.CALL_PATH, agent)), _raw(kept)))
+    made += [SessionResume(path, event.time_ns / 1_000_000) for event in span.events if event.name == names.RESUMED]
     title, latest = block.get(names.TITLE), block.get(names.LATEST_STATUS)
     if title or latest:
-        made.append(r.SessionSet(path, span.started_at, title, latest))
+        made.append(SessionSet(path, span.started_at, title, latest))
     report = block.get(names.FINAL_REPORT)
     final = UNSET if report is None else Raw(encode(parsed(report)))
-    return made + _ended(span, lambda status, error: r.SessionEnd(path, span.ended_at, status, error, final))
+    return made + _ended(span, lambda status, error: SessionEnd(path, span.ended_at, status, error, final))
 
 
-def _turn(span: InSpan, path: str) -> list[r.Record]:
+def _turn(span: InSpan, path: str) -> list[Record]:
     said = content.of_llm(span)
     prompts = {
         message["role"]: message["content"]
         for message in said.messages or []
         if is_object(message) and message.get("role") in ("system", "user") and isinstance(message.get("content"), str)
     }
-    made: list[r.Record] = [r.TurnBegin(path, span.started_at, prompts or None, _raw(_own_attributes(span)))]
+    made: list[Record] = [TurnBegin(path, span.started_at, prompts or None, _raw(_own_attributes(span)))]
     answer = said.answer.get("content") if is_object(said.answer) else None
     if isinstance(answer, str):
-        made.append(r.TurnSet(path, {"content": answer}))
-    return made + _ended(span, lambda status, error: r.TurnEnd(path, span.ended_at, status, error))
+        made.append(TurnSet(path, {"content": answer}))
+    return made + _ended(span, lambda status, error: TurnEnd(path, span.ended_at, status, error))
 
 
-def _op(span: InSpan, path: str, above: str | None, core: Core) -> list[r.Record]:
+def _op(span: InSpan, path: str, above: str | None, core: Core) -> list[Record]:
     kind = _OPS[span.attributes[names.KIND]]
     kept = _own_attributes(span)
     if kind == "llm":
@@ -181,7 +201,7 @@ def _op(span: InSpan, path: str, above: str | None, core: Core) -> list[r.Record
         kept = {**{key: value for key, value in named.items() if value and value != "unknown"}, **kept}
     if kind == "tool" and (provider := span.attributes.get(names.TOOL_PROVIDER)):
         kept["provider"] = provider
-    made: list[r.Record] = [r.OpBegin(path, span.started_at, kind, _name(span, kind), above, _raw(kept))]
+    made: list[Record] = [OpBegin(path, span.started_at, kind, _name(span, kind), above, _raw(kept))]
     logs = [_line(event, core) for event in span.events if event.name == names.LOG]
     chunks = [
         ReasoningChunk(text(_told(event, names.REASONING_TEXT)), event.time_ns / 1_000_000)
@@ -189,31 +209,31 @@ def _op(span: InSpan, path: str, above: str | None, core: Core) -> list[r.Record
         if event.name == names.REASONING
     ]
     if logs or chunks:
-        made.append(r.Entries(path, 0, tuple(logs), 0, tuple(chunks)))
+        made.append(Entries(path, 0, tuple(logs), 0, tuple(chunks)))
     made += _said(span, path, kind, core)
     if (entry := _entry(span, path, kind, core.txn)) is not None:
-        made.append(r.Accounted(path, entry))
+        made.append(Accounted(path, entry))
     latency = span.ended_at - span.started_at
-    return made + _ended(span, lambda status, error: r.OpEnd(path, span.ended_at, status, latency, error))
+    return made + _ended(span, lambda status, error: OpEnd(path, span.ended_at, status, latency, error))
 
 
-def _said(span: InSpan, path: str, kind: OpKind, core: Core) -> list[r.Record]:
-    made: list[r.Record] = []
+def _said(span: InSpan, path: str, kind: OpKind, core: Core) -> list[Record]:
+    made: list[Record] = []
     if kind == "llm":
         said = content.of_llm(span)
         answer = said.answer
         if said.messages is not None or said.members:
             model = span.attributes.get(names.REQUEST_MODEL)
             new, payload = core.pooled(core.request("llm", said.messages, {**({"model": model} if model else {}), **said.members}))
-            made += [new, r.Requested(path, span.started_at, payload)]
+            made += [new, Requested(path, span.started_at, payload)]
     else:
         arguments, answer = content.of_tool(span.attributes)
         if arguments is not None:
             given = arguments if is_object(arguments) else {"arguments": arguments}
             _, payload = core.pooled(core.request("tool", None, given))
-            made.append(r.Requested(path, span.started_at, payload))
+            made.append(Requested(path, span.started_at, payload))
     if answer is not None:
-        made.append(r.Responded(path, span.ended_at, core.response(answer)))
+        made.append(Responded(path, span.ended_at, core.response(answer)))
     return made
 
 
@@ -269,7 +289,7 @@ def _status(span: InSpan) -> tuple[Status | None, str | None]:
     return status, None if error is None else text(error)
 
 
-def _ended(span: InSpan, record: Callable[[Status | None, str | None], r.Record]) -> list[r.Record]:
+def _ended(span: InSpan, record: Callable[[Status | None, str | None], Record]) -> list[Record]:
     """Return the record of an end; none for what a live trace shows as open."""
     if not span.end_ns or span.attributes.get(names.PHASE) == _OPEN:
         return []

@@ -16,9 +16,8 @@ from opentelemetry.context import Context
 from opentelemetry.sdk.trace import ReadableSpan, Span, SpanProcessor
 from opentelemetry.trace import SpanContext, StatusCode, format_span_id, format_trace_id
 
-from optree.instrument import flush
-from optree.instrument.runtime import RUNTIME
-from optree.syscalls import calls
+from optree import flush
+from optree.exporting import register_at_fork, report_problem
 from optree_otel.incoming.live import Live
 from optree_otel.incoming.spans import ERROR, OK, UNSET, InEvent, InSpan
 
@@ -70,7 +69,7 @@ class OpTreeSpanProcessor(SpanProcessor):
         try:
             work()
         except Exception as error:  # noqa: BLE001 - must not reach the traced program
-            RUNTIME.report(f"a span of {span.name!r} is not recorded: {type(error).__name__}: {error}")
+            report_problem(f"a span of {span.name!r} is not recorded: {type(error).__name__}: {error}")
         finally:
             self._inside.on = False
 
@@ -104,4 +103,4 @@ def _after_fork(live: Live) -> None:
         if (found := reference()) is not None:
             found.begin_anew()
 
-    calls.register_at_fork(after_in_child=begin_anew)
+    register_at_fork(after_in_child=begin_anew)

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from optree.errors import FormatError, NotFoundError
-from optree.store.compression import unpack
-from optree.store.system import REAL
+from optree import FormatError, NotFoundError
+from optree.exporting import REAL, unpack
 from optree_otel.incoming.json_files import read_json
 from optree_otel.incoming.otlp_protobuf import read_protobuf
 from optree_otel.incoming.spans import Found

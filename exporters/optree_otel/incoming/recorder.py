@@ -12,14 +12,31 @@ from typing import Any, Final, TypeVar
 
 from msgspec import UNSET, Struct
 
-from optree import records as r
-from optree.builder import Op, SessionTreeBuilder, Turn
+from optree import LogEntry, Op, SessionTreeBuilder, Turn
 from optree.builder.core import Core
 from optree.builder.figures import PROMPT_CHARACTERS, error_text
-from optree.nodes import LogEntry, OpKind, Status
+from optree.exporting import (
+    Entries,
+    OpBegin,
+    OpEnd,
+    OpKind,
+    OpSet,
+    Record,
+    Requested,
+    Responded,
+    SessionBegin,
+    SessionEnd,
+    SessionSet,
+    Status,
+    TurnBegin,
+    TurnEnd,
+    TurnSet,
+    cut,
+    is_object,
+    text,
+)
 from optree.tree import apply
 from optree.tree.totals import add_op
-from optree.values import cut, is_object, text
 from optree_otel import names
 from optree_otel.incoming import content
 from optree_otel.incoming.billing import account
@@ -30,7 +47,7 @@ MAX_NESTED: Final = 50
 """Sessions in each other: an agent that is deeper stays an op (a snapshot holds 60)."""
 _ERROR_EVENT: Final = "exception"
 Node = TypeVar("Node")
-Said = TypeVar("Said", bound=r.Record)
+Said = TypeVar("Said", bound=Record)
 _KINDS: Final[dict[str, OpKind]] = {"agent": "session", "llm": "llm", "tool": "tool", "mcp": "tool"}
 
 
@@ -59,7 +76,7 @@ class Place(Struct):
 
 
 @contextmanager
-def step(core: Core) -> Generator[Callable[[r.Record], None]]:
+def step(core: Core) -> Generator[Callable[[Record], None]]:
     """Hold the stream for one structural step; gives what queues a record."""
     held = core.stream.enter()
     try:
@@ -77,7 +94,7 @@ def begin_turn(
     said = {role: cut(core.text(given), PROMPT_CHARACTERS) for role, given in prompts.items() if given is not None}
     with step(core) as put:
         number = max((turn.index for turn in builder.node.turns), default=0) + 1
-        record = r.TurnBegin(f"{builder.path}.{number}" if builder.path else str(number), ts, said or None, block)
+        record = TurnBegin(f"{builder.path}.{number}" if builder.path else str(number), ts, said or None, block)
         turn = builder.current_turn = Turn(builder, apply.begin_turn(builder.node, record), 1, implicit=implicit)
         put(record)
     return turn
@@ -90,8 +107,8 @@ def end_turn(turn: Turn, ts: float, status: Status, error: str | None, prompt: s
     with step(core) as put:
         if assistant is not None:
             turn.node.assistant = {"content": cut(core.text(assistant), PROMPT_CHARACTERS)}
-            put(r.TurnSet(turn.path, turn.node.assistant))
-        record = r.TurnEnd(turn.path, ts, status, error)
+            put(TurnSet(turn.path, turn.node.assistant))
+        record = TurnEnd(turn.path, ts, status, error)
         apply.end_turn(turn.node, record)
         put(record)
         if turn.builder.current_turn is turn:
@@ -102,7 +119,7 @@ def end_session(builder: SessionTreeBuilder, ts: float, status: Status, error: s
     """End a session."""
     final = UNSET if report is None else builder.core.json(report)
     with step(builder.core) as put:
-        record = r.SessionEnd(builder.path, ts, status, error, final)
+        record = SessionEnd(builder.path, ts, status, error, final)
         apply.end_session(builder.node, record)
         put(record)
     for listener in builder.core.listeners:
@@ -163,7 +180,7 @@ def end(place: Place, span: InSpan, what: Meaning) -> None:
         account(place, span, what, status, said)
         if span.end_ns and op.node.ended_at is None:
             latency = span.ended_at - span.started_at
-            record = r.OpEnd(op.path, span.ended_at, status, latency, said, reasoning, block)
+            record = OpEnd(op.path, span.ended_at, status, latency, said, reasoning, block)
             apply.end_op(op.node, record)
             put(record)
             core.ops.pop(op.path, None)
@@ -184,18 +201,18 @@ def events_of(span: InSpan) -> list[dict[str, Any]]:
     return [{"timestamp": event.time_ns / 1_000_000, "name": event.name, **event.attributes} for event in span.events]
 
 
-def _stretch(place: Place, ts: float, put: Callable[[r.Record], None]) -> None:
+def _stretch(place: Place, ts: float, put: Callable[[Record], None]) -> None:
     """Let no turn or session that has ended already be shorter than what is in it; within a step."""
     above: Place | None = place
     while above is not None:
         turn, session = above.turn.node, above.turn.builder.node
         if turn.ended_at is not None and turn.ended_at < ts:
             above.turn.builder.core.touched.add(f"{turn.path}.1")
-            _apply(apply.set_turn, turn, r.TurnSet(turn.path, ended_at=ts), put)
+            _apply(apply.set_turn, turn, TurnSet(turn.path, ended_at=ts), put)
         if session.ended_at is not None and session.ended_at < ts:
             if session.path:
                 above.turn.builder.core.touched.add(session.path)
-            _apply(apply.set_session, session, r.SessionSet(session.path, ts, ended_at=ts), put)
+            _apply(apply.set_session, session, SessionSet(session.path, ts, ended_at=ts), put)
         above = above.above
 
 
@@ -207,7 +224,7 @@ def _prompted(turn: Turn, user: str | None) -> None:
     with step(core) as put:
         if node.ended_at is not None:
             core.touched.add(f"{node.path}.1")
-        _apply(apply.set_turn, node, r.TurnSet(node.path, prompts={"user": cut(core.text(user), PROMPT_CHARACTERS)}), put)
+        _apply(apply.set_turn, node, TurnSet(node.path, prompts={"user": cut(core.text(user), PROMPT_CHARACTERS)}), put)
 
 
 def _put_prompts(place: Place, messages: list[Any]) -> None:
@@ -236,10 +253,10 @@ def _put_name(op: Op, span: InSpan, what: Meaning, attributes: Mapping[str, Any]
     if op.node.ended_at is not None or (told is None and not attributes):
         return
     with step(core) as put:
-        _apply(apply.set_op, op.node, r.OpSet(op.path, core.now_ms(), told, core.attributes(attributes)), put)
+        _apply(apply.set_op, op.node, OpSet(op.path, core.now_ms(), told, core.attributes(attributes)), put)
 
 
-def _apply(change: Callable[[Node, Said], None], node: Node, record: Said, put: Callable[[r.Record], None]) -> None:
+def _apply(change: Callable[[Node, Said], None], node: Node, record: Said, put: Callable[[Record], None]) -> None:
     change(node, record)
     put(record)
 
@@ -251,7 +268,7 @@ def _begin_op(above: Place, kind: OpKind, name: str, ts: float, attributes: Mapp
     with step(core) as put:
         path = f"{turn.path}.{turn.next_op()}"
         parent = above.within.path if above.within is not None else None
-        record = r.OpBegin(path, ts, kind, name, parent, block)
+        record = OpBegin(path, ts, kind, name, parent, block)
         if turn.node.ended_at is not None:
             core.touched.add(path)
         op = core.ops[path] = Op.of_ended(builder, turn, apply.begin_op(core.txn, turn.node, record))
@@ -272,7 +289,7 @@ def _begin_child(builder: SessionTreeBuilder, op: Op, agent: str, span: InSpan) 
     node.attributes_json = core.attributes(attributes)
     with step(core) as put:
         op.node.child_session = node
-        put(r.SessionBegin(node.path, node.started_at, agent, node.call_path, node.attributes_json))
+        put(SessionBegin(node.path, node.started_at, agent, node.call_path, node.attributes_json))
     return SessionTreeBuilder.over(core, node, builder)
 
 
@@ -306,7 +323,7 @@ def _put_request(place: Place, op: Op, span: InSpan, what: Meaning) -> None:
         op.node.request = payload
         if new.blobs or new.links:
             put(new)
-        put(r.Requested(op.path, span.started_at, payload))
+        put(Requested(op.path, span.started_at, payload))
     if messages:
         _put_prompts(place, messages)
 
@@ -328,14 +345,14 @@ def _put_response(op: Op, span: InSpan, value: Any) -> None:
     payload = op.builder.core.response(value)
     with step(op.builder.core) as put:
         op.node.response = payload
-        put(r.Responded(op.path, span.ended_at, payload))
+        put(Responded(op.path, span.ended_at, payload))
 
 
-def _put_events(op: Op, span: InSpan, put: Callable[[r.Record], None]) -> None:
+def _put_events(op: Op, span: InSpan, put: Callable[[Record], None]) -> None:
     """Record a span's events as log lines."""
     lines = [_line(event, op.builder.core) for event in span.events if event.name != content.DETAILS]
     if lines:
-        put(r.Entries(op.path, len(op.node.logs), tuple(lines)))
+        put(Entries(op.path, len(op.node.logs), tuple(lines)))
         apply.add_entries(op.node, lines, [])
 
 

@@ -12,12 +12,11 @@ from typing import Any
 
 from msgspec import Struct
 
-from optree.builder import SessionTreeBuilder
+from optree import SessionTreeBuilder, Tree
 from optree.builder.core import Core
 from optree.clock import wall
-from optree.ids import trace_id
-from optree.tree import Tree, apply
-from optree.values import text
+from optree.exporting import text, trace_id
+from optree.tree import apply
 from optree_otel.incoming import content
 from optree_otel.incoming.forest import Key, Trace, arrange
 from optree_otel.incoming.meaning import Meaning, conversation, meaning, meaning_within, tells

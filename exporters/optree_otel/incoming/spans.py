@@ -7,7 +7,7 @@ from typing import Any, Final
 
 from msgspec import Struct
 
-from optree.values import text
+from optree.exporting import text
 
 UNSET: Final = 0
 OK: Final = 1

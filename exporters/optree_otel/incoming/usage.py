@@ -8,10 +8,8 @@ from typing import Any, Final
 
 from msgspec import Struct
 
-from optree.nodes import Tokens
-from optree.usage import count as read_count
-from optree.usage import dollars, read
-from optree.values import text
+from optree.exporting import Tokens, read_usage, text, usage_dollars
+from optree.exporting import usage_count as read_count
 from optree_otel import names
 from optree_otel.incoming.spans import InSpan
 
@@ -71,7 +69,7 @@ def usage(attributes: Mapping[str, Any]) -> Taken:
     """
     flaws: list[str] = []
     figures = {name: found for name, keys in _FIGURES.items() if (found := _first(attributes, keys, flaws)) is not None}
-    took = read(figures=figures)
+    took = read_usage(figures=figures)
     said = bool({"input_tokens", "output_tokens"} & figures.keys()) or took.cost_usd is not None
     return Taken(took.tokens or Tokens(), took.cost_usd, took.upstream_cost_usd, said, flaws + took.flaws)
 
@@ -94,7 +92,7 @@ def _first(attributes: Mapping[str, Any], keys: tuple[str, ...], flaws: list[str
     """Return the first of some attributes that is a figure; *flaws* gets those that are none."""
     for key in keys:
         value = attributes.get(key)
-        if (found := dollars(value, key, [])) is not None:
+        if (found := usage_dollars(value, key, [])) is not None:
             return found
         if value is not None:
             flaws.append(f"{key}={text(value)[:40]!r} is no figure, and is left out")

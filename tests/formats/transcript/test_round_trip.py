@@ -6,8 +6,8 @@ from hypothesis import HealthCheck, given, settings
 from msgspec import json
 
 from optree.builder import SessionTreeBuilder
-from optree.cli.installed import installed
 from optree.errors import SetupError
+from optree.formats.installed import installed_formats
 from optree.testing import Ticking, shape
 from optree_formats.transcript import FORMAT, Event, StepPayload, read, run_id_of
 from optree_formats.transcript.strict import check
@@ -103,7 +103,7 @@ def test_detected(tmp_path):
 
 def test_installed():
     """It is found by its name, with what it cannot hold."""
-    formats, problems = installed()
+    formats, problems = installed_formats()
     [found] = [form for form in formats if form.name == "transcript"]
     assert ([], FORMAT, ".transcript.jsonl", True) == (problems, found, found.suffix, "logs" in found.cannot_hold)
 

@@ -10,7 +10,7 @@ from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 from opentelemetry.trace import set_span_in_context
 
-from optree.messages import ToolCall, message
+from optree.messages import ToolCallPart, message
 from optree.testing import capture, shape
 from optree_otel.incoming import OpTreeSpanProcessor, sessions
 from optree_otel.incoming.processor import _read
@@ -128,7 +128,7 @@ def test_tool_calls_among_the_content(tracers, listed):
     op = recording.tree.session.turns[0].ops[0]
     said = message(msgspec.json.decode(op.response.payload))
     assert [("weather", "toolu_1", {"city": "Athens"})] == [
-        (part.name, part.id, part.decoded()) for part in said.parts if isinstance(part, ToolCall)
+        (part.name, part.id, part.decoded()) for part in said.parts if isinstance(part, ToolCallPart)
     ]
     assert "let me look" == said.parts[0].text
 

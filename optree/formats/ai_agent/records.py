@@ -17,6 +17,7 @@ from typing import Any, Final
 import msgspec
 from msgspec import UNSET
 
+from optree.formats.new_files import write_new
 from optree.ids import content_id
 from optree.nodes import AccountingEntry, OperationNode, Payload, SessionNode, TurnNode
 from optree.store.ai_agent.terms import attributes_of_op, attributes_of_turn, ms, named, numbered, outcome, payload
@@ -24,7 +25,6 @@ from optree.store.compression import compressor
 from optree.tree import Tree, walk_sessions
 from optree.tree.totals import of_entries
 from optree.values import decode, is_list, is_object
-from optree_formats.new_files import write_new
 
 VERSION: Final = 3
 CALLED_BY_PROGRAM: Final = "api"

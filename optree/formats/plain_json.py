@@ -8,11 +8,11 @@ from typing import Any
 
 from optree.errors import FormatError, StoreError
 from optree.formats import Fault, Read
+from optree.formats.new_files import write_new
 from optree.store.formats import read_snapshot
 from optree.store.snapshot import SnapshotWriter
 from optree.tree import Fold, Tree
 from optree.tree.summary import snapshot_summary
-from optree_formats.new_files import write_new
 
 _HEAD = re.compile(rb'\s*\{\s*"version"\s*:\s*\d+\s*,\s*"meta"\s*:\s*\{')
 

@@ -12,6 +12,8 @@ from msgspec import UNSET, Raw
 
 from optree import records as r
 from optree.formats import Fault
+from optree.formats.ai_agent.folder import Ledger, Ledgers
+from optree.formats.ai_agent.records import CALLED_BY_PROGRAM, derived_id
 from optree.ids import is_node_id, is_txn, node_id, txn_of
 from optree.nodes import AccountingEntry, Payload, Status
 from optree.store.ai_agent.terms import IN_FIELDS, name_of
@@ -25,8 +27,6 @@ from optree.tree.naming import unused
 from optree.tree.totals import leave_out_impossible
 from optree.usage import parts_of
 from optree.values import is_object
-from optree_formats.ai_agent.folder import Ledger, Ledgers
-from optree_formats.ai_agent.records import CALLED_BY_PROGRAM, derived_id
 
 MAX_NESTED = 50
 """Sessions in each other: one that is deeper becomes a tree of its own (a snapshot holds 60)."""

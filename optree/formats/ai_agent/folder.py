@@ -11,9 +11,9 @@ from msgspec import Struct
 
 from optree.errors import FormatError, NotFoundError
 from optree.formats import Fault
-from optree.store.lines import Bad, check_size, decoded, opened
+from optree.formats.ai_agent.records import VERSION, is_file_name
+from optree.store.lines import BadLine, check_size, decoded, opened
 from optree.store.plain_values import objects_of
-from optree_formats.ai_agent.records import VERSION, is_file_name
 
 _TYPES = ("session_start", "turn_start", "turn_end", "session_summary", "session_error")
 _lines = msgspec.json.Decoder(dict[str, Any]).decode_lines
@@ -94,7 +94,7 @@ class Ledgers:
         check_size(path)
         with opened(path) as source:
             for found in decoded(source, _lines):
-                if isinstance(found, Bad):
+                if isinstance(found, BadLine):
                     self.fault(path.name, f"is no record: {found.said}", found.line)
                     continue
                 for index, record in enumerate(found.values):

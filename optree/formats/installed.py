@@ -1,4 +1,4 @@
-"""The file formats that are installed: objects that entry points in the group ``optree.exporters`` name, anybody's."""
+"""The file formats that are installed: objects that entry points in the group ``optree.formats`` name, anybody's."""
 
 from __future__ import annotations
 
@@ -7,38 +7,49 @@ from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
 from typing import Any, cast
 
-from optree.cli.exporters import OTEL, unknown
 from optree.errors import SetupError
-from optree.exporting import GROUP
-from optree.formats import Format
+from optree.formats import FORMATS, Format
+from optree.mirrors import EXPORTERS
 from optree.store.heads import head_of
 
 _PARTS = ("name", "suffix", "about", "cannot_hold", "detect", "write", "read")
 
 
-def installed() -> tuple[list[Format], list[str]]:
+def installed_formats() -> tuple[list[Format], list[str]]:
     """Return the formats that can be loaded, by name, and for each that cannot, why and what to do."""
     found: list[Format] = []
     problems: list[str] = []
-    for point in sorted(entry_points(group=GROUP), key=lambda point: point.name):
-        if point.name == OTEL:
-            continue
+    for point in sorted(entry_points(group=FORMATS), key=lambda point: point.name):
         try:
-            loaded = _loaded(point)
+            found.append(_loaded(point))
         except SetupError as error:
             problems.append(str(error))
-        else:
-            found += [loaded] if loaded is not None else []
     return found, problems
 
 
 def format_named(name: str) -> Format:
     """Return a format. Raises `SetupError` if there is none of that name, or it cannot be loaded."""
-    point = next(iter(entry_points(group=GROUP, name=name)), None)
-    loaded = _loaded(point) if point is not None else None
-    if loaded is None:
-        raise unknown(name)
-    return loaded
+    point = next(iter(entry_points(group=FORMATS, name=name)), None)
+    if point is None:
+        raise unknown_exporter(name)
+    return _loaded(point)
+
+
+def exporter_names() -> list[str]:
+    """Return the names of the exporters and formats that are installed."""
+    return sorted({point.name for group in (EXPORTERS, FORMATS) for point in entry_points(group=group)})
+
+
+def unknown_exporter(name: str) -> SetupError:
+    """Return what is to be raised for a name that neither an exporter nor a format has."""
+    from difflib import get_close_matches
+
+    there = exporter_names()
+    if not there:
+        return SetupError("no exporter is installed: pip install 'optree-tracing[otel]'")
+    near = get_close_matches(name.lower(), there, 1)
+    hint = f"did you mean {near[0]}? (optree formats lists all)" if near else f"choose one of {', '.join(there)}"
+    return SetupError(f"there is no exporter {name!r}; {hint}")
 
 
 def detected(path: Path, formats: Iterable[Format]) -> list[Format]:
@@ -47,13 +58,15 @@ def detected(path: Path, formats: Iterable[Format]) -> list[Format]:
     return [one for one in formats if one.detect(path, head)]
 
 
-def _loaded(point: EntryPoint) -> Format | None:
-    """Return the format behind an entry point; None if it is something else. Raises `SetupError` for what cannot be imported."""
+def _loaded(point: EntryPoint) -> Format:
+    """Return the format behind an entry point. Raises `SetupError` for what cannot be imported, or is none."""
     try:
         found: Any = point.load()
     except (ImportError, AttributeError) as error:
         raise SetupError(f"format {point.name} cannot be loaded ({error}): {_remedy(point)}") from error
-    return cast("Format", found) if all(hasattr(found, part) for part in _PARTS) else None
+    if lacking := [part for part in _PARTS if not hasattr(found, part)]:
+        raise SetupError(f"format {point.name} ({point.value}) is no optree.exporting.Format: it has no {', no '.join(lacking)}")
+    return cast("Format", found)
 
 
 def _remedy(point: EntryPoint) -> str:

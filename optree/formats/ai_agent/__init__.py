@@ -10,14 +10,14 @@ from pathlib import Path
 
 from optree.errors import FormatError
 from optree.formats import Fault, Read
+from optree.formats.ai_agent import assembly, records
+from optree.formats.ai_agent.folder import Ledgers
+from optree.formats.new_files import write_new
 from optree.store.ai_agent import document, version_of
 from optree.store.compression import compressor
 from optree.store.formats import read_snapshot
 from optree.store.heads import head_of
 from optree.tree import Tree
-from optree_formats.ai_agent import assembly, records
-from optree_formats.ai_agent.folder import Ledgers
-from optree_formats.new_files import write_new
 
 _SNAPSHOT = re.compile(rb'\s*\{((?:[^{}\[\]"]|"(?:[^"\\]|\\.)*")*?)"opTree"\s*:')
 _VERSION = re.compile(rb'"version"\s*:\s*([12])\b')

@@ -1,0 +1,66 @@
+"""What a file format offers: trees out, and in again. Formats are found by their entry points in the group `FORMATS`.
+
+What optree reads itself stands here: snapshots as plain JSON, and the files of the original ai-agent. Others are packages of their own.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Protocol
+
+from msgspec import Struct
+
+from optree.errors import FormatError
+from optree.store.lines import Fault
+from optree.tree import Tree
+
+FORMATS = "optree.formats"
+"""The group of entry points in which formats are found: each names a `Format`."""
+
+
+class Read(Struct):
+    """What a format found in a file."""
+
+    trees: list[Tree]
+    """One a root session; ready for `optree.exporting.save`."""
+    faults: list[Fault]
+    """What was left out or mended, by line."""
+    beside: list[Path] = []
+    """Other files that were read with it, as those of sub-agents: what they hold is in the trees."""
+
+
+class Format(Protocol):
+    """A file format that trees are written to and read from. Detection and reading never change what is there."""
+
+    name: str
+    """What ``--to`` takes."""
+    suffix: str
+    """How its files' names end, such as ``.events.jsonl``."""
+    about: str
+    """One line for people."""
+    cannot_hold: tuple[str, ...] = ()
+    """What of a tree is not in its files, for people: ``logs``, ``accounting``…; tests prove that all else comes back."""
+
+    def detect(self, path: Path, head: bytes) -> bool:  # noqa: ARG002 - for those that are read
+        """Tell by a file's first bytes (unpacked, 64 KiB at most), or a directory's entries, whether it is in this format.
+
+        A format that is only written inherits this, which is never so.
+        """
+        return False
+
+    def write(self, tree: Tree, target: Path) -> list[Path]:
+        """Write a tree to a new file, and to more beside it where the format wants them; returns all, the main one first.
+
+        Raises `SetupError` if one of them is there, `OSError`.
+        """
+        ...
+
+    def read(self, path: Path, *, strict: bool = False) -> Read:  # noqa: ARG002 - as in `detect`
+        """Read what a file holds, past its faults; with *strict* the first fault is raised as `FormatError`. Raises `OSError`.
+
+        A format that is only written inherits this, which raises `FormatError`.
+        """
+        raise FormatError(f"{path.name}: {self.name} is only written, not read")
+
+
+__all__ = ["FORMATS", "Fault", "Format", "Read"]
