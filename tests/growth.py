@@ -6,7 +6,7 @@ import tracemalloc
 from time import thread_time
 
 TIMES = 8
-TRIES = 6
+TRIES = 30
 SQUARE = TIMES**1.5
 """Growth from which on work counts as quadratic: as far from 8, which is linear, as from 64."""
 _LEAST = 3 / 64 if sys.platform == "win32" else 0.0
@@ -17,7 +17,8 @@ def growth(prepare, size):
     """Return how many times as long the work takes for eight times the size; *prepare* makes the work for a size, untimed.
 
     Only the CPU time of this thread counts, and of several tries the least, for a busy machine only ever adds; Python's collector, whose
-    time goes by all that the process holds, is off. Linear work is through as soon as one try shows it.
+    time goes by all that the process holds, is off. Linear work is through as soon as one try
+    shows it, which under a load of other programs may be a later one; only what is worse than linear takes all tries.
     """
     few, many = float("inf"), float("inf")
     for _ in range(TRIES):

@@ -29,6 +29,7 @@ def tables(quick):
     return {table["title"]: {row[0]: dict(zip(table["columns"], row, strict=True)) for row in table["rows"]} for table in every}
 
 
+@pytest.mark.slow
 def test_every_benchmark_reports(quick):
     """The JSON has all benchmarks in order, and each has rows as wide as its columns."""
     found, _ = quick
@@ -38,6 +39,7 @@ def test_every_benchmark_reports(quick):
     assert all(len(table["columns"]) == len(row) for each in found["reports"] for table in each["tables"] for row in table["rows"])
 
 
+@pytest.mark.slow
 def test_aims_stand_beside_what_was_measured(quick):
     """Each aim says whether it was reached, and the printed table shows the same mark."""
     found, printed = quick
@@ -50,6 +52,7 @@ def test_aims_stand_beside_what_was_measured(quick):
         assert aim["reached"] == ("✗" not in line)
 
 
+@pytest.mark.slow
 def test_peers_are_measured_or_named_as_missing(quick):
     """A peer that is not installed stands in the tables as missing."""
     found, printed = quick
@@ -58,6 +61,7 @@ def test_peers_are_measured_or_named_as_missing(quick):
     assert ("OTel SDK, no-op processor" in printed) != ("opentelemetry-sdk" in missing)
 
 
+@pytest.mark.slow
 def test_the_collector_never_sees_entries(tables):
     """A further log entry adds no object for the garbage collector to look at."""
     rows = tables["200,000 log entries in one session"]
@@ -65,6 +69,7 @@ def test_the_collector_never_sees_entries(tables):
         assert 0.01 >= rows[name]["tracked objects an entry"]
 
 
+@pytest.mark.slow
 def test_growth_is_linear(quick):
     """A history that is sent again with each call is stored once: in the journal, the snapshot and in memory."""
     found, _ = quick
@@ -73,6 +78,7 @@ def test_growth_is_linear(quick):
     assert all(0.75 <= measured <= 1.25 for measured in growth.values()), growth
 
 
+@pytest.mark.slow
 def test_a_snapshot_encodes_only_what_is_new(tables):
     """One more turn makes a snapshot encode the same in a session four times the size."""
     small, large = (row["one more turn: KB encoded"] for row in tables["Snapshots"].values())

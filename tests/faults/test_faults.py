@@ -13,6 +13,7 @@ preloads = pytest.mark.skipif(
 )
 
 
+@pytest.mark.slow
 @preloads
 def test_nothing_acknowledged_is_lost_at_any_call():
     """At 2,000 file calls of owners, forked, joined and spawned processes nothing acknowledged is lost or altered; what is said is so."""

@@ -19,6 +19,7 @@ def told(*options, pure):
     return done.returncode, done.stdout
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("pure", "share"), [(True, 211), (False, 401)])
 def test_an_exception_at_any_bytecode(pure, share):
     """It reaches the program; no dead op stays current, logs are delivered, totals are sums of their entries, what comes next is right."""
@@ -26,6 +27,7 @@ def test_an_exception_at_any_bytecode(pure, share):
     assert 0 == code, said
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("pure", [True, False])
 def test_signals_at_random_times(pure):
     """The same holds for real signals."""
@@ -37,6 +39,7 @@ BEGIN = {"open_session", "SessionStore.attach", "Upkeep.start", "Upkeep.started"
 """Functions in which a root session's threads begin, and in which they become known."""
 
 
+@pytest.mark.slow
 def test_a_session_that_is_never_begun_leaves_no_thread():
     """An exception anywhere in the begin of a session leaves no store behind that nothing will close."""
     code, said = told("--within", *BEGIN, "--", "with session", pure=True)

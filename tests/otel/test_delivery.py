@@ -122,6 +122,7 @@ def parts_of(process):
     return files, str((about / "cwd").readlink()), int(session), int(parent)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("protocol", fake.PROTOCOLS)
 def test_busy_machine(tmp_path, protocol):
     """The trace of an instant program is whole soon after its end, each time, with three busy processes beside it."""
@@ -131,6 +132,7 @@ def test_busy_machine(tmp_path, protocol):
             assert collector.wait_until(lambda txn=txn: arrived(collector, txn), WITHIN)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("hogs", [0, 3])
 def test_each_to_its_own(tmp_path, hogs):
     """Programs that share a directory and not a collector: what each has left goes to its own, with its own content and headers."""

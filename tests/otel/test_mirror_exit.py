@@ -9,6 +9,7 @@ BUSY_SECONDS = 10.0
 """Far more than any machine needs to end a process, and far less than what the silent collectors would hold it for."""
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("way", exits.BRIEF)
 def test_an_exit_is_not_held(way):
     """Whatever state the collector is in, the process ends nearly as soon as without a mirror.

@@ -42,6 +42,7 @@ def _small(monkeypatch):
     monkeypatch.setattr(compression, "SPARE_BYTES", 1 << 20)
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("_small")
 @packed
 @every

@@ -383,6 +383,7 @@ def test_what_was_compiled_for_another_version_is_left_alone(version, contract):
     assert not speed.usable(None)
 
 
+@pytest.mark.slow
 def test_the_unit_tests_pass_without_it():
     """The Python functions define what happens: the unit tests of tree and stream hold for them alone as well."""
     run = subprocess.run(

@@ -322,6 +322,7 @@ def test_zero_ids():
     assert ["span 4 is passed over", "span 5 is passed over"] == [note.partition(":")[0] for note in notes]
 
 
+@pytest.mark.slow
 def test_deep():
     """10,000 spans in each other are 10,000 ops; agents in each other are sessions up to 50 deep, and ops below."""
     made = Made()
