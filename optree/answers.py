@@ -12,7 +12,7 @@ from typing import Any, Final, NamedTuple
 from msgspec import DecodeError
 
 from optree.interrupts import pass_on, suppress
-from optree.values import decode, is_list, is_object, plain
+from optree.values import MAX_ITEMS, decode, is_list, is_object, plain
 
 _PROVIDERS: Final = {"openai": "openai", "anthropic": "anthropic", "google": "google", "ollama": "ollama"}
 """Providers by the package that a client's objects are from."""
@@ -43,7 +43,7 @@ class Piece(NamedTuple):
 def whole(value: object) -> dict[str, Any] | None:
     """Return a provider's answer as plain values; None for what is none. Never raises."""
     value = _body(value)
-    found = _bare(plain(value)) if _may_be(value) else None
+    found = _bare(plain(value, MAX_ITEMS)) if _may_be(value) else None
     return found if is_object(found) and _is_whole(found) else None
 
 
@@ -56,7 +56,7 @@ def told_in(value: object) -> list[tuple[dict[str, Any], str | None]]:
     found: list[tuple[dict[str, Any], str | None]] = []
     for one in several:
         answer = whole(one)
-        told = answer if answer is not None else _bare(plain(one)) if _may_be(one) else None
+        told = answer if answer is not None else _bare(plain(one, MAX_ITEMS)) if _may_be(one) else None
         held = told.get("usage") if is_object(told) and answer is None else None
         if told is not None and (answer is not None or _is_usage(told) or _is_usage(held)):
             found.append((told, provider_of(one, told)))
@@ -106,7 +106,7 @@ class Assembly:
 
     def take(self, chunk: object) -> Piece | None:
         """Take a chunk; None for what is none of a known form. Never raises."""
-        found = _bare(plain(_unwrapped(chunk))) if _may_be(chunk) else None
+        found = _bare(plain(_unwrapped(chunk), MAX_ITEMS)) if _may_be(chunk) else None
         if not is_object(found):
             return None
         if str(found.get("type", "")).startswith(_AGAIN):

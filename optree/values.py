@@ -2,7 +2,7 @@
 
 Marks, so that a reader can tell what was there: ``{"$float": "nan"}``, ``{"$bytes": "<base64>"}``,
 ``{"$int": "<digits>"}``, ``{"$cycle": true}``, ``{"$deep": true}``, ``{"$repr": "<text>", "$type": "<class>"}``,
-``{"$error": "<why no repr>"}``. Lone surrogates become U+FFFD.
+``{"$error": "<why no repr>"}``, ``{"$more": <items left out>}``. Lone surrogates become U+FFFD.
 """
 
 from __future__ import annotations
@@ -10,7 +10,8 @@ from __future__ import annotations
 import math
 import threading
 from binascii import b2a_base64
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
+from itertools import islice
 from typing import Any, ClassVar, Generic, TypeGuard, TypeVar, cast
 
 import msgspec
@@ -24,6 +25,8 @@ MAX_TEXT = 1 << 20
 """Characters of one text value; what is beyond is cut, with a notice in front."""
 
 MAX_CONTAINERS = 100_000
+MAX_ITEMS = 100_000
+"""Items of one value that a program gives, those of the containers in it too; what is beyond is counted, and not looked at."""
 _MAX_REPR = 4096
 _MAX_INT = 1 << 63
 _SHALLOW = 8
@@ -54,17 +57,17 @@ def dumps(value: object) -> bytes:
     return data
 
 
-def encode(value: object) -> bytes:
-    """Return *value* as JSON bytes with marks for what JSON cannot hold; never raises."""
+def encode(value: object, most: float = math.inf) -> bytes:
+    """Return *value*, of at most so many items, as JSON bytes with marks for what JSON cannot hold; never raises."""
     try:
-        if _is_plain(value, 0):
+        if _is_plain(value, 0, [most]):
             return dumps(value)
     except Exception as error:  # noqa: BLE001 - changed by another thread, or lone surrogates: the slow way marks them
         pass_on(error)
-    return dumps(plain(value))
+    return dumps(plain(value, most))
 
 
-def _is_plain(value: object, depth: int) -> bool:
+def _is_plain(value: object, depth: int, room: list[float]) -> bool:
     """Tell whether msgspec writes *value* as it is: it would turn NaN into null and bytes into text unasked."""
     kind = type(value)
     if kind is str:
@@ -73,11 +76,17 @@ def _is_plain(value: object, depth: int) -> bool:
         return -_MAX_INT <= value < 2 * _MAX_INT  # type: ignore[operator]
     if kind in _ATOMS or depth > _SHALLOW:
         return kind in _ATOMS
-    if kind is dict:
-        return all(type(key) is str and not _names_headers(key) and _is_plain(item, depth + 1) for key, item in value.items())  # type: ignore[attr-defined]
-    if kind is list or kind is tuple:
-        return all(_is_plain(item, depth + 1) for item in value)  # type: ignore[attr-defined]
+    if kind is dict or kind is list or kind is tuple:
+        room[0] -= len(value)  # type: ignore[arg-type]
+        return room[0] >= 0 and _has_plain(value, depth, room)
     return kind is float and math.isfinite(value)  # type: ignore[arg-type]
+
+
+def _has_plain(value: Any, depth: int, room: list[float]) -> bool:
+    if isinstance(value, dict):
+        value = cast("dict[object, object]", value)
+        return all(type(key) is str and not _names_headers(key) and _is_plain(item, depth + 1, room) for key, item in value.items())
+    return all(_is_plain(item, depth + 1, room) for item in value)
 
 
 def decode(data: msgspec.Raw | bytes | None) -> Any:
@@ -115,9 +124,9 @@ def is_list(value: object) -> TypeGuard[list[Any]]:
     return isinstance(value, list)
 
 
-def plain(value: object) -> Any:
-    """Return a copy of *value* made of dict, list, str, int, float, bool and None only; never raises."""
-    return _plain(value, 0, _Walk())
+def plain(value: object, most: float = math.inf) -> Any:
+    """Return a copy of *value*, of at most so many items, made of dict, list, str, int, float, bool and None only; never raises."""
+    return _plain(value, 0, _Walk(most))
 
 
 def text(value: object) -> str:
@@ -146,10 +155,12 @@ def cut(found: str, limit: int = MAX_TEXT) -> str:
 class _Walk:
     """Where a conversion is: the containers above, how many more it enters (shared ones could double at every level), and in headers."""
 
-    __slots__ = ("above", "headers", "left")
+    __slots__ = ("above", "headers", "items", "left")
 
-    def __init__(self) -> None:
+    def __init__(self, most: float) -> None:
         self.above: set[int] = set()
+        self.items = most
+        """How many more items it looks at."""
         self.left = MAX_CONTAINERS
         self.headers = 0
         """Names above that are those of headers: texts there are not cut, and bytes are texts, until credentials are out."""
@@ -192,13 +203,27 @@ def _container(value: object, depth: int, walk: _Walk) -> Any:
     walk.left -= 1
     try:
         if isinstance(value, Mapping):
-            items = [(_key(key, walk), item) for key, item in list(cast("Mapping[object, object]", value).items())]
-            return {key: (_headers if _names_headers(key.rstrip("'")) else _plain)(item, depth + 1, walk) for key, item in items}
+            mapping = cast("Mapping[object, object]", value)
+            pairs, more = _first(mapping.items(), len(mapping), walk)
+            items = [(_key(key, walk), item) for key, item in pairs]
+            held = {key: (_headers if _names_headers(key.rstrip("'")) else _plain)(item, depth + 1, walk) for key, item in items}
+            return held | more
         if isinstance(value, (list, tuple, set, frozenset)):
-            return [_plain(item, depth + 1, walk) for item in list(cast("list[object]", value))]
+            several = cast("list[object]", value)
+            found, more = _first(several, len(several), walk)
+            return [_plain(item, depth + 1, walk) for item in found] + ([more] if more else [])
         return _plain(_builtins(value), depth + 1, walk)
     finally:
         walk.above.discard(identity)
+
+
+def _first(items: Iterable[T], number: int, walk: _Walk) -> tuple[list[T], dict[str, Any]]:
+    """Return a container's items as far as there is room, taken at once, and the mark that says how many are left out, if any are."""
+    walk.items, room = walk.items - number, walk.items
+    if number <= max(0, room):
+        return list(items), {}
+    kept = max(0, int(room))
+    return list(islice(items, kept)), {"$more": number - kept}
 
 
 def _builtins(value: object) -> object:

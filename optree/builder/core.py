@@ -14,7 +14,7 @@ from optree.builder.stream import Stream
 from optree.ids import content_id
 from optree.nodes import Message, OperationNode, Payload, Pool
 from optree.redaction import StreamRedactor, redact
-from optree.values import MAX_TEXT, cut, decode, encode, is_object, plain, text
+from optree.values import MAX_ITEMS, MAX_TEXT, cut, decode, encode, is_object, plain, text
 
 if TYPE_CHECKING:
     from optree.builder.handles import Op
@@ -158,7 +158,7 @@ class Core:
         if is_object(payload) and not self.redacted:
             found = payload
         else:
-            known = plain(payload)
+            known = plain(payload, MAX_ITEMS)
             found = known if is_object(known) else {"value": known}
         parts = [self._member(key, value) for key, value in found.items()]
         history: list[bytes] | None = None
@@ -193,16 +193,16 @@ class Core:
         return Message(self.now_ms(), known, data, _name(identity), _name(substance), _names(cause))
 
     def _data(self, value: object) -> bytes:
-        return encode(redact(plain(value)) if self.redacted else value)
+        return encode(redact(plain(value, MAX_ITEMS)) if self.redacted else value, MAX_ITEMS)
 
     def _member(self, key: object, value: object) -> tuple[bytes, bytes]:
         """Return a name and its value as JSON, read together: the name may say that the value is a secret, or be one."""
         member: dict[Any, Any] = {key: value}
         if self.redacted:
-            member = redact(plain(member))
+            member = redact(plain(member, MAX_ITEMS))
         [name] = member
         quoted = encode(text(name))
-        return quoted, encode(member)[len(quoted) + 2 : -1]
+        return quoted, encode(member, MAX_ITEMS)[len(quoted) + 2 : -1]
 
     def _held(self, data: bytes, new: records.Pooled) -> bytes:
         return b'{"$blob":"%b"}' % self._blob(data, new).encode() if len(data) >= POOL_BYTES else data

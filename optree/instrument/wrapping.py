@@ -23,7 +23,7 @@ from optree.instrument.results import Result
 from optree.instrument.unrecorded import PIECE, SESSION, Piece
 from optree.interrupts import pass_on
 from optree.nodes import Status
-from optree.values import MAX_TEXT, decode, encode
+from optree.values import MAX_ITEMS, MAX_TEXT, decode, encode
 
 F = TypeVar("F", bound=Callable[..., Any])
 _METHODS: tuple[Any, ...] = (staticmethod, classmethod)
@@ -280,7 +280,7 @@ class _Items:
         if self._room <= 0:
             self._more += 1
             return
-        data = encode(item)  # as it is now: the next item may be the same object, changed
+        data = encode(item, MAX_ITEMS)  # as it is now: the next item may be the same object, changed
         self._room -= len(data)
         self._kept.append(decode(data))
 

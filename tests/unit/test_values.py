@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from optree import redaction
 from optree.redaction import REDACTED, Redaction
-from optree.values import MAX_CONTAINERS, MAX_DEPTH, MAX_TEXT, clean, cut, decode, dumped, encode, plain, raw, text
+from optree.values import MAX_CONTAINERS, MAX_DEPTH, MAX_ITEMS, MAX_TEXT, clean, cut, decode, dumped, encode, plain, raw, text
 from tests.strategies import values
 
 
@@ -203,6 +203,35 @@ def test_shared_containers():
     assert [[], {"$deep": True}] == plain([[]] * MAX_CONTAINERS)[-2:]
 
 
+class Counted(list):
+    """A list that counts which of its items are asked for."""
+
+    asked = 0
+
+    def __iter__(self):
+        for item in super().__iter__():
+            self.asked += 1
+            yield item
+
+
+@pytest.mark.parametrize("kind", [list, tuple, set, dict])
+def test_what_is_beyond_the_most_items_is_counted(kind):
+    """Of a value with too many items the first are kept and the others counted; the containers within count too."""
+    value = dict.fromkeys(map(str, range(MAX_ITEMS + 5))) if kind is dict else kind(range(MAX_ITEMS + 5))
+    found = decode(encode(value, MAX_ITEMS))
+    assert (MAX_ITEMS + 1, 5) == (len(found), (found if kind is dict else found[-1])["$more"])
+    nested = [[[1] * 1000] * 99, [1] * 1000, []]
+    assert [nested[0], [{"$more": 1000}], []] == decode(encode(nested, 99_102))
+
+
+def test_what_is_beyond_the_most_items_is_not_looked_at():
+    """Of two million items as many are asked for as are kept; without a bound, all are."""
+    value = Counted(range(2_000_000))
+    plain(value, MAX_ITEMS)
+    assert MAX_ITEMS == value.asked
+    assert 200_000 == len(plain(list(range(200_000))))
+
+
 def test_a_model_is_dumped_in_silence():
     """A model that can is asked for its data without warnings; one that cannot be asked so is asked plainly."""
     assert {"warnings": False} == dumped(lambda **options: options)
@@ -225,7 +254,7 @@ def test_what_json_holds_is_not_copied(value, monkeypatch):
 @pytest.mark.parametrize("value", ["x" * (MAX_TEXT + 1), -(2**63) - 1, 2**64, math.inf, b"", {1: 2}, {"headers": {}}, [NESTED]])
 def test_what_json_does_not_hold_is_copied(value, monkeypatch):
     """What must be cut, marked or looked through goes the long way; so does what is nested deeper than nearly all values are."""
-    monkeypatch.setattr("optree.values.plain", lambda _value: "copied")
+    monkeypatch.setattr("optree.values.plain", lambda _value, _most: "copied")
     assert "copied" == decode(encode(value))
 
 
