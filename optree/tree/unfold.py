@@ -89,7 +89,7 @@ def _op(op: OperationNode, txn: str, earliest: float, timed: list[_Timed]) -> _W
     ended = max(begun, inside or begun, op_seen(op) if op.ended_at is None else op.ended_at)
     latest = ended
     if op.reasoning is not None and op.reasoning.chunks:
-        timed.append((max(begun, op.reasoning.chunks[0].ts), r.Entries(path, chunks=op.reasoning.chunks)))
+        timed.append((min(max(begun, op.reasoning.chunks[0].ts), ended), r.Entries(path, chunks=op.reasoning.chunks)))
     said = begun
     for at, entry in enumerate(op.logs):
         said = max(said, entry.timestamp)
