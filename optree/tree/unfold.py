@@ -19,9 +19,10 @@ _Walk = Generator[tuple[SessionNode, float], float | None, float]
 def unfold(tree: Tree) -> list[r.Record]:
     """Return the records that make a tree, in the order of time: folded, they give an equal tree, but for `seen_at`.
 
-    What is in a node comes after its begin, and before its end, even if its times say otherwise; only log lines may come after their op's
-    end. Records of the same time are in the order of the tree. The reasoning chunks of an op are one record, at the time of the first; its
-    log lines are one as long as nothing else comes between them.
+    What is in a node comes after its begin, and before its end, even if its times say otherwise; only log lines may come after the end of
+    their op, and they, like all of an op that has no end, after the end of its turn and session. Records of the same time are in the order
+    of the tree. The reasoning chunks of an op are one record, at the time of the first; its log lines are one as long as nothing else comes
+    between them.
     """
     timed: list[_Timed] = []
     walks = [_session(tree.session, tree.session.started_at, timed)]
@@ -86,15 +87,15 @@ def _op(op: OperationNode, txn: str, earliest: float, timed: list[_Timed]) -> _W
     if op.request is not None:
         timed.append((begun, r.Requested(path, op.started_at, op.request)))
     inside = None if op.child_session is None else (yield op.child_session, begun)
-    ended = max(begun, inside or begun, op_seen(op) if op.ended_at is None else op.ended_at)
-    latest = ended
+    latest = max(begun, inside or begun, op.ended_at or begun)
+    ended = latest if op.ended_at is not None else max(latest, op_seen(op))
     if op.reasoning is not None and op.reasoning.chunks:
         timed.append((min(max(begun, op.reasoning.chunks[0].ts), ended), r.Entries(path, chunks=op.reasoning.chunks)))
     said = begun
     for at, entry in enumerate(op.logs):
         said = max(said, entry.timestamp)
         timed.append((said, r.Entries(path, at, [entry])))
-    latest, said = max(latest, said), begun
+    said = begun
     for cost in op.accounting:
         said = min(max(said, cost.timestamp), ended)
         timed.append((said, r.Accounted(path, cost)))

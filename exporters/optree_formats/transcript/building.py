@@ -1,4 +1,4 @@
-"""One run's session while it is read: its nodes are made as they are named, and what was said in an op is put together at the end."""
+"""One run's session while it is read: each event becomes records, and what was said in an op is put together at the end."""
 
 from __future__ import annotations
 
@@ -8,22 +8,21 @@ from msgspec import UNSET, Raw, Struct, UnsetType
 
 from optree import OperationNode, SessionNode, TurnNode
 from optree.exporting import (
-    UNKNOWN,
-    OpBegin,
-    OpKind,
+    Entries,
+    Fold,
+    OpEnd,
+    OpSet,
     Payload,
-    Reasoning,
     ReasoningChunk,
+    Requested,
+    Responded,
     Status,
     TurnBegin,
     decode,
     is_list,
     is_object,
-    last_index,
     raw,
-    trace_id,
 )
-from optree.tree import apply
 from optree_formats.transcript import messages
 from optree_formats.transcript.wire import ContentBlock, Event, MessagePayload, StepPayload, ToolPayload
 
@@ -44,51 +43,80 @@ class Talk(Struct):
 
 
 class Building:
-    """The session of one run."""
+    """The records of one run's session, and its nodes so far."""
 
-    def __init__(self, txn: str, path: str, started_at: float) -> None:
-        self.txn = txn
-        self.session: SessionNode = apply.new_session(txn, path, trace_id(txn), UNKNOWN, UNKNOWN, started_at)
-        self.links: dict[str, OperationNode] = {}
-        """Ops by the ids of the runs that they called."""
-        self._turns: dict[int, TurnNode] = {}
-        self._ops: dict[str, OperationNode] = {}
+    def __init__(self, fold: Fold, path: str) -> None:
+        self.path = path
+        self._above = f"{path}." if path else ""
+        self.fold = fold
+        self.put = fold.apply
+        self.links: dict[str, str] = {}
+        """Paths of ops by the ids of the runs that they called."""
         self._talks: dict[str, Talk] = {}
 
+    @property
+    def session(self) -> SessionNode:
+        """The session, which has begun."""
+        return self.fold.sessions[self.path]
+
     def turn(self, index: int, ts: float) -> TurnNode:
-        """Return a turn, made if it is not there."""
-        turn = self._turns.get(index)
-        if turn is None:
-            path = f"{self.session.path}.{index}" if self.session.path else str(index)
-            turn = self._turns[index] = apply.begin_turn(self.session, TurnBegin(path, ts))
-        return turn
+        """Return a turn, begun if it is not there."""
+        path = f"{self._above}{index}"
+        if path not in self.fold.turns:
+            self.put(TurnBegin(path, ts))
+        return self.fold.turns[path]
 
-    def op(self, turn: int, index: int, ts: float, kind: OpKind = "system", name: str = UNKNOWN) -> OperationNode:
-        """Return an op, made if it is not there."""
-        above = self.turn(turn, ts)
-        path = f"{above.path}.{index}"
-        op = self._ops.get(path)
-        if op is None:
-            op = self._ops[path] = apply.begin_op(self.txn, above, OpBegin(path, ts, kind, name))
-        return op
+    def op_path(self, turn: int, index: int) -> str:
+        """Return the path of an op."""
+        return f"{self._above}{turn}.{index}"
 
-    def talk(self, op: OperationNode) -> Talk:
+    def talk(self, op: str) -> Talk:
         """Return what was said in an op so far."""
-        return self._talks.setdefault(op.path, Talk())
+        return self._talks.get(op) or self._talks.setdefault(op, Talk())
 
-    def finish(self) -> SessionNode:
-        """Return the session, its turns and ops in order."""
-        self.session.turns.sort(key=_index_of_turn)
-        for turn in self.session.turns:
-            turn.ops.sort(key=_index_of_op)
+    def give(self, op: str, ts: float, *, request: Payload | None = None, response: Payload | None = None) -> None:
+        """Record what an op sent or got, if it did."""
+        if request is not None:
+            self.put(Requested(op, ts, request))
+        if response is not None:
+            self.put(Responded(op, ts, response))
+
+    def end_op(self, op: OperationNode, ts: float, payload: Any, beside: dict[str, Any]) -> None:
+        """End an op, with what it gave."""
+        given = payload.output if isinstance(payload, ToolPayload) else payload.result if isinstance(payload, StepPayload) else UNSET
+        if (response := held(given)) is not None:
+            response.partial = beside.get("partial") is True or None
+        self.give(op.path, ts, response=response)
+        status, error = outcome(payload, beside)
+        self.put(OpEnd(op.path, ts, status, max(0.0, ts - op.started_at), error, None, attributes(beside)))
+
+    def finish(self) -> None:
+        """Record what was said in ops: their requests, their answers and their thoughts."""
         for path, talk in self._talks.items():
-            _say(self._ops[path], talk)
-        return self.session
+            self._say(self.fold.ops[path], talk)
+
+    def _say(self, op: OperationNode, talk: Talk) -> None:
+        if talk.asked and op.request is None:
+            self.give(op.path, op.started_at, request=held(raw(messages.request_of(talk.asked)), "llm"))
+        said = messages.answer_of(talk.answered)
+        if said is not None and (op.response is None or not talk.trusted) and (response := held(raw(said))) is not None:
+            response.partial = talk.partial
+            self.give(op.path, talk.ts, response=response)
+        thought = messages.thoughts(talk.answered)
+        if thought and op.ended_at is None:
+            self.put(Entries(op.path, chunks=[ReasoningChunk(thought, talk.ts)]))
+        elif thought:
+            self.put(OpSet(op.path, op.ended_at or talk.ts, reasoning=thought))
 
 
 def told(event: Event) -> dict[str, Any]:
     """Return what stands beside the seed's members; attributes stay as they are written."""
     return {name: value if name == "attributes" else decode(value) for name, value in (event.optree or {}).items()}
+
+
+def text_of(value: Any) -> str | None:
+    """Return a text; None for what is none."""
+    return value if isinstance(value, str) else None
 
 
 def attributes(beside: dict[str, Any]) -> Raw | UnsetType:
@@ -101,23 +129,11 @@ def outcome(payload: Any, beside: dict[str, Any]) -> tuple[Status | None, str | 
     """Return how something ended; None where its writer did not know."""
     if "status" in beside and beside["status"] in (*_STATUSES, None):
         error = beside.get("error")
-        return beside["status"], error if isinstance(error, str) else None
+        return beside["status"], text_of(error)
     error = payload.error if isinstance(payload, (StepPayload, ToolPayload)) else payload.get("error") if is_object(payload) else None
     said = error if isinstance(error, str) and error else None
     failed = said is not None or (is_object(payload) and payload.get("status") in ("failed", "error", "failure"))
     return "failed" if failed else "ok", said
-
-
-def end_op(op: OperationNode, ts: float, payload: Any, beside: dict[str, Any]) -> None:
-    """End an op, with what it gave."""
-    op.ended_at = ts
-    op.latency = max(0.0, ts - op.started_at)
-    op.status, op.error = outcome(payload, beside)
-    op.attributes_json = apply.merged(op.attributes_json, attributes(beside))
-    given = payload.output if isinstance(payload, ToolPayload) else payload.result if isinstance(payload, StepPayload) else UNSET
-    if (response := held(given)) is not None:
-        response.partial = beside.get("partial") is True or None
-        op.response = response
 
 
 def held(value: Raw | UnsetType, kind: str | None = None) -> Payload | None:
@@ -149,24 +165,3 @@ def blocks_of(payload: Any) -> list[ContentBlock]:
     """Return the blocks of a message; none of what is no message."""
     found: Any = payload.blocks if isinstance(payload, MessagePayload) else payload
     return [block for block in found if isinstance(block, ContentBlock)] if is_list(found) else []
-
-
-def _say(op: OperationNode, talk: Talk) -> None:
-    """Give an op its request, its answer and its thoughts."""
-    if talk.asked and op.request is None:
-        op.request = held(raw(messages.request_of(talk.asked)), "llm")
-    said = messages.answer_of(talk.answered)
-    if said is not None and (op.response is None or not talk.trusted):
-        op.response = held(raw(said))
-        if op.response is not None:
-            op.response.partial = talk.partial
-    if thought := messages.thoughts(talk.answered):
-        op.reasoning = Reasoning((ReasoningChunk(thought, talk.ts),)) if op.ended_at is None else Reasoning(final=thought)
-
-
-def _index_of_turn(turn: TurnNode) -> int:
-    return turn.index
-
-
-def _index_of_op(op: OperationNode) -> int:
-    return last_index(op.path)

@@ -8,9 +8,9 @@ from typing import Any
 from msgspec import UNSET, Raw
 
 from optree import OperationNode
-from optree.exporting import Fault, OpKind, TypedDecoder, decode, is_object, raw
+from optree.exporting import Fault, OpBegin, OpEnd, OpKind, OpSet, TurnBegin, TurnEnd, TypedDecoder, decode, is_object, raw
 from optree_formats.transcript import messages
-from optree_formats.transcript.building import Building, attributes, blocks_of, end_op, hear, held, roles_of, told
+from optree_formats.transcript.building import Building, attributes, blocks_of, hear, held, roles_of, told
 from optree_formats.transcript.opened import Opened
 from optree_formats.transcript.steps import (
     CONTENTS,
@@ -78,30 +78,31 @@ class Foreign:
         if op is None:
             return
         if event.child_run_id and not event.type.startswith(("message.", "tool.")):
-            self._building.links.setdefault(event.child_run_id, op)
+            self._building.links.setdefault(event.child_run_id, op.path)
         if _has_more(event):
             self._lose(op, MEMBERS)
 
     def finish(self) -> None:
         """End the turn with its session, if there is one, and give ops what is known of their steps."""
-        session = self._building.session
-        for turn in session.turns if self._used else ():
-            if turn.index == _TURN:
-                turn.ended_at, turn.status, turn.error = session.ended_at, session.status, session.error
-                turn.attributes_json = raw({TURNLESS: True})
+        put, session = self._building.put, self._building.session
+        if self._used:
+            turn = self._building.turn(_TURN, session.started_at)
+            put(TurnBegin(turn.path, turn.started_at, turn.prompts, raw({TURNLESS: True})))
+            if session.ended_at is not None:
+                put(TurnEnd(turn.path, session.ended_at, session.status, session.error))
         self._name_losses()
         for op, about in self._about.values():
-            if "result" in about and not self._building.talk(op).answered:
+            if "result" in about and not self._building.talk(op.path).answered:
                 del about["result"]
                 about["unsaid"] = True
             step = {name: value for name, value in about.items() if value or name in ("result", "messagesIteration")}
             if step:
-                op.attributes_json = raw({**op.attributes, STEP: step})
+                put(OpSet(op.path, op.started_at, attributes=raw({STEP: step})))
 
     def _name_losses(self) -> None:
         """Note what the ops do not hold of their messages, and say it with how many ops it is about."""
         for op, about in self._about.values():
-            if about.get("unlike") and op.ended_at is not None and self._building.talk(op).ts == op.ended_at:
+            if about.get("unlike") and op.ended_at is not None and self._building.talk(op.path).ts == op.ended_at:
                 about["unlike"] = [one for one in about["unlike"] if one != ANSWERED]
             if "unlike" in about:
                 about["unlike"] = sorted({TIMES if one == ANSWERED else one for one in about["unlike"]})
@@ -118,19 +119,19 @@ class Foreign:
     def _other(self, event: Event, ts: float) -> OperationNode:
         """Keep an event of a type that is not known."""
         op = self._begin(event, ts, "system", event.type, {"type": event.type})
-        op.ended_at, op.latency = ts, 0.0
-        op.response = held(_members(line(event)).get("payload", UNSET))
+        self._building.give(op.path, ts, response=held(_members(line(event)).get("payload", UNSET)))
+        self._building.put(OpEnd(op.path, ts, None, 0.0))
         return op
 
     def _begin(self, event: Event, ts: float, kind: OpKind, name: str, step: dict[str, Any]) -> OperationNode:
         self._used = True
         turn = self._building.turn(_TURN, self._building.session.started_at)
-        op = self._building.op(_TURN, len(turn.ops) + 1, ts, kind, name)
-        op.attributes_json = attributes(told(event))
+        above = self._above(event.path) or (self._agents.last(_AGENTS) if kind == "tool" else None)
+        path = self._building.op_path(_TURN, len(turn.ops) + 1)
+        self._building.put(OpBegin(path, ts, kind, name, None if above is None else above.path, attributes(told(event))))
+        op = self._building.fold.ops[path]
         earlier = op.attributes.get(STEP)
         self._about[op.path] = op, {"path": event.path, "iteration": event.iteration, **step, **(earlier if is_object(earlier) else {})}
-        above = self._above(event.path) or (self._agents.last(_AGENTS) if kind == "tool" else None)
-        op.parent_op = above.path if above is not None and above is not op else None
         return op
 
     def _above(self, path: str) -> OperationNode | None:
@@ -150,7 +151,7 @@ class Foreign:
         self._steps.add(op, event.path, (event.path, event.iteration))
         if kind == "llm":
             self._agents.add(op, event.path, _AGENTS)
-            self._building.talk(op).trusted = False
+            self._building.talk(op.path).trusted = False
         return op
 
     def _complete(self, event: Event, ts: float) -> OperationNode:
@@ -160,7 +161,7 @@ class Foreign:
             op = self._start(event, ts)
         self._steps.drop(op, event.path, (event.path, event.iteration))
         self._agents.drop(op, event.path, _AGENTS)
-        end_op(op, ts, event.payload, told(event))
+        self._building.end_op(op, ts, event.payload, told(event))
         if op.kind == "llm" and op.response is not None:
             self._about[op.path][1]["result"] = decode(op.response.payload)
         return op
@@ -171,7 +172,7 @@ class Foreign:
             op = self._begin(event, ts, "llm", event.path or "agent", {})
             self._agents.add(op, event.path, _AGENTS)
             self._steps.add(op, event.path, (event.path, event.iteration))
-        about, talk = self._about[op.path][1], self._building.talk(op)
+        about, talk = self._about[op.path][1], self._building.talk(op.path)
         first = not talk.asked and not talk.answered
         if first and event.path != about.get("path"):
             about["messages"] = event.path
@@ -198,7 +199,7 @@ class Foreign:
         reports = self._reports.get(_call(payload)) if _is_routed(payload) else None
         if reports:
             self._about[op.path][1]["reported"] = reports.pop(0)
-        op.request = held(payload.input, "tool")
+        self._building.give(op.path, ts, request=held(payload.input, "tool"))
         self._calls.add(op, payload.call_id)
         return op
 
@@ -215,7 +216,7 @@ class Foreign:
             op = self._tool_call(event, ts)
         if op is not None:
             self._calls.drop(op, payload.call_id)
-            end_op(op, ts, payload, told(event))
+            self._building.end_op(op, ts, payload, told(event))
         return op
 
 

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from typing import Any
 
-from optree import OperationNode, TurnNode
-from optree.exporting import decode, is_object
+from optree import TurnNode
+from optree.exporting import UNKNOWN, OpBegin, TurnBegin, TurnEnd, TurnSet, decode, is_object
 from optree_formats.transcript import messages
-from optree_formats.transcript.building import Building, attributes, blocks_of, end_op, hear, held, outcome, roles_of, told
+from optree_formats.transcript.building import Building, attributes, blocks_of, hear, held, outcome, roles_of, text_of, told
 from optree_formats.transcript.steps import KINDS
 from optree_formats.transcript.wire import Event, StepPayload, ToolPayload
 
+_BEGINS = frozenset(["step.started", "step.call_workflow.started", "tool.call"])
 _OP_KINDS: dict[str, Any] = {step: op for op, step in KINDS.items()}
 
 
@@ -20,9 +21,9 @@ def take(building: Building, place: tuple[int, int], event: Event, ts: float) ->
     if "from" in beside:
         return
     if place[1]:
-        _at_op(building.op(*place, ts, *_named(event)), building, event, ts, beside)
+        _at_op(building, building.op_path(*place), event, ts, beside)
     else:
-        _at_turn(building.turn(place[0], ts), event, ts, beside)
+        _at_turn(building, building.turn(place[0], ts), event, ts, beside)
 
 
 def _named(event: Event) -> tuple[Any, str]:
@@ -32,42 +33,41 @@ def _named(event: Event) -> tuple[Any, str]:
         return "tool", payload.name
     if isinstance(payload, StepPayload):
         return _OP_KINDS.get(payload.kind, "system"), payload.name
-    return "llm", "(unknown)"
+    return "llm", UNKNOWN
 
 
-def _at_turn(turn: TurnNode, event: Event, ts: float, beside: dict[str, Any]) -> None:
+def _at_turn(building: Building, turn: TurnNode, event: Event, ts: float, beside: dict[str, Any]) -> None:
     payload = event.payload
     if event.type == "step.started":
-        turn.started_at = ts
-        turn.attributes_json = attributes(beside)
-        turn.assistant = _texts(beside.get("assistant"))
+        building.put(TurnBegin(turn.path, ts, turn.prompts, attributes(beside)))
+        building.put(TurnSet(turn.path, _texts(beside.get("assistant"))))
     elif event.type == "step.completed":
-        turn.ended_at = ts
-        turn.status, turn.error = outcome(payload, beside)
         result = decode(payload.result) if isinstance(payload, StepPayload) and payload.result else None
-        turn.assistant = {"content": result} if isinstance(result, str) else _texts(result)
+        building.put(TurnSet(turn.path, {"content": result} if isinstance(result, str) else _texts(result)))
+        building.put(TurnEnd(turn.path, ts, *outcome(payload, beside)))
     elif blocks := blocks_of(payload):
         said = zip(roles_of(blocks, beside), blocks, strict=True)
-        turn.prompts = {**(turn.prompts or {}), **{role: messages.plain_text(block) for role, block in said}}
+        building.put(TurnSet(turn.path, prompts={role: messages.plain_text(block) for role, block in said}))
 
 
-def _at_op(op: OperationNode, building: Building, event: Event, ts: float, beside: dict[str, Any]) -> None:
-    payload = event.payload
+def _at_op(building: Building, path: str, event: Event, ts: float, beside: dict[str, Any]) -> None:
+    payload, ops = event.payload, building.fold.ops
+    of_another = "kind" in beside  # an op of another kind that called a run: its own events tell the rest
+    begins = event.type in _BEGINS and not of_another
+    if begins:
+        building.put(OpBegin(path, ts, *_named(event), text_of(beside.get("parentOp")), attributes(beside)))
+    elif path not in ops:
+        building.put(OpBegin(path, ts, *_named(event)))
     if event.child_run_id:
-        building.links[event.child_run_id] = op
+        building.links[event.child_run_id] = path
     if event.type.startswith("message."):
-        hear(building.talk(op), payload, beside, ts)
-    elif "kind" in beside:  # an op of another kind that called a run: its own events tell the rest
+        hear(building.talk(path), payload, beside, ts)
+    elif of_another:
         return
-    elif event.type in ("step.started", "step.call_workflow.started", "tool.call"):
-        op.kind, op.name = _named(event)
-        op.started_at = ts
-        op.attributes_json = attributes(beside)
-        op.parent_op = parent if isinstance(parent := beside.get("parentOp"), str) else None
-    else:
-        end_op(op, ts, payload, beside)
-    if isinstance(payload, ToolPayload) and op.request is None:
-        op.request = held(payload.input, "tool")
+    elif not begins:
+        building.end_op(ops[path], ts, payload, beside)
+    if isinstance(payload, ToolPayload) and ops[path].request is None:
+        building.give(path, ts, request=held(payload.input, "tool"))
 
 
 def _texts(value: Any) -> dict[str, str] | None:

@@ -151,7 +151,7 @@ class OpState(Struct):
     response: Payload | None = None
     chunks: list[str] = []
     seen: float = 0.0
-    """When it last thought or answered."""
+    """When it last thought."""
 
 
 class RunState(Struct):

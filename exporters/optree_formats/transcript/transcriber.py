@@ -260,14 +260,14 @@ class Transcriber:
     def _entries(self, record: Entries) -> None:
         op = self._ops.get(record.path)
         if op is not None and record.chunks:
-            op.chunks += [chunk.text for chunk in record.chunks]
-            op.seen = record.chunks[-1].ts
+            texts = [chunk.text for chunk in record.chunks]
+            op.chunks += texts
+            op.seen = record.chunks[-1].ts if any(texts) else op.seen
 
     def _responded(self, record: Responded) -> None:
         op = self._ops.get(record.path)
         if op is not None:
             op.response = record.response
-            op.seen = record.ts
 
     def _op_end(self, record: OpEnd) -> None:
         op = self._ops.pop(record.path, None)
