@@ -6,10 +6,13 @@ too. What is caught there for safety's sake must not be kept from the program th
 
 from __future__ import annotations
 
+import _thread
 import sys
+import threading
 from collections.abc import Collection
 from threading import get_ident
 from types import CodeType, FrameType
+from typing import Any, cast
 
 
 def from_handler(error: BaseException) -> bool:
@@ -68,3 +71,26 @@ class suppress:  # noqa: N801 - as in contextlib
 
     def __exit__(self, kind: object, error: BaseException | None, trace: object) -> bool:
         return isinstance(error, self._kinds) and not from_handler(error)
+
+
+def _enter(self: Any) -> bool:
+    before: int = self._recursion_count()  # there is no other way to see it
+    try:
+        return bool(self.acquire())  # a handler may run behind that too
+    except BaseException:
+        while self._recursion_count() > before:
+            self.release()
+        raise
+
+
+_RLock: Any = type("RLock", (_thread.RLock,), {"__enter__": _enter})
+"""A lock whose `__enter__` is Python, behind which no handler runs; `__exit__` stays C's, before which none does."""
+
+
+def new_rlock() -> threading.RLock:
+    """Return a re-entrant lock for `with`, which no exception out of a handler leaves locked.
+
+    On Python 3.14 that happens to the standard library's, if a handler raises just behind its `__enter__`, which is C
+    (https://github.com/python/cpython/issues/148874).
+    """
+    return cast(threading.RLock, _RLock()) if sys.version_info[:2] == (3, 14) else threading.RLock()

@@ -27,7 +27,7 @@ from optree.instrument.interrupted import keep_interrupt
 from optree.instrument.joined import Joined
 from optree.instrument.mirroring import Mirroring
 from optree.instrument.stderr import say
-from optree.interrupts import is_in, pass_on, suppress
+from optree.interrupts import is_in, new_rlock, pass_on, suppress
 from optree.nodes import Status
 from optree.records import OpBegin, SessionResume, TurnBegin
 from optree.redaction import callback_errors, redact, use
@@ -78,7 +78,7 @@ class Runtime:
         """Stand-ins for nodes of other processes, by id."""
         self._detached: dict[str, str] = {}
         """Txns of sessions that were opened for a node without context, with that node's path."""
-        self._lock = threading.RLock()
+        self._lock = new_rlock()
         self.mirroring = Mirroring(self.report)
 
     def configure(self, **options: Any) -> Config:
@@ -226,7 +226,7 @@ class Runtime:
     def after_fork(self) -> None:
         """In a forked child: journals and consoles of its own, no threads, and numbers that no other process gives."""
         self.forked_at = now_ms()
-        self._lock = threading.RLock()
+        self._lock = new_rlock()
         self.consoles.clear()
         mirrored = self.mirroring.after_fork()
         self.past.clear()  # what is lost there is the parent's to say

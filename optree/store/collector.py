@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import gc
-import threading
 from collections.abc import Generator
 from contextlib import contextmanager
 
+from optree.interrupts import new_rlock
 from optree.syscalls import calls
 
 
@@ -18,7 +18,7 @@ class _Collector:
     """
 
     def __init__(self) -> None:
-        self._lock = threading.RLock()
+        self._lock = new_rlock()
         self._holders = 0
         self._was_on = False
         calls.register_at_fork(after_in_child=self._after_fork)
@@ -38,7 +38,7 @@ class _Collector:
 
     def _after_fork(self) -> None:
         """The threads that held it are not in the child."""
-        self._lock = threading.RLock()
+        self._lock = new_rlock()
         if self._holders and self._was_on:
             gc.enable()
         self._holders = 0

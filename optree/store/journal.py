@@ -7,7 +7,6 @@ the same numbers; of more than `HELD_RECORDS` it counts the rest, and says in a 
 from __future__ import annotations
 
 import os
-import threading
 from collections import deque
 from collections.abc import Callable
 from pathlib import Path
@@ -17,7 +16,7 @@ from typing import Literal
 from optree import records as r
 from optree import speed
 from optree.errors import StoreError
-from optree.interrupts import from_handler, pass_on, suppress
+from optree.interrupts import from_handler, new_rlock, pass_on, suppress
 from optree.store.numbering import claim, journal_name, some_number
 from optree.store.reader import read_journal
 from optree.store.system import OS, REAL
@@ -80,7 +79,7 @@ class Journal:
         self._ready = ready
         self._os, self._write, self._version = system, system.write, version
         self._retry_at, self._unsaid = 0.0, 0
-        self._guard = threading.RLock()
+        self._guard = new_rlock()
         """Held for moments: to close no file while it is synced."""
         self._syncing = self._rests = 0
         self._doomed: list[int] = []
@@ -242,7 +241,7 @@ class Journal:
 
     def forget(self) -> None:
         """In a forked child: close this process's copy of the descriptor; the parent's lock stays."""
-        self._guard, self._syncing = threading.RLock(), 0  # whoever had it is not in the child
+        self._guard, self._syncing = new_rlock(), 0  # whoever had it is not in the child
         self._close_files()
         self._retry_at = _NEVER
 
