@@ -10,7 +10,7 @@ import typer
 from optree.cli.exporters import OTEL, exporter_named
 from optree.cli.options import Json, SessionsDir, complete_txn, directory
 from optree.cli.screen import complain, show, show_json, table, working
-from optree.cli.sessions import open_session
+from optree.cli.sessions import open_session, say_lost
 from optree.cli.written import STDOUT, Writing, Written, export_to_file
 from optree.errors import BusyError, NotFoundError, OptreeError, SetupError
 from optree.exporting import Delivery, Resender
@@ -115,6 +115,7 @@ def _write(txns: list[str], where: Directory, to: str, writing: Writing, *, as_j
     with working(f"writing {to}", len(txns)) as step:
         for txn in txns:
             loaded, live = open_session(txn, where, verbatim=True)
+            say_lost(loaded)
             if live is not None and is_running(live):
                 complain(f"session {loaded.txn} is running: written is what there is so far")
             done.append(export_to_file(loaded, writing, several=len(txns) > 1))
@@ -171,6 +172,7 @@ def _sent(txn: str, where: Directory, sender: Resender, until: float, *, again: 
         return Delivery(txn, whole=False, said="not tried: the time is up")
     try:
         loaded, live = open_session(txn, where, verbatim=True)
+        say_lost(loaded)
     except NotFoundError:
         if not all_pending:
             raise

@@ -16,7 +16,7 @@ import typer
 from optree import records as r
 from optree.cli.options import Json, SessionsDir, TxnOrLast, directory
 from optree.cli.screen import complain, flush, json_line, write
-from optree.cli.sessions import find_node, open_session
+from optree.cli.sessions import find_node, open_session, say_lost
 from optree.console.lines import Line, LineOptions, LineRenderer
 from optree.errors import FormatError
 from optree.nodes import Severity
@@ -131,6 +131,7 @@ def logs(
     wanted = _Wanted(_severities(severity), str(NodePath.parse(path)) if path else "", _pattern(grep))
     where = directory(sessions_dir)
     loaded, live = open_session(txn, where, verbatim=True)
+    say_lost(loaded)
     goes_on = follow_on and live is not None and loaded.session.ended_at is None
     if wanted.path and not goes_on:
         find_node(loaded.session, wanted.path)

@@ -178,6 +178,12 @@ def _bytes(path: Path) -> int:
         return 0
 
 
+def say_lost(loaded: Loaded) -> None:
+    """Say on stderr what of a session could not be read."""
+    if lost := loaded.damage.lost():
+        complain(f"the session is not whole: {'; '.join(lost)}")
+
+
 def open_session(txn: str, directory: Directory, *, verbatim: bool = False) -> tuple[Loaded, Path | None]:
     """Load what a TXN argument means, with a progress bar where that takes long; returns its live directory too, if it has one.
 

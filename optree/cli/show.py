@@ -12,9 +12,9 @@ import typer
 from msgspec import UNSET, Raw, UnsetType
 
 from optree.cli.options import Json, SessionsDir, Txn, directory
-from optree.cli.screen import complain, paint, show_json, unpainted, when
+from optree.cli.screen import paint, show_json, unpainted, when
 from optree.cli.screen import show as show_text
-from optree.cli.sessions import Node, find_node, open_session, state_of
+from optree.cli.sessions import Node, find_node, open_session, say_lost, state_of
 from optree.console.lines import resolved
 from optree.messages import answers, opened
 from optree.nodes import AS_TOLD, AccountingEntry, LogEntry, OperationNode, Pool, SessionNode, TurnNode
@@ -44,8 +44,7 @@ def show(
     """
     label = str(Path.parse(path))
     loaded, live = open_session(txn, directory(sessions_dir))
-    if lost := loaded.damage.lost():
-        complain(f"the session is not whole: {'; '.join(lost)}")
+    say_lost(loaded)
     session, node = find_node(loaded.session, label)
     if as_json:
         show_json(
