@@ -227,5 +227,5 @@ def test_damage_is_said_by_each_reader(optree, command):
     lines = journal.read_bytes().splitlines(keepends=True)
     lines[-2] = lines[-2].replace(b'"t":', b'"T":')
     journal.write_bytes(b"".join(lines))
-    said = optree.read(*command).stderr
+    said = optree(*command).stderr
     assert "optree: the session is not whole: j-0000-000001.jsonl: " in said
