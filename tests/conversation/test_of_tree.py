@@ -1,5 +1,7 @@
 """The conversation in a tree that was captured as sessions, turns and calls."""
 
+import pytest
+
 import optree
 from optree.conversation.events import AgentCreated, PieceOfText, TranscriptEntry
 from optree.conversation.of_tree import events_of
@@ -219,6 +221,7 @@ def test_every_source(tmp_path, monkeypatch):
     assert "hello" == live[0]["content"]
 
 
+@pytest.mark.slow
 def test_linear():
     """Calls that each send the whole history again are read in time as their number deserves: each message once (S0-109)."""
 

@@ -242,6 +242,7 @@ def test_markdown_code(expected, text):
     assert expected == code(text)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("piece", ["\n", " \n", "- ", "1. ", "`", "*", "    "])
 def test_markdown_takes_a_time_that_grows_with_the_text(piece):
     """A message of nothing but line breaks, or of marks, is written in a time that grows with its length."""

@@ -216,6 +216,7 @@ def many(count):
     return events
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("view", VIEWS)
 def test_ten_thousand(view):
     """A view of 10,000 events takes time as their number deserves: eight times as long as one of 1,250 (S0-109)."""

@@ -4,6 +4,7 @@ from optree.conversation.views.text import wrapped
 from tests.growth import SQUARE, growth
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("piece", ["x-", "é", "\n", " ", "a\n", "x ", "\x1b[m", "e\u0301"])
 def test_time_grows_with_the_text(piece):
     """Eight times as long a text takes about eight times as long to wrap, whether it has blanks or not."""

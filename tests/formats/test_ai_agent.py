@@ -371,6 +371,7 @@ def test_what_is_nested_too_deeply_for_json_is_refused_and_kept_in_records(tmp_p
     assert [agents[: assembly.MAX_NESTED], agents[assembly.MAX_NESTED :]] == [names[0], sorted(one for found in names[1:] for one in found)]
 
 
+@pytest.mark.slow
 def test_a_hostile_head_is_told_apart_quickly(tmp_path):
     """A file that repeats what formats look for takes time as its size deserves, at most."""
 

@@ -168,6 +168,7 @@ def test_ids_of_any_form(tmp_path, identity):
     assert [f"x{identity}"] == [event.message_id for event in read_events(out)[0]]
 
 
+@pytest.mark.slow
 def test_a_chain_of_agents_is_read_in_linear_time(tmp_path):
     """Agents that created each other in a long chain, told from either end, take eight times as long where they are eight times as many."""
 

@@ -159,6 +159,7 @@ def test_cutting_keeps_whole_characters_and_counts_the_rest(text, limit):
         assert text.startswith(kept)
 
 
+@pytest.mark.slow
 def test_huge_values_take_linear_time():
     """A value of 8 MiB takes eight times as long to cut as one of 1 MiB, at most."""
 

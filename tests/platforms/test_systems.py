@@ -117,7 +117,7 @@ os.replace({str(written)!r}, {str(made)!r})
 
 
 @pytest.mark.parametrize("system", ["darwin"], indirect=True)
-def test_a_promised_sync_goes_through_the_drive(run):
+def test_a_promised_sync_goes_through_the_drive(run, tmp_path):
     """On macOS a file is forced to the disk with F_FULLFSYNC; where a file system has none, with fsync."""
     code = """
 import os, pretended
@@ -131,7 +131,7 @@ calls.fcntl.fcntl, synced = refused, []
 os.fsync = synced.append
 print(vars(type(calls.fcntl)) and (calls.fdatasync(fd), synced == [fd])[1])
 """
-    ran = run("-c", code)
+    ran = run("-c", code, cwd=tmp_path)
     assert "3 True\n" == ran.stdout, ran.stderr
 
 

@@ -123,6 +123,7 @@ def test_a_file_nested_without_end(tmp_path, form):
                 form.read(target)
 
 
+@pytest.mark.slow
 def test_time_grows_with_the_depth(tmp_path):
     """What it takes to read a snapshot that breaks off grows with the depth in which it does, not with its square."""
 

@@ -255,6 +255,7 @@ def test_a_session_whose_journal_holds_nothing_says_so(directory):
         load("txn-1", directory)
 
 
+@pytest.mark.slow
 def test_many_entries_of_one_op_fold_in_linear_time():
     """The accounting entries of one op are folded one by one, each once, and not each compared with all before it."""
 

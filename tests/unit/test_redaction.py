@@ -141,6 +141,7 @@ def test_keys():
     assert {REDACTED: 1, f"{REDACTED}'": 2, f"{REDACTED}'3": 3} == redact({first: 1, second: 2, first[:-1]: 3})
 
 
+@pytest.mark.slow
 def test_time_grows_with_keys():
     """Many keys that are credentials take time in proportion."""
     assert (
@@ -320,6 +321,7 @@ def test_a_stream_passes_on_what_it_can():
     assert len("".join(passed)) > 110_000 - 2 * HELD
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("line", ["a,\n", "a:\n", '"a": [1,\n', "db: {\n", "x = \\\n", "key: |\n", "a\n"])
 def test_time_grows_with_the_lines_of_a_stream(line):
     """Lines after which a name may wait for its value are held back in linear time, as are those that are passed on."""
@@ -420,6 +422,7 @@ HOSTILE = sorted(
 )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("piece", HOSTILE)
 def test_time_grows_with_the_text(piece):
     """Of what each detector begins with, eight times as much takes about eight times as long, in a text and as a name."""

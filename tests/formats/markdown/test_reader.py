@@ -263,6 +263,7 @@ SLOW = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", SLOW)
 def test_time_grows_with_the_text(tmp_path, name):
     """Texts made to be slow are read in the time that their length deserves: eight times as long for eight times as much (S3-54)."""

@@ -36,6 +36,7 @@ def same_call(count):
             yield kind, tool("same"), "x"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("made", [loops, never_ended, nested, same_call])
 def test_time_grows_with_the_size(tmp_path, made):
     """Eight times the events take eight times as long."""
