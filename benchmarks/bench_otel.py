@@ -27,7 +27,7 @@ from optree.builder import Op, SessionTreeBuilder
 
 if TYPE_CHECKING:
     from optree.exporting import Traced
-    from optree_otel.mirror import Mirror
+    from optree_otel.mirror import OtelMirror
     from optree_otel.view import Key
 
 sys.path.insert(0, str(ROOT / "exporters"))
@@ -82,7 +82,7 @@ def _only(endpoint: str) -> Generator[None, None, None]:
         os.environ.update(before)
 
 
-def _mirror(endpoint: str) -> Mirror:
+def _mirror(endpoint: str) -> OtelMirror:
     from optree_otel import make
 
     made = make({"endpoint": endpoint})
@@ -137,7 +137,7 @@ def _spans(endpoint: str, ops: int, rounds: int) -> Rounds:
         removed(store, folder)
 
 
-def _span_variants(mirror: Mirror, traced: Traced) -> dict[str, Variant]:
+def _span_variants(mirror: OtelMirror, traced: Traced) -> dict[str, Variant]:
     from optree_otel.quick import encode_op
 
     keys = _keys(traced)
@@ -172,7 +172,7 @@ def _each(do: Callable[[Any], object], items: list[Any]) -> None:
         do(item)
 
 
-def _all_there(mirror: Mirror) -> None:
+def _all_there(mirror: OtelMirror) -> None:
     if not mirror.flush(120.0):
         raise RuntimeError("the collector did not get all spans")
 

@@ -10,22 +10,22 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from optree_otel.incoming.processor import OpTreeSpanProcessor as OpTreeSpanProcessor
-    from optree_otel.mirror import Mirror
+    from optree_otel.mirror import OtelMirror
 
 
-def make(options: Mapping[str, Any]) -> Mirror | None:
+def make(options: Mapping[str, Any]) -> OtelMirror | None:
     """Return the mirror for these options (`optree_otel.settings.OPTIONS`) and the environment; None if spans are switched off.
 
     Raises `SetupError` if they are not, and have no possible destination.
     """
     from optree import SetupError
-    from optree_otel.mirror import Mirror
+    from optree_otel.mirror import OtelMirror
     from optree_otel.settings import resolve
 
     settings = resolve(options)
     if settings.traces is None and settings.problems and not (settings.disabled or settings.traces_off):
         raise SetupError(f"otel has nowhere to send to: {'; '.join(settings.problems)}")
-    return None if settings.disabled or settings.traces is None else Mirror(settings, options)
+    return None if settings.disabled or settings.traces is None else OtelMirror(settings, options)
 
 
 def __getattr__(name: str) -> Any:

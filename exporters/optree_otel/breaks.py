@@ -11,10 +11,10 @@ from collections.abc import Sequence
 
 from optree import OperationNode, SessionNode, TurnNode
 from optree.exporting import parent_path
-from optree_otel.scope import Scope
+from optree_otel.scope import SpanScope
 
 
-def op_end(op: OperationNode, scope: Scope) -> float:
+def op_end(op: OperationNode, scope: SpanScope) -> float:
     """Return when an op ended, in epoch ms."""
     if op.ended_at is not None and (op.status != "interrupted" or op.ended_at > op.started_at):
         return op.ended_at
@@ -27,24 +27,24 @@ def op_end(op: OperationNode, scope: Scope) -> float:
     return own if turn is None else max(own, _around(turn, scope))
 
 
-def turn_end(turn: TurnNode, scope: Scope) -> float:
+def turn_end(turn: TurnNode, scope: SpanScope) -> float:
     """Return when a turn ended, in epoch ms."""
     if turn.ended_at is not None and turn.status != "interrupted":
         return turn.ended_at
     return max(turn.started_at, _seen(turn, scope), _around(turn, scope))
 
 
-def session_end(session: SessionNode, began: float, scope: Scope) -> float:
+def session_end(session: SessionNode, began: float, scope: SpanScope) -> float:
     """Return when a session ended that began, or was resumed, at *began*; both in epoch ms."""
     return session.ended_at if session.ended_at is not None else max(began, _seen(session, scope), latest(session.turns))
 
 
-def _seen(node: OperationNode | TurnNode | SessionNode, scope: Scope) -> float:
+def _seen(node: OperationNode | TurnNode | SessionNode, scope: SpanScope) -> float:
     """Return when a node that is open still was last known to be; 0 where nobody knows."""
     return 0.0 if node.ended_at is not None or scope.seen_at is None else scope.seen_at
 
 
-def _around(turn: TurnNode, scope: Scope) -> float:
+def _around(turn: TurnNode, scope: SpanScope) -> float:
     """Return the last sign of life in a turn, or in its session if both broke off: not of what came after a resume."""
     if not _broke_off(turn):
         return turn.started_at

@@ -24,7 +24,7 @@ from optree.exporting import (
     redact_pieces,
 )
 from optree_otel import messages, names
-from optree_otel.spans import Event, nanoseconds
+from optree_otel.spans import SpanEvent, nanoseconds
 from optree_otel.wire import Attribute
 
 _SHORTEST = 16
@@ -82,16 +82,16 @@ def turn_attributes(turn: TurnNode, limit: int) -> list[Attribute]:
     return told
 
 
-def reasoning_events(op: OperationNode) -> list[Event]:
+def reasoning_events(op: OperationNode) -> list[SpanEvent]:
     """Return an op's streamed reasoning as events, one for each chunk; its final text alone where nothing was streamed."""
     reasoning = op.reasoning
     if reasoning is None:
         return []
     if not reasoning.chunks and reasoning.final:
-        return [Event(nanoseconds(op.ended_at or op.started_at), names.REASONING, [(names.REASONING_TEXT, reasoning.final)])]
+        return [SpanEvent(nanoseconds(op.ended_at or op.started_at), names.REASONING, [(names.REASONING_TEXT, reasoning.final)])]
     texts = redact_pieces([chunk.text for chunk in reasoning.chunks])  # a credential may lie over several
     return [
-        Event(nanoseconds(chunk.ts), names.REASONING, [(names.REASONING_TEXT, said)])
+        SpanEvent(nanoseconds(chunk.ts), names.REASONING, [(names.REASONING_TEXT, said)])
         for chunk, said in zip(reasoning.chunks, texts, strict=True)
     ]
 

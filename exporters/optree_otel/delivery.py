@@ -20,7 +20,7 @@ from optree_otel.handover import LOCK, delivery_folder, words
 from optree_otel.pending import outlived, sweep
 
 if TYPE_CHECKING:
-    from optree_otel.mirror import Mirror
+    from optree_otel.mirror import OtelMirror
 
 SECONDS: Final = 30.0
 """How long it tries to deliver what one program, or several at once, have left."""
@@ -45,7 +45,7 @@ def main(sessions: Sequence[str]) -> None:
     os._exit(0)  # what did not arrive stays pending; threads that wait for a collector are not waited for
 
 
-def deliver(mirror: Mirror, sessions: Path) -> None:
+def deliver(mirror: OtelMirror, sessions: Path) -> None:
     """Deliver what is pending in a directory until no program has left word there; nothing if another process does so. Raises `OSError`."""
     folder = delivery_folder(sessions, mirror.addressee)
     delivers = True
@@ -65,7 +65,7 @@ def deliver(mirror: Mirror, sessions: Path) -> None:
             unlock([held])
 
 
-def _round(mirror: Mirror, sessions: Path, left: Sequence[Path]) -> bool:
+def _round(mirror: OtelMirror, sessions: Path, left: Sequence[Path]) -> bool:
     """Wait for the end of programs, and deliver what is pending; False if not all was within `SECONDS`."""
     _wait(lambda: not any(_is_locked(path) for path in left))
     until = monotonic() + SECONDS

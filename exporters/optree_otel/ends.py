@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 from optree.exporting import OpBegin, OpEnd, Record, SessionBegin, SessionEnd, TurnBegin, TurnEnd
 from optree_otel.outlet import Outlet
-from optree_otel.sources import Item
+from optree_otel.sources import NodeItem
 from optree_otel.view import Key
 
 _ENDS: dict[type[Record], str] = {OpEnd: "op", TurnEnd: "turn", SessionEnd: "session"}
@@ -16,7 +16,7 @@ _BEGINS: frozenset[type[Record]] = frozenset({OpBegin, TurnBegin, SessionBegin})
 class Ends:
     """Picks the records that end nodes; called by the program's threads, one at a time."""
 
-    def __init__(self, outlet: Outlet, put: Callable[[Item], None], beside: Callable[[list[Record]], None] | None) -> None:
+    def __init__(self, outlet: Outlet, put: Callable[[NodeItem], None], beside: Callable[[list[Record]], None] | None) -> None:
         self._outlet = outlet
         self._beside = beside
         self._put = put
@@ -42,7 +42,7 @@ class Ends:
                 path: str = record.path  # type: ignore[attr-defined]
                 if kind == "session" and not path:
                     outlet.ended = True
-                self._put(Item(outlet, Key(kind, path), fresh=True))  # pyright: ignore[reportUnknownArgumentType] - as above
+                self._put(NodeItem(outlet, Key(kind, path), fresh=True))  # pyright: ignore[reportUnknownArgumentType] - as above
             self._taken += 1
 
 
@@ -55,7 +55,7 @@ class EndsOfPart(Ends):
     def __init__(
         self,
         outlet: Outlet,
-        put: Callable[[Item], None],
+        put: Callable[[NodeItem], None],
         beside: Callable[[list[Record]], None] | None,
         wake: Callable[[Outlet], None],
     ) -> None:

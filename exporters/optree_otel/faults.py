@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from optree.exporting import pass_on, redact, text
 
 
-class Faults:
+class ExportFaults:
     """How many there were, and the last."""
 
     def __init__(self) -> None:

@@ -18,7 +18,7 @@ from optree import LogEntry
 from optree.exporting import REDACTED, clean, dumps, may_hold_secret, names_secret, plain, redact, remembered
 from optree_otel import names
 from optree_otel.profiles import PROFILES, Profile
-from optree_otel.spans import ERROR, LOCAL_PARENT, UNSET, Event, Link, Span, encode_span, log_event
+from optree_otel.spans import ERROR, LOCAL_PARENT, UNSET, Link, Span, SpanEvent, encode_span, log_event
 from optree_otel.wire import Attribute
 
 _SMALLEST = 64
@@ -144,20 +144,20 @@ class Fitter:
         self.invalid("name", "")
         return "(unnamed)"
 
-    def kept(self, span: Span) -> list[Event]:
+    def kept(self, span: Span) -> list[SpanEvent]:
         """Return the events that are kept: of too many, warnings and errors before others, later ones before earlier."""
-        found: list[Event | LogEntry] = [*span.logs, *span.events]
+        found: list[SpanEvent | LogEntry] = [*span.logs, *span.events]
         self.dropped_events = max(0, len(found) - self.profile.events)
         if self.dropped_events:
             order = sorted(range(len(found)), key=lambda place: (not _is_severe(found[place]), -place))
             found = [found[place] for place in sorted(order[: self.profile.events])]
         return [log_event(entry) if isinstance(entry, LogEntry) else entry for entry in found]
 
-    def event(self, event: Event) -> Event:
+    def event(self, event: SpanEvent) -> SpanEvent:
         """Return an event that fits; in Jaeger an attribute called ``event`` would hide its name."""
         time = event.time_ns if 0 <= event.time_ns < _TIME else 0
         attributes = [("event_" if key == "event" else key, value) for key, value in self.attributes(event.attributes)]
-        return Event(time, self.text(event.name, self.profile.name_bytes) or "(unnamed)", attributes, event.dropped_attributes)
+        return SpanEvent(time, self.text(event.name, self.profile.name_bytes) or "(unnamed)", attributes, event.dropped_attributes)
 
     def links(self, span: Span, trace_id: bytes, parent_id: bytes) -> list[Link]:
         """Return the links that do no harm: Jaeger takes one within the trace for the parent of a span that has none."""
@@ -256,8 +256,8 @@ def _size(found: str) -> int:
     return len(found) if found.isascii() else len(found.encode("utf-8", "surrogatepass"))
 
 
-def _is_severe(event: Event | LogEntry) -> bool:
-    return isinstance(event, Event) or event.severity in ("WRN", "ERR")
+def _is_severe(event: SpanEvent | LogEntry) -> bool:
+    return isinstance(event, SpanEvent) or event.severity in ("WRN", "ERR")
 
 
 def _stub(span: Span, error: Exception) -> bytes:

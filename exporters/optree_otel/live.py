@@ -17,14 +17,14 @@ from optree_otel import logs, names
 from optree_otel.batches import Encoded
 from optree_otel.fitting import Fitter
 from optree_otel.live_spans import CLOSE, HEARTBEAT, OPEN
-from optree_otel.live_trace import LONG_SECONDS, Item, LiveTrace, Made
+from optree_otel.live_trace import LONG_SECONDS, LiveItem, LiveTrace, Made
 from optree_otel.request import joined, request
 from optree_otel.resource import KEPT_RESOURCES, Owner
 from optree_otel.view import ROOT, Key
 from optree_otel.wire import KeyValues
 
 if TYPE_CHECKING:
-    from optree_otel.mirror import Mirror
+    from optree_otel.mirror import OtelMirror
     from optree_otel.outlet import Outlet
     from optree_otel.sender import Sender
 
@@ -61,7 +61,7 @@ class Watched:
 class Live(Remembered):
     """Live traces of the sessions of this process, and the source of their sender."""
 
-    def __init__(self, mirror: Mirror, make: Callable[[Any], Sender[Item]]) -> None:
+    def __init__(self, mirror: OtelMirror, make: Callable[[Any], Sender[LiveItem]]) -> None:
         super().__init__()
         self._mirror = mirror
         self.sender = make(self)
@@ -93,12 +93,12 @@ class Live(Remembered):
 
         return take
 
-    def missing(self, outlet: Outlet, *, also_open: bool) -> list[Item]:
+    def missing(self, outlet: Outlet, *, also_open: bool) -> list[LiveItem]:
         """Return what is missing of a session that an earlier run began to show live: to be put on its way."""
         trace = self._trace(outlet)
         return self._asked(trace, CLOSE, trace.missing(also_open=also_open)) if trace.known else []
 
-    def put(self, items: Sequence[Item]) -> None:
+    def put(self, items: Sequence[LiveItem]) -> None:
         """Put items on their way."""
         for item in items:
             self.sender.put(item)
@@ -140,7 +140,7 @@ class Live(Remembered):
 
     # The source of spans, on the sender's thread.
 
-    def encode(self, item: Item) -> Encoded | None:
+    def encode(self, item: LiveItem) -> Encoded | None:
         """Return an item's span, behind the anchors that it needs."""
         item.trace.outlet.view.settle()
         made = item.trace.spans(item)
@@ -158,11 +158,11 @@ class Live(Remembered):
                 groups.setdefault(group, []).append(body)
         return request([(self._resource(*group), bodies) for group, bodies in groups.items()])
 
-    def shrink(self, item: Item, limit: int) -> Encoded | None:  # noqa: ARG002 - what a profile lets pass is never so large
+    def shrink(self, item: LiveItem, limit: int) -> Encoded | None:  # noqa: ARG002 - what a profile lets pass is never so large
         """Return nothing."""
         return None
 
-    def delivered(self, items: Sequence[Item]) -> None:
+    def delivered(self, items: Sequence[LiveItem]) -> None:
         """Note what the collector has."""
         by_outlet: dict[int, tuple[Outlet, list[str]]] = {}
         for item in items:
@@ -171,18 +171,18 @@ class Live(Remembered):
             outlet.file.add(notes)
         self._arrived(items)
 
-    def lost(self, item: Item, reason: str) -> None:  # noqa: ARG002 - the sender tells the reason in its health
+    def lost(self, item: LiveItem, reason: str) -> None:  # noqa: ARG002 - the sender tells the reason in its health
         """Note that something cannot be delivered; anchors that were with it go with what comes next."""
         item.trace.undo(item)
         self._arrived([item])
 
-    def left(self, items: Sequence[Item]) -> None:
+    def left(self, items: Sequence[LiveItem]) -> None:
         """Leave these for the next run: their session stays pending."""
         for item in items:
             item.trace.left += item.what != HEARTBEAT
             self._mirror.settle(item.trace.outlet)
 
-    def _arrived(self, items: Sequence[Item]) -> None:
+    def _arrived(self, items: Sequence[LiveItem]) -> None:
         for item in items:
             if item.what != HEARTBEAT:
                 item.trace.acknowledged += 1
@@ -206,9 +206,9 @@ class Live(Remembered):
         trace = outlet.live = LiveTrace(outlet, self._mirror.resources, joined=joined)
         return trace
 
-    def _asked(self, trace: LiveTrace, what: str, keys: Sequence[Key]) -> list[Item]:
+    def _asked(self, trace: LiveTrace, what: str, keys: Sequence[Key]) -> list[LiveItem]:
         trace.asked += len(keys)
-        return [Item(trace, what, key) for key in keys]
+        return [LiveItem(trace, what, key) for key in keys]
 
     def _start_anew(self) -> None:
         self._looking = threading.Lock()
@@ -293,7 +293,7 @@ class Live(Remembered):
             self._mirror.beat(watched.trace.outlet, now_ms())
         if now - watched.heard >= watched.silence:
             watched.heard, watched.silence = now, min(watched.silence * 2, LONGEST_SILENCE)
-            self.sender.put(Item(watched.trace, HEARTBEAT, now=now_ms()))
+            self.sender.put(LiveItem(watched.trace, HEARTBEAT, now=now_ms()))
 
     def _news(self, watched: Watched, what: str, key: Key, now: float) -> None:
         self.put(self._asked(watched.trace, what, [key]))

@@ -15,7 +15,7 @@ from optree import OperationNode, SessionNode, TurnNode
 from optree.exporting import parts_of_name, redact, state
 from optree_otel import mapping, names, openinference
 from optree_otel.llm import UNKNOWN
-from optree_otel.scope import Scope, span_id
+from optree_otel.scope import SpanScope, span_id
 from optree_otel.spans import CLIENT, INTERNAL, LOCAL_PARENT, Link, Span, nanoseconds
 from optree_otel.wire import Attribute
 
@@ -28,7 +28,7 @@ _SHORTEST = 1
 _IN_CANONICAL = ("gen_ai.usage.", "llm.token_count.", "llm.cost.", names.COST, names.UPSTREAM_COST)
 
 
-def anchor(node: Node, scope: Scope, links: Sequence[Link] = ()) -> Span:
+def anchor(node: Node, scope: SpanScope, links: Sequence[Link] = ()) -> Span:
     """Return the span that stands for a node from its begin on."""
     name, told = _known(node, scope)
     attributes: list[Attribute] = [
@@ -45,7 +45,7 @@ def anchor(node: Node, scope: Scope, links: Sequence[Link] = ()) -> Span:
     return _finished(span, scope)
 
 
-def close(node: Node, scope: Scope, number: int = 0, since: float | None = None) -> Span:
+def close(node: Node, scope: SpanScope, number: int = 0, since: float | None = None) -> Span:
     """Return the summary of a node that was anchored: its real times, its status and its sums.
 
     A session that was resumed after its end is closed again: *number* tells its closes apart, *since* (epoch ms) is when it went on.
@@ -66,13 +66,13 @@ def close(node: Node, scope: Scope, number: int = 0, since: float | None = None)
     )
 
 
-def whole(op: OperationNode, scope: Scope) -> Span:
+def whole(op: OperationNode, scope: SpanScope) -> Span:
     """Return the one span of an op that was over before anybody would have looked at it."""
     span = _canonical(op, scope)
     return replace(span, attributes=[*span.attributes, (names.PHASE, WHOLE)])
 
 
-def heartbeat(node: Node, scope: Scope, now: float, current: OperationNode | None) -> Span:
+def heartbeat(node: Node, scope: SpanScope, now: float, current: OperationNode | None) -> Span:
     """Return a sign of life under the innermost open *node*, at *now* (epoch ms): which op it is in, and the sums so far."""
     own, at = owner_id(node, scope), nanoseconds(now)
     attributes: list[Attribute] = [
@@ -87,20 +87,20 @@ def heartbeat(node: Node, scope: Scope, now: float, current: OperationNode | Non
     return Span(scope.trace_id, span_id(f"{own.hex()}/{at}"), own, name, INTERNAL, at, at + _SHORTEST, attributes)
 
 
-def owner_id(node: Node, scope: Scope) -> bytes:
+def owner_id(node: Node, scope: SpanScope) -> bytes:
     """Return the id that a node's children name as their parent."""
     if isinstance(node, OperationNode):
         return scope.span_id(node.op_id)
     return scope.turn_span_id(node) if isinstance(node, TurnNode) else scope.session_span_id
 
 
-def _above(node: Node, scope: Scope) -> bytes:
+def _above(node: Node, scope: SpanScope) -> bytes:
     if isinstance(node, OperationNode):
         return scope.parent_of(node)
     return scope.session_span_id if isinstance(node, TurnNode) else scope.parent_id
 
 
-def _known(node: Node, scope: Scope) -> tuple[str, list[Attribute]]:
+def _known(node: Node, scope: SpanScope) -> tuple[str, list[Attribute]]:
     """Return a node's name and the attributes that are certain when it begins."""
     agent = scope.session.agent_id
     if isinstance(node, SessionNode):
@@ -131,7 +131,7 @@ def _named(node: Node) -> list[Attribute]:
     return [(names.NAME, node.name)] if isinstance(node, OperationNode) else []
 
 
-def _canonical(node: Node, scope: Scope) -> Span:
+def _canonical(node: Node, scope: SpanScope) -> Span:
     """Return a node's span as in the canonical trace, without what is summed there."""
     if isinstance(node, OperationNode):
         span = mapping.op_span(node, scope)
@@ -141,7 +141,7 @@ def _canonical(node: Node, scope: Scope) -> Span:
     return span
 
 
-def _finished(span: Span, scope: Scope) -> Span:
+def _finished(span: Span, scope: SpanScope) -> Span:
     if scope.openinference or scope.profile.openinference:
         span.attributes += openinference.beside(span.attributes)
     if scope.profile.facts and scope.service:

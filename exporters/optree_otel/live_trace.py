@@ -16,7 +16,7 @@ from optree.exporting import Record, node_id, parent_path
 from optree_otel import live_spans
 from optree_otel.fitting import encode
 from optree_otel.live_spans import CLOSE, HEARTBEAT, SALT, Node
-from optree_otel.scope import Scope, span_id, trace_id
+from optree_otel.scope import SpanScope, span_id, trace_id
 from optree_otel.spans import LOCAL_PARENT, Link, Span
 from optree_otel.view import ROOT, Key, nodes
 
@@ -41,7 +41,7 @@ class Made(NamedTuple):
     body: bytes
 
 
-class Item(msgspec.Struct):
+class LiveItem(msgspec.Struct):
     """Something on its way: a node that began (``open``) or ended (``close``), or a sign of life at *now* (epoch ms)."""
 
     trace: LiveTrace
@@ -83,7 +83,7 @@ class LiveTrace:
         self.known = bool(self.state or self.tried)
         """True if an earlier process has sent some of it."""
         self._resources = resources
-        self._scopes: dict[str, Scope] = {}
+        self._scopes: dict[str, SpanScope] = {}
 
     @property
     def link(self) -> Link:
@@ -112,7 +112,7 @@ class LiveTrace:
         self.over.update(key.path for key in missing if key.kind == "op")
         return missing
 
-    def spans(self, item: Item) -> list[Made]:
+    def spans(self, item: LiveItem) -> list[Made]:
         """Return what goes out for an item, behind the anchors that it needs; empty if there is nothing to send."""
         item.changed = {}
         if item.what == HEARTBEAT:
@@ -126,7 +126,7 @@ class LiveTrace:
             return []  # over before it was looked at: its end tells all
         return self._anchored(item.key, item)
 
-    def undo(self, item: Item) -> None:
+    def undo(self, item: LiveItem) -> None:
         """Forget that the item's spans went out: what follows will bring the anchors again."""
         for key, (before, _) in item.changed.items():
             if before is None:
@@ -134,11 +134,11 @@ class LiveTrace:
             else:
                 self.state[key] = before
 
-    def notes(self, item: Item) -> list[str]:
+    def notes(self, item: LiveItem) -> list[str]:
         """Return how it is noted that the item's spans have arrived."""
         return [_NOTE + key + after for key, (_, after) in item.changed.items()]
 
-    def scope(self, path: str) -> Scope | None:
+    def scope(self, path: str) -> SpanScope | None:
         """Return the scope of the session at *path* in this trace."""
         found = self._scopes.get(path)
         canonical = self.outlet.scope(path) if found is None else None
@@ -156,14 +156,14 @@ class LiveTrace:
             found.parent_id = found.span_id(node_id(self.outlet.txn, path)) if path else b""
         return found
 
-    def scope_of(self, key: Key) -> Scope | None:
+    def scope_of(self, key: Key) -> SpanScope | None:
         """Return the scope of the session that a node belongs to."""
         path = key.path
         for _ in range({"session": 0, "turn": 1, "op": 2}[key.kind]):
             path = parent_path(path)
         return self.scope(path)
 
-    def _anchored(self, key: Key, item: Item) -> list[Made]:
+    def _anchored(self, key: Key, item: LiveItem) -> list[Made]:
         """Return the anchors that are missing at a node and above it, the outermost first. An op that is over already goes whole."""
         found: list[tuple[Key, Node]] = []
         at: Key | None = key
@@ -175,7 +175,7 @@ class LiveTrace:
             at = _above(at, node)
         return [made for at, node in reversed(found) for made in self._begins(at, node, item)]
 
-    def _begins(self, key: Key, node: Node, item: Item) -> list[Made]:
+    def _begins(self, key: Key, node: Node, item: LiveItem) -> list[Made]:
         scope = self.scope_of(key)
         if scope is None:
             return []
@@ -188,7 +188,7 @@ class LiveTrace:
         self._note(key, "", item)
         return [self._encoded(live_spans.anchor(node, scope, self._to_canonical(key)), scope)]
 
-    def _ended(self, node: Node, item: Item) -> list[Made]:
+    def _ended(self, node: Node, item: LiveItem) -> list[Made]:
         key, closed = item.key, _closed(node)
         if key.kind == "op":
             self.over.discard(key.path)
@@ -203,7 +203,7 @@ class LiveTrace:
         self._note(key, closed, item)
         return [*made, self._encoded(live_spans.close(node, scope, number, since), scope)]
 
-    def _whole(self, op: OperationNode, scope: Scope, item: Item) -> list[Made]:
+    def _whole(self, op: OperationNode, scope: SpanScope, item: LiveItem) -> list[Made]:
         above = _above(item.key, op)
         made = self._anchored(above, item) if above is not None else []
         self._note(item.key, _CLOSED, item)
@@ -214,7 +214,7 @@ class LiveTrace:
         self.over_budget += 1
         return made
 
-    def _heartbeat(self, item: Item) -> list[Made]:
+    def _heartbeat(self, item: LiveItem) -> list[Made]:
         key, current = innermost(self.outlet.view.session(""))
         made = self._anchored(key, item)
         node, scope = self.outlet.node(key), self.scope_of(key)
@@ -242,12 +242,12 @@ class LiveTrace:
         scope = self.outlet.scope("") if key == ROOT else None
         return [Link(scope.trace_id, scope.span_id(scope.session.id))] if scope is not None else []
 
-    def _note(self, key: Key, state: str, item: Item) -> None:
+    def _note(self, key: Key, state: str, item: LiveItem) -> None:
         name = str(key)
         item.changed[name] = (item.changed[name][0] if name in item.changed else self.state.get(name), state)
         self.state[name] = state
 
-    def _encoded(self, span: Span, scope: Scope) -> Made:
+    def _encoded(self, span: Span, scope: SpanScope) -> Made:
         data = encode(span, scope.profile)
         self.bytes += len(data)
         return Made((scope.service, self.outlet.owner), data)

@@ -17,7 +17,7 @@ UNKNOWN: Final = "unknown"
 _MOST_COUNT = (1 << 63) - 1
 
 
-class _Choice(msgspec.Struct):
+class _ResponseChoice(msgspec.Struct):
     finish_reason: str | None = None
     finishReason: str | None = None  # noqa: N815 - as Gemini has it
 
@@ -36,8 +36,8 @@ class Response(msgspec.Struct):
 
     id: str | None = None
     model: str | None = None
-    choices: list[_Choice] = []
-    candidates: list[_Choice] = []
+    choices: list[_ResponseChoice] = []
+    candidates: list[_ResponseChoice] = []
     finish_reason: str | None = None
     stop_reason: str | None = None
     done_reason: str | None = None
@@ -54,7 +54,7 @@ class Response(msgspec.Struct):
         return details.reasoning_tokens if details else None
 
 
-class Call(NamedTuple):
+class ModelCall(NamedTuple):
     """Who was called."""
 
     operation: str
@@ -76,7 +76,7 @@ _response: TypedDecoder[Response] = TypedDecoder(Response)
 _NO_RESPONSE = Response()
 
 
-def called(op: OperationNode, own: dict[str, Any], request: dict[str, Any]) -> Call:
+def called(op: OperationNode, own: dict[str, Any], request: dict[str, Any]) -> ModelCall:
     """Return operation, provider and model of a call, from its attributes (which are taken out of *own*), its name and its request."""
     provider = own.pop("provider", None)
     model = own.pop("model", None) or request.get("model")
@@ -87,7 +87,7 @@ def called(op: OperationNode, own: dict[str, Any], request: dict[str, Any]) -> C
         provider = provider or named or (first.provider if first else None)
         model = model or rest or (first.model if first else None)
     known = str(provider) if provider else UNKNOWN
-    return Call(str(operation), names.PROVIDERS.get(known.lower(), known), str(model) if model else None)
+    return ModelCall(str(operation), names.PROVIDERS.get(known.lower(), known), str(model) if model else None)
 
 
 def request_of(op: OperationNode) -> dict[str, Any]:

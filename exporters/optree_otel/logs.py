@@ -1,6 +1,6 @@
 """Log records: an op's log lines with the ids of its span, heartbeats of what is open, and a call's content as an event.
 
-The bytes are those of `opentelemetry.proto.logs.v1.LogRecord`, as the stock encoder writes them.
+The bytes are those of `opentelemetry.proto.logs.v1.Record`, as the stock encoder writes them.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from optree_otel.fitting import Fitter
 from optree_otel.mapping import total_attributes
 from optree_otel.outcome import outcome
 from optree_otel.profiles import Profile
-from optree_otel.scope import Scope
+from optree_otel.scope import SpanScope
 from optree_otel.spans import log_event, nanoseconds
 from optree_otel.wire import ANY_LENGTH, Attribute, KeyValues, UnfitError, any_value, count, field, some, tag, time
 
@@ -29,7 +29,7 @@ _ATTRIBUTES = KeyValues(6)
 _INFO = 9
 
 
-class Record(msgspec.Struct):
+class OtlpLog(msgspec.Struct):
     """One log record; ids are 16 and 8 bytes, or empty."""
 
     time_ns: int
@@ -45,7 +45,7 @@ class Record(msgspec.Struct):
     dropped_attributes: int = 0
 
 
-def encode_record(record: Record, limit: int = ANY_LENGTH) -> bytes:
+def encode_record(record: OtlpLog, limit: int = ANY_LENGTH) -> bytes:
     """Return the record's bytes; *limit* and what is raised as for `spans.encode_span`."""
     if limit and isinstance(record.body, str) and (len(record.body) * 4 > limit or may_hold_secret(record.body)):
         raise UnfitError("body")
@@ -66,7 +66,7 @@ def encode_record(record: Record, limit: int = ANY_LENGTH) -> bytes:
     )
 
 
-def encode(record: Record, profile: Profile) -> bytes:
+def encode(record: OtlpLog, profile: Profile) -> bytes:
     """Return the record's bytes, fit for a backend. Never raises."""
     try:
         return encode_record(record, profile.value_bytes)
@@ -74,7 +74,7 @@ def encode(record: Record, profile: Profile) -> bytes:
         pass
     fitter = Fitter(profile)
     body = fitter.value("", record.body)
-    fit = Record(
+    fit = OtlpLog(
         record.time_ns if 0 <= record.time_ns < 1 << 64 else 0,
         record.severity if 0 <= record.severity < 1 << 5 else 0,
         fitter.text(record.severity_text),
@@ -87,14 +87,14 @@ def encode(record: Record, profile: Profile) -> bytes:
     return encode_record(fit)
 
 
-def log_records(op: OperationNode, scope: Scope, first: int = 0) -> list[bytes]:
+def log_records(op: OperationNode, scope: SpanScope, first: int = 0) -> list[bytes]:
     """Return an op's log lines from number *first* on as log records of its span, encoded and fit."""
     span_id = scope.span_id(op.op_id)
     about = _about(op, scope)
     return [encode(_line(entry, scope.trace_id, span_id, about), scope.profile) for entry in op.logs[first:]]
 
 
-def _about(op: OperationNode, scope: Scope) -> list[Attribute]:
+def _about(op: OperationNode, scope: SpanScope) -> list[Attribute]:
     return [
         (names.TXN, scope.txn),
         (names.PATH, op.path),
@@ -103,15 +103,15 @@ def _about(op: OperationNode, scope: Scope) -> list[Attribute]:
     ]
 
 
-def _line(entry: LogEntry, trace_id: bytes, span_id: bytes, about: list[Attribute]) -> Record:
+def _line(entry: LogEntry, trace_id: bytes, span_id: bytes, about: list[Attribute]) -> OtlpLog:
     more = about
     if entry.direction is not None or entry.details is not msgspec.UNSET:
         more = [*about, *log_event(entry).attributes[2:]]  # what stands behind severity and message
     at = nanoseconds(entry.timestamp)
-    return Record(at, SEVERITIES.get(entry.severity, _INFO), entry.severity, entry.message, more, trace_id, span_id, "", at)
+    return OtlpLog(at, SEVERITIES.get(entry.severity, _INFO), entry.severity, entry.message, more, trace_id, span_id, "", at)
 
 
-def heartbeat(session: SessionNode, scope: Scope, now: float) -> bytes:
+def heartbeat(session: SessionNode, scope: SpanScope, now: float) -> bytes:
     """Return a sign of life of an open session at *now* (epoch ms): what it has used so far, and the op that it is in."""
     current = next((op for turn in reversed(session.turns) for op in reversed(turn.ops) if op.ended_at is None), None)
     told: list[Attribute] = [
@@ -128,10 +128,10 @@ def heartbeat(session: SessionNode, scope: Scope, now: float) -> bytes:
         told.append((names.LATEST_STATUS, session.latest_status))
     at = nanoseconds(now)
     body = f"{session.agent_id}: {len(session.turns)} turns" + (f", in {current.name}" if current else "")
-    return encode(Record(at, _INFO, "", body, told, scope.trace_id, scope.session_span_id, names.HEARTBEAT, at), scope.profile)
+    return encode(OtlpLog(at, _INFO, "", body, told, scope.trace_id, scope.session_span_id, names.HEARTBEAT, at), scope.profile)
 
 
-def details(op: OperationNode, scope: Scope) -> bytes:
+def details(op: OperationNode, scope: SpanScope) -> bytes:
     """Return a model call's content as the conventions' event, for those who want it in log records."""
     request = llm.request_of(op)
     call = llm.called(op, op.attributes, request)
@@ -141,4 +141,4 @@ def details(op: OperationNode, scope: Scope) -> bytes:
     told += [pair for pair in outcome(op).attributes if pair[0] == names.ERROR_TYPE]
     told += [*llm.usage(op.accounting), *content.call_attributes(op, request, scope.pool, scope.profile.value_bytes)]
     at = nanoseconds(last_of(op))
-    return encode(Record(at, _INFO, "", None, told, scope.trace_id, scope.span_id(op.op_id), DETAILS, at), scope.profile)
+    return encode(OtlpLog(at, _INFO, "", None, told, scope.trace_id, scope.span_id(op.op_id), DETAILS, at), scope.profile)

@@ -18,14 +18,14 @@ from optree.exporting import Reasoning, add_entry, decode, dumps, is_list, is_ob
 from optree_otel import content, llm, names, openinference
 from optree_otel.breaks import op_end, session_end, turn_end
 from optree_otel.outcome import outcome
-from optree_otel.scope import Scope
-from optree_otel.spans import CLIENT, INTERNAL, Event, Link, Span, nanoseconds
+from optree_otel.scope import SpanScope
+from optree_otel.spans import CLIENT, INTERNAL, Link, Span, SpanEvent, nanoseconds
 from optree_otel.wire import Attribute
 
 KINDS = {"llm": "llm", "tool": "tool", "session": "session_op", "system": "system"}
 
 
-def op_span(op: OperationNode, scope: Scope, *, end: float | None = None) -> Span:
+def op_span(op: OperationNode, scope: SpanScope, *, end: float | None = None) -> Span:
     """Return the span of an op. One still open ends as `interrupted`, at *end* (epoch ms) or as `breaks` tells."""
     ended = op_end(op, scope) if end is None or op.ended_at is not None else max(op.started_at, end)
     how = outcome(op)
@@ -62,7 +62,7 @@ def op_span(op: OperationNode, scope: Scope, *, end: float | None = None) -> Spa
     )
 
 
-def turn_span(turn: TurnNode, scope: Scope, *, end: float | None = None, links: Sequence[Link] = ()) -> Span:
+def turn_span(turn: TurnNode, scope: SpanScope, *, end: float | None = None, links: Sequence[Link] = ()) -> Span:
     """Return the span of a turn; *end* as for an op. *links* go to other traces, as to the turn before where each has its own."""
     ended = turn_end(turn, scope) if end is None or turn.ended_at is not None else max(turn.started_at, end)
     how = outcome(turn)
@@ -99,7 +99,7 @@ def turn_span(turn: TurnNode, scope: Scope, *, end: float | None = None, links: 
     )
 
 
-def session_span(session: SessionNode, scope: Scope, *, end: float | None = None, links: Sequence[Link] = ()) -> Span:
+def session_span(session: SessionNode, scope: SpanScope, *, end: float | None = None, links: Sequence[Link] = ()) -> Span:
     """Return the span of a session, or of its latest round where it was resumed; *end* as for an op, *links* to other rounds."""
     began = session.resumed_at[scope.round - 1] if 0 < scope.round <= len(session.resumed_at) else session.started_at
     ended = session_end(session, began, scope) if end is None or session.ended_at is not None else max(began, end)
@@ -127,7 +127,7 @@ def session_span(session: SessionNode, scope: Scope, *, end: float | None = None
             nanoseconds(began),
             nanoseconds(ended),
             attributes,
-            events=[Event(nanoseconds(at), names.RESUMED) for at in session.resumed_at if at > began],
+            events=[SpanEvent(nanoseconds(at), names.RESUMED) for at in session.resumed_at if at > began],
             links=list(links),
             status=how.status,
             message=how.message,
@@ -137,7 +137,7 @@ def session_span(session: SessionNode, scope: Scope, *, end: float | None = None
     )
 
 
-def _of_session(session: SessionNode, scope: Scope) -> list[Attribute]:
+def _of_session(session: SessionNode, scope: SpanScope) -> list[Attribute]:
     told: list[Attribute] = [(names.CALL_PATH, session.call_path), (names.TURNS, len(session.turns))]
     if scope.round:
         told.append((names.ROUND, scope.round))
@@ -209,7 +209,7 @@ def _of_reasoning(reasoning: Reasoning) -> list[Attribute]:
 # One function for each kind of op: it takes what it knows out of *own*, adds attributes, and returns the span's name.
 
 
-def _llm(op: OperationNode, scope: Scope, own: dict[str, Any], attributes: list[Attribute]) -> str:
+def _llm(op: OperationNode, scope: SpanScope, own: dict[str, Any], attributes: list[Attribute]) -> str:
     request = llm.request_of(op)
     call = llm.called(op, own, request)
     attributes += call.attributes
@@ -224,7 +224,7 @@ def _llm(op: OperationNode, scope: Scope, own: dict[str, Any], attributes: list[
     return call.name(op.name)
 
 
-def _tool(op: OperationNode, scope: Scope, own: dict[str, Any], attributes: list[Attribute]) -> str:
+def _tool(op: OperationNode, scope: SpanScope, own: dict[str, Any], attributes: list[Attribute]) -> str:
     name, told = tool(op.name, own)
     attributes += told
     if own:
@@ -263,14 +263,14 @@ def tool_figures(op: OperationNode) -> list[Attribute]:
     return told
 
 
-def _session(op: OperationNode, scope: Scope, own: dict[str, Any], attributes: list[Attribute]) -> str:  # noqa: ARG001 - as the others
+def _session(op: OperationNode, scope: SpanScope, own: dict[str, Any], attributes: list[Attribute]) -> str:  # noqa: ARG001 - as the others
     agent = op.child_session.agent_id if op.child_session is not None else op.name
     attributes[:] = [pair for pair in attributes if pair[0] != names.AGENT_NAME]
     attributes += [(names.OPERATION, "invoke_agent"), (names.AGENT_NAME, agent)]
     return f"invoke_agent {agent}"
 
 
-def _system(op: OperationNode, scope: Scope, own: dict[str, Any], attributes: list[Attribute]) -> str:  # noqa: ARG001 - as the others
+def _system(op: OperationNode, scope: SpanScope, own: dict[str, Any], attributes: list[Attribute]) -> str:  # noqa: ARG001 - as the others
     return op.name
 
 
@@ -354,7 +354,7 @@ def attributes_of(block: msgspec.Raw | bytes) -> dict[str, Any]:
     return found if is_object(found) else {}
 
 
-def _finished(span: Span, scope: Scope) -> Span:
+def _finished(span: Span, scope: SpanScope) -> Span:
     """Add what other readers look for."""
     if span.end_ns == span.start_ns:
         span.end_ns += 1  # Jaeger warns of spans without duration, and makes them so

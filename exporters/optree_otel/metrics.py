@@ -34,7 +34,7 @@ _CUMULATIVE = b"\x10\x02"
 _ATTRIBUTES = KeyValues(9)
 
 
-class Instrument(msgspec.Struct, frozen=True):
+class MetricInstrument(msgspec.Struct, frozen=True):
     """A histogram's name, description, unit and upper bounds."""
 
     name: str
@@ -43,8 +43,8 @@ class Instrument(msgspec.Struct, frozen=True):
     bounds: tuple[float, ...]
 
 
-TOKENS: Final = Instrument(names.TOKEN_USAGE, "Number of input and output tokens used.", "{token}", TOKEN_BOUNDS)
-DURATION: Final = Instrument(names.OPERATION_DURATION, "GenAI operation duration.", "s", DURATION_BOUNDS)
+TOKENS: Final = MetricInstrument(names.TOKEN_USAGE, "Number of input and output tokens used.", "{token}", TOKEN_BOUNDS)
+DURATION: Final = MetricInstrument(names.OPERATION_DURATION, "GenAI operation duration.", "s", DURATION_BOUNDS)
 
 
 class Point(msgspec.Struct):
@@ -65,7 +65,7 @@ class Point(msgspec.Struct):
         self.sum += value
 
 
-Key = tuple[str, Instrument, tuple[Attribute, ...]]
+Key = tuple[str, MetricInstrument, tuple[Attribute, ...]]
 
 
 class Meter:
@@ -75,7 +75,7 @@ class Meter:
         self.start_ns = time_ns() if start_ns is None else start_ns
         self._profile = profile
         self._points: dict[Key, Point] = {}
-        self._counts: dict[Instrument, int] = {}
+        self._counts: dict[MetricInstrument, int] = {}
         self._services: dict[str, None] = {}
         self._lock = threading.Lock()
         self._recorded = self._told = 0
@@ -113,7 +113,7 @@ class Meter:
                 if name in usage:
                     self._add(service, TOKENS, (*about, (names.TOKEN_TYPE, kind)), usage[name])
 
-    def _add(self, service: str, instrument: Instrument, attributes: tuple[Attribute, ...], value: float) -> None:
+    def _add(self, service: str, instrument: MetricInstrument, attributes: tuple[Attribute, ...], value: float) -> None:
         key = (service, instrument, attributes)
         point = self._points.get(key)
         if point is None:
@@ -133,7 +133,7 @@ class Meter:
 
     def encoded(self, now_ns: int) -> dict[str, list[bytes]]:
         """Return for each service its metrics, encoded: the items of a group for `request.request`."""
-        found: dict[str, dict[Instrument, list[bytes]]] = {}
+        found: dict[str, dict[MetricInstrument, list[bytes]]] = {}
         with self._lock:
             self._told = self._recorded
             for (service, instrument, attributes), point in self._points.items():
@@ -162,14 +162,14 @@ def _hidden(attributes: list[Attribute]) -> list[Attribute]:
     return [(key, redact(value)) for key, value in attributes]
 
 
-def encode_metric(instrument: Instrument, points: list[bytes]) -> bytes:
+def encode_metric(instrument: MetricInstrument, points: list[bytes]) -> bytes:
     """Return a histogram of encoded points: `opentelemetry.proto.metrics.v1.Metric`."""
     histogram = b"".join(field(1, point) for point in points) + _CUMULATIVE
     parts = [some(number, text.encode()) for number, text in enumerate((instrument.name, instrument.description, instrument.unit), 1)]
     return b"".join(parts) + field(9, histogram)
 
 
-def encode_point(point: Point, instrument: Instrument, attributes: list[Any], start_ns: int, now_ns: int) -> bytes:
+def encode_point(point: Point, instrument: MetricInstrument, attributes: list[Any], start_ns: int, now_ns: int) -> bytes:
     """Return a HistogramDataPoint."""
     return b"".join(
         (

@@ -24,11 +24,11 @@ from optree_otel.batches import Limits
 from optree_otel.delivered import BACKGROUND_BYTES, Addressee, addressed, is_done, is_sending, pending
 from optree_otel.destination import Signal
 from optree_otel.ends import Ends, EndsOfPart
-from optree_otel.faults import Faults
+from optree_otel.faults import ExportFaults
 from optree_otel.handover import hand_over, is_possible
 from optree_otel.live import Live
 from optree_otel.live_spans import HEARTBEAT
-from optree_otel.live_trace import Item as LiveItem
+from optree_otel.live_trace import LiveItem
 from optree_otel.metrics import Meter
 from optree_otel.origin import Origin, here
 from optree_otel.outlet import Outlet
@@ -36,7 +36,7 @@ from optree_otel.profiles import profile
 from optree_otel.resource import Resources
 from optree_otel.sender import Sender
 from optree_otel.settings import Settings
-from optree_otel.sources import Figures, Item, LogLines, Spans
+from optree_otel.sources import LogLines, MetricSource, NodeItem, Spans
 from optree_otel.transport import connect
 from optree_otel.view import Key, Resumed, View
 
@@ -53,7 +53,7 @@ MOST_SHARED = 1_000
 """Sessions that are looked at again at a flush; what is beyond is for a later run."""
 
 
-class Mirror:
+class OtelMirror:
     """Mirrors the sessions of this process; `optree.exporting.Mirror`."""
 
     def __init__(self, settings: Settings, options: Mapping[str, Any] | None = None) -> None:
@@ -69,16 +69,16 @@ class Mirror:
         self._resting: WeakValueDictionary[str, Outlet] = WeakValueDictionary()
         """Sessions of other processes that are let go of, for as long as something else holds them."""
         self._settling = threading.RLock()
-        self.traces: Sender[Item] = self._sender("traces", Spans(self))
-        self.logs: Sender[Item] | None = self._sender("logs", LogLines(self)) if settings.logs is not None else None
-        self.metrics: Sender[float] | None = self._sender("metrics", Figures(self)) if settings.metrics is not None else None
+        self.traces: Sender[NodeItem] = self._sender("traces", Spans(self))
+        self.logs: Sender[NodeItem] | None = self._sender("logs", LogLines(self)) if settings.logs is not None else None
+        self.metrics: Sender[float] | None = self._sender("metrics", MetricSource(self)) if settings.metrics is not None else None
         self.live = Live(self, lambda source: self._sender("traces", source, LIVE_LINGER)) if settings.live else None
         self._metered = monotonic()
         self._past = 0
         """Spans over a trace's budget, of sessions that are let go of."""
         self._left = 0
         """Spans for a later run, of sessions that are let go of."""
-        self.faults = Faults()
+        self.faults = ExportFaults()
         self.large = 0
         """Sessions of earlier runs that are too large to be sent in the background."""
         self.others: dict[str, Addressee | None] = {}
@@ -145,14 +145,14 @@ class Mirror:
         self.outlets[outlet.txn] = outlet
         outlet.asked += len(keys)
         for key in keys:
-            self.traces.put(Item(outlet, key))
+            self.traces.put(NodeItem(outlet, key))
         if self.live is not None:
             self.live.put(beside)
 
     def beat(self, outlet: Outlet, now: float) -> None:
         """Let the logs tell that a session is open still, at *now* (epoch ms)."""
         if self.logs is not None:
-            self.logs.put(Item(outlet, Key(HEARTBEAT, str(now))))
+            self.logs.put(NodeItem(outlet, Key(HEARTBEAT, str(now))))
 
     def settle(self, outlet: Outlet) -> None:
         """Let go of a session of which nothing is on its way any more: other processes may have what is left of it."""

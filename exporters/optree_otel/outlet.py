@@ -27,7 +27,7 @@ from optree_otel.origin import Origin
 from optree_otel.profiles import Profile
 from optree_otel.quick import encode_op
 from optree_otel.resource import Owner, Resources
-from optree_otel.scope import Scope
+from optree_otel.scope import SpanScope
 from optree_otel.spans import Link, Span
 from optree_otel.view import ROOT, Key, View, nodes
 
@@ -71,7 +71,7 @@ class Outlet:
         self._profile = profile
         self._per_turn = trace_per_turn
         self._content, self._openinference = content, openinference
-        self._scopes: dict[str, Scope] = {}
+        self._scopes: dict[str, SpanScope] = {}
         self.saved = saved
         self.file: DeliveredFile = reopen(sessions, self.txn, writer, self._whole()) if saved else NotNoted(sessions, self.txn, writer)
         self.done = delivered(sessions, self.txn)
@@ -135,7 +135,7 @@ class Outlet:
             return self.view.op(path)
         return self.view.turn(path) if kind == "turn" else self.view.session(path)
 
-    def scope(self, path: str) -> Scope | None:
+    def scope(self, path: str) -> SpanScope | None:
         """Return the scope of the session at *path*."""
         found = self._scopes.get(path)
         if found is None:
@@ -145,7 +145,7 @@ class Outlet:
             found = self._scopes[path] = self._made(session)
         return found
 
-    def scope_of(self, key: Key) -> Scope | None:
+    def scope_of(self, key: Key) -> SpanScope | None:
         """Return the scope of the session that a node belongs to."""
         kind, path = key.kind, key.path
         if kind != "session":
@@ -161,11 +161,11 @@ class Outlet:
             return root.trace_id, root.session_span_id
         return self._turn_trace(path) if self._per_turn else root.trace_id, root.span_id(f"{self.txn}:{path}")
 
-    def group(self, scope: Scope) -> tuple[str, Owner]:
+    def group(self, scope: SpanScope) -> tuple[str, Owner]:
         """Return what tells the resource of a session's spans."""
         return scope.service, self.owner
 
-    def encoded(self, key: Key) -> tuple[Scope, bytes] | None:
+    def encoded(self, key: Key) -> tuple[SpanScope, bytes] | None:
         """Return a node's span, and where it belongs; None if there is no such node, or the trace is full."""
         node = self.node(key)
         scope = self.scope_of(key)
@@ -182,7 +182,7 @@ class Outlet:
             return None
         return scope, data
 
-    def span(self, node: SessionNode | TurnNode | OperationNode, scope: Scope) -> Span:
+    def span(self, node: SessionNode | TurnNode | OperationNode, scope: SpanScope) -> Span:
         """Return a node's span."""
         if isinstance(node, OperationNode):
             return mapping.op_span(node, self._of_turn(scope, parent_path(node.path)))
@@ -263,8 +263,8 @@ class Outlet:
         ended = [self.key(key) for key, node in nodes(root) if node.ended_at is not None]
         return [*found, self.key(ROOT), *ended]
 
-    def _made(self, session: SessionNode) -> Scope:
-        scope = Scope(
+    def _made(self, session: SessionNode) -> SpanScope:
+        scope = SpanScope(
             self.txn,
             bytes.fromhex(session.trace_id),
             session,
@@ -288,7 +288,7 @@ class Outlet:
 
     # A trace a turn: the root's turns, and all inside each of them.
 
-    def _of_turn(self, scope: Scope, turn: str) -> Scope:
+    def _of_turn(self, scope: SpanScope, turn: str) -> SpanScope:
         if not self._per_turn or scope.session.path:
             return scope
         from msgspec.structs import replace
@@ -300,7 +300,7 @@ class Outlet:
 
         return trace_id(f"{self.txn}/turn/{path.partition('.')[0]}")
 
-    def _to_session(self, scope: Scope, turn: TurnNode) -> list[Link]:
+    def _to_session(self, scope: SpanScope, turn: TurnNode) -> list[Link]:
         if not self._per_turn or scope.session.path:
             return []
         links = [Link(scope.trace_id, scope.session_span_id)]

@@ -23,10 +23,10 @@ from optree_otel.delivered import (
     pending,
 )
 from optree_otel.outlet import Outlet, lasting
-from optree_otel.view import Saved
+from optree_otel.view import SavedView
 
 if TYPE_CHECKING:
-    from optree_otel.mirror import Mirror
+    from optree_otel.mirror import OtelMirror
 
 
 WRITER = "resent"
@@ -42,14 +42,14 @@ class Sent(Struct):
 
 
 def sweep(
-    mirror: Mirror, directory: Directory, *, also_open: bool = False, go_on: Callable[[], bool] = lambda: True, most: int | None = None
+    mirror: OtelMirror, directory: Directory, *, also_open: bool = False, go_on: Callable[[], bool] = lambda: True, most: int | None = None
 ) -> list[Sent]:
     """Put on their way what is missing of all sessions that are pending and that no process is recording or sending.
 
-    Those that are for another addressee than the mirror's, or that nobody noted one for, are left alone, and counted in `Mirror.others`.
+    Those that are for another addressee than the mirror's, or that nobody noted one for, are left, and counted in `OtelMirror.others`.
     Nodes that a crash left open are sent only with *also_open*: then they count as interrupted for good, and a session that is resumed
     later goes on in a round of its own. *go_on* is asked before each session; the sweep ends where it says no. Sessions of over *most*
-    bytes on disk are passed over, and counted in `Mirror.large`. Never raises.
+    bytes on disk are passed over, and counted in `OtelMirror.large`. Never raises.
     """
     found: list[Sent] = []
     for txn in pending(directory.sessions, also_open=also_open):
@@ -74,7 +74,7 @@ def sweep(
     return found
 
 
-def outlived(mirror: Mirror, directory: Directory) -> list[str]:
+def outlived(mirror: OtelMirror, directory: Directory) -> list[str]:
     """Return the pending sessions whose process has gone, and in which others are at work still."""
     sessions = directory.sessions
     return [
@@ -87,7 +87,7 @@ def outlived(mirror: Mirror, directory: Directory) -> list[str]:
     ]
 
 
-def gather(mirror: Mirror, shared: dict[str, Directory]) -> dict[str, Directory]:
+def gather(mirror: OtelMirror, shared: dict[str, Directory]) -> dict[str, Directory]:
     """Put on their way what other processes left of sessions of this one that have ended, those processes having gone. Never raises.
 
     Returns the sessions that are not to be sent yet, since a process is at work in them or has left something open. Those that are large
@@ -107,7 +107,9 @@ def gather(mirror: Mirror, shared: dict[str, Directory]) -> dict[str, Directory]
     return later
 
 
-def send(mirror: Mirror, loaded: Loaded, directory: Directory, *, also_open: bool = False, again: bool = False, own: bool = False) -> Sent:
+def send(
+    mirror: OtelMirror, loaded: Loaded, directory: Directory, *, also_open: bool = False, again: bool = False, own: bool = False
+) -> Sent:
     """Put on its way what is missing of a loaded session; with *again* everything, in one round, under the same ids.
 
     With *own*, this process is the one that has recorded it.
@@ -120,7 +122,7 @@ def send(mirror: Mirror, loaded: Loaded, directory: Directory, *, also_open: boo
     elif is_done(sessions, txn):
         return Sent(txn, 0, "is delivered already; send it once more with --again")
     outlet = Resent(
-        Saved(loaded.tree),
+        SavedView(loaded.tree),
         sessions,
         WRITER,
         resources=mirror.resources,
@@ -157,7 +159,7 @@ class Resent(Outlet):
             mark_open(self._sessions, self.txn)
 
 
-def _is_for(mirror: Mirror, noted: Addressee | None) -> bool:
+def _is_for(mirror: OtelMirror, noted: Addressee | None) -> bool:
     return noted is not None and noted.digest == mirror.addressee.digest
 
 

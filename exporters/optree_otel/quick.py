@@ -17,7 +17,7 @@ from optree_otel import llm, mapping, names
 from optree_otel.fitting import encode
 from optree_otel.outcome import OK
 from optree_otel.profiles import PROFILES
-from optree_otel.scope import Scope
+from optree_otel.scope import SpanScope
 from optree_otel.spans import ATTRIBUTES, CLIENT, ENDED_WELL, INTERNAL, nanoseconds, put_logs
 from optree_otel.wire import Attribute, UnfitError, field, fixed64
 
@@ -45,7 +45,7 @@ class _Shape(NamedTuple):
     """The program's own attributes, which come last."""
 
 
-def encode_op(op: OperationNode, scope: Scope) -> bytes:
+def encode_op(op: OperationNode, scope: SpanScope) -> bytes:
     """Return the bytes of an op's span, fit for the scope's backend. Never raises."""
     data = None
     if op.status == "ok" and scope.profile in _PROFILES and not (scope.content or scope.openinference):
@@ -54,7 +54,7 @@ def encode_op(op: OperationNode, scope: Scope) -> bytes:
     return data or encode(mapping.op_span(op, scope), scope.profile)
 
 
-def _encoded(op: OperationNode, scope: Scope) -> bytes | None:
+def _encoded(op: OperationNode, scope: SpanScope) -> bytes | None:
     """Return the bytes of an op's span; None, or any error, for one that is not like most."""
     profile = scope.profile
     block = b"" if op.attributes_json is UNSET else bytes(op.attributes_json)

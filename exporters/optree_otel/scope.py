@@ -16,7 +16,7 @@ from optree_otel.spans import LOCAL_PARENT
 KEPT_IDS = 8192
 
 
-class Scope(msgspec.Struct):
+class SpanScope(msgspec.Struct):
     """What the spans of one session have in common. Make one for each session of a tree, a child's by `for_child`."""
 
     txn: str
@@ -67,7 +67,7 @@ class Scope(msgspec.Struct):
         """Return the id of the span above an op's: that of the op it began in, else of its turn."""
         return self.span_id(node_id(self.txn, op.parent_op or op.path.rpartition(".")[0]))
 
-    def for_child(self, op: OperationNode, child: SessionNode) -> Scope:
+    def for_child(self, op: OperationNode, child: SessionNode) -> SpanScope:
         """Return the scope of the session inside *op*, in the same trace."""
         return msgspec.structs.replace(
             self, session=child, parent_id=self.span_id(op.op_id), parent_flags=LOCAL_PARENT, turn_parent_id=None, round=0

@@ -16,14 +16,14 @@ from optree_otel.logs import details, log_records
 from optree_otel.outlet import Outlet
 from optree_otel.request import Group, joined, of_joined, request
 from optree_otel.resource import Resources
-from optree_otel.spans import Event, Span
+from optree_otel.spans import Span, SpanEvent
 from optree_otel.view import Key
 
 if TYPE_CHECKING:
-    from optree_otel.mirror import Mirror
+    from optree_otel.mirror import OtelMirror
 
 
-class Item(Struct, frozen=True, gc=False):
+class NodeItem(Struct, frozen=True, gc=False):
     """A node on its way. There may be very many, and the collector does not walk them; the outlet knows nothing of them."""
 
     outlet: Outlet
@@ -39,10 +39,10 @@ class Item(Struct, frozen=True, gc=False):
 class Spans:
     """The source of spans; called on their sender's thread."""
 
-    def __init__(self, mirror: Mirror) -> None:
+    def __init__(self, mirror: OtelMirror) -> None:
         self._mirror = mirror
 
-    def encode(self, item: Item) -> Encoded | None:
+    def encode(self, item: NodeItem) -> Encoded | None:
         """Return a node's span; its log lines and figures are put on their way too."""
         outlet, key = item.outlet, item.key
         outlet.view.settle()
@@ -55,7 +55,7 @@ class Spans:
             self._beside(item, scope.service)
         return Encoded(outlet.group(scope), data)
 
-    def _beside(self, item: Item, service: str) -> None:
+    def _beside(self, item: NodeItem, service: str) -> None:
         mirror, node = self._mirror, item.outlet.node(item.key)
         if isinstance(node, OperationNode):
             if item.fresh:
@@ -67,7 +67,7 @@ class Spans:
         """Return an ExportTraceServiceRequest."""
         return request(grouped(self._mirror.resources, entries))
 
-    def shrink(self, item: Item, limit: int) -> Encoded | None:
+    def shrink(self, item: NodeItem, limit: int) -> Encoded | None:
         """Return a smaller span of a node, without its events and with shorter texts."""
         outlet, key = item.outlet, item.key
         node = outlet.node(key)
@@ -75,11 +75,11 @@ class Spans:
         if node is None or scope is None:
             return None
         span: Span = outlet.span(node, scope)
-        bare = replace(span, logs=(), events=[Event(span.end_ns, "optree.shrunk")], dropped_events=len(span.logs) + len(span.events))
+        bare = replace(span, logs=(), events=[SpanEvent(span.end_ns, "optree.shrunk")], dropped_events=len(span.logs) + len(span.events))
         data = encode(bare, replace(self._mirror.profile, span_bytes=limit, value_bytes=256))
         return Encoded(outlet.group(scope), data) if len(data) <= limit else None
 
-    def delivered(self, items: Sequence[Item]) -> None:
+    def delivered(self, items: Sequence[NodeItem]) -> None:
         """Note what the collector has."""
         by_outlet: dict[int, tuple[Outlet, list[Key]]] = {}
         for item in items:
@@ -87,11 +87,11 @@ class Spans:
         for outlet, keys in by_outlet.values():
             self._note(outlet, keys)
 
-    def lost(self, item: Item, reason: str) -> None:  # noqa: ARG002 - the sender tells the reason in its health
+    def lost(self, item: NodeItem, reason: str) -> None:  # noqa: ARG002 - the sender tells the reason in its health
         """Note that a span cannot be delivered: to try again for ever would not help."""
         self._note(item.outlet, [item.key])
 
-    def left(self, items: Sequence[Item]) -> None:
+    def left(self, items: Sequence[NodeItem]) -> None:
         """Leave these for the next run: their session stays pending."""
         for item in items:
             item.outlet.left += 1
@@ -105,10 +105,10 @@ class Spans:
 class LogLines:
     """The source of log records: one item is an op, whose lines are one entry."""
 
-    def __init__(self, mirror: Mirror) -> None:
+    def __init__(self, mirror: OtelMirror) -> None:
         self._mirror = mirror
 
-    def encode(self, item: Item) -> Encoded | None:
+    def encode(self, item: NodeItem) -> Encoded | None:
         """Return an op's log lines, as the fields of a ScopeLogs."""
         outlet, key = item.outlet, item.key
         if key.kind == HEARTBEAT:
@@ -126,24 +126,24 @@ class LogLines:
         """Return an ExportLogsServiceRequest."""
         return of_joined(grouped(self._mirror.resources, entries))
 
-    def shrink(self, item: Item, limit: int) -> Encoded | None:  # noqa: ARG002 - lines are cut already
+    def shrink(self, item: NodeItem, limit: int) -> Encoded | None:  # noqa: ARG002 - lines are cut already
         """Return nothing: what does not fit is counted as lost."""
         return None
 
-    def delivered(self, items: Sequence[Item]) -> None:
+    def delivered(self, items: Sequence[NodeItem]) -> None:
         """Do nothing: what is noted is spans."""
 
-    def lost(self, item: Item, reason: str) -> None:
+    def lost(self, item: NodeItem, reason: str) -> None:
         """Do nothing: the sender counts it."""
 
-    def left(self, items: Sequence[Item]) -> None:
+    def left(self, items: Sequence[NodeItem]) -> None:
         """Do nothing: the sender counts it."""
 
 
-class Figures:
+class MetricSource:
     """The source of metrics: each item stands for all that is counted so far."""
 
-    def __init__(self, mirror: Mirror) -> None:
+    def __init__(self, mirror: OtelMirror) -> None:
         self._mirror = mirror
 
     def encode(self, item: float) -> Encoded | None:  # noqa: ARG002 - what is sent is as of now

@@ -26,7 +26,7 @@ REMOTE_PARENT: Final = 0x300
 """Flags: the parent is in another process. The low eight bits are those of W3C trace context (1: sampled)."""
 
 
-class Event(msgspec.Struct, gc=False):
+class SpanEvent(msgspec.Struct, gc=False):
     """Something that happened within a span, at *time_ns* (epoch nanoseconds)."""
 
     time_ns: int
@@ -59,7 +59,7 @@ class Span(msgspec.Struct, gc=False):
     start_ns: int
     end_ns: int
     attributes: list[Attribute]
-    events: list[Event] = []
+    events: list[SpanEvent] = []
     links: list[Link] = []
     status: int = UNSET
     message: str = ""
@@ -163,7 +163,7 @@ def _front(severity: str) -> bytes:
 _log_lines = speed.log_lines({severity: _front(severity) for severity in _SEVERITIES}, _MESSAGE_KEY)
 
 
-def log_event(entry: LogEntry) -> Event:
+def log_event(entry: LogEntry) -> SpanEvent:
     """Return a log line as an event; its details as JSON, without credentials."""
     attributes: list[Attribute] = [(names.LOG_SEVERITY, entry.severity), (names.LOG_MESSAGE, entry.message)]
     if entry.direction is not None:
@@ -171,7 +171,7 @@ def log_event(entry: LogEntry) -> Event:
     if entry.details is not msgspec.UNSET:
         details = dumps(redact(msgspec.json.decode(entry.details)))
         attributes.append((names.LOG_DETAILS, details.decode()))
-    return Event(nanoseconds(entry.timestamp), names.LOG, attributes)
+    return SpanEvent(nanoseconds(entry.timestamp), names.LOG, attributes)
 
 
 def nanoseconds(milliseconds: float) -> int:
@@ -183,7 +183,7 @@ def nanoseconds(milliseconds: float) -> int:
     return found if 0 <= found < 1 << 64 else 0
 
 
-def _event(event: Event, limit: int) -> bytes:
+def _event(event: SpanEvent, limit: int) -> bytes:
     return b"%b%b%b%b" % (
         time(1, event.time_ns),
         some(2, event.name.encode()),

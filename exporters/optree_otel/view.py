@@ -52,7 +52,7 @@ class View(Protocol):
         ...
 
 
-class Saved:
+class SavedView:
     """The nodes of a loaded tree."""
 
     def __init__(self, tree: Tree) -> None:
@@ -91,7 +91,7 @@ class Resumed:
     def __init__(self, live: View, root: SessionNode) -> None:
         self.txn = live.txn
         self._live = live
-        self._before = Saved(Tree(root, live.pool))
+        self._before = SavedView(Tree(root, live.pool))
 
     @property
     def pool(self) -> Pool:

@@ -23,7 +23,7 @@ Put = Callable[[records.Record], None]
 _VRB: Severity = "VRB"
 
 
-class OpState(Struct, eq=False):
+class EntryState(Struct, eq=False):
     """What the handle of an op holds.
 
     Entries are kept raw until they are delivered, three items each: the time in seconds, the text, and None for a line with nothing but a
@@ -165,7 +165,7 @@ class OpState(Struct, eq=False):
             stream.leave(held)
 
 
-_TAKING = frozenset({OpState.pending.__code__})
+_TAKING = frozenset({EntryState.pending.__code__})
 
 
 def _nowhere(_record: records.Record) -> None:

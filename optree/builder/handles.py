@@ -9,7 +9,7 @@ from msgspec import UNSET
 from msgspec.structs import replace
 
 from optree import records
-from optree.builder.entries import OpState
+from optree.builder.entries import EntryState
 from optree.builder.figures import UsageNames, attempt_status, error_text, known_severity, known_status, number, take_usage
 from optree.builder.guard import FAULTS, fault, guarded
 from optree.builder.turns import Turn
@@ -30,7 +30,7 @@ _VRB: Severity = "VRB"
 _OK: Literal["ok"] = "ok"
 
 
-class Op(OpState, eq=False):
+class Op(EntryState, eq=False):
     """An open operation, as `with optree.llm(…) as op`, `optree.tool`, `optree.current` and `SessionTreeBuilder.begin_op` give it.
 
     Its methods may be called on any thread, also after its end, and never raise: what cannot be recorded is counted in `optree.health`.

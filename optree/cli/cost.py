@@ -11,7 +11,7 @@ from optree.cli import sums
 from optree.cli.options import BillingFile, Json, SessionsDir, TxnOrLast, directory
 from optree.cli.screen import complain, show, show_json, table
 from optree.cli.sessions import open_session, settled
-from optree.cli.sums import Line
+from optree.cli.sums import SumLine
 from optree.store.ledger import Book
 from optree.tree.walk import flatten
 
@@ -62,15 +62,15 @@ def cost(
         raise typer.Exit(sums.DAMAGED)
 
 
-def _groups(lines: Sequence[Line]) -> dict[str, dict[str, sums.Sum]]:
+def _groups(lines: Sequence[SumLine]) -> dict[str, dict[str, sums.Sum]]:
     models, tools = sums.of_type(lines, llm=True), sums.of_type(lines, llm=False)
     return {"agent": sums.by(lines, sums.agent), "model": sums.by(models, sums.model), "tool": sums.by(tools, sums.tool)}
 
 
-def _plain(lines: Sequence[Line]) -> dict[str, Any]:
+def _plain(lines: Sequence[SumLine]) -> dict[str, Any]:
     return {"total": sums.total(lines).plain(), **sums.plain(_groups(lines)), "credits": sums.credits_plain(lines)}
 
 
-def _table(lines: Sequence[Line]) -> list[str]:
+def _table(lines: Sequence[SumLine]) -> list[str]:
     shown = table(("", *sums.HEAD), sums.rows(_groups(lines), sums.total(lines)), " rrrrrrr")
     return [*shown, *sums.credits_said(lines)]

@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
-from optree.cli.incoming import Found, read_files
+from optree.cli.incoming import FilesRead, read_files
 from optree.cli.options import BillingFile, Json, SessionsDir, directory
 from optree.cli.screen import complain, show, show_json, table, when, working
 from optree.errors import OptreeError, SetupError
@@ -81,7 +81,7 @@ def import_(
         raise typer.Exit(1)
 
 
-def _show(saved: list[Tree], left_out: list[tuple[str, str]], found: Found, where: Directory) -> None:
+def _show(saved: list[Tree], left_out: list[tuple[str, str]], found: FilesRead, where: Directory) -> None:
     notes = [fault.of(name) for name, fault in found.faults] + found.notes
     for note in notes[:_SHOWN]:
         complain(note)

@@ -22,7 +22,7 @@ _TEMPORARY = ".tmp-"
 """In the names that optree and the original ai-agent give files until they are whole."""
 
 
-class Found(Struct):
+class FilesRead(Struct):
     """What is in the files."""
 
     trees: list[Tree] = []
@@ -38,13 +38,13 @@ class Found(Struct):
     """What was read of each file in a format."""
 
 
-def read_files(files: Sequence[Path], name: str | None, *, strict: bool, step: Callable[[], None]) -> Found:
+def read_files(files: Sequence[Path], name: str | None, *, strict: bool, step: Callable[[], None]) -> FilesRead:
     """Read files; *name* is the format of all of them, else their content tells. Spans are read together: a trace may be spread over files.
 
     A file that cannot be read does not stop the others. If it is the only one, or if *strict*, raises `FormatError` for a file that is
     in no format or, if *strict*, is not as it should be, `SetupError` for one that several formats take, `NotFoundError`, `OSError`.
     """
-    found = Found()
+    found = FilesRead()
     spans: list[Any] = []
     chosen = _Choice(name)
     left = [path for path in files if len(files) > 1 and _left_behind(path, found)]
@@ -63,7 +63,7 @@ def read_files(files: Sequence[Path], name: str | None, *, strict: bool, step: C
     return found
 
 
-def _read(path: Path, chosen: _Choice, found: Found, spans: list[Any], *, strict: bool) -> None:
+def _read(path: Path, chosen: _Choice, found: FilesRead, spans: list[Any], *, strict: bool) -> None:
     """Read one file, or one folder of a format that is made of folders."""
     check_size(path)
     form = chosen.of(path)
@@ -82,7 +82,7 @@ def _read(path: Path, chosen: _Choice, found: Found, spans: list[Any], *, strict
         found.sources |= {tree.session.origin_txn_id: path.name for tree in read.trees}
 
 
-def _drop_parts(found: Found) -> None:
+def _drop_parts(found: FilesRead) -> None:
     """Take out what was read twice: files that were named, and read with another as well. Of two that lead to each other one stays."""
     owners: dict[Path, list[Path]] = {}
     for path, read in found.reads.items():
@@ -99,7 +99,7 @@ def _drop_parts(found: Found) -> None:
     found.faults = [(name, fault) for name, fault in found.faults if id(fault) not in twice]
 
 
-def _expanded(path: Path, chosen: _Choice, found: Found) -> list[Path]:
+def _expanded(path: Path, chosen: _Choice, found: FilesRead) -> list[Path]:
     """Return what is to be read of a path: of a directory all in it that is in a format, and it itself if it is in one; others are named.
 
     What a writer left behind unfinished, as a name with ``.tmp-`` in it says, is passed over.
@@ -121,7 +121,7 @@ def _expanded(path: Path, chosen: _Choice, found: Found) -> list[Path]:
     return [*whole, *known] or [path]
 
 
-def _left_behind(path: Path, found: Found) -> bool:
+def _left_behind(path: Path, found: FilesRead) -> bool:
     """Tell whether a file is one that a writer left behind, and note it."""
     if _TEMPORARY not in path.name or not path.is_file():
         return False
@@ -180,7 +180,7 @@ class _Choice:
         return f"tried were {', '.join([*(one.name for one in self._all), OTEL])}{lacking}"
 
 
-def _spans(path: Path, found: Found, spans: list[Any], chosen: _Choice, *, strict: bool) -> None:
+def _spans(path: Path, found: FilesRead, spans: list[Any], chosen: _Choice, *, strict: bool) -> None:
     if path.is_dir():
         raise FormatError(f"{path} is a directory in no format that is known: name the files in it ({chosen.tried()})")
     try:

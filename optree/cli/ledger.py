@@ -13,7 +13,7 @@ from optree.cli import sums
 from optree.cli.options import BillingFile, Json, SessionsDir, directory
 from optree.cli.screen import complain, show, show_json, table, working
 from optree.cli.sessions import settled
-from optree.cli.sums import Line, Sum
+from optree.cli.sums import Sum, SumLine
 from optree.errors import OptreeError
 from optree.nodes import Totals
 from optree.redaction import redact
@@ -83,7 +83,7 @@ def ledger(
         raise typer.Exit(sums.DAMAGED)
 
 
-def _groups(lines: Sequence[Line]) -> dict[str, dict[str, Sum]]:
+def _groups(lines: Sequence[SumLine]) -> dict[str, dict[str, Sum]]:
     days = sums.by(lines, sums.day)
     return {
         "day": {name: days[name] for name in sorted(days)},
@@ -93,9 +93,9 @@ def _groups(lines: Sequence[Line]) -> dict[str, dict[str, Sum]]:
     }
 
 
-def _checked(where: Directory, lines: Sequence[Line], since: float, conflicting: Sequence[tuple[Any, Any]]) -> dict[str, Any]:
+def _checked(where: Directory, lines: Sequence[SumLine], since: float, conflicting: Sequence[tuple[Any, Any]]) -> dict[str, Any]:
     """Return what a comparison of the ledger with all saved sessions gives."""
-    billed: defaultdict[str, list[Line]] = defaultdict(list)
+    billed: defaultdict[str, list[SumLine]] = defaultdict(list)
     for line in lines:
         billed[sums.session(line)].append(line)
     saved = where.saved()
@@ -122,7 +122,7 @@ def _checked(where: Directory, lines: Sequence[Line], since: float, conflicting:
     return {"checked": checked, "agreed": agreed, "notEnded": not_ended, "withoutSession": sorted(billed), "differing": differing}
 
 
-def _verdict(saved: Saved, where: Directory, lines: Sequence[Line], since: float) -> _Verdict:
+def _verdict(saved: Saved, where: Directory, lines: Sequence[SumLine], since: float) -> _Verdict:
     found = _Verdict(saved.txn)
     try:
         session = load(saved.txn, where).session
@@ -167,7 +167,7 @@ def _otherwise(one: dict[str, Any], other: dict[str, Any]) -> str:
     return "; ".join(said) or "members that say nothing"
 
 
-def _altered(leaves: Sequence[Line], lines: Sequence[Line]) -> list[str]:
+def _altered(leaves: Sequence[SumLine], lines: Sequence[SumLine]) -> list[str]:
     """Return whose lines name something else than their entries: money of another model, say."""
     billed = {line.said["id"]: line.said for line in lines if not is_bare(line.said)}
     said: list[str] = []
@@ -181,7 +181,7 @@ def _altered(leaves: Sequence[Line], lines: Sequence[Line]) -> list[str]:
     return said if len(said) <= _SHOWN else [*said[:_SHOWN], f"… and {len(said) - _SHOWN:,} more lines that name something else"]
 
 
-def _missing(leaves: Sequence[Line], lines: Sequence[Line]) -> list[str]:
+def _missing(leaves: Sequence[SumLine], lines: Sequence[SumLine]) -> list[str]:
     """Return which entries stand on one side only: by id, or by what they say where a line has none."""
     ids = {line.said["id"] for line in lines if not is_bare(line.said)}
     bare = Bare(line.said for line in lines if is_bare(line.said))

@@ -32,7 +32,7 @@ from optree.visible import coloured
 POLL_SECONDS = 0.05
 
 
-class Tail:
+class JournalTail:
     """One journal file, read on from where it was left. It stays open: what was written to a removed file can still be read."""
 
     def __init__(self, path: Path, after: int) -> None:
@@ -72,7 +72,7 @@ def follow(live: Path, vector: Mapping[str, int]) -> Iterator[list[r.Record]]:
 
     *vector* says, per writer, which records are known already. Lists may be empty: nothing came within `POLL_SECONDS`.
     """
-    tails: dict[Path, Tail] = {}
+    tails: dict[Path, JournalTail] = {}
     try:
         while True:
             lives = is_running(live)  # asked first: what a process wrote before it went is read below
@@ -87,11 +87,11 @@ def follow(live: Path, vector: Mapping[str, int]) -> Iterator[list[r.Record]]:
             tail.close()
 
 
-def _poll(live: Path, tails: dict[Path, Tail], vector: Mapping[str, int]) -> list[r.Record]:
+def _poll(live: Path, tails: dict[Path, JournalTail], vector: Mapping[str, int]) -> list[r.Record]:
     for path in journals(live):
         if path not in tails:
             try:
-                tails[path] = Tail(path, vector.get(path.stem.split("-")[1], 0))
+                tails[path] = JournalTail(path, vector.get(path.stem.split("-")[1], 0))
             except FileNotFoundError:
                 continue
     return [record for tail in tails.values() for record in tail.read()]

@@ -28,7 +28,7 @@ NOT_A_TERMINAL = 100
 _OF_A_MESSAGE = ("flow", "references", "during")
 
 
-class View(StrEnum):
+class MessageView(StrEnum):
     """The views."""
 
     TRANSCRIPTS = "transcripts"
@@ -45,7 +45,7 @@ class View(StrEnum):
     DURING = "during"
 
 
-class Format(StrEnum):
+class MessageFormat(StrEnum):
     """How a view is shown."""
 
     TEXT = "text"
@@ -61,16 +61,16 @@ def messages(
         typer.Argument(metavar="TXN|FILE", help="A session, or a file of events (seeds 000 and 001).", autocompletion=_complete),
     ] = "last",
     view: Annotated[
-        View, typer.Option("--view", help="What to look at; see below.", show_choices=False, metavar="NAME")
-    ] = View.TRANSCRIPTS,
+        MessageView, typer.Option("--view", help="What to look at; see below.", show_choices=False, metavar="NAME")
+    ] = MessageView.TRANSCRIPTS,
     agent: Annotated[
         list[str] | None, typer.Option("--agent", metavar="A", help="Only this agent, by id or name; again for several.")
     ] = None,
     message: Annotated[str | None, typer.Option("--message", metavar="ID", help="The message that is asked about.")] = None,
     heard: Annotated[bool, typer.Option("--heard", help="In a dialog, show also in which words each agent heard it.")] = False,
     form: Annotated[
-        Format, typer.Option("--format", help="text, json, md or mermaid.", show_choices=False, metavar="FORMAT")
-    ] = Format.TEXT,
+        MessageFormat, typer.Option("--format", help="text, json, md or mermaid.", show_choices=False, metavar="FORMAT")
+    ] = MessageFormat.TEXT,
     sessions_dir: SessionsDir = None,
     as_json: Json = False,
 ) -> None:
@@ -99,11 +99,11 @@ def messages(
         raise SetupError(f"--view {view} is about one message: add --message ID (optree messages --view timeline shows the ids)")
     viewer = _viewer(txn, sessions_dir)
     ask = _ask(viewer, agent or [], message, heard)
-    form = Format.JSON if as_json else form
-    if form is Format.JSON:
+    form = MessageFormat.JSON if as_json else form
+    if form is MessageFormat.JSON:
         _json(view, viewer, ask)
     else:
-        colour = form is Format.TEXT and coloured(sys.stdout)
+        colour = form is MessageFormat.TEXT and coloured(sys.stdout)
         show(_shown(view, viewer, ask, form, colour), redacted=True)
     for fault in viewer.faults:
         complain(fault.of(txn))
@@ -134,7 +134,7 @@ def _ask(viewer: SessionViewer, agents: list[str], message: str | None, heard: b
     return Ask(tuple(viewer.stream.agent(one) for one in agents), message, heard)
 
 
-def _json(view: View, viewer: SessionViewer, ask: Ask) -> None:
+def _json(view: MessageView, viewer: SessionViewer, ask: Ask) -> None:
     from optree.conversation.views.values import hidden, value
 
     faults = [{"line": fault.line, "said": fault.said} for fault in viewer.faults]
@@ -143,16 +143,16 @@ def _json(view: View, viewer: SessionViewer, ask: Ask) -> None:
     )
 
 
-def _shown(view: View, viewer: SessionViewer, ask: Ask, form: Format, colour: bool) -> str:
+def _shown(view: MessageView, viewer: SessionViewer, ask: Ask, form: MessageFormat, colour: bool) -> str:
     from optree.conversation.views.diagrams import diagram
     from optree.conversation.views.markdown import to_markdown
     from optree.conversation.views.sections import sections
     from optree.conversation.views.text import to_text
 
-    if form is Format.MERMAID:
+    if form is MessageFormat.MERMAID:
         return diagram(view, viewer, ask)
     found = sections(view, viewer, ask)
-    if form is Format.MD:
+    if form is MessageFormat.MD:
         return to_markdown(found)
     width = shutil.get_terminal_size((NOT_A_TERMINAL, 24)).columns
     return to_text(found, width, paint if colour else unpainted)

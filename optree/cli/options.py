@@ -66,23 +66,23 @@ def directory(sessions_dir: Path | None = None, billing_file: Path | None = None
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class SessionPlace:
     """One session in its directory."""
 
     txn: str
     directory: Directory
 
 
-def place(txn: str, where: Directory) -> Place:
+def place(txn: str, where: Directory) -> SessionPlace:
     """Return the session that a TXN argument means, to write into it; raises `NotFoundError`, `SetupError`."""
     path = Path(txn)
     suffix = next((suffix for suffix in (".live", *SUFFIXES.values()) if path.name.endswith(suffix)), None)
     if "/" not in txn and suffix is None:
-        return Place(where.find(txn).txn, where)
+        return SessionPlace(where.find(txn).txn, where)
     if not path.exists():
         raise NotFoundError(f"{path} is no file: give a txn (optree ls lists them) or the path of a snapshot")
     if suffix is None:
         read_snapshot(path)
         raise SetupError(f"{txn} is a session, but cannot be written to: its name does not end in {', '.join(SUFFIXES.values())}")
     beside = Directory(path.resolve().parent, where.billing)
-    return Place(beside.find(path.name.removesuffix(suffix)).txn, beside)
+    return SessionPlace(beside.find(path.name.removesuffix(suffix)).txn, beside)

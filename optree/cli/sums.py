@@ -34,14 +34,14 @@ _SHOWN = (
 )  # fmt: skip
 
 
-class Line(Struct):
+class SumLine(Struct):
     """An accounting entry as a ledger's line has it, whoever wrote it: what it *said*, without figures that are none, and as an *entry*."""
 
     said: dict[str, Any]
     entry: AccountingEntry
 
 
-Key = Callable[[Line], str]
+Key = Callable[[SumLine], str]
 
 
 @dataclass(slots=True)
@@ -98,7 +98,7 @@ def say_repeated(book: Book, where: Directory, *, checked: bool = False) -> None
         complain(f"{count:,} {what.format(where.billing)} something else; the first counts{advice}")
 
 
-def total(lines: Iterable[Line]) -> Sum:
+def total(lines: Iterable[SumLine]) -> Sum:
     """Return the sum of lines."""
     found = Sum()
     for line in lines:
@@ -106,7 +106,7 @@ def total(lines: Iterable[Line]) -> Sum:
     return found
 
 
-def by(lines: Iterable[Line], key: Key) -> dict[str, Sum]:
+def by(lines: Iterable[SumLine], key: Key) -> dict[str, Sum]:
     """Return sums by key, the most expensive first, then by calls, then by name."""
     found: dict[str, Sum] = {}
     for line in lines:
@@ -114,17 +114,17 @@ def by(lines: Iterable[Line], key: Key) -> dict[str, Sum]:
     return dict(sorted(found.items(), key=lambda item: (-item[1].pico_dollars, -item[1].calls, item[0])))
 
 
-def credits_of(lines: Sequence[Line]) -> list[Line]:
+def credits_of(lines: Sequence[SumLine]) -> list[SumLine]:
     """Return the lines that take from the bill."""
     return [line for line in lines if (line.entry.cost_usd or 0.0) < 0]
 
 
-def credits_plain(lines: Sequence[Line]) -> dict[str, Any]:
+def credits_plain(lines: Sequence[SumLine]) -> dict[str, Any]:
     """Return the sum of the credits in lines, as members of JSON."""
     return total(credits_of(lines)).plain()
 
 
-def credits_said(lines: Sequence[Line]) -> list[str]:
+def credits_said(lines: Sequence[SumLine]) -> list[str]:
     """Return a line that tells of credits in sums, if there are any."""
     credited = total(credits_of(lines))
     if not credited.calls:
@@ -147,41 +147,41 @@ def plain(groups: dict[str, dict[str, Sum]]) -> dict[str, Any]:
     return {f"by{name.capitalize()}": [{"name": key, **sums.plain()} for key, sums in group.items()] for name, group in groups.items()}
 
 
-def agent(line: Line) -> str:
+def agent(line: SumLine) -> str:
     """Return whose entry it is."""
     return str(redact(line.said.get("agentId")) or "(unknown)")
 
 
-def model(line: Line) -> str:
+def model(line: SumLine) -> str:
     """Return the model that was called."""
     return _named(line, "provider", "model")
 
 
-def tool(line: Line) -> str:
+def tool(line: SumLine) -> str:
     """Return the tool that was called."""
     return _named(line, "mcpServer", "command")
 
 
-def _named(line: Line, *names: str) -> str:
+def _named(line: SumLine, *names: str) -> str:
     return ":".join(str(redact(line.said[name])) for name in names if line.said.get(name)) or "(unknown)"
 
 
-def session(line: Line) -> str:
+def session(line: SumLine) -> str:
     """Return the txn of the root session."""
     return str(line.said.get("originTxnId") or line.said.get("txnId") or "(unknown)")
 
 
-def day(line: Line) -> str:
+def day(line: SumLine) -> str:
     """Return the local day."""
     return when(line.entry.timestamp).partition(" ")[0]
 
 
-def of_type(lines: Iterable[Line], *, llm: bool) -> list[Line]:
+def of_type(lines: Iterable[SumLine], *, llm: bool) -> list[SumLine]:
     """Return the lines of model calls, or the others."""
     return [line for line in lines if (line.entry.type == "llm") is llm]
 
 
-def readable(entries: Sequence[dict[str, Any]], since: float = 0.0) -> tuple[list[Line], int]:
+def readable(entries: Sequence[dict[str, Any]], since: float = 0.0) -> tuple[list[SumLine], int]:
     """Return entries whose figures can be summed, from a time on; and how many were not so in full."""
     poor = sum(not _is_clean(entry) for entry in entries)
     lines = map(_line, entries)
@@ -211,7 +211,7 @@ def _is_clean(entry: dict[str, Any]) -> bool:
     return all(figure is None or _is_figure(figure, most) for figure, most in found) and (tokens is None or is_object(tokens))
 
 
-def _line(entry: dict[str, Any]) -> Line:
+def _line(entry: dict[str, Any]) -> SumLine:
     """Return an entry without figures that are none."""
     tokens: Any = entry.get("tokens")
     counts = {name: int(count) for name, count in tokens.items() if _is_figure(count, MAX_COUNT)} if is_object(tokens) else {}
@@ -221,7 +221,7 @@ def _line(entry: dict[str, Any]) -> Line:
     found.status = "failed" if entry.get("status") == "failed" else "ok"
     found.tokens = msgspec.convert(stored_parts(counts), Tokens)
     found.cost_usd, found.characters_in, found.characters_out = said["costUsd"], said["charactersIn"], said["charactersOut"]
-    return Line(said, found)
+    return SumLine(said, found)
 
 
 def _is_figure(value: object, most: float) -> bool:

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from optree.cli.options import Place
+from optree.cli.options import SessionPlace
 from optree.cli.program import NOT_EXECUTABLE, NOT_FOUND, command_line, run_program
 from optree.cli.screen import complain, figures, json_line
 from optree.cli.sessions import Row, describe, settled
@@ -34,7 +34,7 @@ class Tracing:
     """The collector to mirror to."""
 
 
-def run_traced(command: list[str], directory: Directory, tracing: Tracing, resume: Place | None = None) -> int:
+def run_traced(command: list[str], directory: Directory, tracing: Tracing, resume: SessionPlace | None = None) -> int:
     """Run *command* traced, in a new session or to go on with *resume*; returns its exit code. Raises `BusyError`."""
     if resume is not None and is_running(resume.directory.live(resume.txn)):
         raise BusyError(f"session {resume.txn} is running; wait for it to end, or watch it with: optree logs -f {resume.txn}")

@@ -9,7 +9,7 @@ from optree.compare.calls import CallContext, Messages, messages_since
 from optree.compare.content import own_cost, own_tokens
 from optree.compare.details import Change
 from optree.compare.excerpts import differing, excerpt, said
-from optree.compare.histories import Histories, Span, lifetime_of, previous_calls
+from optree.compare.histories import CallSpan, Histories, lifetime_of, previous_calls
 from optree.compare.prompts import PARTS, Prompt, prompt_of
 from optree.nodes import OperationNode, SessionNode
 from optree.tree import Tree, walk_ops
@@ -49,10 +49,10 @@ def context_changes(tree: Tree | HasTree) -> list[CallContext]:
     return found
 
 
-def _span(call: _Call) -> Span:
+def _span(call: _Call) -> CallSpan:
     tokens = own_tokens(call.op)
     reached = call.op.status != "failed" or tokens.total_tokens > 0
-    return Span(call.session.agent_id, call.op.started_at, call.op.ended_at, call.prompt.head, reached)
+    return CallSpan(call.session.agent_id, call.op.started_at, call.op.ended_at, call.prompt.head, reached)
 
 
 def _compared(call: _Call, before: _Call | None, histories: Histories) -> CallContext:

@@ -217,7 +217,7 @@ _SAMPLE = 200
 """Messages from the end that are counted to see what two calls share."""
 
 
-class Span(Struct):
+class CallSpan(Struct):
     """When a call ran, in epoch ms, and its history's node. *counts* is false for one that reached no provider."""
 
     agent: str
@@ -227,7 +227,7 @@ class Span(Struct):
     counts: bool = True
 
 
-def previous_calls(spans: Sequence[Span], histories: Histories) -> list[int | None]:
+def previous_calls(spans: Sequence[CallSpan], histories: Histories) -> list[int | None]:
     """Return for each call the position of the one that it goes on from, None for a first one; *spans* are in the order of their begin."""
     found: list[int | None] = []
     known: defaultdict[str, _Ended] = defaultdict(lambda: _Ended(histories, spans))
@@ -245,7 +245,7 @@ def previous_calls(spans: Sequence[Span], histories: Histories) -> list[int | No
 class _Ended:
     """Calls of one agent that have ended."""
 
-    def __init__(self, histories: Histories, spans: Sequence[Span]) -> None:
+    def __init__(self, histories: Histories, spans: Sequence[CallSpan]) -> None:
         self.histories = histories
         self.spans = spans
         self.calls: list[int] = []

@@ -33,7 +33,7 @@ _ELSEWHERE = ("previous_response_id", "conversation")
 """Members that stand for messages which the provider keeps."""
 
 
-class Part(Struct):
+class PromptPart(Struct):
     """A part of a request: its content id, the bytes of its JSON without data in base64, and the member it came from."""
 
     id: str
@@ -45,7 +45,7 @@ class Prompt(Struct):
     """What a call sent. *head* is its history's node, None where its messages are not known; *note* says why."""
 
     model: str
-    parts: dict[str, Part]
+    parts: dict[str, PromptPart]
     head: int | None = None
     lost: int = 0
     """Messages that the request names and that are not there any more."""
@@ -97,7 +97,7 @@ def _add_parts(found: Prompt, members: Mapping[str, Any], pool: Pool) -> None:
             data = bare(written)
             value = msgspec.json.decode(data)
             found.lifetime = max(found.lifetime, asked_in(written))
-            found.parts[name] = Part(content_id(data), text_bytes(data), next(iter(value.values())) if len(value) == 1 else value)
+            found.parts[name] = PromptPart(content_id(data), text_bytes(data), next(iter(value.values())) if len(value) == 1 else value)
 
 
 def _is_part(key: str, value: Any) -> bool:

@@ -21,7 +21,7 @@ _COUNTED = (
 _SECOND = 1000
 
 
-class Line(NamedTuple):
+class ShownLine(NamedTuple):
     """A node as it is drawn: an op and the sub-agent's session in it are one line. *hidden* counts the nodes that one line stands for."""
 
     found: Difference
@@ -31,16 +31,16 @@ class Line(NamedTuple):
     hidden: int = 0
 
 
-def drawn(found: Difference) -> Line:
+def drawn(found: Difference) -> ShownLine:
     """Return how a node is drawn."""
     child = found.below[0] if found.type == "op" and found.below else None
     if child is not None and child.type == "session" and child.mark in (found.mark, "changed", "same"):
         own = found.changes + [change for change in child.changes if change not in found.changes]
-        return Line(found, found.mark if found.mark != "same" else child.mark, own, [*child.below, *found.below[1:]])
-    return Line(found, found.mark, found.changes, found.below)
+        return ShownLine(found, found.mark if found.mark != "same" else child.mark, own, [*child.below, *found.below[1:]])
+    return ShownLine(found, found.mark, found.changes, found.below)
 
 
-def lines(below: list[Difference], *, everything: bool) -> Iterator[Line]:
+def lines(below: list[Difference], *, everything: bool) -> Iterator[ShownLine]:
     """Yield siblings as they are drawn; without *everything*, those that are the same throughout become one line that counts them."""
     same: list[Difference] = []
     for found in below:
@@ -53,12 +53,12 @@ def lines(below: list[Difference], *, everything: bool) -> Iterator[Line]:
     yield from _hidden(same)
 
 
-def _hidden(same: list[Difference]) -> Iterator[Line]:
+def _hidden(same: list[Difference]) -> Iterator[ShownLine]:
     if same:
-        yield Line(same[0], "same", [], [], len(same))
+        yield ShownLine(same[0], "same", [], [], len(same))
 
 
-def hidden_phrase(line: Line) -> str:
+def hidden_phrase(line: ShownLine) -> str:
     """Return what a line says that stands for nodes that are the same."""
     what = "turn" if line.found.type == "turn" else "op" if line.found.type == "op" else "session"
     return f"… {line.hidden:,} {what}{'s' if line.hidden > 1 else ''} the same"
@@ -163,7 +163,7 @@ def format_comparison(found: Comparison, *, everything: bool = False, paint: Pai
     ]
     written += ["", f"{_sign(root, paint)} {paint('agent', found.root.label)}", *_fields(root, "", paint)]
 
-    def below(line: Line) -> Iterator[Line]:
+    def below(line: ShownLine) -> Iterator[ShownLine]:
         return lines(line.below, everything=everything)
 
     for line, branch, inner in branches(below(root), below):
@@ -172,7 +172,7 @@ def format_comparison(found: Comparison, *, everything: bool = False, paint: Pai
     return "\n".join(line.replace("\n", "\\n") for line in written)  # a name may have any character
 
 
-def _node(line: Line, paint: Paint) -> str:
+def _node(line: ShownLine, paint: Paint) -> str:
     if line.hidden:
         return paint("dim", hidden_phrase(line))
     found = line.found
@@ -181,12 +181,12 @@ def _node(line: Line, paint: Paint) -> str:
     return " ".join(part for part in parts if part)
 
 
-def _sign(line: Line, paint: Paint) -> str:
+def _sign(line: ShownLine, paint: Paint) -> str:
     sign = SIGNS[line.mark]
     return paint(_STYLES[line.mark], sign) if line.mark in _STYLES else sign
 
 
-def _fields(line: Line, indent: str, paint: Paint) -> list[str]:
+def _fields(line: ShownLine, indent: str, paint: Paint) -> list[str]:
     return [f"{indent}    {paint('dim', '·')} {change_phrase(change)}" for change in line.changes]
 
 
@@ -237,7 +237,7 @@ def _page(found: Comparison, *, everything: bool) -> Iterator[str]:
     yield "</body></html>\n"
 
 
-def _tree(root: Line, *, everything: bool) -> Iterator[str]:
+def _tree(root: ShownLine, *, everything: bool) -> Iterator[str]:
     pending = [("<ul>", lines(root.below, everything=everything), "</ul>\n")]
     yield pending[-1][0]
     while pending:
@@ -254,11 +254,11 @@ def _tree(root: Line, *, everything: bool) -> Iterator[str]:
             yield f'<li class="leaf {line.mark}">{_html_node(line)}{_html_fields(line)}</li>\n'
 
 
-def _html_node(line: Line) -> str:
+def _html_node(line: ShownLine) -> str:
     return f'<span class="node">{_words(line)}</span>'
 
 
-def _words(line: Line) -> str:
+def _words(line: ShownLine) -> str:
     found = line.found
     name = found.label if found.type == "op" else f"{found.type} {found.label}".rstrip()
     sign = SIGNS[line.mark]
@@ -268,7 +268,7 @@ def _words(line: Line) -> str:
     )
 
 
-def _html_fields(line: Line) -> str:
+def _html_fields(line: ShownLine) -> str:
     if not line.changes:
         return ""
     rows = (

@@ -8,7 +8,7 @@ from optree.conversation.logger import SessionLogger
 from optree.conversation.model import ChatModel
 from optree.conversation.protocol import AnyAgent, MakeAgent, Model, Reply
 from optree.conversation.registry import AgentRecord
-from optree.conversation.session import Session
+from optree.conversation.session import ConversationSession as Session
 from optree.conversation.strings import LoggedString, MessageString
 from optree.conversation.tools import TOOLS, Tool
 from optree.conversation.viewer import SessionViewer

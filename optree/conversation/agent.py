@@ -14,7 +14,7 @@ from optree.conversation.hooks import Hook, ToolCall, denied
 from optree.conversation.logger import SessionLogger
 from optree.conversation.protocol import Model
 from optree.conversation.registry import AgentRecord
-from optree.conversation.session import Session
+from optree.conversation.session import ConversationSession
 from optree.conversation.strings import LoggedString, MessageString, causes_of, identity_of
 from optree.conversation.tools import TOOLS, Tool
 from optree.errors import NotFoundError, SetupError
@@ -49,7 +49,7 @@ class Agent:
 
     def __init__(
         self,
-        session: Session | None = None,
+        session: ConversationSession | None = None,
         system_prompt: str | None = None,
         init_prompt: Sequence[Mapping[str, Any]] | None = None,
         *,
@@ -71,7 +71,7 @@ class Agent:
             tools: The tools that the model may call, by name.
             agent_id: The id of an agent that exists in the session; by default a new one.
         """
-        self.session: Session | None = session
+        self.session: ConversationSession | None = session
         """Where all is logged."""
         self.agent_id: str = agent_id or self._new_id(session)
         """Its id in the session."""
@@ -311,7 +311,7 @@ class Agent:
     def _op(self, kind: Any, name: str) -> AbstractContextManager[Op | None]:
         return nullcontext() if self.session is None else self.session.op(self.agent_id, kind, name)
 
-    def _restored(self, session: Session, record: AgentRecord | None, transcript: list[dict[str, Any]], /) -> Agent:
+    def _restored(self, session: ConversationSession, record: AgentRecord | None, transcript: list[dict[str, Any]], /) -> Agent:
         return restored(session, record, transcript, model=self.model)
 
     @classmethod
@@ -320,7 +320,7 @@ class Agent:
         Agent._next_id = max(Agent._next_id, number)
 
     @classmethod
-    def _new_id(cls, session: Session | None) -> str:
+    def _new_id(cls, session: ConversationSession | None) -> str:
         if session is not None:
             return session.allocate_agent_id()
         number, Agent._next_id = Agent._next_id, Agent._next_id + 1
@@ -328,7 +328,13 @@ class Agent:
 
 
 def restored(
-    session: Session, record: AgentRecord | None, transcript: list[dict[str, Any]], /, *, model: Model | None = None, **options: Any
+    session: ConversationSession,
+    record: AgentRecord | None,
+    transcript: list[dict[str, Any]],
+    /,
+    *,
+    model: Model | None = None,
+    **options: Any,
 ) -> Agent:
     """Return an `Agent` as it was saved; the default of `load_session`. With `functools.partial` it is given a model.
 

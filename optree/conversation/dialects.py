@@ -16,7 +16,7 @@ USER = "user"
 """Whom smallchat's logs name as the parent of the first agent: no agent."""
 
 
-class _Piece(Struct, tag="piece_of_text", tag_field="event_type", kw_only=True, forbid_unknown_fields=True, gc=False):
+class _PieceOfText(Struct, tag="piece_of_text", tag_field="event_type", kw_only=True, forbid_unknown_fields=True, gc=False):
     """A piece of text as seed 001 writes it."""
 
     message_id: str
@@ -169,7 +169,7 @@ class WideCreated(_Wide, tag="agent_created", kw_only=True):
         )
 
 
-Usual = TranscriptEntry | _Piece | _Created
+Usual = TranscriptEntry | _PieceOfText | _Created
 Wide = WideEntry | WidePiece | WideFragment | WideCreated
 BOTH = "has a substance and a cause, of which an event has one: its substance was kept"
 

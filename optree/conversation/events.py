@@ -29,7 +29,7 @@ class _Nothing(dict[str, Any]):
 NOTHING: dict[str, Any] = _Nothing()
 
 
-class Event(Struct, kw_only=True, forbid_unknown_fields=True, gc=False):
+class ConversationEvent(Struct, kw_only=True, forbid_unknown_fields=True, gc=False):
     """Base of all events. Ids are unique in the stream, and of any form: ``msg_001``, ``agent_root``, ``7``."""
 
     message_id: str
@@ -42,7 +42,7 @@ class Event(Struct, kw_only=True, forbid_unknown_fields=True, gc=False):
     """Epoch milliseconds, where they are known: the seeds' files have none."""
 
 
-class TranscriptEntry(Event, kw_only=True, tag="transcript_entry", tag_field="event_type"):
+class TranscriptEntry(ConversationEvent, kw_only=True, tag="transcript_entry", tag_field="event_type"):
     """Something that entered an agent's transcript."""
 
     role: str
@@ -61,14 +61,14 @@ class TranscriptEntry(Event, kw_only=True, tag="transcript_entry", tag_field="ev
     """Members of the message that the seeds do not name; not to be changed in place."""
 
 
-class PieceOfText(Event, kw_only=True, tag="piece_of_text", tag_field="event_type"):
+class PieceOfText(ConversationEvent, kw_only=True, tag="piece_of_text", tag_field="event_type"):
     """A text that a tool made for others to hear; its cause is the call."""
 
     content: Any = None
     """The text."""
 
 
-class AgentCreated(Event, kw_only=True, tag="agent_created", tag_field="event_type"):
+class AgentCreated(ConversationEvent, kw_only=True, tag="agent_created", tag_field="event_type"):
     """An agent came into being; *cause* is the message with the call that created it, and its agent the parent. The root has none."""
 
     name: str | None = None

@@ -12,7 +12,7 @@ from optree.conversation.file_home import FileHome
 from optree.conversation.logger import SessionLogger
 from optree.conversation.protocol import MakeAgent
 from optree.conversation.registry import AgentRecord
-from optree.conversation.session import Session, Traced
+from optree.conversation.session import ConversationSession, TracedSession
 from optree.conversation.transcripts import message_of
 from optree.conversation.tree_home import TreeHome
 from optree.conversation.wire import SEED_000
@@ -21,7 +21,7 @@ from optree.store.lines import AnyPath
 Transcripts = defaultdict[str, list[dict[str, Any]]]
 
 
-def load_session(session_file: AnyPath, make_agent: MakeAgent = restored, *, version: int | None = None) -> tuple[Any, Session]:
+def load_session(session_file: AnyPath, make_agent: MakeAgent = restored, *, version: int | None = None) -> tuple[Any, ConversationSession]:
     """Load a conversation from its file, with all its agents, to go on with it; a file that is missing or empty begins a new one.
 
     What had to be made up, such as a root that the file does not name, is in ``session.notes``; what was wrong in the file in
@@ -46,18 +46,18 @@ def load_session(session_file: AnyPath, make_agent: MakeAgent = restored, *, ver
         if isinstance(event, TranscriptEntry):
             transcripts[event.agent_id].append(message_of(event))
 
-    session = Session.over(FileHome(Path(session_file), version, seen=seen))
+    session = ConversationSession.over(FileHome(Path(session_file), version, seen=seen))
     return _root(session, transcripts, make_agent), session
 
 
-def load_traced(session: Traced, make_agent: MakeAgent = restored) -> tuple[Any, Session]:
+def load_traced(session: TracedSession, make_agent: MakeAgent = restored) -> tuple[Any, ConversationSession]:
     """Return the root agent and the conversation of a session of `optree.session`, new or resumed.
 
     Args:
         session: The open session, or its builder.
         make_agent: Makes each agent.
     """
-    found = Session.traced(session)
+    found = ConversationSession.traced(session)
     if isinstance(found.home, TreeHome) and found.home.is_new():
         with found.home.making_root():
             return _new(found, make_agent, name=found.home.registry.agents[found.home.root_id].name), found
@@ -83,14 +83,14 @@ def load_root(session_file: AnyPath, make_agent: MakeAgent = restored) -> Any:
     return root
 
 
-def _new(session: Session, make_agent: MakeAgent, *, name: str | None = None) -> Any:
+def _new(session: ConversationSession, make_agent: MakeAgent, *, name: str | None = None) -> Any:
     root = make_agent(session, None, [])
     session.log_agent_created(root.agent_id, name=name, language_model=root.language_model)
     session.agents[root.agent_id] = root
     return root
 
 
-def _root(session: Session, transcripts: Transcripts, make_agent: MakeAgent) -> Any:
+def _root(session: ConversationSession, transcripts: Transcripts, make_agent: MakeAgent) -> Any:
     """Make all agents, and put each where it belongs."""
     records = list(session.home.registry.agents.values())
     if not records:
@@ -106,7 +106,7 @@ def _root(session: Session, transcripts: Transcripts, make_agent: MakeAgent) -> 
     return session.agents[top.agent_id]
 
 
-def _top(session: Session, records: list[AgentRecord]) -> AgentRecord:
+def _top(session: ConversationSession, records: list[AgentRecord]) -> AgentRecord:
     """Return the root's record: the first that was created without a parent, else the first without one. Others go below it."""
     known = session.home.registry.agents
     for record in records:
@@ -124,7 +124,7 @@ def _top(session: Session, records: list[AgentRecord]) -> AgentRecord:
     return top
 
 
-def _place(session: Session, record: AgentRecord) -> None:
+def _place(session: ConversationSession, record: AgentRecord) -> None:
     """Put an agent among its parent's; of two with one name the newer has it, and the older its id."""
     below = session.agents[record.parent or ""].subagents
     agent = session.agents[record.agent_id]

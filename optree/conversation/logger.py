@@ -1,4 +1,4 @@
-"""`SessionLogger`: the logger of seed 000, with its names, over a `Session`; it writes events in that seed's form."""
+"""`SessionLogger`: the logger of seed 000, with its names, over a `ConversationSession`; it writes events in that seed's form."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any, Self
 
 from optree.conversation.events import PieceOfText
-from optree.conversation.session import Session
+from optree.conversation.session import ConversationSession
 from optree.conversation.strings import PieceId, id_of
 from optree.conversation.wire import SEED_000
 from optree.store.lines import AnyPath
@@ -23,10 +23,10 @@ class SessionLogger:
         with usable(path):
             there = path.exists() and path.stat().st_size > 0
         self.session_file = path
-        self.session = Session.load(path, version=SEED_000) if there else Session(path, version=SEED_000)
+        self.session = ConversationSession.load(path, version=SEED_000) if there else ConversationSession(path, version=SEED_000)
 
     @classmethod
-    def over(cls, session: Session, session_file: AnyPath) -> Self:
+    def over(cls, session: ConversationSession, session_file: AnyPath) -> Self:
         """Return the logger of a session that is open."""
         logger = cls.__new__(cls)
         logger.session_file = Path(session_file)

@@ -18,7 +18,7 @@ from pathlib import Path
 from optree.conversation.agent import Agent, restored
 from optree.conversation.loading import load_session
 from optree.conversation.model import ChatModel
-from optree.conversation.session import Session
+from optree.conversation.session import ConversationSession
 from optree.errors import OptreeError
 
 PROMPT = "> "
@@ -53,7 +53,7 @@ async def _talk(agent: Agent, model: ChatModel) -> None:
         await model.aclose()
 
 
-def _opened(options: argparse.Namespace, model: ChatModel) -> tuple[Agent, Session, Path]:
+def _opened(options: argparse.Namespace, model: ChatModel) -> tuple[Agent, ConversationSession, Path]:
     """Return the root agent of the session to resume, or of a new one."""
     if options.resume is None:
         name = Path(f"session_{datetime.now().astimezone():%Y%m%d_%H%M%S}.jsonl")

@@ -10,7 +10,7 @@ from optree.conversation.registry import AgentRecord
 from optree.conversation.strings import LoggedString, MessageString
 
 if TYPE_CHECKING:
-    from optree.conversation.session import Session
+    from optree.conversation.session import ConversationSession
 
 
 class AnyAgent(Protocol):
@@ -44,7 +44,7 @@ class MakeAgent(Protocol):
     *record* is None for the root of a new session; the messages of *transcript* are logged already.
     """
 
-    def __call__(self, session: Session, record: AgentRecord | None, transcript: list[dict[str, Any]], /) -> Any:
+    def __call__(self, session: ConversationSession, record: AgentRecord | None, transcript: list[dict[str, Any]], /) -> Any:
         """Return the agent, with the record's id and language model."""
         ...
 

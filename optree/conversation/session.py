@@ -1,4 +1,4 @@
-"""`Session`: the registry of a conversation's agents, and the only writer of its events."""
+"""`ConversationSession`: the registry of a conversation's agents, and the only writer of its events."""
 
 from __future__ import annotations
 
@@ -26,13 +26,13 @@ if TYPE_CHECKING:
     from optree.conversation.protocol import AnyAgent, MakeAgent
 
 
-class Traced(Protocol):
+class TracedSession(Protocol):
     """An open traced session, as `optree.session` gives it."""
 
     builder: SessionTreeBuilder
 
 
-class Session:
+class ConversationSession:
     """A conversation: the registry of its agents, and the writer of its events.
 
     Logging raises for a call that cannot be right (`SetupError`) and else never, and waits for another writer for 0.25 seconds at most. An
@@ -84,7 +84,7 @@ class Session:
         return cls.over(FileHome(path, version))
 
     @classmethod
-    def traced(cls, session: Traced | SessionTreeBuilder) -> Self:
+    def traced(cls, session: TracedSession | SessionTreeBuilder) -> Self:
         """Return the conversation of a session of `optree.session`, new or resumed: its agents are that session and those below it."""
         return cls.over(TreeHome(session if isinstance(session, SessionTreeBuilder) else session.builder))
 

@@ -12,15 +12,15 @@ from typing import Any, Protocol, cast, runtime_checkable
 import msgspec
 
 from optree.conversation import wire
-from optree.conversation.events import AnyEvent, Event, TranscriptEntry
+from optree.conversation.events import AnyEvent, ConversationEvent, TranscriptEntry
 from optree.conversation.of_tree import events_of
 from optree.conversation.views import causality as causes
 from optree.conversation.views import hooks as hooked
 from optree.conversation.views import propagation as spread
 from optree.conversation.views.agent_tree import AgentNode, agent_tree
-from optree.conversation.views.dialog import Heard, Line, dialog
+from optree.conversation.views.dialog import DialogLine, Heard, dialog
 from optree.conversation.views.perspective import perspective
-from optree.conversation.views.stream import Eyes, Hide, Stream, kind
+from optree.conversation.views.stream import Eyes, Hide, StreamView, kind
 from optree.conversation.views.timeline import Moment, moment
 from optree.errors import FormatError, SetupError
 from optree.store.lines import AnyPath, Fault, blocks, opened
@@ -32,7 +32,7 @@ HEAD_BYTES = 1 << 16
 
 
 @runtime_checkable
-class HasTree(Protocol):
+class Viewable(Protocol):
     """What has a tree: a `Loaded` session, or a live one."""
 
     @property
@@ -55,7 +55,7 @@ class HasEvents(Protocol):
         ...
 
 
-Source = AnyPath | Tree | HasTree | HasEvents | Iterable[AnyEvent] | Iterable[dict[str, Any]]
+Source = AnyPath | Tree | Viewable | HasEvents | Iterable[AnyEvent] | Iterable[dict[str, Any]]
 
 
 class SessionViewer:
@@ -93,7 +93,7 @@ class SessionViewer:
         """
         self.faults: list[Fault] = []
         """What was wrong in a file, by line; with line 0 what was wrong in the stream, such as an id that two events have."""
-        self.stream = Stream(self._read(source), version, hide)
+        self.stream = StreamView(self._read(source), version, hide)
         said = "is the id of several events: each is shown, and links to it lead to the first"
         self.faults += [Fault(0, f"{one} {said}") for one in self.stream.twice()]
 
@@ -103,7 +103,7 @@ class SessionViewer:
         if isinstance(source, (str, os.PathLike)):
             events, self.faults = read(source)
             return events
-        if isinstance(source, HasTree):
+        if isinstance(source, Viewable):
             return events_of(source.tree)
         if isinstance(source, HasEvents):
             events, self.faults = list(source.events()), list(source.faults)
@@ -158,7 +158,7 @@ class SessionViewer:
         more = {id(line): {"heard": msgspec.to_builtins(line.heard)} for line in lines} if heard else {}
         return [{"message_id": line.message_id, "content": line.content, **more.get(id(line), {})} for line in lines]
 
-    def dialog(self, agent_ids: Eyes, *, original: bool = False, spoken: bool = True) -> list[Line]:
+    def dialog(self, agent_ids: Eyes, *, original: bool = False, spoken: bool = True) -> list[DialogLine]:
         """Return the same as `extract_dialog`, with author, role, and who heard it in which words."""
         chosen = None if agent_ids is None else {agent_ids} if isinstance(agent_ids, str) else set(agent_ids)
         return list(dialog(self.stream, chosen, original=original, spoken=spoken))
@@ -175,7 +175,7 @@ class SessionViewer:
         """Return all parents of each message that has any."""
         return causes.graph(self._links)
 
-    def links(self) -> list[causes.Link]:
+    def links(self) -> list[causes.CausalLink]:
         """Return each link between messages, with its kind."""
         return list(self._links)
 
@@ -226,7 +226,7 @@ class SessionViewer:
         return agent_tree(self.stream)
 
     @cached_property
-    def _links(self) -> list[causes.Link]:
+    def _links(self) -> list[causes.CausalLink]:
         return causes.links(self.stream)
 
     @cached_property
@@ -261,7 +261,7 @@ def taken(source: Iterable[Any]) -> tuple[list[AnyEvent], list[Fault]]:
     events: list[AnyEvent] = []
     faults: list[Fault] = []
     for place, one in enumerate(source, 1):
-        if isinstance(one, Event):
+        if isinstance(one, ConversationEvent):
             events.append(cast("AnyEvent", one))
             continue
         for found in wire.stream_events(io.BytesIO(msgspec.json.encode(one))):

@@ -56,7 +56,7 @@ REMOTE: ContextVar[str | None] = ContextVar("optree_remote_parent", default=None
 """Parent in another process, as `child_env` writes it; carried by `wrap` to a process pool's worker."""
 
 
-class Follower(Protocol):
+class ScopeListener(Protocol):
     """Told where the program is, for another tracer's context."""
 
     def enter(self, txn: str, path: str) -> None:
@@ -72,7 +72,7 @@ class Follower(Protocol):
         ...
 
 
-follower: Follower | None = None
+follower: ScopeListener | None = None
 ABANDONED: tuple[Status, str] = "cancelled", "an exception out of a signal's handler interrupted its end"
 """How a node ends whose `with` statement was not left in order."""
 

@@ -22,7 +22,7 @@ from optree.interrupts import suppress
 from optree.nodes import OpKind
 
 
-class Held:
+class HeldScope:
     """What one `with` statement has of a scope: the scope, once it is entered, and a weak reference that tells whether it is over."""
 
     __slots__ = ("holder", "scope", "thread")
@@ -33,7 +33,7 @@ class Held:
         self.thread = get_ident()
 
 
-_NO_ROOM = Held()
+_NO_ROOM = HeldScope()
 
 
 class Exit:
@@ -51,7 +51,7 @@ class Exit:
         if instance is None:
             return self._left
         try:
-            held = Held()
+            held = HeldScope()
             found = partial(self._left, instance, held=held)
             held.holder = ref(found)
             instance._held = held  # noqa: SLF001 - of the classes that this is for
@@ -64,19 +64,21 @@ class Exit:
         return found
 
 
-def take_held(instance: Any) -> Held:
+def take_held(instance: Any) -> HeldScope:
     """Return what the `with` statement has that enters an object now; an empty one where there is no such statement.
 
     Raises `RecursionError` where the statement had no room for it: what is begun then would not be ended.
     """
-    held: Held | None = instance._held  # noqa: SLF001 - as above
+    held: HeldScope | None = instance._held  # noqa: SLF001 - as above
     instance._held = None  # noqa: SLF001 - as above
     if held is _NO_ROOM:
         raise RecursionError
-    return held if held is not None and held.thread == get_ident() and held.holder is not None and held.holder() is not None else Held()
+    return (
+        held if held is not None and held.thread == get_ident() and held.holder is not None and held.holder() is not None else HeldScope()
+    )
 
 
-def _left(instance: Any, _kind: object, error: BaseException | None, _trace: object, *, held: Held | None = None) -> None:
+def _left(instance: Any, _kind: object, error: BaseException | None, _trace: object, *, held: HeldScope | None = None) -> None:
     try:
         instance.leave(held.scope if held is not None else None, error)
     except RecursionError:  # nothing can be called here: who comes next ends what was left open
@@ -93,7 +95,7 @@ async def _nothing_awaited(_kind: object, _error: BaseException | None, _trace: 
     return
 
 
-async def _awaited(instance: Any, _kind: object, error: BaseException | None, _trace: object, *, held: Held | None = None) -> None:
+async def _awaited(instance: Any, _kind: object, error: BaseException | None, _trace: object, *, held: HeldScope | None = None) -> None:
     _left(instance, None, error, None, held=held)
 
 

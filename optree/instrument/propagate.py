@@ -15,9 +15,9 @@ from optree.instrument import context
 from optree.instrument.config import variables
 from optree.instrument.context import CURRENT, REMOTE, Scope
 from optree.instrument.faults import fault
-from optree.instrument.holding import Exit, Held, take_held
+from optree.instrument.holding import Exit, HeldScope, take_held
 from optree.instrument.runtime import RUNTIME
-from optree.instrument.unrecorded import PIECE, Piece
+from optree.instrument.unrecorded import PIECE, UnrecordedPiece
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -136,7 +136,7 @@ class _Carried(Generic[P, R]):
         return _Carried, (self._function, None, remote)
 
 
-def _placed(scope: Scope | None, remote: str | None) -> _Placed | Piece:
+def _placed(scope: Scope | None, remote: str | None) -> _Placed | UnrecordedPiece:
     try:
         return _Placed(scope, remote)
     except RecursionError:
@@ -155,7 +155,7 @@ class _Placed:
 
     def __init__(self, scope: Scope | None, remote: str | None) -> None:
         self._scope, self._remote = scope, remote
-        self._held: Held | None = None
+        self._held: HeldScope | None = None
         self._before: tuple[Scope | None, str | None] | None = None
 
     def __enter__(self) -> None:
@@ -166,7 +166,7 @@ class _Placed:
         except Exception as error:  # noqa: BLE001 - the function runs, here or there
             fault(error)
 
-    def _enter(self, held: Held) -> None:
+    def _enter(self, held: HeldScope) -> None:
         before = context.here()
         self._before = before, REMOTE.get()
         if self._scope is not None:

@@ -15,7 +15,7 @@ from optree.instrument import context
 from optree.instrument.context import ABANDONED, CURRENT, REMOTE, Holder, Scope
 from optree.instrument.faults import fault
 from optree.instrument.handles import Session, interrupted
-from optree.instrument.holding import Exit, Held, abandon, abandon_last, abandon_turn, clear_frames, take_held
+from optree.instrument.holding import Exit, HeldScope, abandon, abandon_last, abandon_turn, clear_frames, take_held
 from optree.instrument.outcome import outcome
 from optree.instrument.results import ModelResult, OpResult, Report, Result, name_model
 from optree.instrument.runtime import RUNTIME
@@ -47,7 +47,7 @@ class _Instrument(Generic[H]):
     """What is returned for a node that could not be begun."""
 
     def __init__(self) -> None:
-        self._held: Held | None = None
+        self._held: HeldScope | None = None
         self._open: dict[int, Scope] = {}
         """What was entered without a `with` statement."""
 

@@ -42,7 +42,7 @@ IN_TURN: Final = Unrecorded(UNRECORDED["turn"])
 IN_OP: Final = Unrecorded(UNRECORDED["op"])
 
 
-class Piece:
+class UnrecordedPiece:
     """In place of one call of a decorated function, or of one run of a generator."""
 
     __slots__ = ()
@@ -64,4 +64,4 @@ class Piece:
         """End nothing."""
 
 
-PIECE: Final = Piece()
+PIECE: Final = UnrecordedPiece()

@@ -17,10 +17,10 @@ from optree.errors import SetupError
 from optree.instrument import context
 from optree.instrument.context import CURRENT, Holder, Scope
 from optree.instrument.faults import fault, guarded
-from optree.instrument.holding import Exit, Held, take_held
+from optree.instrument.holding import Exit, HeldScope, take_held
 from optree.instrument.outcome import outcome
 from optree.instrument.results import Result
-from optree.instrument.unrecorded import PIECE, SESSION, Piece
+from optree.instrument.unrecorded import PIECE, SESSION, UnrecordedPiece
 from optree.interrupts import pass_on
 from optree.nodes import Status
 from optree.values import MAX_ITEMS, MAX_TEXT, decode, encode
@@ -173,7 +173,7 @@ def _async_generator(function: Callable[..., Any], instrument: Instrument, names
     return call
 
 
-def _begun(instrument: Instrument, names: Names, args: tuple[Any, ...], kwargs: dict[str, Any]) -> _Piece | Piece:
+def _begun(instrument: Instrument, names: Names, args: tuple[Any, ...], kwargs: dict[str, Any]) -> _Piece | UnrecordedPiece:
     """Return what records a call; where there is not even room for that, what records nothing."""
     try:
         return _Piece(instrument, names, args, kwargs)
@@ -184,7 +184,7 @@ def _begun(instrument: Instrument, names: Names, args: tuple[Any, ...], kwargs: 
     return PIECE
 
 
-def _begun_stream(instrument: Instrument, names: Names, args: tuple[Any, ...], kwargs: dict[str, Any]) -> _Stream | Piece:
+def _begun_stream(instrument: Instrument, names: Names, args: tuple[Any, ...], kwargs: dict[str, Any]) -> _Stream | UnrecordedPiece:
     """Return what records a run of a generator; the generator runs, recorded or not."""
     try:
         return _Stream(instrument, names, args, kwargs)
@@ -205,7 +205,7 @@ class _Piece:
     def __init__(self, instrument: Instrument, names: Names, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         self._instrument, self._names, self._args, self._kwargs = instrument, names, args, kwargs
         self._open = False
-        self._held: Held | None = None
+        self._held: HeldScope | None = None
         self._scope: Scope | None = None
 
     def __enter__(self) -> Self:
@@ -316,7 +316,7 @@ class _Stream(_Items):
         try:
             scope = self._scope = self._within = instrument.begin(before)
             scope.piece = scope
-            self._held: Held | None = None
+            self._held: HeldScope | None = None
             super().__init__(instrument, scope.handle, instrument.result(scope.handle))
             instrument.called(scope.handle, _bound(names, args, kwargs))
         except BaseException:

@@ -8,7 +8,7 @@ from string import ascii_letters, digits
 from typing import NamedTuple, cast
 
 from optree.patterns import Pattern
-from optree.redaction._extent import NEAR, QUOTE, REDACTED, Found, end_of_container, lines, quoted
+from optree.redaction._extent import NEAR, QUOTE, REDACTED, Credential, end_of_container, lines, quoted
 from optree.redaction._looks import SHORTEST, begins_schema, is_code, is_count, is_other, looks_random
 
 _TAIL = Pattern(
@@ -131,7 +131,7 @@ def places(text: str, words: Iterable[Pattern]) -> Places | None:
     return Places(sorted(names), sorted(flags), sorted(found), sorted(attributes))
 
 
-def assigned(text: str, where: Places, is_secret: Callable[[str], bool]) -> Iterator[Found]:
+def assigned(text: str, where: Places, is_secret: Callable[[str], bool]) -> Iterator[Credential]:
     """Yield what a text gives to names of credentials."""
     until = 0
     for at in where.names:
@@ -155,7 +155,7 @@ def assigned(text: str, where: Places, is_secret: Callable[[str], bool]) -> Iter
             yield from _private(text, [at for at in where.names if text.startswith("kty", at)])
 
 
-def said(text: str, where: Places, is_secret: Callable[[str], bool]) -> Iterator[Found]:
+def said(text: str, where: Places, is_secret: Callable[[str], bool]) -> Iterator[Credential]:
     """Yield what is said to be a password, key or token, where it looks like one: "my password is hunter2"."""
     for at, verb in where.said:
         name, match = _NAME.match(text, at), _SAID.match(text, verb)
@@ -163,7 +163,7 @@ def said(text: str, where: Places, is_secret: Callable[[str], bool]) -> Iterator
             continue
         value = match[1].rstrip(".!?)]}:")
         if looks_random(value):
-            yield Found(match.start(1), match.start(1) + len(value), REDACTED, at)
+            yield Credential(match.start(1), match.start(1) + len(value), REDACTED, at)
 
 
 def _tells(text: str, value: str, at: int, begun: int) -> bool:
@@ -186,7 +186,7 @@ def _is_after_all(text: str, name: str, at: int, is_secret: Callable[[str], bool
     return name.lower() in ("key", "keys") and _BEFORE_KEY.search(before) is not None
 
 
-def _value(text: str, match: re.Match[str], is_secret: Callable[[str], bool]) -> Found | None:
+def _value(text: str, match: re.Match[str], is_secret: Callable[[str], bool]) -> Credential | None:
     name, quote, separator, bare, cell, tag = match.groups()
     begun, at = match.start(), match.end()
     if tag or cell or separator == ",":
@@ -199,14 +199,14 @@ def _value(text: str, match: re.Match[str], is_secret: Callable[[str], bool]) ->
     words = name.lower()
     if bare == ":" and "cookie" in words:
         cookies = _COOKIES.match(text, at)
-        return Found(at, cookies.end(), REDACTED, begun) if cookies is not None else quoted(text, at, begun)
+        return Credential(at, cookies.end(), REDACTED, begun) if cookies is not None else quoted(text, at, begun)
     if "authorization" in words and (scheme := _SCHEME.match(text, at)) is not None:
-        return Found(at, scheme.end(), REDACTED, begun)
+        return Credential(at, scheme.end(), REDACTED, begun)
     glued = bare is not None and bare in "=%3d%3D%3a%3A" and text[at - len(bare) : at] == bare and text[match.end(1)] == bare[0]
     return _given(text, at, begun, name, is_secret, glued=glued)
 
 
-def _given(text: str, at: int, begun: int, name: str, is_secret: Callable[[str], bool], *, glued: bool) -> Found | None:
+def _given(text: str, at: int, begun: int, name: str, is_secret: Callable[[str], bool], *, glued: bool) -> Credential | None:
     """Return the value at a place, quoted or bare; None where it is a placeholder, code, or a word of plain talk."""
     if QUOTE.match(text, at) is not None:
         found = quoted(text, at, begun)
@@ -227,38 +227,38 @@ def _given(text: str, at: int, begun: int, name: str, is_secret: Callable[[str],
     if told or not ((strong and len(value) >= SHORTEST) or (glued and len(value) >= _SHORTEST_GLUED) or looks_random(value)):
         return None
     whole = match.end() if len(match[0]) == NEAR and (match := _BARE.match(text, at)) is not None else at + len(value)
-    return Found(at, whole, REDACTED, begun)
+    return Credential(at, whole, REDACTED, begun)
 
 
-def _structured(text: str, at: int, begun: int, name: str, quote: str) -> Found | None:
+def _structured(text: str, at: int, begun: int, name: str, quote: str) -> Credential | None:
     """Return what JSON gives to a name that is no text: a number, or all of an object or array, but not a schema that describes it."""
     instead = f"{quote}{REDACTED}{quote}"
     if (number := _NUMBER.match(text, at)) is not None:
-        return None if is_count(name) or name.lower() == "token" else Found(at, number.end(), instead, begun)
+        return None if is_count(name) or name.lower() == "token" else Credential(at, number.end(), instead, begun)
     if _OPENED.match(text, at) is None or begins_schema(text, at):
         return None
     if text.startswith(REDACTED, at):
         return None
-    return Found(at, end_of_container(text, at, len(quote) - 1), instead, begun)
+    return Credential(at, end_of_container(text, at, len(quote) - 1), instead, begun)
 
 
 def _looks_secret(value: str) -> bool:
     return looks_random(value) and not is_code(value)
 
 
-def _in_element(text: str, at: int, begun: int) -> Found | None:
+def _in_element(text: str, at: int, begun: int) -> Credential | None:
     """Return what an element of XML holds, given where its first tag ends."""
     stop = text.find("<", at, at + 4096) if text[begun - 1 : begun] == "<" else -1
-    return Found(at, stop, REDACTED, begun) if stop > at and not text[at:stop].isspace() else None
+    return Credential(at, stop, REDACTED, begun) if stop > at and not text[at:stop].isspace() else None
 
 
-def _in_cell(text: str, at: int, begun: int) -> Found | None:
+def _in_cell(text: str, at: int, begun: int) -> Credential | None:
     """Return what the next cell of a table in Markdown holds, where it looks random."""
     code = text.startswith("`", at)
     match = _BARE.match(text, at + code, at + code + NEAR)
     if match is None or _IN_CELL.search(text[max(0, begun - 70) : begun]) is None or _END_OF_CELL.match(text, match.end()) is None:
         return None
-    return Found(match.start(), match.end(), REDACTED, begun) if _looks_secret(match[0]) else None
+    return Credential(match.start(), match.end(), REDACTED, begun) if _looks_secret(match[0]) else None
 
 
 def _ends_quote(text: str, at: int, begun: int) -> bool:
@@ -269,7 +269,7 @@ def _ends_quote(text: str, at: int, begun: int) -> bool:
     return text.count(match[2], max(text.rfind("\n", 0, begun) + 1, begun - NEAR), begun) % 2 == 1
 
 
-def _second(text: str, match: re.Match[str], is_secret: Callable[[str], bool]) -> Found | None:
+def _second(text: str, match: re.Match[str], is_secret: Callable[[str], bool]) -> Credential | None:
     """Return the second of a pair in brackets, such as a header: ``["x-api-key", "v"]``; of a list of names only what looks random."""
     quote = match[2]
     before = text[max(0, match.start() - len(quote) - 32) : match.start() - len(quote)].rstrip()
@@ -293,7 +293,7 @@ _VALUE_FIRST = Pattern(
 )
 
 
-def _pairs(text: str, is_secret: Callable[[str], bool]) -> Iterator[Found]:
+def _pairs(text: str, is_secret: Callable[[str], bool]) -> Iterator[Credential]:
     """Yield the values of objects that give a name and a value, such as headers: ``{"name": "x-api-key", "value": "v"}``."""
     if '"value' not in text:
         return
@@ -302,10 +302,10 @@ def _pairs(text: str, is_secret: Callable[[str], bool]) -> Iterator[Found]:
             yield found
     for match in _VALUE_FIRST.finditer(text):
         if is_secret(match[3]):
-            yield Found(match.start(2) + len(match[1]), match.end(2) - len(match[1]), REDACTED, match.start())
+            yield Credential(match.start(2) + len(match[1]), match.end(2) - len(match[1]), REDACTED, match.start())
 
 
-def _contents(text: str, names: Iterable[int], is_secret: Callable[[str], bool]) -> Iterator[Found]:
+def _contents(text: str, names: Iterable[int], is_secret: Callable[[str], bool]) -> Iterator[Credential]:
     """Yield the values of tags of HTML that have a name of a credential: ``<input name="password" value="v">``."""
     until = 0
     for at in names:
@@ -315,7 +315,7 @@ def _contents(text: str, names: Iterable[int], is_secret: Callable[[str], bool])
         line = max(text.rfind("\n", max(0, at - _TAG), at) + 1, until, at - _TAG)
         begun, until = text.rfind("<", line, at), _end_of_tag(text, at)
         if begun >= 0 and ">" not in text[begun:at] and (match := _CONTENT.search(text, begun, until)) is not None:
-            yield Found(*match.span(cast("str", match.lastgroup)), REDACTED, begun)
+            yield Credential(*match.span(cast("str", match.lastgroup)), REDACTED, begun)
 
 
 def _end_of_tag(text: str, at: int) -> int:
@@ -323,7 +323,7 @@ def _end_of_tag(text: str, at: int) -> int:
     return at + _TAG if match is None else match.start()
 
 
-def _private(text: str, types: Iterable[int]) -> Iterator[Found]:
+def _private(text: str, types: Iterable[int]) -> Iterator[Credential]:
     """Yield the private members of JSON Web Keys, given where their types stand."""
     until = 0
     for at in types:
@@ -333,4 +333,4 @@ def _private(text: str, types: Iterable[int]) -> Iterator[Found]:
         end = text.find("}", at, at + _KEY)
         until = end + 1 if end >= 0 else at + _KEY
         for match in _PRIVATE.finditer(text[begun:until]):
-            yield Found(begun + match.start(2), begun + match.end(2), REDACTED, begun)
+            yield Credential(begun + match.start(2), begun + match.end(2), REDACTED, begun)

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple, cast
 from optree.interrupts import pass_on
 from optree.patterns import Pattern
 from optree.redaction._assigned import OPENERS, assigned, places, said, spellings
-from optree.redaction._extent import REDACTED, Found
+from optree.redaction._extent import REDACTED, Credential
 from optree.redaction._forms import FORMS, Form
 from optree.redaction._looks import PRIVATE, USERS, is_count, is_other, is_schema
 from optree.redaction._names import NAMES, compiled, says_about, words_of
@@ -54,7 +54,7 @@ class _Group(NamedTuple):
     forms: list[Pattern]
 
 
-class _Reading:
+class _RedactionPass:
     """A text as it reads once characters written in another way are what they are, and where in the text it has what."""
 
     def __init__(self, text: str, control: str) -> None:
@@ -158,30 +158,30 @@ class Engine:
     def _header(self, line: re.Match[str]) -> str:
         return line[1] + REDACTED if self.names_secret(line[1].rstrip(": \t")) else line[0]
 
-    def spans(self, text: str) -> list[Found]:
+    def spans(self, text: str) -> list[Credential]:
         """Return what is found in a text, in order, none over another."""
-        merged: list[Found] = []
+        merged: list[Credential] = []
         for found in sorted(self._found(text)):
             if merged and found.start < merged[-1].stop:
                 last = merged[-1]
                 instead = last.instead if found.stop <= last.stop else found.instead if found.start == last.start else REDACTED
                 context, is_open = min(last.context, found.context), last.is_open or found.is_open
-                merged[-1] = Found(last.start, max(last.stop, found.stop), instead, context, is_open)
+                merged[-1] = Credential(last.start, max(last.stop, found.stop), instead, context, is_open)
             else:
                 merged.append(found)
         return merged
 
-    def _found(self, text: str) -> Iterator[Found]:
+    def _found(self, text: str) -> Iterator[Credential]:
         present = self._present(text)
         if present or self._asked:
             yield from self._in_plain(text, present)
         if (present & 1 or _CSI_IN_ONE in text) and _WRITTEN.search(text) is not None:
-            reading = _Reading(text, "")
+            reading = _RedactionPass(text, "")
             yield from self._in_reading(text, reading)
             if reading.controls:  # one may part words as well
-                yield from self._in_reading(text, _Reading(text, "\x1b"))
+                yield from self._in_reading(text, _RedactionPass(text, "\x1b"))
 
-    def _in_plain(self, text: str, present: int) -> Iterator[Found]:
+    def _in_plain(self, text: str, present: int) -> Iterator[Credential]:
         groups, words = self._chosen(present)
         for group in groups:
             yield from _formed(text, group)
@@ -201,13 +201,13 @@ class Engine:
         numbered = enumerate(self._words, self._first)
         return groups, [word for number, spelled in numbered if present >> min(number, _LAST) & 1 for word in spelled]
 
-    def _in_reading(self, text: str, reading: _Reading) -> Iterator[Found]:
+    def _in_reading(self, text: str, reading: _RedactionPass) -> Iterator[Credential]:
         """Yield what is found in a text as it reads."""
         for found in self._in_plain(reading.text, self._present(reading.text)):
             start, context = reading.start(found.start), reading.start(found.context)
             quote = found.instead.partition(REDACTED)[0]
             instead = found.instead if quote in text[context:start] else REDACTED
-            yield Found(start, reading.stop(found.stop), instead, context, found.is_open)
+            yield Credential(start, reading.stop(found.stop), instead, context, found.is_open)
 
     def _object(self, value: dict[Any, Any]) -> dict[Any, Any]:
         made: dict[Any, Any] = {}
@@ -339,7 +339,7 @@ def _presence(groups: list[_Group], words: list[str], first: int) -> Callable[[s
     return looked
 
 
-def _formed(text: str, group: _Group) -> Iterator[Found]:
+def _formed(text: str, group: _Group) -> Iterator[Credential]:
     until = [0] * len(group.forms)
     for hit in group.where.finditer(text):
         number = cast("int", hit.lastindex)
@@ -352,38 +352,38 @@ def _formed(text: str, group: _Group) -> Iterator[Found]:
             yield _of(match)
 
 
-def _of(match: re.Match[str]) -> Found:
+def _of(match: re.Match[str]) -> Credential:
     """Return what a pattern found: its group ``secret`` where it has one."""
     secret = "secret" if "secret" in match.re.groupindex else 0
-    return Found(match.start(secret), match.end(secret), REDACTED, match.start())
+    return Credential(match.start(secret), match.end(secret), REDACTED, match.start())
 
 
-def _emails(text: str) -> Iterator[Found]:
+def _emails(text: str) -> Iterator[Credential]:
     if "@" in text:
         for match in _EMAIL.finditer(text):
-            yield Found(match.start(), match.end(), REDACTED, match.start())
+            yield Credential(match.start(), match.end(), REDACTED, match.start())
 
 
-def _addresses(text: str) -> Iterator[Found]:
+def _addresses(text: str) -> Iterator[Credential]:
     from ipaddress import IPv6Address
 
     for match in _IPV4.finditer(text) if "." in text else ():
-        yield Found(match.start(), match.end(), REDACTED, match.start())
+        yield Credential(match.start(), match.end(), REDACTED, match.start())
     for match in _IPV6.finditer(text) if ":" in text else ():
         try:
             IPv6Address(match[0])
         except ValueError:
             continue
-        yield Found(match.start(), match.end(), REDACTED, match.start())
+        yield Credential(match.start(), match.end(), REDACTED, match.start())
 
 
 _PERSONAL = {"email": _emails, "ip": _addresses}
 
 
-def _replaced(text: str, ends: list[int], spans: list[Found]) -> list[str]:
+def _replaced(text: str, ends: list[int], spans: list[Credential]) -> list[str]:
     """Return the pieces of *text* that end at *ends*, with what is found replaced in the piece where it begins."""
     rest = iter(spans)
-    last = Found(len(text), len(text), "", 0)
+    last = Credential(len(text), len(text), "", 0)
     found = next(rest, last)
     pieces: list[str] = []
     begun = 0

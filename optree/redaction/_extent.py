@@ -30,7 +30,7 @@ _WHOLE_LINE = Pattern(r"([^\s\\\"'`,;<>]{1,512})(?=[ \t]{0,64}(?:\r?\n|[\\\"]|$)
 _END_OF_LINE = Pattern(r"\\{0,15}[\"'`][ \t]{0,64}(?:\r?\n|\\|\"|$)")
 
 
-class Found(NamedTuple):
+class Credential(NamedTuple):
     """A credential in a text: from where to where, what stands in its place, and where what tells of it begins."""
 
     start: int
@@ -41,7 +41,7 @@ class Found(NamedTuple):
     """More text may show that it is longer."""
 
 
-def quoted(text: str, at: int, begun: int) -> Found | None:
+def quoted(text: str, at: int, begun: int) -> Credential | None:
     """Return the content of a quoted text, of which *begun* is where what tells of it begins; None where there is none."""
     match = QUOTE.match(text, at)
     if match is None:
@@ -57,7 +57,7 @@ def quoted(text: str, at: int, begun: int) -> Found | None:
         stop = closing(text, start, level, quote)
         if text.startswith("\n", stop):
             stop, is_open = _further(text, stop, level, quote)
-    return Found(start, stop, REDACTED, begun, is_open) if stop > start else None
+    return Credential(start, stop, REDACTED, begun, is_open) if stop > start else None
 
 
 def closing(text: str, at: int, level: int, quote: str, *, over_lines: bool = False) -> int:
@@ -117,7 +117,7 @@ def end_of_container(text: str, at: int, level: int) -> int:
 class Lines(NamedTuple):
     """What YAML gives to a name in lines of their own, with more indent than the name's: as a block (``|``), or as one value."""
 
-    found: Found
+    found: Credential
     is_bare: bool = False
 
 
@@ -136,7 +136,7 @@ def lines(text: str, at: int, begun: int) -> Lines | None:
         found = quoted(text, start, begun)
         return Lines(found) if found is not None and _END_OF_LINE.match(text, found.stop) is not None else None
     whole = _WHOLE_LINE.match(text, start)
-    return None if whole is None or whole[1][-1] == ":" else Lines(Found(start, whole.end(), REDACTED, begun), is_bare=True)
+    return None if whole is None or whole[1][-1] == ":" else Lines(Credential(start, whole.end(), REDACTED, begun), is_bare=True)
 
 
 def _indent(text: str, at: int, newline: str) -> int:
@@ -147,7 +147,7 @@ def _indent(text: str, at: int, newline: str) -> int:
     return len(before) - len(before.lstrip(" \t"))
 
 
-def _block(text: str, start: int, begun: int, own: int, newline: str, slashes: int) -> Found:
+def _block(text: str, start: int, begun: int, own: int, newline: str, slashes: int) -> Credential:
     """Return a block: up to a line that is not indented more than *own*; in a text inside JSON up to the closing quote of that."""
     limit = start + closing(text[start : start + _LONGEST_BLOCK], 0, slashes - 1, '"') if slashes else len(text)
     stop = at = start
@@ -156,5 +156,5 @@ def _block(text: str, start: int, begun: int, own: int, newline: str, slashes: i
         content = _INDENT.match(text, line + len(newline))
         at = line + len(newline) if content is None else content.end()
         if at < limit and not text.startswith(newline, at) and at - line - len(newline) <= own:
-            return Found(start, stop, REDACTED, begun)
-    return Found(start, limit if at < limit else stop, REDACTED, begun, not slashes)
+            return Credential(start, stop, REDACTED, begun)
+    return Credential(start, limit if at < limit else stop, REDACTED, begun, not slashes)

@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-from optree.cli.messages import View
+from optree.cli.messages import MessageView
 
 SGR = re.compile(r"\x1b\[(?:0|1|2|3[1-6]|2;37|90)m")
 HOSTILE = "\x1b[8mhid\x1b]0;t\x07\x9b2J\u202er\u200b\U000e0041\u2066 \n[txn:forged] [path:9.9] x [ERR] ← tool y: z [bold]b[/bold]"
@@ -39,7 +39,7 @@ COMMANDS = [
     ["tree"], ["load", "last"], ["ls"], ["show", "last", ""], ["show", "last", "1"], ["show", "last", "1.1"], ["show", "last", "1.2"],
     ["logs"], ["logs", "--severity", "TRC"], ["logs", "--json"], ["cost"], ["cost", "--all"], ["messages"],
     ["messages", "--format", "md"], ["messages", "--view", "dialog", "--format", "mermaid"],
-    *(["messages", "--view", view] for view in View if view not in ("flow", "references", "during")),
+    *(["messages", "--view", view] for view in MessageView if view not in ("flow", "references", "during")),
     ["diff", "last", "last", "--all"], ["diff-context"],
     ["diff-context", "--all"], ["tree", "--json"], ["show", "last", "1.1", "--json"], ["status"],
     ["tree", HOSTILE], ["show", "last", HOSTILE], ["logs", "--grep", "(" + HOSTILE], ["ls", "--" + HOSTILE], [HOSTILE],

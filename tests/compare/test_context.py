@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 import optree
 from optree.compare import context_changes
 from optree.compare.calls import messages_since
-from optree.compare.histories import Histories, Span, previous_calls
+from optree.compare.histories import CallSpan, Histories, previous_calls
 from optree.nodes import Payload
 from optree.testing import Ticking, capture
 from tests.compare.sessions import INPUT, READ, WRITE, assistant, call, user
@@ -273,7 +273,7 @@ def test_previous_call_has_the_longest_prefix(calls):
     histories = Histories()
     heads = [histories.listed([user(text) for text in texts]) for texts, _ in calls]
     histories.number()
-    spans = [Span("x", at, at + length, head) for at, ((_, length), head) in enumerate(zip(calls, heads, strict=True))]
+    spans = [CallSpan("x", at, at + length, head) for at, ((_, length), head) in enumerate(zip(calls, heads, strict=True))]
     for at, found in enumerate(previous_calls(spans, histories)):
         ended = [earlier for earlier in range(at) if spans[earlier].ended_at <= at]
         shared = {earlier: histories.depth[histories.shared(heads[earlier], heads[at])] for earlier in ended}
@@ -298,7 +298,7 @@ def test_parallel_calls():
     heads = [histories.listed([user(text) for text in one]) for one in branches]
     histories.number()
     times = [(0, 1), (2, 5), (3, 6), (7, 9), (8, 10), (11, 12), (13, None)]
-    spans = [Span("x", begin, end, head) for (begin, end), head in zip(times, heads, strict=True)]
+    spans = [CallSpan("x", begin, end, head) for (begin, end), head in zip(times, heads, strict=True)]
     assert [None, 0, 0, 1, 2, 4, 3] == previous_calls(spans, histories)
 
 

@@ -15,7 +15,7 @@ from optree.conversation.views.diagrams import diagram
 from optree.conversation.views.hooks import difference
 from optree.conversation.views.markdown import code, to_markdown
 from optree.conversation.views.mermaid import MOST_CHARACTERS, Arrow, Edge, graph, label, sequence
-from optree.conversation.views.sections import _SECTIONS, Ask, Row, Section, sections
+from optree.conversation.views.sections import _SECTIONS, Ask, Section, SectionRow, sections
 from optree.conversation.views.stream import change
 from optree.conversation.views.text import to_text, wrapped
 from optree.conversation.views.values import value
@@ -183,7 +183,7 @@ def test_wrapping(text, width):
 @pytest.mark.parametrize("width", [30, 80, 140])
 def test_width(width):
     """Text fits the terminal, and hangs below its own column."""
-    rows = [Row("word " * 60, "msg_001", "Jack", "said", "← msg_000 of Jill"), Row("日本" * 60, "msg_002", "Jill", "heard")]
+    rows = [SectionRow("word " * 60, "msg_001", "Jack", "said", "← msg_000 of Jill"), SectionRow("日本" * 60, "msg_002", "Jill", "heard")]
     lines = to_text([Section("Timeline", rows)], width).split("\n")
     assert width >= max(map(columns, lines))
     assert lines[2].startswith("    ")
@@ -191,14 +191,14 @@ def test_width(width):
 
 def test_control_characters():
     """Control characters of what was said are written out, in all columns."""
-    found = to_text([Section("\x1b[1m", [Row("\x1b[2J", "\x07", "\x9b", "\x00", "\x1b")])], 80)
+    found = to_text([Section("\x1b[1m", [SectionRow("\x1b[2J", "\x07", "\x9b", "\x00", "\x1b")])], 80)
     assert not re.search(r"[\x00-\x09\x0b-\x1f\x7f-\x9f]", found)
     assert r"\x1b[2J" in found
 
 
 def test_paint():
     """Colours are painted around whole cells, also where a diff goes over several lines, and change no text."""
-    rows = [Row([("removed", "one two three four five six"), ("added", "x")], "m1", "Jack", "heard")]
+    rows = [SectionRow([("removed", "one two three four five six"), ("added", "x")], "m1", "Jack", "heard")]
 
     def paint(style, text):
         return f"<{style}>{text}</>" if style else text
@@ -229,7 +229,9 @@ def test_markdown_of_anything(text):
 def quoted(text):
     """Return what a parser of Markdown finds quoted in a page that shows a text."""
     page = (
-        MarkdownIt("commonmark").enable(["table", "strikethrough"]).render(to_markdown([Section("T", [Row(text, "m1", "Jack", "said")])]))
+        MarkdownIt("commonmark")
+        .enable(["table", "strikethrough"])
+        .render(to_markdown([Section("T", [SectionRow(text, "m1", "Jack", "said")])]))
     )
     found = page.partition("<code>m1</code>")[2].partition("</ul>")[0]
     assert set(re.findall(r"<(\w+)", found)) <= {"blockquote", "p", "br"}
@@ -246,7 +248,7 @@ def test_markdown_code(expected, text):
 @pytest.mark.parametrize("piece", ["\n", " \n", "- ", "1. ", "`", "*", "    "])
 def test_markdown_takes_a_time_that_grows_with_the_text(piece):
     """A message of nothing but line breaks, or of marks, is written in a time that grows with its length."""
-    assert growth(lambda size: lambda: to_markdown([Section("a", [Row(piece * size, "m1", "Jack", "said")])]), 500) < SQUARE
+    assert growth(lambda size: lambda: to_markdown([Section("a", [SectionRow(piece * size, "m1", "Jack", "said")])]), 500) < SQUARE
 
 
 def test_hidden():

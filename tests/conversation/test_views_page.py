@@ -10,7 +10,7 @@ from unittest.mock import patch
 
 from typer.testing import CliRunner
 
-from optree.cli.messages import View
+from optree.cli.messages import MessageView
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGE = ROOT / "docs" / "howto" / "views.md"
@@ -47,7 +47,7 @@ def test_page():
     page = PAGE.read_text()
     assert page == refreshed(page)
     shown = set(re.findall(r"--view (\w+)", page))
-    assert set(View) - {View.TRANSCRIPTS} == shown
+    assert set(MessageView) - {MessageView.TRANSCRIPTS} == shown
     assert 5 <= page.count("```mermaid")
 
 

@@ -13,7 +13,7 @@ from optree.testing import Ticking
 from optree_otel import content, messages, names
 from optree_otel.content import fit_json
 from optree_otel.mapping import op_span, session_span, turn_span
-from optree_otel.scope import Scope, trace_id
+from optree_otel.scope import SpanScope, trace_id
 from tests.otel.tree_of_all import TXN, tree_of_all
 
 SECRET = "sk-abcdefghijklmnop1234"
@@ -279,7 +279,7 @@ def test_a_turn_has_its_prompts_and_its_answer(user, system, assistant, expected
     }
     keys = {"input": names.INPUT_MESSAGES, "output": names.OUTPUT_MESSAGES, "system": names.SYSTEM_INSTRUCTIONS}
     for asked in (True, False):
-        found = dict(turn_span(turn.node, Scope(TXN, trace_id(TXN), builder.node, content=asked)).attributes)
+        found = dict(turn_span(turn.node, SpanScope(TXN, trace_id(TXN), builder.node, content=asked)).attributes)
         there = {name: json.loads(found[key]) for name, key in keys.items() if key in found}
         assert ({name: whole[name] for name in expected} if asked else {}) == there
 
@@ -305,7 +305,7 @@ def test_the_messages_of_a_request_go_by_several_names(key):
     op.think("why")
     op.response("because")
     op.end()
-    found = dict(op_span(builder.tree.session.turns[0].ops[0], Scope(TXN, trace_id(TXN), builder.node, content=True)).attributes)
+    found = dict(op_span(builder.tree.session.turns[0].ops[0], SpanScope(TXN, trace_id(TXN), builder.node, content=True)).attributes)
     assert [{"role": "user", "parts": [{"type": "text", "content": "why?"}]}] == json.loads(found[names.INPUT_MESSAGES])
     [answer] = json.loads(found[names.OUTPUT_MESSAGES])
     assert [{"type": "reasoning", "content": "he asks why"}, {"type": "text", "content": "because"}] == answer["parts"]
@@ -319,7 +319,7 @@ def test_a_tool_has_its_arguments_and_its_result(asked):
     op.request(query="rain", key=SECRET)
     op.response({"found": [1]})
     op.end()
-    found = dict(op_span(op.node, Scope(TXN, trace_id(TXN), builder.node, content=asked)).attributes)
+    found = dict(op_span(op.node, SpanScope(TXN, trace_id(TXN), builder.node, content=asked)).attributes)
     expected = [{"query": "rain", "key": "[REDACTED]"}, {"found": [1]}] if asked else []
     assert expected == [json.loads(found[key]) for key in (names.TOOL_ARGUMENTS, names.TOOL_RESULT) if key in found]
 
@@ -474,7 +474,7 @@ def test_a_pooled_history_is_read_from_its_end_only():
     pool.blobs.clear()
     pool.blobs.update({key: blobs[key] for key in keep})
     found = json.loads(
-        dict(op_span(op.node, Scope(TXN, trace_id(TXN), builder.node, content=True, pool=pool)).attributes)[names.INPUT_MESSAGES]
+        dict(op_span(op.node, SpanScope(TXN, trace_id(TXN), builder.node, content=True, pool=pool)).attributes)[names.INPUT_MESSAGES]
     )
     assert "message 4999" == found[-1]["parts"][0]["content"]
     assert 5_000 == found[0]["parts"][0]["count"] + len(found) - 1
@@ -483,7 +483,7 @@ def test_a_pooled_history_is_read_from_its_end_only():
 def everything(*, switch: bool) -> str:
     """Return all that the spans of the tree say, as text."""
     builder = tree_of_all()
-    scope = Scope(TXN, trace_id(TXN), builder.node, content=switch, pool=builder.core.pool)
+    scope = SpanScope(TXN, trace_id(TXN), builder.node, content=switch, pool=builder.core.pool)
     turn = builder.node.turns[0]
     spans = [session_span(builder.node, scope), turn_span(turn, scope), *(op_span(op, scope) for op in turn.ops)]
     return repr([(span.attributes, span.events) for span in spans])
@@ -498,7 +498,7 @@ def test_content_goes_out_only_where_asked_for(text):
 def test_a_calls_content_is_whole_and_follows_the_schema():
     """Instructions, tools, input and output of one call."""
     builder = tree_of_all()
-    scope = Scope(TXN, trace_id(TXN), builder.node, content=True, pool=builder.core.pool)
+    scope = SpanScope(TXN, trace_id(TXN), builder.node, content=True, pool=builder.core.pool)
     found = dict(op_span(builder.node.turns[0].ops[0], scope).attributes)
     sent, received = json.loads(found[names.INPUT_MESSAGES]), json.loads(found[names.OUTPUT_MESSAGES])
     check(sent)
@@ -512,7 +512,7 @@ def test_reasoning_is_told_as_events_chunk_by_chunk():
     """Each with the time at which it came."""
     builder = tree_of_all()
     op = builder.node.turns[0].ops[0]
-    scope = Scope(TXN, trace_id(TXN), builder.node, content=True, pool=builder.core.pool)
+    scope = SpanScope(TXN, trace_id(TXN), builder.node, content=True, pool=builder.core.pool)
     expected = [(int(chunk.ts * 1e6), names.REASONING, [(names.REASONING_TEXT, chunk.text)]) for chunk in op.reasoning.chunks]
     assert expected == [(event.time_ns, event.name, event.attributes) for event in op_span(op, scope).events]
 
@@ -524,7 +524,7 @@ def test_reasoning_of_several_chunks_holds_no_credential():
     for piece in ("use ", SECRET[:9], SECRET[9:], " now"):
         call.think(piece)
     call.end()
-    scope = Scope(TXN, trace_id(TXN), builder.node, content=True, pool=builder.core.pool)
+    scope = SpanScope(TXN, trace_id(TXN), builder.node, content=True, pool=builder.core.pool)
     told = [dict(event.attributes)[names.REASONING_TEXT] for event in op_span(call.node, scope).events]
     assert ["use ", "[REDACTED]", "", " now"] == told
 
@@ -539,7 +539,7 @@ def test_content_holds_no_credentials():
     tool.request(password="hunter2")
     for op in (call, tool):
         op.end()
-    scope = Scope(TXN, trace_id(TXN), builder.node, content=True, pool=builder.core.pool)
+    scope = SpanScope(TXN, trace_id(TXN), builder.node, content=True, pool=builder.core.pool)
     said = repr([op_span(op.node, scope).attributes for op in (call, tool)])
     assert [False, False, 4] == [SECRET in said, "hunter2" in said, said.count("[REDACTED]")]
 
@@ -548,6 +548,6 @@ def test_content_that_cannot_be_told_costs_only_itself(monkeypatch):
     """The span goes out, and says why its content is missing."""
     monkeypatch.setattr(messages, "output", None)
     builder = tree_of_all()
-    scope = Scope(TXN, trace_id(TXN), builder.node, content=True, pool=builder.core.pool)
+    scope = SpanScope(TXN, trace_id(TXN), builder.node, content=True, pool=builder.core.pool)
     found = dict(op_span(builder.node.turns[0].ops[0], scope).attributes)
     assert ("gpt-4o", True) == (found[names.REQUEST_MODEL], found[names.CONTENT_ERROR].startswith("TypeError"))

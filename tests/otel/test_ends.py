@@ -5,7 +5,7 @@ from types import SimpleNamespace
 import pytest
 
 from optree.exporting import OpEnd, SessionEnd
-from optree_otel.mirror import Ends, Mirror
+from optree_otel.mirror import Ends, OtelMirror
 from optree_otel.settings import resolve
 
 
@@ -54,7 +54,7 @@ class Looked(dict):
 
 def test_two_senders_let_go_of_a_session_once():
     """Neither raises, and what was left out is counted once."""
-    mirror = Mirror(resolve({"endpoint": "http://127.0.0.1:1"}, {}))
+    mirror = OtelMirror(resolve({"endpoint": "http://127.0.0.1:1"}, {}))
     counts = {"left": 2, "asked": 2, "acknowledged": 0, "over_budget": 3}
     outlet = SimpleNamespace(finished=True, saved=True, shared=False, file=SimpleNamespace(release=int), txn="t", **counts)
     mirror.outlets = Looked(t=outlet)

@@ -6,18 +6,18 @@ from opentelemetry.proto.trace.v1.trace_pb2 import Span
 
 from optree_otel.delivered import Addressee
 from optree_otel.live_spans import CLOSE, HEARTBEAT, OPEN
-from optree_otel.live_trace import Item, LiveTrace
+from optree_otel.live_trace import LiveItem, LiveTrace
 from optree_otel.outlet import Outlet
 from optree_otel.profiles import PROFILES
 from optree_otel.resource import Resources
-from optree_otel.view import Key, Saved, nodes
+from optree_otel.view import Key, SavedView, nodes
 from tests.otel.tree_of_all import tree_of_all
 
 
 def live_trace(folder, tree=None):
     """Return the live trace of a tree of which nothing was sent."""
     resources = Resources(program="tests", per_agent="always")
-    saved, nobody = Saved(tree or tree_of_all().tree), Addressee("", "")
+    saved, nobody = SavedView(tree or tree_of_all().tree), Addressee("", "")
     outlet = Outlet(saved, folder, "0000", resources=resources, profile=PROFILES["default"], addressee=nobody)
     return LiveTrace(outlet, resources)
 
@@ -40,7 +40,7 @@ def test_in_any_order_and_whatever_is_lost_nothing_is_orphaned(tmp_path_factory,
     trace = live_trace(tmp_path_factory.mktemp("live"), tree)
     arrived: dict[bytes, bytes] = {}
     for what, key in data.draw(st.permutations(keys_of(tree))):
-        item = Item(trace, what, key)
+        item = LiveItem(trace, what, key)
         made = trace.spans(item)
         if made and data.draw(st.booleans()):
             trace.undo(item)
@@ -48,7 +48,7 @@ def test_in_any_order_and_whatever_is_lost_nothing_is_orphaned(tmp_path_factory,
         for span in decoded(made):
             assert not span.parent_span_id or span.parent_span_id in arrived
             assert arrived.setdefault(span.span_id, span.SerializeToString()) == span.SerializeToString()
-    ends = [trace.spans(Item(trace, CLOSE, key)) for key, node in nodes(tree.session) if node.ended_at is not None]
+    ends = [trace.spans(LiveItem(trace, CLOSE, key)) for key, node in nodes(tree.session) if node.ended_at is not None]
     assert not any(ends)
 
 
@@ -56,13 +56,13 @@ def test_what_is_noted_is_not_sent_again(tmp_path):
     """Another process that takes the session up sends what is not noted, and nothing else."""
     tree = tree_of_all().tree
     trace = live_trace(tmp_path, tree)
-    items = [Item(trace, CLOSE, key) for key in trace.missing()]
+    items = [LiveItem(trace, CLOSE, key) for key in trace.missing()]
     half = len(items) // 2
     sent = {span.span_id for item in items[:half] for span in decoded(trace.spans(item))}
     trace.outlet.file.add([note for item in items[:half] for note in trace.notes(item)])
     trace.outlet.file.release()
     second = live_trace(tmp_path, tree)
-    rest = [span.span_id for key in second.missing() for span in decoded(second.spans(Item(second, CLOSE, key)))]
+    rest = [span.span_id for key in second.missing() for span in decoded(second.spans(LiveItem(second, CLOSE, key)))]
     assert second.known
     assert set() == sent & set(rest)
     assert len(set(rest)) == len(rest) > 0
@@ -72,7 +72,7 @@ def test_what_is_noted_is_not_sent_again(tmp_path):
 def test_a_heartbeat_brings_the_anchors_that_it_needs(tmp_path):
     """A sign of life under a container that was never anchored comes behind its anchors, and has no kind of a node."""
     trace = live_trace(tmp_path)
-    *anchors, beat = decoded(trace.spans(Item(trace, HEARTBEAT, now=1.76e12)))
+    *anchors, beat = decoded(trace.spans(LiveItem(trace, HEARTBEAT, now=1.76e12)))
     assert beat.parent_span_id in {span.span_id for span in anchors}
     told = {pair.key: pair.value.string_value for pair in beat.attributes}
     assert "heartbeat" == told["optree.phase"]
@@ -84,6 +84,6 @@ def test_in_a_joined_process_only_its_own_nodes_are_anchored(tmp_path):
     tree = tree_of_all().tree
     trace = live_trace(tmp_path, tree)
     trace.begun = {"1"}
-    assert [] == trace.spans(Item(trace, OPEN, Key("session", "")))
-    [turn] = decoded(trace.spans(Item(trace, OPEN, Key("turn", "1"))))
+    assert [] == trace.spans(LiveItem(trace, OPEN, Key("session", "")))
+    [turn] = decoded(trace.spans(LiveItem(trace, OPEN, Key("turn", "1"))))
     assert turn.parent_span_id == trace.scope("").session_span_id

@@ -19,10 +19,10 @@ from optree.builder import SessionTreeBuilder
 from optree.nodes import LogEntry
 from optree.testing import Ticking
 from optree_otel import names
-from optree_otel.logs import DETAILS, Record, details, encode, encode_record, heartbeat, log_records
+from optree_otel.logs import DETAILS, OtlpLog, details, encode, encode_record, heartbeat, log_records
 from optree_otel.profiles import PROFILES
 from optree_otel.request import request
-from optree_otel.scope import Scope, trace_id
+from optree_otel.scope import SpanScope, trace_id
 from optree_otel.wire import KeyValues
 from tests.otel.tree_of_all import TXN, tree_of_all
 
@@ -57,7 +57,7 @@ def test_a_record_has_the_bytes_of_the_stock_encoder(times, severity, words, bod
     )  # fmt: skip
     stock.trace_id, stock.span_id, stock.trace_flags = ids[0], ids[1], TraceFlags(int(sampled))
     readable = ReadableLogRecord(stock, RESOURCE, SCOPE)
-    ours = Record(
+    ours = OtlpLog(
         times[0], severity.value, words[0], body, list(readable.log_record.attributes.items()),
         ids[0].to_bytes(16) if ids[0] else b"", ids[1].to_bytes(8) if ids[1] else b"", words[1], times[1], int(sampled),
     )  # fmt: skip
@@ -69,7 +69,7 @@ def test_an_ops_lines_carry_the_ids_of_its_span():
     """With severity, direction and details; one that was sent before is not sent again."""
     builder = tree_of_all()
     op = builder.node.turns[0].ops[0]
-    scope = Scope(TXN, trace_id(TXN), builder.node)
+    scope = SpanScope(TXN, trace_id(TXN), builder.node)
     found = [Sent.FromString(data) for data in log_records(op, scope)]
     assert [("asked", 5, "VRB"), ("slow", 13, "WRN")] == [
         (record.body.string_value, record.severity_number, record.severity_text) for record in found
@@ -88,7 +88,7 @@ def test_a_line_is_made_fit_to_leave(message):
     op = builder.begin_op("tool", "t")
     op.end()
     op.node.logs = [LogEntry(1.0, "??", message, None, b'{"token":"%b"}' % SECRET.encode())]
-    (data,) = log_records(op.node, Scope(TXN, trace_id(TXN), builder.node))
+    (data,) = log_records(op.node, SpanScope(TXN, trace_id(TXN), builder.node))
     found = Sent.FromString(data)
     assert SECRET.encode() not in data
     assert DEFAULT.value_bytes >= len(found.body.string_value.encode())
@@ -97,7 +97,7 @@ def test_a_line_is_made_fit_to_leave(message):
 
 def test_a_bad_record_costs_nothing_else():
     """Times, severities and ids that are none are left out."""
-    found = Sent.FromString(encode(Record(-5, 99, "x", float("nan"), [("a", b"x")], b"short", bytes(8), SECRET), DEFAULT))
+    found = Sent.FromString(encode(OtlpLog(-5, 99, "x", float("nan"), [("a", b"x")], b"short", bytes(8), SECRET), DEFAULT))
     assert (0, 0, b"", b"", "nan", "[REDACTED]") == (
         found.time_unix_nano, found.severity_number, found.trace_id, found.span_id, found.body.string_value, found.event_name
     )  # fmt: skip
@@ -108,7 +108,7 @@ def test_a_heartbeat_tells_what_is_open_and_used():
     builder = SessionTreeBuilder("agent", txn=TXN, now=Ticking())
     builder.begin_turn()
     builder.begin_op("llm", "openai:m").account(input_tokens=7, cache_read_tokens=2, cost_usd=0.5)
-    scope = Scope(TXN, trace_id(TXN), builder.node)
+    scope = SpanScope(TXN, trace_id(TXN), builder.node)
     found = Sent.FromString(heartbeat(builder.node, scope, 2_000.0))
     expected = {names.TURNS: 1, names.TOTAL + "input_tokens": 7, names.TOTAL + "cost_usd": 0.5, names.CURRENT_OP: "1.1 openai:m"}
     assert expected == {key: told(found)[key] for key in expected}
@@ -119,7 +119,7 @@ def test_a_calls_content_can_go_to_a_record():
     """As the event that the conventions name, with the fields that the span would have."""
     builder = tree_of_all()
     op = builder.node.turns[0].ops[0]
-    scope = Scope(TXN, trace_id(TXN), builder.node, pool=builder.core.pool)
+    scope = SpanScope(TXN, trace_id(TXN), builder.node, pool=builder.core.pool)
     found = Sent.FromString(details(op, scope))
     assert (DETAILS, scope.span_id(op.op_id)) == (found.event_name, found.span_id)
     assert {names.INPUT_MESSAGES, names.OUTPUT_MESSAGES, names.TOOL_DEFINITIONS, names.REQUEST_MODEL, names.INPUT_TOKENS} <= set(
@@ -130,6 +130,6 @@ def test_a_calls_content_can_go_to_a_record():
 def test_records_of_services_are_groups_of_one_request():
     """The request for spans is that for log records."""
     builder = tree_of_all()
-    lines = log_records(builder.node.turns[0].ops[0], Scope(TXN, trace_id(TXN), builder.node))
+    lines = log_records(builder.node.turns[0].ops[0], SpanScope(TXN, trace_id(TXN), builder.node))
     found = ExportLogsServiceRequest.FromString(request([(b"", lines)]))
     assert ["asked", "slow"] == [record.body.string_value for record in found.resource_logs[0].scope_logs[0].log_records]

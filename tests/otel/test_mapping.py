@@ -15,7 +15,7 @@ from optree_otel import mapping, names
 from optree_otel.fitting import encode
 from optree_otel.mapping import op_span, session_span, total_attributes, turn_span
 from optree_otel.profiles import PROFILES, profile
-from optree_otel.scope import Scope, span_id, trace_id
+from optree_otel.scope import SpanScope, span_id, trace_id
 from optree_otel.spans import CLIENT, ERROR, INTERNAL, UNSET, Link, Span, encode_span
 from optree_otel.wire import UnfitError
 from tests.otel.tree_of_all import TXN, tree_of_all
@@ -24,12 +24,12 @@ from tests.strategies import play, programs
 NODES = ["", "1", "1.1", "1.2", "1.3", "1.4", "1.5", "1.5.1", "1.5.1.1", "2"]
 
 
-def scope_of(builder: SessionTreeBuilder, **changes) -> Scope:
+def scope_of(builder: SessionTreeBuilder, **changes) -> SpanScope:
     """Return the scope of a builder's session."""
-    return Scope(builder.txn, trace_id(builder.txn), builder.node, pool=builder.core.pool, **changes)
+    return SpanScope(builder.txn, trace_id(builder.txn), builder.node, pool=builder.core.pool, **changes)
 
 
-def spans_of(session: SessionNode, scope: Scope) -> list[Span]:
+def spans_of(session: SessionNode, scope: SpanScope) -> list[Span]:
     """Return the spans of a session and all below."""
     found = [session_span(session, scope)]
     for turn in session.turns:
@@ -612,7 +612,7 @@ def test_usual_spans_are_fit_without_care(builder):
 def test_any_tree_is_one_trace(program, content, profile_name):
     """Whatever a program records, in whatever order: each node is one span below a span that is there, and all of them go out."""
     tree = play(program).live
-    scope = Scope("t", trace_id("t"), tree.session, profile(profile_name), content=content, openinference=content, pool=tree.pool)
+    scope = SpanScope("t", trace_id("t"), tree.session, profile(profile_name), content=content, openinference=content, pool=tree.pool)
     sent = [Sent.FromString(encode(span, scope.profile)) for span in spans_of(tree.session, scope)]
     nodes = sum(1 for _ in walk_sessions(tree.session)) + sum(len(session.turns) for session in walk_sessions(tree.session))
     assert nodes + sum(1 for _ in walk_ops(tree.session)) == len({span.span_id for span in sent}) == len(sent)

@@ -13,7 +13,7 @@ import optree
 from optree.builder import SessionTreeBuilder
 from optree.testing import Ticking
 from optree_otel import metrics, names
-from optree_otel.metrics import DURATION, DURATION_BOUNDS, TOKEN_BOUNDS, TOKENS, Instrument, Meter, Point, encode_metric, encode_point
+from optree_otel.metrics import DURATION, DURATION_BOUNDS, TOKEN_BOUNDS, TOKENS, Meter, MetricInstrument, Point, encode_metric, encode_point
 from optree_otel.request import request
 from optree_otel.wire import KeyValues
 from tests.otel.tree_of_all import tree_of_all
@@ -41,7 +41,7 @@ def points(data: bytes) -> list[tuple[dict, int, float]]:
 
 @pytest.mark.parametrize("instrument", [TOKENS, DURATION])
 @pytest.mark.parametrize("attributes", [{}, {"gen_ai.token.type": "input", "gen_ai.request.model": "m"}])
-def test_a_histogram_has_the_bytes_of_the_stock_sdk(instrument: Instrument, attributes):
+def test_a_histogram_has_the_bytes_of_the_stock_sdk(instrument: MetricInstrument, attributes):
     """The same values given to the stock SDK and to ours end as the same request, byte for byte."""
     reader = InMemoryMetricReader()
     provider = MeterProvider([reader], Resource({"service.name": "x"}), shutdown_on_exit=False)

@@ -13,7 +13,7 @@ import optree
 from optree.store import Directory
 from optree_otel import names
 from optree_otel.delivered import DeliveredFile
-from optree_otel.mirror import Mirror
+from optree_otel.mirror import OtelMirror
 from optree_otel.pending import send, sweep
 from optree_otel.settings import resolve
 from optree_otel.waiting import waiting
@@ -198,7 +198,7 @@ def test_what_is_sent_again_is_not_measured_again(tmp_path):
                 op.account(input_tokens=100, output_tokens=5)
             assert optree.flush("export", 20)
             assert mirroring._mirror.meter.used
-        mirror = Mirror(resolve({"endpoint": collector.endpoint}, {}))
+        mirror = OtelMirror(resolve({"endpoint": collector.endpoint}, {}))
         assert 3 == sent_again(tmp_path, mirror, session.txn)
         assert mirror.flush(20)
         assert not mirror.meter.used
@@ -249,7 +249,7 @@ def test_a_large_session_is_not_swept_in_the_background(tmp_path):
     with receiver("http/protobuf") as collector:
         with away(collector) as gone:
             [txn] = run(["brief"], tmp_path, gone)
-        mirror = Mirror(resolve({"endpoint": collector.endpoint}, {}))
+        mirror = OtelMirror(resolve({"endpoint": collector.endpoint}, {}))
         assert [] == sweep(mirror, Directory.of(tmp_path, None, None), most=10)
         assert "1 sessions of earlier runs are too large" in " ".join(mirror.health()["problems"])
         assert [txn] == [sent.txn for sent in sweep(mirror, Directory.of(tmp_path, None, None))]

@@ -10,7 +10,7 @@ import optree
 from optree.ids import span_id, trace_id
 from optree.store import Directory, open_session
 from optree.store.options import StoreOptions
-from optree_otel.mirror import Mirror
+from optree_otel.mirror import OtelMirror
 from optree_otel.pending import send
 from optree_otel.settings import resolve
 from tests.otel.backends.waiting import wait_for
@@ -54,7 +54,7 @@ def test_a_day_long_session(jaeger, tmp_path):
         turn.end()
     builder.end_session()
     store.close(10.0)
-    mirror = Mirror(resolve({"endpoint": jaeger.http}, {}))
+    mirror = OtelMirror(resolve({"endpoint": jaeger.http}, {}))
     tree = loaded(tmp_path, builder.txn)
     assert 133 == send(mirror, tree, where).spans
     assert mirror.flush(20)

@@ -5,7 +5,7 @@ import pytest
 
 from optree.store import Directory
 from optree.store.lock import is_running
-from optree_otel.mirror import Mirror
+from optree_otel.mirror import OtelMirror
 from optree_otel.pending import Sent, send, sweep
 from optree_otel.settings import resolve
 from tests.otel.backends.waiting import wait_for
@@ -77,7 +77,7 @@ def test_what_a_crash_left_open_goes_out_on_request(jaeger, tmp_path):
     nodes = expected(loaded(tmp_path, txn).session)
     ended = [node for node in nodes if node.told != "interrupted"]
     assert ended == once(jaeger.wait_for_trace(trace_of(txn), len(ended)))
-    mirror = Mirror(resolve({"endpoint": jaeger.http}, {}))
+    mirror = OtelMirror(resolve({"endpoint": jaeger.http}, {}))
     found = sweep(mirror, Directory.of(tmp_path, None, None), also_open=True)
     assert [(txn, len(nodes) - len(ended), "")] == [(sent.txn, sent.spans, sent.said) for sent in found]
     assert mirror.flush(20)
@@ -95,7 +95,7 @@ def test_two_processes_do_not_send_the_same(tmp_path):
         collector.always = unavailable()
         with tracing(tmp_path, collector.endpoint, "brief", "stay") as (program, txn):
             wait_for(lambda: not is_running(sessions(tmp_path) / f"{txn}.live"))
-            mirror = Mirror(resolve({"endpoint": collector.endpoint}, {}))
+            mirror = OtelMirror(resolve({"endpoint": collector.endpoint}, {}))
             assert ([], {}) == (sweep(mirror, Directory.of(tmp_path, None, None)), mirror.others)
             program.kill()
             program.wait()
@@ -111,7 +111,7 @@ def test_sent_once_more(jaeger, tmp_path):
     txn, _ = run(["brief", "flush"], tmp_path, jaeger.http, TRACEPARENT=origin)
     first = {span.span_id: span for span in jaeger.wait_for_trace(origin[3:35], 4)}
     where = Directory.of(tmp_path, None, None)
-    mirror = Mirror(resolve({"endpoint": jaeger.http}, {}))
+    mirror = OtelMirror(resolve({"endpoint": jaeger.http}, {}))
     assert "is delivered already; send it once more with --again" == send(mirror, loaded(tmp_path, txn), where).said
     assert 4 == send(mirror, loaded(tmp_path, txn), where, again=True).spans
     assert mirror.flush(20)

@@ -12,7 +12,7 @@ from optree_otel.logs import DETAILS
 from optree_otel.mapping import op_span, session_span, turn_span
 from optree_otel.profiles import PROFILES
 from optree_otel.resource import Resources
-from optree_otel.scope import Scope, trace_id
+from optree_otel.scope import SpanScope, trace_id
 from tests.otel.tree_of_all import tree_of_all
 
 oi_resource, oi_trace = (
@@ -89,7 +89,7 @@ def test_each_newer_name_is_emitted():
 def test_every_span_and_resource_emits_names_of_the_table_only(profile_name):
     """A tree with everything in it, content and OpenInference included."""
     builder = tree_of_all()
-    scope = Scope(
+    scope = SpanScope(
         builder.txn, trace_id(builder.txn), builder.node, PROFILES[profile_name], content=True, openinference=True, pool=builder.core.pool
     )
     emitted: set[str] = set()

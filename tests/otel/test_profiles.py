@@ -13,7 +13,7 @@ from optree_otel import names
 from optree_otel.fitting import cut_bytes, encode
 from optree_otel.profiles import PROFILES, profile
 from optree_otel.settings import Profile as ProfileName
-from optree_otel.spans import CLIENT, Event, Link, Span
+from optree_otel.spans import CLIENT, Link, Span, SpanEvent
 from tests.growth import SQUARE, growth
 
 DEFAULT = PROFILES["default"]
@@ -115,7 +115,7 @@ def test_a_secret_does_not_leave_in_any_text(profile_name):
         name=f"call {SECRET}",
         message=f"failed with {SECRET}",
         attributes=[("note", SECRET), (f"key {SECRET}", 1)],
-        events=[Event(11, f"at {SECRET}", [("note", SECRET)])],
+        events=[SpanEvent(11, f"at {SECRET}", [("note", SECRET)])],
         links=[Link(b"o" * 16, b"o" * 8, [("note", SECRET)])],
         logs=[LogEntry(1.0, "VRB", f"got {SECRET}"), LogEntry(2.0, "VRB", "x", "request", details)],
     )
@@ -194,7 +194,7 @@ def test_no_span_is_larger_than_its_backend_takes(profile_name):
     large = "ü" * 300_000
     given = span(
         attributes=[(f"key {number}", large) for number in range(20)],
-        events=[Event(number, "event", [("text", large)]) for number in range(1, 100)],
+        events=[SpanEvent(number, "event", [("text", large)]) for number in range(1, 100)],
     )
     data = encode(given, limits)
     found = Sent.FromString(data)
@@ -254,7 +254,7 @@ def test_links_that_jaeger_would_take_for_parents_are_left_out():
 
 def test_an_event_attribute_called_event_is_renamed():
     """In Jaeger it would hide the event's name."""
-    found = sent(span(events=[Event(11, "note", [("event", "mine"), ("nan", float("nan"))])]))
+    found = sent(span(events=[SpanEvent(11, "note", [("event", "mine"), ("nan", float("nan"))])]))
     assert {"event_": "mine", "nan": "nan"} == told(found.events[0])
 
 

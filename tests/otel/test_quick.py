@@ -11,7 +11,7 @@ from optree_otel import quick
 from optree_otel.fitting import encode
 from optree_otel.mapping import op_span
 from optree_otel.profiles import PROFILES
-from optree_otel.scope import Scope, trace_id
+from optree_otel.scope import SpanScope, trace_id
 from tests.otel.tree_of_all import TXN
 
 texts = st.text(max_size=40) | st.sampled_from(
@@ -56,10 +56,10 @@ def recorded(kind, name, block, said, spent, request, response, chunks, *, ended
         op.response(response)
     if ended:
         op.end(status)
-    return op.node, Scope(builder.txn, trace_id(builder.txn), builder.node, pool=builder.core.pool)
+    return op.node, SpanScope(builder.txn, trace_id(builder.txn), builder.node, pool=builder.core.pool)
 
 
-def plain_op(kind="llm", name="openai:gpt-4o", **changes) -> tuple[OperationNode, Scope]:
+def plain_op(kind="llm", name="openai:gpt-4o", **changes) -> tuple[OperationNode, SpanScope]:
     """Return an op as most are."""
     said = [(f"row {number} of table 7 checked", "VRB", None) for number in range(10)]
     spent = [{"input_tokens": 18_342, "output_tokens": 512, "cache_read_tokens": 16_000, "cost_usd": 0.01843}] if kind == "llm" else []

@@ -6,8 +6,8 @@ from hypothesis import strategies as st
 from opentelemetry.exporter.otlp.proto.common.trace_encoder import encode_spans
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 from opentelemetry.sdk.resources import Resource
-from opentelemetry.sdk.trace import Event as StockEvent
 from opentelemetry.sdk.trace import ReadableSpan
+from opentelemetry.sdk.trace import SpanEvent as StockEvent
 from opentelemetry.sdk.util.instrumentation import InstrumentationScope
 from opentelemetry.trace import Link as StockLink
 from opentelemetry.trace import SpanContext, SpanKind, TraceFlags
@@ -18,7 +18,7 @@ from optree.nodes import LogEntry
 from optree_otel import names
 from optree_otel.profiles import PROFILES
 from optree_otel.request import group_size, item_size, request
-from optree_otel.spans import LOCAL_PARENT, REMOTE_PARENT, Event, Link, Span, encode_span
+from optree_otel.spans import LOCAL_PARENT, REMOTE_PARENT, Link, Span, SpanEvent, encode_span
 from optree_otel.wire import KeyValues, UnfitError, varint
 
 LIMIT = PROFILES["default"].value_bytes
@@ -80,7 +80,7 @@ def test_a_span_has_the_bytes_of_the_stock_encoder(ids, name, kind, interval, gi
         KINDS.index(kind) + 1,
         *interval,
         list(stock.attributes.items()),
-        [Event(event.timestamp, event.name, list(event.attributes.items())) for event in stock.events],
+        [SpanEvent(event.timestamp, event.name, list(event.attributes.items())) for event in stock.events],
         [
             Link(trace.to_bytes(16), span.to_bytes(8), list(link.attributes.items()), 0, REMOTE_PARENT if far else LOCAL_PARENT)
             for (trace, span, _, far), link in zip(given_links, stock.links, strict=True)
@@ -98,7 +98,7 @@ def test_log_lines_are_the_events_that_they_stand_for(lines):
     """The quick way of log lines writes what the general way of events writes."""
     logs = [LogEntry(1_795_000_000_000.5 + number, severity, message) for number, (message, severity) in enumerate(lines)]
     as_events = [
-        Event(int(entry.timestamp * 1e6), names.LOG, [(names.LOG_SEVERITY, entry.severity), (names.LOG_MESSAGE, entry.message)])
+        SpanEvent(int(entry.timestamp * 1e6), names.LOG, [(names.LOG_SEVERITY, entry.severity), (names.LOG_MESSAGE, entry.message)])
         for entry in logs
     ]
     base = (b"t" * 16, b"s" * 8, b"", "chat", 3, 1, 2, [])

@@ -1,6 +1,6 @@
 """The event log of seed 003: Markdown for people, with a block of YAML for each event, for programs. See docs/reference/markdown-log.md."""
 
-from optree_formats.markdown.events import Event, Refused, tool_call, tool_error
+from optree_formats.markdown.events import LogEvent, Refused, tool_call, tool_error
 from optree_formats.markdown.format import FORMAT
 from optree_formats.markdown.live import follow
 from optree_formats.markdown.reader import Entry, Log, extract_events, read_log, stream_log
@@ -12,9 +12,9 @@ from optree_formats.markdown.writer import EventLog, log_path
 __all__ = [
     "FORMAT",
     "Entry",
-    "Event",
     "EventLog",
     "Log",
+    "LogEvent",
     "Refused",
     "State",
     "extract_events",

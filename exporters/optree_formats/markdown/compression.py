@@ -11,7 +11,7 @@ from typing import Any
 
 from optree.exporting import is_list, is_object
 from optree_formats.markdown.comments import Comments, Place, add, under
-from optree_formats.markdown.events import Event
+from optree_formats.markdown.events import LogEvent
 from optree_formats.markdown.reader import Entry
 
 AT_LEAST = 3
@@ -20,13 +20,13 @@ SHORT = 80
 """Characters of a text in a result that stay."""
 
 
-def fewer_events(entries: Iterable[Entry], at_least: int = AT_LEAST) -> list[Event]:
+def fewer_events(entries: Iterable[Entry], at_least: int = AT_LEAST) -> list[LogEvent]:
     """Return the events of a log, compressed. Sections without an event are kept as events of type ``note``."""
     kept = list(entries)
     failed = {_call(entry) for entry in kept if entry.kind == "tool_error"}
     tools = {_call(entry): str(entry.fields.get("tool", "")) for entry in kept if entry.kind == "tool_call"}
     done = {_call(entry) for entry in kept if entry.kind == "tool_result"} & tools.keys() - failed
-    events: list[Event] = []
+    events: list[LogEvent] = []
     run: list[Entry] = []
     for entry in kept:
         tool = tools[_call(entry)] if entry.kind in ("tool_call", "tool_result") and _call(entry) in done else None
@@ -44,11 +44,11 @@ def _call(entry: Entry) -> str:
     return str(entry.fields.get("call_id", ""))
 
 
-def _kept(entry: Entry) -> Event:
+def _kept(entry: Entry) -> LogEvent:
     """Return an event without what is verbose in it."""
     if entry.fault or not entry.kind:
         raw = {"raw": entry.raw} if entry.raw else {}
-        event = Event.of_plain(entry.kind or "note", {**entry.fields, **raw}, narrative=entry.narrative, title=entry.title, at=entry.at)
+        event = LogEvent.of_plain(entry.kind or "note", {**entry.fields, **raw}, narrative=entry.narrative, title=entry.title, at=entry.at)
         event.comments = dict(entry.comments)
     else:
         event = entry.event()
@@ -79,7 +79,7 @@ def _short(value: Any) -> Any:
     return value
 
 
-def _move_comments(event: Event) -> None:
+def _move_comments(event: LogEvent) -> None:
     """Keep comments whose fields have gone, or whose places have moved, at the end of the event."""
     there = under(event.comments, event.fields)
     for place, comment in event.comments.items():
@@ -89,7 +89,7 @@ def _move_comments(event: Event) -> None:
     event.comments = there
 
 
-def _collapsed(run: list[Entry], at_least: int) -> list[Event]:
+def _collapsed(run: list[Entry], at_least: int) -> list[LogEvent]:
     calls = [entry for entry in run if entry.kind == "tool_call"]
     if len(calls) < at_least:
         return [_kept(entry) for entry in run]
@@ -105,7 +105,7 @@ def _collapsed(run: list[Entry], at_least: int) -> list[Event]:
         "whys": list(dict.fromkeys(whys)),
     }
     said = [part for entry in run for part in (entry.narrative, entry.after) if part]
-    event = Event("tool_summary", fields, narrative="\n\n".join(said), at=run[0].at)
+    event = LogEvent("tool_summary", fields, narrative="\n\n".join(said), at=run[0].at)
     event.comments = _gathered(run)
     return [event]
 

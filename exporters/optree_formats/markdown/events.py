@@ -65,7 +65,7 @@ class Refused(SetupError):  # noqa: N818 - what happened to the event, as its se
         self.error: dict[str, Any] = {"code": code, "message": message, "recoverable": recoverable, "suggestion": suggestion}
 
 
-class Event:
+class LogEvent:
     """One event, to be written. *at* is its time in epoch milliseconds; by default that of its writing.
 
     Values are taken as plain data (`optree.values.plain`); of a ruamel.yaml `CommentedMap` the comments too.
@@ -97,7 +97,7 @@ class Event:
             self._take_comments(fields)
 
     @classmethod
-    def of_plain(cls, kind: str, fields: Mapping[str, Any], *, narrative: str = "", title: str = "", at: float | None = None) -> Event:
+    def of_plain(cls, kind: str, fields: Mapping[str, Any], *, narrative: str = "", title: str = "", at: float | None = None) -> LogEvent:
         """Return an event of fields that are plain data already, and are taken as they are, however long or deep."""
         made = cls(kind, narrative=narrative, title=title, at=at)
         made.fields = {**made.fields, **fields, "type": made.kind}
@@ -108,7 +108,7 @@ class Event:
         """The event's type."""
         return str(self.fields["type"])
 
-    def comment(self, name: str | Place, said: str, *, where: Where | None = None, at: tuple[Verbosity, ...] | None = None) -> Event:
+    def comment(self, name: str | Place, said: str, *, where: Where | None = None, at: tuple[Verbosity, ...] | None = None) -> LogEvent:
         """Attach a comment to a field (``args.why``, ``included.0``), or to the event (``""``); returns the event.
 
         It stands *before* its field, *beside* it, or at the *end* inside it; the event's own stand at its end, unless said else. *at* names
@@ -123,7 +123,7 @@ class Event:
             self.levels[place, known] = frozenset(at)
         return self
 
-    def detail(self, *names: str) -> Event:
+    def detail(self, *names: str) -> LogEvent:
         """Mark fields that only the level `verbose` shows; returns the event. Raises `KeyError` for a field that is not there."""
         self.details.update(c.place_of(name, self.fields) for name in names)
         return self
@@ -150,15 +150,15 @@ class Event:
         self.comments = {place: comment for place, comment in comments_of(fields).items() if not place or place[0] in self.fields}
 
 
-def tool_call(tool: str, args: Mapping[str, Any], *, why: str, call_id: str, **more: Any) -> Event:
+def tool_call(tool: str, args: Mapping[str, Any], *, why: str, call_id: str, **more: Any) -> LogEvent:
     """Return the event of a tool call; *more* are further fields, `narrative` and `at`."""
-    return Event("tool_call", tool=tool, call_id=call_id, args={**args, "why": why}, **more)
+    return LogEvent("tool_call", tool=tool, call_id=call_id, args={**args, "why": why}, **more)
 
 
-def tool_error(call_id: str, code: Code | str, message: str, *, suggestion: str | None = None, **more: Any) -> Event:
+def tool_error(call_id: str, code: Code | str, message: str, *, suggestion: str | None = None, **more: Any) -> LogEvent:
     """Return the event of a call that failed; *suggestion* says how it can be mended."""
     error = {"code": code, "message": message, **({} if suggestion is None else {"suggestion": suggestion})}
-    return Event("tool_error", call_id=call_id, error=error, **more)
+    return LogEvent("tool_error", call_id=call_id, error=error, **more)
 
 
 def _why(fields: Mapping[str, Any]) -> bool:

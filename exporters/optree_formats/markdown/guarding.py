@@ -6,7 +6,7 @@ from os import fspath
 from pathlib import Path
 
 from optree_formats import AnyPath
-from optree_formats.markdown.events import Event
+from optree_formats.markdown.events import LogEvent
 
 _TOLD = 20
 """How many lines an event names."""
@@ -27,16 +27,16 @@ def touches(path: Path, log: Path) -> bool:
     return mine == other or other in mine.parents
 
 
-def attempted(path: AnyPath, tool: str, action: str) -> Event:
+def attempted(path: AnyPath, tool: str, action: str) -> LogEvent:
     """Return the event for a tool that would have changed the log."""
-    event = Event("violation", {"action": action, "path": fspath(path), **({"tool": tool} if tool else {}), "refused": True})
+    event = LogEvent("violation", {"action": action, "path": fspath(path), **({"tool": tool} if tool else {}), "refused": True})
     return event.comment("", "Session logs are append-only: the call was not made.")
 
 
-def found(log: Path, what: str, seals: list[int] | None = None) -> Event:
+def found(log: Path, what: str, seals: list[int] | None = None) -> LogEvent:
     """Return the event for a log that somebody else has changed; *seals* are the lines of all seals that do not fit."""
     told = {"broken_seals": len(seals), "lines": seals[-_TOLD:]} if seals else {}
-    event = Event("violation", {"action": what, "path": log.name, **told, "refused": False})
+    event = LogEvent("violation", {"action": what, "path": log.name, **told, "refused": False})
     if not seals:
         return event.comment("", "Something else than a writer of this log changed what it had written.")
     return event.comment("lines", "The seals on these lines do not fit: between each and the seal before it something was changed.")

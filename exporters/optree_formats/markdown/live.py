@@ -42,7 +42,7 @@ from optree.tree import apply
 from optree_formats import AnyPath
 from optree_formats.markdown import backlog, why
 from optree_formats.markdown.entries import held
-from optree_formats.markdown.events import Event, Verbosity
+from optree_formats.markdown.events import LogEvent, Verbosity
 from optree_formats.markdown.of_tree import Teller
 from optree_formats.markdown.summary import write_summary
 from optree_formats.markdown.times import iso
@@ -52,7 +52,9 @@ LOGGER = logging.getLogger("optree.markdown")
 _EXIT_SECONDS = 0.25
 
 
-def follow(session: Session | SessionTreeBuilder, path: AnyPath, *, verbosity: Verbosity = "standard", redacted: bool = True) -> Follower:
+def follow(
+    session: Session | SessionTreeBuilder, path: AnyPath, *, verbosity: Verbosity = "standard", redacted: bool = True
+) -> LogFollower:
     """Write a session's whole tree to the log at *path*, see `EventLog`: what it has, and what happens. The summary comes at its end.
 
     A resumed session goes on in its log, with what that lacks. In a process that has joined a session of another, what this process
@@ -62,10 +64,10 @@ def follow(session: Session | SessionTreeBuilder, path: AnyPath, *, verbosity: V
     builder = session.builder if isinstance(session, Session) else session
     while builder.parent is not None:
         builder = builder.parent
-    return Follower(builder, path, verbosity, redacted=redacted)
+    return LogFollower(builder, path, verbosity, redacted=redacted)
 
 
-class Follower:
+class LogFollower:
     """Receives a session's records and writes its log."""
 
     def __init__(self, builder: SessionTreeBuilder, path: AnyPath, verbosity: Verbosity, *, redacted: bool) -> None:
@@ -137,7 +139,7 @@ class Follower:
             if self._lost == 1:
                 LOGGER.warning("log of %s: an event is left out: %s", self.log.session_id, self._last_failure)
 
-    def _append(self, event: Event) -> None:
+    def _append(self, event: LogEvent) -> None:
         """Append an event that the log does not have."""
         if self._there:
             known = backlog.key(event.fields)
@@ -162,7 +164,7 @@ class Follower:
         known = {"title": record.title, "latest_status": record.latest_status}
         place = {"path": record.path} if record.path else {}
         fields = {"timestamp": iso(record.ts), **place, **{key: said for key, said in known.items() if said is not None}}
-        self._append(Event.of_plain("session_update", fields, at=record.ts))
+        self._append(LogEvent.of_plain("session_update", fields, at=record.ts))
 
     def _session_resume(self, record: SessionResume) -> None:
         self._append(self._teller.resumed(self._sessions[record.path], record.ts))
@@ -247,7 +249,7 @@ class Follower:
         late = OperationNode(f"{self.log.session_id}:{path}", path, "system", "", 0.0, (), ())
         change(late)
         fields = {"path": path, **held(late)}
-        self._append(Event.of_plain("addition", fields, title=f"Addition: {path}"))
+        self._append(LogEvent.of_plain("addition", fields, title=f"Addition: {path}"))
 
     def _tell(self, path: str) -> None:
         """Write the begin of an op, once."""

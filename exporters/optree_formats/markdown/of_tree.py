@@ -22,7 +22,7 @@ from msgspec import UNSET
 from optree import Message, OperationNode, SessionNode, Tree, TurnNode
 from optree.exporting import ENDED, Pool, decode, is_object, state
 from optree_formats.markdown.entries import held
-from optree_formats.markdown.events import KINDS, PROTOCOL, Event, Kind
+from optree_formats.markdown.events import KINDS, PROTOCOL, Kind, LogEvent
 from optree_formats.markdown.requests import Requests
 from optree_formats.markdown.stories import op_story, result_story, turn_story
 from optree_formats.markdown.times import iso
@@ -53,10 +53,10 @@ class Timed(NamedTuple):
 
     ts: float
     number: int
-    tell: Callable[[], Event]
+    tell: Callable[[], LogEvent]
 
 
-def events_of(tree: Tree) -> Iterator[Event]:
+def events_of(tree: Tree) -> Iterator[LogEvent]:
     """Yield a whole tree as events, in the order of time: the session's start first, its end last."""
     root = tree.session
     found = [Timed(ts, number, tell) for number, (ts, tell) in enumerate(_all(Teller(tree.pool), root))]
@@ -65,7 +65,7 @@ def events_of(tree: Tree) -> Iterator[Event]:
         yield timed.tell()
 
 
-Told = tuple[float, Callable[[], Event]]
+Told = tuple[float, Callable[[], LogEvent]]
 
 
 def _all(teller: Teller, root: SessionNode) -> Iterator[Told]:
@@ -113,7 +113,7 @@ class Teller:
         self.requests = Requests(pool)
         self.counts = {"turns": 0, "tools": 0, "repairs": 0}
 
-    def session_start(self, session: SessionNode, above: SessionNode | None) -> Event:
+    def session_start(self, session: SessionNode, above: SessionNode | None) -> LogEvent:
         """Return the start of a session; *above* is that of its parent."""
         expected = session.agent_id if above is None else f"{above.call_path}->{session.agent_id}"
         own = {"session_id": session.origin_txn_id, "protocol": PROTOCOL, "tree": SCHEMA} if above is None else {"path": session.path}
@@ -125,9 +125,9 @@ class Teller:
             **_said(title=session.session_title, latest_status=session.latest_status, attributes=_block(session)),
         }
         title = "" if above is None else f"Agent Start: {session.agent_id}"
-        return Event.of_plain("session_start" if above is None else "agent_start", fields, title=title, at=session.started_at)
+        return LogEvent.of_plain("session_start" if above is None else "agent_start", fields, title=title, at=session.started_at)
 
-    def session_end(self, session: SessionNode) -> Event:
+    def session_end(self, session: SessionNode) -> LogEvent:
         """Return the end of a session."""
         root = not session.path
         status = state(session)
@@ -141,20 +141,20 @@ class Teller:
             **({} if session.final_report is UNSET else {"final_report": decode(session.final_report)}),
         }
         title = "" if root else f"Agent End: {session.agent_id}"
-        return Event.of_plain("session_end" if root else "agent_end", fields, title=title, at=session.ended_at)
+        return LogEvent.of_plain("session_end" if root else "agent_end", fields, title=title, at=session.ended_at)
 
-    def resumed(self, session: SessionNode, ts: float) -> Event:
+    def resumed(self, session: SessionNode, ts: float) -> LogEvent:
         """Return the event of a session that goes on in a new process."""
         fields = {"timestamp": iso(ts), **self._place(session, session.path)}
-        return Event.of_plain("session_resume", fields, at=ts)
+        return LogEvent.of_plain("session_resume", fields, at=ts)
 
-    def message(self, session: SessionNode, message: Message) -> Event:
+    def message(self, session: SessionNode, message: Message) -> LogEvent:
         """Return an entry of an agent's transcript."""
         known = _said(role=message.role, id=message.id, substance=message.substance, cause=list(message.cause) or None)
         fields = {"timestamp": iso(message.timestamp), **self._place(session, session.path), **known, "body": decode(message.body)}
-        return Event.of_plain("message", fields, title=f"Message: {message.role}", at=message.timestamp)
+        return LogEvent.of_plain("message", fields, title=f"Message: {message.role}", at=message.timestamp)
 
-    def turn_start(self, session: SessionNode, turn: TurnNode) -> Event:
+    def turn_start(self, session: SessionNode, turn: TurnNode) -> LogEvent:
         """Return the begin of a turn: what the user said, if somebody did."""
         self.counts["turns"] += 1
         prompts = dict(turn.prompts or {})
@@ -166,15 +166,15 @@ class Teller:
         if turn.ended_at is None:
             fields |= _said(assistant=turn.assistant)
         kind = "turn_start" if user is None else "user_message"
-        return Event.of_plain(kind, fields, narrative=turn_story(session, user), at=turn.started_at)
+        return LogEvent.of_plain(kind, fields, narrative=turn_story(session, user), at=turn.started_at)
 
-    def turn_end(self, session: SessionNode, turn: TurnNode) -> Event:
+    def turn_end(self, session: SessionNode, turn: TurnNode) -> LogEvent:
         """Return the end of a turn, with what the assistant said last."""
         known = _said(status=state(turn), error=turn.error, assistant=turn.assistant)
         fields = {"timestamp": iso(turn.ended_at or 0.0), **self._place(session, turn.path), **known}
-        return Event.of_plain("turn_end", fields, at=turn.ended_at)
+        return LogEvent.of_plain("turn_end", fields, at=turn.ended_at)
 
-    def op_start(self, session: SessionNode, turn: TurnNode, op: OperationNode, *, with_all: bool) -> Event:
+    def op_start(self, session: SessionNode, turn: TurnNode, op: OperationNode, *, with_all: bool) -> LogEvent:
         """Return the begin of an op; *with_all* that is known of it, if no end will follow."""
         place = {"timestamp": iso(op.started_at), **self._place(session, op.path)}
         known = {**_said(parent=op.parent_op, attributes=_block(op)), **(held(op) if with_all else {})}
@@ -182,7 +182,7 @@ class Teller:
         if op.kind == "llm":
             tokens = sum(entry.tokens.all_input_tokens for entry in op.accounting if entry.tokens is not None)
             fields = {**place, **({"tokens": tokens} if tokens else {}), "model": op.name, **self.requests.told(op), **known}
-            return Event.of_plain(
+            return LogEvent.of_plain(
                 "model_input", fields, narrative=story, title=f"Model Input: {op.name}" if op.name else "", at=op.started_at
             )
         if op.kind == "tool":
@@ -190,22 +190,24 @@ class Teller:
             return self._tool_call(turn, op, place, known, story)
         if op.kind == "session":
             fields = {**place, "name": op.name, **self.requests.told(op), **known}
-            return Event.of_plain("agent_call", fields, narrative=story, title=f"Agent Call: {op.name}", at=op.started_at)
+            return LogEvent.of_plain("agent_call", fields, narrative=story, title=f"Agent Call: {op.name}", at=op.started_at)
         kind = op.name if op.name in SYSTEM else "system_step"
         self.counts["repairs"] += kind == "repair"
         if kind == "repair":
             place = {NODE if key == "path" else key: value for key, value in place.items()}
         own = _of_system(kind, op.attributes)
         fields = {**place, **({} if kind == op.name else {"name": op.name}), **own, **self.requests.told(op), **known}
-        return Event.of_plain(kind, fields, narrative=story, title="" if kind == op.name else f"System Step: {op.name}", at=op.started_at)
+        return LogEvent.of_plain(
+            kind, fields, narrative=story, title="" if kind == op.name else f"System Step: {op.name}", at=op.started_at
+        )
 
-    def op_end(self, session: SessionNode, op: OperationNode) -> Event:
+    def op_end(self, session: SessionNode, op: OperationNode) -> LogEvent:
         """Return the end of an op."""
         place = {"timestamp": iso(op.ended_at or 0.0), **self._place(session, op.path)}
         story = result_story(op)
         if op.kind == "tool" and (op.status == "ok" or (state(op) == ENDED and op.error is None)):
             fields = {"call_id": op.path, **({"success": True} if op.status == "ok" else {}), **place, **held(op)}
-            return Event.of_plain("tool_result", fields, narrative=story, title=f"Tool Result: {op.name}", at=op.ended_at)
+            return LogEvent.of_plain("tool_result", fields, narrative=story, title=f"Tool Result: {op.name}", at=op.ended_at)
         if op.kind == "tool":
             fields = {"call_id": op.path, **place, **held(op)}
             fields["error"] = {
@@ -213,13 +215,13 @@ class Teller:
                 "message": state(op) if op.error is None else op.error,
                 **({} if op.error is not None else {"stated": False}),
             }
-            return Event.of_plain("tool_error", fields, narrative=story, title=f"Tool Error: {op.name}", at=op.ended_at)
+            return LogEvent.of_plain("tool_error", fields, narrative=story, title=f"Tool Error: {op.name}", at=op.ended_at)
         kind = {"llm": "model_output", "session": "agent_result"}.get(op.kind, "system_end")
-        return Event.of_plain(
+        return LogEvent.of_plain(
             kind, {**place, **held(op)}, narrative=story, title=f"{kind.replace('_', ' ').title()}: {op.name}", at=op.ended_at
         )
 
-    def _tool_call(self, turn: TurnNode, op: OperationNode, place: dict[str, Any], known: dict[str, Any], story: str) -> Event:
+    def _tool_call(self, turn: TurnNode, op: OperationNode, place: dict[str, Any], known: dict[str, Any], story: str) -> LogEvent:
         """Return a tool call, which must say why."""
         request = self.requests.told(op)
         args = request.pop("request", None)
@@ -231,7 +233,7 @@ class Teller:
         if op.request is None:
             mark["args_given"] = False
         fields = {"tool": op.name, "call_id": op.path, **place, "args": {**given, "why": why}, **mark, **request, **known}
-        event = Event.of_plain("tool_call", fields, narrative=story, at=op.started_at)
+        event = LogEvent.of_plain("tool_call", fields, narrative=story, at=op.started_at)
         if source == "nobody":
             event.comment("args.why", "Nobody said why; this stands here since every call must say it.")
         return event

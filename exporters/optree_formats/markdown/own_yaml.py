@@ -24,10 +24,10 @@ class _Line(NamedTuple):
 
 def parse(text: str) -> tuple[dict[str, Any], Comments]:
     """Return a map with its comments; raises `NotOurs`."""
-    return _Reader(text).read()
+    return _YamlReader(text).read()
 
 
-class _Reader:
+class _YamlReader:
     def __init__(self, text: str) -> None:
         self.raw = text.removesuffix("\n").split("\n")
         self.at = 0

@@ -19,7 +19,7 @@ from optree_formats.markdown import foreign_yaml, own_yaml, scalars
 from optree_formats.markdown.blocks import Fenced, Heading, Numbered, Text, pieces
 from optree_formats.markdown.comments import Comment, Comments, Place, place_of
 from optree_formats.markdown.documents import documents, parted
-from optree_formats.markdown.events import Event
+from optree_formats.markdown.events import LogEvent
 from optree_formats.markdown.rendering import unescape
 from optree_formats.markdown.times import following, moment, since_midnight
 
@@ -73,9 +73,9 @@ class Entry(Struct):
         """Return the comments of a field, ``args.why``, or of the event itself, ``""``; raises `KeyError` for a field that is not there."""
         return self.comments.get(place_of(name, self.fields), Comment())
 
-    def event(self) -> Event:
+    def event(self) -> LogEvent:
         """Return it as an event that can be written."""
-        made = Event.of_plain(self.kind, self.fields, narrative=self.narrative, title=self.title, at=self.at)
+        made = LogEvent.of_plain(self.kind, self.fields, narrative=self.narrative, title=self.title, at=self.at)
         made.comments = dict(self.comments)
         return made
 
@@ -109,7 +109,7 @@ def extract_events(path: AnyPath) -> list[dict[str, Any]]:
 
 def stream_log(source: BinaryIO) -> Iterator[Head | Entry | Fault]:
     """Yield the head, then every event and fault as it is reached. Raises `OSError`."""
-    reading = _Reading()
+    reading = _LogReading()
     lines, is_yaml, named = parted(_lines(source, reading.faults))
     reading.head.session_id = named if is_yaml else ""
     for piece in documents(lines) if is_yaml else pieces(lines):
@@ -144,7 +144,7 @@ def _lines(source: BinaryIO, faults: list[Fault]) -> Iterator[Numbered]:
         faults.append(Fault(number + 1, str(error)))
 
 
-class _Reading:
+class _LogReading:
     """Puts pieces together to entries."""
 
     def __init__(self) -> None:

@@ -12,7 +12,7 @@ from itertools import count
 from pathlib import Path
 
 from optree.exporting import REAL
-from optree_formats.markdown.events import Event
+from optree_formats.markdown.events import LogEvent
 from optree_formats.markdown.tail import Tail
 
 SUFFIX = ".corrupted"
@@ -37,7 +37,7 @@ def set_aside(path: Path) -> Path:
     raise AssertionError
 
 
-def event(backup: Path, reason: str) -> Event:
+def event(backup: Path, reason: str) -> LogEvent:
     """Return the event that tells of a recovery."""
-    found = Event("recovery", {"from": "corruption", "backup": backup.name, "reason": reason})
+    found = LogEvent("recovery", {"from": "corruption", "backup": backup.name, "reason": reason})
     return found.comment("", "Human should review corrupted file")

@@ -12,7 +12,7 @@ from typing import Any
 from optree.exporting import cut, is_list, is_object
 from optree_formats.markdown.comments import Comments, Place, Where, under
 from optree_formats.markdown.emit import emit
-from optree_formats.markdown.events import PROTOCOL, Event, Verbosity
+from optree_formats.markdown.events import PROTOCOL, LogEvent, Verbosity
 from optree_formats.markdown.times import clock
 
 LONG_TEXT = 240
@@ -65,7 +65,7 @@ def header(session_id: str, started: str, protocol: str = PROTOCOL, *more: str) 
     return "\n".join([f"# Session Log: {one_line(session_id)}", "", *lines, "", RULE])
 
 
-def section(event: Event, at: float, verbosity: Verbosity, *, tool: str = "") -> str:
+def section(event: LogEvent, at: float, verbosity: Verbosity, *, tool: str = "") -> str:
     """Return an event as text, up to where its block ends; *tool* is that of the call that it belongs to."""
     fields, comments = shown(event, verbosity)
     told = event.narrative.strip() if verbosity != "minimal" else ""
@@ -73,7 +73,7 @@ def section(event: Event, at: float, verbosity: Verbosity, *, tool: str = "") ->
     return f"## {clock(at)} — {title(event, tool)}\n\n{said}```yaml\n{emit(fields, comments)}```\n\n"
 
 
-def title(event: Event, tool: str = "") -> str:
+def title(event: LogEvent, tool: str = "") -> str:
     """Return an event's heading: its type in words, and what it is about."""
     if event.title:
         return one_line(event.title)
@@ -82,7 +82,7 @@ def title(event: Event, tool: str = "") -> str:
     return f"{words}: {one_line(about)}" if isinstance(about, str) and about else words
 
 
-def shown(event: Event, verbosity: Verbosity) -> tuple[dict[str, Any], Comments]:
+def shown(event: LogEvent, verbosity: Verbosity) -> tuple[dict[str, Any], Comments]:
     """Return an event's fields and comments at a level."""
     if verbosity == "minimal":
         return _minimal(event.fields), {}
@@ -122,7 +122,7 @@ def _escape(found: re.Match[str]) -> str:
     return f"\\{found[0]}"
 
 
-def _of_level(event: Event, comments: Comments, verbosity: Verbosity) -> Comments:
+def _of_level(event: LogEvent, comments: Comments, verbosity: Verbosity) -> Comments:
     if not event.levels:
         return comments
     found: Comments = {}

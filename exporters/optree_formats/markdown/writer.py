@@ -21,7 +21,7 @@ from optree import SetupError, StoreError
 from optree.exporting import OS, REAL, redact, register_at_fork
 from optree_formats import AnyPath
 from optree_formats.markdown import guarding, recovery
-from optree_formats.markdown.events import PROTOCOL, TIMED, Event, Refused, Verbosity
+from optree_formats.markdown.events import PROTOCOL, TIMED, LogEvent, Refused, Verbosity
 from optree_formats.markdown.rendering import RULE, header, one_line, section
 from optree_formats.markdown.seals import mark
 from optree_formats.markdown.tail import Tail
@@ -61,9 +61,9 @@ class EventLog:
         *,
         verbosity: Verbosity = "standard",
         purpose: str | None = None,
-        start: Event | None = None,
+        start: LogEvent | None = None,
         reopen: bool = False,
-        resume: Event | None = None,
+        resume: LogEvent | None = None,
         redacted: bool = False,
         now: Callable[[], float] = time,
         system: OS = REAL,
@@ -76,9 +76,9 @@ class EventLog:
         )
         self.verbosity: Verbosity = verbosity
         fields = {"session_id": self.session_id, "protocol": PROTOCOL, **({} if purpose is None else {"purpose": purpose})}
-        self._start = start or Event("session_start", fields)
+        self._start = start or LogEvent("session_start", fields)
         self._reopen = reopen
-        self._resume = resume or Event("session_resume", session_id=self.session_id)
+        self._resume = resume or LogEvent("session_resume", session_id=self.session_id)
         self._redacted = redacted
         self._now = now
         self._system = system
@@ -114,7 +114,7 @@ class EventLog:
         """The last seal: keep it elsewhere, and a rewritten log cannot pass for this one."""
         return self._tail.chain.last
 
-    def append(self, event: Event) -> int:
+    def append(self, event: LogEvent) -> int:
         """Append an event; returns its number, counted from 1. Raises `Refused`, `StoreError` after `close`, `OSError`."""
         event.check()
         with self._entered():
@@ -149,7 +149,7 @@ class EventLog:
         counts = self._tail.counts
         counted = {"turns": counts["user_message"], "tools": counts["tool_call"], "repairs": counts["repair"]}
         fields = {"session_id": self.session_id, "reason": reason, "stats": {**counted, **(stats or {})}}
-        self.append(Event("session_end", fields, narrative=narrative))
+        self.append(LogEvent("session_end", fields, narrative=narrative))
         self.close()
         return write_summary(self.path, retrospective=retrospective)
 
@@ -183,7 +183,7 @@ class EventLog:
         if self._fd == -2:  # noqa: PLR2004 - closed
             raise StoreError(f"{self.path.name} is closed: open it anew to append to it")
         self._leave_parent()
-        lost: Event | None = None
+        lost: LogEvent | None = None
         for _ in range(_TRIES):
             if self._fd < 0:
                 self._open()
@@ -234,7 +234,7 @@ class EventLog:
         self._system.close(self._fd)
         self._fd, self._tail, self._end, self._changed_at = -1, Tail(), b"", 0
 
-    def _learn(self) -> Event | None:
+    def _learn(self) -> LogEvent | None:
         """Read what is new; all of it, if what was known is no longer there. Returns the violation that this is."""
         info = os.fstat(self._fd)
         cut = info.st_size < self._tail.size
@@ -250,7 +250,7 @@ class EventLog:
             return guarding.found(self.path, f"cut from {before.size} to {info.st_size} bytes" if cut else "rewritten")
         return None
 
-    def _settle(self, lost: Event | None) -> None:
+    def _settle(self, lost: LogEvent | None) -> None:
         """Make the log whole: its start if it is new, an end to what is torn, and a word on what happened to it."""
         if self._tail.size == 0:
             self._start.at = self._now() * 1e3 if self._start.at is None else self._start.at
@@ -260,7 +260,9 @@ class EventLog:
             if self._tail.torn:
                 self._put("\n")  # and then see what its last line says
             self._put(f"{self._tail.fence.decode()}\n\n{RULE}" if self._tail.fence else f"\n{RULE}")
-            self._write(Event("warning", narrative="The event before this one is torn: its writer was stopped.", action="ended_torn_event"))
+            self._write(
+                LogEvent("warning", narrative="The event before this one is torn: its writer was stopped.", action="ended_torn_event")
+            )
         if lost is not None and not (lost.kind == "violation" and self._tail.counts["recovery"]):  # another process has set it aside
             self._write(lost)
         if len(self._tail.broken) > self._tail.reported:
@@ -269,7 +271,7 @@ class EventLog:
             self._write(self._resume)
         self._reopen = False
 
-    def _may_follow(self, event: Event) -> None:
+    def _may_follow(self, event: LogEvent) -> None:
         if event.kind == "violation" and "broken_seals" in event.fields:
             raise Refused("INVALID_ARGS", "broken seals are counted by the log itself", "leave the field out, or name it otherwise")
         if event.kind == "session_start" and self._tail.events:
@@ -277,7 +279,7 @@ class EventLog:
         if self._tail.ended and event.kind != "violation":
             raise Refused("SESSION_ENDED", f"session {self.session_id} has ended", "open its log with reopen=True to take it up again")
 
-    def _write(self, event: Event) -> None:
+    def _write(self, event: LogEvent) -> None:
         """Append an event, with its seal."""
         at = self._now() * 1e3 if event.at is None else event.at
         if event.kind in TIMED and "timestamp" not in event.fields:
@@ -307,7 +309,7 @@ class EventLog:
         self._end = (self._end + data)[-_END:]
 
 
-def _without_credentials(event: Event) -> Event:
+def _without_credentials(event: LogEvent) -> LogEvent:
     made = copy(event)
     made.fields, made.narrative, made.title = redact(event.fields), redact(event.narrative), redact(event.title)
     made.comments = {

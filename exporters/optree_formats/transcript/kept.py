@@ -23,7 +23,7 @@ _OWN = ("name", "kind", "error", "result")
 _members: TypedDecoder[dict[str, Any]] = TypedDecoder(dict[str, Raw])
 
 
-class Difference(Struct, forbid_unknown_fields=True, omit_defaults=True):
+class EventDifference(Struct, forbid_unknown_fields=True, omit_defaults=True):
     """Of a payload that is an object: members that are not the tree's, and those of the tree's that it does not have."""
 
     members: dict[str, Any] = {}
@@ -33,8 +33,8 @@ class Difference(Struct, forbid_unknown_fields=True, omit_defaults=True):
 class Kept(Struct, frozen=True, forbid_unknown_fields=True):
     """What is kept of a run; None for null."""
 
-    started: Difference | UnsetType | None = UNSET
-    completed: Difference | UnsetType | None = UNSET
+    started: EventDifference | UnsetType | None = UNSET
+    completed: EventDifference | UnsetType | None = UNSET
     started_more: dict[str, Any] = {}
     """Members beside the payload that the format does not have."""
     completed_more: dict[str, Any] = {}
@@ -58,7 +58,7 @@ def _of_payload(name: str, event: Event) -> dict[str, Any]:
     else:  # nothing of it but a name and an outcome is in the tree
         members = payload
     without = [key for key in ("name", "kind", "error") if key not in payload and (members is payload or key == "name")]
-    return {name: to_builtins(Difference(members, without))} if members or without else {}
+    return {name: to_builtins(EventDifference(members, without))} if members or without else {}
 
 
 def kept_of(attributes: dict[str, Any]) -> Kept:
@@ -69,7 +69,7 @@ def kept_of(attributes: dict[str, Any]) -> Kept:
         return Kept()
 
 
-def put_back(found: Difference | UnsetType | None, payload: StepPayload) -> Any:
+def put_back(found: EventDifference | UnsetType | None, payload: StepPayload) -> Any:
     """Return a payload as it was: what the tree says, with what is kept."""
     if found is UNSET:
         return payload
@@ -81,8 +81,8 @@ def put_back(found: Difference | UnsetType | None, payload: StepPayload) -> Any:
     return {**{name: value for name, value in made.items() if name not in found.without}, **found.members}
 
 
-def agrees(found: Difference | UnsetType | None, status: Status | None, error: str | None, *, reported: bool) -> bool:
+def agrees(found: EventDifference | UnsetType | None, status: Status | None, error: str | None, *, reported: bool) -> bool:
     """Tell whether what is kept of an end is true of it still: a session that was resumed since may have ended otherwise."""
-    if isinstance(found, Difference):
+    if isinstance(found, EventDifference):
         return "kind" not in found.without or (status, error) == outcome(found.members, {})
     return (status, error, reported) == ("ok", None, False)

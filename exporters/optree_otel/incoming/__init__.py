@@ -14,12 +14,12 @@ from typing import TYPE_CHECKING, Any
 from optree.exporting import save
 from optree_otel.incoming.reading import read, read_file
 from optree_otel.incoming.sessions import sessions
-from optree_otel.incoming.spans import Found, InEvent, InSpan
+from optree_otel.incoming.spans import InEvent, InSpan, SpansRead
 
 if TYPE_CHECKING:
     from optree_otel.incoming.processor import OpTreeSpanProcessor
 
-__all__ = ["Found", "InEvent", "InSpan", "OpTreeSpanProcessor", "read", "read_file", "save", "sessions"]
+__all__ = ["InEvent", "InSpan", "OpTreeSpanProcessor", "SpansRead", "read", "read_file", "save", "sessions"]
 
 
 def __getattr__(name: str) -> Any:

@@ -13,12 +13,12 @@ from optree_otel.incoming.spans import InSpan
 from optree_otel.incoming.usage import usage
 
 if TYPE_CHECKING:
-    from optree_otel.incoming.recorder import Place
+    from optree_otel.incoming.recorder import SpanPlace
 
 _LOOKED_UP: Final = 64
 
 
-def account(place: Place, span: InSpan, what: Meaning, status: Status, error: str | None) -> None:
+def account(place: SpanPlace, span: InSpan, what: Meaning, status: Status, error: str | None) -> None:
     """Add a span's accounting entry; within a step. A call that a call within it accounts for, or one around it, has none."""
     op = place.own
     if op is None:
@@ -47,7 +47,7 @@ def account(place: Place, span: InSpan, what: Meaning, status: Status, error: st
         _mark_above(place)
 
 
-def _of_llm(place: Place, span: InSpan, what: Meaning) -> AccountingEntry | None:
+def _of_llm(place: SpanPlace, span: InSpan, what: Meaning) -> AccountingEntry | None:
     """Return the entry of a model call; of an agent only if its span has figures that nothing within it has."""
     took = usage(span.attributes)
     if what.role == "agent" and not took.said:
@@ -60,14 +60,14 @@ def _of_llm(place: Place, span: InSpan, what: Meaning) -> AccountingEntry | None
     return entry
 
 
-def _entry(place: Place, span: InSpan, kind: Literal["llm", "tool"]) -> AccountingEntry:
+def _entry(place: SpanPlace, span: InSpan, kind: Literal["llm", "tool"]) -> AccountingEntry:
     op = place.own
     builder = place.builder if op is None else op.builder
     identity = f"{builder.txn if op is None else op.id}#{next(builder.core.numbers)}"
     return AccountingEntry(identity, span.ended_at, kind, "ok", span.ended_at - span.started_at)
 
 
-def _billed_above(place: Place) -> bool:
+def _billed_above(place: SpanPlace) -> bool:
     """Tell whether a span around this one has its figures already: it ended before."""
     above = place.above
     for _ in range(_LOOKED_UP):
@@ -79,7 +79,7 @@ def _billed_above(place: Place) -> bool:
     return False
 
 
-def _mark_above(place: Place) -> None:
+def _mark_above(place: SpanPlace) -> None:
     above = place.above
     while above is not None and not above.accounted:
         above.accounted = True

@@ -10,12 +10,12 @@ import msgspec
 from optree import FormatError
 from optree.exporting import is_list
 from optree_otel.incoming import jaeger_json, otlp_json
-from optree_otel.incoming.spans import Found, InSpan
+from optree_otel.incoming.spans import InSpan, SpansRead
 
 
-def read_json(name: str, data: bytes) -> Found:
+def read_json(name: str, data: bytes) -> SpansRead:
     """Return the spans of a JSON file. Raises `FormatError` if it holds none of what is known."""
-    found = Found()
+    found = SpansRead()
     seen = False
     for label, document in _documents(name, data, found.notes):
         traces = jaeger_json.traces(document)
@@ -33,7 +33,7 @@ def read_json(name: str, data: bytes) -> Found:
     return found
 
 
-def _take(found: Found, make: Callable[..., InSpan], *parts: Any) -> None:
+def _take(found: SpansRead, make: Callable[..., InSpan], *parts: Any) -> None:
     number = len(found.spans) + len(found.notes) + 1
     try:
         made = make(*parts)

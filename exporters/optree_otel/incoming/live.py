@@ -18,7 +18,7 @@ from optree.exporting import Scope, SessionBegin, begin_session, current_scope, 
 from optree_otel.incoming import content
 from optree_otel.incoming.later import Later
 from optree_otel.incoming.meaning import Meaning, meaning_within, tells
-from optree_otel.incoming.recorder import Place, begin, begin_turn, end, end_session, end_turn, outcome, step, update
+from optree_otel.incoming.recorder import SpanPlace, begin, begin_turn, end, end_session, end_turn, outcome, step, update
 from optree_otel.incoming.sessions import root_attributes, root_name, service_name
 from optree_otel.incoming.spans import InSpan
 
@@ -35,7 +35,7 @@ class _Open(Struct):
     look: Callable[[], InSpan]
     above: _Open | None
     scope: Scope | None
-    place: Place | None = None
+    place: SpanPlace | None = None
     root: SessionTreeBuilder | None = None
     """The session that this span began."""
     ended: bool = False
@@ -50,7 +50,7 @@ class _Open(Struct):
         return self.highest or self
 
 
-class Live:
+class LiveSpans:
     """The spans that are open, and the sessions that they are in. Any thread may call."""
 
     def __init__(self, agent: str | None = None) -> None:
@@ -149,7 +149,7 @@ class Live:
         _correct_start(builder, span)
         user, _, _ = content.of_agent(span)
         kept = content.remaining(span) if named else {}
-        inside = Place(builder, begin_turn(builder, span.started_at, {"user": user if named else None}, kept))
+        inside = SpanPlace(builder, begin_turn(builder, span.started_at, {"user": user if named else None}, kept))
         one.place = inside if named else begin(inside, span, what)
 
     def _end_root(self, one: _Open, builder: SessionTreeBuilder) -> None:
@@ -197,14 +197,14 @@ def _is_told(span: InSpan) -> bool:
     return meaning_within(span).role != "plain"
 
 
-def _within(scope: Scope, span: InSpan) -> Place:
+def _within(scope: Scope, span: InSpan) -> SpanPlace:
     """Return the place of what happens where optree's own code is; where no turn is open, in one that begins with the span."""
     session: Session = scope.session
     builder = session.builder
     turn = scope.turn or builder.current_turn
     if turn is None:
         turn = begin_turn(builder, max(span.started_at, builder.node.started_at), {}, {}, implicit=True)
-    return Place(builder, turn, scope.op if scope.op is not None and scope.op.turn is turn else None, foreign=turn.implicit)
+    return SpanPlace(builder, turn, scope.op if scope.op is not None and scope.op.turn is turn else None, foreign=turn.implicit)
 
 
 def _correct_start(builder: SessionTreeBuilder, span: InSpan) -> None:

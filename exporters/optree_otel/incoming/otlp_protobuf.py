@@ -14,7 +14,7 @@ from typing import Any, Final
 from optree import FormatError, SetupError
 from optree.exporting import text, unpack
 from optree_otel.fields import LENGTH, NotProtobufError, fields, varint
-from optree_otel.incoming.spans import Found, InEvent, InSpan
+from optree_otel.incoming.spans import InEvent, InSpan, SpansRead
 
 _PREFIX: Final = 4
 
@@ -29,13 +29,13 @@ class _Types:
         self.error: type[Exception] = import_module("google.protobuf.message").DecodeError
 
 
-def read_protobuf(name: str, data: bytes) -> Found:
+def read_protobuf(name: str, data: bytes) -> SpansRead:
     """Return the spans of a protobuf file. Raises `FormatError` if it is none, `SetupError` if opentelemetry-proto is not installed."""
     try:
         types = _Types()
     except ImportError as error:
         raise SetupError(f"{name} is protobuf, which needs more: pip install 'optree-tracing[otel]' ({error})") from error
-    found = Found()
+    found = SpansRead()
     messages = _messages(data)
     if messages is None:
         raise FormatError(f"{name} is no OTLP file: neither JSON with 'resourceSpans' nor a protobuf message of OTLP traces")
@@ -96,7 +96,7 @@ def _framed(data: bytes, size_at: Callable[[int], tuple[int, int]]) -> list[byte
     return found if any(found) else []
 
 
-def _take_message(data: bytes, types: _Types, found: Found) -> None:
+def _take_message(data: bytes, types: _Types, found: SpansRead) -> None:
     try:
         for one in fields(data):
             _take_resource(one.data, types, found)
@@ -104,7 +104,7 @@ def _take_message(data: bytes, types: _Types, found: Found) -> None:
         found.notes.append(f"a message breaks off after span {len(found.spans)}: {error}")
 
 
-def _take_resource(data: bytes, types: _Types, found: Found) -> None:
+def _take_resource(data: bytes, types: _Types, found: SpansRead) -> None:
     resource: dict[str, Any] = {}
     scopes: list[bytes] = []
     for number, wire, value, _ in fields(data):
@@ -116,7 +116,7 @@ def _take_resource(data: bytes, types: _Types, found: Found) -> None:
         _take_scope(scope, resource, types, found)
 
 
-def _take_scope(data: bytes, resource: dict[str, Any], types: _Types, found: Found) -> None:
+def _take_scope(data: bytes, resource: dict[str, Any], types: _Types, found: SpansRead) -> None:
     scope = ""
     for number, wire, value, _ in fields(data):
         if wire != LENGTH:

@@ -47,7 +47,7 @@ from optree_otel import names
 from optree_otel.incoming import content
 from optree_otel.incoming.forest import Key
 from optree_otel.incoming.meaning import parsed
-from optree_otel.incoming.recorder import Place
+from optree_otel.incoming.recorder import SpanPlace
 from optree_otel.incoming.spans import ERROR, InEvent, InSpan
 from optree_otel.incoming.usage import count, usage
 
@@ -76,10 +76,10 @@ def _is_heartbeat(span: InSpan) -> bool:
     return span.attributes.get(names.PHASE) == _HEARTBEAT
 
 
-def own_sessions(spans: list[InSpan], notes: list[str]) -> tuple[list[Tree], dict[Key, Place]]:
+def own_sessions(spans: list[InSpan], notes: list[str]) -> tuple[list[Tree], dict[Key, SpanPlace]]:
     """Return the trees of optree's own spans, and where spans of others that happened inside them go."""
     trees: list[Tree] = []
-    places: dict[Key, Place] = {}
+    places: dict[Key, SpanPlace] = {}
     by_txn: dict[str, list[InSpan]] = {}
     for span in _once([span for span in spans if not _is_heartbeat(span)], notes):
         by_txn.setdefault(text(span.attributes[names.TXN]), []).append(span)
@@ -334,7 +334,7 @@ def _name_chains(root: SessionNode) -> None:
                     child.call_path = f"{session.call_path}->{op.name}"
 
 
-def _places(fold: Fold, tree: Tree, spans: list[InSpan]) -> dict[Key, Place]:
+def _places(fold: Fold, tree: Tree, spans: list[InSpan]) -> dict[Key, SpanPlace]:
     """Return where spans inside optree's own go: into new ops behind those that there are."""
     core = Core(fold.txn, None, now=wall, pool=fold.pool)
     builders: dict[str, SessionTreeBuilder] = {}
@@ -345,13 +345,13 @@ def _places(fold: Fold, tree: Tree, spans: list[InSpan]) -> dict[Key, Place]:
         path: Turn(builders[path.rpartition(".")[0]], turn, max((last_index(op.path) for op in turn.ops), default=0) + 1)
         for path, turn in fold.turns.items()
     }
-    found: dict[Key, Place] = {}
+    found: dict[Key, SpanPlace] = {}
     for span in spans:
         kind, path = span.attributes[names.KIND], _path(span)
         if kind == "turn" and path in turns:
-            found[span.trace_id, span.span_id] = Place(turns[path].builder, turns[path])
+            found[span.trace_id, span.span_id] = SpanPlace(turns[path].builder, turns[path])
         elif kind in _OPS and path in fold.ops:
             turn = turns[path.rpartition(".")[0]]
             op = Op.of_ended(turn.builder, turn, fold.ops[path])
-            found[span.trace_id, span.span_id] = Place(turn.builder, turn, op)
+            found[span.trace_id, span.span_id] = SpanPlace(turn.builder, turn, op)
     return found

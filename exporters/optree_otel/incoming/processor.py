@@ -18,7 +18,7 @@ from opentelemetry.trace import SpanContext, StatusCode, format_span_id, format_
 
 from optree import flush
 from optree.exporting import register_at_fork, report_problem
-from optree_otel.incoming.live import Live
+from optree_otel.incoming.live import LiveSpans
 from optree_otel.incoming.spans import ERROR, OK, UNSET, InEvent, InSpan
 
 OWN_SCOPE: Final = "optree"
@@ -34,7 +34,7 @@ class OpTreeSpanProcessor(SpanProcessor):
     """
 
     def __init__(self, *, agent: str | None = None) -> None:
-        self._live = Live(agent)
+        self._live = LiveSpans(agent)
         self._inside = threading.local()
         _after_fork(self._live)
 
@@ -95,7 +95,7 @@ def _read(span: ReadableSpan) -> InSpan:
     )
 
 
-def _after_fork(live: Live) -> None:
+def _after_fork(live: LiveSpans) -> None:
     """Let a forked child begin with no open spans; a processor that is gone is not kept for it."""
     reference = weakref.ref(live)
 

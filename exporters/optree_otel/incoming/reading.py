@@ -8,10 +8,10 @@ from optree import FormatError, NotFoundError
 from optree.exporting import REAL, unpack
 from optree_otel.incoming.json_files import read_json
 from optree_otel.incoming.otlp_protobuf import read_protobuf
-from optree_otel.incoming.spans import Found
+from optree_otel.incoming.spans import SpansRead
 
 
-def read_file(path: str | Path) -> Found:
+def read_file(path: str | Path) -> SpansRead:
     """Return the spans of a file in OTLP: JSON, JSON lines or protobuf, or in Jaeger's own JSON; plain, gzip or zstd.
 
     Spans that cannot be read are passed over, each with a note. Raises `NotFoundError`, `FormatError` (none of it is OTLP) and `OSError`.
@@ -24,7 +24,7 @@ def read_file(path: str | Path) -> Found:
     return read(REAL.read(path), path.name)
 
 
-def read(data: bytes, name: str = "the input") -> Found:
+def read(data: bytes, name: str = "the input") -> SpansRead:
     """Return the spans in bytes; *name* is what messages call them. Raises `FormatError` if nothing in them is OTLP."""
     if not data:
         raise FormatError(f"{name} is empty: nothing was ever exported to it")
@@ -38,7 +38,7 @@ def read(data: bytes, name: str = "the input") -> Found:
     return found
 
 
-def _read(name: str, data: bytes) -> Found:
+def _read(name: str, data: bytes) -> SpansRead:
     if data.lstrip()[:1] in (b"{", b"["):
         try:
             return read_json(name, data)

@@ -51,7 +51,7 @@ Said = TypeVar("Said", bound=Record)
 _KINDS: Final[dict[str, OpKind]] = {"agent": "session", "llm": "llm", "tool": "tool", "mcp": "tool"}
 
 
-class Place(Struct):
+class SpanPlace(Struct):
     """Where a span stands, and where what happens within it goes."""
 
     builder: SessionTreeBuilder
@@ -61,7 +61,7 @@ class Place(Struct):
     """The op that was current there; None right inside a turn."""
     own: Op | None = None
     """The span's own op; None for a root span, which has a session and a turn instead."""
-    above: Place | None = None
+    above: SpanPlace | None = None
     in_tool: bool = False
     billed: bool = False
     """Its own figures are accounted for."""
@@ -126,10 +126,10 @@ def end_session(builder: SessionTreeBuilder, ts: float, status: Status, error: s
         listener(builder.path)
 
 
-def begin(above: Place, span: InSpan, what: Meaning) -> Place:
+def begin(above: SpanPlace, span: InSpan, what: Meaning) -> SpanPlace:
     """Begin the op that a span stands for; of an agent, with the session in it."""
     if what.role == "frame":
-        return Place(above.builder, above.turn, above.within, None, above, above.in_tool, foreign=above.foreign)
+        return SpanPlace(above.builder, above.turn, above.within, None, above, above.in_tool, foreign=above.foreign)
     kind = _KINDS.get(what.role, "system")
     if what.role == "mcp" and above.in_tool:  # the same call, seen from below
         kind = "system"
@@ -139,16 +139,16 @@ def begin(above: Place, span: InSpan, what: Meaning) -> Place:
     path = above.builder.path
     nested = (path.count(".") + 1) // 2 + 1 if path else 1
     if kind != "session" or nested > MAX_NESTED:
-        place = Place(above.builder, above.turn, op, op, above, above.in_tool or kind == "tool", told=told, foreign=above.foreign)
+        place = SpanPlace(above.builder, above.turn, op, op, above, above.in_tool or kind == "tool", told=told, foreign=above.foreign)
     else:
         child = _begin_child(above.builder, op, name or "agent", span)
         user, _, _ = content.of_agent(span)
-        place = Place(child, begin_turn(child, span.started_at, {"user": user}, {}), None, op, above, told=told)
+        place = SpanPlace(child, begin_turn(child, span.started_at, {"user": user}, {}), None, op, above, told=told)
     _put_request(place, op, span, what)
     return place
 
 
-def update(place: Place, span: InSpan, what: Meaning) -> None:
+def update(place: SpanPlace, span: InSpan, what: Meaning) -> None:
     """Record what an open span has told since its begin: its op's name, its attributes, and what it asks."""
     op = place.own
     if op is None or op.node.ended_at is not None:
@@ -157,7 +157,7 @@ def update(place: Place, span: InSpan, what: Meaning) -> None:
     _put_name(op, span, what, _news(place, span))
 
 
-def end(place: Place, span: InSpan, what: Meaning) -> None:
+def end(place: SpanPlace, span: InSpan, what: Meaning) -> None:
     """Record what a span turned out to be, and its end if it has one."""
     op = place.own
     if op is None:
@@ -201,9 +201,9 @@ def events_of(span: InSpan) -> list[dict[str, Any]]:
     return [{"timestamp": event.time_ns / 1_000_000, "name": event.name, **event.attributes} for event in span.events]
 
 
-def _stretch(place: Place, ts: float, put: Callable[[Record], None]) -> None:
+def _stretch(place: SpanPlace, ts: float, put: Callable[[Record], None]) -> None:
     """Let no turn or session that has ended already be shorter than what is in it; within a step."""
-    above: Place | None = place
+    above: SpanPlace | None = place
     while above is not None:
         turn, session = above.turn.node, above.turn.builder.node
         if turn.ended_at is not None and turn.ended_at < ts:
@@ -227,17 +227,17 @@ def _prompted(turn: Turn, user: str | None) -> None:
         _apply(apply.set_turn, node, TurnSet(node.path, prompts={"user": cut(core.text(user), PROMPT_CHARACTERS)}), put)
 
 
-def _put_prompts(place: Place, messages: list[Any]) -> None:
+def _put_prompts(place: SpanPlace, messages: list[Any]) -> None:
     """Take the prompt of the turns that a model call is in from its request, where nothing else has told it: the last that a user said."""
     user = content.asked_by_user(messages)
-    above: Place | None = place
+    above: SpanPlace | None = place
     while user is not None and above is not None:
         if above.foreign:
             _prompted(above.turn, user)
         above = above.above
 
 
-def _news(place: Place, span: InSpan) -> dict[str, Any]:
+def _news(place: SpanPlace, span: InSpan) -> dict[str, Any]:
     """Return the attributes that are not recorded yet; they count as recorded from now on."""
     told = _told(span, "system" if place.own is None else place.own.node.kind)
     new = {key: value for key, value in told.items() if key not in place.told or place.told[key] != value}
@@ -261,7 +261,7 @@ def _apply(change: Callable[[Node, Said], None], node: Node, record: Said, put: 
     put(record)
 
 
-def _begin_op(above: Place, kind: OpKind, name: str, ts: float, attributes: Mapping[str, Any]) -> Op:
+def _begin_op(above: SpanPlace, kind: OpKind, name: str, ts: float, attributes: Mapping[str, Any]) -> Op:
     builder, turn = above.builder, above.turn
     core = builder.core
     block = core.attributes(attributes)
@@ -301,7 +301,7 @@ def _told(span: InSpan, kind: OpKind) -> dict[str, Any]:
     return kept
 
 
-def _put_request(place: Place, op: Op, span: InSpan, what: Meaning) -> None:
+def _put_request(place: SpanPlace, op: Op, span: InSpan, what: Meaning) -> None:
     """Record what an op asks, if that is told and not recorded yet."""
     if what.role == "llm":
         said = content.of_llm(span)

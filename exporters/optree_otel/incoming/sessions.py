@@ -21,7 +21,7 @@ from optree_otel.incoming import content
 from optree_otel.incoming.forest import Key, Trace, arrange
 from optree_otel.incoming.meaning import Meaning, conversation, meaning, meaning_within, tells
 from optree_otel.incoming.own import is_own, own_sessions
-from optree_otel.incoming.recorder import Place, begin, begin_turn, end, end_session, end_turn, events_of, outcome
+from optree_otel.incoming.recorder import SpanPlace, begin, begin_turn, end, end_session, end_turn, events_of, outcome
 from optree_otel.incoming.spans import InSpan
 from optree_otel.incoming.usage import contradictions
 
@@ -141,7 +141,7 @@ def _turn(builder: SessionTreeBuilder, run: _Run) -> None:
         attributes = content.remaining(root) | ({"events": events_of(root)} if root.events else {})
     turn = begin_turn(builder, run.started_ns / 1_000_000, {"user": user}, attributes)
     tops = run.tops if root is None else run.trace.children.get(root.span_id, [])
-    _put(run.trace, [(span, Place(builder, turn)) for span in tops])
+    _put(run.trace, [(span, SpanPlace(builder, turn)) for span in tops])
     if run.ended_ns:
         end_turn(turn, run.ended_ns / 1_000_000, *outcome(root or _last(tops)), user, last)
 
@@ -159,12 +159,12 @@ def _last(spans: list[InSpan]) -> InSpan:
     return max(spans, key=lambda span: (span.end_ns, span.start_ns))
 
 
-def _put(trace: Trace, tops: list[tuple[InSpan, Place]]) -> None:
+def _put(trace: Trace, tops: list[tuple[InSpan, SpanPlace]]) -> None:
     """Record spans and all below them: begins by their start, parents first; then ends, children first."""
     ready = [(span.start_ns, number, span, place) for number, (span, place) in enumerate(tops)]
     heapify(ready)
     number = len(ready)
-    begun: list[tuple[Place, InSpan, Meaning]] = []
+    begun: list[tuple[SpanPlace, InSpan, Meaning]] = []
     while ready:
         _, _, span, above = heappop(ready)
         what = meaning_within(span)
@@ -177,7 +177,7 @@ def _put(trace: Trace, tops: list[tuple[InSpan, Place]]) -> None:
         end(place, span, what)
 
 
-def _put_within(trace: Trace, places: dict[Key, Place]) -> None:
+def _put_within(trace: Trace, places: dict[Key, SpanPlace]) -> None:
     """Record spans of other instrumentation inside optree's own."""
     if trace.anchored:
         _put(trace, [(span, places[trace.trace_id, span.parent_id]) for span in trace.anchored])

@@ -67,7 +67,7 @@ class InSpan(Struct):
         return ""
 
 
-class Found(Struct):
+class SpansRead(Struct):
     """What was read: the spans, and what is to be said about those that were passed over or mended."""
 
     spans: list[InSpan] = []

@@ -6,7 +6,7 @@ from collections import defaultdict
 
 from msgspec import Struct
 
-from optree.conversation.views.stream import Stream
+from optree.conversation.views.stream import StreamView
 
 
 class AgentNode(Struct):
@@ -26,7 +26,7 @@ class AgentNode(Struct):
     """Length of its transcript."""
 
 
-def agent_tree(stream: Stream) -> list[AgentNode]:
+def agent_tree(stream: StreamView) -> list[AgentNode]:
     """Return all agents, each behind its parent and one level deeper, else in the order in which they came.
 
     Agents that are said to have created each other in a circle count as roots.
@@ -45,7 +45,7 @@ def agent_tree(stream: Stream) -> list[AgentNode]:
     return list(found.values())
 
 
-def _node(stream: Stream, agent: str, parent: str | None, depth: int) -> AgentNode:
+def _node(stream: StreamView, agent: str, parent: str | None, depth: int) -> AgentNode:
     created = stream.agents[agent]
     identity = created.message_id or None
     entries = len(stream.entries(agent))

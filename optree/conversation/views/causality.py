@@ -8,12 +8,12 @@ from msgspec import Struct
 
 from optree.conversation.content import answered_by, calls_of
 from optree.conversation.events import AnyEvent, TranscriptEntry
-from optree.conversation.views.stream import Stream
+from optree.conversation.views.stream import StreamView
 
 LinkKind = Literal["substance", "cause", "tool_call"]
 
 
-class Link(Struct, frozen=True):
+class CausalLink(Struct, frozen=True):
     """One way in which a message came from another."""
 
     message_id: str
@@ -22,9 +22,9 @@ class Link(Struct, frozen=True):
     kind: LinkKind
 
 
-def links(stream: Stream) -> list[Link]:
+def links(stream: StreamView) -> list[CausalLink]:
     """Return all links, in the order of the messages that they belong to; of one message its substance first, then causes, then calls."""
-    found: list[Link] = []
+    found: list[CausalLink] = []
     calls: dict[tuple[str, str], str] = {}
     for event in stream.events:
         found += _links(stream, event, calls)
@@ -34,21 +34,21 @@ def links(stream: Stream) -> list[Link]:
     return list(dict.fromkeys(found))
 
 
-def _links(stream: Stream, event: AnyEvent, calls: dict[tuple[str, str], str]) -> list[Link]:
+def _links(stream: StreamView, event: AnyEvent, calls: dict[tuple[str, str], str]) -> list[CausalLink]:
     """Return one event's links. A result's call is the agent's last one of that id before it: another agent's may have the same id."""
     own = event.message_id
     entry = event if isinstance(event, TranscriptEntry) else None
     same = entry.substance if entry is not None else None
-    found = [Link(own, same, "substance")] if same is not None and same != own else []
-    found += [Link(own, cause, "cause") for cause in stream.causes(event)]
+    found = [CausalLink(own, same, "substance")] if same is not None and same != own else []
+    found += [CausalLink(own, cause, "cause") for cause in stream.causes(event)]
     for call in answered_by(entry) if entry is not None else ():
         calling = calls.get((event.agent_id, call))
         if calling is not None and calling != own:
-            found.append(Link(own, calling, "tool_call"))
+            found.append(CausalLink(own, calling, "tool_call"))
     return found
 
 
-def graph(found: list[Link]) -> dict[str, list[str]]:
+def graph(found: list[CausalLink]) -> dict[str, list[str]]:
     """Return all parents of each message that has any."""
     made: dict[str, list[str]] = {}
     for link in found:
@@ -58,7 +58,7 @@ def graph(found: list[Link]) -> dict[str, list[str]]:
     return made
 
 
-def one_parent(found: list[Link]) -> dict[str, str]:
+def one_parent(found: list[CausalLink]) -> dict[str, str]:
     """Return one parent of each message that has any: the content that it represents, else its first cause, else its call."""
     made: dict[str, str] = {}
     for link in found:
@@ -66,7 +66,7 @@ def one_parent(found: list[Link]) -> dict[str, str]:
     return made
 
 
-def flow(stream: Stream, index: dict[str, str], message_id: str) -> list[AnyEvent]:
+def flow(stream: StreamView, index: dict[str, str], message_id: str) -> list[AnyEvent]:
     """Return the events that lead to a message, oldest first, itself last; none if it is not there. A circle ends where it closes."""
     chain: list[AnyEvent] = []
     seen: set[str] = set()
@@ -79,7 +79,7 @@ def flow(stream: Stream, index: dict[str, str], message_id: str) -> list[AnyEven
     return chain
 
 
-def during(stream: Stream, message_id: str) -> list[AnyEvent]:
+def during(stream: StreamView, message_id: str) -> list[AnyEvent]:
     """Return what came between a tool call's message and its last result, both included: whom the call was put to, and what they said.
 
     Given a result, its call is meant; given the results of several, all of them. Only the order of time is looked at.

@@ -8,7 +8,7 @@ from msgspec import Struct
 
 from optree.conversation.content import Kind, is_utterance, kind_of
 from optree.conversation.events import AnyEvent, TranscriptEntry
-from optree.conversation.views.stream import Eyes, Stream, is_seen
+from optree.conversation.views.stream import Eyes, StreamView, is_seen
 
 
 class Heard(Struct):
@@ -21,7 +21,7 @@ class Heard(Struct):
     """Whether the words are not the original's any more, a frame such as ``[Jack]: `` around them apart."""
 
 
-class Line(Struct, omit_defaults=True):
+class DialogLine(Struct, omit_defaults=True):
     """One content of a dialog."""
 
     message_id: str
@@ -38,7 +38,7 @@ class Line(Struct, omit_defaults=True):
     """Those of them whose words are not the ones of this line, a frame apart."""
 
 
-def dialog(stream: Stream, agents: Eyes, *, original: bool = False, spoken: bool = False) -> Iterator[Line]:
+def dialog(stream: StreamView, agents: Eyes, *, original: bool = False, spoken: bool = False) -> Iterator[DialogLine]:
     """Yield each content in the transcripts of some agents once, in the order in which it first entered one of them.
 
     A content has its author's words if its author is among *agents*, else those that the first of them heard: a text that a hook
@@ -46,7 +46,7 @@ def dialog(stream: Stream, agents: Eyes, *, original: bool = False, spoken: bool
     With *spoken* only utterances, and what was heard, are shown: no instructions, calls and results.
     """
     eyes = None if original else agents
-    lines: dict[int | str, tuple[Line, str]] = {}
+    lines: dict[int | str, tuple[DialogLine, str]] = {}
     for event in stream.events:
         if not isinstance(event, TranscriptEntry) or not is_seen(event.agent_id, agents):
             continue
@@ -63,14 +63,14 @@ def dialog(stream: Stream, agents: Eyes, *, original: bool = False, spoken: bool
     yield from (line for line, words in lines.values() if words)
 
 
-def heard(stream: Stream, entry: TranscriptEntry, agents: Eyes = None) -> Heard:
+def heard(stream: StreamView, entry: TranscriptEntry, agents: Eyes = None) -> Heard:
     """Return how an agent heard the content that an entry represents."""
     return Heard(entry.agent_id, entry.message_id, stream.said(entry, agents), changed=stream.change(entry) == "changed")
 
 
-def _line(stream: Stream, entry: TranscriptEntry, source: AnyEvent | None, eyes: Eyes) -> tuple[Line, str]:
+def _line(stream: StreamView, entry: TranscriptEntry, source: AnyEvent | None, eyes: Eyes) -> tuple[DialogLine, str]:
     """Return a line with its words, as they are compared. An entry whose id another has too is its own original."""
     origin = stream.origin(entry)
     words = stream.words(entry, eyes) if source is entry else stream.words_for(origin, eyes)
     author = "" if source is None else source.agent_id
-    return Line(origin, stream.shown(words or ""), author, entry.role, kind_of(entry)), words or ""
+    return DialogLine(origin, stream.shown(words or ""), author, entry.role, kind_of(entry)), words or ""

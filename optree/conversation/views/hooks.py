@@ -9,7 +9,7 @@ from typing import Literal
 
 from msgspec import Struct
 
-from optree.conversation.views.stream import Eyes, Stream, is_seen
+from optree.conversation.views.stream import Eyes, StreamView, is_seen
 
 _WORD = re.compile(r"\s+|\w+|[^\w\s]")
 _MOST_WORDS = 400
@@ -37,7 +37,7 @@ class Intervention(Struct):
     """Without the original, what was heard as it is."""
 
 
-def interventions(stream: Stream, agents: Eyes = None, *, framed: bool = False) -> Iterator[Intervention]:
+def interventions(stream: StreamView, agents: Eyes = None, *, framed: bool = False) -> Iterator[Intervention]:
     """Yield each delivery whose words are not the original's; with *framed* also those where something was only put around them.
 
     Of *agents*, it is what they heard, with the original where its author is one of them. A delivery whose original is not in the

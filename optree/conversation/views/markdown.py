@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator, Sequence
 
 from optree.conversation.views.hooks import Part
-from optree.conversation.views.sections import Row, Section
+from optree.conversation.views.sections import Section, SectionRow
 from optree.visible import visible
 
 _SPECIAL = re.compile(r"([\\`*_{}\[\]<>#|~$&@!])")
@@ -41,7 +41,7 @@ def _section(section: Section) -> Iterator[str]:
         yield from _row(row)
 
 
-def _row(row: Row) -> Iterator[str]:
+def _row(row: SectionRow) -> Iterator[str]:
     indent = "  " * row.depth
     who = f"**{escaped(' '.join(row.who.split()))}**" if row.who else ""
     note = f"*{escaped(row.note)}*" if row.note else ""

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 from optree.conversation.content import kind_of, thought_of
-from optree.conversation.views.stream import Stream
+from optree.conversation.views.stream import StreamView
 
 LABELS = {"heard": "Heard", "called": "Action", "said": "Said", "received": "Received"}
 NO_WORDS = "Taking action..."
@@ -21,7 +21,7 @@ class Lived(NamedTuple):
     """The calls that an action makes."""
 
 
-def perspective(stream: Stream, agent: str) -> Iterator[Lived]:
+def perspective(stream: StreamView, agent: str) -> Iterator[Lived]:
     """Yield what each entry of an agent's transcript is to it; its instructions are not part of what it lives through."""
     eyes = (agent,)
     for entry in stream.entries(agent):

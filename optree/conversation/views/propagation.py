@@ -6,7 +6,7 @@ from msgspec import Struct
 
 from optree.conversation.events import TranscriptEntry
 from optree.conversation.views.dialog import Heard, heard
-from optree.conversation.views.stream import Eyes, Stream, is_seen
+from optree.conversation.views.stream import Eyes, StreamView, is_seen
 
 LONGEST_WAY = 100
 
@@ -38,12 +38,12 @@ class Propagation(Struct, omit_defaults=True):
     timestamp: float | None = None
 
 
-def heard_by(stream: Stream, message_id: str, agents: Eyes = None) -> list[Heard]:
+def heard_by(stream: StreamView, message_id: str, agents: Eyes = None) -> list[Heard]:
     """Return who of *agents* heard the content of a message, each delivery once, in order; a copy stands for its original."""
     return [heard(stream, entry, agents) for entry in _copies(stream, stream.root(message_id), agents)]
 
 
-def propagation(stream: Stream, message_id: str, agents: Eyes = None) -> Propagation:
+def propagation(stream: StreamView, message_id: str, agents: Eyes = None) -> Propagation:
     """Return how the content of a message spread from its original to *agents*."""
     root = stream.root(message_id)
     source = stream.by_id.get(root)
@@ -53,22 +53,22 @@ def propagation(stream: Stream, message_id: str, agents: Eyes = None) -> Propaga
     return Propagation(root, source.agent_id, stream.content_for(root, agents), hops, source.timestamp)
 
 
-def all_heard(stream: Stream) -> list[str]:
+def all_heard(stream: StreamView) -> list[str]:
     """Return the ids of the contents that were heard by anyone, in the order of their originals' first copies."""
     return list(stream.copies)
 
 
-def _copies(stream: Stream, root: str, agents: Eyes) -> list[TranscriptEntry]:
+def _copies(stream: StreamView, root: str, agents: Eyes) -> list[TranscriptEntry]:
     return [entry for entry in stream.copies.get(root, []) if is_seen(entry.agent_id, agents)]
 
 
-def _hop(stream: Stream, entry: TranscriptEntry, root: str, agents: Eyes) -> Hop:
+def _hop(stream: StreamView, entry: TranscriptEntry, root: str, agents: Eyes) -> Hop:
     told = heard(stream, entry, agents)
     place = stream.position[entry.message_id]
     return Hop(entry.agent_id, entry.message_id, told.content, _via(stream, entry, root), place, entry.timestamp, told.changed)
 
 
-def _via(stream: Stream, entry: TranscriptEntry, root: str) -> list[str]:
+def _via(stream: StreamView, entry: TranscriptEntry, root: str) -> list[str]:
     """Return the ids from the original to an entry, without it; of a longer way the last `LONGEST_WAY`."""
     chain: list[str] = []
     seen = {entry.message_id}

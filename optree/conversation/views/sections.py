@@ -31,7 +31,7 @@ _OF_LINKS = ("causality", "heard", "propagation", "references")
 _NONE = "Nothing: no message says what it represents or came from (give substance= or cause= to session.message)."
 
 
-class Row(Struct):
+class SectionRow(Struct):
     """One line of a view, and what is below it."""
 
     text: str | list[Part] = ""
@@ -51,7 +51,7 @@ class Section(Struct):
     """Rows with a title."""
 
     title: str
-    rows: list[Row]
+    rows: list[SectionRow]
 
 
 class Ask(Struct, frozen=True):
@@ -73,7 +73,7 @@ def sections(view: str, viewer: SessionViewer, ask: Ask) -> list[Section]:
     shown = viewer.stream.shown
     found = [section for section in _SECTIONS[view](viewer, ask) if section.rows or section.title]
     if not any(section.rows for section in found):
-        found = [Section(found[0].title if found else view.capitalize(), [Row(_NONE if view in _OF_LINKS else "Nothing was said.")])]
+        found = [Section(found[0].title if found else view.capitalize(), [SectionRow(_NONE if view in _OF_LINKS else "Nothing was said.")])]
     for section in found:
         section.title = shown(section.title)
         for row in section.rows:  # names and ids may hold what is to be hidden too
@@ -129,15 +129,15 @@ def _transcripts(viewer: SessionViewer, ask: Ask) -> Iterable[Section]:
 
 def _dialog(viewer: SessionViewer, ask: Ask) -> Iterable[Section]:
     agents = chosen(viewer, ask)
-    rows: list[Row] = []
+    rows: list[SectionRow] = []
     for line in viewer.dialog(ask.eyes):
         told = line.heard if ask.heard else line.apart
         to = _names(viewer, [one.agent_id for one in line.heard])
         outside = line.role == "user" and not line.heard
         who = "user" if outside else viewer.stream.name(line.author) if line.author else "unknown"
-        rows.append(Row(line.content, line.message_id, who, "", f"heard by {to}" if to else ""))
+        rows.append(SectionRow(line.content, line.message_id, who, "", f"heard by {to}" if to else ""))
         rows += [
-            Row(one.content, one.message_id, viewer.stream.name(one.agent_id), "heard", "changed" if one.changed else "", depth=1)
+            SectionRow(one.content, one.message_id, viewer.stream.name(one.agent_id), "heard", "changed" if one.changed else "", depth=1)
             for one in told
         ]
     yield Section(f"Dialog of {_names(viewer, agents)}", rows)
@@ -145,7 +145,7 @@ def _dialog(viewer: SessionViewer, ask: Ask) -> Iterable[Section]:
 
 def _perspective(viewer: SessionViewer, ask: Ask) -> Iterable[Section]:
     for agent in chosen(viewer, ask):
-        rows = [Row("\n".join(filter(None, [one.text, one.calls])), what=one.label) for one in perspective(viewer.stream, agent)]
+        rows = [SectionRow("\n".join(filter(None, [one.text, one.calls])), what=one.label) for one in perspective(viewer.stream, agent)]
         yield Section(label(viewer, agent), rows)
 
 
@@ -161,7 +161,7 @@ def _causality(viewer: SessionViewer, ask: Ask) -> Iterable[Section]:
     for link in viewer.links():
         above.setdefault(link.message_id, []).append(f"{link.parent} ({link.kind.replace('_', ' ')})")
     rows = [
-        Row(
+        SectionRow(
             head(one.content) or _calls(one),
             one.message_id,
             viewer.stream.name(one.agent_id),
@@ -176,21 +176,21 @@ def _causality(viewer: SessionViewer, ask: Ask) -> Iterable[Section]:
 
 def _hooks(viewer: SessionViewer, ask: Ask) -> Iterable[Section]:
     rows = [
-        Row(one.diff, one.message_id, viewer.stream.name(one.agent_id), "heard", f"← {one.substance} of {label(viewer, one.author)}")
+        SectionRow(one.diff, one.message_id, viewer.stream.name(one.agent_id), "heard", f"← {one.substance} of {label(viewer, one.author)}")
         for one in viewer.hooks(agents=ask.eyes)
     ]
-    yield Section("What was heard in other words than it was said", rows or [Row("Nothing: all was heard as it was said.")])
+    yield Section("What was heard in other words than it was said", rows or [SectionRow("Nothing: all was heard as it was said.")])
 
 
 def _agents(viewer: SessionViewer, ask: Ask) -> Iterable[Section]:
-    rows: list[Row] = []
+    rows: list[SectionRow] = []
     for one in viewer.agent_tree():
         if ask.agents and one.agent_id not in ask.agents:
             continue
         about = [one.language_model or "", f"{one.entries} {'entry' if one.entries == 1 else 'entries'}"]
         about += [f"by {', '.join(one.cause)}"] if one.cause else []
         rows.append(
-            Row(
+            SectionRow(
                 " ".join(viewer.stream.shown(" · ".join(filter(None, about))).split()),
                 one.message_id or "",
                 label(viewer, one.agent_id),
@@ -205,13 +205,13 @@ def _propagation(viewer: SessionViewer, ask: Ask) -> Iterable[Section]:
         rows = [_hop(viewer, hop) for hop in one.hops]
         if one.content is not None:
             said = "original" if not ask.agents or one.author in ask.agents else "as heard"
-            rows.insert(0, Row(one.content, one.message_id, viewer.stream.name(one.author), said))
+            rows.insert(0, SectionRow(one.content, one.message_id, viewer.stream.name(one.author), said))
         yield Section(f"How {one.message_id} spread", rows)
 
 
 def _heard(viewer: SessionViewer, ask: Ask) -> Iterable[Section]:
     rows = [
-        Row(
+        SectionRow(
             one.content or "",
             one.message_id,
             viewer.stream.name(one.author),
@@ -222,10 +222,10 @@ def _heard(viewer: SessionViewer, ask: Ask) -> Iterable[Section]:
     yield Section("Who heard what", rows)
 
 
-def _hop(viewer: SessionViewer, hop: Hop) -> Row:
+def _hop(viewer: SessionViewer, hop: Hop) -> SectionRow:
     told = ["changed"] if hop.changed else []
     told += [f"over {' → '.join(hop.via[1:])}"] if len(hop.via) > 1 else []
-    return Row(
+    return SectionRow(
         hop.content,
         hop.message_id,
         viewer.stream.name(hop.agent_id),
@@ -236,14 +236,14 @@ def _hop(viewer: SessionViewer, hop: Hop) -> Row:
     )
 
 
-def _row(viewer: SessionViewer, one: Moment, *, who: bool = True) -> Row:
+def _row(viewer: SessionViewer, one: Moment, *, who: bool = True) -> SectionRow:
     said = [one.content] if one.content and one.what != "created" else []
     said += [f"{call.name}({call.arguments})" for call in one.calls]
     author = viewer.stream.author(one.substance) if one.substance else ""
     note = f"← {one.substance}" + (f" of {viewer.stream.name(author)}" if author else "") if one.substance else ""
     if one.what == "created" and one.parent:
         note = f"by {viewer.stream.name(one.parent)}"
-    return Row(
+    return SectionRow(
         "\n".join(said), one.message_id, viewer.stream.name(one.agent_id) if who else "", _DONE[one.what], note, clock(one.timestamp)
     )
 

@@ -31,7 +31,7 @@ Eyes = Collection[str] | None
 """Ids of the agents whose transcripts are looked at; None for all there is."""
 
 
-class Stream:
+class StreamView:
     """Events in their order, and what they refer to."""
 
     def __init__(self, events: Iterable[AnyEvent], version: int = wire.SEED_001, hide: Hide | None = None) -> None:

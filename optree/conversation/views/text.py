@@ -6,7 +6,7 @@ import re
 from collections.abc import Callable, Iterator, Sequence
 
 from optree.conversation.views.hooks import Part
-from optree.conversation.views.sections import Row, Section
+from optree.conversation.views.sections import Section, SectionRow
 from optree.visible import column, columns, one_line, visible
 
 Paint = Callable[[str, str], str]
@@ -36,7 +36,7 @@ def _section(section: Section, width: int, paint: Paint) -> Iterator[str]:
         yield from (line.rstrip() for line in _lines(row, sizes, width, paint))
 
 
-def _lines(row: Row, sizes: list[int], width: int, paint: Paint) -> Iterator[str]:
+def _lines(row: SectionRow, sizes: list[int], width: int, paint: Paint) -> Iterator[str]:
     """Yield a row's lines: what was said stands beside the other columns, or below them where there is no room."""
     lead = [("dim", row.when), ("path", _key(row)), ("agent", _who(row)), (_STYLES.get(row.what, ""), _what(row))]
     cell = [paint(style, text) + " " * (size - columns(text)) for (style, text), size in zip(lead, sizes, strict=True) if size]
@@ -52,7 +52,7 @@ def _lines(row: Row, sizes: list[int], width: int, paint: Paint) -> Iterator[str
     yield from (" " * used + line for line in told)
 
 
-def _said(row: Row, room: int, paint: Paint) -> list[str]:
+def _said(row: SectionRow, room: int, paint: Paint) -> list[str]:
     """Return what a row says, its note behind the last line where it fits, else below."""
     is_diff = not isinstance(row.text, str)
     text = visible(row.text) if isinstance(row.text, str) else _marked(row.text)
@@ -122,23 +122,23 @@ def _fitting(word: str, width: int) -> str:
     return word
 
 
-def _column(rows: Sequence[Row], cell: Callable[[Row], str]) -> int:
+def _column(rows: Sequence[SectionRow], cell: Callable[[SectionRow], str]) -> int:
     return max((columns(cell(row)) for row in rows), default=0)
 
 
-def _when(row: Row) -> str:
+def _when(row: SectionRow) -> str:
     return row.when
 
 
-def _key(row: Row) -> str:
+def _key(row: SectionRow) -> str:
     return one_line(row.key)
 
 
-def _who(row: Row) -> str:
+def _who(row: SectionRow) -> str:
     return "  " * row.depth + _short(row.who) if row.who else ""
 
 
-def _what(row: Row) -> str:
+def _what(row: SectionRow) -> str:
     return _short(row.what)
 
 

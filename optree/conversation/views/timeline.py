@@ -8,7 +8,7 @@ from msgspec import Struct
 
 from optree.conversation.content import Call, Kind, kind_of, thought_of
 from optree.conversation.events import AgentCreated, AnyEvent, TranscriptEntry
-from optree.conversation.views.stream import Eyes, Stream, kind
+from optree.conversation.views.stream import Eyes, StreamView, kind
 
 
 class Moment(Struct, omit_defaults=True):
@@ -28,7 +28,7 @@ class Moment(Struct, omit_defaults=True):
     timestamp: float | None = None
 
 
-def moment(stream: Stream, event: AnyEvent, agents: Eyes = None) -> Moment:
+def moment(stream: StreamView, event: AnyEvent, agents: Eyes = None) -> Moment:
     """Return an event as it shows to those who look at *agents*."""
     found = Moment(event.message_id, kind(event), event.agent_id, "made", timestamp=event.timestamp)
     if isinstance(event, AgentCreated):

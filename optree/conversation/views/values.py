@@ -9,7 +9,7 @@ import msgspec
 
 from optree.conversation.viewer import SessionViewer
 from optree.conversation.views.sections import Ask, chosen, events, moments, spreads
-from optree.conversation.views.stream import Stream
+from optree.conversation.views.stream import StreamView
 from optree.values import is_list, is_object
 
 
@@ -18,7 +18,7 @@ def value(view: str, viewer: SessionViewer, ask: Ask) -> Any:
     return hidden(viewer.stream, msgspec.to_builtins(_VALUES[view](viewer, ask)))
 
 
-def hidden(stream: Stream, value: Any) -> Any:
+def hidden(stream: StreamView, value: Any) -> Any:
     """Return plain values without what is to be hidden, which names and ids may hold too; keys stay apart."""
     if is_object(value):
         found: dict[str, Any] = {}

@@ -12,7 +12,7 @@ from msgspec import UNSET, Raw
 
 from optree import records as r
 from optree.formats import Fault
-from optree.formats.ai_agent.folder import Ledger, Ledgers
+from optree.formats.ai_agent.folder import Ledgers, SessionRecords
 from optree.formats.ai_agent.records import CALLED_BY_PROGRAM, derived_id
 from optree.ids import is_node_id, is_txn, node_id, txn_of
 from optree.nodes import AccountingEntry, Payload, Status
@@ -50,7 +50,7 @@ def trees(ledgers: Ledgers) -> list[Tree]:
     return found
 
 
-def _txn(ledger: Ledger, taken: set[str]) -> str:
+def _txn(ledger: SessionRecords, taken: set[str]) -> str:
     """Return a root's txn: the origin that its records name, or its own id where that is another's, or it is no root of a whole run."""
     origin = ledger.start.get("originId")
     whole = isinstance(origin, str) and is_txn(origin) and origin not in taken and ledger.start.get("parentSessionId") is None
@@ -109,7 +109,7 @@ class _Assembly:
                 pending.append((op, inner, depth + 1))
         return self._fold.finish()
 
-    def _stand_in(self, path: str, ledger: Ledger) -> str:
+    def _stand_in(self, path: str, ledger: SessionRecords) -> str:
         """Record an op for a child of which its parent's own records do not tell: in the turn that was going on when it began."""
         session = self._fold.sessions[path]
         begun = _time(ledger.start.get("ts")) or session.started_at
@@ -121,7 +121,7 @@ class _Assembly:
         self._fold.apply(r.OpBegin(op, begun, "session", str(ledger.start.get("agentId") or UNKNOWN)))
         return op
 
-    def _session(self, ledger: Ledger, path: str) -> None:
+    def _session(self, ledger: SessionRecords, path: str) -> None:
         self.taken.add(ledger.name)
         start, own, put = ledger.start, ledger.name, self._fold.apply
         derived = own == derived_id(self._txn, path) or not is_node_id(own)

@@ -19,7 +19,7 @@ _TYPES = ("session_start", "turn_start", "turn_end", "session_summary", "session
 _lines = msgspec.json.Decoder(dict[str, Any]).decode_lines
 
 
-class Ledger(Struct):
+class SessionRecords(Struct):
     """What a session's file of records says."""
 
     name: str
@@ -37,7 +37,7 @@ class Ledgers:
     def __init__(self, path: Path, *, strict: bool) -> None:
         self._strict = strict
         self.faults: list[Fault] = []
-        self.found: dict[str, Ledger] = {}
+        self.found: dict[str, SessionRecords] = {}
         folder = path if path.is_dir() else path.parent
         sessions = folder / "session" if (folder / "session").is_dir() else folder
         self.base = sessions.parent if sessions.name == "session" else sessions
@@ -75,8 +75,8 @@ class Ledgers:
                     known.add(beside)
                     paths.append(beside)
 
-    def _ledger(self, path: Path) -> Ledger | None:
-        ledger = Ledger("", {}, {}, None)
+    def _ledger(self, path: Path) -> SessionRecords | None:
+        ledger = SessionRecords("", {}, {}, None)
         seen: dict[int, dict[str, Any]] = {}
         for line, record in self._records(path):
             number = record.get("seq")
@@ -104,7 +104,7 @@ class Ledgers:
                     else:
                         yield found.line + index, record
 
-    def _take(self, ledger: Ledger, record: dict[str, Any], where: str, line: int) -> None:
+    def _take(self, ledger: SessionRecords, record: dict[str, Any], where: str, line: int) -> None:
         kind, turn = record["recordType"], record.get("turn", 0)
         if ledger.name and record["sessionId"] != ledger.name:
             self.fault(where, f"is a record of another session, {record['sessionId']}", line)
@@ -138,7 +138,7 @@ def _flaw(record: dict[str, Any]) -> str:
     return ""
 
 
-def _children(ledger: Ledger) -> list[str]:
+def _children(ledger: SessionRecords) -> list[str]:
     """Return the sessions that a session's records name as its children."""
     blocks = [op for _, end in ledger.turns.values() if end is not None for op in objects_of(end.get("ops"))]
     blocks += [ledger.end] if ledger.end is not None else []

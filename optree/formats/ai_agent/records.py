@@ -67,14 +67,14 @@ def write(tree: Tree, folder: Path) -> list[Path]:
         callers |= {op.path: (session_id(session), op.op_id) for turn in session.turns for op in turn.ops if op.child_session is not None}
         if "0" in session.path.split(".")[::2]:  # within a turn 0, for which there are no records
             continue
-        writer = _Writer(tree, session, folder, callers.get(session.path))
+        writer = _RecordsWriter(tree, session, folder, callers.get(session.path))
         lines = b"".join(msgspec.json.encode(record) + b"\n" for record in writer.records())
         ledgers.append(write_new(folder / "session" / f"{writer.id}.jsonl", lines))
         payloads += writer.files
     return ledgers + payloads
 
 
-class _Writer:
+class _RecordsWriter:
     """Makes one session's records, and its payload files as it comes to them."""
 
     def __init__(self, tree: Tree, session: SessionNode, folder: Path, caller: tuple[str, str] | None) -> None:

@@ -42,7 +42,7 @@ def tree_of(document: dict[str, Any]) -> Original:
     root = object_of(document.get("opTree"))
     told = _origin(document, root)
     origin = txn_of(told, "ai-agent")
-    reader = _Reader(origin, 1 if document.get("version") == 1 else 2)
+    reader = _SnapshotReader(origin, 1 if document.get("version") == 1 else 2)
     tree = Fold(origin, Tree(reader.root(root, text_of(document.get("parentTxnId"))), Pool())).finish()
     reader.keep_rests(tree.session, document)
     meta = {"txn": origin, "reason": document.get("reason"), "source": f"ai-agent {document.get('version')}"}
@@ -58,7 +58,7 @@ def _origin(document: dict[str, Any], root: dict[str, Any]) -> str:
     return next((str(name) for name in told if name), UNKNOWN)
 
 
-class _Reader:
+class _SnapshotReader:
     def __init__(self, origin: str, version: int) -> None:
         self.origin, self.version = origin, version
         self.notes: list[str] = []

@@ -44,7 +44,7 @@ def document(tree: Tree, version: int) -> bytes:
     if file.get("version") == version and not root.resumed_at:
         whole = restored(whole, file)
     whole.pop("opTree", None)
-    return msgspec.json.encode({**whole, "opTree": _Writer(tree, version).session(root)})
+    return msgspec.json.encode({**whole, "opTree": _DocumentWriter(tree, version).session(root)})
 
 
 def file_block(root: SessionNode, version: int) -> dict[str, Any]:
@@ -200,7 +200,7 @@ class Context:
         return {**found, **_set(self.session)}
 
 
-class _Writer:
+class _DocumentWriter:
     def __init__(self, tree: Tree, version: int) -> None:
         self._pool = tree.pool
         self._version = version

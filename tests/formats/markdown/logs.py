@@ -5,7 +5,7 @@ import subprocess
 from pathlib import Path
 
 from optree.testing import START, Ticking
-from optree_formats.markdown import Event, EventLog, tool_call, tool_error
+from optree_formats.markdown import EventLog, LogEvent, tool_call, tool_error
 
 STARTED = START
 """When the clock of `log` begins, in epoch seconds."""
@@ -75,7 +75,7 @@ def call(number=1, tool="fs.read", **more):
 
 def result(number=1, **more):
     """Return a call's result."""
-    return Event("tool_result", call_id=f"call-{number:03}", success=True, duration_ms=12, result={"lines": 50}, **more)
+    return LogEvent("tool_result", call_id=f"call-{number:03}", success=True, duration_ms=12, result={"lines": 50}, **more)
 
 
 def error(number=1, code="NOT_FOUND", **more):
@@ -86,13 +86,13 @@ def error(number=1, code="NOT_FOUND", **more):
 def session(directory, calls=4, **more):
     """Write a whole session: calls with results, one that fails, a repair, and the end; returns its log's path."""
     made = log(directory, **more)
-    made.append(Event("user_message", length=5, content="Hello", narrative="The user greets."))
+    made.append(LogEvent("user_message", length=5, content="Hello", narrative="The user greets."))
     for number in range(1, calls + 1):
         made.append(call(number, narrative=f"Look at {number}.").comment("args.why", f"comment {number}"))
         made.append(result(number))
     made.append(call(99))
     made.append(error(99).comment("error.message", "the file was renamed"))
-    made.append(Event("repair", demon="checklist_repairer", action="created", path="hot.yml").comment("", "was missing"))
+    made.append(LogEvent("repair", demon="checklist_repairer", action="created", path="hot.yml").comment("", "was missing"))
     made.end(retrospective="All done.")
     return made.path
 

@@ -2,7 +2,7 @@ import re
 
 import pytest
 
-from optree_formats.markdown import Event, Refused, extract_events, read_log, tool_call, tool_error
+from optree_formats.markdown import LogEvent, Refused, extract_events, read_log, tool_call, tool_error
 from optree_formats.markdown.events import KINDS
 from tests.formats.markdown.logs import call, log
 
@@ -33,7 +33,7 @@ EVENTS = {
 def test_every_type_comes_back(kind, tmp_path):
     """Every type keeps its fields (S3-21, S3-23, S3-24, S3-25, S3-26, S3-27, S3-28, S3-29, S3-30, S3-31, S3-32, S3-75)."""
     made = log(tmp_path, verbosity="verbose")
-    made.append(Event(kind, EVENTS[kind]))
+    made.append(LogEvent(kind, EVENTS[kind]))
     found = extract_events(made.path)[1]
     timed = "timestamp" in KINDS[kind].optional
     assert {"type": kind, **EVENTS[kind]} == {key: value for key, value in found.items() if key != "timestamp"}
@@ -62,7 +62,7 @@ def test_call_without_why_is_refused(args, tmp_path):
     made = log(tmp_path)
     before = made.path.read_bytes()
     with pytest.raises(Refused) as refused:
-        made.append(Event("tool_call", tool="fs.read", call_id="1", **({} if args is None else {"args": args})))
+        made.append(LogEvent("tool_call", tool="fs.read", call_id="1", **({} if args is None else {"args": args})))
     assert ("MISSING_WHY", True) == (refused.value.error["code"], refused.value.error["recoverable"])
     assert {"code", "message", "recoverable", "suggestion"} == refused.value.error.keys()
     assert before == made.path.read_bytes()
@@ -71,12 +71,12 @@ def test_call_without_why_is_refused(args, tmp_path):
 @pytest.mark.parametrize(
     "event",
     [
-        Event("Tool Call"),
-        Event("a: b"),
-        Event("tool_result", call_id="1"),
-        Event("tool_error", call_id="1", error="broke"),
-        Event("tool_error", call_id="1", error={"message": "no code"}),
-        Event("repair", action="created"),
+        LogEvent("Tool Call"),
+        LogEvent("a: b"),
+        LogEvent("tool_result", call_id="1"),
+        LogEvent("tool_error", call_id="1", error="broke"),
+        LogEvent("tool_error", call_id="1", error={"message": "no code"}),
+        LogEvent("repair", action="created"),
     ],
 )
 def test_incomplete_events_are_refused(event, tmp_path):
@@ -100,7 +100,7 @@ def test_error_is_linked_to_its_call(tmp_path):
 def test_more_fields_and_types_are_welcome(tmp_path):
     """Fields and types that nobody has named are kept as they are (S3-34)."""
     made = log(tmp_path)
-    made.append(Event("demon_woke", mood="curious", nested={"deep": [{"er": 1}]}))
+    made.append(LogEvent("demon_woke", mood="curious", nested={"deep": [{"er": 1}]}))
     made.append(tool_call("fs.read", {"path": "a"}, why="look", call_id="1", priority=3))
     _, first, second = extract_events(made.path)
     assert {"type": "demon_woke", "mood": "curious", "nested": {"deep": [{"er": 1}]}} == first
@@ -128,7 +128,7 @@ def test_good_entry_of_the_seed(tmp_path):
 def test_values_of_any_kind(tmp_path):
     """Values that YAML has no form for are marked as everywhere in optree; none is refused (S3-34)."""
     made = log(tmp_path)
-    made.append(Event("x", a=float("nan"), b=b"\0", c=object(), d={1: {2}}))
+    made.append(LogEvent("x", a=float("nan"), b=b"\0", c=object(), d={1: {2}}))
     found = extract_events(made.path)[-1]
     assert ({"$float": "nan"}, {"$bytes": "AA=="}, {"1": [2]}) == (found["a"], found["b"], found["d"])
     assert re.match("<object object", found["c"]["$repr"])

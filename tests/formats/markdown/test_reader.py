@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from ruamel.yaml import YAML
 
 from optree.store.lines import Fault
-from optree_formats.markdown import FORMAT, Entry, Event, extract_events, read_log, state_at, stream_log, verify
+from optree_formats.markdown import FORMAT, Entry, LogEvent, extract_events, read_log, state_at, stream_log, verify
 from optree_formats.markdown.compression import fewer_events
 from tests.formats.markdown.logs import SEED, call, log, naive_blocks, session
 from tests.growth import SQUARE, growth
@@ -230,7 +230,7 @@ def test_huge_block_is_read(tmp_path):
     """An event of a million characters comes back whole (S3-34, S3-54)."""
     made = log(tmp_path, verbosity="verbose")
     text = "long: line of - text # here\n" * 37_000
-    made.append(Event("note", text=text, items=[{"a": number} for number in range(2000)]))
+    made.append(LogEvent("note", text=text, items=[{"a": number} for number in range(2000)]))
     assert text == extract_events(made.path)[-1]["text"]
 
 

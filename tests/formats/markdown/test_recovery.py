@@ -1,7 +1,7 @@
 import pytest
 
 from optree.errors import SetupError
-from optree_formats.markdown import Event, EventLog, extract_events, read_log, verify
+from optree_formats.markdown import EventLog, LogEvent, extract_events, read_log, verify
 from optree_formats.markdown.recovery import set_aside
 from tests.formats.markdown.logs import SEED, call, log, session
 
@@ -102,9 +102,9 @@ def test_logs_longer_than_a_read_are_whole(tmp_path, mark):
 
     def written(name, padding):
         made = log(tmp_path, name, verbosity="verbose")
-        made.append(Event("note", text="x" * 500_000))
-        made.append(Event("note", text="x" * (padding - 500_000) + "—"))
-        made.append(Event("note", text="last"))
+        made.append(LogEvent("note", text="x" * 500_000))
+        made.append(LogEvent("note", text="x" * (padding - 500_000) + "—"))
+        made.append(LogEvent("note", text="last"))
         made.close()
         return made.path, made.path.read_bytes()
 

@@ -5,7 +5,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from markdown_it import MarkdownIt
 
-from optree_formats.markdown import Entry, Event, extract_events, read_log, stream_log
+from optree_formats.markdown import Entry, LogEvent, extract_events, read_log, stream_log
 from optree_formats.markdown.rendering import escape, section, unescape
 from tests.formats.markdown.logs import SEED, call, error, log, naive_blocks, result, session, shell
 
@@ -18,7 +18,7 @@ def event_of_the_seed():
     )
     first = "export function parseExpression(tokens: Token[])"
     found = {"lines": 50, "first_line": first, "analysis_notes": notes}
-    event = Event("tool_result", call_id="call-001", success=True, duration_ms=12, result=found)
+    event = LogEvent("tool_result", call_id="call-001", success=True, duration_ms=12, result=found)
     event.comment("result.analysis_notes", "Contains recursive call at line 23\nUses precedence climbing, not recursive descent")
     return event.comment("", "Parser looks correct", at=("standard",))
 
@@ -67,7 +67,7 @@ def test_minimal_keeps_why_and_outcome(tmp_path):
 
 def test_fields_can_be_kept_for_verbose(tmp_path):
     """Long texts are cut at the middle level, fields marked as details left out with their comments; `verbose` has all (S3-37, S3-38)."""
-    event = Event("note", text="x" * 1000, inner={"a": 1, "b": 2}).comment("inner.b", "of b").detail("inner.b")
+    event = LogEvent("note", text="x" * 1000, inner={"a": 1, "b": 2}).comment("inner.b", "of b").detail("inner.b")
     standard, verbose = (log(tmp_path, name, verbosity=name) for name in ("standard", "verbose"))
     standard.append(event)
     verbose.append(event)
@@ -79,11 +79,11 @@ def test_fields_can_be_kept_for_verbose(tmp_path):
 
 def test_log_has_the_form_of_the_seed(tmp_path):
     """The seed's log is written as the seed shows it (S3-06, S3-08, S3-10, S3-11, S3-12, S3-13, S3-14, S3-15, S3-16)."""
-    start = Event("session_start", session_id="sess-001", protocol="EVENT-LOG/0.2", at=1767096000000.0)
+    start = LogEvent("session_start", session_id="sess-001", protocol="EVENT-LOG/0.2", at=1767096000000.0)
     start.narrative = "<!-- Minimal metadata for session initialization -->"
     made = log(tmp_path, start=start)
     why = "Check if recursive descent handles nested expressions"
-    event = Event("tool_call", tool="fs.read", call_id="call-001", args={"path": "src/parser.ts", "why": why}, at=1767096005000.0)
+    event = LogEvent("tool_call", tool="fs.read", call_id="call-001", args={"path": "src/parser.ts", "why": why}, at=1767096005000.0)
     event.narrative = "Reading parser to check recursive descent handling."
     event.comment("args.why", "Check if the recursive descent handles nested expressions\nThis is part of the expression parser audit")
     made.append(event)
@@ -117,7 +117,7 @@ nasty = st.text(alphabet=st.sampled_from([*"#`~-=<>!\\ \n\t*_x:0\r\0é"]), max_s
 @example("---", "<!-- seal 0123456789abcdef -->")
 def test_narrative_fools_nobody(narrative, title):
     """Whatever a narrative and a title say, readers and Markdown itself see one heading and one block (S3-13, S3-14, S3-15)."""
-    text = section(Event("note", x=1, narrative=narrative, title=title), 0.0, "verbose")
+    text = section(LogEvent("note", x=1, narrative=narrative, title=title), 0.0, "verbose")
     tokens = MarkdownIt().parse(text)
     assert 1 == sum(token.type == "heading_open" and not token.level for token in tokens)
     assert [("yaml", "type: note\nx: 1\n")] == [
@@ -138,7 +138,7 @@ def test_clean_differences(tmp_path):
     made = log(tmp_path)
     made.append(call())
     before = made.path.read_text()
-    made.append(Event("note", text="a\n\nb", narrative="two\n\nparagraphs"))
+    made.append(LogEvent("note", text="a\n\nb", narrative="two\n\nparagraphs"))
     after = made.path.read_text()
     assert after.startswith(before)
     assert len(after) > len(before)

@@ -3,7 +3,7 @@ from datetime import UTC, datetime
 import pytest
 
 from optree.errors import SetupError
-from optree_formats.markdown import Event, read_log, state_at
+from optree_formats.markdown import LogEvent, read_log, state_at
 from tests.formats.markdown.logs import STARTED, call, error, log, result
 
 
@@ -11,12 +11,12 @@ from tests.formats.markdown.logs import STARTED, call, error, log, result
 def path(tmp_path):
     """A session with two calls that overlap, context, an error, and an end; one event a second."""
     made = log(tmp_path)
-    made.append(Event("user_message", length=5))
-    made.append(Event("model_input", tokens=2500, files_in_context=["a.md", "b.md"], budget_usage=0.89))
+    made.append(LogEvent("user_message", length=5))
+    made.append(LogEvent("model_input", tokens=2500, files_in_context=["a.md", "b.md"], budget_usage=0.89))
     made.append(call(1))
     made.append(call(2))
     made.append(result(1))
-    made.append(Event("context_assembly", budget=100, used=40, included=["b.md"], excluded=["a.md"]))
+    made.append(LogEvent("context_assembly", budget=100, used=40, included=["b.md"], excluded=["a.md"]))
     made.append(error(2))
     made.end()
     return made.path

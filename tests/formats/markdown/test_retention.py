@@ -5,7 +5,7 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from optree.errors import SetupError
-from optree_formats.markdown import Event, EventLog, extract_events, read_log, retention, summarise, verify
+from optree_formats.markdown import EventLog, LogEvent, extract_events, read_log, retention, summarise, verify
 from optree_formats.markdown.retention import Policy, apply, archive, compress
 from tests.formats.markdown.logs import STARTED, call, log, session
 
@@ -98,7 +98,7 @@ def test_compression_drops_verbose_results(tmp_path):
     """Long texts of results go, their figures, short texts and comments stay; what is no run stays whole (S3-61, S3-62)."""
     made = EventLog(tmp_path / "s", verbosity="verbose")
     made.append(call(1))
-    event = Event(
+    event = LogEvent(
         "tool_result", call_id="call-001", success=True, result={"lines": 3, "name": "short", "text": "long " * 50, "all": ["x\ny"]}
     )
     made.append(event.comment("result.text", "about the text").comment("result.lines", "few", where="beside"))
@@ -151,7 +151,7 @@ def test_stale_copy_replaces_nothing(tmp_path):
     """A copy of the log as it was before an event came is none of the log: a new one is made before the log goes (S3-62, S3-63)."""
     path = session(tmp_path)
     apply(tmp_path, now=BEGAN + timedelta(days=10))
-    log(tmp_path).append(Event("violation", action="write", path="x", refused=True))
+    log(tmp_path).append(LogEvent("violation", action="write", path="x", refused=True))
     (action,) = apply(tmp_path, Policy(replace=True), BEGAN + timedelta(days=10))
     assert (True, "session-log.compressed.1.md") == (action.removed, action.made.name)
     assert "violation" == extract_events(action.made)[-1]["type"]

@@ -1,7 +1,7 @@
 import pytest
 from ruamel.yaml import YAML
 
-from optree_formats.markdown import Event, read_log, summarise, write_summary
+from optree_formats.markdown import LogEvent, read_log, summarise, write_summary
 from optree_formats.markdown.summary import summary_text
 from tests.formats.markdown.logs import call, error, log, session
 
@@ -11,15 +11,15 @@ def path(tmp_path):
     """A session of some minutes with calls of two tools, errors of two codes and repairs of two demons."""
     made = log(tmp_path)
     for number in range(5):
-        made.append(Event("user_message", length=number))
+        made.append(LogEvent("user_message", length=number))
     for number in range(4):
         made.append(call(number, "fs.read"))
     made.append(call(9, "fs.write"))
     for code in ("NOT_FOUND", "TIMEOUT", "NOT_FOUND"):
         made.append(error(1, code))
     for demon in ("checklist_repairer", "sticky_note_maintainer", "sticky_note_maintainer"):
-        made.append(Event("repair", demon=demon, action="created"))
-    made.append(Event("note", at=1_700_000_000_000.0 + 150 * 60_000))
+        made.append(LogEvent("repair", demon=demon, action="created"))
+    made.append(LogEvent("note", at=1_700_000_000_000.0 + 150 * 60_000))
     made.end(retrospective="Started with parser audit.\nMain goal achieved.")
     return made.path
 

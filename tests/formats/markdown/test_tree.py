@@ -13,7 +13,7 @@ from optree.store.importing import save
 from optree.store.snapshot import MAX_NESTED
 from optree.testing import Ticking, shape
 from optree.tree import walk_ops, walk_sessions
-from optree_formats.markdown import FORMAT, Event, EventLog, extract_events, read_log, state_at, verify
+from optree_formats.markdown import FORMAT, EventLog, LogEvent, extract_events, read_log, state_at, verify
 from optree_formats.markdown.times import iso, moment
 from optree_formats.markdown.to_tree import node_path
 from tests.formats.held import held
@@ -366,8 +366,8 @@ def test_any_log_is_a_tree(tmp_path):
     assert [*[("tool", "fs.read", "ok")] * 2, ("tool", "fs.read", "failed"), ("system", "repair", "ok")] == ops
     assert ("ok", 1, 1) == (tree.session.status, tree.session.totals.tools_failed, len(tree.session.turns))
     made = EventLog(tmp_path / "models", now=Ticking())
-    made.append(Event("model_input", tokens=2500))
-    made.append(Event("model_output", tokens=500))
+    made.append(LogEvent("model_input", tokens=2500))
+    made.append(LogEvent("model_output", tokens=500))
     made.end("error")
     (tree,) = FORMAT.read(made.path).trees
     assert ("failed", 500, 1) == (tree.session.status, tree.session.totals.output_tokens, tree.session.totals.llm_requests)

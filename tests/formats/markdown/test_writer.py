@@ -9,7 +9,7 @@ import pytest
 from optree.errors import SetupError, StoreError
 from optree.store.system import OS
 from optree.testing import Ticking
-from optree_formats.markdown import Event, EventLog, Refused, extract_events, log_path, read_log, state_at, verify, write_summary
+from optree_formats.markdown import EventLog, LogEvent, Refused, extract_events, log_path, read_log, state_at, verify, write_summary
 from optree_formats.markdown.retention import apply, archive, compress
 from tests.formats.markdown.logs import STARTED, call, log, result, session
 
@@ -17,10 +17,10 @@ ROOT = Path(__file__).resolve().parents[3]
 WRITER = """
 import sys
 from pathlib import Path
-from optree_formats.markdown import Event, EventLog
+from optree_formats.markdown import EventLog, LogEvent
 log = EventLog(Path(sys.argv[1]), "sess-001")
 for number in range(60):
-    log.append(Event("note", writer=int(sys.argv[2]), number=number, text="x" * 3000, narrative="A note."))
+    log.append(LogEvent("note", writer=int(sys.argv[2]), number=number, text="x" * 3000, narrative="A note."))
 """
 
 
@@ -65,7 +65,7 @@ def test_a_session_is_no_path(name):
 def test_every_action_is_there_in_order(tmp_path):
     """Each event that was taken is in the log, numbered, in its order, with its heading (S3-01, S3-02, S3-12)."""
     made = log(tmp_path)
-    assert [2, 3, 4] == [made.append(event) for event in (call(), result(), Event("warning", message="x"))]
+    assert [2, 3, 4] == [made.append(event) for event in (call(), result(), LogEvent("warning", message="x"))]
     entries = read_log(made.path).entries
     assert ["Session Start", "Tool Call: fs.read", "Tool Result: fs.read", "Warning"] == [entry.title for entry in entries]
     assert ["22:13:20", "22:13:21", "22:13:22", "22:13:23"] == [entry.time for entry in entries]
@@ -105,7 +105,7 @@ def test_no_second_start(tmp_path):
     """The session's start is first and only once (S3-17)."""
     made = log(tmp_path)
     with pytest.raises(Refused, match="has begun"):
-        made.append(Event("session_start", session_id="sess-001", protocol="EVENT-LOG/0.2"))
+        made.append(LogEvent("session_start", session_id="sess-001", protocol="EVENT-LOG/0.2"))
 
 
 def test_processes_and_threads_write_whole_events(tmp_path):
@@ -130,7 +130,7 @@ def test_processes_and_threads_write_whole_events(tmp_path):
 def append_notes(made, writer):
     """Append sixty notes."""
     for number in range(60):
-        made.append(Event("note", writer=writer, number=number))
+        made.append(LogEvent("note", writer=writer, number=number))
 
 
 def test_forked_child_writes_too(tmp_path):
@@ -150,7 +150,7 @@ def test_forked_child_writes_too(tmp_path):
 def test_torn_event_is_ended(tmp_path, cut):
     """An event that was torn stays, is ended, and said; what follows is whole (S3-02, S3-54)."""
     made = log(tmp_path)
-    made.append(Event("note", text="lost?"))
+    made.append(LogEvent("note", text="lost?"))
     made.close()
     whole = made.path.read_bytes()
     os.truncate(made.path, len(whole) - cut)
@@ -178,9 +178,9 @@ def test_failed_write_leaves_no_half_event(tmp_path):
     made = log(tmp_path, verbosity="verbose", system=Full())
     before = made.path.read_bytes()
     with pytest.raises(OSError, match="No space"):
-        made.append(Event("note", text="x" * 20_000))
+        made.append(LogEvent("note", text="x" * 20_000))
     assert before == made.path.read_bytes()
-    made.append(Event("note", text="short"))
+    made.append(LogEvent("note", text="short"))
     assert (["session_start", "note"], []) == (kinds(made.path), verify(made.path))
 
 
@@ -283,7 +283,7 @@ def test_credentials_can_be_left_out(tmp_path):
     """With `redacted` no credential is written, in no field, title, comment or narrative."""
     made = log(tmp_path, redacted=True)
     key = "sk-abcdefghijklmnopqrstuvwxyz"
-    made.append(Event("note", api_key=key, text=f"use {key}", narrative=f"key {key}", title=f"Note: {key}").comment("text", key))
+    made.append(LogEvent("note", api_key=key, text=f"use {key}", narrative=f"key {key}", title=f"Note: {key}").comment("text", key))
     assert key not in made.path.read_text()
     assert "[REDACTED]" == extract_events(made.path)[-1]["api_key"]
 
@@ -302,7 +302,7 @@ def test_no_event_hides_broken_seals(tmp_path):
     made = log(tmp_path)
     made.append(call())
     with pytest.raises(Refused, match="broken seals"):
-        made.append(Event("violation", action="rewritten", path="x", broken_seals=999999, refused=False))
+        made.append(LogEvent("violation", action="rewritten", path="x", broken_seals=999999, refused=False))
     made.close()
     made.path.write_text(made.path.read_text().replace("look at 1", "look at 2"))
     log(tmp_path)
@@ -313,8 +313,8 @@ def test_no_event_hides_broken_seals(tmp_path):
 def test_any_call_id_finds_its_tool(tmp_path, name):
     """A result's heading names its call's tool, whatever the call's id is (S3-12)."""
     made = log(tmp_path)
-    made.append(Event("tool_call", tool="fs.read", call_id=name, args={"why": "w"}))
-    log(tmp_path).append(Event("tool_result", call_id=name, success=True))
+    made.append(LogEvent("tool_call", tool="fs.read", call_id=name, args={"why": "w"}))
+    log(tmp_path).append(LogEvent("tool_result", call_id=name, success=True))
     assert "Tool Result: fs.read" == read_log(made.path).entries[-1].title
 
 

@@ -8,7 +8,7 @@ from ruamel.yaml.comments import CommentedMap
 
 from optree.errors import FormatError
 from optree.values import plain
-from optree_formats.markdown import Event, foreign_yaml, own_yaml
+from optree_formats.markdown import LogEvent, foreign_yaml, own_yaml
 from optree_formats.markdown import comments as c
 from optree_formats.markdown.emit import emit
 
@@ -123,14 +123,14 @@ def test_commented_map_is_taken():
     """An event made of ruamel.yaml's CommentedMap has its comments (S3-72)."""
     fields = CommentedMap({"tool": "fs.read", "args": CommentedMap({"path": "a", "why": "b"})})
     fields["args"].yaml_set_comment_before_after_key("why", before="because", indent=2)
-    event = Event("tool_call", fields)
+    event = LogEvent("tool_call", fields)
     assert {("args", "why"): c.Comment(before="because")} == event.comments
     assert {"type": "tool_call", "tool": "fs.read", "args": {"path": "a", "why": "b"}} == event.fields
 
 
 def test_comments_of_a_place_add_up():
     """A field may have several comments; each can be asked for by the field's name, also where that has a dot in it (S3-72)."""
-    event = Event("x", {"usage": {"fs.read": 3}, "list": ["a"]})
+    event = LogEvent("x", {"usage": {"fs.read": 3}, "list": ["a"]})
     event.comment("usage.fs.read", "often").comment("usage.fs.read", "and long").comment("list.0", "first", where="beside")
     assert c.Comment(before="often\nand long") == event.comments["usage", "fs.read"]
     assert c.Comment(beside="first") == event.comments["list", 0]

@@ -9,7 +9,7 @@ from optree_otel.fitting import encode
 from optree_otel.incoming import InSpan, read, sessions
 from optree_otel.mapping import op_span, session_span, turn_span
 from optree_otel.profiles import PROFILES
-from optree_otel.scope import Scope
+from optree_otel.scope import SpanScope
 from optree_otel.wire import field
 from tests.otel.incoming.made import LLM, START
 from tests.otel.tree_of_all import TXN, tree_of_all
@@ -22,7 +22,7 @@ SUMS = ("input_tokens", "output_tokens", "cache_read_input_tokens", "cache_write
 def sent(tree, *, content=False):
     """Return a tree's canonical trace as it leaves, in bytes."""
     txn = tree.session.origin_txn_id
-    scopes = {"": Scope(txn, bytes.fromhex(trace_id(txn)), tree.session, content=content, pool=tree.pool)}
+    scopes = {"": SpanScope(txn, bytes.fromhex(trace_id(txn)), tree.session, content=content, pool=tree.pool)}
     spans = []
     for session in walk_sessions(tree.session):
         scope = scopes[session.path]

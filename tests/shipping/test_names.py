@@ -1,0 +1,31 @@
+import ast
+from collections import defaultdict
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+def test_no_class_has_the_name_of_another():
+    """No two classes of optree and its exporters have one name: an `except`, an `isinstance` or a traceback means one thing."""
+    places = defaultdict(list)
+    for path in sorted([*(ROOT / "optree").rglob("*.py"), *(ROOT / "exporters").rglob("*.py")]):
+        for node in ast.parse(path.read_text()).body:
+            if isinstance(node, ast.ClassDef):
+                places[node.name].append(str(path.relative_to(ROOT)))
+    assert "SessionTreeBuilder" in places
+    assert {} == {name: files for name, files in places.items() if len(files) > 1}
+
+
+def test_errors_are_one_family():
+    """What a program may have to catch is of the family in `optree.errors`; other exceptions never leave the module that they are for."""
+    bases = {}
+    for path in [*(ROOT / "optree").rglob("*.py"), *(ROOT / "exporters").rglob("*.py")]:
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.ClassDef):
+                bases[node.name] = {ast.unparse(base) for base in node.bases}
+    family = {"OptreeError"}
+    while more := {name for name, above in bases.items() if above & family} - family:
+        family |= more
+    assert {"SetupError", "StoreError", "InvalidEventError"} <= family
+    others = {name for name, above in bases.items() if name not in family and any(one.endswith(("Error", "Exception")) for one in above)}
+    assert {"NotOurs", "WrongError", "NotProtobufError", "UnfitError", "NeedsCareError"} == others
