@@ -7,7 +7,7 @@ from itertools import count
 from time import monotonic, sleep
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, cast
 
-from msgspec import UNSET, Raw, UnsetType
+from msgspec import UNSET, Raw, Struct, UnsetType
 
 from optree import clock, records
 from optree.builder.stream import Stream
@@ -25,6 +25,12 @@ _PAUSE_SECONDS = 0.02
 _MOST_SAID = 1000
 POOL_BYTES = 512
 """A member of a request at least this long is stored once and referred to."""
+
+
+class Encoded(Struct, frozen=True):
+    """An attribute block that is JSON already; it holds no credential that this session is to be saved without."""
+
+    data: Raw
 
 
 class Request(NamedTuple):
@@ -137,6 +143,8 @@ class Core:
         """Return an attribute block as JSON; what is no mapping becomes its member ``value``."""
         if block is None:
             return UNSET
+        if type(block) is Encoded:
+            return block.data
         data = self._data(block)
         if not data.startswith(b"{"):
             data = b'{"value":%b}' % data

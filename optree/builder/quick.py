@@ -6,7 +6,7 @@ from msgspec import UNSET
 
 from optree import clock, nodes, records, speed, values
 from optree.builder import entries, handles
-from optree.builder.core import Core
+from optree.builder.core import Core, Encoded
 from optree.builder.guard import FAULTS, UNRECORDED, fault
 from optree.builder.session_tree import SessionTreeBuilder
 from optree.builder.stream import Stream, Wants
@@ -33,6 +33,8 @@ def install() -> None:
         log_type=nodes.LogEntry,
         chunk_type=nodes.ReasoningChunk,
         wants_type=Wants,
+        entries_type=records.Entries,
+        encoded_type=Encoded,
         encode_into=values.encode_into,
         plain_line=records.line,
         provider_and_model=handles.provider_and_model,
@@ -45,5 +47,7 @@ def install() -> None:
         unrecorded=UNRECORDED["op"],
     ):
         speed.quicken(entries, "read_entries")
+        speed.quicken(values, "_is_plain")
+        speed.quicken(Stream, "leave")
         speed.quicken(handles.Op, "log", "think", "chunk", "account", "end")
         speed.quicken(SessionTreeBuilder, "begin_op")

@@ -5,10 +5,12 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Callable, Mapping
+from functools import lru_cache
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Generic, NoReturn, TypeVar, overload
 
 from optree.builder import Op, SessionTreeBuilder, Turn
+from optree.builder.core import Encoded
 from optree.builder.guard import FAULTS, UNRECORDED
 from optree.errors import SetupError
 from optree.instrument import context
@@ -23,7 +25,7 @@ from optree.instrument.unrecorded import IN_OP, IN_SESSION, IN_TURN, SESSION
 from optree.instrument.wrapping import F, wrapped
 from optree.interrupts import suppress
 from optree.nodes import OperationNode, OpKind, SessionNode, Status, TurnNode
-from optree.values import text
+from optree.values import raw, text
 
 H = TypeVar("H", Session, Turn, Op)
 
@@ -244,8 +246,10 @@ class OpScope(_Instrument[Op]):
 
     unrecorded = UNRECORDED["op"]
 
-    def __init__(self, kind: OpKind, name: str | None, attributes: Mapping[str, Any]) -> None:
+    def __init__(self, kind: OpKind, name: str | None, attributes: Mapping[str, Any], block: Encoded | None = None) -> None:
         super().__init__()
+        self._block = block
+        """The attributes as JSON, where they are known already."""
         self._kind: OpKind = kind
         self._name = name
         self._attributes = attributes
@@ -253,9 +257,11 @@ class OpScope(_Instrument[Op]):
     def begin(self, before: Scope | None, holder: Holder | None = None) -> Scope:
         name = self._name or self._kind
         where = before or _remote()
-        attributes = self._attributes if where else {**self._attributes, "detached": True}
+        attributes: Any = self._attributes if where else {**self._attributes, "detached": True}
         where = where or _home(name, holder)
         builder = where.session.builder
+        if self._block is not None and attributes is self._attributes and not builder.core.redacted:
+            attributes = self._block
         op = builder.begin_op(self._kind, name, turn=where.turn, parent=where.op, attributes=attributes or None)
         try:
             RUNTIME.own_detached(builder, op.path)
@@ -286,7 +292,7 @@ class OpScope(_Instrument[Op]):
         return ModelResult(handle) if self._kind == "llm" else OpResult(handle)
 
     def _again(self, function: Callable[..., Any]) -> OpScope:
-        return OpScope(self._kind, self._name or _called(function), self._attributes)
+        return OpScope(self._kind, self._name or _called(function), self._attributes, self._block)
 
 
 @overload
@@ -394,6 +400,8 @@ def llm(name: Any = None, /, *, provider: str | None = None, model: str | None =
     try:
         if _decorates(name):
             return OpScope("llm", None, {})(name)
+        if not (name or attributes) and type(provider) is str and type(model) is str:
+            return OpScope("llm", *_of_model(provider, model))
         provider, model = _name("llm", provider), _name("llm", model)
         label = ":".join(part for part in (provider, model) if part) or _name("llm", name)
         known = {"provider": provider, "model": model, **attributes}
@@ -433,6 +441,13 @@ def tool(name: Any = None, /, *, provider: str | None = None, **attributes: Any)
     except Exception as error:  # noqa: BLE001 - as in `session`
         fault(error)
     return IN_OP if name is None or name.__class__ is str else name
+
+
+@lru_cache(256)
+def _of_model(provider: str, model: str) -> tuple[str | None, Mapping[str, Any], Encoded]:
+    """Return the name of a model's op, its attributes, and these as JSON."""
+    known = {"provider": provider, "model": model}
+    return ":".join(filter(None, (provider, model))) or None, known, Encoded(raw(known))
 
 
 def _called(function: Callable[..., Any]) -> str:

@@ -9,7 +9,6 @@
 #include "module.h"
 #include "objects.h"
 #include "values.h"
-#include "stream.h"
 
 /* Twins: what stands in a class in place of its function, and hands over to it. */
 
@@ -43,6 +42,8 @@ core_of(PyObject *builder)
     return core;
 }
 
+#include "stream.h"
+#include "plain.h"
 #include "entries.h"
 #include "accounting.h"
 #include "ops.h"
@@ -209,6 +210,7 @@ static const struct {
 } TWINS[] = {
     {"log", log_twin, &nothing}, {"think", think_twin, &nothing}, {"chunk", chunk_twin, &nothing}, {"account", account_twin, &nothing},
     {"end", end_twin, &nothing}, {"begin_op", begin_op_twin, &unrecorded}, {"read_entries", read_entries_twin, NULL},
+    {"leave", leave_twin, NULL}, {"_is_plain", is_plain_twin, NULL},
 };
 
 static PyObject *

@@ -214,7 +214,7 @@ account_twin(PyObject *twin, PyObject *const *args, size_t nargsf, PyObject *kwn
         PyObject *entry = make_entry(core, node, model, latency, &figures), *record = NULL;
         if (entry != NULL && (held = enter(stream)) != NULL) {
             record = add_entry(self, core, node, chain, entry, &figures);
-            result = record == NULL ? leave(stream, held) : put_and_leave(stream, held, record);
+            result = record == NULL ? leave(stream, held) : put_and_leave(stream, held, &record, 1);
         }
         Py_XDECREF(record);
         Py_XDECREF(entry);

@@ -4,7 +4,7 @@
 
 #define OBJECTS(X) \
     X(op_type) X(turn_type) X(core_type) X(stream_type) X(op_begin_type) X(op_end_type) X(accounted_type) X(op_node_type) \
-    X(turn_node_type) X(entry_type) X(tokens_type) X(totals_type) X(session_node_type) X(log_type) X(chunk_type) X(wants_type) \
+    X(turn_node_type) X(entry_type) X(tokens_type) X(totals_type) X(session_node_type) X(log_type) X(chunk_type) X(wants_type) X(entries_type) X(encoded_type) \
     X(encode_into) X(plain_line) X(provider_and_model) X(handles) X(unset) X(wall) X(from_handler) X(fault) X(faults) X(unrecorded)
 
 #define DECLARE(name) static PyObject *name;
@@ -29,7 +29,7 @@ static PyObject *journal_type; /* NULL until `prepare_journal` */
     X(totals, input_tokens) X(totals, output_tokens) X(totals, cache_read_input_tokens) X(totals, cache_write_input_tokens) \
     X(totals, cost_usd) X(totals, llm_requests) X(totals, tools_run) X(totals, known_costs) X(totals, unknown_costs) \
     X(entry, tokens) X(entry, cost_usd) \
-    X(wants, kinds) X(wants, failures) X(op_end, status)
+    X(wants, kinds) X(wants, failures) X(op_end, status) X(encoded, data)
 
 #define JOURNAL_FIELDS(X) \
     X(journal, fd) X(journal, ordinal) X(journal, last) X(journal, dirty) X(journal, _unsynced) X(journal, _syncs) X(journal, _seed) \
@@ -48,7 +48,7 @@ static Py_ssize_t at_n;  /* of `Record.n`, the same in all records */
 
 #define TEXTS(X) \
     X(llm) X(tool) X(session) X(system) X(ok) X(acquire) X(release) X(_wait) X(_mark) X(_rouse) X(_deliver) X(_place) X(pending) X(fault) \
-    X(leave) X(append) X(appendleft) X(take) X(_poison) X(write_all) X(core) X(chain) X(input_tokens) X(output_tokens) \
+    X(leave) X(append) X(appendleft) X(popleft) X(n) X(take) X(_poison) X(write_all) X(core) X(chain) X(input_tokens) X(output_tokens) \
     X(cache_read_tokens) X(cache_write_tokens) X(cost_usd) X(latency) X(turn) X(parent) X(attributes) X(monotonic) X(stack)
 
 #define DECLARE(name) static PyObject *text_##name;

@@ -108,7 +108,9 @@ begin_op_twin(PyObject *twin, PyObject *const *args, size_t nargsf, PyObject *kw
         PLAINLY;
     }
     PyObject *stream = Py_NewRef(GET(core, core, stream)), *handle = NULL, *record = NULL;
-    PyObject *block = given.attributes == Py_None ? Py_NewRef(unset) : call_with(core, text_attributes, given.attributes);
+    PyObject *block = given.attributes == Py_None                    ? Py_NewRef(unset)
+        : is_a(given.attributes, encoded_type) ? Py_NewRef(GET(given.attributes, encoded, data))
+                                               : call_with(core, text_attributes, given.attributes);
     given.attributes = block;
     int result = -1, plainly = 0;
     PyObject *held = block == NULL ? NULL : enter(stream);
@@ -122,7 +124,7 @@ begin_op_twin(PyObject *twin, PyObject *const *args, size_t nargsf, PyObject *kw
             if (handle != NULL && counted && count_tool(chain) < 0) {
                 Py_CLEAR(handle);
             }
-            result = handle == NULL ? leave(stream, held) : put_and_leave(stream, held, record);
+            result = handle == NULL ? leave(stream, held) : put_and_leave(stream, held, &record, 1);
             Py_XDECREF(record);
         }
         Py_DECREF(held);
@@ -188,7 +190,7 @@ end_twin(PyObject *twin, PyObject *const *args, size_t nargsf, PyObject *kwnames
 {
     Py_ssize_t given = PyVectorcall_NARGS(nargsf);
     PyObject *core = NULL;
-    if (given < 1 || given > 2 || (given == 2 && args[1] != text_ok) || (kwnames != NULL && PyTuple_GET_SIZE(kwnames) != 0)
+    if (given < 1 || given > 3 || (given >= 2 && args[1] != text_ok) || (given == 3 && args[2] != Py_None) || (kwnames != NULL && PyTuple_GET_SIZE(kwnames) != 0)
         || !is_a(args[0], op_type) || !is_a(GET(args[0], op, bare), op_node_type) || (core = core_of(GET(args[0], op, builder))) == NULL) {
         PLAINLY;
     }
@@ -204,7 +206,7 @@ end_twin(PyObject *twin, PyObject *const *args, size_t nargsf, PyObject *kwnames
             result = leave(stream, held);
         } else {
             PyObject *record = end_node(self, core, stream, node);
-            result = record == NULL ? leave(stream, held) : put_and_leave(stream, held, record);
+            result = record == NULL ? leave(stream, held) : put_and_leave(stream, held, &record, 1);
             Py_XDECREF(record);
         }
         Py_DECREF(held);

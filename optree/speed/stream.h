@@ -38,6 +38,8 @@ crc32(uint32_t seed, const unsigned char *data, Py_ssize_t size)
     return ~crc;
 }
 
+#define MOST_AT_ONCE 8 /* records that are delivered here in one step */
+
 static PyObject *spare_buffer; /* NULL while somebody writes to it */
 
 /* Return a record's JSON in a bytearray, as `values.dumps` does. */
@@ -138,18 +140,69 @@ is_open_journal(PyObject *taker)
     return PyLong_AsLong(GET(taker, journal, fd)) >= 0 && PyLong_AsLong(GET(taker, journal, ordinal)) == 0;
 }
 
-/* As `Journal.take` of one record. */
-static int
-take(PyObject *journal, PyObject *record)
+/* Return a list of records. */
+static PyObject *
+list_of(PyObject *const *records, Py_ssize_t count)
 {
-    PyObject *number = PyNumber_Add(GET(journal, journal, last), one);
-    if (number == NULL) {
-        return -1;
+    PyObject *list = PyList_New(count);
+    for (Py_ssize_t place = 0; list != NULL && place < count; place++) {
+        PyList_SET_ITEM(list, place, Py_NewRef(records[place]));
     }
-    put((PyObject **)((char *)record + at_n), Py_NewRef(number));
-    PyObject *data = line_of(record, GET(journal, journal, _seed));
-    if (data == NULL) {
+    return list;
+}
+
+/* Set a record's number. */
+static int
+number_record(PyObject *record, PyObject *number)
+{
+    if (is_a(record, op_begin_type) || is_a(record, op_end_type) || is_a(record, accounted_type)) {
+        put((PyObject **)((char *)record + at_n), Py_NewRef(number));
+        return 0;
+    }
+    return PyObject_SetAttr(record, text_n, number);
+}
+
+/* Return the lines of records, numbered from a journal's next; *last* becomes the number of the last, a new reference. */
+static PyObject *
+lines_of(PyObject *journal, PyObject *const *records, Py_ssize_t count, PyObject **last)
+{
+    PyObject *lines[MOST_AT_ONCE], *all = NULL, *number = Py_NewRef(GET(journal, journal, last));
+    Py_ssize_t made = 0, size = 0;
+    for (; made < count; made++) {
+        PyObject *next = PyNumber_Add(number, one);
         Py_DECREF(number);
+        if ((number = next) == NULL) {
+            break;
+        }
+        if (number_record(records[made], number) < 0 || (lines[made] = line_of(records[made], GET(journal, journal, _seed))) == NULL) {
+            break;
+        }
+        size += PyBytes_GET_SIZE(lines[made]);
+    }
+    if (made == count) {
+        all = count == 1 ? Py_NewRef(lines[0]) : PyBytes_FromStringAndSize(NULL, size);
+    }
+    char *into = all == NULL || count == 1 ? NULL : PyBytes_AS_STRING(all);
+    for (Py_ssize_t place = 0; place < made; place++) {
+        if (into != NULL) {
+            memcpy(into, PyBytes_AS_STRING(lines[place]), (size_t)PyBytes_GET_SIZE(lines[place]));
+            into += PyBytes_GET_SIZE(lines[place]);
+        }
+        Py_DECREF(lines[place]);
+    }
+    if (all == NULL) {
+        Py_CLEAR(number);
+    }
+    *last = number;
+    return all;
+}
+
+/* As `Journal.take`. */
+static int
+take(PyObject *journal, PyObject *const *records, Py_ssize_t count)
+{
+    PyObject *number, *data = lines_of(journal, records, count, &number);
+    if (data == NULL) {
         return -1;
     }
     PyObject *fd = Py_NewRef(GET(journal, journal, fd)), *function = Py_NewRef(GET(journal, journal, _write));
@@ -181,10 +234,7 @@ take(PyObject *journal, PyObject *record)
             PyErr_Restore(kind, error, trace);
             return -1;
         }
-        PyObject *batch = PyList_New(1);
-        if (batch != NULL) {
-            PyList_SET_ITEM(batch, 0, Py_NewRef(record));
-        }
+        PyObject *batch = list_of(records, count);
         PyObject *more[3] = {journal, error, batch};
         int result = batch == NULL ? -1 : done(PyObject_VectorcallMethod(text__poison, more, 3, NULL));
         Py_XDECREF(batch);
@@ -198,9 +248,9 @@ take(PyObject *journal, PyObject *record)
     return 0;
 }
 
-/* Count a fault of a taker; an interrupt goes on, and its record waits for whoever comes next. */
+/* Count a fault of a taker; an interrupt goes on, and its records wait for whoever comes next. */
 static int
-taken_badly(PyObject *stream, PyObject *record, PyObject *batch)
+taken_badly(PyObject *stream, PyObject *const *records, Py_ssize_t count)
 {
     PyObject *kind, *error, *trace;
     PyErr_Fetch(&kind, &error, &trace);
@@ -212,12 +262,10 @@ taken_badly(PyObject *stream, PyObject *record, PyObject *batch)
         Py_XDECREF(trace);
         return result;
     }
-    for (Py_ssize_t place = batch == NULL ? 0 : PyList_GET_SIZE(batch) - 1; place >= 0; place--) {
-        PyObject *back = Py_NewRef(batch == NULL ? record : PyList_GET_ITEM(batch, place));
-        if (done(call_with(GET(stream, stream, _queue), text_appendleft, back)) < 0) {
+    while (count-- > 0) {
+        if (done(call_with(GET(stream, stream, _queue), text_appendleft, records[count])) < 0) {
             PyErr_Clear();
         }
-        Py_DECREF(back);
     }
     PyErr_Restore(kind, error, trace);
     return -1;
@@ -234,31 +282,44 @@ is_wanted(PyObject *wants, PyObject *record)
     return found == 1 && is_a(record, op_end_type) && GET(wants, wants, failures) == Py_True ? GET(record, op_end, status) != text_ok : found;
 }
 
-/* As `Stream._deliver` of one record. */
-static int
-deliver(PyObject *stream, PyObject *record)
+/* Return those of some records that a taker wants. */
+static PyObject *
+wanted_of(PyObject *wants, PyObject *const *records, Py_ssize_t count)
 {
-    PyObject *takers = Py_NewRef(GET(stream, stream, _takers)), *batch = NULL; /* one for all: a journal may put a gap before the record */
+    PyObject *found[MOST_AT_ONCE];
+    Py_ssize_t size = 0;
+    for (Py_ssize_t place = 0; place < count; place++) {
+        int wanted = is_wanted(wants, records[place]);
+        if (wanted < 0) {
+            return NULL;
+        }
+        if (wanted) {
+            found[size++] = records[place];
+        }
+    }
+    return size == 0 ? Py_NewRef(no_entries) : list_of(found, size);
+}
+
+/* As `Stream._deliver` of a few records, none of which has entries. */
+static int
+deliver(PyObject *stream, PyObject *const *records, Py_ssize_t count)
+{
+    PyObject *takers = Py_NewRef(GET(stream, stream, _takers));
     int result = 0;
     SET(stream, stream, _delivering, Py_NewRef(Py_True));
     for (Py_ssize_t place = 0; result == 0 && place < PyTuple_GET_SIZE(takers); place++) {
         PyObject *pair = PyTuple_GET_ITEM(takers, place), *taker = PyTuple_GET_ITEM(pair, 0);
-        int wanted = is_wanted(PyTuple_GET_ITEM(pair, 1), record);
-        if (wanted <= 0) {
-            result = wanted;
-        } else if (batch == NULL && is_open_journal(taker)) {
-            result = take(taker, record);
+        if (is_open_journal(taker)) {
+            result = take(taker, records, count);
         } else {
-            if (batch == NULL && !PyErr_Occurred() && (batch = PyList_New(1)) != NULL) {
-                PyList_SET_ITEM(batch, 0, Py_NewRef(record));
-            }
-            result = PyErr_Occurred() ? -1 : done(call_with(taker, text_take, batch));
+            PyObject *batch = PyErr_Occurred() ? NULL : wanted_of(PyTuple_GET_ITEM(pair, 1), records, count);
+            result = batch == NULL ? -1 : batch == no_entries ? 0 : done(call_with(taker, text_take, batch));
+            Py_XDECREF(batch);
         }
         if (result < 0) {
-            result = taken_badly(stream, record, batch);
+            result = taken_badly(stream, records, count);
         }
     }
-    Py_XDECREF(batch);
     SET(stream, stream, _delivering, Py_NewRef(Py_False));
     Py_DECREF(takers);
     return result;
@@ -296,16 +357,11 @@ leave(PyObject *stream, PyObject *held)
     return kind == NULL ? 0 : -1;
 }
 
-/* Put the last record of a step, deliver it, and end the step. */
+/* Deliver a step's records and end it; nothing else is queued, and nobody delivers. */
 static int
-put_and_leave(PyObject *stream, PyObject *held, PyObject *record)
+deliver_and_leave(PyObject *stream, PyObject *held, PyObject *const *records, Py_ssize_t count)
 {
-    if (!is_next(stream, held)) {
-        PyErr_Clear();
-        int put_there = done(call_with(GET(stream, stream, _queue), text_append, record));
-        return leave(stream, held) < 0 || put_there < 0 ? -1 : 0;
-    }
-    int result = deliver(stream, record);
+    int result = deliver(stream, records, count);
     if (result == 0 && PyObject_Size(GET(stream, stream, _queue)) != 0) { /* something within queued more */
         result = done(call(stream, text__deliver));
     }
@@ -314,4 +370,56 @@ put_and_leave(PyObject *stream, PyObject *held, PyObject *record)
         result = done(call(stream, text__rouse));
     }
     return result;
+}
+
+/* Put the last records of a step, deliver them, and end the step. */
+static int
+put_and_leave(PyObject *stream, PyObject *held, PyObject *const *records, Py_ssize_t count)
+{
+    if (is_next(stream, held)) {
+        return deliver_and_leave(stream, held, records, count);
+    }
+    PyErr_Clear();
+    int put_there = 0;
+    for (Py_ssize_t place = 0; put_there == 0 && place < count; place++) {
+        put_there = done(call_with(GET(stream, stream, _queue), text_append, records[place]));
+    }
+    return leave(stream, held) < 0 || put_there < 0 ? -1 : 0;
+}
+
+/* As `Stream.leave` after a step that put a few records. */
+static PyObject *
+leave_twin(PyObject *twin, PyObject *const *args, size_t nargsf, PyObject *kwnames)
+{
+    if (PyVectorcall_NARGS(nargsf) != 2 || kwnames != NULL || !is_a(args[0], stream_type) || args[1] == Py_None
+        || GET(args[0], stream, _through) != Py_True || GET(args[0], stream, _delivering) != Py_False
+        || !is_tuple(GET(args[0], stream, _takers))) {
+        PLAINLY;
+    }
+    PyObject *stream = args[0], *held = args[1], *queue = Py_NewRef(GET(stream, stream, _queue)), *records[MOST_AT_ONCE];
+    Py_ssize_t count = PySequence_Size(queue), taken = 0;
+    int few = count > 0 && count <= MOST_AT_ONCE;
+    for (Py_ssize_t place = 0; few && place < count; place++) {
+        PyObject *record = PySequence_GetItem(queue, place);
+        few = record != NULL && !is_a(record, entries_type);
+        Py_XDECREF(record);
+    }
+    if (!few) {
+        PyErr_Clear();
+        Py_DECREF(queue);
+        PLAINLY;
+    }
+    while (taken < count && (records[taken] = call(queue, text_popleft)) != NULL) {
+        taken++;
+    }
+    Py_DECREF(queue);
+    PyErr_Clear(); /* another thread was quicker: it delivers the rest */
+    int result = deliver_and_leave(stream, held, records, taken);
+    while (taken-- > 0) {
+        Py_DECREF(records[taken]);
+    }
+    if (result < 0) {
+        return NULL;
+    }
+    Py_RETURN_NONE;
 }

@@ -17,7 +17,7 @@ import pytest
 from hypothesis import given
 from hypothesis import settings as examples
 
-from optree import Op, SessionTreeBuilder, __version__, speed
+from optree import Op, SessionTreeBuilder, __version__, speed, values
 from optree.builder import Stream, entries, handles, quick
 from optree.builder.stream import Wants
 from optree.records import Entries, OpBegin, OpEnd, check
@@ -38,6 +38,8 @@ TWINS = [
     (Op, "end"),
     (SessionTreeBuilder, "begin_op"),
     (entries, "read_entries"),
+    (Stream, "leave"),
+    (values, "_is_plain"),
 ]
 compiled = pytest.mark.skipif(
     not speed.compiled() and (os.environ.get("OPTREE_PURE") or not os.environ.get("CI")),
@@ -404,3 +406,33 @@ def test_the_unit_tests_pass_without_it():
         check=False,
     )
     assert 0 == run.returncode, run.stdout[-3000:]
+
+
+DEEP = [[[[[[[[[["x"]]]]]]]]]]
+VALUES = [
+    *("x", "\ud800", "é", 0, -1, True, None, 1.5, float("nan"), float("inf"), 2**63 - 1, 2**63, 2**64 - 1, 2**64, -(2**63), -(2**63) - 1),
+    *(
+        [],
+        {},
+        (),
+        [1, [2]],
+        {"a": {"b": [1.0]}},
+        {1: 2},
+        {"headers": 1},
+        {"X-HEADERS": {}},
+        {"header": 1},
+        {"": 1},
+        {"s": 1},
+        {"éheaders": 1},
+    ),
+    *(b"x", {1}, object(), Path("x"), DEEP[0], DEEP, [{"x-headers": 1}], "x" * (1 << 20), "x" * (1 << 20) + "x", [float("nan")]),
+]
+
+
+@compiled
+def test_what_is_written_as_it_is():
+    """The twin tells of every kind of value what the Python function tells."""
+    with plainly():
+        expected = [values._is_plain(value, 0) for value in VALUES]
+    assert {True, False} == set(expected)
+    assert expected == [values._is_plain(value, 0) for value in VALUES]

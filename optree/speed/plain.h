@@ -1,0 +1,74 @@
+/* Which values msgspec writes as they are: `values._is_plain`. */
+
+static const int SHALLOW = 8; /* as values._SHALLOW */
+
+/* As `values._names_headers`. */
+static int
+names_headers(PyObject *key)
+{
+    static const char *const word = "headers";
+    Py_ssize_t size = PyUnicode_GET_LENGTH(key);
+    Py_UCS4 last = size < 7 ? 0 : PyUnicode_READ_CHAR(key, size - 1);
+    if (last != 's' && last != 'S') {
+        return 0;
+    }
+    for (Py_ssize_t place = 0; place < 7; place++) {
+        Py_UCS4 found = PyUnicode_READ_CHAR(key, size - 7 + place);
+        if (found >= 128 || Py_TOLOWER(found) != word[place]) {
+            return 0;
+        }
+    }
+    return 1;
+}
+
+static int
+is_plain(PyObject *value, long depth)
+{
+    if (PyUnicode_CheckExact(value)) {
+        return PyUnicode_GET_LENGTH(value) <= MAX_TEXT;
+    }
+    if (PyLong_CheckExact(value)) {
+        int overflow;
+        long long number = PyLong_AsLongLongAndOverflow(value, &overflow);
+        if (overflow > 0) {
+            (void)PyLong_AsUnsignedLongLong(value);
+            overflow = PyErr_Occurred() != NULL;
+            PyErr_Clear();
+        }
+        return !overflow && (number != -1 || !PyErr_Occurred());
+    }
+    if (value == Py_None || PyBool_Check(value)) {
+        return 1;
+    }
+    if (depth > SHALLOW) {
+        return 0;
+    }
+    if (PyDict_CheckExact(value)) {
+        PyObject *key, *item;
+        Py_ssize_t place = 0;
+        while (PyDict_Next(value, &place, &key, &item)) {
+            if (!PyUnicode_CheckExact(key) || names_headers(key) || !is_plain(item, depth + 1)) {
+                return 0;
+            }
+        }
+        return 1;
+    }
+    if (PyList_CheckExact(value) || PyTuple_CheckExact(value)) {
+        for (Py_ssize_t place = 0; place < PySequence_Fast_GET_SIZE(value); place++) {
+            if (!is_plain(PySequence_Fast_GET_ITEM(value, place), depth + 1)) {
+                return 0;
+            }
+        }
+        return 1;
+    }
+    return PyFloat_CheckExact(value) && isfinite(PyFloat_AS_DOUBLE(value));
+}
+
+static PyObject *
+is_plain_twin(PyObject *twin, PyObject *const *args, size_t nargsf, PyObject *kwnames)
+{
+    if (PyVectorcall_NARGS(nargsf) != 2 || kwnames != NULL || !PyLong_CheckExact(args[1])) {
+        PLAINLY;
+    }
+    return PyBool_FromLong(is_plain(args[0], PyLong_AsLong(args[1])));
+}
