@@ -400,7 +400,7 @@ def llm(name: Any = None, /, *, provider: str | None = None, model: str | None =
     try:
         if _decorates(name):
             return OpScope("llm", None, {})(name)
-        if not (name or attributes) and type(provider) is str and type(model) is str:
+        if name is None and not attributes and type(provider) is str and type(model) is str:
             return OpScope("llm", *_of_model(provider, model))
         provider, model = _name("llm", provider), _name("llm", model)
         label = ":".join(part for part in (provider, model) if part) or _name("llm", name)
