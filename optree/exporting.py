@@ -30,8 +30,8 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+from optree.background import Wake
 from optree.builder.stream import Taker
-from optree.builder.wake import Wake
 from optree.clock import now_ms
 from optree.ids import is_txn, node_id, span_id, trace_id, txn_of
 from optree.instrument.context import Scope, current_scope

@@ -11,13 +11,12 @@ import threading
 from collections import deque
 from collections.abc import Callable, Sequence
 from threading import get_ident
-from time import monotonic, sleep
+from time import monotonic
 from typing import Literal, Protocol
 
 from msgspec import Struct
 
-from optree.builder.wake import Wake
-from optree.builder.worker import Worker
+from optree.background import Job, Worker
 from optree.interrupts import from_handler, is_in, pass_on
 from optree.nodes import Severity
 from optree.records import Entries, OpEnd, Record
@@ -29,11 +28,12 @@ WAIT_SECONDS = 0.25
 STUCK_SECONDS = 1.0
 """After a wait in vain, steps of other threads do not wait at all for this long."""
 PERIOD_SECONDS = 0.004
-_IDLE_PERIODS = 50
+_IDLE_PERIODS = 4
 _BATCH = 512
 BACKLOG_OPS = 512
 """Ops with undelivered entries at which the thread that logs delivers them itself: one write for all of them costs it less than
 sharing the interpreter with the background thread."""
+_DELIVERY = Worker("stream")
 Write = Literal["structure", "all", "deferred"]
 """What is with the operating system when a call returns: `structure` (with accounting and messages), `all`, or nothing (`deferred`)."""
 
@@ -90,7 +90,7 @@ class Pending(Protocol):
 
 
 class Stream:
-    """The queues, their lock, and the thread that delivers what nobody waits for.
+    """The queues, their lock, and the job of the thread that delivers what nobody waits for.
 
     A structural step is ``held = stream.enter()``, ``try:`` changes and `put`, ``finally: stream.leave(held)``. What is slow, or other
     people's code, is done before `enter`: a lock that is held for long without a delivery is taken for lost and replaced.
@@ -113,7 +113,7 @@ class Stream:
             "_lock",
             "_through",
         ),
-        *("_delivering", "_stuck_until", "_wake", "_awake", "_flushes", "_worker", "_closed"),
+        *("_delivering", "_stuck_until", "_awake", "_idle", "_flushes", "_seen", "_job", "_closed"),
     )
 
     def __init__(self, takers: Sequence[Taker], write: Write = "structure") -> None:
@@ -133,11 +133,12 @@ class Stream:
         self._delivering: bool | int = False
         """True, or the thread's number, while somebody delivers."""
         self._stuck_until = 0.0
-        self._wake = Wake()
         self._awake = False
         """Set by the thread itself: it looks for what is queued before it sleeps again."""
-        self._flushes = 0
-        self._worker = Worker("stream", self._run, self.fault)
+        self._idle = 0
+        """For how many periods nothing has come."""
+        self._flushes = self._seen = 0
+        self._job = Job(_DELIVERY, self._run, self.fault)
         self._closed = False
         self.late = 0
         """Steps whose call returned before they were delivered, since another thread held the disk too long."""
@@ -235,10 +236,10 @@ class Stream:
         self.watched = None in wants
 
     def close(self) -> None:
-        """Deliver what is queued and let the thread end."""
+        """Deliver what is queued, and what comes later at once."""
         self.flush()
         self._closed, self._awake = True, False
-        self._wake.set()
+        self._job.cancel()
 
     def after_fork(self, takers: Sequence[Taker]) -> None:
         """Start anew in a forked child: what was queued is the parent's to deliver, and no thread came along."""
@@ -249,8 +250,7 @@ class Stream:
         self._serve(takers, takers[1:])
         self._lock = threading.RLock()
         self._delivering = self._awake = False
-        self._wake = Wake()
-        self._worker = Worker("stream", self._run, self.fault)
+        self._job = Job(_DELIVERY, self._run, self.fault)
 
     def fault(self, error: BaseException | str) -> None:
         """Count a step that failed; `health()` says it."""
@@ -313,23 +313,28 @@ class Stream:
         if self._closed:  # there is no thread any more
             self.flush()
             return
-        self._worker.start()
-        self._wake.set()
+        self._job.ask()
 
-    def _run(self) -> None:
-        self._awake = False  # also after a fault in it
-        while not self._closed:
-            if not self._marked and not self._queue:
-                self._wake.wait()
-            self._awake = True
-            idle = 0
-            while idle < _IDLE_PERIODS and not self._closed:
-                seen = self._flushes
-                sleep(PERIOD_SECONDS)
-                idle = 0 if self._marked or self._queue else idle + 1
-                if idle == 0 and self._flushes == seen:  # else what is queued now is younger than one period
-                    self.flush()
+    def _run(self) -> float | None:
+        """Deliver what has been queued for a period; on the thread, again and again until nothing comes."""
+        if not self._awake:
+            self._awake, self._idle = not self._closed, 0
+        elif self._marked or self._queue:
+            self._idle = 0
+            if self._flushes == self._seen:  # else what is queued now is younger than one period
+                self.flush()
+        else:
+            self._idle += 1
+            if self._idle > _IDLE_PERIODS:
+                self._awake = False
+                if not (self._marked or self._queue):  # asked again after the mark is gone: an entry may have come between
+                    return None
+                self._awake, self._idle = True, 0
+        self._seen = self._flushes
+        if self._closed:
             self._awake = False
+            return None
+        return PERIOD_SECONDS
 
 
 _DELIVERIES = frozenset({vars(Stream)[name].__code__ for name in ("_deliver", "flush")})

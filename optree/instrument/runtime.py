@@ -8,13 +8,15 @@ import sys
 import threading
 from collections import Counter
 from collections.abc import Callable, Mapping
+from functools import partial
 from time import monotonic
 from typing import Any
 
+from optree.background import Job
 from optree.builder import Op, SessionTreeBuilder, Turn
 from optree.builder.core import Core
 from optree.builder.guard import FAULTS
-from optree.builder.stream import Stream
+from optree.builder.stream import STUCK_SECONDS, Stream
 from optree.clock import now_ms
 from optree.console import ConsoleWriter, LineOptions
 from optree.errors import OptreeError, SetupError
@@ -34,6 +36,7 @@ from optree.redaction import callback_errors, redact, use
 from optree.store import Directory, SessionStore, open_session, resume_session
 from optree.store.directory import is_directory
 from optree.store.options import StoreOptions
+from optree.store.upkeep import SAVING
 from optree.syscalls import calls
 from optree.tree import apply
 from optree.tree.path import parent_label
@@ -49,6 +52,10 @@ IDLE_SESSIONS = 64
 """Sessions of other processes that stay open here though nothing is open in them: each holds a journal, and its owner waits for that.
 
 As many have ended here, and wait until their directory can be written."""
+ENDED_SESSIONS = 64
+"""Sessions that have ended here and are still to be saved, at which the next begin waits for one of them: each has its tree and files."""
+ROOM_SECONDS = 0.1
+"""The longest that it waits. After a wait in vain none waits for `STUCK_SECONDS`."""
 
 
 class Runtime:
@@ -79,6 +86,7 @@ class Runtime:
         self._detached: dict[str, str] = {}
         """Txns of sessions that were opened for a node without context, with that node's path."""
         self._lock = new_rlock()
+        self._no_room_until = 0.0
         self.mirroring = Mirroring(self.report)
 
     def configure(self, **options: Any) -> Config:
@@ -96,6 +104,7 @@ class Runtime:
         """Begin a root session, or resume one if the environment asks for it (`OPTREE_RESUME`), in this process's first root only."""
         with self._lock:
             self._close_ended()
+            self._wait_for_room()
             detached = bool(attributes.get("detached"))  # leaves the names to the first session that is meant
             txn, resume = (None, None) if detached else (os.environ.pop(name, None) for name in ("OPTREE_TXN", "OPTREE_RESUME"))
             session = self._resumed(resume, agent) if resume else self._opened(txn, agent, attributes)
@@ -301,6 +310,14 @@ class Runtime:
             self.report(problem, store)
             (self.resolved.discard if problem in current else self.resolved.add)(redact(problem))
 
+    def _wait_for_room(self) -> None:
+        """Wait a moment where sessions end faster than the disk takes them."""
+        ended = [store for txn, store in self.stores.items() if store.ended and txn not in self.sessions and not store.unwritable_reason]
+        if len(ended) >= ENDED_SESSIONS and monotonic() >= self._no_room_until:
+            if not ended[0].wait(ROOM_SECONDS):
+                self._no_room_until = monotonic() + STUCK_SECONDS
+            self._close_ended()
+
     def _end_abandoned(self) -> None:
         """End the sessions that nothing will end any more: a signal's handler raised in the middle of their begin, or of their end."""
         for txn in [txn for txn, holder in list(self.holders.items()) if holder() is None]:
@@ -334,10 +351,9 @@ class Runtime:
             self.past.update(counts_of([store], consoles))
             self._remember(store)
             store.report = self.report
-            closing: list[Callable[[], object]] = [store.close, *(console.close for console in consoles)]
-            for close in closing:  # aside: who leaves a session last finishes it
-                with suppress(Exception):
-                    threading.Thread(target=self._guarded, args=(close,), name="optree-leave", daemon=True).start()
+            for console in consoles:
+                console.close()
+            Job(SAVING, partial(self._guarded, store.close), str).ask()  # aside: who leaves a session last finishes it
 
     def _opened(self, txn: str | None, agent: str, attributes: Mapping[str, Any]) -> Session:
         free = txn and is_txn(txn) and not self.directory().exact(txn)

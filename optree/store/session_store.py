@@ -10,6 +10,7 @@ from pathlib import Path
 from time import monotonic
 
 from optree._version import __version__
+from optree.background import Job
 from optree.builder import SessionTreeBuilder, Stream, Taker
 from optree.errors import BusyError
 from optree.interrupts import from_handler
@@ -21,10 +22,10 @@ from optree.store.numbering import known_vector, last_given
 from optree.store.options import StoreOptions
 from optree.store.recovery import Loaded, load_to_resume
 from optree.store.saving import save, sweep
-from optree.store.settle import BACKGROUND_BYTES, is_due, join, leave, remove, settle, settle_all
+from optree.store.settle import BACKGROUND_BYTES, is_due, join, leave, remove, settle, settling
 from optree.store.snapshot import SnapshotWriter
 from optree.store.system import PASSING
-from optree.store.upkeep import Late, Upkeep
+from optree.store.upkeep import SAVING, Late, Upkeep
 
 PATIENCE = 5.0
 
@@ -135,6 +136,10 @@ class SessionStore:
         if level == "snapshot" and self.owner:
             return self.finished or (not self._closed and self._upkeep.ask(timeout) and self._saved)
         return done
+
+    def wait(self, timeout: float) -> bool:
+        """Wait until a snapshot that was asked for, as at the end, is tried; False if it is not within *timeout* seconds."""
+        return self._upkeep.wait(timeout)
 
     def close(self, timeout: float = 0.25) -> bool:
         """Wait at most *timeout* seconds for the last snapshot; False if it is not done: the journal has all of it then."""
@@ -251,14 +256,22 @@ class SessionStore:
             self._upkeep.ask()
 
     def _begin(self) -> None:
-        lock.beat(self._lock_fd, self._os)
+        self._beat()
         if self.owner and is_due(self.options):  # what goes wrong there is none of this session's faults
-            self._upkeep.started(lambda: settle_all(self.options, most=BACKGROUND_BYTES), "optree-settle")
+            steps = settling(self.options, most=BACKGROUND_BYTES)
+            Job(SAVING, lambda: None if next(steps, None) is None else 0.0, str).ask()  # in between others have their turn
+
+    def _beat(self) -> None:
+        if self._guard.acquire(False):
+            try:
+                lock.beat(self._lock_fd, self._os)
+            finally:
+                self._guard.release()
 
     def _tick(self) -> None:
         """Do what is due each second: tell that this process lives, force the journal to the disk, look for what came late, heal gaps."""
         self._look()
-        lock.beat(self._lock_fd, self._os)
+        self._beat()
         written = self._retry()
         late = self.ended and (self._left or self.journal.last > self._covered)
         if self.owner and (late or (not written and self.journal.fd >= 0)):

@@ -6,6 +6,7 @@ settled from disk, by whoever comes first: any step may be done twice, and does 
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 from time import monotonic
@@ -62,7 +63,11 @@ def settle_all(options: StoreOptions, txns: list[str] | None = None, *, most: in
 
     Returns what went wrong. Never raises.
     """
-    problems: list[str] = []
+    return [problem for problem in settling(options, txns, most=most) if problem]
+
+
+def settling(options: StoreOptions, txns: list[str] | None = None, *, most: int | None = None) -> Iterator[str]:
+    """Do as `settle_all` does, in steps; yields after each what went wrong, an empty text for nothing."""
     if txns is None:
         txns = unsettled(options)
         for folder in (options.directory.sessions, *(options.directory.live(txn) for txn in txns)):
@@ -71,8 +76,9 @@ def settle_all(options: StoreOptions, txns: list[str] | None = None, *, most: in
         try:
             settle(txn, options, seconds=0.0, most=most)
         except Exception as error:  # noqa: BLE001 - the next session may be sound
-            problems.append(f"session {txn} cannot be settled: {error}")
-    return problems
+            yield f"session {txn} cannot be settled: {error}"
+        else:
+            yield ""
 
 
 def settle(txn: str, options: StoreOptions, *, seconds: float = lock.TRY_SECONDS, leaving: bool = False, most: int | None = None) -> bool:

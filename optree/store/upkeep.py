@@ -1,19 +1,24 @@
-"""The threads beside a session: one does what is due each second, another writes snapshots, so that neither waits for the other."""
+"""What is done beside a session by threads that all sessions of a process share: one does what is due each second, one writes snapshots."""
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable
 from contextlib import suppress
-from time import monotonic, sleep
+from itertools import count
+from time import monotonic
 
+from optree.background import Job, Worker
 from optree.interrupts import pass_on
 from optree.records import Record
 
 SYNC_SECONDS = 1.0
 PAUSES = 20
 """After a snapshot that nobody asked for, the next such one comes after this many times what it took, and not within a second."""
-_NEVER = float("inf")
+EACH_SECOND = Worker("store")
+"""Forces journals to the disk, and says that their owners live."""
+_LOOK_SECONDS = 0.01
+SAVING = Worker("snapshot")
+"""Does all that may take long: snapshots, bills, settling."""
 
 
 class Late:
@@ -28,9 +33,9 @@ class Late:
 
 
 class Upkeep:
-    """Calls *tick* each second, and *save* when that is asked for or wanted; *leave* last, when both have ended.
+    """Calls *tick* each second, and *save* when that is asked for or wanted; *leave* last, when both are over.
 
-    What any of them raises goes to *fault*, and the thread goes on.
+    What any of them raises goes to *fault*, and it is tried again when it is due.
     """
 
     def __init__(
@@ -42,126 +47,100 @@ class Upkeep:
         fault: Callable[[str, Exception], object],
     ) -> None:
         self._begin, self._tick, self._save, self._leave, self._fault = begin, tick, save, leave, fault
-        self._lock = threading.RLock()  # by itself: `with` a Condition runs code of Python, where an interrupt leaves it locked
-        self._work = threading.Condition(self._lock)
+        self._ticking = Job(EACH_SECOND, self._run, self._raised)
+        self._saving = Job(SAVING, self._serve, self._raised)
+        self._numbers = count(1)
         self._asked = self._answered = 0
-        self._wanted_at = _NEVER
-        """When a snapshot is due that nobody waits for."""
         self._not_before = 0.0
-        self._saving = self._stopped = False
-        self._thread: threading.Thread | None = None
-        self._waited_for: threading.Thread | None = None
+        """When a snapshot may be written that nobody waits for."""
+        self._started = self._ran = self._stopped = self._gone = False
 
     def start(self) -> None:
-        """Let the threads begin, unless they have; again, where they could not, or have died."""
-        if not self._stopped and (self._thread is None or not self._thread.is_alive()):
-            self._thread = self.started(self._run, "optree-store")
-
-    def started(self, work: Callable[[], object], name: str) -> threading.Thread | None:
-        """Return a thread that does some work; None where there can be no more threads."""
-        try:
-            thread = threading.Thread(target=self._guarded, args=("background thread", work), name=name, daemon=True)
-            thread.start()
-        except Exception as error:  # noqa: BLE001 - no more threads or memory, or the interpreter is going down
-            pass_on(error)
-            if not str(error).endswith("at interpreter shutdown"):  # Python 3.12.0 and 3.12.1 refuse it already to what runs at exit
-                self._fault("background thread", error)
-            return None
-        return thread
+        """Let what is due each second begin, unless it has; again, where there could be no thread."""
+        if not (self._started or self._stopped):
+            self._started = self._is_there(EACH_SECOND)
+            self._ticking.ask()
 
     def within(self, seconds: float, work: Callable[[], bool]) -> bool:
         """Return what some work returns that the disk may hang in; False if that takes longer than so many seconds."""
-        until, found = monotonic() + seconds, list[bool]()
-        if (before := self._waited_for) is not None:
-            before.join(max(0.0, seconds))
-            if before.is_alive():  # one thread that hangs is enough
-                return False
-        self._waited_for = thread = self.started(lambda: found.append(work()), "optree-sync")
-        if thread is None:
+        found: list[bool] = []
+        if not self._is_there(EACH_SECOND):
             return work()
-        thread.join(max(0.0, until - monotonic()))
+        job = Job(EACH_SECOND, lambda: found.append(work()), self._raised)
+        if not job.wait(seconds, first=True):
+            job.cancel()
         return found == [True]
 
     def ask(self, timeout: float = 0.0) -> bool:
         """Ask for a snapshot, and wait until it is tried; False if it is not within *timeout* seconds."""
         self.start()
-        with self._lock:
-            self._asked += 1
-            self._work.notify_all()
+        self._asked = next(self._numbers)
         return self.wait(timeout)
 
     def want(self, *, soon: bool = False) -> None:
         """Let a snapshot be written: at once if it shall be *soon*, else when it is time for one."""
-        with self._lock:
-            self._wanted_at = 0.0 if soon else min(self._wanted_at, self._not_before)
-            self._work.notify_all()
+        if soon:
+            self._not_before = 0.0
+        self._saving.ask(max(0.0, self._not_before - monotonic()))
 
     def wait(self, timeout: float) -> bool:
         """Wait until all snapshots that were asked for are tried."""
-        with self._lock:
-            asked = self._asked
-            return self._work.wait_for(lambda: self._answered >= asked, timeout)
+        if self._answered < self._asked and self._is_there(SAVING):
+            _ = self._saving.wait(timeout) if timeout > 0 else self._saving.ask()
+        return self._answered >= self._asked
 
     def stop(self) -> None:
-        """Let the threads end once what was asked for is done."""
-        with self._lock:
-            self._stopped = True
-            self._work.notify_all()
+        """Let it end once what was asked for is done."""
+        self._stopped = True
+        if self._started:
+            self._ticking.ask()
 
     def join(self, seconds: float) -> bool:
-        """Wait for their end; False if they never began."""
-        if self._thread is not None:
-            self._thread.join(max(0.0, seconds))
-        return self._thread is not None
+        """Wait for its end; False if it never began."""
+        until = monotonic() + seconds
+        while self._started and not self._gone and self._ticking.wait(until - monotonic()):
+            pass
+        return self._started
 
-    def _due(self) -> bool:
-        return not self._saving and (self._asked > self._answered or monotonic() >= self._wanted_at)
+    def _is_there(self, worker: Worker) -> bool:
+        if not (there := worker.start()):
+            error = worker.refused or RuntimeError()
+            if not str(error).endswith("at interpreter shutdown"):  # Python 3.12.0 and 3.12.1 refuse it already to what runs at exit
+                self._fault("background thread", error)
+        return there
 
-    def _run(self) -> None:
-        while True:
-            try:
-                self._work_on()
-            except Exception as error:  # noqa: BLE001 - no memory even to wait: later there may be some
-                with suppress(Exception):
-                    self._fault("background thread", error)
-                sleep(SYNC_SECONDS)
-            else:
-                return
+    def _run(self) -> float | None:
+        """Do what is due each second."""
+        if not self._stopped:
+            self._guarded("files" if self._ran else "start", self._tick if self._ran else self._begin)
+            self._ran = True
+            return SYNC_SECONDS
+        if not self._gone:
+            if self._saving.is_running or self._answered < self._asked:
+                self._saving.ask()
+                return _LOOK_SECONDS
+            self._guarded("end", self._leave)
+            self._gone = True
+            self._ticking.cancel()
+            self._saving.cancel()
+        return None
 
-    def _work_on(self) -> None:
-        self._guarded("start", self._begin)
-        next_tick = monotonic() + SYNC_SECONDS
-        while not self._stopped:
-            until = next_tick if self._saving else min(next_tick, self._wanted_at)
-            with self._lock:
-                self._work.wait_for(lambda: self._stopped or self._due(), max(0.0, until - monotonic()))
-            if self._due():
-                self._saving = True
-                if self.started(self._serve, "optree-snapshot") is None:
-                    self._serve()
-            if monotonic() >= next_tick:
-                self._guarded("files", self._tick)
-                next_tick = monotonic() + SYNC_SECONDS
-        with self._lock:
-            self._work.wait_for(lambda: not self._saving)
-        if self._asked > self._answered:
-            self._serve()
-        self._guarded("end", self._leave)
-
-    def _serve(self) -> None:
+    def _serve(self) -> float | None:
+        """Write a snapshot, if it is time for one."""
         asked, begun = self._asked, monotonic()
-        self._wanted_at = _NEVER
+        if asked == self._answered and (self._stopped or begun < self._not_before):
+            return None if self._stopped else self._not_before - begun
         try:
             self._guarded("last snapshot", self._save)
         finally:
             now = monotonic()
-            with self._lock:
-                self._not_before = now + max(SYNC_SECONDS, PAUSES * (now - begun))
-                if self._wanted_at < _NEVER:  # it was wanted meanwhile
-                    self._wanted_at = self._not_before
-                self._answered = max(self._answered, asked)
-                self._saving = False
-                self._work.notify_all()
+            self._not_before = now + max(SYNC_SECONDS, PAUSES * (now - begun))
+            self._answered = max(self._answered, asked)
+        return None
+
+    def _raised(self, error: BaseException) -> None:
+        if isinstance(error, Exception):
+            self._fault("background thread", error)
 
     def _guarded(self, what: str, work: Callable[[], object]) -> None:
         try:

@@ -1,13 +1,18 @@
 """What is raised on a background thread: the thread goes on or is replaced, it is counted and said, and stderr has no traceback of it."""
 
+import ctypes
 import threading
 
 import pytest
 
+from optree import background
 from optree import records as r
+from optree.background import Job, Worker
 from optree.builder.subscriber import Subscriber
+from optree.store import upkeep
 from optree.store.upkeep import Upkeep
 from optree_otel.incoming.later import Later
+from tests.otel.backends.waiting import wait_for
 
 LONG = 20.0
 RAISED = [RuntimeError("a fault of ours"), MemoryError(), NameError("missing"), SystemExit(3)]
@@ -55,29 +60,62 @@ def test_snapshots_go_on(error, says):
             raise MemoryError
         said.append((what, raised))
 
-    upkeep = Upkeep(lambda: None, lambda: None, save, lambda: None, fault)
-    upkeep.start()
-    assert (True, True, 2) == (upkeep.ask(LONG), upkeep.ask(LONG), len(tried))
+    kept = Upkeep(lambda: None, lambda: None, save, lambda: None, fault)
+    kept.start()
+    assert (True, True, 2) == (kept.ask(LONG), kept.ask(LONG), len(tried))
     assert ([("last snapshot", error)] if says else []) == said
-    upkeep.stop()
-    assert upkeep.join(LONG)
+    kept.stop()
+    assert kept.join(LONG)
 
 
 def test_an_upkeep_whose_thread_could_not_start(monkeypatch):
-    """Its thread begins with the next snapshot that is asked for."""
+    """It says so, and what is due begins with the next snapshot that is asked for."""
     said, saved = [], []
 
-    def refused(_thread):
+    def refused(*_):
         raise RuntimeError("can't start new thread")
 
-    upkeep = Upkeep(lambda: None, lambda: None, lambda: saved.append(1), lambda: None, lambda what, error: said.append((what, str(error))))
+    for name in ("EACH_SECOND", "SAVING"):
+        monkeypatch.setattr(upkeep, name, Worker(f"test-{name}"))
+    kept = Upkeep(lambda: None, lambda: None, lambda: saved.append(1), lambda: None, lambda what, error: said.append((what, str(error))))
     with monkeypatch.context() as patch:
-        patch.setattr(threading.Thread, "start", refused)
-        upkeep.start()
-    assert ([("background thread", "can't start new thread")], False) == (said, upkeep.join(0))
-    assert (True, [1]) == (upkeep.ask(LONG), saved)
-    upkeep.stop()
-    assert upkeep.join(LONG)
+        patch.setattr(background, "start_new_thread", refused)
+        kept.start()
+    assert ([("background thread", "can't start new thread")], False) == (said, kept.join(0))
+    assert (True, [1]) == (kept.ask(LONG), saved)
+    kept.stop()
+    assert kept.join(LONG)
+
+
+@pytest.mark.parametrize("error", RAISED, ids=repr)
+def test_a_job_that_raises(error):
+    """What a job raises is told, and it is done again; others of the same thread go on."""
+    worker, raised, done = Worker("test"), [], []
+
+    def work():
+        done.append(1)
+        if len(done) == 1:
+            raise error
+
+    job, other = Job(worker, work, raised.append), Job(worker, lambda: None, raised.append)
+    assert (True, True, True) == (job.wait(LONG), other.wait(LONG), wait_for(lambda: len(done) == 2))
+    assert [error] == raised
+
+
+def test_a_thread_that_cannot_be_named(monkeypatch):
+    """Where a thread may be had, but `threading` can make none, the work is done all the same."""
+    monkeypatch.setattr(threading.Thread, "start", lambda _thread: int("none"))
+    assert Job(Worker("test"), lambda: None, print).wait(LONG)
+
+
+def test_a_thread_that_died_is_replaced():
+    """What is asked for later is done by another one."""
+    worker, threads = Worker("test"), []
+    job = Job(worker, lambda: threads.append(threading.get_ident()), print)
+    assert job.wait(LONG)
+    ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(threads[0]), ctypes.py_object(SystemExit))
+    assert wait_for(lambda: job.wait(0.1))
+    assert wait_for(lambda: job.wait(0.1))
 
 
 @pytest.mark.parametrize("error", RAISED[:3], ids=repr)

@@ -155,13 +155,13 @@ def test_the_background_settles_only_what_is_small(left, begin, monkeypatch):
     """An agent does not load a large session that another one left; an explicit settling does, as a command asks for it."""
     monkeypatch.setattr(session_store, "BACKGROUND_BYTES", 100)
     done = threading.Event()
-    settling = session_store.settle_all
+    settling = session_store.settling
 
     def watched(*args, **options):
-        settling(*args, **options)
+        yield from settling(*args, **options)
         done.set()
 
-    monkeypatch.setattr(session_store, "settle_all", watched)
+    monkeypatch.setattr(session_store, "settling", watched)
     begin(directory=left, txn="txn-next")
     assert done.wait(LONG)
     assert left.live("txn-1").exists()

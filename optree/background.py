@@ -1,0 +1,268 @@
+"""What runs beside the program: a few threads of a process, each of which does the work of all its sessions.
+
+A `Worker` is one thread; a `Job` is something that it does whenever it is due: at once, at a time, or each second. `ask` says so and
+never waits, so that it may be called from anywhere: a finalizer, a signal's handler, in the middle of another `ask`. `wait` waits, for a
+bounded time. So a disk that hangs holds up the thread that uses it, and no caller beyond what it says.
+
+The threads are daemons. Each starts when it is first needed, is replaced if it dies, and is not in a forked child until it is needed there.
+"""
+
+from __future__ import annotations
+
+import threading
+from _thread import allocate_lock, start_new_thread
+from collections import deque
+from collections.abc import Callable
+from contextlib import suppress
+from heapq import heappop, heappush
+from itertools import count
+from threading import get_ident
+from time import monotonic, sleep
+from weakref import WeakSet
+
+from optree.interrupts import pass_on
+from optree.syscalls import calls
+
+PAUSE_SECONDS = 0.05
+"""Between a fault and the next try: one that comes again at once must not take a processor."""
+_START_SECONDS = 1.0
+"""How long a thread that was asked for may take to begin, before another is."""
+_NEVER = float("inf")
+_FIRST = 0.0
+_workers: WeakSet[Worker] = WeakSet()
+
+
+class Wake:
+    """A signal from one thread to another, a binary semaphore: `set` never waits, and may be called in a signal's handler.
+
+    `threading.Event` may not: its own lock is a plain one; a finalizer that runs inside `set` or `wait` and calls `set` waits for itself.
+    """
+
+    __slots__ = ("_lock",)
+
+    def __init__(self) -> None:
+        self._lock = allocate_lock()
+        self._lock.acquire()
+
+    def set(self) -> None:
+        """Give the signal; it stays given until somebody takes it."""
+        try:
+            self._lock.release()
+        except RuntimeError as error:  # it is given already
+            pass_on(error)
+            return
+
+    def wait(self, seconds: float | None = None) -> bool:
+        """Wait for the signal and take it.
+
+        Args:
+            seconds: How long to wait at most; None is for ever.
+
+        Returns:
+            False if the signal did not come.
+        """
+        return self._lock.acquire(True, -1 if seconds is None else max(0.0, seconds))
+
+
+class Job:
+    """Some work of a `Worker`; asked for several times before it begins, it is done once."""
+
+    __slots__ = ("_begun", "_ended", "_fault", "_waiting", "_work", "due", "worker")
+
+    def __init__(self, worker: Worker, work: Callable[[], float | None], fault: Callable[[BaseException], object]) -> None:
+        """Make a job that is not due.
+
+        Args:
+            worker: Who does it.
+            work: Returns after how many seconds it is due again; None is when it is asked for.
+            fault: Called with what *work* raises, which is done again a moment later.
+        """
+        self.worker = worker
+        self._work, self._fault = work, fault
+        self.due = _NEVER
+        """When it is done next, as its worker knows; set by the worker's thread alone."""
+        self._begun = self._ended = 0
+        self._waiting: deque[Wake] = deque()
+
+    def ask(self, seconds: float = 0.0, *, first: bool = False) -> bool:
+        """Let the work be done in so many seconds, or before; *first* is ahead of all that is due. False if there can be no thread now."""
+        return self.worker.put(self, _FIRST if first else monotonic() + seconds)
+
+    def wait(self, seconds: float, *, first: bool = False) -> bool:
+        """Ask for it, and wait until it is done once from its beginning on; False if it is not within *seconds*."""
+        before, until, wake = self._begun, monotonic() + seconds, Wake()
+        if not self.ask(first=first) or self.worker.is_current:  # the thread cannot wait for itself
+            return False
+        while self._ended <= before:
+            self._waiting.append(wake)
+            if self._ended > before:
+                break
+            if not wake.wait(until - monotonic()):
+                with suppress(ValueError):
+                    self._waiting.remove(wake)
+                return self._ended > before
+        return True
+
+    @property
+    def is_running(self) -> bool:
+        """True while the work is done."""
+        return self._begun > self._ended
+
+    def cancel(self) -> None:
+        """Let go of what the work holds; what is being done goes on to its end."""
+        self._work, self._fault = _nothing, _nothing_of
+
+    def run(self) -> float | None:
+        """Do the work; to be called by the worker."""
+        self._begun += 1
+        begun = self._begun
+        try:
+            return self._work()
+        except BaseException as error:  # noqa: BLE001 - a thread that dies takes with it all that it is for
+            with suppress(BaseException):  # no memory even for that
+                self._fault(error)
+            return PAUSE_SECONDS
+        finally:
+            self._ended = begun
+            while self._waiting:
+                self._waiting.popleft().set()
+
+    def after_fork(self) -> None:
+        """In a forked child: forget that it was due or being done in the parent."""
+        self.due, self._ended = _NEVER, self._begun
+        self._waiting = deque()
+
+
+class Worker:
+    """One thread of this process, and the jobs that it does, those that are due longest first."""
+
+    def __init__(self, name: str) -> None:
+        self._name = f"optree-{name}"
+        self._asked: deque[tuple[float, Job]] = deque()
+        self._queue: list[tuple[float, int, Job]] = []
+        self.refused: Exception | None = None
+        self._turn = count()
+        self._renew()
+        _workers.add(self)
+
+    @property
+    def is_current(self) -> bool:
+        """True on the thread itself."""
+        return self._thread == get_ident()
+
+    def put(self, job: Job, when: float) -> bool:
+        """Let a job be done at a time; False if there can be no thread now: it is done once there is one."""
+        if when >= job.due:
+            return True
+        self._asked.append((when, job))
+        if not self.start():
+            return False
+        if when < self._sleeps_until:
+            self._wake.set()
+        return True
+
+    def after_fork(self) -> None:
+        """In a forked child: what was asked for is the parent's, and the thread did not come along."""
+        for *_, job in [*self._asked, *self._queue]:
+            job.after_fork()
+        if self._current is not None:
+            self._current.after_fork()
+        self._asked, self._queue = deque(), []
+        self._renew()
+
+    def _renew(self) -> None:
+        self._wake = Wake()
+        self._works = threading.Lock()
+        self._alive = False
+        """Set by the thread itself: a start that was interrupted may have made one, or not."""
+        self._thread = 0
+        self._started_at = -_NEVER
+        self._sleeps_until = _NEVER
+        """0 while it works: it looks for what was asked for before it sleeps."""
+        self._current: Job | None = None
+
+    def start(self) -> bool:
+        """See that the thread will be there; False if it cannot be had now: `refused` is why.
+
+        `Thread.start` must not be interrupted by a signal's handler, which would leave it half done, with a traceback on stderr. So a bare
+        thread makes it, where no handler runs; that one is made in a single call of C.
+        """
+        if self._alive:
+            return True
+        now = monotonic()
+        if now < self._started_at + _START_SECONDS:
+            return True
+        self._started_at = now
+        try:
+            start_new_thread(self._launch, ())
+        except BaseException as error:
+            self._started_at = -_NEVER
+            if isinstance(error, Exception):  # no more threads or memory, or the interpreter is going down
+                pass_on(error)
+                self.refused = error
+                return False
+            raise
+        return True
+
+    def _launch(self) -> None:
+        try:
+            threading.Thread(target=self._run, name=self._name, daemon=True).start()
+        except BaseException:  # noqa: BLE001 - there can be no other: then this one has no name
+            self._run()
+
+    def _run(self) -> None:
+        if not self._works.acquire(False):
+            return
+        works, self._alive, self._thread = self._works, True, get_ident()
+        try:
+            while True:
+                try:
+                    self._work()
+                except BaseException:  # noqa: BLE001 - no memory even to look what is due: later there may be some
+                    sleep(PAUSE_SECONDS)
+        finally:
+            self._alive, self._started_at = False, -_NEVER
+            works.release()
+
+    def _work(self) -> None:
+        """Do what is due, or sleep until something is."""
+        self._sleeps_until = 0.0
+        while self._asked:
+            when, job = self._asked[0]
+            self._plan(job, when)
+            self._asked.popleft()
+        when = self._queue[0][0] if self._queue else _NEVER
+        if when > monotonic():
+            self._sleeps_until = when
+            if not self._asked:  # looked at again after the mark: who asks from now on wakes it
+                self._wake.wait(None if when == _NEVER else when - monotonic())
+            return
+        when, _, job = heappop(self._queue)
+        if when != job.due:  # it was asked for earlier, and is done
+            return
+        job.due, self._current = _NEVER, job
+        again = job.run()
+        self._current = None
+        if again is not None:
+            self._plan(job, monotonic() + again)
+
+    def _plan(self, job: Job, when: float) -> None:
+        if when < job.due:
+            heappush(self._queue, (when, next(self._turn), job))
+            job.due = when
+
+
+def _nothing() -> None:
+    """Stands for work that is not done any more."""
+
+
+def _nothing_of(_error: BaseException) -> None:
+    """Stands for those who are not told any more."""
+
+
+def _after_fork() -> None:
+    for worker in list(_workers):
+        worker.after_fork()
+
+
+calls.register_at_fork(after_in_child=_after_fork)
