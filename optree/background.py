@@ -163,7 +163,7 @@ class Worker:
 
     def after_fork(self) -> None:
         """In a forked child: what was asked for is the parent's, and the thread did not come along."""
-        for *_, job in [*self._asked, *self._queue]:
+        for job in [*(entry[-1] for entry in self._asked), *(entry[-1] for entry in self._queue)]:
             job.after_fork()
         if self._current is not None:
             self._current.after_fork()
