@@ -6,12 +6,13 @@ import re
 from pathlib import Path
 
 from optree import FormatError, Tree
-from optree.conversation import AnyEvent, line, stream_events
-from optree.conversation.of_tree import events_of
-from optree.conversation.to_tree import TICK, tree_of
-from optree.conversation.wire import SEED_000, SEED_001
+from optree.conversation import AnyEvent, events_of, line, stream_events, tree_of
 from optree.exporting import Fault, Read, is_txn, open_file, write_new
 
+SEED_000, SEED_001 = 1, 2
+"""The versions of the form, as `optree.conversation.line` takes them."""
+_TICK = 1.0
+"""Milliseconds from one event to the next where they say no times."""
 _TYPES = re.compile(rb'"event_type"\s*:\s*"(?:transcript_entry|piece_of_text|fragment|agent_created|transcript_edit)"')
 _SEED_000 = re.compile(rb'"(?:content_id|caused_by)"\s*:')
 _SEED_001 = re.compile(rb'"(?:substance|cause|agent)"\s*:')
@@ -56,7 +57,7 @@ class Events:
                     events += found
         notes: list[str] = []
         latest = path.stat().st_mtime * 1e3
-        tree = tree_of(events, txn=_txn(path), start=float(int(latest)) - len(events) * TICK, notes=notes)
+        tree = tree_of(events, txn=_txn(path), start=float(int(latest)) - len(events) * _TICK, notes=notes)
         faults += (Fault(0, note) for note in notes)
         _refuse(path, faults, strict=strict)
         return Read([tree] if events else [], faults)

@@ -37,7 +37,7 @@ _BREATH = 32
 """Entries after which other threads may go on: else they wait for the interpreter's switch interval, 5 ms, each time that they wake."""
 
 
-class Encoded(Struct, frozen=True, gc=False):
+class EncodedItem(Struct, frozen=True, gc=False):
     """One entry (a span, a log record), as bytes of its message. The collector does not walk those that wait."""
 
     group: Hashable
@@ -48,15 +48,15 @@ class Encoded(Struct, frozen=True, gc=False):
 class Source(Protocol[T_contra]):
     """Where entries come from, and who is told what became of them. Called on the sender's thread; an error is counted."""
 
-    def encode(self, item: T_contra) -> Encoded | None:
+    def encode(self, item: T_contra) -> EncodedItem | None:
         """Return the entry of an item; None if there is nothing to send for it."""
         ...
 
-    def frame(self, entries: Sequence[Encoded]) -> bytes:
+    def frame(self, entries: Sequence[EncodedItem]) -> bytes:
         """Return the request that holds the entries."""
         ...
 
-    def shrink(self, item: T_contra, limit: int) -> Encoded | None:
+    def shrink(self, item: T_contra, limit: int) -> EncodedItem | None:
         """Return a smaller entry for an item, of *limit* bytes at most, with marks where it was cut; None if that cannot be."""
         ...
 
@@ -128,11 +128,11 @@ class Part(Generic[T]):
 
     def __init__(self) -> None:
         self.items: list[T] = []
-        self.entries: list[Encoded] = []
+        self.entries: list[EncodedItem] = []
         self.size = 0
         self.tries = 0
 
-    def add(self, item: T, entry: Encoded) -> None:
+    def add(self, item: T, entry: EncodedItem) -> None:
         """Add one entry."""
         self.items.append(item)
         self.entries.append(entry)
@@ -244,7 +244,7 @@ class Batches(Generic[T]):
         self._parts.clear()
         self.trouble = ""
 
-    def _encoded(self, item: T) -> Encoded | None:
+    def _encoded(self, item: T) -> EncodedItem | None:
         """Return the entry of an item, cut to what a request may hold; None if there is none to send."""
         try:
             entry = self._source.encode(item)

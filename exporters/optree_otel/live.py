@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from optree.exporting import OpBegin, OpEnd, Record, Remembered, SessionBegin, SessionEnd, Traced, TurnBegin, TurnEnd, now_ms, pass_on, text
 from optree_otel import logs, names
-from optree_otel.batches import Encoded
+from optree_otel.batches import EncodedItem
 from optree_otel.fitting import Fitter
 from optree_otel.live_spans import CLOSE, HEARTBEAT, OPEN
 from optree_otel.live_trace import LONG_SECONDS, LiveItem, LiveTrace, Made
@@ -130,26 +130,26 @@ class Live(Remembered):
         """Short ops that were left out, since the backend takes no more of one trace."""
         return sum(watched.trace.over_budget for watched in list(self._watched.values()))
 
-    def log_record(self, outlet: Outlet, now: float) -> Encoded | None:
+    def log_record(self, outlet: Outlet, now: float) -> EncodedItem | None:
         """Return a sign of life at *now* (epoch ms) as a log record, with the ids of the live trace."""
         watched, session = self._watched.get(outlet.txn), outlet.view.session("")
         scope = watched.trace.scope("") if watched is not None else None
         if scope is None or session is None or session.ended_at is not None:
             return None
-        return Encoded(outlet.group(scope), joined([logs.heartbeat(session, scope, now)]))
+        return EncodedItem(outlet.group(scope), joined([logs.heartbeat(session, scope, now)]))
 
     # The source of spans, on the sender's thread.
 
-    def encode(self, item: LiveItem) -> Encoded | None:
+    def encode(self, item: LiveItem) -> EncodedItem | None:
         """Return an item's span, behind the anchors that it needs."""
         item.trace.outlet.view.settle()
         made = item.trace.spans(item)
         if not made:
             self._arrived([item])
             return None
-        return Encoded(tuple(made), b"".join(one.body for one in made))
+        return EncodedItem(tuple(made), b"".join(one.body for one in made))
 
-    def frame(self, entries: Sequence[Encoded]) -> bytes:
+    def frame(self, entries: Sequence[EncodedItem]) -> bytes:
         """Return an ExportTraceServiceRequest."""
         groups: dict[tuple[str, Owner], list[bytes]] = {}
         for entry in entries:
@@ -158,7 +158,7 @@ class Live(Remembered):
                 groups.setdefault(group, []).append(body)
         return request([(self._resource(*group), bodies) for group, bodies in groups.items()])
 
-    def shrink(self, item: LiveItem, limit: int) -> Encoded | None:  # noqa: ARG002 - what a profile lets pass is never so large
+    def shrink(self, item: LiveItem, limit: int) -> EncodedItem | None:  # noqa: ARG002 - what a profile lets pass is never so large
         """Return nothing."""
         return None
 

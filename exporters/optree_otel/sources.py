@@ -9,7 +9,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from optree import OperationNode
-from optree_otel.batches import Encoded
+from optree_otel.batches import EncodedItem
 from optree_otel.fitting import encode
 from optree_otel.live_spans import HEARTBEAT
 from optree_otel.logs import details, log_records
@@ -42,7 +42,7 @@ class Spans:
     def __init__(self, mirror: OtelMirror) -> None:
         self._mirror = mirror
 
-    def encode(self, item: NodeItem) -> Encoded | None:
+    def encode(self, item: NodeItem) -> EncodedItem | None:
         """Return a node's span; its log lines and figures are put on their way too."""
         outlet, key = item.outlet, item.key
         outlet.view.settle()
@@ -53,7 +53,7 @@ class Spans:
         scope, data = made
         if self._mirror.logs is not None or self._mirror.metrics is not None:
             self._beside(item, scope.service)
-        return Encoded(outlet.group(scope), data)
+        return EncodedItem(outlet.group(scope), data)
 
     def _beside(self, item: NodeItem, service: str) -> None:
         mirror, node = self._mirror, item.outlet.node(item.key)
@@ -63,11 +63,11 @@ class Spans:
             if mirror.logs is not None and (node.logs or mirror.settings.content in ("event_only", "span_and_event")):
                 mirror.logs.put(item)
 
-    def frame(self, entries: Sequence[Encoded]) -> bytes:
+    def frame(self, entries: Sequence[EncodedItem]) -> bytes:
         """Return an ExportTraceServiceRequest."""
         return request(grouped(self._mirror.resources, entries))
 
-    def shrink(self, item: NodeItem, limit: int) -> Encoded | None:
+    def shrink(self, item: NodeItem, limit: int) -> EncodedItem | None:
         """Return a smaller span of a node, without its events and with shorter texts."""
         outlet, key = item.outlet, item.key
         node = outlet.node(key)
@@ -77,7 +77,7 @@ class Spans:
         span: Span = outlet.span(node, scope)
         bare = replace(span, logs=(), events=[SpanEvent(span.end_ns, "optree.shrunk")], dropped_events=len(span.logs) + len(span.events))
         data = encode(bare, replace(self._mirror.profile, span_bytes=limit, value_bytes=256))
-        return Encoded(outlet.group(scope), data) if len(data) <= limit else None
+        return EncodedItem(outlet.group(scope), data) if len(data) <= limit else None
 
     def delivered(self, items: Sequence[NodeItem]) -> None:
         """Note what the collector has."""
@@ -108,7 +108,7 @@ class LogLines:
     def __init__(self, mirror: OtelMirror) -> None:
         self._mirror = mirror
 
-    def encode(self, item: NodeItem) -> Encoded | None:
+    def encode(self, item: NodeItem) -> EncodedItem | None:
         """Return an op's log lines, as the fields of a ScopeLogs."""
         outlet, key = item.outlet, item.key
         if key.kind == HEARTBEAT:
@@ -120,13 +120,13 @@ class LogLines:
         records = log_records(op, scope)
         if op.kind == "llm" and self._mirror.settings.content in ("event_only", "span_and_event"):
             records.append(details(op, scope))
-        return Encoded(outlet.group(scope), joined(records)) if records else None
+        return EncodedItem(outlet.group(scope), joined(records)) if records else None
 
-    def frame(self, entries: Sequence[Encoded]) -> bytes:
+    def frame(self, entries: Sequence[EncodedItem]) -> bytes:
         """Return an ExportLogsServiceRequest."""
         return of_joined(grouped(self._mirror.resources, entries))
 
-    def shrink(self, item: NodeItem, limit: int) -> Encoded | None:  # noqa: ARG002 - lines are cut already
+    def shrink(self, item: NodeItem, limit: int) -> EncodedItem | None:  # noqa: ARG002 - lines are cut already
         """Return nothing: what does not fit is counted as lost."""
         return None
 
@@ -146,11 +146,11 @@ class MetricSource:
     def __init__(self, mirror: OtelMirror) -> None:
         self._mirror = mirror
 
-    def encode(self, item: float) -> Encoded | None:  # noqa: ARG002 - what is sent is as of now
+    def encode(self, item: float) -> EncodedItem | None:  # noqa: ARG002 - what is sent is as of now
         """Return the place of the figures."""
-        return Encoded("", b"")
+        return EncodedItem("", b"")
 
-    def frame(self, entries: Sequence[Encoded]) -> bytes:  # noqa: ARG002 - several become one
+    def frame(self, entries: Sequence[EncodedItem]) -> bytes:  # noqa: ARG002 - several become one
         """Return an ExportMetricsServiceRequest."""
         from time import time_ns
 
@@ -158,7 +158,7 @@ class MetricSource:
         found = meter.encoded(time_ns()).items()
         return request([(resources.encoded(service, instance=meter.instance), metrics) for service, metrics in found])
 
-    def shrink(self, item: float, limit: int) -> Encoded | None:  # noqa: ARG002 - there is nothing to cut
+    def shrink(self, item: float, limit: int) -> EncodedItem | None:  # noqa: ARG002 - there is nothing to cut
         """Return nothing."""
         return None
 
@@ -172,7 +172,7 @@ class MetricSource:
         """Do nothing."""
 
 
-def grouped(resources: Resources, entries: Sequence[Encoded]) -> list[Group]:
+def grouped(resources: Resources, entries: Sequence[EncodedItem]) -> list[Group]:
     """Return entries under the resources of their services."""
     groups: dict[Any, list[bytes]] = {}
     for entry in entries:

@@ -26,7 +26,7 @@ from optree.messages import (
     message,
     parts,
 )
-from optree.values import is_list, is_object
+from optree.values import encode, is_list, is_object
 
 SYSTEM_KEYS = ("system", "instructions", "systemInstruction", "system_instruction")
 HISTORY_KEYS = ("messages", "input", "contents", "prompt")
@@ -62,6 +62,21 @@ def entries_of(found: Any, role: str = "user") -> list[TranscriptEntry]:
         made.append(_entry(said.role, _normal(kept) if kept else None, said.name, more))
         made[-1].tool_calls = calls or None
     return made
+
+
+def new_entries(request: Any) -> list[TranscriptEntry]:
+    """Return what is new in a request, as entries without ids: what follows its last answer, and then its system prompts."""
+    found = history_in(request)
+    if found is None:  # the original ai-agent's may hold figures alone: they are nobody's words
+        own = is_object(request) and body(request) is request and not any(key in request for key in HISTORY_KEYS)
+        return [_entry("user", encode(request).decode(), None, {})] if request and (own or not is_object(request)) else []
+    entries = [entry for one in (found if is_list(found) else [found]) for entry in entries_of(one)]
+    answered = max((place for place, entry in enumerate(entries) if entry.role == "assistant"), default=-1)
+    new = [entry for entry in entries[answered + 1 :] if entry.role != "system"]
+    system = [entry for entry in entries if entry.role == "system"]
+    if (told := instructions_in(request)) and told is not found:
+        system += entries_of(told, "system")
+    return new + system
 
 
 def answers_of(response: Any) -> list[TranscriptEntry]:

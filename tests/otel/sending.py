@@ -8,7 +8,7 @@ from opentelemetry.proto.trace.v1.trace_pb2 import Span
 
 from optree.exporting import Wake
 from optree_otel.answers import ExportResult
-from optree_otel.batches import Encoded
+from optree_otel.batches import EncodedItem
 from optree_otel.sender import Clock
 
 SIZE = 200
@@ -23,21 +23,21 @@ class Names:
         self.reasons: list[str] = []
         self.away: list[str] = []
 
-    def encode(self, item: str) -> Encoded | None:
+    def encode(self, item: str) -> EncodedItem | None:
         """Return a span of that name."""
         if item == "unencodable":
             raise ValueError(item)
-        return None if item == "nothing" else Encoded(0, Span(name=item, trace_state="x" * SIZE).SerializeToString())
+        return None if item == "nothing" else EncodedItem(0, Span(name=item, trace_state="x" * SIZE).SerializeToString())
 
-    def frame(self, entries: Sequence[Encoded]) -> bytes:
+    def frame(self, entries: Sequence[EncodedItem]) -> bytes:
         """Return a request."""
         request = ExportTraceServiceRequest()
         request.resource_spans.add().scope_spans.add().spans.extend(Span.FromString(entry.body) for entry in entries)
         return request.SerializeToString()
 
-    def shrink(self, item: str, limit: int) -> Encoded | None:
+    def shrink(self, item: str, limit: int) -> EncodedItem | None:
         """Return a short span for an item that is named so."""
-        return Encoded(0, Span(name=item, trace_state="cut").SerializeToString()) if limit > 30 and item.startswith("large") else None
+        return EncodedItem(0, Span(name=item, trace_state="cut").SerializeToString()) if limit > 30 and item.startswith("large") else None
 
     def delivered(self, items: Sequence[str]) -> None:
         """Note them."""

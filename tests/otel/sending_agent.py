@@ -8,7 +8,7 @@ import os
 import sys
 import time
 
-from optree_otel.batches import Encoded, Limits
+from optree_otel.batches import EncodedItem, Limits
 from optree_otel.destination import Destination
 from optree_otel.sender import Sender
 from optree_otel.transport import connect
@@ -17,11 +17,11 @@ from optree_otel.transport import connect
 class Spans:
     """A source of spans that are their name only, written by hand."""
 
-    def encode(self, item: str) -> Encoded:
+    def encode(self, item: str) -> EncodedItem:
         """Return a span of that name."""
-        return Encoded(0, _field(5, item.encode()))
+        return EncodedItem(0, _field(5, item.encode()))
 
-    def frame(self, entries: list[Encoded]) -> bytes:
+    def frame(self, entries: list[EncodedItem]) -> bytes:
         """Return a request: resource spans (1) of scope spans (2) of spans (2)."""
         return _field(1, _field(2, b"".join(_field(2, entry.body) for entry in entries)))
 

@@ -2,6 +2,8 @@ import ast
 from collections import defaultdict
 from pathlib import Path
 
+from tests.shipping.surface import FILE, surface
+
 ROOT = Path(__file__).resolve().parents[2]
 
 
@@ -29,3 +31,8 @@ def test_errors_are_one_family():
     assert {"SetupError", "StoreError", "InvalidEventError"} <= family
     others = {name for name, above in bases.items() if name not in family and any(one.endswith(("Error", "Exception")) for one in above)}
     assert {"NotOurs", "WrongError", "NotProtobufError", "UnfitError", "NeedsCareError"} == others
+
+
+def test_public_surface():
+    """What is public is listed in surface.txt with its signatures; after a change that is meant: python -m tests.shipping.surface."""
+    assert FILE.read_text().splitlines() == surface()

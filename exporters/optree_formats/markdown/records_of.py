@@ -9,8 +9,7 @@ from msgspec import UNSET, Raw, UnsetType
 
 from optree import Tree, clock
 from optree.builder.core import Core
-from optree.exporting import OpKind, Pool, Record, Requested, encode, is_object, pass_on
-from optree.tree import Fold
+from optree.exporting import Fold, OpKind, Pool, Record, Requested, encode, is_object, pass_on
 
 
 class Records:

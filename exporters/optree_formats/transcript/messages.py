@@ -10,10 +10,8 @@ from typing import Any
 import msgspec
 from msgspec import UNSET, Raw
 
-from optree.conversation import TranscriptEntry
-from optree.conversation.content import calls_of, text_of, thought_of
-from optree.conversation.provider_messages import HISTORY_KEYS, answers_of, entries_of, history_in, instructions_in
-from optree.exporting import clean, encode, is_list, is_object, payload_body, raw
+from optree.conversation import TranscriptEntry, answers_of, calls_of, new_entries, text_of, thought_of
+from optree.exporting import clean, raw
 from optree_formats.transcript.wire import ContentBlock, Fidelity
 
 Said = tuple[str, ContentBlock]
@@ -22,17 +20,7 @@ Said = tuple[str, ContentBlock]
 
 def sent(request: Any) -> list[Said]:
     """Return what is new in a request: what follows its last answer, and then its system prompts."""
-    found = history_in(request)
-    if found is None:  # the original ai-agent's may hold figures alone: they are nobody's words
-        own = is_object(request) and payload_body(request) is request and not any(key in request for key in HISTORY_KEYS)
-        return [_text("user", encode(request).decode())] if request and (own or not is_object(request)) else []
-    entries = [entry for message in (found if is_list(found) else [found]) for entry in entries_of(message)]
-    answered = max((place for place, entry in enumerate(entries) if entry.role == "assistant"), default=-1)
-    new = [entry for entry in entries[answered + 1 :] if entry.role != "system"]
-    system = [entry for entry in entries if entry.role == "system"]
-    if (told := instructions_in(request)) and told is not found:
-        system += entries_of(told, "system")
-    return [said for entry in new + system for said in _block(entry)]
+    return [said for entry in new_entries(request) for said in _block(entry)]
 
 
 def answer(response: Any, thought: str) -> list[ContentBlock]:

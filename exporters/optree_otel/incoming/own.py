@@ -19,6 +19,7 @@ from optree.exporting import (
     UNKNOWN,
     Accounted,
     Entries,
+    Fold,
     OpBegin,
     OpEnd,
     OpKind,
@@ -42,7 +43,6 @@ from optree.exporting import (
     text,
     txn_of,
 )
-from optree.tree import Fold
 from optree_otel import names
 from optree_otel.incoming import content
 from optree_otel.incoming.forest import Key
