@@ -4,11 +4,15 @@ import gc
 import sys
 import tracemalloc
 from time import thread_time
+from types import BuiltinFunctionType, FunctionType, MethodType, ModuleType
+
+import msgspec
 
 TIMES = 8
 TRIES = 30
 SQUARE = TIMES**1.5
 """Growth from which on work counts as quadratic: as far from 8, which is linear, as from 64."""
+_CODE = (ModuleType, FunctionType, BuiltinFunctionType, MethodType, type)
 _LEAST = 3 / 64 if sys.platform == "win32" else 0.0
 """Seconds that are counted at least: Windows counts a thread's time in ticks of a 64th of a second."""
 
@@ -37,6 +41,18 @@ def peak(work):
         return tracemalloc.get_traced_memory()[1]
     finally:
         tracemalloc.stop()
+
+
+def size(root):
+    """Return the bytes of all that can be reached from *root*, but for code: the same each time, whatever else the process holds."""
+    found, waiting = {}, [root]
+    while waiting:
+        one = waiting.pop()
+        if id(one) not in found and not isinstance(one, _CODE):
+            found[id(one)] = one
+            waiting += msgspec.structs.astuple(one) if isinstance(one, msgspec.Struct) else gc.get_referents(one)
+    # msgspec does not tell the size of a `Raw`
+    return sum(memoryview(one).nbytes if isinstance(one, msgspec.Raw) else sys.getsizeof(one) for one in found.values())
 
 
 def _seconds(prepare, size):

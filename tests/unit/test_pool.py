@@ -1,4 +1,3 @@
-import tracemalloc
 
 import msgspec
 import pytest
@@ -8,7 +7,7 @@ from optree import records as r
 from optree.builder import Stream
 from optree.nodes import Pool
 from optree.values import decode, raw
-from tests.growth import SQUARE
+from tests.growth import size
 from tests.strategies import Taker
 
 TOOLS = [{"name": f"tool{number}", "description": "what it does " * 20} for number in range(8)]
@@ -47,19 +46,9 @@ def test_tree_grows_with_what_is_new():
 
 
 def test_memory_grows_with_what_is_new():
-    """The live tree of eight times as many such calls takes eight times as much memory, not 64 times."""
-
-    def taken(calls):
-        tracemalloc.start()
-        try:
-            builder, lines = converse(calls)
-            lines.clear()
-            return tracemalloc.get_traced_memory()[0] if builder.node.turns else 0
-        finally:
-            tracemalloc.stop()
-
-    taken(2)  # what is made once for the process
-    assert SQUARE > taken(160) / taken(20)
+    """The live tree of eight times as many such calls has eight times as many bytes, not 64 times."""
+    few, many = (size((builder.node, builder.core.pool)) for builder, _ in map(converse, (20, 160)))
+    assert 6 * few < many < 10 * few
 
 
 def test_each_message_once():
