@@ -193,7 +193,7 @@ def test_a_format_of_somebody_elses_is_held_to_it(tmp_path, monkeypatch):
             return Read([named("../../evil")], [])
 
     (tmp_path / "x").write_text("x")
-    monkeypatch.setattr(incoming, "installed", lambda: ([Careless()], []))
+    monkeypatch.setattr(incoming, "installed_formats", lambda: ([Careless()], []))
     found = incoming.read_files([tmp_path / "x"], None, strict=False, step=lambda: None)
     assert [txn_of("../../evil")] == [tree.session.origin_txn_id for tree in found.trees]
     assert 1 == len(found.notes)
