@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from tests.cli.conftest import CommandLine
-from tests.otel.receiver import receiver
+from tests.otel.receiver import receiver, until
 from tests.security.canaries import FORMS, KINDS, Finder, canary, load
 
 ALL = os.environ.get("OPTREE_CANARIES") == "all"
@@ -52,7 +52,7 @@ class Session(CommandLine):
                 self.console = run.stderr
                 self.health = run.stdout
                 self.first = self.first or next(iter(self.txns()))
-            assert collector.wait_until(lambda: "nothing is pending" in self.read("export", "--pending", code=None).stdout, 60.0)
+            assert until(lambda: "nothing is pending" in self.read("export", "--pending", code=None).stdout, 120.0)
             self.sent = [(one.signal, one.body) for one in collector.received]
         self.env.pop("OTEL_EXPORTER_OTLP_ENDPOINT")
         self.finder = Finder(self.planted)
