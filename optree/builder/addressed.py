@@ -11,20 +11,96 @@ from optree.builder.figures import AccountFigures
 from optree.builder.guard import guarded
 from optree.builder.handles import Op
 from optree.builder.turns import Turn
-from optree.nodes import Status
+from optree.nodes import SessionNode, Status
 from optree.redaction import redact
 from optree.tree import apply
 from optree.tree.path import parent_label
+from optree.tree.totals import add_entry
 from optree.values import text
 
 if TYPE_CHECKING:
     from optree.builder.core import Core
 
 
+_OF_OPS = (r.OpSet, r.Entries, r.Accounted, r.OpEnd)
+
+
 class ByAddress:
     """The part of `SessionTreeBuilder` that finds ops. An op that is not known is reported, not raised."""
 
     core: Core
+    node: SessionNode
+    current_turn: Turn | None
+
+    @guarded
+    def record(self, record: r.Record) -> None:
+        """Record what happened in this session at a time in the past, as *record* says it: nothing is added to it, or ends by it.
+
+        It is the end of a node, or what is in it; or the begin of the session, whose time is corrected. For other begins there is *at*.
+        """
+        held = self.core.stream.enter()
+        try:
+            if self._take(record):
+                self.core.stream.put(record)
+            else:
+                self._unknown(getattr(record, "path", record))
+        finally:
+            self.core.stream.leave(held)
+        for listener in self.core.listeners if isinstance(record, r.SessionEnd) else ():
+            listener(self.node.path)
+
+    def _take(self, record: r.Record) -> bool:
+        """Change what a record is about; False if it is not there."""
+        if isinstance(record, _OF_OPS):
+            return self._take_of_op(record)
+        if isinstance(record, r.SessionBegin):
+            self.node.started_at = record.ts
+        elif isinstance(record, r.SessionSet):
+            self._late_session()
+            apply.set_session(self.node, record)
+        elif isinstance(record, r.SessionEnd):
+            apply.end_session(self.node, record)
+        elif isinstance(record, (r.TurnSet, r.TurnEnd)):
+            turn = next((turn for turn in reversed(self.node.turns) if turn.path == record.path), None)
+            if turn is None:
+                return False
+            if turn.ended_at is not None:
+                self.core.touched.add(f"{turn.path}.1")
+            if isinstance(record, r.TurnSet):
+                apply.set_turn(turn, record)
+            else:
+                apply.end_turn(turn, record)
+                self.current_turn = None if self.current_turn is not None and self.current_turn.node is turn else self.current_turn
+        else:
+            return False
+        return True
+
+    def _take_of_op(self, record: r.OpSet | r.Entries | r.Accounted | r.OpEnd) -> bool:
+        op = self._op(record.path)
+        if op is None:
+            return False
+        self._late(op)
+        if isinstance(record, r.OpSet):
+            apply.set_op(op.bare, record)
+        elif isinstance(record, r.Entries):
+            record.logs_at = len(op.node.logs)
+            apply.add_entries(op.bare, record.logs, record.chunks)
+        elif isinstance(record, r.Accounted):
+            apply.account(op.bare, record.entry)
+            for session in op.builder.chain:
+                add_entry(session.totals, record.entry)
+        else:
+            if op.turn.node.ended_at is not None:
+                self.core.touched.add(op.path)
+            apply.end_op(op.bare, record)
+            self.core.ops.pop(op.path, None)
+            self.core.ended[op.path] = op.bare
+        return True
+
+    def _late_session(self) -> None:
+        """Tell the snapshots that an ended sub-agent's session has changed all the same."""
+        if self.node.path and self.node.ended_at is not None:
+            self.core.touched.add(self.node.path)
 
     @guarded
     def op(self, op: Op | str) -> Op | None:
@@ -95,8 +171,8 @@ class ByAddress:
         self.core.stream.step(change)
 
     @guarded
-    def set_request(self, op: Op | str, payload: Mapping[str, Any], messages: list[Any] | None = None) -> None:
-        """Set what an operation sends: *payload*, and the *messages* of an LLM call; see `Op.request`."""
+    def set_request(self, op: Op | str, payload: Mapping[str, Any], messages: list[Any] | None = None, *, at: float | None = None) -> None:
+        """Set what an operation sends: *payload*, and the *messages* of an LLM call; see `Op.request`. *at*: when, if not now."""
         if (found := self._op(op)) is None:
             self._unknown(op)
             return
@@ -112,13 +188,13 @@ class ByAddress:
                     put(new)
             found.bare.request = request
             self._late(found)
-            put(r.Requested(found.path, self.core.now_ms(), request))
+            put(r.Requested(found.path, self.core.time(at), request))
 
         self.core.stream.step(change)
 
     @guarded
-    def set_response(self, op: Op | str, payload: Any) -> None:
-        """Set what an operation got back; see `Op.response`. Of very long text the end is cut, with a notice."""
+    def set_response(self, op: Op | str, payload: Any, *, at: float | None = None) -> None:
+        """Set what an operation got back; see `Op.response`. Of very long text the end is cut, with a notice. *at*: when, if not now."""
         if (found := self._op(op)) is None:
             self._unknown(op)
             return
@@ -127,7 +203,7 @@ class ByAddress:
         def change(put: Put) -> None:
             found.bare.response = response
             self._late(found)
-            put(r.Responded(found.path, self.core.now_ms(), response))
+            put(r.Responded(found.path, self.core.time(at), response))
 
         self.core.stream.step(change)
 

@@ -114,6 +114,10 @@ class Core:
         self._said.add(what)
         return True
 
+    def time(self, at: float | None) -> float:
+        """Return *at*, in epoch milliseconds, where that is a time; else now."""
+        return float(at) if isinstance(at, (int, float)) else self.now_ms()
+
     def now_ms(self) -> float:
         """Return the wall time in epoch milliseconds; it stands still rather than go back when the clock is set back."""
         now = self.now() * 1e3

@@ -61,12 +61,13 @@ class SessionTreeBuilder(ByAddress):
         now: clock.Clock = clock.wall,
         cycles: Cycles = "mark",
         redacted: bool = False,
+        at: float | None = None,
     ) -> None:
         try:
             name = txn if txn is None or isinstance(txn, str) else text(txn)  # pyright: ignore[reportUnnecessaryIsInstance] - callers may err
             core = Core(name or ids.new_txn(), stream, now=now, cycles=cycles, redacted=redacted)
             agent = core.text(text(agent))
-            node = apply.new_session(core.txn, "", ids.trace_id(core.txn), agent, agent, core.now_ms())
+            node = apply.new_session(core.txn, "", ids.trace_id(core.txn), agent, agent, core.time(at))
             self._start(core, node, None)
             self._begin(attributes)
         except RecursionError:
@@ -212,8 +213,12 @@ class SessionTreeBuilder(ByAddress):
         system: str | None = None,
         attributes: Mapping[str, Any] | None = None,
         implicit: bool = False,
+        at: float | None = None,
     ) -> Turn:
-        """Begin a turn, with the *user*'s and the *system*'s prompt; numbered next, or as *index* if that is free (0: the system's)."""
+        """Begin a turn, with the *user*'s and the *system*'s prompt; numbered next, or as *index* if that is free (0: the system's).
+
+        *at*: when it began, in epoch milliseconds, if not now; so it is of all methods that take one.
+        """
         core = self.core
         prompts = {key: self._prompt(value) for key, value in (("system", system), ("user", user)) if value is not None}
         block = core.attributes(attributes)
@@ -221,7 +226,7 @@ class SessionTreeBuilder(ByAddress):
         try:
             number = self._turn_number(index)
             path = f"{self.path}.{number}" if self.path else str(number)
-            record = r.TurnBegin(path, core.now_ms(), prompts or None, block)
+            record = r.TurnBegin(path, core.time(at), prompts or None, block)
             try:
                 return self._turn(record, implicit=implicit)
             except BaseException:  # an interrupt: what is begun is done whole
@@ -288,6 +293,7 @@ class SessionTreeBuilder(ByAddress):
         turn: Turn | None = None,
         parent: Op | None = None,
         attributes: Mapping[str, Any] | None = None,
+        at: float | None = None,
     ) -> Op:
         """Begin an operation.
 
@@ -297,6 +303,7 @@ class SessionTreeBuilder(ByAddress):
             turn: The turn that it belongs to; by default the one that is open, else one that is begun for it.
             parent: An operation of the same turn that this one is part of.
             attributes: What else is known of it.
+            at: When it began, in epoch milliseconds; by default now.
         """
         try:
             core = self.core
@@ -309,11 +316,12 @@ class SessionTreeBuilder(ByAddress):
                 where = given or self.current_turn or self.begin_turn(implicit=True)
                 path = f"{where.path}.{where.next_op()}"
                 above = parent.path if type(parent) is Op and parent.turn is where else None
-                record = r.OpBegin(path, core.now_ms(), known, label, above, block)
+                record = r.OpBegin(path, core.now_ms() if at is None else core.time(at), known, label, above, block)
                 if where.node.ended_at is not None:
                     core.touched.add(path)
                 try:
-                    op = core.ops[path] = Op.of(self, where, apply.begin_op(core.txn, where.node, record))
+                    begin = Op.of if at is None else Op.of_ended
+                    op = core.ops[path] = begin(self, where, apply.begin_op(core.txn, where.node, record))
                     for session in self.chain if record.kind == "tool" else ():
                         add_op(session.totals, record.kind)
                     core.stream.put(record)
@@ -341,10 +349,13 @@ class SessionTreeBuilder(ByAddress):
     # Child sessions
 
     @guarded(instead="builder")
-    def attach_child_session(self, op: Op | str, agent: str, *, attributes: Mapping[str, Any] | None = None) -> SessionTreeBuilder:
+    def attach_child_session(
+        self, op: Op | str, agent: str, *, attributes: Mapping[str, Any] | None = None, at: float | None = None
+    ) -> SessionTreeBuilder:
         """Begin a sub-agent's session inside an operation of kind ``session``, and return its builder.
 
-        An agent that is its own ancestor is marked (attribute ``cycle``, and a warning on the operation).
+        An agent that is its own ancestor is marked (attribute ``cycle``, and a warning on the operation); of one that began in the past,
+        which *at* says, only by the attribute.
 
         Raises:
             CycleError: It is its own ancestor, and ``cycles="block"`` was asked for.
@@ -352,9 +363,9 @@ class SessionTreeBuilder(ByAddress):
         agent = self.core.text(text(agent))
         host = self._op(op) or self.begin_op("session", agent)
         cycle, call_path = agent in self.ancestry(), f"{self.node.call_path}{ARROW}{agent}"
-        if cycle and self.core.cycles == "block":
+        if cycle and at is None and self.core.cycles == "block":
             raise CycleError(f"agent {agent!r} would call itself: {call_path}; break the cycle, or use cycles='mark' to record it")
-        node = apply.new_session(self.core.txn, host.path, self.node.trace_id, agent, call_path, self.core.now_ms())
+        node = apply.new_session(self.core.txn, host.path, self.node.trace_id, agent, call_path, self.core.time(at))
         node.parent_txn_id = self.node.id
         host.bare.child_session = node
         child = SessionTreeBuilder.over(self.core, node, self)
@@ -365,7 +376,7 @@ class SessionTreeBuilder(ByAddress):
         block = self.core.attributes(attributes)
         own: dict[str, Any] = {} if block is UNSET else decode(block)
         child._begin({"ingress": ingress, **own, **({"cycle": True} if cycle else {})})  # noqa: SLF001 - of the same class
-        if cycle:
+        if cycle and at is None:
             host.log(f"agent {agent} calls itself: {node.call_path}", "WRN")
         return child
 
@@ -397,11 +408,6 @@ class SessionTreeBuilder(ByAddress):
             number = next(self._turn_numbers)
         self._taken.add(number)
         return number
-
-    def _late_session(self) -> None:
-        """Tell the snapshots that an ended sub-agent's session has changed all the same."""
-        if self.path and self.node.ended_at is not None:
-            self.core.touched.add(self.path)
 
     def _close_open(self, status: Status) -> None:
         for turn in self.node.turns:

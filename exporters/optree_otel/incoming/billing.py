@@ -5,8 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final, Literal
 
 from optree import AccountingEntry
-from optree.exporting import Accounted, Status, add_entry
-from optree.tree import apply
+from optree.exporting import Accounted, Status
 from optree_otel import names
 from optree_otel.incoming.meaning import Meaning, answering_model, model, provider
 from optree_otel.incoming.spans import InSpan
@@ -19,7 +18,7 @@ _LOOKED_UP: Final = 64
 
 
 def account(place: SpanPlace, span: InSpan, what: Meaning, status: Status, error: str | None) -> None:
-    """Add a span's accounting entry; within a step. A call that a call within it accounts for, or one around it, has none."""
+    """Add a span's accounting entry. A call that a call within it accounts for, or one around it, has none."""
     op = place.own
     if op is None:
         return
@@ -38,10 +37,7 @@ def account(place: SpanPlace, span: InSpan, what: Meaning, status: Status, error
         return
     if status != "ok":
         entry.status, entry.error = "failed", error
-    apply.account(op.node, entry)
-    for session in op.builder.chain:
-        add_entry(session.totals, entry)
-    op.builder.core.stream.put(Accounted(op.path, entry))
+    op.builder.record(Accounted(op.path, entry))
     if entry.type == "llm":
         place.billed = True
         _mark_above(place)

@@ -18,7 +18,7 @@ from optree.exporting import Scope, SessionBegin, begin_session, current_scope, 
 from optree_otel.incoming import content
 from optree_otel.incoming.later import Later
 from optree_otel.incoming.meaning import Meaning, meaning_within, tells
-from optree_otel.incoming.recorder import SpanPlace, begin, begin_turn, end, end_session, end_turn, outcome, step, update
+from optree_otel.incoming.recorder import SpanPlace, begin, end, end_session, end_turn, outcome, update
 from optree_otel.incoming.sessions import root_attributes, root_name, service_name
 from optree_otel.incoming.spans import InSpan
 
@@ -146,10 +146,11 @@ class LiveSpans:
         agent = named or self._agent or service_name(span)
         session = begin_session(agent, root_attributes(span))
         builder = one.root = session.builder
-        _correct_start(builder, span)
+        node = builder.node
+        builder.record(SessionBegin(node.path, span.started_at, node.agent_id, node.call_path, node.attributes_json))  # opening took time
         user, _, _ = content.of_agent(span)
         kept = content.remaining(span) if named else {}
-        inside = SpanPlace(builder, begin_turn(builder, span.started_at, {"user": user if named else None}, kept))
+        inside = SpanPlace(builder, builder.begin_turn(user=user if named else None, attributes=kept, at=span.started_at))
         one.place = inside if named else begin(inside, span, what)
 
     def _end_root(self, one: _Open, builder: SessionTreeBuilder) -> None:
@@ -203,13 +204,5 @@ def _within(scope: Scope, span: InSpan) -> SpanPlace:
     builder = session.builder
     turn = scope.turn or builder.current_turn
     if turn is None:
-        turn = begin_turn(builder, max(span.started_at, builder.node.started_at), {}, {}, implicit=True)
+        turn = builder.begin_turn(implicit=True, at=max(span.started_at, builder.node.started_at))
     return SpanPlace(builder, turn, scope.op if scope.op is not None and scope.op.turn is turn else None, foreign=turn.implicit)
-
-
-def _correct_start(builder: SessionTreeBuilder, span: InSpan) -> None:
-    """Record the start that the span says: opening the session took time."""
-    node = builder.node
-    with step(builder.core) as put:
-        node.started_at = span.started_at
-        put(SessionBegin(node.path, span.started_at, node.agent_id, node.call_path, node.attributes_json))

@@ -1,42 +1,30 @@
 """From spans to records: what the begin and the end of a span put into a tree, with the span's own times.
 
-Files that are imported and programs that run go through these functions alike. A builder gives indices and paths; the records are made
-here, since a builder's own methods take the time from its clock.
+Files that are imported and programs that run go through these functions alike: a builder records both.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Mapping
-from contextlib import contextmanager
-from typing import Any, Final, TypeVar
+from collections.abc import Mapping
+from typing import Any, Final
 
 from msgspec import UNSET, Struct
 
 from optree import LogEntry, Op, SessionTreeBuilder, Turn
-from optree.builder.core import Core
-from optree.builder.figures import PROMPT_CHARACTERS, error_text
 from optree.exporting import (
     Entries,
-    OpBegin,
     OpEnd,
     OpKind,
     OpSet,
-    Record,
-    Requested,
-    Responded,
-    SessionBegin,
     SessionEnd,
     SessionSet,
     Status,
-    TurnBegin,
     TurnEnd,
     TurnSet,
     cut,
     is_object,
     text,
 )
-from optree.tree import apply
-from optree.tree.totals import add_op
 from optree_otel import names
 from optree_otel.incoming import content
 from optree_otel.incoming.billing import account
@@ -46,8 +34,8 @@ from optree_otel.incoming.spans import ERROR, InEvent, InSpan
 MAX_NESTED: Final = 50
 """Sessions in each other: an agent that is deeper stays an op (a snapshot holds 60)."""
 _ERROR_EVENT: Final = "exception"
-Node = TypeVar("Node")
-Said = TypeVar("Said", bound=Record)
+_MOST_CHARACTERS: Final = 16_384
+"""Of a prompt, an error, or what an assistant said."""
 _KINDS: Final[dict[str, OpKind]] = {"agent": "session", "llm": "llm", "tool": "tool", "mcp": "tool"}
 
 
@@ -75,55 +63,24 @@ class SpanPlace(Struct):
     """False where the turn is one that the program itself has begun: what it says is not for spans to add to."""
 
 
-@contextmanager
-def step(core: Core) -> Generator[Callable[[Record], None]]:
-    """Hold the stream for one structural step; gives what queues a record."""
-    held = core.stream.enter()
-    try:
-        yield core.stream.put
-    finally:
-        core.stream.leave(held)
-
-
-def begin_turn(
-    builder: SessionTreeBuilder, ts: float, prompts: Mapping[str, str | None], attributes: Mapping[str, Any], *, implicit: bool = False
-) -> Turn:
-    """Begin a session's next turn."""
-    core = builder.core
-    block = core.attributes(attributes)
-    said = {role: cut(core.text(given), PROMPT_CHARACTERS) for role, given in prompts.items() if given is not None}
-    with step(core) as put:
-        number = max((turn.index for turn in builder.node.turns), default=0) + 1
-        record = TurnBegin(f"{builder.path}.{number}" if builder.path else str(number), ts, said or None, block)
-        turn = builder.current_turn = Turn(builder, apply.begin_turn(builder.node, record), 1, implicit=implicit)
-        put(record)
-    return turn
-
-
 def end_turn(turn: Turn, ts: float, status: Status, error: str | None, prompt: str | None, assistant: str | None) -> None:
     """End a turn, with the user's prompt if none is recorded yet, and the assistant's last words."""
-    core = turn.builder.core
     _prompted(turn, prompt)
-    with step(core) as put:
-        if assistant is not None:
-            turn.node.assistant = {"content": cut(core.text(assistant), PROMPT_CHARACTERS)}
-            put(TurnSet(turn.path, turn.node.assistant))
-        record = TurnEnd(turn.path, ts, status, error)
-        apply.end_turn(turn.node, record)
-        put(record)
-        if turn.builder.current_turn is turn:
-            turn.builder.current_turn = None
+    builder = turn.builder
+    if assistant is not None:
+        builder.set_assistant(turn, assistant)
+    builder.record(TurnEnd(turn.path, ts, status, _said(builder, error)))
 
 
 def end_session(builder: SessionTreeBuilder, ts: float, status: Status, error: str | None, report: Any) -> None:
     """End a session."""
     final = UNSET if report is None else builder.core.json(report)
-    with step(builder.core) as put:
-        record = SessionEnd(builder.path, ts, status, error, final)
-        apply.end_session(builder.node, record)
-        put(record)
-    for listener in builder.core.listeners:
-        listener(builder.path)
+    builder.record(SessionEnd(builder.path, ts, status, _said(builder, error), final))
+
+
+def _said(builder: SessionTreeBuilder, value: str | None) -> str | None:
+    """Return what somebody said as the tree holds it: of very long text the end is cut."""
+    return None if value is None else cut(builder.core.text(value), _MOST_CHARACTERS)
 
 
 def begin(above: SpanPlace, span: InSpan, what: Meaning) -> SpanPlace:
@@ -135,15 +92,15 @@ def begin(above: SpanPlace, span: InSpan, what: Meaning) -> SpanPlace:
         kind = "system"
     name = what.name if kind != "system" else span.name
     told = _told(span, kind)
-    op = _begin_op(above, kind, name, span.started_at, told)
+    op = above.builder.begin_op(kind, name, turn=above.turn, parent=above.within, attributes=told, at=span.started_at)
     path = above.builder.path
     nested = (path.count(".") + 1) // 2 + 1 if path else 1
     if kind != "session" or nested > MAX_NESTED:
         place = SpanPlace(above.builder, above.turn, op, op, above, above.in_tool or kind == "tool", told=told, foreign=above.foreign)
     else:
-        child = _begin_child(above.builder, op, name or "agent", span)
+        child = above.builder.attach_child_session(op, name or "agent", at=span.started_at)
         user, _, _ = content.of_agent(span)
-        place = SpanPlace(child, begin_turn(child, span.started_at, {"user": user}, {}), None, op, above, told=told)
+        place = SpanPlace(child, child.begin_turn(user=user, at=span.started_at), None, op, above, told=told)
     _put_request(place, op, span, what)
     return place
 
@@ -162,9 +119,9 @@ def end(place: SpanPlace, span: InSpan, what: Meaning) -> None:
     op = place.own
     if op is None:
         return
-    core = op.builder.core
+    builder = op.builder
     status, error = outcome(span)
-    said = None if error is None else core.text(error_text(error))
+    said = _said(builder, error)
     if place.builder is not op.builder and span.end_ns:
         user, last, report = content.of_agent(span)
         end_turn(place.turn, span.ended_at, status, said, user, last)
@@ -172,20 +129,13 @@ def end(place: SpanPlace, span: InSpan, what: Meaning) -> None:
     _put_request(place, op, span, what)
     _put_name(op, span, what, {})
     reasoning = _put_answer(op, span, what)
-    block = core.attributes(_news(place, span))
-    with step(core) as put:
-        if op.node.ended_at is not None or op.turn.node.ended_at is not None:
-            core.touched.add(op.path)
-        _put_events(op, span, put)
-        account(place, span, what, status, said)
-        if span.end_ns and op.node.ended_at is None:
-            latency = span.ended_at - span.started_at
-            record = OpEnd(op.path, span.ended_at, status, latency, said, reasoning, block)
-            apply.end_op(op.node, record)
-            put(record)
-            core.ops.pop(op.path, None)
-            core.ended[op.path] = op.node
-        _stretch(place, span.ended_at, put)
+    block = builder.core.attributes(_news(place, span))
+    _put_events(op, span)
+    account(place, span, what, status, said)
+    if span.end_ns and op.node.ended_at is None:
+        latency = span.ended_at - span.started_at
+        builder.record(OpEnd(op.path, span.ended_at, status, latency, said, reasoning, block))
+    _stretch(place, span.ended_at)
 
 
 def outcome(span: InSpan) -> tuple[Status, str | None]:
@@ -201,30 +151,22 @@ def events_of(span: InSpan) -> list[dict[str, Any]]:
     return [{"timestamp": event.time_ns / 1_000_000, "name": event.name, **event.attributes} for event in span.events]
 
 
-def _stretch(place: SpanPlace, ts: float, put: Callable[[Record], None]) -> None:
-    """Let no turn or session that has ended already be shorter than what is in it; within a step."""
+def _stretch(place: SpanPlace, ts: float) -> None:
+    """Let no turn or session that has ended already be shorter than what is in it."""
     above: SpanPlace | None = place
     while above is not None:
-        turn, session = above.turn.node, above.turn.builder.node
+        turn, builder = above.turn.node, above.turn.builder
         if turn.ended_at is not None and turn.ended_at < ts:
-            above.turn.builder.core.touched.add(f"{turn.path}.1")
-            _apply(apply.set_turn, turn, TurnSet(turn.path, ended_at=ts), put)
-        if session.ended_at is not None and session.ended_at < ts:
-            if session.path:
-                above.turn.builder.core.touched.add(session.path)
-            _apply(apply.set_session, session, SessionSet(session.path, ts, ended_at=ts), put)
+            builder.record(TurnSet(turn.path, ended_at=ts))
+        if builder.node.ended_at is not None and builder.node.ended_at < ts:
+            builder.record(SessionSet(builder.path, ts, ended_at=ts))
         above = above.above
 
 
 def _prompted(turn: Turn, user: str | None) -> None:
     """Record what the user asked, where the begin of a turn did not tell it."""
-    node, core = turn.node, turn.builder.core
-    if not user or (node.prompts and "user" in node.prompts):
-        return
-    with step(core) as put:
-        if node.ended_at is not None:
-            core.touched.add(f"{node.path}.1")
-        _apply(apply.set_turn, node, TurnSet(node.path, prompts={"user": cut(core.text(user), PROMPT_CHARACTERS)}), put)
+    if (said := _said(turn.builder, user)) and not (turn.node.prompts and "user" in turn.node.prompts):
+        turn.builder.record(TurnSet(turn.path, prompts={"user": said}))
 
 
 def _put_prompts(place: SpanPlace, messages: list[Any]) -> None:
@@ -252,45 +194,7 @@ def _put_name(op: Op, span: InSpan, what: Meaning, attributes: Mapping[str, Any]
     told = core.text(name) if name and name != op.node.name else None
     if op.node.ended_at is not None or (told is None and not attributes):
         return
-    with step(core) as put:
-        _apply(apply.set_op, op.node, OpSet(op.path, core.now_ms(), told, core.attributes(attributes)), put)
-
-
-def _apply(change: Callable[[Node, Said], None], node: Node, record: Said, put: Callable[[Record], None]) -> None:
-    change(node, record)
-    put(record)
-
-
-def _begin_op(above: SpanPlace, kind: OpKind, name: str, ts: float, attributes: Mapping[str, Any]) -> Op:
-    builder, turn = above.builder, above.turn
-    core = builder.core
-    block = core.attributes(attributes)
-    with step(core) as put:
-        path = f"{turn.path}.{turn.next_op()}"
-        parent = above.within.path if above.within is not None else None
-        record = OpBegin(path, ts, kind, name, parent, block)
-        if turn.node.ended_at is not None:
-            core.touched.add(path)
-        op = core.ops[path] = Op.of_ended(builder, turn, apply.begin_op(core.txn, turn.node, record))
-        for session in builder.chain:
-            add_op(session.totals, kind)
-        put(record)
-    return op
-
-
-def _begin_child(builder: SessionTreeBuilder, op: Op, agent: str, span: InSpan) -> SessionTreeBuilder:
-    above, core = builder.node, builder.core
-    node = apply.new_session(core.txn, op.path, above.trace_id, agent, f"{above.call_path}->{agent}", span.started_at)
-    node.parent_txn_id = above.id
-    known = {"parentTraceId": node.trace_id, "parentCallPath": above.call_path, "toolName": agent}
-    attributes: dict[str, Any] = {"ingress": {"source": "sub-agent", "subAgent": known}}
-    if agent in builder.ancestry():
-        attributes["cycle"] = True
-    node.attributes_json = core.attributes(attributes)
-    with step(core) as put:
-        op.node.child_session = node
-        put(SessionBegin(node.path, node.started_at, agent, node.call_path, node.attributes_json))
-    return SessionTreeBuilder.over(core, node, builder)
+    op.builder.record(OpSet(op.path, core.now_ms(), told, core.attributes(attributes)))
 
 
 def _told(span: InSpan, kind: OpKind) -> dict[str, Any]:
@@ -316,14 +220,7 @@ def _put_request(place: SpanPlace, op: Op, span: InSpan, what: Meaning) -> None:
     if (messages is None and not members) or place.asked == (messages, members):
         return
     place.asked = messages, members
-    core = op.builder.core
-    encoded = core.request("llm" if what.role == "llm" else "tool", messages, members)
-    with step(core) as put:
-        new, payload = core.pooled(encoded)
-        op.node.request = payload
-        if new.blobs or new.links:
-            put(new)
-        put(Requested(op.path, span.started_at, payload))
+    op.builder.set_request(op, members, messages, at=span.started_at)
     if messages:
         _put_prompts(place, messages)
 
@@ -340,24 +237,19 @@ def _put_answer(op: Op, span: InSpan, what: Meaning) -> str | None:
 
 
 def _put_response(op: Op, span: InSpan, value: Any) -> None:
-    if value is None:
-        return
-    payload = op.builder.core.response(value)
-    with step(op.builder.core) as put:
-        op.node.response = payload
-        put(Responded(op.path, span.ended_at, payload))
+    if value is not None:
+        op.builder.set_response(op, value, at=span.ended_at)
 
 
-def _put_events(op: Op, span: InSpan, put: Callable[[Record], None]) -> None:
+def _put_events(op: Op, span: InSpan) -> None:
     """Record a span's events as log lines."""
-    lines = [_line(event, op.builder.core) for event in span.events if event.name != content.DETAILS]
+    lines = [_line(event, op.builder) for event in span.events if event.name != content.DETAILS]
     if lines:
-        put(Entries(op.path, len(op.node.logs), tuple(lines)))
-        apply.add_entries(op.node, lines, [])
+        op.builder.record(Entries(op.path, logs=lines))
 
 
-def _line(event: InEvent, core: Core) -> LogEntry:
-    block = event.attributes
+def _line(event: InEvent, builder: SessionTreeBuilder) -> LogEntry:
+    core, block = builder.core, event.attributes
     if event.name == _ERROR_EVENT:
         thrown = (block.get("exception.type"), block.get("exception.message"))
         message = ": ".join(text(part) for part in thrown if part) or _ERROR_EVENT

@@ -13,15 +13,12 @@ from typing import Any
 from msgspec import Struct
 
 from optree import SessionTreeBuilder, Tree
-from optree.builder.core import Core
-from optree.clock import wall
-from optree.exporting import text, trace_id
-from optree.tree import apply
+from optree.exporting import text
 from optree_otel.incoming import content
 from optree_otel.incoming.forest import Key, Trace, arrange
 from optree_otel.incoming.meaning import Meaning, conversation, meaning, meaning_within, tells
 from optree_otel.incoming.own import is_own, own_sessions
-from optree_otel.incoming.recorder import SpanPlace, begin, begin_turn, end, end_session, end_turn, events_of, outcome
+from optree_otel.incoming.recorder import SpanPlace, begin, end, end_session, end_turn, events_of, outcome
 from optree_otel.incoming.spans import InSpan
 from optree_otel.incoming.usage import contradictions
 
@@ -118,10 +115,7 @@ def _session(runs: list[_Run], taken: set[str]) -> Tree:
     if txn in taken:
         txn = f"{txn}-{first.span_id}"
     taken.add(txn)
-    core = Core(txn, None, now=wall)
-    node = apply.new_session(txn, "", trace_id(txn), runs[0].agent, runs[0].agent, runs[0].started_ns / 1_000_000)
-    node.attributes_json = core.attributes(root_attributes(first))
-    builder = SessionTreeBuilder.over(core, node)
+    builder = SessionTreeBuilder(runs[0].agent, txn=txn, attributes=root_attributes(first), at=runs[0].started_ns / 1_000_000)
     for run in runs:
         _turn(builder, run)
     last = runs[-1]
@@ -129,7 +123,7 @@ def _session(runs: list[_Run], taken: set[str]) -> Tree:
         status, error = outcome(last.root or _last(last.tops))
         report = content.of_agent(last.root)[2] if last.root is not None else None
         end_session(builder, max(run.ended_ns for run in runs) / 1_000_000, status, error, report)
-    return Tree(node, core.pool)
+    return builder.tree
 
 
 def _turn(builder: SessionTreeBuilder, run: _Run) -> None:
@@ -139,7 +133,7 @@ def _turn(builder: SessionTreeBuilder, run: _Run) -> None:
     if root is not None:
         user, last, _ = content.of_agent(root)
         attributes = content.remaining(root) | ({"events": events_of(root)} if root.events else {})
-    turn = begin_turn(builder, run.started_ns / 1_000_000, {"user": user}, attributes)
+    turn = builder.begin_turn(user=user, attributes=attributes, at=run.started_ns / 1_000_000)
     tops = run.tops if root is None else run.trace.children.get(root.span_id, [])
     _put(run.trace, [(span, SpanPlace(builder, turn)) for span in tops])
     if run.ended_ns:

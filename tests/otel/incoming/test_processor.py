@@ -368,7 +368,7 @@ def test_parallel_sessions(tracer, recording):
 def test_never_raises(tracer, recording, monkeypatch):
     """A fault of recording does not reach the program, and `health` tells of it."""
     monkeypatch.setattr(RUNTIME, "problems", [])
-    monkeypatch.setattr(live, "begin_turn", lambda *_: 1 / 0)
+    monkeypatch.setattr(live.content, "of_agent", lambda *_: 1 / 0)
     tracer.start_span("invoke_agent planner", attributes=AGENT).end()
     assert 1 == len(recording.sessions)
     assert "a span of 'invoke_agent planner' is not recorded: ZeroDivisionError: division by zero" in optree.health()["problems"]
