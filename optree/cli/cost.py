@@ -10,7 +10,7 @@ import typer
 from optree.cli import sums
 from optree.cli.options import BillingFile, Json, SessionsDir, TxnOrLast, directory
 from optree.cli.screen import complain, show, show_json, table
-from optree.cli.sessions import open_session, settled
+from optree.cli.sessions import open_session, say_lost, settled
 from optree.cli.sums import SumLine
 from optree.store.ledger import Book
 from optree.tree.walk import flatten
@@ -42,8 +42,7 @@ def cost(
         scope = str(where.billing)
     else:
         loaded, _ = open_session(txn, where, verbatim=True)
-        if lost := loaded.damage.lost():
-            complain(f"the session is not whole: {'; '.join(lost)}")
+        say_lost(loaded)
         book, scope = Book(flatten(loaded.session).accounting), loaded.txn
     lines, poor = sums.readable(book.entries, first)
     torn = book.unreadable + poor

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from optree.cli.options import Json, SessionsDir, TxnOrLast, complete_txn, directory
-from optree.cli.screen import complain, line_of, paint, rounded, show, show_json, size, table, unpainted
-from optree.cli.sessions import open_session
+from optree.cli.screen import line_of, paint, rounded, show, show_json, size, table, unpainted
+from optree.cli.sessions import open_session, say_lost
 from optree.errors import NotFoundError
 from optree.store.unusable import usable
 from optree.syscalls import calls
@@ -70,8 +70,7 @@ def _write(path: Path, page: str) -> None:
 
 def _tree(txn: str, sessions_dir: Path | None) -> Tree:
     loaded, _ = open_session(txn, directory(sessions_dir), verbatim=True)
-    if lost := loaded.damage.lost():
-        complain(f"{loaded.txn} is not whole: {'; '.join(lost)}")
+    say_lost(loaded)
     return loaded.tree
 
 
@@ -97,8 +96,7 @@ def diff_context(
     from optree.compare import context_changes
 
     loaded, _ = open_session(txn, directory(sessions_dir), verbatim=True)
-    if lost := loaded.damage.lost():
-        complain(f"the session is not whole: {'; '.join(lost)}")
+    say_lost(loaded)
     calls = context_changes(loaded.tree)
     if agent is not None:
         calls = _of_agent(calls, agent)

@@ -13,7 +13,7 @@ import typer
 from optree.cli.options import Json, SessionsDir, directory
 from optree.cli.options import complete_txn as _complete
 from optree.cli.screen import complain, paint, show, show_json, unpainted, working
-from optree.cli.sessions import open_session
+from optree.cli.sessions import open_session, say_lost
 from optree.errors import SetupError
 from optree.redaction import redact
 from optree.visible import coloured
@@ -120,8 +120,7 @@ def _viewer(txn: str, sessions_dir: Path | None) -> SessionViewer:
         with working(f"reading {path.name}"):
             return SessionViewer(path, hide=redact)
     loaded, _ = open_session(txn, directory(sessions_dir), verbatim=True)
-    if lost := loaded.damage.lost():
-        complain(f"the conversation may not be whole: {'; '.join(lost)}")
+    say_lost(loaded)
     return SessionViewer(loaded, hide=redact)
 
 

@@ -181,7 +181,7 @@ def _bytes(path: Path) -> int:
 def say_lost(loaded: Loaded) -> None:
     """Say on stderr what of a session could not be read."""
     if lost := loaded.damage.lost():
-        complain(f"the session is not whole: {'; '.join(lost)}")
+        complain(f"session {loaded.txn} is not whole: {'; '.join(lost)}")
 
 
 def open_session(txn: str, directory: Directory, *, verbatim: bool = False) -> tuple[Loaded, Path | None]:

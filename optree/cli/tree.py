@@ -9,8 +9,8 @@ import typer
 
 from optree.cli import sums
 from optree.cli.options import Json, SessionsDir, TxnOrLast, directory
-from optree.cli.screen import complain, paint, show, show_json, unpainted
-from optree.cli.sessions import open_session, state_of
+from optree.cli.screen import paint, show, show_json, unpainted
+from optree.cli.sessions import open_session, say_lost, state_of
 from optree.nodes import SessionNode
 from optree.tree.text import format_tree
 from optree.tree.walk import flatten, walk_sessions
@@ -31,8 +31,7 @@ def tree(
     Example: [bold]optree tree last --depth 2[/bold]
     """
     loaded, live = open_session(txn, directory(sessions_dir))
-    if lost := loaded.damage.lost():
-        complain(f"the tree is not whole: {'; '.join(lost)}")
+    say_lost(loaded)
     credited = sums.credits_said(sums.readable(flatten(loaded.session).accounting)[0])
     if depth is not None:
         _prune(loaded.session, depth)

@@ -92,7 +92,7 @@ class SessionViewer:
             SetupError: *source* is nothing that holds a conversation.
         """
         self.faults: list[Fault] = []
-        """What was wrong in a file, by line; with line 0 what was wrong in the stream, such as an id that two events have."""
+        """What was wrong in a file, by line; with line 0 what was wrong in the stream (an id that two events have), or lost of a session."""
         self.stream = StreamView(self._read(source), version, hide)
         said = "is the id of several events: each is shown, and links to it lead to the first"
         self.faults += [Fault(0, f"{one} {said}") for one in self.stream.twice()]
@@ -235,14 +235,15 @@ class SessionViewer:
 
 
 def read(source: AnyPath) -> tuple[list[AnyEvent], list[Fault]]:
-    """Return the events of a file of events, or of a saved session, with what was wrong in the file.
+    """Return the events of a file of events, or of a saved session, with what was wrong in its files.
 
     What is no file is a txn. Raises `NotFoundError`, `StoreError`, `OSError`.
     """
     path = Path(source)
     if path.is_file() and holds_events(path):
         return wire.read_events(path)
-    return events_of(load(os.fspath(source)).tree), []
+    loaded = load(os.fspath(source))
+    return events_of(loaded.tree), [Fault(0, said) for said in loaded.damage.lost()]
 
 
 def holds_events(path: Path) -> bool:

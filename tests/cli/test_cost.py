@@ -190,7 +190,7 @@ def test_a_session_that_is_not_whole(optree):
     live = optree.sessions / f"{txn}.live"
     (live / "j-0001-000001.jsonl").write_bytes((live / "j-0000-000001.jsonl").read_bytes())
     cost = optree.read("cost", txn)
-    said = "optree: the session is not whole: j-0001-000001.jsonl: is 'j-0000-000001.jsonl' of this session, under another name"
+    said = f"optree: session {txn} is not whole: j-0001-000001.jsonl: is 'j-0000-000001.jsonl' of this session, under another name"
     assert cost.stderr.startswith(said)
     (live / "j-0001-000001.jsonl").unlink()
     assert (cost.stdout, "") == (optree.read("cost", txn).stdout, optree.read("cost", txn).stderr)

@@ -219,13 +219,16 @@ def test_the_tool_calls_of_a_provider_are_shown(optree):
     assert 'tool_calls: [{"id":"c1","type":"function"' in optree.read("show", "last", "1.1").stdout
 
 
-@pytest.mark.parametrize("command", [["show", "last", "1"], ["logs"], ["export", "last", "--to", "events", "-o", "-"]])
+READERS = ["show last 1", "tree", "logs", "messages", "cost", "diff-context", "diff last last", "export last --to events -o -"]
+
+
+@pytest.mark.parametrize("command", READERS)
 def test_damage_is_said_by_each_reader(optree, command):
-    """What could not be read of a session is said on stderr, whichever command shows or writes it."""
+    """What could not be read of a session is said on stderr, whichever command shows or writes it, in the same words ."""
     txn = optree.record("kill", code=-9)
     journal = optree.sessions / f"{txn}.live" / "j-0000-000001.jsonl"
     lines = journal.read_bytes().splitlines(keepends=True)
     lines[-2] = lines[-2].replace(b'"t":', b'"T":')
     journal.write_bytes(b"".join(lines))
-    said = optree(*command).stderr
-    assert "optree: the session is not whole: j-0000-000001.jsonl: " in said
+    said = optree(*command.split()).stderr
+    assert f"optree: session {txn} is not whole: j-0000-000001.jsonl: " in said

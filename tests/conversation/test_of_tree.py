@@ -221,6 +221,17 @@ def test_every_source(tmp_path, monkeypatch):
     assert "hello" == live[0]["content"]
 
 
+def test_what_could_not_be_read_of_a_saved_session_is_among_the_faults(tmp_path, monkeypatch):
+    """Views of a saved session say in their faults what of it could not be read."""
+    monkeypatch.setenv("OPTREE_BASE_DIR", str(tmp_path))
+    with optree.session("agent"), optree.turn(user="q"), optree.tool("search") as op:
+        op.log("found")
+    assert optree.flush("snapshot")
+    [path] = tmp_path.rglob("*.json.zst")
+    path.write_bytes(path.read_bytes()[:-20])
+    assert optree.load(path).damage.lost() == [fault.said for fault in SessionViewer(path).faults] != []
+
+
 @pytest.mark.slow
 def test_linear():
     """Calls that each send the whole history again are read in time as their number deserves: each message once (S0-109)."""
