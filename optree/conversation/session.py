@@ -8,12 +8,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, Self, cast
 
 from optree.builder import Op, SessionTreeBuilder
-from optree.conversation.events import AgentCreated, AnyEvent, PieceOfText, TranscriptEntry
+from optree.conversation.events import AgentCreated, AnyEvent, PieceOfText, TranscriptEntry, entry_of, message_of, plain_message
 from optree.conversation.file_home import FileHome
 from optree.conversation.home import Home, MakeEvent
 from optree.conversation.registry import AgentRecord
 from optree.conversation.strings import id_of
-from optree.conversation.transcripts import entry_of, message_of, plain_message
 from optree.conversation.tree_home import TreeHome
 from optree.errors import NotFoundError, SetupError
 from optree.nodes import OpKind

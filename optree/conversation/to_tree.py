@@ -14,8 +14,8 @@ from msgspec import Raw, Struct
 
 from optree import records as r
 from optree.conversation.dialects import USER
-from optree.conversation.events import AgentCreated, AnyEvent, PieceOfText, TranscriptEntry
-from optree.conversation.views.parents import inferred_calls
+from optree.conversation.events import AgentCreated, AnyEvent, PieceOfText, TranscriptEntry, message_of
+from optree.conversation.waiting import inferred_calls
 from optree.conversation.wire import line
 from optree.ids import content_id
 from optree.nodes import PIECE_OF_TEXT, Message, SessionNode
@@ -122,9 +122,7 @@ def _message(event: TranscriptEntry | PieceOfText, time: float) -> Message:
     if isinstance(event, PieceOfText):
         maker = {"agent": USER} if event.agent_id == USER else {}
         return Message(time, PIECE_OF_TEXT, Raw(encode({"content": event.content, **maker})), event.message_id, None, event.cause)
-    told = (("tool_calls", event.tool_calls), ("tool_call_id", event.tool_call_id), ("name", event.name))
-    body = {"role": event.role, "content": event.content, **{name: value for name, value in told if value is not None}, **event.more}
-    return Message(time, event.role, Raw(encode(body)), event.message_id, event.substance, event.cause)
+    return Message(time, event.role, Raw(encode(message_of(event))), event.message_id, event.substance, event.cause)
 
 
 def _parents(stream: list[AnyEvent]) -> dict[str, str]:

@@ -15,11 +15,10 @@ from weakref import WeakKeyDictionary
 from optree.builder import Op, SessionTreeBuilder
 from optree.builder.core import Core
 from optree.builder.outcome import outcome
-from optree.conversation.events import AgentCreated, AnyEvent, PieceOfText, TranscriptEntry
+from optree.conversation.events import AgentCreated, AnyEvent, PieceOfText, TranscriptEntry, message_of
 from optree.conversation.home import MakeEvent
 from optree.conversation.of_tree import events_of
 from optree.conversation.registry import Counters, Registry
-from optree.conversation.transcripts import message_of
 from optree.nodes import PIECE_OF_TEXT, OpKind, Status
 from optree.store.journal import WRITER_SPAN
 from optree.tree import Tree, walk_sessions

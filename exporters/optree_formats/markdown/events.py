@@ -145,7 +145,7 @@ class LogEvent:
             raise Refused("INVALID_ARGS", "a tool_error's error is a map with code and message", "see the error codes in the protocol")
 
     def _take_comments(self, fields: Any) -> None:
-        from optree_formats.markdown.commented import comments_of
+        from optree_formats.markdown.foreign_yaml import comments_of
 
         self.comments = {place: comment for place, comment in comments_of(fields).items() if not place or place[0] in self.fields}
 

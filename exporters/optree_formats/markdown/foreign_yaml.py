@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from bisect import bisect_right
+from io import StringIO
 from typing import Any, NamedTuple, cast
 
 from optree import FormatError, SetupError
@@ -222,3 +223,14 @@ def _ending(place: Place, columns: dict[Place, int], column: int) -> Place:
     while len(place) > 1 and columns.get(place, 0) > column:
         place = place[:-1]
     return place[:-1]
+
+
+def comments_of(value: Any) -> Comments:
+    """Return the comments of a commented map by their places: it is written by its own library, and read again."""
+    from ruamel.yaml import YAML
+
+    written = StringIO()
+    writer = cast("Any", YAML(typ="rt", pure=True))
+    writer.width = 1 << 20
+    writer.dump(value, written)
+    return parse(written.getvalue()).comments

@@ -9,7 +9,8 @@ from __future__ import annotations
 import atexit
 import logging
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any, ClassVar
 
 from msgspec import UNSET
@@ -40,15 +41,21 @@ from optree.exporting import (
 )
 from optree.tree import apply
 from optree_formats import AnyPath
-from optree_formats.markdown import backlog, why
 from optree_formats.markdown.entries import held
 from optree_formats.markdown.events import LogEvent, Verbosity
 from optree_formats.markdown.of_tree import Teller
+from optree_formats.markdown.reader import extract_events
+from optree_formats.markdown.stories import NEAR
 from optree_formats.markdown.summary import write_summary
 from optree_formats.markdown.times import iso
+from optree_formats.markdown.to_tree import node_path
 from optree_formats.markdown.writer import EventLog
 
 LOGGER = logging.getLogger("optree.markdown")
+_Key = tuple[object, ...]
+_SEVERAL = frozenset(["session_resume", "session_end", "agent_end", "addition"])
+"""Types that a node may have more than once."""
+_TITLED = frozenset(["session_start", "agent_start", "session_update"])
 _EXIT_SECONDS = 0.25
 
 
@@ -79,7 +86,7 @@ class LogFollower:
         self._ops: dict[str, OperationNode] = {}
         self._untold: set[str] = set()
         """Paths of ops whose begin is not written yet."""
-        self._there: Counter[backlog.Key] = Counter()
+        self._there: Counter[_Key] = Counter()
         """What the log had before, while the backlog is written."""
         self._lost = 0
         self._last_failure = ""
@@ -119,7 +126,7 @@ class LogFollower:
 
     def _catch_up(self, records: list[Record]) -> None:
         """Write what the session has already, as far as the log lacks it."""
-        self._there = backlog.known(self.log.path)
+        self._there = _known(self.log.path)
         for one in records:
             self._handle(one)
         self._untold -= {str(path) for (_, path, *_), left in self._there.items() if left > 0}  # begun in the log already
@@ -142,7 +149,7 @@ class LogFollower:
     def _append(self, event: LogEvent) -> None:
         """Append an event that the log does not have."""
         if self._there:
-            known = backlog.key(event.fields)
+            known = _key(event.fields)
             if self._there[known] > 0:
                 self._there[known] -= 1
                 return
@@ -200,7 +207,7 @@ class LogFollower:
     def _op_begin(self, record: OpBegin) -> None:
         session = self._session_of(record.path)
         turn = self._turns.get(parent_path(record.path)) or apply.begin_turn(_copy(session), TurnBegin(parent_path(record.path), record.ts))
-        del turn.ops[: -why.NEAR]
+        del turn.ops[:-NEAR]
         self._ops[record.path] = apply.begin_op(session.origin_txn_id, turn, record)
         self._untold.add(record.path)
 
@@ -286,3 +293,25 @@ def _copy(node: SessionNode) -> SessionNode:
     made = apply.new_session(node.origin_txn_id, node.path, node.trace_id, node.agent_id, node.call_path, node.started_at)
     made.session_title, made.attributes_json = node.session_title, node.attributes_json
     return made
+
+
+def _known(log: Path) -> Counter[_Key]:
+    """Return what tells a log's events from each other, each as often as it is there. Raises `OSError`."""
+    return Counter(key for fields in extract_events(log) for key in _keys(fields))
+
+
+def _key(fields: dict[str, Any]) -> _Key:
+    """Return what tells an event from all others of its log."""
+    kind, path = fields["type"], node_path(fields)
+    if kind == "session_update":
+        return kind, path, fields.get("title"), fields.get("latest_status")
+    if kind == "message":
+        return kind, path, fields.get("timestamp"), fields.get("role"), fields.get("id")
+    return (kind, path, fields.get("timestamp")) if kind in _SEVERAL else (kind, path)
+
+
+def _keys(fields: dict[str, Any]) -> Iterator[_Key]:
+    if "type" in fields:
+        yield _key(fields)
+    if fields.get("type") in _TITLED and ("title" in fields or "latest_status" in fields):
+        yield _key({**fields, "type": "session_update"})

@@ -24,9 +24,8 @@ from optree.exporting import ENDED, Pool, decode, is_object, state
 from optree_formats.markdown.entries import held
 from optree_formats.markdown.events import KINDS, PROTOCOL, Kind, LogEvent
 from optree_formats.markdown.requests import Requests
-from optree_formats.markdown.stories import op_story, result_story, turn_story
+from optree_formats.markdown.stories import code_of, op_story, result_story, turn_story, why_of
 from optree_formats.markdown.times import iso
-from optree_formats.markdown.why import code_of, why_of
 
 SCHEMA = "optree/1"
 """In the first event of a log made of a tree: it reads back as that tree."""

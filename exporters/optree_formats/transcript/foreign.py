@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Hashable
 from typing import Any
 
 from msgspec import UNSET, Raw
@@ -11,7 +12,6 @@ from optree import OperationNode
 from optree.exporting import Fault, OpBegin, OpEnd, OpKind, OpSet, TurnBegin, TurnEnd, TypedDecoder, decode, is_object, raw
 from optree_formats.transcript import messages
 from optree_formats.transcript.building import Building, attributes, blocks_of, hear, held, roles_of, told
-from optree_formats.transcript.opened import Opened
 from optree_formats.transcript.steps import (
     CONTENTS,
     EVENTS,
@@ -260,3 +260,31 @@ def _is_routed(payload: Any) -> bool:
 
 def _call(payload: ToolPayload) -> Call:
     return payload.name, bytes(payload.input)
+
+
+class Opened:
+    """Ops under keys; an op may stand under several. A key without ops is not kept."""
+
+    def __init__(self) -> None:
+        self._ops: dict[Hashable, dict[str, OperationNode]] = {}
+
+    def add(self, op: OperationNode, *keys: Hashable) -> None:
+        """Put an op under keys, behind those that are there."""
+        for key in keys:
+            self._ops.setdefault(key, {})[op.path] = op
+
+    def drop(self, op: OperationNode, *keys: Hashable) -> None:
+        """Take an op away from keys, where it stands under them."""
+        for key in keys:
+            there = self._ops.get(key, {})
+            there.pop(op.path, None)
+            if not there:
+                self._ops.pop(key, None)
+
+    def first(self, key: Hashable) -> OperationNode | None:
+        """Return the op under a key that began first."""
+        return next(iter(self._ops.get(key, {}).values()), None)
+
+    def last(self, key: Hashable) -> OperationNode | None:
+        """Return the op under a key that began last."""
+        return next(reversed(self._ops.get(key, {}).values()), None)

@@ -13,9 +13,8 @@ from msgspec import UNSET, Raw, Struct, UnsetType, to_builtins
 
 from optree.exporting import Status, TypedDecoder, is_object
 from optree_formats.transcript.building import outcome
-from optree_formats.transcript.payloads import decoded
 from optree_formats.transcript.steps import WORKFLOW
-from optree_formats.transcript.wire import Event, StepPayload, line
+from optree_formats.transcript.wire import Event, StepPayload, decoded, line
 
 KEPT: Final = "transcript"
 """Attribute of a session: by `started` and `completed`, what others wrote there."""

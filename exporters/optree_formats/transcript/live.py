@@ -15,10 +15,9 @@ from optree import Session, SetupError
 from optree.exporting import Reasoning, Record, RecordSubscription, text
 from optree_formats import AnyPath
 from optree_formats.transcript.fanout import BUFFER, LOGGER, Subscription
-from optree_formats.transcript.masking import masked
 from optree_formats.transcript.of_tree import known
 from optree_formats.transcript.reader import read
-from optree_formats.transcript.recorder import Mask, Recorder
+from optree_formats.transcript.recorder import Mask, Recorder, masked
 from optree_formats.transcript.runs import SUFFIX
 from optree_formats.transcript.transcriber import Transcriber
 from optree_formats.transcript.wire import Event, ToolPayload

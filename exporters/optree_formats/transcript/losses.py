@@ -10,8 +10,8 @@ from optree import OperationNode, Tree, walk_ops, walk_sessions
 from optree.exporting import Payload, Reasoning, decode, is_object, raw
 from optree_formats.transcript import messages
 from optree_formats.transcript.building import held
-from optree_formats.transcript.payloads import decoded
 from optree_formats.transcript.steps import STEP, UNLIKE
+from optree_formats.transcript.wire import decoded
 
 
 def _requests(tree: Tree) -> int:

@@ -17,7 +17,7 @@ from typing import Any
 import msgspec
 
 from optree import SetupError
-from optree.exporting import LineLog, now_ms, raw, text
+from optree.exporting import LineLog, now_ms, raw, redact, text
 from optree_formats import AnyPath
 from optree_formats.transcript.fanout import BUFFER, LOGGER, WARN_SECONDS, FanOut, Stats, Subscription
 from optree_formats.transcript.strict import InvalidEventError, check, check_run_id
@@ -226,3 +226,20 @@ def _numbers(data: bytes) -> Iterable[int]:
     with suppress(msgspec.DecodeError, TypeError, ValueError, KeyError, RecursionError):
         return (int(msgspec.json.decode(data)["seq"]),)
     return ()
+
+
+def masked(mask: Mask | None) -> Mask:
+    """Return a mask that takes credentials out of what *mask* returns."""
+    return without_credentials if mask is None else lambda event: without_credentials(mask(event))
+
+
+def without_credentials(event: Event) -> Event:
+    """Return an event with the credentials in its payload, and in what stands beside it, replaced; itself where there are none."""
+    members: dict[str, Any] = msgspec.json.decode(line(event))
+    before = {name: members.get(name) for name in ("payload", "optree")}
+    after = redact(before)
+    if after == before:
+        return event
+    found = copy(event)
+    found.payload, found.optree = after["payload"], after["optree"]
+    return found

@@ -38,11 +38,24 @@ from optree.exporting import (
 )
 from optree_formats.transcript import messages
 from optree_formats.transcript.kept import KEPT, Kept, agrees, kept_of, put_back
-from optree_formats.transcript.payloads import NULL, beside, beside_begin, beside_end, decoded, given, result_of, text_block
 from optree_formats.transcript.runs import OpState, RunState, run_id_of
 from optree_formats.transcript.steps import CALL, KINDS, STEP, TURN, TURNLESS, WORKFLOW, Place, messages_place, place_of, step_path
 from optree_formats.transcript.times import rfc3339
-from optree_formats.transcript.wire import ContentBlock, Event, MessagePayload, StepPayload, ToolPayload
+from optree_formats.transcript.wire import (
+    NULL,
+    ContentBlock,
+    Event,
+    MessagePayload,
+    StepPayload,
+    ToolPayload,
+    beside,
+    beside_begin,
+    beside_end,
+    decoded,
+    given,
+    result_of,
+    text_block,
+)
 
 _MESSAGES = "messages"
 

@@ -9,9 +9,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeAlias, get_args
 
 import msgspec
-from msgspec import UNSET, Meta, Raw, Struct, UnsetType, field
+from msgspec import UNSET, DecodeError, Meta, Raw, Struct, UnsetType, field
 
-from optree.exporting import TypedDecoder, decode, encode, is_list, pass_on, sanitize
+from optree.exporting import OpBegin, Status, TypedDecoder, decode, encode, is_list, pass_on, sanitize
 
 EventType = Literal[
     "run.started", "run.completed", "step.started", "step.completed", "step.call_workflow.started", "step.call_workflow.completed",
@@ -23,6 +23,7 @@ Fidelity = Literal["router", "agent_emitted"]
 EVENT_TYPES: frozenset[str] = frozenset(get_args(EventType))
 BLOCK_TYPES: frozenset[str] = frozenset(get_args(BlockType))
 FIDELITIES: frozenset[str] = frozenset(get_args(Fidelity))
+NULL = Raw(b"null")
 _MORE = "$optree.more"
 """A name that no member has, under which what is in `more` would be written if it were not moved up."""
 _MARK = b'"$optree.more":{'
@@ -150,3 +151,45 @@ def is_sound(event: Event) -> bool:
     except (msgspec.DecodeError, RecursionError):
         return False
     return True
+
+
+def beside_begin(begin: OpBegin) -> dict[str, Any]:
+    """Return what the seed's members do not tell of an op's begin."""
+    parent = {} if begin.parent_op is None else {"parentOp": begin.parent_op}
+    return {**parent, **beside(begin.attributes)}
+
+
+def beside(block: Raw | UnsetType) -> dict[str, Any]:
+    """Return a block of attributes as it stands beside the seed's members."""
+    return {} if block is UNSET else {"attributes": block}
+
+
+def beside_end(payload: StepPayload | ToolPayload, status: Status | None, error: str | None) -> dict[str, Any]:
+    """Write an end's error into its payload; returns what the seed's members do not tell of it."""
+    if status != "ok":
+        payload.error = error or status or ""
+    exact = (status == "ok" and error is None) or (status == "failed" and bool(error))
+    return {} if exact else {"status": status, "error": error}
+
+
+def text_block(text: str) -> ContentBlock:
+    """Return a prompt as a block."""
+    return ContentBlock(type="text", fidelity="router", text=text)
+
+
+def result_of(value: Raw | UnsetType) -> Raw | UnsetType:
+    """Return a step's result; one that is null is left out."""
+    return UNSET if value is UNSET or bytes(value).strip() == b"null" else value
+
+
+def decoded(data: Raw) -> Any:
+    """Return a payload's value; as text where it is none, as JSON may be that others wrote."""
+    try:
+        return decode(data)
+    except (DecodeError, RecursionError):
+        return bytes(data).decode("utf-8", "replace")
+
+
+def given(value: Raw | UnsetType) -> Raw:
+    """Return a tool's input or output, null where there is none."""
+    return NULL if value is UNSET else value

@@ -53,7 +53,7 @@ def test_a_process_that_configures_nothing(tmp_path):
     """One that has nothing but a transcript to write replaces what is known, and what the environment adds."""
     code = f"""
 from optree_formats.transcript import Recorder
-from optree_formats.transcript.masking import masked
+from optree_formats.transcript.recorder import masked
 recorder = Recorder({str(tmp_path / "x.jsonl")!r}, {RUN!r}, mask=masked(None))
 recorder.run_started("{KEY} ACME-12345678 jane@example.org")
 recorder.close()
