@@ -52,7 +52,7 @@ IDLE_SESSIONS = 64
 """Sessions of other processes that stay open here though nothing is open in them: each holds a journal, and its owner waits for that.
 
 As many have ended here, and wait until their directory can be written."""
-ENDED_SESSIONS = 64
+ENDED_SESSIONS = 16
 """Sessions that have ended here and are still to be saved, at which the next begin waits for one of them: each has its tree and files."""
 ROOM_SECONDS = 0.1
 """The longest that it waits. After a wait in vain none waits for `STUCK_SECONDS`."""
@@ -223,6 +223,8 @@ class Runtime:
                 self.report(f"background thread: {type(error).__name__}: {text(error)}")
 
     def _deliver(self, until: float) -> None:
+        if not any(is_in(thread, _BEGINS) for thread in list(sys._current_frames())):  # noqa: SLF001 # pyright: ignore[reportPrivateUsage]
+            self._guarded(self._end_unbegun)
         stores, consoles = list(self.stores.values()), list(self.consoles.values())
         for stream in [*(store.stream for store in stores), *(session.builder.core.stream for session in list(self.sessions.values()))]:
             stream.flush()
@@ -324,14 +326,20 @@ class Runtime:
             if (session := self.sessions.get(txn)) is not None:
                 session.builder.end_session(*ABANDONED)
             self.close_root(txn)
+        self._end_unbegun()
+
+    def _end_unbegun(self) -> None:
+        """End the sessions whose begin was interrupted before anybody had them."""
         for txn, store in list(self.stores.items()):
             if not store.owner or store.ended or txn in self.sessions or is_in(threading.get_ident(), _BEGINS):
                 continue
             if store.builder is not None:
                 store.builder.end_session(*ABANDONED)
             else:
-                store.close(0.0)
-                del self.stores[txn]
+                store.discard()
+                self.stores.pop(txn, None)
+                if (console := self.consoles.pop(txn, None)) is not None:
+                    console.close()
 
     def _leave_idle(self) -> None:
         """Close the sessions of other processes that nothing was begun in for longest, and nothing is open in."""

@@ -118,6 +118,8 @@ class Directory(Struct, frozen=True):
     def saved(self) -> list[Saved]:
         """Return the sessions that are there, newest first. Other files, links, pipes and devices are passed over.
 
+        So are live directories in which nothing is written yet, or was when their process was killed.
+
         Raises:
             StoreError: The directory cannot be read; the message says why, and what to do.
         """
@@ -130,7 +132,7 @@ class Directory(Struct, frozen=True):
                         if _kind(path) == (S_IFDIR if suffix == LIVE else S_IFREG):
                             found.setdefault(txn, []).append(path)
                         break
-        listed = [_saved(txn, paths) for txn, paths in found.items()]
+        listed = [_saved(txn, paths) for txn, paths in found.items() if len(paths) > 1 or not _is_unwritten(paths[0])]
         return sorted(listed, key=lambda saved: saved.modified, reverse=True)
 
     def exact(self, txn: str) -> Saved | None:
@@ -206,6 +208,17 @@ def _saved(txn: str, paths: list[Path]) -> Saved:
     snapshot = max(snapshots, key=_modified) if snapshots else None
     newest = max([_modified(path) for path in paths] + [_modified(path) for path in journals(live)])
     return Saved(txn, snapshot, live, newest)
+
+
+def _is_unwritten(path: Path) -> bool:
+    """Tell whether a live directory has nothing but its lock and files without a byte."""
+    if path.suffix != LIVE:
+        return False
+    try:
+        return all(one.name == "LOCK" or (_kind(one) == S_IFREG and one.stat().st_size == 0) for one in path.iterdir())
+    except OSError as error:
+        pass_on(error)
+        return False
 
 
 def is_directory(path: Path) -> bool:

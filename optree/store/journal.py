@@ -48,18 +48,19 @@ class Journal:
         txn: str,
         version: str,
         *,
-        ordinal: int | None,
+        ordinal: int | None = None,
         above: int = 0,
         first: int = 1,
         sync: Sync = "interval",
         system: OS = REAL,
         lazy: bool = False,
         ready: Callable[[], None] = lambda: None,
+        make: bool = True,
     ) -> None:
         """Create the file; *ordinal* 0 is the owner, None takes the next free number above *above*. Raises `OSError`, if not *lazy*.
 
         With *lazy* the file stays empty until the first record, and is made then if it cannot be made now. *ready* is called before a
-        file is begun later, and may raise `OSError`.
+        file is begun later, and may raise `OSError`. Without *make* there is no file before `make` is called with the first numbers.
         """
         self.live, self.txn = live, txn
         self.sync_level: Sync = sync
@@ -94,15 +95,20 @@ class Journal:
         self._suspect: list[Path] = []
         """Files that could not be synced: what they have since `_synced` is written again."""
         self._claimed = self.fd = self._seed = -1
+        if make:
+            self.make(ordinal, above, lazy=lazy)
+
+    def make(self, ordinal: int | None, above: int, *, lazy: bool) -> None:
+        """Create the file, see above: apart, so that somebody has the journal by then who closes it, whatever happens."""
         try:
-            system.make_directory(live)
-            self.ordinal, self.path, self._claimed = claim(live, ordinal, above, system)
+            self._os.make_directory(self.live)
+            self.ordinal, self.path, self._claimed = claim(self.live, ordinal, above, self._os)
         except (OSError, StoreError) as error:
             if not lazy or from_handler(error):
                 raise
             self.ordinal = some_number() if ordinal is None else ordinal
-            self.path = live / journal_name(self.ordinal, 1)
-            self._fault(live, error)
+            self.path = self.live / journal_name(self.ordinal, 1)
+            self._fault(self.live, error)
         if not lazy:
             self.fd, self._claimed = self._claimed, -1
             try:
@@ -250,11 +256,14 @@ class Journal:
 
     def _close_files(self) -> None:
         with self._guard:
-            fds, self.fd, self._claimed = [*{self.fd, self._claimed} - {-1}], -1, -1
+            self._doomed += {self.fd, self._claimed} - {-1}
+            self.fd = self._claimed = -1
             if self._syncing:
-                self._doomed += fds
                 return
-        self._close_all(fds)
+        for fd in [*self._doomed]:
+            self._close_all([fd])
+            with suppress(ValueError):
+                self._doomed.remove(fd)  # behind it: what an interrupt left open is closed by the next call
 
     def _close_all(self, fds: list[int]) -> None:
         for fd in fds:

@@ -25,10 +25,11 @@ def take(path: Path, system: OS = REAL, seconds: float = TRY_SECONDS) -> int:
         fd = system.append(path)
         try:
             if system.lock(fd) and system.is_at(fd, path):  # else it was removed between the two calls
-                taken, fd = fd, -1
-                return taken
-        finally:
-            release([fd] if fd >= 0 else [], system)
+                return fd  # at once: an interrupt hits a call
+        except BaseException:
+            release([fd], system)
+            raise
+        release([fd], system)
         if monotonic() >= until:
             return -1
         sleep(_PAUSE_SECONDS)

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from optree.errors import StoreError
-from optree.interrupts import from_handler, suppress
+from optree.interrupts import from_handler, pass_on, suppress
 from optree.store.directory import SUFFIXES, Directory, journals
 from optree.store.formats import meta_of
 from optree.store.plain_values import object_of
@@ -81,16 +81,18 @@ def claim(live: Path, writer: int | None, above: int, system: OS) -> tuple[int, 
     segment = segments.get(number, 0) + 1
     for _ in range(10_000):
         path = live / journal_name(number, segment)
-        with suppress(FileExistsError):
+        try:
             fd = system.create(path)
-            locked = False
+        except FileExistsError as error:
+            pass_on(error)
+        else:
             try:
-                locked = system.lock(fd) and system.is_at(fd, path)
-            finally:
-                if not locked:
-                    system.close(fd)
-            if locked:
-                return number, path, fd
+                if system.lock(fd) and system.is_at(fd, path):
+                    return number, path, fd  # at once: an interrupt hits a call
+            except BaseException:
+                system.close(fd)
+                raise
+            system.close(fd)
             system.make_directory(live)  # a process that settles the session was quicker, and may have removed it
         if writer is None:
             number += 1

@@ -26,12 +26,10 @@ def open_session(
 ) -> tuple[SessionTreeBuilder, SessionStore]:
     """Begin a new root session on disk; *takers* receive its records beside the journal.
 
-    The store is put into *stores* before its threads begin: if this raises then, as by an interrupt, the caller closes it.
+    The store is put into *stores* as soon as it has files: if this raises then, as by an interrupt, the caller discards it.
     Raises `OSError` if its journal cannot be made (with *later* it is made once it can be), `BusyError` if the txn is in use.
     """
-    store = SessionStore(txn or new_txn(), options, takers=takers, later=later)
-    if stores is not None:
-        stores[store.txn] = store
+    store = SessionStore(txn or new_txn(), options, takers=takers, later=later, stores=stores)
     try:
         builder = SessionTreeBuilder(
             agent,
@@ -45,7 +43,7 @@ def open_session(
         store.attach(builder)
     except BaseException:  # an interrupt
         if stores is None:  # nobody else knows of its files and threads
-            store.close(0.0)
+            store.discard()
         raise
     return builder, store
 
@@ -57,7 +55,7 @@ def resume_session(
 
     *stores* as of `open_session`. Raises `NotFoundError`, `BusyError` and what `load` raises.
     """
-    store = SessionStore(options.directory.find(txn).txn, options, resume=True)
+    store = SessionStore(options.directory.find(txn).txn, options, resume=True, stores=stores)
     if (loaded := store.take_loaded()) is None:
         raise RuntimeError("a store that resumes has loaded its session")
     root = loaded.session
@@ -70,8 +68,6 @@ def resume_session(
         pool=loaded.tree.pool,
         latest=max(root.ended_at or 0.0, *root.resumed_at, root.started_at),
     )
-    if stores is not None:
-        stores[store.txn] = store
     builder = SessionTreeBuilder.over(core, loaded.session)
     close_interrupted(builder, core)
     store.attach(builder)

@@ -26,6 +26,8 @@ _WHOSE = re.compile(rb'"txn":"([^"]*)","writer":"([0-9]+)","segment":([0-9]{1,9}
 """What the first line says of the file, as it is written."""
 _Line = tuple[int, bytes, int, bool]
 _TORN_HEADER = "ends inside its first line, before anything was recorded"
+_HEADER_BYTES = 4096
+"""No header comes to that."""
 MAX_LINE_BYTES = 256 << 20
 """No record comes to that."""
 
@@ -60,6 +62,14 @@ class JournalFile(Struct):
     def first(self) -> int:
         """Number of the first record; 0 if there is none."""
         return self.header.first if self.header else self.records[0].n if self.records else 0
+
+
+def is_blank(path: Path, system: OS = REAL) -> bool:
+    """Tell whether nothing was recorded in a file yet: it has no more than its header, or a piece of that."""
+    if path.stat().st_size > _HEADER_BYTES:
+        return False
+    found = read_journal(path, 0, system)
+    return not found.records and not found.unknown and all(flaw.said == _TORN_HEADER for flaw in found.flaws)
 
 
 def read_journal(path: Path, after: int = 0, system: OS = REAL) -> JournalFile:

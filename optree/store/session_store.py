@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, MutableMapping, Sequence
 from errno import EAGAIN
 from pathlib import Path
 from time import monotonic
@@ -13,13 +13,14 @@ from optree._version import __version__
 from optree.background import Job
 from optree.builder import SessionTreeBuilder, Stream, Taker
 from optree.errors import BusyError
-from optree.interrupts import from_handler
+from optree.interrupts import from_handler, suppress
 from optree.store import lock
 from optree.store.directory import OWNERS, checked, journals
 from optree.store.journal import Journal
 from optree.store.ledger import Ledger
 from optree.store.numbering import known_vector, last_given
 from optree.store.options import StoreOptions
+from optree.store.reader import is_blank
 from optree.store.recovery import Loaded, load_to_resume
 from optree.store.saving import save, sweep
 from optree.store.settle import BACKGROUND_BYTES, is_due, join, leave, remove, settle, settling
@@ -58,11 +59,13 @@ class SessionStore:
         takers: Sequence[Taker] = (),
         resume: bool = False,
         later: bool = False,
+        stores: MutableMapping[str, SessionStore] | None = None,
     ) -> None:
         """Open or make the live directory and a new journal; with *resume*, load what is there before.
 
         Raises `BusyError` if another process owns it, `OSError`, and what `load` raises. With *later* a disk or directory that cannot be
-        written does not raise: files are made once they can be, tried for each second, and records are kept until then.
+        written does not raise: files are made once they can be, tried for each second, and records are kept until then. At its end it
+        stands in *stores*: an interrupt behind that leaves none that nobody knows.
         """
         self.txn = checked(txn)
         self.options, self.owner = options, owner
@@ -78,23 +81,23 @@ class SessionStore:
         self._loaded: Loaded | None = None
         self._upkeep = self._new_upkeep()
         self._later = later or not owner
-        if owner:
-            self._make_files()
+        self._writing = threading.Lock()
+        self._writer = SnapshotWriter(options.compression, reuse=not options.redacted)
         try:
+            if owner:
+                self._make_files()
             self._loaded = load_to_resume(txn, options.directory, self._os) if resume else None
             self.lost = self._loaded.damage.lost() if self._loaded else []
             """What could not be read of the session's files: its snapshots say it."""
             self.vector = self._loaded.vector if self._loaded else known_vector(options.directory, txn, owner=owner, later=self._later)
             """Per writer, the number of its last record that is in the tree, or was in it when the session ended before."""
-            self.journal = self._new_journal()
-        except BaseException:
-            if owner:
-                remove(self.live, [], self._os)
-            self._release_lock()
+            self._begin_journal()
+            self.stream = Stream([self.journal, *takers], options.write)
+            if stores is not None:
+                stores[txn] = self
+        except BaseException as error:
+            self._unmake(error)
             raise
-        self.stream = Stream([self.journal, *takers], options.write)
-        self._writer = SnapshotWriter(options.compression, reuse=not options.redacted)
-        self._writing = threading.Lock()
 
     def take_loaded(self) -> Loaded | None:
         """Return what was loaded to resume it, once."""
@@ -159,6 +162,14 @@ class SessionStore:
         self.stream.subscribe(Late(self._close_again), ordered=False)
         return done
 
+    def discard(self) -> None:
+        """Close a session whose begin was interrupted: nothing of it is kept, unless it was resumed."""
+        if not self.again:
+            self.stream.flush()
+            self.journal.rest()
+            self._remove_unbegun(self.journal.path)
+        self.close(0.0)
+
     def forget(self) -> None:
         """In a forked child: leave the parent's files alone."""
         self.journal.forget()
@@ -173,7 +184,7 @@ class SessionStore:
     def after_fork(self) -> None:
         """In a forked child: write a journal of one's own into the same session."""
         self.forget()
-        self.journal = self._new_journal()
+        self._begin_journal()
         self.unwritable_reason = self.journal.problem and self.unwritable_reason
         self.stream.after_fork((self.journal,))
         if self.builder is not None:
@@ -198,6 +209,24 @@ class SessionStore:
             raise BusyError(f"session {self.txn} is being written by another process: wait, or watch it (optree logs -f {self.txn})")
         sweep(self.live, self._os)
 
+    def _unmake(self, error: BaseException) -> None:
+        """Let go of what was made, if anything: the session cannot be begun."""
+        if (journal := getattr(self, "journal", None)) is not None:
+            journal.rest()
+        if self.owner and not isinstance(error, BusyError):
+            with suppress(OSError):
+                self._lock_fd = self._lock_fd if self._lock_fd >= 0 else lock.take(self.live / "LOCK", self._os, 0.0)
+                if self._lock_fd >= 0 and not self.again:
+                    self._remove_unbegun()
+                elif self._lock_fd >= 0:
+                    remove(self.live, [], self._os)
+        self._release_lock()
+
+    def _remove_unbegun(self, *own: Path) -> None:
+        """Remove journals without a record, and these."""
+        there = self._journals(own=True)
+        remove(self.live, [path for path in there if path in own or is_blank(path, self._os)], self._os)
+
     def _own_again(self) -> None:
         """Take the lock for what comes after the session was removed, unless another process has gone on with it."""
         if self.owner and self._lock_fd < 0:
@@ -212,18 +241,20 @@ class SessionStore:
 
     def _release_lock(self) -> None:
         with self._guard:  # two threads may come here
-            fd, self._lock_fd = self._lock_fd, -1
-        leave(self.live, [fd] if fd >= 0 else [], self._os)
+            fd = self._lock_fd
+            if fd >= 0 or not self.owner:  # else the directory may be another's by now
+                leave(self.live, [fd] if fd >= 0 else [], self._os)
+            self._lock_fd = -1  # behind it: what an interrupt left open is closed by whoever discards it
 
-    def _new_journal(self) -> Journal:
+    def _begin_journal(self) -> None:
         """Begin a journal of this process; numbers of records and of writers go on from all that were ever given."""
         first = 1
         if self.owner:
             first += self.vector.get("0000", 0) if self._loaded else last_given(self.live, self.vector, self._os)
-        return Journal(
-            self.live, self.txn, __version__, ordinal=0 if self.owner else None, above=max(map(int, self.vector), default=0), first=first,
-            sync=self.options.sync, system=self._os, lazy=self._later, ready=self._own_again,
-        )  # fmt: skip
+        self.journal = Journal(
+            self.live, self.txn, __version__, first=first, sync=self.options.sync, system=self._os, ready=self._own_again, make=False
+        )
+        self.journal.make(0 if self.owner else None, max(map(int, self.vector), default=0), lazy=self._later)
 
     def _journals(self, *, own: bool) -> list[Path]:
         return [path for path in journals(self.live) if path.name.startswith(OWNERS) == own]

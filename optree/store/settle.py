@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
-from time import monotonic
+from time import monotonic, time
 
 from optree import records as r
 from optree.ids import is_txn
@@ -20,6 +20,7 @@ from optree.store.formats import read_meta
 from optree.store.interrupted import close_begun
 from optree.store.ledger import Ledger
 from optree.store.options import StoreOptions
+from optree.store.reader import is_blank
 from optree.store.recovery import Loaded, fold_journals, load
 from optree.store.saving import save, sweep
 from optree.store.snapshot import SnapshotWriter
@@ -35,6 +36,8 @@ LEDGER_BYTES = 64 << 20
 LOOK_SECONDS = 60.0
 LEFT_SECONDS = 3600.0
 """A temporary file to which nothing was written for so long was left by a process that was killed."""
+BEGIN_SECONDS = 60.0
+"""Nobody begins a session for that long: a live directory without any record was left by a process that was killed as it began."""
 _looked: dict[Path, float] = {}
 """Per directory, when this process looks there again."""
 _END, _RESUME = b'{"t":"session.end","path":""', b'{"t":"session.resume","path":""'
@@ -84,14 +87,17 @@ def settling(options: StoreOptions, txns: list[str] | None = None, *, most: int 
 def settle(txn: str, options: StoreOptions, *, seconds: float = lock.TRY_SECONDS, leaving: bool = False, most: int | None = None) -> bool:
     """Settle a session from disk; False if it goes on, is interrupted or damaged, has over *most* bytes, or a process still writes to it.
 
-    A process that is *leaving* does only what is quick. Raises what reading, writing and locking raise.
+    One that was never begun is removed. A process that is *leaving* does only what is quick. Raises what reading, writing and locking
+    raise.
     """
     live, system = options.directory.live(txn), options.system
     most = SMALL_BYTES if leaving else most
     if not is_directory(live) or (most is not None and _bytes(txn, options) > most):
         return False
-    if (leaving and _size(options.directory.billing) > LEDGER_BYTES) or not _seems_ended(txn, options):
+    if leaving and _size(options.directory.billing) > LEDGER_BYTES:
         return False
+    if not _seems_ended(txn, options):
+        return _is_unbegun(txn, options) and _remove_unbegun(live, system)
     owned = lock.take(live / "LOCK", system, seconds)
     if owned < 0:
         return False
@@ -165,6 +171,33 @@ def _settle(loaded: Loaded, live: Path, paths: list[Path], options: StoreOptions
         save(loaded.tree, loaded.vector, set(), options, writer, last=True, lost=loaded.damage.lost())
     Ledger(options.directory.billing, options.system).append(loaded.session, again=True, seconds=lock.TRY_SECONDS if leaving else None)
     return whole
+
+
+def _is_unbegun(txn: str, options: StoreOptions) -> bool:
+    """Tell whether all that there is of a session are files without a record, and nobody has just made them."""
+    directory = options.directory
+    live = directory.live(txn)
+    paths = journals(live)
+    if {path.name for path in live.iterdir()} - {path.name for path in paths} - {"LOCK"} or any(
+        directory.snapshot(txn, name).exists() for name in SUFFIXES
+    ):
+        return False
+    latest = max(path.stat().st_mtime for path in [live, *paths])
+    return latest < time() - BEGIN_SECONDS and all(is_blank(path, options.system) for path in paths)
+
+
+def _remove_unbegun(live: Path, system: OS) -> bool:
+    """Remove a live directory without a record; False if a process has it."""
+    owned, held = lock.take(live / "LOCK", system, 0.0), None
+    try:
+        paths = journals(live)
+        held = lock.hold(paths, system) if owned >= 0 else None
+        if held is None or not all(is_blank(path, system) for path in paths):
+            return False
+        remove(live, paths, system)
+        return True
+    finally:
+        leave(live, [*(held or []), *([owned] if owned >= 0 else [])], system)
 
 
 def _compression(txn: str, options: StoreOptions) -> str:

@@ -44,7 +44,11 @@ class Descriptor(int):
 
 
 def _descriptor(fd: int) -> Descriptor:
-    kept, found = Descriptor(fd), os.fstat(fd)
+    try:
+        kept, found = Descriptor(fd), os.fstat(fd)
+    except BaseException:  # an interrupt
+        os.close(fd)
+        raise
     kept.identity = found.st_dev, found.st_ino
     return kept
 
@@ -56,7 +60,11 @@ def open_regular(path: str | os.PathLike[str]) -> BinaryIO:
 
 def _regular(fd: int, path: str | os.PathLike[str]) -> int:
     """Return the descriptor of an open file if it is a regular one; else close it, and raise `OSError` that says what it is."""
-    kind = stat.S_IFMT(os.fstat(fd).st_mode)
+    try:
+        kind = stat.S_IFMT(os.fstat(fd).st_mode)
+    except BaseException:  # an interrupt
+        os.close(fd)
+        raise
     if kind != stat.S_IFREG:
         os.close(fd)
         raise OSError(errno.EINVAL, f"it is {_KINDS.get(kind, 'something else')}, and no file", os.fspath(path))

@@ -10,7 +10,7 @@ import sys
 from itertools import count
 from typing import TextIO
 
-from optree.interrupts import pass_on
+from optree.interrupts import pass_on, suppress
 
 if sys.platform == "win32":
     raise ImportError("Windows has no such calls")
@@ -50,20 +50,27 @@ def open_kept(path: str | os.PathLike[str], flags: int, mode: int = 0o600) -> in
 
     It is in the upper half of those that there are, each time another one: if the program closes it, no other file has it soon.
     """
-    fd = os.open(path, flags, mode)
+    most = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+    half = (most if 0 < most < _MOST_DESCRIPTORS else _MOST_DESCRIPTORS) // 2
+    wanted = max(_STDERR + 1, half + next(_turn) % max(half, 1))
+    fds: list[int] = []  # filled within one call of C each: a handler that raises behind it leaves none that nobody closes
+    closed: list[None] = []
     try:
-        most = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
-        half = (most if 0 < most < _MOST_DESCRIPTORS else _MOST_DESCRIPTORS) // 2
-        return fcntl.fcntl(fd, fcntl.F_DUPFD_CLOEXEC, max(_STDERR + 1, half + next(_turn) % max(half, 1)))
-    except OSError as error:
-        pass_on(error)
-        if fd > _STDERR:  # no such one is free: this one does
-            kept, fd = fd, -1
-            return kept
-        return fcntl.fcntl(fd, fcntl.F_DUPFD_CLOEXEC, _STDERR + 1)
-    finally:
-        if fd >= 0:
-            os.close(fd)
+        fds.extend(map(os.open, (path,), (flags,), (mode,)))
+        try:
+            fds.extend(map(fcntl.fcntl, fds[:1], (fcntl.F_DUPFD_CLOEXEC,), (wanted,)))
+        except OSError as error:
+            pass_on(error)
+            if fds[0] > _STDERR:  # no such one is free: this one does
+                return fds[0]
+            fds.extend(map(fcntl.fcntl, fds[:1], (fcntl.F_DUPFD_CLOEXEC,), (_STDERR + 1,)))
+        closed.extend(map(os.close, fds[:1]))
+    except BaseException:
+        for fd in fds[len(closed) :]:
+            with suppress(OSError):
+                os.close(fd)
+        raise
+    return fds[1]
 
 
 def fsync_directory(path: str | os.PathLike[str]) -> None:

@@ -1,5 +1,6 @@
 """Exceptions out of signals' handlers: a share of what `make interrupts` does."""
 
+import json
 import os
 import subprocess
 import sys
@@ -35,7 +36,16 @@ def test_signals_at_random_times(pure):
     assert 0 == code, said
 
 
-BEGIN = {"open_session", "SessionStore.attach", "Upkeep.start", "Upkeep.started", "Runtime._opened", "Runtime.open_root"}
+BEGIN = {
+    "open_session",
+    "SessionStore.attach",
+    "Upkeep.start",
+    "Job.ask",
+    "Worker.put",
+    "Worker.start",
+    "Runtime._opened",
+    "Runtime.open_root",
+}
 """Functions in which a root session's threads begin, and in which they become known."""
 
 
@@ -44,3 +54,57 @@ def test_a_session_that_is_never_begun_leaves_no_thread():
     """An exception anywhere in the begin of a session leaves no store behind that nothing will close."""
     code, said = told("--within", *BEGIN, "--", "with session", pure=True)
     assert 0 == code, said
+
+
+LIMITS = """
+import os, random, signal, sys, threading, time
+import optree
+
+def left():
+    return len(os.listdir("/proc/self/fd")), sorted(thread.name for thread in threading.enumerate())
+
+def settled(expected):
+    until = time.monotonic() + 60
+    while (found := left()) != expected and time.monotonic() < until:
+        with optree.session("next"):
+            pass
+        optree.flush("snapshot")
+    return found
+
+class Limit(Exception): pass
+
+def stop(*_):
+    raise Limit
+
+signal.signal(signal.SIGALRM, stop)
+with optree.session("first"):
+    pass
+optree.flush("snapshot")
+before, hit, random = left(), 0, random.Random(1)
+while hit < 150:
+    try:
+        try:
+            signal.setitimer(signal.ITIMER_REAL, random.uniform(0.0001, 0.003))
+            with optree.session("limited"):
+                pass
+        finally:
+            signal.setitimer(signal.ITIMER_REAL, 0)
+    except Limit:
+        hit += 1
+print(settled(before) == before, before, left())
+"""
+
+
+@pytest.mark.skipif(not Path("/proc/self/fd").is_dir(), reason="descriptors are counted there")
+def test_limits_that_hit_the_begin_leave_nothing_behind(tmp_path):
+    """After 150 sessions that a signal's handler broke off there are the threads and descriptors of before, and no damaged one."""
+    environ = {name: value for name, value in os.environ.items() if not name.startswith("OPTREE_")} | {"OPTREE_BASE_DIR": str(tmp_path)}
+    done = subprocess.run([sys.executable, "-c", LIMITS], env=environ, cwd=ROOT, capture_output=True, text=True, check=True)
+    assert done.stdout.startswith("True"), done.stdout
+    assert "Exception ignored in thread" not in done.stderr
+    told = subprocess.run(
+        [sys.executable, "-m", "optree", "status", "--json"], env=environ, cwd=ROOT, capture_output=True, text=True, check=True
+    )
+    status = json.loads(told.stdout)
+    assert ([], [], []) == (status["running"], status["interrupted"], status["damaged"])
+    assert [] == [path.name for path in (tmp_path / "sessions").glob("*.live")]

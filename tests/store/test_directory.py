@@ -41,6 +41,9 @@ def test_sessions_are_listed_newest_first(directory):
         put(directory, name, modified)
     for name in ("notes.txt", ".tmp-e.json.zst-1", "e.zst", "..json", "x y.json", "f.json.zst.bak"):
         put(directory, name, 9)
+    (directory.live("d") / "j-0000-000001.jsonl").write_bytes(b"x")
+    os.utime(directory.live("d") / "j-0000-000001.jsonl", (4, 4))
+    os.utime(directory.live("d"), (4, 4))
     (directory.sessions / "g.json").symlink_to(directory.sessions / "a.json.zst")
     assert ["d", "c", "b", "a"] == [saved.txn for saved in directory.saved()]
     assert (None, directory.sessions / "d.live", 4.0) == (

@@ -21,6 +21,7 @@ from tests.store.faults import Faulty
 from tests.store.test_journal import busy
 
 LONG = 30.0
+JOURNAL = "j-0000-000001.jsonl"
 
 
 def billed(directory):
@@ -31,6 +32,12 @@ def billed(directory):
 def names(directory):
     """Return what is in the sessions directory."""
     return sorted(path.name for path in directory.sessions.iterdir())
+
+
+def age(live):
+    """Let a live directory be as old as one that nobody will write to any more."""
+    for path in (*live.iterdir(), live):
+        os.utime(path, (time.time() - 100, time.time() - 100))
 
 
 @pytest.fixture
@@ -386,3 +393,42 @@ def test_what_killed_processes_left_half_written_goes(begin, killed):
     assert [] == settle_all(StoreOptions(image))
     assert [[".tmp-new.json.zst-99999"]] * 2 == [[path.name for path in folder.glob(".tmp-*")] for folder in folders]
     assert (outside / ".tmp-mine").exists()
+
+
+@pytest.mark.parametrize("files", [{}, {"LOCK": b""}, {"LOCK": b"17", JOURNAL: b""}, {JOURNAL: b'{"t":"journal",'}])
+def test_what_a_process_left_that_was_killed_as_it_began(directory, files):
+    """A live directory without any record is removed once nobody can be at it, not before, and not while its lock is held."""
+    live = directory.live("unbegun")
+    live.mkdir(parents=True)
+    for name, data in files.items():
+        (live / name).write_bytes(data)
+    settle_all(StoreOptions(directory))
+    assert live.is_dir()
+    held = lock.take(live / "LOCK")
+    age(live)
+    settle_all(StoreOptions(directory))
+    assert live.is_dir()
+    lock.release([held])
+    age(live)
+    assert [] == settle_all(StoreOptions(directory))
+    assert not live.exists()
+
+
+@pytest.mark.parametrize("data", [b"not a journal\n", b'{"t":"journal",' + b"x" * 5000])
+def test_what_may_be_a_record_is_kept(directory, data):
+    """A file that is no journal, or may have held records, stays where it is, with its directory."""
+    live = directory.live("odd")
+    live.mkdir(parents=True)
+    (live / JOURNAL).write_bytes(data)
+    age(live)
+    settle_all(StoreOptions(directory))
+    assert data == (live / JOURNAL).read_bytes()
+
+
+def test_a_directory_without_a_byte_is_no_session(directory):
+    """It is not listed: nothing was recorded yet."""
+    live = directory.live("unbegun")
+    live.mkdir(parents=True)
+    (live / "LOCK").write_bytes(b"17")
+    (live / JOURNAL).write_bytes(b"")
+    assert [] == directory.saved()
