@@ -73,6 +73,7 @@ def test_no_warning_because_of_optrees_threads(finished):
         filters, stop = list(warnings.filters), threading.Event()
         with optree.session("root"), optree.turn(), optree.tool("x") as op:
             op.log("y")
+            optree.flush("sync")
             print(threading.active_count() > 1, forks(), forks())
             thread = threading.Thread(target=stop.wait)
             thread.start()
