@@ -9,6 +9,7 @@ from pathlib import Path
 from shutil import copy, copytree
 
 ROOT = Path(__file__).resolve().parents[2]
+START = 1_700_000_000
 TXN = f"{'?' * 8}-{'?' * 8}.*"
 
 
@@ -16,6 +17,8 @@ def loaded(folder):
     """Return what `optree load --json` says of the one session in a copy of a folder."""
     with tempfile.TemporaryDirectory() as name:
         here = Path(copytree(folder, Path(name) / "sessions"))
+        for path in here.rglob("*"):
+            os.utime(path, (START, START))  # where a format holds no times, the file's is taken
         if folder.name == "otlp":
             optree("import", here / "spans.bin", base=name)
             return json.loads(optree("load", "last", "--json", base=name))
@@ -59,8 +62,7 @@ def summary(found):
 
 def nodes(session):
     """Return each session, turn and op, in order, as a list: path, what it is, status, error, times, and what it holds."""
-    texts = [[one.get("role"), one.get("content")] for one in session.get("messages", [])]
-    made = [[session["path"], session["callPath"], *ended(session), session.get("attributes", {}).get("title"), texts]]
+    made = [[session["path"], session["callPath"], *ended(session), session.get("title"), session.get("messages", [])]]
     for turn in session["turns"]:
         made.append([turn["path"], f"turn {turn['index']}", *ended(turn), turn.get("prompts")])
         for op in turn["ops"]:
