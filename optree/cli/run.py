@@ -56,7 +56,7 @@ def run(
 
     Stdin and stdout are the program's, and so is the exit code (128 + n if signal n ended it). Recorded is what its decorators mark.
 
-    At the end, one line on stderr says where the session is, or how to go on with it.
+    At the end, a line on stderr says where each session is, or how to go on with it.
 
     Example: [bold]optree run --verbose -- python agent.py "why is the sky blue?"[/bold]
     """

@@ -155,11 +155,11 @@ def _ended(status: str | None, success: bool | None) -> State:
     return "ended" if success or (status is None and success is None) else "cancelled" if status == "cancelled" else "failed"
 
 
-def settled(directory: Directory, txn: str | None = None) -> None:
-    """Settle a session that has ended, or all of them: what their own processes did not come to. Says what went wrong."""
+def settled(directory: Directory, txns: list[str] | None = None) -> None:
+    """Settle these sessions if they have ended, or all of them: what their own processes did not come to. Says what went wrong."""
     options = StoreOptions(directory)
     with working("settling sessions"):
-        for problem in settle_all(options, [txn] if txn else None):
+        for problem in settle_all(options, txns):
             complain(problem)
 
 

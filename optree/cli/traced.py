@@ -1,25 +1,31 @@
-"""Running a program traced, anew or to go on with a session, and the one line that says what came of it."""
+"""Running a program traced, anew or to go on with a session, and the lines that say what came of it: one a session."""
 
 from __future__ import annotations
 
 import os
 import sys
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
+from tempfile import mkstemp
 from typing import Any
 
 from optree.cli.options import SessionPlace
 from optree.cli.program import NOT_EXECUTABLE, NOT_FOUND, command_line, run_program
 from optree.cli.screen import complain, figures, json_line
 from optree.cli.sessions import Row, describe, settled
-from optree.errors import BusyError, NotFoundError
-from optree.ids import new_txn
+from optree.errors import BusyError
+from optree.ids import is_txn, new_txn
 from optree.nodes import Totals
 from optree.store.directory import Directory, Saved
 from optree.store.lock import is_running
+from optree.store.opening import RUN_FILE
 from optree.store.recovery import load_to_resume
 from optree.tree.text import format_totals
+
+MOST_NAMED = 10
+"""Sessions that are named at the end, of a program that recorded many."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,26 +47,70 @@ def run_traced(command: list[str], directory: Directory, tracing: Tracing, resum
     if resume is not None:
         load_to_resume(resume.txn, resume.directory)  # what cannot be loaded cannot be gone on with: the program is not started
     txn = resume.txn if resume is not None else new_txn()
-    before = _saved(txn, directory)
+    before = directory.exact(txn)
     try:
-        code = run_program(command, _environment(txn, directory, tracing, again=resume is not None))
+        code, begun = _run(command, _environment(txn, directory, tracing, again=resume is not None))
     except OSError as error:
         complain(f"cannot run {command[0]}: {error.strerror or error}")
         return NOT_FOUND if isinstance(error, FileNotFoundError) else NOT_EXECUTABLE
-    settled(directory, txn)
-    after = _saved(txn, directory)
+    noted = [one for one in begun if one != txn]
+    settled(directory, [txn, *noted])
+    after = directory.exact(txn)
     recorded = after if before is None or after is None or after.modified > before.modified else None
-    row = describe(recorded, directory) if recorded is not None else None
-    _report(_Outcome(txn, code, row, _where(recorded)), command, directory, tracing)
+    others = [saved for saved in map(directory.exact, noted) if saved is not None]
+    _report(_Outcome(txn, code, _named(recorded, directory), others, command, directory), tracing)
     return code
+
+
+def _run(command: list[str], environment: dict[str, str]) -> tuple[int, list[str]]:
+    """Run a program; returns its exit code, and the root sessions that its processes began. Raises as `run_program` does."""
+    name = ""  # where no file can be made, nothing is noted
+    with suppress(OSError):
+        fd, name = mkstemp(prefix="optree-run-")
+        os.close(fd)
+    begun: list[str] = []
+    try:
+        code = run_program(command, environment | {RUN_FILE: name})
+        with suppress(OSError):
+            begun = Path(name).read_text("utf-8", "replace").split()
+        return code, [txn for txn in dict.fromkeys(begun) if is_txn(txn)]
+    finally:
+        with suppress(OSError):
+            Path(name).unlink()
+
+
+@dataclass(frozen=True, slots=True)
+class _Named:
+    """A session that the program recorded."""
+
+    row: Row
+    file: Path | None
 
 
 @dataclass(frozen=True, slots=True)
 class _Outcome:
     txn: str
     code: int
-    row: Row | None
-    file: Path | None
+    named: _Named | None
+    """The session of that txn, if the program recorded it."""
+    others: list[Saved]
+    """What else it recorded, in the order of begin."""
+    command: Sequence[str]
+    directory: Directory
+
+    def listed(self) -> list[_Named]:
+        """Return which of the others are named: those with work left, which have a live directory, come first."""
+        most = MOST_NAMED - (self.named is not None)
+        first = sorted(self.others, key=lambda saved: saved.live is None)[:most]
+        return [named for named in (_named(saved, self.directory) for saved in first) if named is not None]
+
+    def resume(self, txn: str) -> str:
+        """Return the command that goes on with a session."""
+        return command_line(["optree", "load", txn, *_flags(self.directory), "--", *self.command])
+
+
+def _named(saved: Saved | None, directory: Directory) -> _Named | None:
+    return None if saved is None else _Named(describe(saved, directory), saved.live or saved.snapshot)
 
 
 def _environment(txn: str, directory: Directory, tracing: Tracing, *, again: bool) -> dict[str, str]:
@@ -76,30 +126,20 @@ def _environment(txn: str, directory: Directory, tracing: Tracing, *, again: boo
     return found
 
 
-def _saved(txn: str, directory: Directory) -> Saved | None:
-    try:
-        found = directory.find(txn)
-    except NotFoundError:
-        return None
-    return found if found.txn == txn else None
-
-
-def _where(saved: Saved | None) -> Path | None:
-    return None if saved is None else saved.live or saved.snapshot
-
-
-def _report(outcome: _Outcome, command: Sequence[str], directory: Directory, tracing: Tracing) -> None:
-    resume = command_line(["optree", "load", outcome.txn, *_flags(directory), "--", *command])
-    row = outcome.row
+def _report(outcome: _Outcome, tracing: Tracing) -> None:
+    listed = outcome.listed()
+    more = len(outcome.others) - len(listed)
     if tracing.as_json:
-        sys.stderr.write(json_line(_plain(outcome, resume)) + "\n")
+        sys.stderr.write(json_line(_plain(outcome, listed, more)) + "\n")
         return
-    if row is None:
-        complain(_unsaved(directory) or _nothing(outcome.txn, directory))
-        return
-    totals = format_totals(row.totals)
-    said = " · ".join(filter(None, (f"session {row.txn} {_said(row, outcome)} in {outcome.file}", totals)))
-    complain(f"{said}; go on with: {resume}" if row.state in _RESUMED else said)
+    named = [*([outcome.named] if outcome.named else []), *listed]
+    for one in named:
+        said = " · ".join(filter(None, (f"session {one.row.txn} {_said(one.row, outcome)} in {one.file}", format_totals(one.row.totals))))
+        complain(f"{said}; go on with: {outcome.resume(one.row.txn)}" if one.row.state in _RESUMED else said)
+    if more:
+        complain(f"and {more:,} more session{'' if more == 1 else 's'} (optree ls)")
+    if not named:
+        complain(_unsaved(outcome.directory) or _nothing(outcome.txn, outcome.directory))
 
 
 _RESUMED = ("failed", "cancelled", "interrupted")
@@ -141,13 +181,17 @@ def _nothing(txn: str, directory: Directory) -> str:
     )
 
 
-def _plain(outcome: _Outcome, resume: str) -> dict[str, Any]:
-    row = outcome.row
+def _plain(outcome: _Outcome, listed: Sequence[_Named], more: int) -> dict[str, Any]:
+    nothing = {"txn": outcome.txn, "state": "nothing", "saved": None, "totals": figures(Totals()), "resume": None}
+    named = _plain_session(outcome, outcome.named) if outcome.named else nothing
+    return named | {"exit": outcome.code, "others": [_plain_session(outcome, one) for one in listed], "more": more}
+
+
+def _plain_session(outcome: _Outcome, one: _Named) -> dict[str, Any]:
     return {
-        "txn": outcome.txn,
-        "state": row.state if row else "nothing",
-        "exit": outcome.code,
-        "saved": str(outcome.file) if outcome.file else None,
-        "totals": figures(row.totals if row else Totals()),
-        "resume": resume if row and row.state in _RESUMED else None,
+        "txn": one.row.txn,
+        "state": one.row.state,
+        "saved": str(one.file) if one.file else None,
+        "totals": figures(one.row.totals),
+        "resume": outcome.resume(one.row.txn) if one.row.state in _RESUMED else None,
     }

@@ -35,6 +35,7 @@ from optree.records import OpBegin, SessionResume, TurnBegin
 from optree.redaction import callback_errors, redact, use
 from optree.store import Directory, SessionStore, open_session, resume_session
 from optree.store.directory import is_directory
+from optree.store.opening import note_begun
 from optree.store.options import StoreOptions
 from optree.store.upkeep import SAVING
 from optree.syscalls import calls
@@ -113,6 +114,7 @@ class Runtime:
             if holder is not None:
                 self.holders[session.txn] = holder
             self.sessions[session.txn] = session
+            note_begun(session.txn)
             return session
 
     def close_root(self, txn: str) -> None:

@@ -2,16 +2,33 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping, MutableMapping, Sequence
 from typing import Any
 
 from optree.builder import SessionTreeBuilder, Taker
 from optree.builder.core import Core
 from optree.ids import new_txn
+from optree.interrupts import suppress
 from optree.store.options import StoreOptions
 from optree.store.recovery import Loaded
 from optree.store.resume import close_interrupted
 from optree.store.session_store import SessionStore
+from optree.syscalls import calls
+
+RUN_FILE = "OPTREE_RUN_FILE"
+"""The environment variable with the file where a program that `optree run` started notes its root sessions, a txn a line."""
+
+
+def note_begun(txn: str) -> None:
+    """Note a root session where `optree run` will look for what its program recorded; never raises."""
+    if path := os.environ.get(RUN_FILE):
+        with suppress(OSError, ValueError):  # `optree run` has ended, and its file is gone
+            fd = calls.open_file(path, os.O_WRONLY | os.O_APPEND)
+            try:
+                os.write(fd, b"%b\n" % txn.encode())
+            finally:
+                os.close(fd)
 
 
 def open_session(

@@ -116,7 +116,7 @@ def test_json(optree):
     run = optree("run", "--json", "--", sys.executable, optree.agent, "why")
     found = json.loads(run.stderr.splitlines()[-1])
     [txn] = optree.txns()
-    assert {"txn", "state", "exit", "saved", "totals", "resume"} == found.keys()
+    assert {"txn", "state", "exit", "saved", "totals", "resume", "others", "more"} == found.keys()
     assert (txn, "ended", 0, None) == (found["txn"], found["state"], found["exit"], found["resume"])
     assert (800, 60, 0.0031) == tuple(found["totals"][name] for name in ("inputTokens", "outputTokens", "costUsd"))
 
@@ -127,6 +127,67 @@ def test_two_programs_of_one_shell(optree):
     optree("run", "--", "sh", "-c", f"{agent} first && {agent} second")
     assert 2 == len(optree.txns())
     assert 4 == optree.json("cost", "--all")["total"]["calls"]
+
+
+SEVERAL = """
+import contextvars, os, sys, optree
+ended, interrupted = map(int, sys.argv[1:])
+for number in range(ended):
+    with optree.session(f"ended-{number}"), optree.tool("search"):
+        pass
+opened = [optree.session(f"open-{number}") for number in range(interrupted)]
+for session in opened:
+    contextvars.copy_context().run(session.__enter__)
+optree.flush()
+if opened:
+    os._exit(3)
+"""
+
+
+def several(optree, ended, interrupted, *options):
+    """Run a program that records sessions, some of which it leaves open; returns the lines on stderr at its end."""
+    command = ["run", *options, "--", sys.executable, "-c", SEVERAL, ended, interrupted]
+    return optree(*command, code=3 if interrupted else 0).stderr.splitlines()
+
+
+def test_each_session_is_named(optree):
+    """Each session that the program recorded is named, one that broke off with the command that goes on with it."""
+    lines = several(optree, 2, 1)
+    agents = {row["txn"]: row["agentId"] for row in optree.json("ls")}
+    assert ["ended-0", "open-0", "ended-1"] == [agents[line.split()[2]] for line in lines]
+    said, _, command = lines[1].partition("; go on with: ")
+    assert " was interrupted (exit code 3), and is saved in " in said
+    assert ["optree", "load", lines[1].split()[2], "--", sys.executable] == shlex.split(command)[:5]
+
+
+def test_of_many_sessions_ten_are_named(optree):
+    """Of many sessions ten are named, those that broke off among them, and the others are counted."""
+    *lines, last = several(optree, 12, 2)
+    assert (10, 2) == (len(lines), sum(" was interrupted " in line for line in lines))
+    assert "optree: and 4 more sessions (optree ls)" == last
+
+
+def test_sessions_of_other_programs_are_not_named(optree):
+    """What a program that was not started by `optree run` records meanwhile, in the same directory, is not said to be of this one."""
+    agent = shlex.join([sys.executable, str(optree.agent)])
+    apart = "env -u OPTREE_TXN -u OPTREE_RUN_FILE"
+    run = optree("run", "--", "sh", "-c", f"{apart} {agent} other 2>&1 && {agent} own")
+    assert 2 == len(optree.txns())
+    assert 1 == sum(line.startswith("optree: ") for line in run.stderr.splitlines())
+
+
+def test_json_has_each_session(optree):
+    """--json has the other sessions that the program recorded, and how many more there are than are listed."""
+    found = json.loads(several(optree, 12, 0, "--json")[-1])
+    assert (9, 2, {"ended"}) == (len(found["others"]), found["more"], {one["state"] for one in found["others"]})
+    assert {"txn", "state", "saved", "totals", "resume"} == found["others"][0].keys()
+
+
+def test_only_what_comes_without_a_session(optree):
+    """A program that records steps outside of any session is told where these are, and not that it recorded nothing."""
+    run = optree("run", "--", sys.executable, "-c", "import optree\nwith optree.tool('search'): pass")
+    [txn] = optree.txns()
+    assert [f"optree: session {txn} is saved in {optree.sessions}/{txn}.json.zst · 0 llm · 1 tool"] == run.stderr.splitlines()
 
 
 def test_inside_a_traced_program(optree):
