@@ -22,6 +22,7 @@ from optree.store.directory import Directory, Saved
 from optree.store.lock import is_running
 from optree.store.opening import RUN_FILE
 from optree.store.recovery import load_to_resume
+from optree.syscalls import calls
 from optree.tree.text import format_totals
 
 MOST_NAMED = 10
@@ -76,7 +77,7 @@ def _run(command: list[str], environment: dict[str, str]) -> tuple[int, list[str
         return code, [txn for txn in dict.fromkeys(begun) if is_txn(txn)]
     finally:
         with suppress(OSError):
-            Path(name).unlink()
+            calls.unlink(name)
 
 
 @dataclass(frozen=True, slots=True)
