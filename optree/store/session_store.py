@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import threading
 from collections import deque
 from collections.abc import Callable, MutableMapping, Sequence
@@ -47,6 +48,8 @@ class SessionStore:
     """False while the last snapshot that was tried is not on disk, or the bill of an ended session."""
     unwritable_reason = ""
     """Why no file could be made from the start, as long as that is so."""
+    _fresh = False
+    """True if the live directory was made for this session as it began: there is nothing in it to go on from."""
     _left = False
     """True if the session has ended, and journals remain: another process was still writing to it."""
 
@@ -196,6 +199,7 @@ class SessionStore:
     def _make_files(self) -> None:
         """Make the directory and take its lock."""
         try:
+            self._fresh = not os.path.lexists(self.live)
             self._os.make_directory(self.live)
             self._lock_fd = lock.take(self.live / "LOCK", self._os)
         except OSError as error:
@@ -207,7 +211,8 @@ class SessionStore:
             return
         if self._lock_fd < 0:
             raise BusyError(f"session {self.txn} is being written by another process: wait, or watch it (optree logs -f {self.txn})")
-        sweep(self.live, self._os)
+        if not self._fresh:
+            sweep(self.live, self._os)
 
     def _unmake(self, error: BaseException) -> None:
         """Let go of what was made, if anything: the session cannot be begun."""
@@ -250,7 +255,8 @@ class SessionStore:
         """Begin a journal of this process; numbers of records and of writers go on from all that were ever given."""
         first = 1
         if self.owner:
-            first += self.vector.get("0000", 0) if self._loaded else last_given(self.live, self.vector, self._os)
+            looked = self._loaded or self._fresh
+            first += self.vector.get("0000", 0) if looked else last_given(self.live, self.vector, self._os)
         self.journal = Journal(
             self.live, self.txn, __version__, first=first, sync=self.options.sync, system=self._os, ready=self._own_again, make=False
         )

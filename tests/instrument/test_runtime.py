@@ -12,6 +12,7 @@ import pytest
 import optree
 from optree.instrument.runtime import EXIT_SECONDS
 from optree.store import Directory
+from optree.syscalls import calls
 
 LONG = 60.0
 SLACK = 10.0  # seconds; a machine may be busy, and what hangs here hangs for ever (benchmarks/exits.py measures the promise itself)
@@ -485,6 +486,19 @@ def test_all_sessions_share_four_threads():
         end()
     assert optree.flush("snapshot", LONG)
     assert sorted([*others, *THREADS]) == threads()
+
+
+def test_no_session_waits_for_the_disk(monkeypatch):
+    """From begin to end, and for its snapshot, nothing is forced to the disk on the program's thread; optree's own do that."""
+    threads = []
+    for name in ("fsync", "fdatasync", "fsync_directory"):
+        real = getattr(calls, name)
+        monkeypatch.setattr(calls, name, lambda what, real=real: (threads.append(threading.get_ident()), real(what))[1])
+    for _ in range(3):
+        with optree.session("root"), optree.turn(), optree.llm("m") as op:
+            op.account(input_tokens=1)
+    assert optree.flush("snapshot", LONG)
+    assert (False, True) == (threading.get_ident() in threads, len(threads) >= 3)
 
 
 def test_ended_sessions_are_let_go():
