@@ -63,7 +63,7 @@ def surface():
             found.append(name)
             continue
         found.append(name) if name == "SessionTreeBuilder" else None
-        own = [kind for kind in value.__mro__ if kind.__module__.startswith("optree.") and kind.__name__ != "OpState"]
+        own = [kind for kind in value.__mro__ if kind.__module__.startswith("optree.") and kind.__name__ != "EntryState"]
         members = {member: inspect.getattr_static(value, member) for kind in own for member in vars(kind) if not member.startswith("_")}
         for member, one in members.items():
             if (callable(one) or isinstance(one, (property, classmethod))) and f"{name}.{member}" not in INNER:
