@@ -191,6 +191,11 @@ class Reasoning(_Node):
     chunks: tuple[ReasoningChunk, ...] = ()
     final: str | None = None
 
+    @property
+    def text(self) -> str:
+        """The reasoning as a whole: what was given so, else its chunks."""
+        return self.final or "".join(chunk.text for chunk in self.chunks)
+
 
 class Payload(_Leaf):
     """A request or a response. *size* counts the bytes of its JSON, histories in full; of a plain text its characters."""

@@ -144,6 +144,11 @@ def clean(found: str) -> str:
     return found if found.isascii() else found.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
 
 
+def shortened(text: str, limit: int) -> str:
+    """Return a text for people, of at most *limit* characters: its beginning, and an ellipsis."""
+    return text if len(text) <= limit else text[: limit - 1] + "…"
+
+
 def cut(found: str, limit: int = MAX_TEXT) -> str:
     """Return the text, cut to *limit* characters behind a notice that names both sizes where it is longer; through no credential."""
     if len(found) <= limit:

@@ -49,7 +49,7 @@ def call_attributes(op: OperationNode, request: dict[str, Any], pool: Pool | Non
         left_out, found = _input(sent, pool, limit)
         told.append((names.INPUT_MESSAGES, fit_json(messages.history(found), limit, left_out)))
     if op.response is not None:
-        reasoning = _reasoning(op)[: limit * _SLACK]
+        reasoning = ("" if op.reasoning is None else op.reasoning.text)[: limit * _SLACK]
         told.append(
             (
                 names.OUTPUT_MESSAGES,
@@ -178,12 +178,6 @@ def _definition(tool: Any) -> dict[str, Any]:
     }
     schema = inner.get("parameters", inner.get("input_schema"))
     return made if schema is None else {**made, "parameters": schema}
-
-
-def _reasoning(op: OperationNode) -> str:
-    if op.reasoning is None:
-        return ""
-    return op.reasoning.final or "".join(chunk.text for chunk in op.reasoning.chunks)
 
 
 def _value(payload: Payload, pool: Pool | None) -> Any:

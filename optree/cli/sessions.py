@@ -14,7 +14,7 @@ from optree.formats import Format
 from optree.formats.installed import detected, installed_formats
 from optree.nodes import OperationNode, SessionNode, Totals, TurnNode
 from optree.store.damage import Damage
-from optree.store.directory import Directory, Saved, is_directory
+from optree.store.directory import Directory, Saved, is_directory, size_of
 from optree.store.formats import read_meta
 from optree.store.lines import check_size
 from optree.store.lock import is_running
@@ -168,14 +168,7 @@ def bytes_of(saved: Saved) -> int:
     paths = [saved.snapshot] if saved.snapshot is not None else []
     if saved.live is not None:
         paths += list(saved.live.glob("*"))
-    return sum(_bytes(path) for path in paths)
-
-
-def _bytes(path: Path) -> int:
-    try:
-        return path.stat().st_size
-    except OSError:
-        return 0
+    return sum(size_of(path) for path in paths)
 
 
 def say_lost(loaded: Loaded) -> None:

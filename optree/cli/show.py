@@ -95,7 +95,7 @@ def _parts(node: Node, pool: Pool) -> Iterator[Part]:
     else:
         if node.request is not None:
             yield from _request(redact(opened(resolved(node.request.payload, pool))))
-        yield from _optional("reasoning", _text(_reasoning(node)))
+        yield from _optional("reasoning", _text("" if node.reasoning is None else node.reasoning.text))
         if node.response is not None:
             yield "response (partial)" if node.response.partial else "response", _answered(redact(opened(decode(node.response.payload))))
         if node.child_session is not None:
@@ -190,12 +190,6 @@ def _members(block: Any) -> list[str]:
 
 def _text(text: str) -> list[str]:
     return text.replace("\r\n", "\n").expandtabs(4).split("\n") if text else []
-
-
-def _reasoning(op: OperationNode) -> str:
-    if op.reasoning is None:
-        return ""
-    return op.reasoning.final or "".join(chunk.text for chunk in op.reasoning.chunks)
 
 
 def _log(entry: LogEntry) -> list[str]:

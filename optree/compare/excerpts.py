@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 
 from optree.redaction import redact
-from optree.values import is_object
+from optree.values import is_object, shortened
 
 LONGEST = 120
 """Characters of an excerpt."""
@@ -32,7 +32,7 @@ def said_message(value: Any, *, role: bool = True) -> str:
 
 def excerpt(text: str) -> str:
     """Return a text's beginning."""
-    return text if len(text) <= LONGEST else text[: LONGEST - 1] + "…"
+    return shortened(text, LONGEST)
 
 
 def differing(before: str, after: str) -> tuple[str, str]:

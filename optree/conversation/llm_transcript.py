@@ -34,7 +34,7 @@ def transcript(session: SessionNode, pool: Pool) -> list[TranscriptEntry]:
             collected.prompt(turn, repeated=any(op.request is not None for op in calls))
     for op in calls:
         if op.request is not None:
-            collected.request(_decoded(op.request.payload), op.started_at)
+            collected.request(decoded(op.request.payload), op.started_at)
         collected.answer(op)
     return _with_results(collected.entries, session)
 
@@ -70,7 +70,7 @@ class _Transcript:
         if op.response is None:
             return
         entries = _answers(op.response, self._pool)
-        reasoning = _reasoning(op)
+        reasoning = "" if op.reasoning is None else op.reasoning.text
         for entry in entries:
             if op.response.partial:
                 entry.more = {**entry.more, "partial": True}
@@ -108,7 +108,7 @@ class _Transcript:
     def _message(self, blob: str) -> list[TranscriptEntry]:
         if blob not in self._known:
             data = self._pool.blobs.get(blob)
-            self._known[blob] = [] if data is None else entries_of(_decoded(data))
+            self._known[blob] = [] if data is None else entries_of(decoded(data))
         return self._known[blob]
 
     def _history(self, messages: list[tuple[str | None, list[TranscriptEntry]]], place: int, at: float) -> None:
@@ -167,7 +167,7 @@ def _with_results(entries: list[TranscriptEntry], session: SessionNode) -> list[
 
 
 def _result(op: OperationNode, call: str, name: str) -> TranscriptEntry:
-    value = _decoded(op.response.payload) if op.response is not None else _report(op)
+    value = decoded(op.response.payload) if op.response is not None else _report(op)
     told = op.error if value is None and op.error else value
     content = text_of(told) if told is None or isinstance(told, str) else json_text(told)
     return TranscriptEntry(message_id="", role="tool", content=content, tool_call_id=call, name=name, timestamp=op.ended_at)
@@ -176,23 +176,17 @@ def _result(op: OperationNode, call: str, name: str) -> TranscriptEntry:
 def _report(op: OperationNode) -> Any:
     """Return what a sub-agent gave as its result."""
     child = op.child_session
-    return None if child is None or child.final_report is UNSET else _decoded(child.final_report)
+    return None if child is None or child.final_report is UNSET else decoded(child.final_report)
 
 
 def _sends(op: OperationNode) -> bool:
     """Tell whether an op's request holds any message: the original ai-agent's may hold figures alone."""
-    payload = None if op.request is None else _decoded(op.request.payload)
+    payload = None if op.request is None else decoded(op.request.payload)
     return history_in(payload) is not None or instructions_in(payload) is not None
 
 
 def _answers(response: Payload, pool: Pool) -> list[TranscriptEntry]:
-    return answers_of(pool.resolve(_decoded(response.payload)))
-
-
-def _reasoning(op: OperationNode) -> str:
-    if op.reasoning is None:
-        return ""
-    return op.reasoning.final or "".join(chunk.text for chunk in op.reasoning.chunks)
+    return answers_of(pool.resolve(decoded(response.payload)))
 
 
 def _key(entry: TranscriptEntry) -> Key:
@@ -216,7 +210,7 @@ def _copy(entry: TranscriptEntry) -> TranscriptEntry:
     )
 
 
-def _decoded(data: Any) -> Any:
+def decoded(data: Any) -> Any:
     """Return the value behind JSON bytes; None where they are damaged."""
     try:
         return decode(data)

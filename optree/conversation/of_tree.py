@@ -12,14 +12,14 @@ from typing import Any
 
 from optree.conversation.dialects import USER
 from optree.conversation.events import AgentCreated, AnyEvent, PieceOfText, TranscriptEntry
-from optree.conversation.llm_transcript import transcript
+from optree.conversation.llm_transcript import decoded, transcript
 from optree.conversation.provider_messages import entries_of
 from optree.conversation.to_tree import is_created
 from optree.interrupts import pass_on
 from optree.nodes import PIECE_OF_TEXT, Message, OperationNode, Pool, SessionNode
 from optree.tree import Tree, walk_sessions
 from optree.tree.summary import untimed_until
-from optree.values import decode, is_list, is_object
+from optree.values import is_list, is_object
 
 _NAMED = {"role", "content", "tool_calls", "tool_call_id", "name"}
 _NUMBER = re.compile(r"(\d{1,18})\Z", re.ASCII)
@@ -63,7 +63,7 @@ def _said(session: SessionNode, pool: Pool) -> list[TranscriptEntry | PieceOfTex
 
 
 def _of_message(message: Message) -> list[TranscriptEntry | PieceOfText]:
-    body = _decoded(message.body)
+    body = decoded(message.body)
     links: dict[str, Any] = {"message_id": message.id or "", "cause": tuple(message.cause), "timestamp": message.timestamp}
     if message.role == PIECE_OF_TEXT:
         maker = USER if is_object(body) and body.get("agent") == USER else ""
@@ -175,14 +175,6 @@ def _block(session: SessionNode) -> dict[str, Any]:
         pass_on(error)
         return {}
     return block if is_object(block) else {}
-
-
-def _decoded(data: Any) -> Any:
-    try:
-        return decode(data)
-    except Exception as error:  # noqa: BLE001 - a damaged body is not to take the rest with it
-        pass_on(error)
-        return None
 
 
 def _text(value: Any) -> str | None:

@@ -113,7 +113,7 @@ class Directory(Struct, frozen=True):
         live = self.live(txn)
         found = [*live.iterdir()] if _kind(live) == S_IFDIR else []
         found += [self.snapshot(txn, compression) for compression in SUFFIXES]
-        return sum(map(_size, found))
+        return sum(map(size_of, found))
 
     def saved(self) -> list[Saved]:
         """Return the sessions that are there, newest first. Other files, links, pipes and devices are passed over.
@@ -254,7 +254,8 @@ def _kind(path: Path) -> int:
         return 0
 
 
-def _size(path: Path) -> int:
+def size_of(path: Path) -> int:
+    """Return a file's bytes; 0 if it is not there, or cannot be looked at."""
     try:
         return path.stat().st_size
     except OSError as error:

@@ -15,7 +15,7 @@ from optree import records as r
 from optree.ids import is_txn
 from optree.store import lock
 from optree.store.damage import Damage
-from optree.store.directory import LIVE, OWNERS, SUFFIXES, is_directory, journals
+from optree.store.directory import LIVE, OWNERS, SUFFIXES, is_directory, journals, size_of
 from optree.store.formats import read_meta
 from optree.store.interrupted import close_begun
 from optree.store.ledger import Ledger
@@ -94,7 +94,7 @@ def settle(txn: str, options: StoreOptions, *, seconds: float = lock.TRY_SECONDS
     most = SMALL_BYTES if leaving else most
     if not is_directory(live) or (most is not None and _bytes(txn, options) > most):
         return False
-    if leaving and _size(options.directory.billing) > LEDGER_BYTES:
+    if leaving and size_of(options.directory.billing) > LEDGER_BYTES:
         return False
     if not _seems_ended(txn, options):
         return _is_unbegun(txn, options) and _remove_unbegun(live, system)
@@ -221,11 +221,4 @@ def _seems_ended(txn: str, options: StoreOptions) -> bool:
 def _bytes(txn: str, options: StoreOptions) -> int:
     """Return what a session takes on disk."""
     directory = options.directory
-    return sum(map(_size, [*directory.live(txn).iterdir(), *(directory.snapshot(txn, name) for name in SUFFIXES)]))
-
-
-def _size(path: Path) -> int:
-    try:
-        return path.stat().st_size
-    except OSError:
-        return 0
+    return sum(map(size_of, [*directory.live(txn).iterdir(), *(directory.snapshot(txn, name) for name in SUFFIXES)]))

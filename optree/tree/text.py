@@ -9,7 +9,7 @@ from optree.nodes import OperationNode, SessionNode, Totals, TurnNode
 from optree.tree.summary import ENDED, Seen, seen_of, state, took
 from optree.tree.totals import cost_said, of_entries, tokens_said
 from optree.tree.walk import Rooted, ops_beneath, root_of
-from optree.values import is_object
+from optree.values import is_object, shortened
 
 T = TypeVar("T")
 Paint = Callable[[str, str], str]
@@ -133,5 +133,4 @@ def _duration(milliseconds: float) -> str:
 
 
 def _short(text: str | None, limit: int = 72) -> str:
-    line = " ".join((text or "").split())
-    return line if len(line) <= limit else line[: limit - 1] + "…"
+    return shortened(" ".join((text or "").split()), limit)
