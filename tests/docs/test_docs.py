@@ -84,9 +84,11 @@ def test_links_lead_somewhere():
 
 
 def run_code(code, base):
-    """Run code in a new interpreter that keeps its sessions under *base*."""
+    """Run code, as a program in a file, in a new interpreter that keeps its sessions under *base*."""
+    program = base / "program.py"
+    program.write_text(code)
     environment = {**os.environ, "OPTREE_BASE_DIR": str(base), "PYTHONPATH": str(ROOT)}
-    return subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, timeout=60, check=False)
+    return subprocess.run([sys.executable, program], env=environment, capture_output=True, text=True, timeout=60, check=False)
 
 
 def command(base, code, *words):

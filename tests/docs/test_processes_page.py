@@ -1,0 +1,40 @@
+import pytest
+
+import optree
+from optree.store import Directory
+from tests.docs.test_docs import BLOCK, ROOT, run_code
+
+WRAPPED, TOLD, DAEMON = BLOCK.findall((ROOT / "docs" / "howto" / "processes.md").read_text())
+TREE = [("lead", False, ["fetch", "fetch"])]
+APART = [("fetch", True, ["fetch"]), ("fetch", True, ["fetch"]), ("lead", False, [])]
+UNWRAPPED = WRAPPED.replace("optree.wrap(fetch)", "fetch")
+UNTOLD = TOLD.replace(", initializer=join, initargs=(optree.child_env({}),)", "")
+FORKED = UNWRAPPED.replace('"spawn"', '"fork"')
+BEFORE = "    pool = ProcessPoolExecutor(1, context)\n    pool.submit(int).result()\n    with optree.session"
+EARLIER = FORKED.replace("    with optree.session", BEFORE).replace(", ProcessPoolExecutor(2, context) as pool", "")
+PROGRAMS = {
+    "spawn, wrapped": (WRAPPED, TREE),
+    "spawn": (UNWRAPPED, APART),
+    "forkserver, told": (TOLD, TREE),
+    "forkserver": (UNTOLD, APART),
+    "fork": (FORKED, TREE),
+    "fork, before the session": (EARLIER, APART),
+    "fork, before the session, wrapped": (EARLIER.replace("map(fetch", "map(optree.wrap(fetch)"), TREE),
+    "daemon": (DAEMON, [("daemon", False, ["work"])]),
+}
+
+
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_what_the_page_says_of_processes(name, tmp_path):
+    """Each way to start processes records the tree that the page says, with its one line and without it."""
+    program, expected = PROGRAMS[name]
+    run = run_code(program, tmp_path)
+    assert (0, "") == (run.returncode, run.stderr)
+    directory = Directory.of(tmp_path)
+    trees = [optree.load(saved.txn, directory) for saved in directory.saved()]
+    assert {"ended"} == {tree.state for tree in trees}
+    found = [
+        (tree.session.agent_id, "detached" in tree.session.attributes, [op.name for _, _, op in optree.walk_ops(tree.session)])
+        for tree in trees
+    ]
+    assert expected == sorted(found)
