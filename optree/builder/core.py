@@ -164,6 +164,13 @@ class Core:
             whole = b"[TRUNCATED] Original size" not in data
         return Payload(Raw(data), None, size, None if whole else True)
 
+    def short_request(self, kind: str, payload: Any) -> Payload | None:
+        """Return a request of which nothing is long enough for the pool; None for others."""
+        if self.redacted or type(payload) is not dict:
+            return None
+        data = encode(payload)
+        return Payload(Raw(data), kind, len(data)) if len(data) < POOL_BYTES else None
+
     def request(self, kind: str, messages: object, payload: object) -> Request:
         """Return a request encoded, not yet pooled: this may take long and run other people's code."""
         found: dict[Any, Any]

@@ -12,7 +12,7 @@ from optree import records
 from optree.builder.turns import Turn
 from optree.clock import Clock
 from optree.interrupts import is_in
-from optree.nodes import LogEntry, OperationNode, ReasoningChunk, Severity
+from optree.nodes import LogEntry, OperationNode, Payload, ReasoningChunk, Severity
 from optree.redaction import StreamRedactor, redact
 from optree.tree import apply
 
@@ -49,6 +49,8 @@ class EntryState(Struct, eq=False):
     _streamed: list[str] | None = None
     _awaited: bool = False
     """True if there is a line that a subscriber wants before the end."""
+    _returned: Payload | None = None
+    """The response, where it is to be recorded with the end."""
     _delivered: int = 0
     """The text that was streamed as the answer, as far as it is delivered (None if nothing was), and its characters; -1 if another
     process began the op: it closes the answer, and what is streamed here stands behind it."""

@@ -14,7 +14,7 @@ from optree.builder.figures import UsageNames, attempt_status, error_text, known
 from optree.builder.guard import FAULTS, fault, guarded
 from optree.builder.turns import Turn
 from optree.clock import monotonic
-from optree.nodes import AccountingEntry, OperationNode, Severity, Status, parts_of_name
+from optree.nodes import AccountingEntry, OperationNode, Payload, Severity, Status, parts_of_name
 from optree.redaction import may_hold_secret, remembered
 from optree.tree import apply
 from optree.tree.totals import add_entry, add_failure, is_possible_cost
@@ -279,17 +279,12 @@ class Op(EntryState, eq=False):
             stream = core.stream
             held = stream.enter()
             try:
+                if self._returned is not None:
+                    self._respond(self._returned)
                 if node.ended_at is not None:
                     return
                 latency = (monotonic() - self._t0) * 1e3
-                if core.redacted:
-                    self.pending(stream.put, last=True)
-                if self._streamed is not None:
-                    self._close_answer(known)
-                if known != "ok" or not node.accounting:
-                    self._account_end(known, said, latency)
-                if stream.watched or self._awaited or not core.recorded or self._clean:  # whoever watches sees an op's lines before its end
-                    self.pending(stream.put)
+                self._complete(known, said, latency)
                 record = records.OpEnd(self.path, core.now_ms(), known, latency, said, final, block)
                 try:
                     self._ended(record)
@@ -302,6 +297,27 @@ class Op(EntryState, eq=False):
             FAULTS.stack += 1
         except Exception as flaw:  # noqa: BLE001 - as in `log`
             fault(self, flaw)
+
+    def _complete(self, status: Status, error: str | None, latency: float) -> None:
+        """Record what comes before an end; within a step."""
+        core, stream = self.builder.core, self.builder.core.stream
+        if core.redacted:
+            self.pending(stream.put, last=True)
+        if self._streamed is not None:
+            self._close_answer(status)
+        if status != "ok" or not self.bare.accounting:
+            self._account_end(status, error, latency)
+        if stream.watched or self._awaited or not core.recorded or self._clean:  # whoever watches sees an op's lines before its end
+            self.pending(stream.put)
+
+    def _respond(self, response: Payload) -> None:
+        """Record a response; within a step. Twice does no harm."""
+        core, node = self.builder.core, self.bare
+        node.response = response
+        if node.ended_at is not None:
+            core.touched.add(self.path)
+        core.stream.put(records.Responded(self.path, core.now_ms(), response))
+        self._returned = None
 
     def _ended(self, record: records.OpEnd) -> None:
         """Set all that an end sets; twice does no harm."""
@@ -359,6 +375,12 @@ class Op(EntryState, eq=False):
         except BaseException:
             self._clean = True  # the next entry, or the op's end, marks it again
             raise
+
+
+@guarded
+def respond_at_end(op: Op, payload: object) -> None:
+    """Take a response that is to be written with the end, which follows."""
+    op._returned = op.builder.core.response(payload)  # noqa: SLF001 # pyright: ignore[reportPrivateUsage] - of this module
 
 
 def model_of(node: OperationNode) -> tuple[str | None, str | None]:

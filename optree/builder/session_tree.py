@@ -23,7 +23,7 @@ from optree.builder.handles import Op
 from optree.builder.stream import Step, Stream
 from optree.builder.turns import Turn
 from optree.errors import CycleError
-from optree.nodes import OpKind, SessionNode, Status
+from optree.nodes import OpKind, Payload, SessionNode, Status
 from optree.tree import apply
 from optree.tree.fold import Tree
 from optree.tree.totals import add_op
@@ -294,6 +294,7 @@ class SessionTreeBuilder(ByAddress):
         parent: Op | None = None,
         attributes: Mapping[str, Any] | None = None,
         at: float | None = None,
+        request: Mapping[str, Any] | None = None,
     ) -> Op:
         """Begin an operation.
 
@@ -304,9 +305,11 @@ class SessionTreeBuilder(ByAddress):
             parent: An operation of the same turn that this one is part of.
             attributes: What else is known of it.
             at: When it began, in epoch milliseconds; by default now.
+            request: What it sends, as `Op.request` takes it by name; it is written with the begin.
         """
         try:
             core = self.core
+            sent = None if request is None else core.short_request("llm" if kind == "llm" else "tool", request)
             label = core.text(name if type(name) is str and name.isascii() else text(name))
             known: OpKind = kind if type(kind) is str and kind in _KINDS else "system"
             block = UNSET if attributes is None else core.attributes(attributes)
@@ -325,25 +328,34 @@ class SessionTreeBuilder(ByAddress):
                     for session in self.chain if record.kind == "tool" else ():
                         add_op(session.totals, record.kind)
                     core.stream.put(record)
+                    if sent is not None:
+                        op.bare.request = sent
+                        core.stream.put(r.Requested(path, core.now_ms(), sent))
                 except BaseException:
-                    self._mend_op(where, record)
+                    self._mend_op(where, record, sent)
                     raise
-                return op
             finally:
                 core.stream.leave(held)
+            if request is not None and sent is None:
+                self.set_request(op, request)
         except RecursionError:
             FAULTS.stack += 1
         except Exception as error:  # noqa: BLE001 - as in `guarded`, which costs a call more
             fault(self, error)
+        else:
+            return op
         return UNRECORDED["op"]  # type: ignore[no-any-return]
 
-    def _mend_op(self, where: Turn, record: r.OpBegin) -> None:
+    def _mend_op(self, where: Turn, record: r.OpBegin, request: Payload | None) -> None:
         """Record an op whole of which an interrupt left a part, and count the totals anew."""
         core = self.core
         node = next((op for op in reversed(where.node.ops) if op.path == record.path), None)
         if node is not None:
             core.ops.setdefault(node.path, Op.of(self, where, node))
             core.stream.put(record)  # twice does no harm
+            if request is not None:
+                node.request = request
+                core.stream.put(r.Requested(node.path, record.ts, request))
         recount(self.chain)
 
     # Child sessions

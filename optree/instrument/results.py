@@ -7,6 +7,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from optree.builder import Op, SessionTreeBuilder
+from optree.builder.handles import respond_at_end
 from optree.instrument.runtime import RUNTIME
 from optree.interrupts import pass_on
 from optree.nodes import USAGE_AT_START, Status
@@ -72,7 +73,10 @@ class OpResult(Result):
     def returned(self, value: Any) -> None:
         """Record the response, unless the program did."""
         if self._op.bare.response is None or self._op.bare.response.partial:
-            self._op.response(value)
+            self._record(value)
+
+    def _record(self, value: Any) -> None:
+        respond_at_end(self._op, value)
 
 
 class ModelResult(OpResult):
@@ -84,6 +88,9 @@ class ModelResult(OpResult):
         super().__init__(op)
         self._assembly: Assembly | None = None
         self._named = self._is_read = False
+
+    def _record(self, value: Any) -> None:
+        self._op.response(value)  # which is looked at before the end
 
     def watch(self, value: Any, on_item: Callable[[Any], None], on_end: Callable[[BaseException | None], None]) -> bool:
         """Watch a provider's stream."""

@@ -118,8 +118,8 @@ class _Instrument(Generic[H]):
             fault(error)
         return function
 
-    def begin(self, before: Scope | None, holder: Holder | None = None) -> Scope:
-        """Open a node where *before* is, held by *holder*, and return the scope within it."""
+    def begin(self, before: Scope | None, holder: Holder | None = None, arguments: Mapping[str, Any] | None = None) -> Scope:
+        """Open a node where *before* is, held by *holder*, with the *arguments* of a call, and return the scope within it."""
         raise NotImplementedError
 
     def undo(self, scope: Scope | None, before: Scope | None) -> None:
@@ -172,7 +172,7 @@ class SessionScope(_Instrument[Session]):
         self._agent = agent
         self._attributes = attributes
 
-    def begin(self, before: Scope | None, holder: Holder | None = None) -> Scope:
+    def begin(self, before: Scope | None, holder: Holder | None = None, arguments: Mapping[str, Any] | None = None) -> Scope:  # noqa: ARG002
         agent = self._agent or "agent"
         above = before or _remote()
         if above is None:
@@ -220,7 +220,7 @@ class TurnScope(_Instrument[Turn]):
         super().__init__()
         self._user, self._system, self._attributes = user, system, attributes
 
-    def begin(self, before: Scope | None, holder: Holder | None = None) -> Scope:
+    def begin(self, before: Scope | None, holder: Holder | None = None, arguments: Mapping[str, Any] | None = None) -> Scope:  # noqa: ARG002
         session = (before or _remote() or _home("turn", holder)).session
         turn = session.builder.begin_turn(user=self._user, system=self._system, attributes=self._attributes or None)
         try:
@@ -248,13 +248,12 @@ class OpScope(_Instrument[Op]):
 
     def __init__(self, kind: OpKind, name: str | None, attributes: Mapping[str, Any], block: Encoded | None = None) -> None:
         super().__init__()
-        self._block = block
-        """The attributes as JSON, where they are known already."""
+        self._block = block  # the attributes as JSON, where these are known
         self._kind: OpKind = kind
         self._name = name
         self._attributes = attributes
 
-    def begin(self, before: Scope | None, holder: Holder | None = None) -> Scope:
+    def begin(self, before: Scope | None, holder: Holder | None = None, arguments: Mapping[str, Any] | None = None) -> Scope:
         name = self._name or self._kind
         where = before or _remote()
         attributes: Any = self._attributes if where else {**self._attributes, "detached": True}
@@ -262,7 +261,8 @@ class OpScope(_Instrument[Op]):
         builder = where.session.builder
         if self._block is not None and attributes is self._attributes and not builder.core.redacted:
             attributes = self._block
-        op = builder.begin_op(self._kind, name, turn=where.turn, parent=where.op, attributes=attributes or None)
+        sent = arguments if self._kind == "tool" and arguments is not None and "messages" not in arguments else None
+        op = builder.begin_op(self._kind, name, turn=where.turn, parent=where.op, attributes=attributes or None, request=sent)
         try:
             RUNTIME.own_detached(builder, op.path)
             return Scope(where.session, op.turn, op, before, holder, self.finish, before and before.piece)

@@ -44,8 +44,8 @@ class Names(NamedTuple):
 class Instrument(Protocol):
     """What a decorator needs of `scopes`."""
 
-    def begin(self, before: Scope | None, holder: Holder | None = None) -> Scope:
-        """Open a node."""
+    def begin(self, before: Scope | None, holder: Holder | None = None, arguments: Mapping[str, Any] | None = None) -> Scope:
+        """Open a node, with the *arguments* of the function that it is a call of."""
         ...
 
     def undo(self, scope: Scope | None, before: Scope | None) -> None:
@@ -213,8 +213,9 @@ class _Piece:
         try:
             try:
                 held, before = take_held(self), context.here()
-                scope = self._scope = held.scope = instrument.begin(before, held.holder)
-                instrument.called(scope.handle, _bound(self._names, self._args, self._kwargs))
+                arguments = _bound(self._names, self._args, self._kwargs)
+                scope = self._scope = held.scope = instrument.begin(before, held.holder, arguments)
+                instrument.called(scope.handle, arguments)
                 if scope.session is not SESSION:
                     context.enter(scope)
             except RecursionError:
@@ -314,11 +315,12 @@ class _Stream(_Items):
     def __init__(self, instrument: Instrument, names: Names, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         before, scope = context.here(), None
         try:
-            scope = self._scope = self._within = instrument.begin(before)
+            arguments = _bound(names, args, kwargs)
+            scope = self._scope = self._within = instrument.begin(before, None, arguments)
             scope.piece = scope
             self._held: HeldScope | None = None
             super().__init__(instrument, scope.handle, instrument.result(scope.handle))
-            instrument.called(scope.handle, _bound(names, args, kwargs))
+            instrument.called(scope.handle, arguments)
         except BaseException:
             instrument.undo(scope, before)
             raise

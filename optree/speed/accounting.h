@@ -157,9 +157,9 @@ chain_of(PyObject *builder)
     return chain;
 }
 
-/* As `Op._add`, within a step; returns the record. */
-static PyObject *
-add_entry(PyObject *self, PyObject *core, PyObject *node, PyObject *chain, PyObject *entry, const Figures *figures)
+/* Put an entry behind those of an op. */
+static int
+append_accounting(PyObject *node, PyObject *entry)
 {
     int collects = PyGC_Disable(); /* or a finalizer may come between reading the old entries and setting the new ones */
     PyObject *before = GET(node, op_node, accounting);
@@ -172,11 +172,18 @@ add_entry(PyObject *self, PyObject *core, PyObject *node, PyObject *chain, PyObj
         PyGC_Enable();
     }
     if (after == NULL) {
-        return NULL;
+        return -1;
     }
     PyTuple_SET_ITEM(after, size, Py_NewRef(entry));
     SET(node, op_node, accounting, after);
-    int result = 0;
+    return 0;
+}
+
+/* As `Op._add`, within a step; returns the record. */
+static PyObject *
+add_entry(PyObject *self, PyObject *core, PyObject *node, PyObject *chain, PyObject *entry, const Figures *figures)
+{
+    int result = append_accounting(node, entry);
     for (Py_ssize_t place = 0; result == 0 && place < PyList_GET_SIZE(chain); place++) {
         result = add_to_totals(GET(PyList_GET_ITEM(chain, place), session_node, totals), figures);
     }

@@ -4,7 +4,8 @@
 
 #define OBJECTS(X) \
     X(op_type) X(turn_type) X(core_type) X(stream_type) X(op_begin_type) X(op_end_type) X(accounted_type) X(op_node_type) \
-    X(turn_node_type) X(entry_type) X(tokens_type) X(totals_type) X(session_node_type) X(log_type) X(chunk_type) X(wants_type) X(entries_type) X(encoded_type) \
+    X(turn_node_type) X(entry_type) X(tokens_type) X(totals_type) X(session_node_type) X(log_type) X(chunk_type) X(wants_type) X(entries_type) X(encoded_type) X(payload_type) X(requested_type) \
+    X(responded_type) \
     X(encode_into) X(plain_line) X(provider_and_model) X(handles) X(unset) X(wall) X(from_handler) X(fault) X(faults) X(unrecorded)
 
 #define DECLARE(name) static PyObject *name;
@@ -16,20 +17,21 @@ static PyObject *journal_type; /* NULL until `prepare_journal` */
 /* Fields, as offsets into their objects: X(type, attribute). */
 
 #define FIELDS(X) \
-    X(op, builder) X(op, turn) X(op, bare) X(op, path) X(op, _now) X(op, _clean) X(op, _t0) X(op, _raw) X(op, _logs) X(op, _streamed) X(op, _awaited) \
+    X(op, builder) X(op, turn) X(op, bare) X(op, path) X(op, _now) X(op, _clean) X(op, _t0) X(op, _raw) X(op, _logs) X(op, _streamed) X(op, _awaited) X(op, _returned) \
     X(turn, node) X(turn, path) X(turn, _counter) X(turn, _epoch) \
     X(core, txn) X(core, stream) X(core, recorded) X(core, now) X(core, _latest) X(core, epoch) X(core, ops) X(core, ended) \
     X(core, numbers) X(core, touched) X(core, redacted) \
     X(stream, _lock) X(stream, _through) X(stream, _delivering) X(stream, _queue) X(stream, _takers) X(stream, _awake) \
     X(stream, watched) X(stream, put) \
     X(op_node, op_id) X(op_node, kind) X(op_node, name) X(op_node, accounting) X(op_node, ended_at) X(op_node, status) \
-    X(op_node, latency) X(op_node, error) X(op_node, parent_op) X(op_node, attributes_json) \
+    X(op_node, latency) X(op_node, error) X(op_node, parent_op) X(op_node, attributes_json) X(op_node, request) X(op_node, response) \
     X(turn_node, ops) X(turn_node, ended_at) \
     X(session_node, totals) \
     X(totals, input_tokens) X(totals, output_tokens) X(totals, cache_read_input_tokens) X(totals, cache_write_input_tokens) \
     X(totals, cost_usd) X(totals, llm_requests) X(totals, tools_run) X(totals, known_costs) X(totals, unknown_costs) \
+    X(totals, characters_in) X(totals, characters_out) \
     X(entry, tokens) X(entry, cost_usd) \
-    X(wants, kinds) X(wants, failures) X(op_end, status) X(encoded, data)
+    X(wants, kinds) X(wants, failures) X(op_end, status) X(encoded, data) X(payload, size) X(entry, command) X(entry, characters_in) X(entry, characters_out)
 
 #define JOURNAL_FIELDS(X) \
     X(journal, fd) X(journal, ordinal) X(journal, last) X(journal, dirty) X(journal, _unsynced) X(journal, _syncs) X(journal, _seed) \
@@ -48,7 +50,7 @@ static Py_ssize_t at_n;  /* of `Record.n`, the same in all records */
 
 #define TEXTS(X) \
     X(llm) X(tool) X(session) X(system) X(ok) X(acquire) X(release) X(_wait) X(_mark) X(_rouse) X(_deliver) X(_place) X(pending) X(fault) \
-    X(leave) X(append) X(appendleft) X(popleft) X(n) X(take) X(_poison) X(write_all) X(core) X(chain) X(input_tokens) X(output_tokens) \
+    X(leave) X(append) X(appendleft) X(popleft) X(n) X(request) X(short_request) X(take) X(_poison) X(write_all) X(core) X(chain) X(input_tokens) X(output_tokens) \
     X(cache_read_tokens) X(cache_write_tokens) X(cost_usd) X(latency) X(turn) X(parent) X(attributes) X(monotonic) X(stack)
 
 #define DECLARE(name) static PyObject *text_##name;

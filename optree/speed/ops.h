@@ -6,6 +6,7 @@ typedef struct {
     PyObject *turn;   /* borrowed */
     PyObject *parent; /* None for none */
     PyObject *attributes; /* as given, None for none; then as JSON */
+    PyObject *request;    /* as given, None for none; then as its payload */
 } Beginning;
 
 /* Read the arguments of `begin_op`; false for anything that is not plain. */
@@ -18,7 +19,7 @@ read_beginning(Beginning *given, PyObject *const *args, Py_ssize_t positional, P
     given->kind = args[1];
     given->name = args[2];
     given->turn = NULL;
-    given->parent = given->attributes = Py_None;
+    given->parent = given->attributes = given->request = Py_None;
     Py_ssize_t more = kwnames == NULL ? 0 : PyTuple_GET_SIZE(kwnames);
     for (Py_ssize_t place = 0; place < more; place++) {
         PyObject *name = PyTuple_GET_ITEM(kwnames, place), *value = args[positional + place];
@@ -28,6 +29,8 @@ read_beginning(Beginning *given, PyObject *const *args, Py_ssize_t positional, P
             given->parent = value;
         } else if (name == text_attributes) {
             given->attributes = value;
+        } else if (name == text_request) {
+            given->request = value;
         } else {
             return 0;
         }
@@ -87,6 +90,32 @@ count_tool(PyObject *chain)
     return 0;
 }
 
+/* Put a request's payload in its place, a new reference; false, without an error, where the pool is needed. */
+static int
+take_request(PyObject *core, Beginning *given)
+{
+    PyObject *args[3] = {core, given->kind == text_llm ? text_llm : text_tool, given->request};
+    PyObject *payload = PyObject_VectorcallMethod(text_short_request, args, 3, NULL);
+    if (!is_a(payload, payload_type)) {
+        PyErr_Clear();
+        Py_XDECREF(payload);
+        return 0;
+    }
+    given->request = payload;
+    return 1;
+}
+
+/* Give a new op its request, within a step; returns the record. */
+static PyObject *
+request_node(PyObject *handle, PyObject *core, PyObject *payload)
+{
+    SET(GET(handle, op, bare), op_node, request, Py_NewRef(payload));
+    PyObject *time = now_ms(core), *fields[3] = {GET(handle, op, path), time, payload};
+    PyObject *record = time == NULL ? NULL : PyObject_Vectorcall(requested_type, fields, 3, NULL);
+    Py_XDECREF(time);
+    return record;
+}
+
 /* As `SessionTreeBuilder.begin_op` in a turn that is given. */
 static PyObject *
 begin_op_twin(PyObject *twin, PyObject *const *args, size_t nargsf, PyObject *kwnames)
@@ -107,7 +136,12 @@ begin_op_twin(PyObject *twin, PyObject *const *args, size_t nargsf, PyObject *kw
         Py_DECREF(core);
         PLAINLY;
     }
-    PyObject *stream = Py_NewRef(GET(core, core, stream)), *handle = NULL, *record = NULL;
+    if (given.request != Py_None && !take_request(core, &given)) {
+        Py_XDECREF(chain);
+        Py_DECREF(core);
+        PLAINLY;
+    }
+    PyObject *stream = Py_NewRef(GET(core, core, stream)), *handle = NULL, *records[2] = {NULL, NULL};
     PyObject *block = given.attributes == Py_None                    ? Py_NewRef(unset)
         : is_a(given.attributes, encoded_type) ? Py_NewRef(GET(given.attributes, encoded, data))
                                                : call_with(core, text_attributes, given.attributes);
@@ -120,12 +154,15 @@ begin_op_twin(PyObject *twin, PyObject *const *args, size_t nargsf, PyObject *kw
             plainly = 1;
             result = leave(stream, held);
         } else {
-            handle = begin_node(args[0], core, &given, &record);
-            if (handle != NULL && counted && count_tool(chain) < 0) {
+            handle = begin_node(args[0], core, &given, &records[0]);
+            if (handle != NULL
+                && ((counted && count_tool(chain) < 0)
+                    || (given.request != Py_None && (records[1] = request_node(handle, core, given.request)) == NULL))) {
                 Py_CLEAR(handle);
             }
-            result = handle == NULL ? leave(stream, held) : put_and_leave(stream, held, &record, 1);
-            Py_XDECREF(record);
+            result = handle == NULL ? leave(stream, held) : put_and_leave(stream, held, records, given.request == Py_None ? 1 : 2);
+            Py_XDECREF(records[0]);
+            Py_XDECREF(records[1]);
         }
         Py_DECREF(held);
     }
@@ -133,6 +170,9 @@ begin_op_twin(PyObject *twin, PyObject *const *args, size_t nargsf, PyObject *kw
     Py_XDECREF(chain);
     Py_DECREF(stream);
     Py_DECREF(core);
+    if (given.request != Py_None) {
+        Py_DECREF(given.request);
+    }
     if (result < 0) {
         Py_XDECREF(handle);
         return NULL;
@@ -143,19 +183,12 @@ begin_op_twin(PyObject *twin, PyObject *const *args, size_t nargsf, PyObject *kw
     return handle;
 }
 
-/* What ends an op that went well, within a step: changes the node, and returns the record. */
+/* End an op's node, within a step; returns the record. */
 static PyObject *
-end_node(PyObject *self, PyObject *core, PyObject *stream, PyObject *node)
+end_record(PyObject *self, PyObject *core, PyObject *node, PyObject *latency)
 {
-    PyObject *record = NULL, *time = NULL;
-    PyObject *latency = since_begin(self);
-    if (latency != NULL
-        && (GET(stream, stream, watched) == Py_True || GET(self, op, _awaited) == Py_True || GET(core, core, recorded) != Py_True || GET(self, op, _clean) == Py_True)) {
-        if (done(call_with(self, text_pending, GET(stream, stream, put))) < 0) {
-            Py_CLEAR(latency);
-        }
-    }
-    if (latency != NULL && (time = now_ms(core)) != NULL) {
+    PyObject *record = NULL, *time = now_ms(core);
+    if (time != NULL) {
         PyObject *fields[7] = {GET(self, op, path), time, text_ok, latency, Py_None, Py_None, unset};
         record = PyObject_Vectorcall(op_end_type, fields, 7, NULL);
     }
@@ -180,8 +213,119 @@ end_node(PyObject *self, PyObject *core, PyObject *stream, PyObject *node)
         }
     }
     Py_XDECREF(time);
+    return record;
+}
+
+/* What ends an op that went well, within a step: changes the node, and returns the record. */
+static PyObject *
+end_node(PyObject *self, PyObject *core, PyObject *stream, PyObject *node)
+{
+    PyObject *record = NULL, *latency = since_begin(self);
+    if (latency != NULL
+        && (GET(stream, stream, watched) == Py_True || GET(self, op, _awaited) == Py_True || GET(core, core, recorded) != Py_True || GET(self, op, _clean) == Py_True)) {
+        if (done(call_with(self, text_pending, GET(stream, stream, put))) < 0) {
+            Py_CLEAR(latency);
+        }
+    }
+    if (latency != NULL) {
+        record = end_record(self, core, node, latency);
+    }
     Py_XDECREF(latency);
     return record;
+}
+/* Tell whether an end can also account for the call of a tool that nobody accounted for: nothing else is to be recorded with it. */
+static int
+is_plain_call(PyObject *self, PyObject *core, PyObject *stream, PyObject *node)
+{
+    PyObject *request = GET(node, op_node, request), *response = GET(node, op_node, response), *returned = GET(self, op, _returned);
+    PyObject *raw = GET(self, op, _raw);
+    return GET(node, op_node, kind) == text_tool && GET(stream, stream, watched) != Py_True && GET(self, op, _awaited) != Py_True
+        && GET(core, core, recorded) == Py_True && GET(core, core, redacted) == Py_False
+        && is_a(raw, (PyObject *)&PyList_Type) && (PyList_GET_SIZE(raw) == 0 || GET(self, op, _clean) != Py_True)
+        && (request == Py_None || is_a(request, payload_type)) && (response == Py_None || is_a(response, payload_type))
+        && (returned == Py_None || is_a(returned, payload_type));
+}
+
+/* As `Op._respond`; returns the record. */
+static PyObject *
+respond(PyObject *self, PyObject *core, PyObject *node)
+{
+    PyObject *payload = Py_NewRef(GET(self, op, _returned)), *time = now_ms(core), *fields[3] = {GET(self, op, path), time, payload};
+    SET(node, op_node, response, Py_NewRef(payload));
+    PyObject *record = time == NULL ? NULL : PyObject_Vectorcall(responded_type, fields, 3, NULL);
+    SET(self, op, _returned, Py_NewRef(Py_None));
+    Py_XDECREF(time);
+    Py_DECREF(payload);
+    return record;
+}
+
+/* Return the size of a payload, borrowed. */
+static PyObject *
+size_of(PyObject *payload)
+{
+    return payload == Py_None ? zero : GET(payload, payload, size);
+}
+
+/* As `Op._account_end` of a tool's call that went well; returns the record. */
+static PyObject *
+account_call(PyObject *self, PyObject *core, PyObject *node, PyObject *chain, PyObject *latency)
+{
+    PyObject *number = PyIter_Next(GET(core, core, numbers)), *identity = NULL, *time = NULL, *entry = NULL, *record = NULL;
+    if (number != NULL && (identity = numbered(GET(node, op_node, op_id), '#', number)) != NULL && (time = now_ms(core)) != NULL) {
+        PyObject *fields[5] = {identity, time, text_tool, text_ok, latency};
+        entry = PyObject_Vectorcall(entry_type, fields, 5, NULL);
+    }
+    int result = entry == NULL ? -1 : 0;
+    if (result == 0) {
+        PyObject *in = size_of(GET(node, op_node, request)), *out = size_of(GET(node, op_node, response));
+        SET(entry, entry, command, Py_NewRef(GET(node, op_node, name)));
+        SET(entry, entry, characters_in, Py_NewRef(in));
+        SET(entry, entry, characters_out, Py_NewRef(out));
+        result = append_accounting(node, entry);
+        for (Py_ssize_t place = 0; result == 0 && place < PyList_GET_SIZE(chain); place++) {
+            PyObject *totals = GET(PyList_GET_ITEM(chain, place), session_node, totals);
+            if ((in != Py_None && add(&GET(totals, totals, characters_in), in) < 0)
+                || (out != Py_None && add(&GET(totals, totals, characters_out), out) < 0)) {
+                result = -1;
+            }
+        }
+    }
+    if (result == 0) {
+        PyObject *fields[2] = {GET(self, op, path), entry};
+        record = PyObject_Vectorcall(accounted_type, fields, 2, NULL);
+    }
+    Py_XDECREF(number);
+    Py_XDECREF(identity);
+    Py_XDECREF(time);
+    Py_XDECREF(entry);
+    return record;
+}
+
+/* End a tool's call that nothing else is to be recorded of: its response, if it has one, what it took, and its end, in one write. */
+static int
+end_call(PyObject *self, PyObject *core, PyObject *stream, PyObject *node, PyObject *chain, PyObject *held)
+{
+    PyObject *records[3];
+    Py_ssize_t count = 0;
+    int result = 0;
+    if (GET(self, op, _returned) != Py_None) {
+        result = (records[count] = respond(self, core, node)) == NULL ? -1 : 0;
+        count += result == 0;
+    }
+    PyObject *latency = result < 0 ? NULL : since_begin(self);
+    if (latency == NULL || (records[count] = account_call(self, core, node, chain, latency)) == NULL) {
+        result = -1;
+    } else {
+        count++;
+        result = (records[count] = end_record(self, core, node, latency)) == NULL ? -1 : 0;
+        count += result == 0;
+    }
+    Py_XDECREF(latency);
+    result = result < 0 ? leave(stream, held) : put_and_leave(stream, held, records, count);
+    while (count-- > 0) {
+        Py_DECREF(records[count]);
+    }
+    return result;
 }
 
 /* As `Op.end`. */
@@ -195,13 +339,21 @@ end_twin(PyObject *twin, PyObject *const *args, size_t nargsf, PyObject *kwnames
         PLAINLY;
     }
     PyObject *self = args[0], *node = Py_NewRef(GET(self, op, bare)), *stream = Py_NewRef(GET(core, core, stream));
+    PyObject *chain = GET(node, op_node, kind) == text_tool ? chain_of(GET(self, op, builder)) : NULL;
     int result = -1, plainly = 0;
     PyObject *held = enter(stream);
     if (held != NULL) {
         PyObject *accounting = GET(node, op_node, accounting);
-        if (GET(node, op_node, ended_at) != Py_None) {
+        if (GET(node, op_node, ended_at) != Py_None && GET(self, op, _returned) == Py_None) {
             result = leave(stream, held);
-        } else if (!is_tuple(accounting) || PyTuple_GET_SIZE(accounting) == 0 || GET(self, op, _streamed) != Py_None) {
+        } else if (GET(node, op_node, ended_at) != Py_None) {
+            plainly = 1;
+            result = leave(stream, held);
+        } else if (is_tuple(accounting) && PyTuple_GET_SIZE(accounting) == 0 && chain != NULL && GET(self, op, _streamed) == Py_None
+            && is_plain_call(self, core, stream, node)) {
+            result = end_call(self, core, stream, node, chain, held);
+        } else if (!is_tuple(accounting) || PyTuple_GET_SIZE(accounting) == 0 || GET(self, op, _streamed) != Py_None
+            || GET(self, op, _returned) != Py_None) {
             plainly = 1;
             result = leave(stream, held);
         } else {
@@ -211,6 +363,7 @@ end_twin(PyObject *twin, PyObject *const *args, size_t nargsf, PyObject *kwnames
         }
         Py_DECREF(held);
     }
+    Py_XDECREF(chain);
     Py_DECREF(stream);
     Py_DECREF(node);
     Py_DECREF(core);

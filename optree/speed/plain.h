@@ -21,8 +21,16 @@ names_headers(PyObject *key)
     return 1;
 }
 
+/* Tell whether there is *room* for the items of a container, and take it. */
 static int
-is_plain(PyObject *value, long depth)
+has_room(double *room, Py_ssize_t items)
+{
+    *room -= (double)items;
+    return *room >= 0;
+}
+
+static int
+is_plain(PyObject *value, long depth, double *room)
 {
     if (PyUnicode_CheckExact(value)) {
         return PyUnicode_GET_LENGTH(value) <= MAX_TEXT;
@@ -46,16 +54,22 @@ is_plain(PyObject *value, long depth)
     if (PyDict_CheckExact(value)) {
         PyObject *key, *item;
         Py_ssize_t place = 0;
+        if (!has_room(room, PyDict_GET_SIZE(value))) {
+            return 0;
+        }
         while (PyDict_Next(value, &place, &key, &item)) {
-            if (!PyUnicode_CheckExact(key) || names_headers(key) || !is_plain(item, depth + 1)) {
+            if (!PyUnicode_CheckExact(key) || names_headers(key) || !is_plain(item, depth + 1, room)) {
                 return 0;
             }
         }
         return 1;
     }
     if (PyList_CheckExact(value) || PyTuple_CheckExact(value)) {
+        if (!has_room(room, PySequence_Fast_GET_SIZE(value))) {
+            return 0;
+        }
         for (Py_ssize_t place = 0; place < PySequence_Fast_GET_SIZE(value); place++) {
-            if (!is_plain(PySequence_Fast_GET_ITEM(value, place), depth + 1)) {
+            if (!is_plain(PySequence_Fast_GET_ITEM(value, place), depth + 1, room)) {
                 return 0;
             }
         }
@@ -67,8 +81,14 @@ is_plain(PyObject *value, long depth)
 static PyObject *
 is_plain_twin(PyObject *twin, PyObject *const *args, size_t nargsf, PyObject *kwnames)
 {
-    if (PyVectorcall_NARGS(nargsf) != 2 || kwnames != NULL || !PyLong_CheckExact(args[1])) {
+    if (PyVectorcall_NARGS(nargsf) != 3 || kwnames != NULL || !PyLong_CheckExact(args[1]) || !PyList_CheckExact(args[2])
+        || PyList_GET_SIZE(args[2]) != 1) {
         PLAINLY;
     }
-    return PyBool_FromLong(is_plain(args[0], PyLong_AsLong(args[1])));
+    double room = PyFloat_AsDouble(PyList_GET_ITEM(args[2], 0));
+    if (PyErr_Occurred()) {
+        PyErr_Clear();
+        PLAINLY;
+    }
+    return PyBool_FromLong(is_plain(args[0], PyLong_AsLong(args[1]), &room));
 }

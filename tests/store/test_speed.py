@@ -8,7 +8,9 @@ import os
 import subprocess
 import sys
 import tempfile
+from contextlib import nullcontext
 from itertools import count
+from math import inf
 from pathlib import Path
 from types import ModuleType
 from zlib import crc32
@@ -19,6 +21,7 @@ from hypothesis import settings as examples
 
 from optree import Op, SessionTreeBuilder, __version__, speed, values
 from optree.builder import Stream, entries, handles, quick
+from optree.builder.handles import respond_at_end
 from optree.builder.stream import Wants
 from optree.records import Entries, OpBegin, OpEnd, check
 from optree.speed import plainly
@@ -433,6 +436,72 @@ VALUES = [
 def test_what_is_written_as_it_is():
     """The twin tells of every kind of value what the Python function tells."""
     with plainly():
-        expected = [values._is_plain(value, 0) for value in VALUES]
+        expected = [values._is_plain(value, 0, [room]) for value in VALUES for room in (inf, 1.0)]
     assert {True, False} == set(expected)
-    assert expected == [values._is_plain(value, 0) for value in VALUES]
+    assert expected == [values._is_plain(value, 0, [room]) for value in VALUES for room in (inf, 1.0)]
+
+
+def calls(stream):
+    """Record calls of tools as the decorator does; returns the tree."""
+    builder = SessionTreeBuilder("a", txn="t", stream=stream, now=Ticking())
+    turn = builder.begin_turn()
+    host = builder.begin_op("session", "b", turn=turn)
+    child = builder.attach_child_session(host, "b")
+    inner = child.begin_turn()
+    for request in ({"query": "x"}, {}, {"long": "x" * 600}, {"odd": {1, 2}}, None):
+        for response in ("said", {"a": [1.5, None]}, "x" * 3000, None):
+            for where, session in ((turn, builder), (inner, child)):
+                op = session.begin_op("tool", "search", turn=where, request=request)
+                respond_at_end(op, response)
+                op.end("ok", None)
+                respond_at_end(op, "late")
+                op.end()
+    for kind in ("tool", "llm", "system"):
+        for status in ("ok", "failed"):
+            op = builder.begin_op(kind, "openai:gpt-5", turn=turn, request={"a": 1}, attributes={"b": 2})
+            op.log("a line")
+            if status == "failed":
+                op.log("a warning", "WRN")
+            respond_at_end(op, 1)
+            op.end(status, None)
+    accounted = builder.begin_op("tool", "search", turn=turn)
+    accounted.account(cost_usd=0.5)
+    respond_at_end(accounted, "x")
+    accounted.end()
+    builder.end_session()
+    return to_plain(builder.tree)
+
+
+@compiled
+@pytest.mark.parametrize("system", [None, Short, Faulty])
+def test_calls_of_tools(system):
+    """A call's begin with its arguments, and its result with its end, are what the Python functions make of them."""
+    make = {None: lambda: None, Short: lambda: Short(40), Faulty: lambda: Faulty("write", errno.ENOSPC, 7)}[system]
+    with plainly():
+        expected = recorded(calls, make())
+    assert 100 < len(expected[1])
+    assert expected == recorded(calls, make())
+
+
+@pytest.mark.parametrize("plain", [True, False])
+def test_a_call_is_two_writes(plain):
+    """A call of a tool is written twice: its begin with its arguments, and its result with what it took and its end."""
+    written = []
+
+    class Writes(OS):
+        def write(self, fd, data):
+            written.append([json.loads(line)["t"] for line in data.splitlines()])
+            return super().write(fd, data)
+
+    def work(stream):
+        builder = SessionTreeBuilder("a", txn="t", stream=stream)
+        turn = builder.begin_turn()
+        del written[:]
+        op = builder.begin_op("tool", "search", turn=turn, request={"query": "x"})
+        respond_at_end(op, "a page")
+        op.end()
+        return list(written)
+
+    with plainly() if plain else nullcontext():
+        [begin, end] = recorded(work, Writes())[0]
+    assert (["op.begin", "request"], ["response", "accounting", "op.end"]) == (begin, end)
