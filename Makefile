@@ -10,7 +10,7 @@ INSTALL := $(PY) -m pip install --constraint constraints.txt
 PYTHON = $(shell for python in python3.11 python3.12 python3.13 python3; do \
 	$$python -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && echo $$python && break; done)
 
-.PHONY: help demo demo-jaeger test test-slow test-all test-tempo test-others test-mac test-windows test-pythons backends check bench docs mutants crash faults interrupts canaries clean
+.PHONY: help demo demo-jaeger test test-slow test-all test-tempo test-others test-mac test-windows test-pythons backends check bench bench-against docs mutants crash faults interrupts canaries clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z -]+:.*## /{printf "%-22s%s\n", $$1, $$2}' Makefile
@@ -65,6 +65,9 @@ check: ## all that must pass before a commit: format, lint, types, layers, tests
 
 bench: $(VENV)/has-bench ## what tracing costs, beside its peers
 	@$(PY) -m benchmarks
+
+bench-against: $(VENV)/has-bench ## what users run by default beside another commit, in pairs (`REF=…`, by default main)
+	@$(PY) -m benchmarks.against $(or $(REF),main)
 
 docs: $(VENV)/has-docs ## the documentation as a site, build/site; a warning, a broken link or anchor is an error
 	@NO_MKDOCS_2_WARNING=1 $(VENV)/bin/mkdocs build --strict # with --quiet, warnings would not count

@@ -21,6 +21,7 @@ from time import perf_counter
 import msgspec
 
 from benchmarks import (
+    bench_default,
     bench_formats,
     bench_growth,
     bench_import,
@@ -35,6 +36,7 @@ from benchmarks import (
 from benchmarks.measure import ROOT, Pressure
 
 BENCHES: dict[str, Callable[..., report.Report]] = {
+    "default": bench_default.measure,
     "op": bench_op.measure,
     "import": bench_import.measure,
     "memory": bench_memory.measure,

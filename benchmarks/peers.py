@@ -62,7 +62,7 @@ def opentelemetry(_folder: Path) -> Peer:
                 with tracer.start_as_current_span("turn"):
                     for _ in range(size):
                         with tracer.start_as_current_span("chat gpt-5") as span:
-                            _fill_span(span)
+                            fill_span(span)
 
         return Job(do)
 
@@ -80,7 +80,8 @@ def opentelemetry(_folder: Path) -> Peer:
     return Peer("OTel SDK, no-op processor", "memory, dropped at the end of the span", op, log)
 
 
-def _fill_span(span: Any) -> None:
+def fill_span(span: Any) -> None:
+    """Record what an op has beside its begin and end."""
     for message in work.LOGS:
         span.add_event("log", {"severity": "VRB", "message": message})
     for chunk in work.CHUNKS:

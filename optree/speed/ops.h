@@ -90,16 +90,15 @@ count_tool(PyObject *chain)
     return 0;
 }
 
-/* Put a request's payload in its place, a new reference; false, without an error, where the pool is needed. */
+/* Put a request's payload in its place, a new reference; 0 where the pool is needed, -1 for an error. */
 static int
 take_request(PyObject *core, Beginning *given)
 {
     PyObject *args[3] = {core, given->kind == text_llm ? text_llm : text_tool, given->request};
     PyObject *payload = PyObject_VectorcallMethod(text_short_request, args, 3, NULL);
     if (!is_a(payload, payload_type)) {
-        PyErr_Clear();
         Py_XDECREF(payload);
-        return 0;
+        return payload == NULL ? -1 : 0;
     }
     given->request = payload;
     return 1;
@@ -136,10 +135,11 @@ begin_op_twin(PyObject *twin, PyObject *const *args, size_t nargsf, PyObject *kw
         Py_DECREF(core);
         PLAINLY;
     }
-    if (given.request != Py_None && !take_request(core, &given)) {
+    int sent = given.request == Py_None ? 1 : take_request(core, &given);
+    if (sent <= 0) {
         Py_XDECREF(chain);
         Py_DECREF(core);
-        PLAINLY;
+        return sent < 0 ? NULL : NOT_PLAIN;
     }
     PyObject *stream = Py_NewRef(GET(core, core, stream)), *handle = NULL, *records[2] = {NULL, NULL};
     PyObject *block = given.attributes == Py_None                    ? Py_NewRef(unset)
