@@ -168,7 +168,7 @@ class Core:
         """Return a request of which nothing is long enough for the pool; None for others."""
         if self.redacted or type(payload) is not dict:
             return None
-        data = encode(cast("object", payload))
+        data = encode(cast("object", payload), MAX_ITEMS)
         return Payload(Raw(data), kind, len(data)) if len(data) < POOL_BYTES else None
 
     def request(self, kind: str, messages: object, payload: object) -> Request:
