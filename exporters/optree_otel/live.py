@@ -18,13 +18,13 @@ from optree_otel.batches import EncodedItem
 from optree_otel.fitting import Fitter
 from optree_otel.live_spans import CLOSE, HEARTBEAT, OPEN
 from optree_otel.live_trace import LONG_SECONDS, LiveItem, LiveTrace, Made
+from optree_otel.profiles import Profile
 from optree_otel.request import joined, request
-from optree_otel.resource import KEPT_RESOURCES, Owner
+from optree_otel.resource import KEPT_RESOURCES, Owner, Resources
 from optree_otel.view import ROOT, Key
 from optree_otel.wire import KeyValues
 
 if TYPE_CHECKING:
-    from optree_otel.mirror import OtelMirror
     from optree_otel.outlet import Outlet
     from optree_otel.sender import Sender
 
@@ -59,11 +59,21 @@ class Watched:
 
 
 class Live(Remembered):
-    """Live traces of the sessions of this process, and the source of their sender."""
+    """Live traces of the sessions of this process, and the source of their sender.
 
-    def __init__(self, mirror: OtelMirror, make: Callable[[Any], Sender[LiveItem]]) -> None:
+    *settle* is told when something of a session arrived; *beat* has the logs tell that a session is open still, where there are logs.
+    """
+
+    def __init__(
+        self,
+        resources: Resources,
+        profile: Profile,
+        make: Callable[[Any], Sender[LiveItem]],
+        settle: Callable[[Outlet], None],
+        beat: Callable[[Outlet, float], None] | None,
+    ) -> None:
         super().__init__()
-        self._mirror = mirror
+        self._told, self._profile, self._settle, self._beat_in_logs = resources, profile, settle, beat
         self.sender = make(self)
         self._watched: dict[str, Watched] = {}
         self._resources: dict[tuple[str, Owner], bytes] = {}
@@ -180,7 +190,7 @@ class Live(Remembered):
         """Leave these for the next run: their session stays pending."""
         for item in items:
             item.trace.left += item.what != HEARTBEAT
-            self._mirror.settle(item.trace.outlet)
+            self._settle(item.trace.outlet)
 
     def _arrived(self, items: Sequence[LiveItem]) -> None:
         for item in items:
@@ -188,22 +198,22 @@ class Live(Remembered):
                 item.trace.acknowledged += 1
         for outlet in {id(item.trace): item.trace.outlet for item in items}.values():
             outlet.finish()
-            self._mirror.settle(outlet)
+            self._settle(outlet)
 
     def _resource(self, service: str, owner: Owner) -> bytes:
         found = self._resources.get((service, owner))
         if found is None:
             if len(self._resources) >= KEPT_RESOURCES:
                 self._resources.pop(next(iter(self._resources)), None)
-            told = self._mirror.resources.attributes(service, owner)
-            pairs = Fitter(self._mirror.profile).attributes([pair for pair in told.items() if not pair[0].startswith(_OF_PROCESS)])
+            told = self._told.attributes(service, owner)
+            pairs = Fitter(self._profile).attributes([pair for pair in told.items() if not pair[0].startswith(_OF_PROCESS)])
             found = self._resources[service, owner] = _RESOURCE.encode(pairs)
         return found
 
     # What is on its way there, on the thread that looks, or on one that flushes.
 
     def _trace(self, outlet: Outlet, *, joined: bool = False) -> LiveTrace:
-        trace = outlet.live = LiveTrace(outlet, self._mirror.resources, joined=joined)
+        trace = outlet.live = LiveTrace(outlet, self._told, joined=joined)
         return trace
 
     def _asked(self, trace: LiveTrace, what: str, keys: Sequence[Key]) -> list[LiveItem]:
@@ -288,9 +298,9 @@ class Live(Remembered):
 
     def _beat(self, watched: Watched, now: float) -> None:
         """Give signs of life of an open session."""
-        if now - watched.beaten >= HEARTBEAT_SECONDS and self._mirror.logs is not None:
+        if now - watched.beaten >= HEARTBEAT_SECONDS and self._beat_in_logs is not None:
             watched.beaten = now
-            self._mirror.beat(watched.trace.outlet, now_ms())
+            self._beat_in_logs(watched.trace.outlet, now_ms())
         if now - watched.heard >= watched.silence:
             watched.heard, watched.silence = now, min(watched.silence * 2, LONGEST_SILENCE)
             self.sender.put(LiveItem(watched.trace, HEARTBEAT, now=now_ms()))

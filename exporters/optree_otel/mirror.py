@@ -20,7 +20,7 @@ from optree import Directory, OperationNode
 from optree.exporting import Taker, Traced, pass_on
 from optree.exporting import redaction_settings as redaction
 from optree_otel import loading, placing
-from optree_otel.batches import Limits
+from optree_otel.batches import EncodedItem, Limits
 from optree_otel.delivered import BACKGROUND_BYTES, Addressee, addressed, is_done, is_sending, pending
 from optree_otel.destination import Signal
 from optree_otel.ends import Ends, EndsOfPart
@@ -69,10 +69,18 @@ class OtelMirror:
         self._resting: WeakValueDictionary[str, Outlet] = WeakValueDictionary()
         """Sessions of other processes that are let go of, for as long as something else holds them."""
         self._settling = threading.RLock()
-        self.traces: Sender[NodeItem] = self._sender("traces", Spans(self))
-        self.logs: Sender[NodeItem] | None = self._sender("logs", LogLines(self)) if settings.logs is not None else None
-        self.metrics: Sender[float] | None = self._sender("metrics", MetricSource(self)) if settings.metrics is not None else None
-        self.live = Live(self, lambda source: self._sender("traces", source, LIVE_LINGER)) if settings.live else None
+        self.logs: Sender[NodeItem] | None = None
+        self.metrics: Sender[float] | None = None
+        self.live: Live | None = None
+        if settings.logs is not None:
+            self.logs = self._sender("logs", LogLines(self.resources, self._heartbeat, content=self._events_hold_content))
+        if settings.metrics is not None:
+            self.metrics = self._sender("metrics", MetricSource(self.resources, lambda: self.meter))
+        beside = self._beside if self.logs is not None or self.metrics is not None else None
+        self.traces: Sender[NodeItem] = self._sender("traces", Spans(self.resources, self.profile, self.settle, beside))
+        if settings.live:
+            beat = self.beat if self.logs is not None else None
+            self.live = Live(self.resources, self.profile, self._live_sender, self.settle, beat)
         self._metered = monotonic()
         self._past = 0
         """Spans over a trace's budget, of sessions that are let go of."""
@@ -334,6 +342,25 @@ class OtelMirror:
         if self.others:
             found["others"] = dict(Counter("unknown" if noted is None else noted.shown for noted in list(self.others.values())))
         return {**found, **({"delivering": self._handed_over} if self._handed_over else {}), "problems": problems}
+
+    @property
+    def _events_hold_content(self) -> bool:
+        return self.settings.content in ("event_only", "span_and_event")
+
+    def _beside(self, item: NodeItem, service: str) -> None:
+        """Put the log lines and figures of a node on their way, whose span goes now."""
+        node = item.outlet.node(item.key)
+        if isinstance(node, OperationNode):
+            if item.fresh:
+                self.measure(node, service)
+            if self.logs is not None and (node.logs or self._events_hold_content):
+                self.logs.put(item)
+
+    def _heartbeat(self, outlet: Outlet, now: float) -> EncodedItem | None:
+        return self.live.log_record(outlet, now) if self.live is not None else None
+
+    def _live_sender(self, source: Any) -> Sender[LiveItem]:
+        return self._sender("traces", source, LIVE_LINGER)
 
     def measure(self, op: OperationNode, service: str) -> None:
         """Count a call in the metrics, which go out now and then."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import Protocol
 
 from optree import OperationNode, SessionNode, TurnNode
 from optree.exporting import parent_path
@@ -31,14 +31,28 @@ from optree_otel.scope import SpanScope
 from optree_otel.spans import Link, Span
 from optree_otel.view import ROOT, Key, View, nodes
 
-if TYPE_CHECKING:
-    from optree_otel.live_trace import LiveTrace
-
 _ROUND, _ORIGIN, _OWNER = "@", "^", "%"
 """Beginnings of notes among the paths: a round that began, where the trace hangs, and whose services its spans are of."""
 
 
 _OWNING = "0000"
+
+
+class Companion(Protocol):
+    """A second trace of the same session, beside this one (`optree_otel.live_trace`)."""
+
+    left: int
+    """Spans of it that are for the next run."""
+
+    @property
+    def link(self) -> Link:
+        """The link from this trace to it."""
+        ...
+
+    @property
+    def settled(self) -> bool:
+        """True if nothing of it is on its way."""
+        ...
 
 
 class Outlet:
@@ -100,7 +114,7 @@ class Outlet:
         """True while this process's part of another's session is let go of: it is delivered, and nothing of it is open."""
         self.shared = False
         """True once it is delivered as far as this process has it, and other processes had a part in it."""
-        self.live: LiveTrace | None = None
+        self.live: Companion | None = None
         """The live trace beside this one."""
 
     def take_up(self) -> list[Key]:

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from msgspec import Struct
 
@@ -23,13 +23,40 @@ from optree_otel.delivered import (
     pending,
 )
 from optree_otel.outlet import Outlet, lasting
-from optree_otel.view import SavedView
+from optree_otel.view import Key, SavedView
 
 if TYPE_CHECKING:
-    from optree_otel.mirror import OtelMirror
-
+    from optree_otel.live import Live
+    from optree_otel.live_trace import LiveItem
+    from optree_otel.profiles import Profile
+    from optree_otel.resource import Resources
+    from optree_otel.settings import Settings
 
 WRITER = "resent"
+
+
+class SpanPipeline(Protocol):
+    """What of the mirror sends saved sessions."""
+
+    settings: Settings
+    profile: Profile
+    resources: Resources
+    addressee: Addressee
+    outlets: dict[str, Outlet]
+    """What is on its way, by txn."""
+    others: dict[str, Addressee | None]
+    """Sessions that wait for a program with other settings; None of those that note no addressee."""
+    large: int
+    """How many are too large to be sent in the background."""
+    live: Live | None
+
+    def send(self, outlet: Outlet, keys: Sequence[Key], beside: Sequence[LiveItem] = ()) -> None:
+        """Put nodes on their way; *beside*, on the way to the live trace."""
+        ...
+
+    def settle(self, outlet: Outlet) -> None:
+        """Let go of a session of which nothing is on its way any more."""
+        ...
 
 
 class Sent(Struct):
@@ -42,14 +69,19 @@ class Sent(Struct):
 
 
 def sweep(
-    mirror: OtelMirror, directory: Directory, *, also_open: bool = False, go_on: Callable[[], bool] = lambda: True, most: int | None = None
+    mirror: SpanPipeline,
+    directory: Directory,
+    *,
+    also_open: bool = False,
+    go_on: Callable[[], bool] = lambda: True,
+    most: int | None = None,
 ) -> list[Sent]:
     """Put on their way what is missing of all sessions that are pending and that no process is recording or sending.
 
-    Those that are for another addressee than the mirror's, or that nobody noted one for, are left, and counted in `OtelMirror.others`.
+    Those that are for another addressee than the mirror's, or that nobody noted one for, are left, and counted in `others`.
     Nodes that a crash left open are sent only with *also_open*: then they count as interrupted for good, and a session that is resumed
     later goes on in a round of its own. *go_on* is asked before each session; the sweep ends where it says no. Sessions of over *most*
-    bytes on disk are passed over, and counted in `OtelMirror.large`. Never raises.
+    bytes on disk are passed over, and counted in `large`. Never raises.
     """
     found: list[Sent] = []
     for txn in pending(directory.sessions, also_open=also_open):
@@ -74,7 +106,7 @@ def sweep(
     return found
 
 
-def outlived(mirror: OtelMirror, directory: Directory) -> list[str]:
+def outlived(mirror: SpanPipeline, directory: Directory) -> list[str]:
     """Return the pending sessions whose process has gone, and in which others are at work still."""
     sessions = directory.sessions
     return [
@@ -87,7 +119,7 @@ def outlived(mirror: OtelMirror, directory: Directory) -> list[str]:
     ]
 
 
-def gather(mirror: OtelMirror, shared: dict[str, Directory]) -> dict[str, Directory]:
+def gather(mirror: SpanPipeline, shared: dict[str, Directory]) -> dict[str, Directory]:
     """Put on their way what other processes left of sessions of this one that have ended, those processes having gone. Never raises.
 
     Returns the sessions that are not to be sent yet, since a process is at work in them or has left something open. Those that are large
@@ -108,7 +140,7 @@ def gather(mirror: OtelMirror, shared: dict[str, Directory]) -> dict[str, Direct
 
 
 def send(
-    mirror: OtelMirror, loaded: Loaded, directory: Directory, *, also_open: bool = False, again: bool = False, own: bool = False
+    mirror: SpanPipeline, loaded: Loaded, directory: Directory, *, also_open: bool = False, again: bool = False, own: bool = False
 ) -> Sent:
     """Put on its way what is missing of a loaded session; with *again* everything, in one round, under the same ids.
 
@@ -159,7 +191,7 @@ class Resent(Outlet):
             mark_open(self._sessions, self.txn)
 
 
-def _is_for(mirror: OtelMirror, noted: Addressee | None) -> bool:
+def _is_for(mirror: SpanPipeline, noted: Addressee | None) -> bool:
     return noted is not None and noted.digest == mirror.addressee.digest
 
 

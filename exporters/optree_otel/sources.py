@@ -2,25 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Sequence
+from typing import Any
 
 from msgspec import Struct
 from msgspec.structs import replace
 
-from optree import OperationNode
 from optree_otel.batches import EncodedItem
 from optree_otel.fitting import encode
 from optree_otel.live_spans import HEARTBEAT
 from optree_otel.logs import details, log_records
+from optree_otel.metrics import Meter
 from optree_otel.outlet import Outlet
+from optree_otel.profiles import Profile
 from optree_otel.request import Group, joined, of_joined, request
 from optree_otel.resource import Resources
 from optree_otel.spans import Span, SpanEvent
 from optree_otel.view import Key
-
-if TYPE_CHECKING:
-    from optree_otel.mirror import OtelMirror
 
 
 class NodeItem(Struct, frozen=True, gc=False):
@@ -37,10 +35,15 @@ class NodeItem(Struct, frozen=True, gc=False):
 
 
 class Spans:
-    """The source of spans; called on their sender's thread."""
+    """The source of spans; called on their sender's thread.
 
-    def __init__(self, mirror: OtelMirror) -> None:
-        self._mirror = mirror
+    *beside* puts a node's log lines and figures on their way, with the service that it is of; *settle* is told of what arrived.
+    """
+
+    def __init__(
+        self, resources: Resources, profile: Profile, settle: Callable[[Outlet], None], beside: Callable[[NodeItem, str], None] | None
+    ) -> None:
+        self._resources, self._profile, self._settle, self._beside = resources, profile, settle, beside
 
     def encode(self, item: NodeItem) -> EncodedItem | None:
         """Return a node's span; its log lines and figures are put on their way too."""
@@ -51,21 +54,13 @@ class Spans:
             self._note(outlet, [key])
             return None
         scope, data = made
-        if self._mirror.logs is not None or self._mirror.metrics is not None:
+        if self._beside is not None:
             self._beside(item, scope.service)
         return EncodedItem(outlet.group(scope), data)
 
-    def _beside(self, item: NodeItem, service: str) -> None:
-        mirror, node = self._mirror, item.outlet.node(item.key)
-        if isinstance(node, OperationNode):
-            if item.fresh:
-                mirror.measure(node, service)
-            if mirror.logs is not None and (node.logs or mirror.settings.content in ("event_only", "span_and_event")):
-                mirror.logs.put(item)
-
     def frame(self, entries: Sequence[EncodedItem]) -> bytes:
         """Return an ExportTraceServiceRequest."""
-        return request(grouped(self._mirror.resources, entries))
+        return request(grouped(self._resources, entries))
 
     def shrink(self, item: NodeItem, limit: int) -> EncodedItem | None:
         """Return a smaller span of a node, without its events and with shorter texts."""
@@ -76,7 +71,7 @@ class Spans:
             return None
         span: Span = outlet.span(node, scope)
         bare = replace(span, logs=(), events=[SpanEvent(span.end_ns, "optree.shrunk")], dropped_events=len(span.logs) + len(span.events))
-        data = encode(bare, replace(self._mirror.profile, span_bytes=limit, value_bytes=256))
+        data = encode(bare, replace(self._profile, span_bytes=limit, value_bytes=256))
         return EncodedItem(outlet.group(scope), data) if len(data) <= limit else None
 
     def delivered(self, items: Sequence[NodeItem]) -> None:
@@ -95,36 +90,35 @@ class Spans:
         """Leave these for the next run: their session stays pending."""
         for item in items:
             item.outlet.left += 1
-            self._mirror.settle(item.outlet)
+            self._settle(item.outlet)
 
     def _note(self, outlet: Outlet, keys: Sequence[Key]) -> None:
         outlet.sent(keys)
-        self._mirror.settle(outlet)
+        self._settle(outlet)
 
 
 class LogLines:
-    """The source of log records: one item is an op, whose lines are one entry."""
+    """The source of log records: one item is an op, whose lines are one entry, or a sign of life, which *heartbeat* encodes."""
 
-    def __init__(self, mirror: OtelMirror) -> None:
-        self._mirror = mirror
+    def __init__(self, resources: Resources, heartbeat: Callable[[Outlet, float], EncodedItem | None], *, content: bool) -> None:
+        self._resources, self._heartbeat, self._content = resources, heartbeat, content
 
     def encode(self, item: NodeItem) -> EncodedItem | None:
         """Return an op's log lines, as the fields of a ScopeLogs."""
         outlet, key = item.outlet, item.key
         if key.kind == HEARTBEAT:
-            live = self._mirror.live
-            return live.log_record(outlet, float(key.path)) if live is not None else None
+            return self._heartbeat(outlet, float(key.path))
         op, scope = outlet.view.op(key.path), outlet.scope_of(key)
         if op is None or scope is None:
             return None
         records = log_records(op, scope)
-        if op.kind == "llm" and self._mirror.settings.content in ("event_only", "span_and_event"):
+        if op.kind == "llm" and self._content:
             records.append(details(op, scope))
         return EncodedItem(outlet.group(scope), joined(records)) if records else None
 
     def frame(self, entries: Sequence[EncodedItem]) -> bytes:
         """Return an ExportLogsServiceRequest."""
-        return of_joined(grouped(self._mirror.resources, entries))
+        return of_joined(grouped(self._resources, entries))
 
     def shrink(self, item: NodeItem, limit: int) -> EncodedItem | None:  # noqa: ARG002 - lines are cut already
         """Return nothing: what does not fit is counted as lost."""
@@ -143,8 +137,8 @@ class LogLines:
 class MetricSource:
     """The source of metrics: each item stands for all that is counted so far."""
 
-    def __init__(self, mirror: OtelMirror) -> None:
-        self._mirror = mirror
+    def __init__(self, resources: Resources, meter: Callable[[], Meter]) -> None:
+        self._resources, self._meter = resources, meter
 
     def encode(self, item: float) -> EncodedItem | None:  # noqa: ARG002 - what is sent is as of now
         """Return the place of the figures."""
@@ -154,7 +148,7 @@ class MetricSource:
         """Return an ExportMetricsServiceRequest."""
         from time import time_ns
 
-        resources, meter = self._mirror.resources, self._mirror.meter
+        resources, meter = self._resources, self._meter()
         found = meter.encoded(time_ns()).items()
         return request([(resources.encoded(service, instance=meter.instance), metrics) for service, metrics in found])
 
