@@ -8,10 +8,11 @@ from optree.conversation.loading import load_root, load_session, load_traced
 from optree.conversation.logger import SessionLogger
 from optree.conversation.model import ChatModel
 from optree.conversation.of_tree import events_of
-from optree.conversation.protocol import AnyAgent, MakeAgent, Model, Reply
+from optree.conversation.protocol import AnyAgent, Model, Reply
 from optree.conversation.provider_messages import answers_of, new_entries
 from optree.conversation.registry import AgentRecord
 from optree.conversation.session import ConversationSession as Session
+from optree.conversation.session import MakeAgent
 from optree.conversation.strings import LoggedString, MessageString
 from optree.conversation.to_tree import tree_of
 from optree.conversation.tools import TOOLS, Tool

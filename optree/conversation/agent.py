@@ -350,6 +350,9 @@ def restored(
     return Agent(session, None, transcript, model=model, name=record.name, language_model=record.language_model, agent_id=record.agent_id)
 
 
+ConversationSession.restored = staticmethod(restored)
+
+
 def _arguments(told: Any) -> dict[str, Any] | None:
     """Return a call's arguments; none at all are an empty object, and what is no object is None."""
     if told is None or told == "":

@@ -3,14 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol
 
 from optree.conversation.events import NOTHING
-from optree.conversation.registry import AgentRecord
 from optree.conversation.strings import LoggedString, MessageString
-
-if TYPE_CHECKING:
-    from optree.conversation.session import ConversationSession
 
 
 class AnyAgent(Protocol):
@@ -35,17 +31,6 @@ class AnyAgent(Protocol):
 
     def inform(self, dst: Any, txt: str, /) -> None:
         """Send a text to another agent."""
-        ...
-
-
-class MakeAgent(Protocol):
-    """What makes the agents that `load_session` loads; `restored` is one.
-
-    *record* is None for the root of a new session; the messages of *transcript* are logged already.
-    """
-
-    def __call__(self, session: ConversationSession, record: AgentRecord | None, transcript: list[dict[str, Any]], /) -> Any:
-        """Return the agent, with the record's id and language model."""
         ...
 
 

@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol, Self, cast
+from typing import Any, ClassVar, Protocol, Self, cast
 
 from optree.builder import Op, SessionTreeBuilder
 from optree.conversation.events import AgentCreated, AnyEvent, PieceOfText, TranscriptEntry, entry_of, message_of, plain_message
 from optree.conversation.file_home import FileHome
 from optree.conversation.home import Home, MakeEvent
+from optree.conversation.protocol import AnyAgent
 from optree.conversation.registry import AgentRecord
 from optree.conversation.strings import id_of
 from optree.conversation.tree_home import TreeHome
@@ -21,14 +22,22 @@ from optree.store.unusable import usable
 from optree.tree.answered import answered
 from optree.values import plain, text
 
-if TYPE_CHECKING:
-    from optree.conversation.protocol import AnyAgent, MakeAgent
-
 
 class TracedSession(Protocol):
     """An open traced session, as `optree.session` gives it."""
 
     builder: SessionTreeBuilder
+
+
+class MakeAgent(Protocol):
+    """What makes the agents that `load_session` loads; `restored` is one.
+
+    *record* is None for the root of a new session; the messages of *transcript* are logged already.
+    """
+
+    def __call__(self, session: ConversationSession, record: AgentRecord | None, transcript: list[dict[str, Any]], /) -> Any:
+        """Return the agent, with the record's id and language model."""
+        ...
 
 
 class ConversationSession:
@@ -37,6 +46,9 @@ class ConversationSession:
     Logging raises for a call that cannot be right (`SetupError`) and else never, and waits for another writer for 0.25 seconds at most. An
     event that the file does not take is written with a later one, and that is reported once.
     """
+
+    restored: ClassVar[MakeAgent]
+    """What makes agents anew by default: `optree.conversation.restored`, as its module says."""
 
     def __init__(self, session_file: AnyPath, *, version: int | None = None) -> None:
         """Begin a conversation in a new file.
@@ -212,9 +224,7 @@ class ConversationSession:
             OSError: The file cannot be read.
         """
         if agent_id not in self.agents:
-            from optree.conversation.agent import restored
-
-            self.agents[agent_id] = (make_agent or restored)(self, self._record(agent_id), self.transcript(agent_id))
+            self.agents[agent_id] = (make_agent or self.restored)(self, self._record(agent_id), self.transcript(agent_id))
         return self.agents[agent_id]
 
     def evict(self, agent_id: str) -> None:

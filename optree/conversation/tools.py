@@ -6,14 +6,28 @@ Others are added by the same pattern: a coroutine that takes the agent, the call
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 from optree.conversation.hooks import ToolCall, deliver
+from optree.conversation.protocol import AnyAgent
 from optree.conversation.strings import LoggedString, identity_of
 from optree.values import encode, is_list, is_object
 
-if TYPE_CHECKING:
-    from optree.conversation.agent import Agent
+
+class ParentAgent(AnyAgent, Protocol):
+    """What the tools here ask of the agent that calls them; `Agent` is one."""
+
+    def create(self, name: str, system_prompt: str | None = None, *, cause: str | None = None) -> Any:
+        """Return a new sub-agent."""
+        ...
+
+    def subagent(self, name: str) -> Any:
+        """Return the sub-agent of that name. Raises `NotFoundError`."""
+        ...
+
+    def piece_of_text(self, text: str, call: ToolCall) -> str:
+        """Return a text of a call's arguments, logged and with its id."""
+        ...
 
 
 class Tool(NamedTuple):
@@ -43,14 +57,18 @@ class Tool(NamedTuple):
         return next((said for key, value in given.items() if (said := _misfit(self.parameters[key], value, key))), None)
 
 
-async def task(agent: Agent, call: ToolCall, name: str, system_prompt: str | None = None) -> str:
+async def task(agent: ParentAgent, call: ToolCall, name: str, system_prompt: str | None = None) -> str:
     """Create a sub-agent: it is logged before anything that it hears."""
     child = agent.create(name, system_prompt, cause=call.cause)
     return f"Created subagent: {child.name}"
 
 
 async def discuss(
-    agent: Agent, call: ToolCall, prompt: str | None = None, speakers: Sequence[str] | None = None, listeners: Sequence[str] | None = None
+    agent: ParentAgent,
+    call: ToolCall,
+    prompt: str | None = None,
+    speakers: Sequence[str] | None = None,
+    listeners: Sequence[str] | None = None,
 ) -> str:
     """Give the same prompt to all, then let the speakers speak in turn, each heard by all others. Returns what was said."""
     named = [*(speakers or ()), *(listeners or ())]
@@ -70,7 +88,7 @@ async def discuss(
     return _compiled(said)
 
 
-async def whisper(agent: Agent, call: ToolCall, speaker: str, listener: str) -> str:  # noqa: ARG001 - all tools take the call
+async def whisper(agent: ParentAgent, call: ToolCall, speaker: str, listener: str) -> str:  # noqa: ARG001 - all tools take the call
     """Let one say something that only one other hears; not even their parent does."""
     source, target = agent.subagent(speaker), agent.subagent(listener)
     utterance = await source.response()
