@@ -40,17 +40,3 @@ def of_joined(groups: Iterable[Group]) -> bytes:
         out += (b"\x0a", varint(len(head) + 1 + len(varint(scope_size)) + scope_size), head, b"\x12", varint(scope_size), _SCOPE_FIELD)
         out += items
     return b"".join(out)
-
-
-def item_size(item: bytes) -> int:
-    """Return how many bytes an encoded span, log record or metric adds to its group."""
-    size = len(item)
-    return 1 + len(varint(size)) + size
-
-
-def group_size(resource: bytes, items_size: int) -> int:
-    """Return how many bytes a group takes whose items take *items_size* (the sum of `item_size`)."""
-    head = 1 + len(varint(len(resource))) + len(resource)
-    scope_size = len(_SCOPE_FIELD) + items_size
-    size = head + 1 + len(varint(scope_size)) + scope_size
-    return 1 + len(varint(size)) + size

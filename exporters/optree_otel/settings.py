@@ -70,11 +70,6 @@ class Settings(Struct, frozen=True):
     problems: tuple[str, ...] = ()
     """What was passed over, and what to write instead."""
 
-    @property
-    def service_per_agent(self) -> bool:
-        """True if each agent is a service of its own."""
-        return self.services == "always" or (self.services == "auto" and self.service_name is None)
-
     def destination(self, signal: Signal) -> Destination | None:
         """Return where *signal* goes; None if it is not sent."""
         return {"traces": self.traces, "logs": self.logs, "metrics": self.metrics}[signal]

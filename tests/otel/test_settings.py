@@ -110,7 +110,7 @@ def test_defaults():
     """With nothing set, all signals go to a collector on this machine over HTTP, without content, and each agent is a service."""
     found = resolve({}, {})
     assert Destination("http/protobuf", "http://localhost:4318/v1/logs", insecure=True) == found.logs
-    assert ("no_content", "default", True, ()) == (found.content, found.profile, found.service_per_agent, found.problems)
+    assert ("no_content", "default", "auto", None, ()) == (found.content, found.profile, found.services, found.service_name, found.problems)
 
 
 def test_options_win():
@@ -163,7 +163,6 @@ def test_resource_as_the_stock_detector(text: str, named: str, monkeypatch: pyte
     expected = dict(OTELResourceDetector().detect().attributes)
     found = resolve()
     assert (expected.pop("service.name", None), expected) == (found.service_name, found.resource)
-    assert (found.service_name is None) == found.service_per_agent
 
 
 @pytest.mark.parametrize(

@@ -17,7 +17,7 @@ import optree
 from optree.nodes import LogEntry
 from optree_otel import names
 from optree_otel.profiles import PROFILES
-from optree_otel.request import group_size, item_size, request
+from optree_otel.request import request
 from optree_otel.spans import LOCAL_PARENT, REMOTE_PARENT, Link, Span, SpanEvent, encode_span
 from optree_otel.wire import KeyValues, UnfitError, varint
 
@@ -128,13 +128,6 @@ def test_services_are_groups_of_one_request():
         for group in found.resource_spans
     ]
     assert [("planner", "optree", ["span 1", "span 2"]), ("reader", "optree", ["span 3"])] == told
-
-
-@settings(deadline=None)
-@given(st.lists(st.tuples(st.binary(max_size=300), st.lists(st.binary(max_size=20_000), max_size=4)), max_size=3))
-def test_sizes_are_known_without_building(groups):
-    """A batch can be formed by size before anything is joined."""
-    assert len(request(groups)) == sum(group_size(resource, sum(map(item_size, items))) for resource, items in groups)
 
 
 @pytest.mark.parametrize("value", ["x" * (LIMIT + 1), float("nan"), b"bytes", {"a": 1}, ["x" * LIMIT], [1], "Bearer abcdefgh12345"])
