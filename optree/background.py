@@ -9,6 +9,8 @@ The threads are daemons. Each starts when it is first needed, is replaced if it 
 
 from __future__ import annotations
 
+import os
+import sys
 import threading
 from _thread import allocate_lock, start_new_thread
 from collections import deque
@@ -266,3 +268,12 @@ def _after_fork() -> None:
 
 
 calls.register_at_fork(after_in_child=_after_fork)
+
+
+if sys.platform == "linux" and sys.version_info < (3, 14):
+    with suppress(Exception):
+        # A daemon thread that wakes up while Python goes down is ended by `pthread_exit`. For that glibc opens this library, and aborts
+        # the process where it cannot, as without a descriptor: so it is opened while there is one.
+        from _ctypes import dlopen
+
+        dlopen("libgcc_s.so.1", os.RTLD_NOW)

@@ -22,11 +22,8 @@ ROOT = Path(__file__).parents[2]
 PATIENCE = 60.0
 
 
-SHORT = [way.replace("descriptors, later", "descriptors") for way in WAYS if f"{way}, later" not in WAYS and way != "nothing"]
-"""Each way once, those that may come at two times at the later one; the others run with OPTREE_EXHAUSTION=all.
-
-Of descriptors it is the first: with none left at exit, glibc now and then ends a process whose thread ends then (it opens libgcc_s).
-"""
+SHORT = [way for way in WAYS if f"{way}, later" not in WAYS and way != "nothing"]
+"""Each way once, those that may come at two times at the later one; the others run with OPTREE_EXHAUSTION=all."""
 
 
 class Done(NamedTuple):

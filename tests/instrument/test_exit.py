@@ -148,3 +148,21 @@ def test_what_is_recorded_after_the_exit(way, tmp_path):
         assert "" == ran.stderr
         (op,) = [op for *_, op in optree.walk_ops(optree.load("last", optree.Directory.of(tmp_path)).session)]
         assert ["from __del__"] == [entry.message for entry in op.logs]
+
+
+def test_without_descriptors_the_end_of_a_thread_ends_no_program(finished):
+    """A thread of optree that wakes up while Python goes down, with no descriptor left, does not abort the process."""
+    code, out, err = finished("""
+        import resource, sys, time
+        from optree.background import Job, Worker
+        job = Job(Worker("late"), lambda: None, print)
+        assert job.wait(60.0)
+        class Last:
+            def __del__(self):
+                job.ask()
+                time.sleep(0.2)  # lets the thread run, to its end
+        sys.modules["last"] = Last()
+        resource.setrlimit(resource.RLIMIT_NOFILE, (0, 0))
+        print("ran")
+    """)
+    assert (0, "ran\n", "") == (code, out, err)
