@@ -238,11 +238,11 @@ def no_files(live: Path | None) -> list[Path]:
 
 def _named_as_journals(live: Path | None) -> list[Path]:
     try:
-        found = [] if live is None or not is_directory(live) else sorted(live.glob("j-[0-9]*-[0-9]*.jsonl"))
-    except FileNotFoundError as error:  # the session has ended meanwhile
+        names = [] if live is None or not is_directory(live) else os.listdir(live)  # Path.glob keeps errors from Python 3.13 on
+    except (FileNotFoundError, PermissionError) as error:  # the session has ended meanwhile, or is another user's
         pass_on(error)
         return []
-    return [path for path in found if _JOURNAL.fullmatch(path.name)]
+    return [Path(live, name) for name in sorted(names) if _JOURNAL.fullmatch(name)]
 
 
 def _kind(path: Path) -> int:

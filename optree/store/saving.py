@@ -60,8 +60,8 @@ def sweep(folder: Path, system: OS, *, older: float = 0.0) -> None:
     With *older*, what nobody has written to for so many seconds: a process that writes does so all the time.
     """
     with suppress(OSError):
-        for path in folder.glob(".tmp-*"):
-            if not older or path.lstat().st_mtime < time() - older:
+        for path in folder.iterdir():  # glob keeps errors, and with them a handler's, from Python 3.13 on
+            if path.name.startswith(".tmp-") and (not older or path.lstat().st_mtime < time() - older):
                 system.unlink(path)
 
 

@@ -55,7 +55,8 @@ def is_due(options: StoreOptions) -> bool:
 def unsettled(options: StoreOptions) -> list[str]:
     """Return the txns of all sessions with a live directory."""
     try:
-        found = [path.name.removesuffix(LIVE) for path in options.directory.sessions.glob(f"*{LIVE}") if is_directory(path)]
+        paths = [path for path in options.directory.sessions.iterdir() if path.name.endswith(LIVE)]
+        found = [path.name.removesuffix(LIVE) for path in paths if is_directory(path)]
     except OSError:
         return []
     return [txn for txn in found if is_txn(txn)]

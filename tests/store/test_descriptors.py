@@ -1,6 +1,8 @@
 """A program closes descriptors that are not its own, as what makes daemons does, and gets their numbers for files of its own."""
 
 import os
+import subprocess
+import sys
 
 import msgspec
 import pytest
@@ -112,3 +114,28 @@ def test_each_file_has_another_number(begin):
         os.close(fd)
     _, second = begin()
     assert not before & {int(second.journal.fd), int(second._lock_fd)}
+
+
+NO_DESCRIPTOR = """
+import os, resource, sys
+from pathlib import Path
+from optree.store.directory import journals
+live = Path(sys.argv[1])
+before = journals(live)
+resource.setrlimit(resource.RLIMIT_NOFILE, (64, 64))
+try:
+    while True: os.open(os.devnull, os.O_RDONLY)
+except OSError: pass
+try:
+    print(len(before), journals(live))
+except OSError as error:
+    print(len(before), os.strerror(error.errno))
+"""
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="descriptors have no limit there")
+def test_journals_that_cannot_be_listed(begin, directory):
+    """Where no descriptor is left to list a session's journals, that is an error, and not a session without any."""
+    begin()
+    done = subprocess.run([sys.executable, "-c", NO_DESCRIPTOR, directory.live("txn-1")], capture_output=True, text=True, check=False)
+    assert "1 Too many open files\n" == done.stdout, done.stderr
