@@ -14,7 +14,7 @@ ROOT = Path(__file__).resolve().parents[2]
 
 
 @pytest.fixture(scope="module")
-def played(tmp_path_factory):
+def played(tmp_path_factory, real_model):  # noqa: ARG001 - it runs on that
     """Run the examples, once; returns their directory."""
     folder = tmp_path_factory.mktemp("played")
     environment = {key: value for key, value in os.environ.items() if not key.startswith(("OPENAI_", "OPTREE_", "OTEL_"))}

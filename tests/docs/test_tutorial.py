@@ -4,12 +4,15 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from tests.docs.test_docs import ROOT, varying
 
 BLOCK = re.compile(r"^```(python|console)\n(.*?)^```", re.MULTILINE | re.DOTALL)
 COMMAND = re.compile(r"^\$ (.*)\n", re.MULTILINE)
 
 
+@pytest.mark.usefixtures("real_model")
 def test_the_tutorial_as_a_reader_follows_it(tmp_path):
     """The programs of the tutorial, saved under the names that they begin with, print what it shows, command by command."""
     shown, printed = [], []

@@ -36,6 +36,7 @@ def play(tmp_path, *options, **environment):
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("real_model")
 def test_demo(tmp_path):
     """A real multi-agent run on a real model is killed in its middle, loads and resumes, and all that it showed is there (S4-02, S4-99).
 
