@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final, Literal
+from typing import Final, Literal
 
 from optree import AccountingEntry
 from optree.exporting import Accounted, Status
 from optree_otel import names
 from optree_otel.incoming.meaning import Meaning, answering_model, model, provider
+from optree_otel.incoming.place import SpanPlace
 from optree_otel.incoming.spans import InSpan
 from optree_otel.incoming.usage import usage
-
-if TYPE_CHECKING:
-    from optree_otel.incoming.recorder import SpanPlace
 
 _LOOKED_UP: Final = 64
 

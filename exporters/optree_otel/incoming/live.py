@@ -18,7 +18,8 @@ from optree.exporting import Scope, SessionBegin, begin_session, current_scope, 
 from optree_otel.incoming import content
 from optree_otel.incoming.later import Later
 from optree_otel.incoming.meaning import Meaning, meaning_within, tells
-from optree_otel.incoming.recorder import SpanPlace, begin, end, end_session, end_turn, outcome, update
+from optree_otel.incoming.place import SpanPlace
+from optree_otel.incoming.recorder import begin, end, end_session, end_turn, outcome, update
 from optree_otel.incoming.sessions import root_attributes, root_name, service_name
 from optree_otel.incoming.spans import InSpan
 

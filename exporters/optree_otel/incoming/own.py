@@ -47,7 +47,7 @@ from optree_otel import names
 from optree_otel.incoming import content
 from optree_otel.incoming.forest import Key
 from optree_otel.incoming.meaning import parsed
-from optree_otel.incoming.recorder import SpanPlace
+from optree_otel.incoming.place import SpanPlace
 from optree_otel.incoming.spans import ERROR, InEvent, InSpan
 from optree_otel.incoming.usage import count, usage
 

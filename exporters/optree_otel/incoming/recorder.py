@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Final
 
-from msgspec import UNSET, Struct
+from msgspec import UNSET
 
 from optree import LogEntry, Op, SessionTreeBuilder, Turn
 from optree.exporting import (
@@ -29,6 +29,7 @@ from optree_otel import names
 from optree_otel.incoming import content
 from optree_otel.incoming.billing import account
 from optree_otel.incoming.meaning import Meaning, model, provider
+from optree_otel.incoming.place import SpanPlace
 from optree_otel.incoming.spans import ERROR, InEvent, InSpan
 
 MAX_NESTED: Final = 50
@@ -37,30 +38,6 @@ _ERROR_EVENT: Final = "exception"
 _MOST_CHARACTERS: Final = 16_384
 """Of a prompt, an error, or what an assistant said."""
 _KINDS: Final[dict[str, OpKind]] = {"agent": "session", "llm": "llm", "tool": "tool", "mcp": "tool"}
-
-
-class SpanPlace(Struct):
-    """Where a span stands, and where what happens within it goes."""
-
-    builder: SessionTreeBuilder
-    """The session that holds what happens within."""
-    turn: Turn
-    within: Op | None = None
-    """The op that was current there; None right inside a turn."""
-    own: Op | None = None
-    """The span's own op; None for a root span, which has a session and a turn instead."""
-    above: SpanPlace | None = None
-    in_tool: bool = False
-    billed: bool = False
-    """Its own figures are accounted for."""
-    accounted: bool = False
-    """Something within it is accounted for: its own figures say the same again."""
-    told: dict[str, Any] = {}
-    """The attributes that are recorded of it."""
-    asked: tuple[list[Any] | None, dict[str, Any]] | None = None
-    """The messages and other members of the request that is recorded of it."""
-    foreign: bool = True
-    """False where the turn is one that the program itself has begun: what it says is not for spans to add to."""
 
 
 def end_turn(turn: Turn, ts: float, status: Status, error: str | None, prompt: str | None, assistant: str | None) -> None:
