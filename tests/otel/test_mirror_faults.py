@@ -12,7 +12,7 @@ from opentelemetry import context, trace
 import optree
 from optree.store import Directory
 from optree_otel import names
-from optree_otel.delivered import DeliveredFile
+from optree_otel.delivered import DeliveredFile, is_sending
 from optree_otel.mirror import OtelMirror
 from optree_otel.pending import send, sweep
 from optree_otel.settings import resolve
@@ -188,8 +188,10 @@ def test_a_flush_is_whole_while_earlier_runs_are_still_swept(tmp_path):
 
 
 def sent_again(base, mirror, txn):
-    """Send a session once more; returns how many spans were put on their way."""
-    return send(mirror, loaded(base, txn), Directory.of(base, None, None), again=True).spans
+    """Send a session once more, as soon as its process has let go of it; returns how many spans were put on their way."""
+    directory = Directory.of(base, None, None)
+    wait_for(lambda: not (directory.is_running(txn) or is_sending(directory.sessions, txn)), 60)
+    return send(mirror, loaded(base, txn), directory, again=True).spans
 
 
 def test_what_is_sent_again_is_not_measured_again(tmp_path):
