@@ -38,3 +38,18 @@ def test_what_the_page_says_of_processes(name, tmp_path):
         for tree in trees
     ]
     assert expected == sorted(found)
+
+
+def test_what_the_page_says_of_a_session_that_is_older_than_its_daemon(tmp_path):
+    """A session that was begun before the process became a daemon has all that this recorded, and stays interrupted until it is resumed."""
+    within = 'optree.session("daemon"):\n        daemonize()\n        with optree.tool("work"):\n    '
+    older = DAEMON.replace("    daemonize()\n", "").replace('optree.session("daemon"), optree.tool("work"):\n', within)
+    run = run_code(older, tmp_path)
+    assert (0, "") == (run.returncode, run.stderr)
+    directory = Directory.of(tmp_path)
+    [saved] = directory.saved()
+    loaded = optree.load(saved.txn, directory)
+    assert ("interrupted", ["work"]) == (loaded.state, [op.name for _, _, op in optree.walk_ops(loaded.session)])
+    again = f"import os\nos.environ['OPTREE_RESUME'] = '{saved.txn}'\nimport optree\nwith optree.session('daemon'): pass"
+    assert 0 == run_code(again, tmp_path).returncode
+    assert "ended" == optree.load(saved.txn, directory).state
