@@ -67,6 +67,11 @@ def encode(value: object, most: float = math.inf) -> bytes:
     return dumps(plain(value, most))
 
 
+def is_plain(value: object) -> bool:
+    """Tell whether a value is plain data of no more items than are kept, which is written as it is."""
+    return _is_plain(value, 0, [MAX_ITEMS])
+
+
 def _is_plain(value: object, depth: int, room: list[float]) -> bool:
     """Tell whether msgspec writes *value* as it is: it would turn NaN into null and bytes into text unasked."""
     kind = type(value)

@@ -10,11 +10,12 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple, cast
 from msgspec import UNSET, Raw, Struct, UnsetType
 
 from optree import clock, records
+from optree.builder.histories import Histories, Sent, copied
 from optree.builder.stream import Stream
 from optree.ids import content_id
 from optree.nodes import Message, OperationNode, Payload, Pool
 from optree.redaction import StreamRedactor, redact
-from optree.values import MAX_ITEMS, MAX_TEXT, cut, decode, encode, is_object, plain, text
+from optree.values import MAX_ITEMS, MAX_TEXT, cut, decode, encode, is_object, is_plain, plain, text
 
 if TYPE_CHECKING:
     from optree.builder.handles import Op
@@ -34,11 +35,13 @@ class Encoded(Struct, frozen=True):
 
 
 class Request(NamedTuple):
-    """A request as JSON bytes: its members, and the messages of its history."""
+    """A request as JSON bytes: its members, and of its history what was sent before, and the messages that are new."""
 
     kind: str
     parts: list[tuple[bytes, bytes]]
-    history: list[bytes] | None
+    sent: list[Sent]
+    history: list[tuple[Any, bytes]] | None
+    """With a copy of what each was made of; a history is remembered as far as there is one."""
 
 
 class Core:
@@ -49,7 +52,7 @@ class Core:
 
     __slots__ = (
         *("txn", "stream", "recorded", "now", "cycles", "redacted", "pool", "base", "epoch", "ops", "ended", "touched", "builders"),
-        *("numbers", "listeners", "streamed", "_latest", "_said", "__weakref__"),
+        *("numbers", "histories", "listeners", "streamed", "_latest", "_said", "__weakref__"),
     )
 
     def __init__(
@@ -85,6 +88,8 @@ class Core:
         """Paths of ops that were changed after their end."""
         self.builders: dict[str, SessionTreeBuilder] = {}
         """Builders of this process's sessions, by path."""
+        self.histories = Histories()
+        """What was sent, so that it is not encoded again."""
         self.numbers = count(1)
         """Numbers of accounting entries."""
         self.listeners: list[Callable[[str], None]] = []
@@ -180,12 +185,15 @@ class Core:
             known = plain(payload, MAX_ITEMS)
             found = known if is_object(known) else {"value": known}
         parts = [self._member(key, value) for key, value in found.items()]
-        history: list[bytes] | None = None
+        history: list[tuple[Any, bytes]] | None = None
+        sent: list[Sent] = []
         if type(messages) is list or type(messages) is tuple:
-            history = [self._data(message) for message in cast("list[object]", messages)]
+            several = list(cast("list[object]", messages))
+            sent = [] if self.redacted else self.histories.find(several)
+            history = [self._message(message) for message in several[len(sent) :]]
         elif messages is not None:  # plain text is one value, and an iterator is the program's to use
             parts.append((b'"messages"', self._data(messages)))
-        return Request(kind, parts, history)
+        return Request(kind, parts, sent, history)
 
     def pooled(self, request: Request, new: records.Pooled | None = None) -> tuple[records.Pooled, Payload]:
         """Return a request's payload, its history and long members in the pool, and what is new there, in *new* first."""
@@ -193,12 +201,19 @@ class Core:
         held = [b"%b:%b" % (key, self._held(data, new)) for key, data in request.parts]
         size = sum(len(key) + len(data) + 2 for key, data in request.parts)
         if request.history is not None:
-            head, length = "", sum(map(len, request.history))
-            for data in request.history:
-                head = self._link(head, self._blob(data, new), new)
-            told = encode({"$history": head, "count": len(request.history), "bytes": length})
+            sent = request.sent[:]
+            number = len(sent)
+            _, head, length = sent[-1] if sent else Sent(None, "", 0)
+            for copy, data in request.history:
+                head, length = self._link(head, self._blob(data, new), new), length + len(data)
+                if copy is not None and len(sent) == number:
+                    sent.append(Sent(copy, head, length))
+                number += 1
+            if sent:
+                self.histories.keep(sent)
+            told = encode({"$history": head, "count": number, "bytes": length})
             held.append(b'"messages":%b' % told)
-            size += length + max(1, len(request.history)) + 1 + len('"messages":,')
+            size += length + max(1, number) + 1 + len('"messages":,')
         return new, Payload(Raw(b"{%b}" % b",".join(held)), request.kind, size + (1 if held else 2))
 
     def message(self, body: Any, identity: object = None, substance: object = None, cause: object = ()) -> Message:
@@ -213,6 +228,13 @@ class Core:
 
     def _data(self, value: object) -> bytes:
         return encode(redact(plain(value, MAX_ITEMS)) if self.redacted else value, MAX_ITEMS)
+
+    def _message(self, message: Any) -> tuple[Any, bytes]:
+        """Return a message as JSON, behind a copy of it; None for one that is not plain data."""
+        if self.redacted or not isinstance(message, dict) or not is_plain(cast("object", message)):
+            return None, self._data(cast("object", message))
+        copy = copied(cast("object", message))
+        return copy, self._data(copy)
 
     def _member(self, key: object, value: object) -> tuple[bytes, bytes]:
         """Return a name and its value as JSON, read together: the name may say that the value is a secret, or be one."""
