@@ -356,9 +356,8 @@ WAYS: dict[str, Way] = {
     **_both("processes and threads (RLIMIT_NPROC)", _processes, holds=_fork_fails, needs_root=True),
     **_both("threads refused", _preloaded("refuse_threads"), holds=_thread_fails),
     **_both("fork refused", _preloaded("refuse_forks"), holds=_fork_fails),
-    **_both(
-        "allocations of background threads",
-        _memory_of_threads,
+    "allocations of background threads": Way(  # not later: they are there from the first session on
+        _from_start(_memory_of_threads),
         holds=lambda _: _in_library("refused_allocations").value > 0,
         env={"PYTHONMALLOC": "malloc", "PYTHONFAULTHANDLER": "1"},
     ),
