@@ -21,8 +21,8 @@ The names, by what they are for:
   `payload_body`, `payload_shown`, `Answer`, `Part` and its kinds; what usage says: `read_usage`, `usage_count`, `usage_dollars`
 - files: `open_file`, `open_regular`, `decoded_lines`, `line_blocks`, `LineBlock`, `BadLine`, `LineLog`, `unpack`, `OS`, `REAL`, and
   locks on them: `lock_file`, `lock_shared`, `unlock`
-- inside a program: `begin_session`, `forget_session`, `current_scope`, `Scope`, `report_problem`, `pass_on`, `register_at_fork`,
-  `Wake`, `usable_accelerator`
+- inside a program: `begin_session`, `forget_session`, `current_scope`, `Scope`, `report_problem`, `pass_on`, `new_rlock`,
+  `register_at_fork`, `Wake`, `usable_accelerator`
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from optree.clock import now_ms
 from optree.ids import is_txn, node_id, span_id, trace_id, txn_of
 from optree.instrument.context import Scope, current_scope
 from optree.instrument.runtime import begin_session, forget_session, report_problem
-from optree.interrupts import pass_on
+from optree.interrupts import new_rlock, pass_on
 from optree.mirrors import EXPORTERS, Delivery, Exporter, MakeMirror, Mirror, Resender, SpanReader, Traced
 from optree.nodes import OpKind, Payload, Pool, Reasoning, ReasoningChunk, Severity, Status, Tokens, parts_of_name
 from optree.records import (
@@ -221,6 +221,7 @@ __all__ = [
     "lock_shared",
     "may_hold_secret",
     "names_secret",
+    "new_rlock",
     "node_id",
     "now_ms",
     "open_file",

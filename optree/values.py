@@ -16,7 +16,7 @@ from typing import Any, ClassVar, Generic, TypeGuard, TypeVar, cast
 
 import msgspec
 
-from optree.interrupts import pass_on
+from optree.interrupts import new_rlock, pass_on
 from optree.redaction import beginning, redact_headers
 
 T = TypeVar("T")
@@ -105,7 +105,7 @@ class TypedDecoder(Generic[T]):
     It is made under one lock for all types: msgspec crashes the process if two threads make the first decoder of a Struct at once.
     """
 
-    _making: ClassVar[threading.Lock] = threading.Lock()
+    _making: ClassVar[threading.RLock] = new_rlock()
 
     def __init__(self, kind: Any) -> None:
         self._kind = kind

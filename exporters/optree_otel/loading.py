@@ -7,17 +7,16 @@ did not. So a fork waits for the end of what is being loaded, a moment at most.
 from __future__ import annotations
 
 import os
-import threading
 from collections.abc import Generator
 from contextlib import contextmanager, suppress
 from importlib import import_module
 from time import sleep
 
-from optree.exporting import register_at_fork
+from optree.exporting import new_rlock, register_at_fork
 
 FORK_SECONDS = 0.2
 """The longest that a fork waits."""
-_lock = threading.RLock()
+_lock = new_rlock()
 _process = os.getpid()
 
 
@@ -50,7 +49,7 @@ def after_fork() -> None:
     global _lock, _process  # noqa: PLW0603 - the lock's holder may be a thread that is not here
     if _process != os.getpid():
         _process = os.getpid()
-        _lock = threading.RLock()
+        _lock = new_rlock()
 
 
 import_module("logging")  # it registers too: who does so later is asked earlier, so before its lock is taken

@@ -6,7 +6,6 @@ writes for the same points.
 
 from __future__ import annotations
 
-import threading
 from bisect import bisect_left
 from functools import cached_property
 from struct import pack
@@ -16,7 +15,7 @@ from typing import Any, Final
 import msgspec
 
 from optree import OperationNode
-from optree.exporting import redact
+from optree.exporting import new_rlock, redact
 from optree_otel import llm, names
 from optree_otel.fitting import Fitter
 from optree_otel.outcome import outcome
@@ -77,7 +76,7 @@ class Meter:
         self._points: dict[Key, Point] = {}
         self._counts: dict[MetricInstrument, int] = {}
         self._services: dict[str, None] = {}
-        self._lock = threading.Lock()
+        self._lock = new_rlock()
         self._recorded = self._told = 0
         """Calls, in all, and as of the last time that the figures were encoded."""
 

@@ -237,8 +237,10 @@ def no_files(live: Path | None) -> list[Path]:
 
 
 def _named_as_journals(live: Path | None) -> list[Path]:
+    if live is None or not is_directory(live):
+        return []
     try:
-        names = [] if live is None or not is_directory(live) else os.listdir(live)  # Path.glob keeps errors from Python 3.13 on
+        names = os.listdir(live)  # Path.glob keeps errors for itself from Python 3.13 on
     except (FileNotFoundError, PermissionError) as error:  # the session has ended meanwhile, or is another user's
         pass_on(error)
         return []

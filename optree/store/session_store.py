@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import threading
 from collections import deque
 from collections.abc import Callable, MutableMapping, Sequence
 from errno import EAGAIN
@@ -14,7 +13,7 @@ from optree._version import __version__
 from optree.background import Job
 from optree.builder import SessionTreeBuilder, Stream, Taker
 from optree.errors import BusyError
-from optree.interrupts import from_handler, suppress
+from optree.interrupts import from_handler, new_rlock, suppress
 from optree.store import lock
 from optree.store.directory import OWNERS, checked, journals
 from optree.store.journal import Journal
@@ -80,11 +79,11 @@ class SessionStore:
         self.again = resume
         """True if entries of the session may be in the ledger already."""
         self._os = options.system
-        self._lock_fd, self._guard = -1, threading.RLock()
+        self._lock_fd, self._guard = -1, new_rlock()
         self._loaded: Loaded | None = None
         self._upkeep = self._new_upkeep()
         self._later = later or not owner
-        self._writing = threading.Lock()
+        self._writing = new_rlock()
         self._writer = SnapshotWriter(options.compression, reuse=not options.redacted)
         try:
             if owner:
@@ -176,11 +175,11 @@ class SessionStore:
     def forget(self) -> None:
         """In a forked child: leave the parent's files alone."""
         self.journal.forget()
-        self._guard = threading.RLock()
+        self._guard = new_rlock()
         self._release_lock()
         self.owner, self._later, self._healed = False, True, 0
         self.current_problems.clear()
-        self._writing = threading.Lock()
+        self._writing = new_rlock()
         self._upkeep = self._new_upkeep()
         self.stream.after_fork(())
 

@@ -1,13 +1,16 @@
 """Locks of the program's thread, when a signal's handler raises around them."""
 
+import ast
 import random
 import signal
 import time
+from pathlib import Path
 
 import pytest
 
 from optree.interrupts import new_rlock
 
+ROOT = Path(__file__).resolve().parents[2]
 HITS = 300
 
 
@@ -51,3 +54,40 @@ def test_a_lock_is_re_entrant():
             assert lock._is_owned()
         assert lock._is_owned()
     assert not lock._is_owned()
+
+
+NOT_THE_PROGRAMS = {
+    "optree/cli/screen.py": "a command's",
+    "optree/testing.py": "a test's, which nothing is to be recorded of after an exception",
+    "exporters/optree_formats/markdown/writer.py": "a log's that no traced program writes; a forked child asks whether it is locked",
+    "exporters/optree_otel/mirror.py": "of the threads that send",
+}
+"""Files whose locks are entered by no traced program's thread, and whose they are."""
+
+
+def test_what_a_program_enters_is_such_a_lock():
+    """Each lock of optree and of its exporters that a `with` statement takes on the program's thread is one that is left free."""
+    found = set()
+    for path in sorted([*ROOT.glob("optree/**/*.py"), *ROOT.glob("exporters/**/*.py")]):
+        tree = ast.parse(path.read_text())
+        entered = {_name(item.context_expr) for node in ast.walk(tree) if isinstance(node, ast.With) for item in node.items} - {""}
+        for node in ast.walk(tree):
+            if isinstance(node, ast.Assign | ast.AnnAssign) and node.value is not None:
+                target = node.target if isinstance(node, ast.AnnAssign) else node.targets[0]
+                pairs = zip(_parts(target), _parts(node.value), strict=False)
+                if any(_name(one) in entered and _made_by(value) in {"Lock", "RLock"} for one, value in pairs):
+                    found.add(str(path.relative_to(ROOT)))
+    assert set(NOT_THE_PROGRAMS) == found
+
+
+def _parts(node):
+    """Return the parts of a tuple, or the one that there is."""
+    return node.elts if isinstance(node, ast.Tuple) else [node]
+
+
+def _name(node):
+    return node.id if isinstance(node, ast.Name) else node.attr if isinstance(node, ast.Attribute) else ""
+
+
+def _made_by(node):
+    return _name(node.func) if isinstance(node, ast.Call) else ""

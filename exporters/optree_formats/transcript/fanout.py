@@ -5,10 +5,11 @@ from __future__ import annotations
 import logging
 from collections import deque
 from collections.abc import Iterator
-from threading import Condition, Lock
+from threading import Condition
 from time import monotonic
 from typing import NamedTuple
 
+from optree.exporting import new_rlock
 from optree_formats.transcript.wire import Event
 
 BUFFER = 256
@@ -83,7 +84,7 @@ class FanOut:
     def __init__(self, buffer: int = BUFFER) -> None:
         self._buffer = buffer
         self._subscriptions: tuple[Subscription, ...] = ()
-        self._lock = Lock()
+        self._lock = new_rlock()
         self._closed = False
         self._past = 0
         """Drops of subscriptions that are gone."""

@@ -10,14 +10,13 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from copy import copy
 from pathlib import Path
-from threading import Lock
 from time import monotonic
 from typing import Any
 
 import msgspec
 
 from optree import SetupError
-from optree.exporting import LineLog, now_ms, raw, redact, text
+from optree.exporting import LineLog, new_rlock, now_ms, raw, redact, text
 from optree_formats import AnyPath
 from optree_formats.transcript.fanout import BUFFER, LOGGER, WARN_SECONDS, FanOut, Stats, Subscription
 from optree_formats.transcript.strict import InvalidEventError, check, check_run_id
@@ -51,7 +50,7 @@ class Recorder:
         self.last_failure = ""
         self._mask = mask
         self._fanout = FanOut(buffer)
-        self._lock = Lock()
+        self._lock = new_rlock()
         self._log: LineLog | None = None
         self._closed = False
         self._warned_at = -WARN_SECONDS

@@ -8,13 +8,12 @@ or tool has to do with, above and around, never become a session.
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable
 
 from msgspec import Struct
 
 from optree import Session, SessionTreeBuilder
-from optree.exporting import Scope, SessionBegin, begin_session, current_scope, forget_session, report_problem
+from optree.exporting import Scope, SessionBegin, begin_session, current_scope, forget_session, new_rlock, report_problem
 from optree_otel.incoming import content
 from optree_otel.incoming.later import Later
 from optree_otel.incoming.meaning import Meaning, meaning_within, tells
@@ -62,7 +61,7 @@ class LiveSpans:
 
     def begin_anew(self) -> None:
         """Forget all that is open: in a forked child, since its parent's spans end there."""
-        self._lock = threading.RLock()
+        self._lock = new_rlock()
         self._traces: dict[str, dict[str, _Open]] = {}
         self._count = 0
         self._most = MOST_OPEN
