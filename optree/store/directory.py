@@ -221,6 +221,11 @@ def _is_unwritten(path: Path) -> bool:
         return False
 
 
+def is_there(path: Path) -> bool:
+    """Tell whether anything has that name, also a link to nothing; as `os.path.lexists`, which keeps a handler's exception for itself."""
+    return _kind(path) != 0
+
+
 def is_directory(path: Path) -> bool:
     """Tell whether there is a directory of that name, and no link to one."""
     return _kind(path) == S_IFDIR

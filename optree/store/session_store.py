@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections import deque
 from collections.abc import Callable, MutableMapping, Sequence
 from errno import EAGAIN
@@ -15,7 +14,7 @@ from optree.builder import SessionTreeBuilder, Stream, Taker
 from optree.errors import BusyError
 from optree.interrupts import from_handler, new_rlock, suppress
 from optree.store import lock
-from optree.store.directory import OWNERS, checked, journals
+from optree.store.directory import OWNERS, checked, is_there, journals
 from optree.store.journal import Journal
 from optree.store.ledger import Ledger
 from optree.store.numbering import known_vector, last_given
@@ -198,7 +197,7 @@ class SessionStore:
     def _make_files(self) -> None:
         """Make the directory and take its lock."""
         try:
-            self._fresh = not os.path.lexists(self.live)
+            self._fresh = not is_there(self.live)
             self._os.make_directory(self.live)
             self._lock_fd = lock.take(self.live / "LOCK", self._os)
         except OSError as error:

@@ -7,12 +7,12 @@ settled from disk, by whoever comes first: any step may be done twice, and does 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import suppress
 from pathlib import Path
 from time import monotonic, time
 
 from optree import records as r
 from optree.ids import is_txn
+from optree.interrupts import suppress
 from optree.store import lock
 from optree.store.damage import Damage
 from optree.store.directory import LIVE, OWNERS, SUFFIXES, is_directory, journals, size_of
