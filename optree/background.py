@@ -100,8 +100,10 @@ class Job:
             if self._ended > before:
                 break
             if not wake.wait(until - monotonic()):
-                with suppress(ValueError):
+                try:
                     self._waiting.remove(wake)
+                except ValueError as error:  # it was taken meanwhile
+                    pass_on(error)
                 return self._ended > before
         return True
 

@@ -37,6 +37,15 @@ def _identity(path: Path) -> tuple[int, int]:
     return found.st_dev, found.st_ino
 
 
+def _is_directory(path: Path) -> bool:
+    """Tell whether a directory has that name, or a link to one; `Path.is_dir` keeps a handler's exception for itself on Python 3.14."""
+    try:
+        return stat.S_ISDIR(path.stat().st_mode)
+    except OSError as error:
+        pass_on(error)
+        return False
+
+
 class Descriptor(int):
     """A file's descriptor, and which file it was opened for: a program may close it, and get the same number for a file of its own."""
 
@@ -196,14 +205,14 @@ class OS:
 
     def make_directory(self, path: Path) -> None:
         """Make a directory and those above it, private to their owner."""
-        missing = [path] if not path.is_dir() else []
-        while missing and not missing[-1].parent.is_dir():
+        missing = [path] if not _is_directory(path) else []
+        while missing and not _is_directory(missing[-1].parent):
             missing.append(missing[-1].parent)
         for one in reversed(missing):
             try:
                 os.mkdir(one, 0o700)
             except FileExistsError:
-                if not one.is_dir():
+                if not _is_directory(one):
                     raise
             _on_disk.discard(_identity(one))  # it may have the number of one that was removed
 

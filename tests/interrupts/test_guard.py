@@ -10,6 +10,7 @@ import pytest
 
 import optree
 from optree import speed
+from optree.records import OpEnd
 from optree.tree.walk import to_plain
 from tests.instrument.conftest import runtime  # noqa: F401 - a fixture
 from tests.interrupts.scenarios import CALLS, CALLS_WITHIN
@@ -31,6 +32,7 @@ ARGUMENTS = {
     "begin_op": ("tool", "t"),
     "attach_child_session": ("1.1", "sub"),
     "append_log": ("1.1", "line"),
+    "record": (OpEnd("1.1", 2.0, "ok", 1.0),),
     "append_reasoning": ("1.1", "hm"),
     "append_chunk": ("1.1", "text"),
     "append_accounting": ("1.1", {"input_tokens": 1}),

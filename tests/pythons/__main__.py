@@ -20,7 +20,7 @@ from typing import Any
 SUITES = {"3.12": None, "3.13": "trixie", "3.14": "forky", "3.15": "forky"}
 """The versions that are tested, oldest first, each with the suite of Debian that has it."""
 QUICK = ("tests/unit", "tests/instrument", "tests/store", "--ignore=tests/unit/test_redaction.py", "-m", "not slow")
-TOOLS = ("gcc", "git", "jq", "libc6-dev", "make", "procps", "zstd")
+TOOLS = ("e2fsprogs", "gcc", "git", "jq", "libc6-dev", "make", "procps", "zstd")
 """What the tests use of a system beside Python."""
 HERE = Path(__file__).resolve().parents[2]
 CACHE = Path(os.environ.get("OPTREE_PYTHONS_DIR") or Path.home() / ".cache/optree/pythons").resolve()

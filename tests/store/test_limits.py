@@ -19,7 +19,7 @@ def hit(*_, **__):
 class HitPath(type(Path())):
     """A path of which nothing can be asked without a signal."""
 
-    lstat = iterdir = __fspath__ = hit
+    stat = lstat = iterdir = __fspath__ = hit
 
 
 class HitOS(OS):
@@ -33,11 +33,12 @@ class HitOS(OS):
     [
         lambda path: leave(path, [], HitOS()),
         lambda path: sweep(HitPath(path), OS()),
+        lambda path: OS().make_directory(HitPath(path)),
         lambda path: is_there(HitPath(path)),
         lambda path: is_directory(HitPath(path)),
         lambda path: journals(HitPath(path)),
     ],
-    ids=["leave", "sweep", "is_there", "is_directory", "journals"],
+    ids=["leave", "sweep", "make_directory", "is_there", "is_directory", "journals"],
 )
 def test_a_time_limit_reaches_the_program(call, tmp_path):
     """What keeps the system's errors for itself passes on a handler's."""
