@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple, cast
 from msgspec import UNSET, Raw, Struct, UnsetType
 
 from optree import clock, records
-from optree.builder.histories import Histories, Sent, copied
+from optree.builder.histories import SentHistories, SentMessage, copied
 from optree.builder.stream import Stream
 from optree.ids import content_id
 from optree.nodes import Message, OperationNode, Payload, Pool
@@ -39,7 +39,7 @@ class Request(NamedTuple):
 
     kind: str
     parts: list[tuple[bytes, bytes]]
-    sent: list[Sent]
+    sent: list[SentMessage]
     history: list[tuple[Any, bytes]] | None
     """With a copy of what each was made of; a history is remembered as far as there is one."""
 
@@ -88,7 +88,7 @@ class Core:
         """Paths of ops that were changed after their end."""
         self.builders: dict[str, SessionTreeBuilder] = {}
         """Builders of this process's sessions, by path."""
-        self.histories = Histories()
+        self.histories = SentHistories()
         """What was sent, so that it is not encoded again."""
         self.numbers = count(1)
         """Numbers of accounting entries."""
@@ -186,7 +186,7 @@ class Core:
             found = known if is_object(known) else {"value": known}
         parts = [self._member(key, value) for key, value in found.items()]
         history: list[tuple[Any, bytes]] | None = None
-        sent: list[Sent] = []
+        sent: list[SentMessage] = []
         if type(messages) is list or type(messages) is tuple:
             several = list(cast("list[object]", messages))
             sent = [] if self.redacted else self.histories.find(several)
@@ -203,11 +203,11 @@ class Core:
         if request.history is not None:
             sent = request.sent[:]
             number = len(sent)
-            _, head, length = sent[-1] if sent else Sent(None, "", 0)
+            _, head, length = sent[-1] if sent else SentMessage(None, "", 0)
             for copy, data in request.history:
                 head, length = self._link(head, self._blob(data, new), new), length + len(data)
                 if copy is not None and len(sent) == number:
-                    sent.append(Sent(copy, head, length))
+                    sent.append(SentMessage(copy, head, length))
                 number += 1
             if sent:
                 self.histories.keep(sent)

@@ -13,7 +13,7 @@ MOST_HISTORIES = 4
 """Histories of one process and root session that are kept to compare with: agents that run at once take turns."""
 
 
-class Sent(NamedTuple):
+class SentMessage(NamedTuple):
     """A message of a history as it was sent."""
 
     copy: Any
@@ -23,24 +23,24 @@ class Sent(NamedTuple):
     """Bytes of JSON of the messages up to here."""
 
 
-class Histories:
+class SentHistories:
     """The histories that were sent last, each as far as its messages are plain data."""
 
     __slots__ = ("_sent",)
 
     def __init__(self) -> None:
-        self._sent: tuple[list[Sent], ...] = ()
+        self._sent: tuple[list[SentMessage], ...] = ()
 
-    def find(self, messages: Sequence[object]) -> list[Sent]:
+    def find(self, messages: Sequence[object]) -> list[SentMessage]:
         """Return the beginning of a history that was sent before, as far as it was."""
-        found: list[Sent] = []
+        found: list[SentMessage] = []
         for sent in self._sent:
             same = _same(messages, sent)
             if same > len(found):
                 found = sent[:same]
         return found
 
-    def keep(self, sent: list[Sent]) -> None:
+    def keep(self, sent: list[SentMessage]) -> None:
         """Keep a history, in place of one that it goes on from."""
         others = [one for one in self._sent if one[-1].link != sent[min(len(one), len(sent)) - 1].link]
         self._sent = (sent, *others[: MOST_HISTORIES - 1])
@@ -58,7 +58,7 @@ def copied(value: Any) -> Any:
     return value
 
 
-def _same(messages: Sequence[object], sent: list[Sent]) -> int:
+def _same(messages: Sequence[object], sent: list[SentMessage]) -> int:
     """Return how many messages at the beginning are what was sent."""
     count = 0
     for message, one in zip(messages, sent, strict=False):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from time import monotonic
 from typing import Any, Literal, Unpack
 
 from optree.builder import Op
@@ -93,7 +94,7 @@ def flush(level: Literal["write", "sync", "snapshot", "export"] = "write", timeo
         level: How far: ``write`` to the operating system, so that it survives the end of the process; ``sync`` to the disk, so that it
             survives a loss of power; ``snapshot`` into the snapshot of each open session; ``export`` to the OpenTelemetry collector, what
             has ended.
-        timeout: Seconds to wait at most, for each open session.
+        timeout: Seconds to wait at most, for all sessions together.
 
     Returns:
         True if all of it is delivered; False if something is not yet, or was refused, as by a full disk: then it is tried again later.
@@ -106,7 +107,8 @@ def flush(level: Literal["write", "sync", "snapshot", "export"] = "write", timeo
     try:
         if level == "export":
             return RUNTIME.mirroring.flush(timeout)
-        done = [store.flush(level, timeout) for store in list(RUNTIME.stores.values())]
+        until = monotonic() + timeout
+        done = [store.flush(level, max(0.0, until - monotonic())) for store in list(RUNTIME.stores.values())]
         return all(done) and not RUNTIME.unsaved and not RUNTIME.past["lost"]
     except RecursionError:
         FAULTS.stack += 1

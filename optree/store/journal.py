@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 from collections import deque
 from collections.abc import Callable
+from errno import EMFILE, ENFILE
 from pathlib import Path
 from time import monotonic, sleep, time
 from typing import Literal
@@ -193,6 +194,9 @@ class Journal:
             pass_on(error)
             if rests != self._rests:  # all of it is saved elsewhere by now, and the file is removed
                 return self.whole and not self.dirty
+            if error.errno in (EMFILE, ENFILE):  # the disk was not even asked
+                self.dirty = True
+                return False
             self._fault(path, error)
             self._suspect += self._given_up
             self._given_up, self._unsynced, self.dirty = [], error, True

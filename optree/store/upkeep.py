@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from contextlib import suppress
 from itertools import count
 from time import monotonic
+from weakref import WeakSet
 
 from optree.background import Job, Worker
 from optree.interrupts import pass_on
@@ -19,6 +21,25 @@ EACH_SECOND = Worker("store")
 _LOOK_SECONDS = 0.01
 SAVING = Worker("snapshot")
 """Does all that may take long: snapshots, bills, settling."""
+
+
+_SPARE = 8
+_MANY = 16
+"""Open sessions from which on descriptors are kept to save them with."""
+_spare: list[int] = []
+_open: WeakSet[Upkeep] = WeakSet()
+
+
+def _keep_spare() -> None:
+    """Take descriptors for saving; on its thread. Where open sessions had all that there are, none of them could ever be closed."""
+    with suppress(OSError):
+        while len(_spare) < _SPARE:
+            _spare.append(os.open(os.devnull, os.O_RDONLY | getattr(os, "O_CLOEXEC", 0)))
+
+
+def _give_spare() -> None:
+    while _spare:
+        os.close(_spare.pop())
 
 
 class Late:
@@ -60,6 +81,9 @@ class Upkeep:
         if not (self._started or self._stopped):
             self._started = self._is_there(EACH_SECOND)
             self._ticking.ask()
+            _open.add(self)
+            if len(_open) >= _MANY and not _spare:
+                Job(SAVING, _keep_spare, str).ask()
 
     def within(self, seconds: float, work: Callable[[], bool]) -> bool:
         """Return what some work returns that the disk may hang in; False if that takes longer than so many seconds."""
@@ -121,6 +145,7 @@ class Upkeep:
                 return _LOOK_SECONDS
             self._guarded("end", self._leave)
             self._gone = True
+            _open.discard(self)
             self._ticking.cancel()
             self._saving.cancel()
         return None
@@ -130,9 +155,12 @@ class Upkeep:
         asked, begun = self._asked, monotonic()
         if asked == self._answered and (self._stopped or begun < self._not_before):
             return None if self._stopped else self._not_before - begun
+        _give_spare()
         try:
             self._guarded("last snapshot", self._save)
         finally:
+            if len(_open) >= _MANY:
+                _keep_spare()
             now = monotonic()
             self._not_before = now + max(SYNC_SECONDS, PAUSES * (now - begun))
             self._answered = max(self._answered, asked)

@@ -279,6 +279,57 @@ def test_what_a_full_disk_has_not_taken_is_said_at_exit(finished):
     assert out.strip() == said
 
 
+HUNG = """
+import threading
+from time import monotonic
+import optree.syscalls
+hangs = threading.Event()
+for name in ('datasync', 'full_sync', 'fsync', 'fdatasync'):
+    if hasattr(os, name):
+        setattr(os, name, lambda fd: hangs.wait())
+    if hasattr(optree.syscalls.calls, name):
+        setattr(optree.syscalls.calls, name, lambda fd: hangs.wait())
+sessions = [contextvars.Context().run(optree.session(f'agent {n}').__enter__) for n in range(8)]
+begun = monotonic()
+flushed = optree.flush('sync', 1.0)
+print(flushed, monotonic() - begun < 4)
+hangs.set()
+"""
+
+
+def test_a_flush_waits_once_for_all_sessions(finished):
+    """Its time limit is that of the call, however many sessions wait for a disk that hangs (S4-131)."""
+    code, out, err = finished(f"import contextvars\n{HUNG}")
+    assert (0, "False True\n") == (code, out), err
+
+
+MANY = """
+import contextlib, contextvars, resource
+resource.setrlimit(resource.RLIMIT_NOFILE, (200, 200))
+contexts = [contextvars.Context() for _ in range(150)]
+sessions = [optree.session(f'agent {n}') for n in range(150)]
+for context, session in zip(contexts, sessions):
+    context.run(session.__enter__)
+    context.run(lambda: optree.tool(len)('abc'))
+with contextlib.suppress(OSError):
+    while True:
+        os.dup(1)  # and the program has all others
+for context, session in zip(contexts, sessions):
+    context.run(session.__exit__, None, None, None)
+whole = optree.flush('snapshot', 60)
+print(whole, optree.health()['lost'])
+"""
+
+
+@pytest.mark.skipif(os.name == "nt", reason="no limit of descriptors there")
+def test_sessions_that_took_all_descriptors_are_saved(finished, directory):
+    """Where open sessions and the program have all descriptors, each session is saved once it has ended, and nothing is lost (S4-131)."""
+    code, out, err = finished(MANY)
+    assert (0, "True 0\n") == (code, out), err
+    saved = directory.saved()
+    assert 150 == len([one for one in saved if one.snapshot and not one.live])
+
+
 def test_the_place_that_is_at_fault_is_named(tmp_path, monkeypatch, runtime):
     """A file where a directory should be is named by its path; who has no home directory is told that, and no made-up path (S4-131)."""
     (tmp_path / "file").touch()
