@@ -5,7 +5,7 @@ import threading
 
 import pytest
 
-from optree import SessionTreeBuilder
+from optree import SessionTreeBuilder, background
 from optree import records as r
 from optree.builder import Op, Stream, handles
 from optree.builder.core import POOL_BYTES
@@ -591,26 +591,26 @@ def test_when_a_subscriber_has_finished():
 def test_a_subscriber_without_a_thread(monkeypatch):
     """Where no thread can be started, it says so and keeps what it was to take, which a thread handles once there can be one."""
 
-    def refused(_thread):
+    def refused(*_):
         raise RuntimeError("can't start new thread")
 
     handled = []
-    subscriber = Subscriber(lambda record: handled.append(record.dropped))
+    subscriber = Subscriber(lambda record: handled.append(record.dropped), "without-a-thread")
     with monkeypatch.context() as patch:
-        patch.setattr(threading.Thread, "start", refused)
+        patch.setattr(background, "start_new_thread", refused)
         subscriber.take([r.Gap(1.0, 1)])
     assert (0, "there can be no more threads", False) == (subscriber.dropped, subscriber.last_failure, subscriber.flush(0))
     subscriber.take([r.Gap(1.0, 2)])
     assert (True, [1, 2]) == (subscriber.flush(LONG), handled)
 
 
-def test_the_thread_of_a_subscriber_that_is_closed_ends():
-    """Also of one that waits for nothing."""
-    threads = []
-    subscriber = Subscriber(lambda _record: threads.append(threading.current_thread()))
-    subscriber.take([r.Gap(1.0, 1)])
-    assert subscriber.flush(LONG)
-    (thread,) = threads
-    subscriber.close()
-    thread.join(LONG)
-    assert ("optree-subscriber", False) == (thread.name, thread.is_alive())
+def test_subscribers_of_one_name_share_a_thread():
+    """However many there are, also after some of them are closed."""
+    threads = set()
+    for _ in range(3):
+        subscriber = Subscriber(lambda _record: threads.add(threading.current_thread().name), "shared")
+        subscriber.take([r.Gap(1.0, 1)])
+        assert subscriber.flush(LONG)
+        subscriber.close()
+    running = [thread.name for thread in threading.enumerate() if thread.name == "optree-shared"]
+    assert ({"optree-shared"}, ["optree-shared"]) == (threads, running)
