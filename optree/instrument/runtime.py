@@ -49,6 +49,8 @@ EXIT_SECONDS = 0.25
 HAND_OVER_SECONDS = 0.1
 """What of them is kept for starting the process that delivers what a mirror has not sent: 5 ms, but 30 to 50 on a busy machine, where
 also the wait before it ends up to 50 ms late."""
+MOST_PROBLEMS = 1000
+"""That are kept for `health`, of all sessions together."""
 IDLE_SESSIONS = 64
 """Sessions of other processes that stay open here though nothing is open in them: each holds a journal, and its owner waits for that.
 
@@ -64,6 +66,8 @@ class Runtime:
 
     def __init__(self) -> None:
         self.problems: list[str] = []
+        self._said: set[str] = set()
+        """Those of them that were said on stderr, without the txn of a session."""
         self.resolved: set[str] = set()
         """Those of them that are over, unless a store has them."""
         self.config, said = from_environment()
@@ -169,12 +173,16 @@ class Runtime:
         return found[0] if len(found) == 1 else None
 
     def report(self, problem: str, *closed: SessionStore) -> None:
-        """Note a problem, and say it once on stderr: what a log line says, of a store that is open or was *closed*, is there already."""
+        """Note a problem, and say it on stderr, once for all sessions, unless a log line does, of a store that is open or was *closed*."""
         problem = redact(problem)
-        if problem not in self.problems:
+        if problem not in self.problems and len(self.problems) < MOST_PROBLEMS:
             self.problems.append(problem)
-            logged = any(problem in store.stream.reports for store in (*closed, *list(self.stores.values())))
-            if not (logged and self.config.console):
+            stores = (*closed, *list(self.stores.values()))
+            kind = problem
+            for store in stores:
+                kind = kind.replace(store.txn, "TXN")
+            if kind not in self._said and not (self.config.console and any(problem in store.stream.reports for store in stores)):
+                self._said.add(kind)
                 say(problem)
 
     def counts(self) -> dict[str, int]:

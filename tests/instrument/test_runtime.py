@@ -279,6 +279,25 @@ def test_what_a_full_disk_has_not_taken_is_said_at_exit(finished):
     assert out.strip() == said
 
 
+SEVERAL_FULL = """
+import resource
+resource.setrlimit(resource.RLIMIT_FSIZE, (4_000, 4_000))
+for n in range(6):
+    with optree.session('agent'), optree.turn():
+        for _ in range(60):
+            with optree.tool('work') as op:
+                op.request(text=str(os.urandom(200)))
+    optree.flush('snapshot')
+"""
+
+
+@pytest.mark.skipif(os.name == "nt", reason="no limit of a file's size there")
+def test_a_full_disk_costs_a_line_and_not_one_for_each_session(finished):
+    """What several sessions have in common is said of the first one (S4-131)."""
+    code, _, err = finished(SEVERAL_FULL)
+    assert (0, 1) == (code, len(re.findall("(?m)^optree: snapshot of session .*File too large", err))), err
+
+
 HUNG = """
 import threading
 from time import monotonic
