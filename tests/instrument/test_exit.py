@@ -150,6 +150,7 @@ def test_what_is_recorded_after_the_exit(way, tmp_path):
         assert ["from __del__"] == [entry.message for entry in op.logs]
 
 
+@pytest.mark.skipif(sys.platform != "linux", reason="only glibc's threads need a library to end")
 def test_without_descriptors_the_end_of_a_thread_ends_no_program(finished):
     """A thread of optree that wakes up while Python goes down, with no descriptor left, does not abort the process."""
     code, out, err = finished("""
