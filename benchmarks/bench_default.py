@@ -63,7 +63,7 @@ def _aims(paths: Rounds, mirrored: Rounds | None, history: Rounds) -> list[Aim]:
     there = FLOOR_NS / paths.caller(FLOOR)
     found = [
         at_most(f"with optree.llm(), default settings, {THERE}", paths.caller(LLM) * there / 1e3, 15.0, "µs"),
-        at_most(HISTORY, history.caller(HISTORY) / 1e6, 2.0, "ms"),
+        at_most(f"{HISTORY}, caller", history.caller(HISTORY) / 1e6, 2.0, "ms"),
     ]
     if SPAN in paths.costs:
         found += [
