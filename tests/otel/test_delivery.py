@@ -1,5 +1,6 @@
 """What a program has not sent at its end is delivered by a process of its own."""
 
+import contextlib
 import os
 import re
 import subprocess
@@ -116,7 +117,10 @@ def deliverer(base):
 def parts_of(process):
     """Return a process's open files, its folder, its session, and its parent."""
     about = Path("/proc", str(process))
-    files = {int(path.name): str(path.readlink()) for path in (about / "fd").iterdir()}
+    files = {}
+    for path in (about / "fd").iterdir():
+        with contextlib.suppress(FileNotFoundError):  # it was closed meanwhile
+            files[int(path.name)] = str(path.readlink())
     _, _, rest = (about / "stat").read_text().rpartition(")")
     _, parent, _, session, *_ = rest.split()
     return files, str((about / "cwd").readlink()), int(session), int(parent)
