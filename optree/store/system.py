@@ -96,6 +96,10 @@ class OS:
         """Open a file for its lock only."""
         return _descriptor(_regular(calls.open_kept(path, os.O_RDONLY | calls.O_NOFOLLOW | calls.O_NONBLOCK), path))
 
+    def spare(self) -> int:
+        """Open a descriptor that is kept so that a file can be opened later."""
+        return _descriptor(calls.open_kept(os.devnull, os.O_RDONLY))
+
     def is_open(self, fd: int) -> bool:
         """Tell whether a descriptor is still that of the file that it was opened for."""
         try:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable
 from contextlib import suppress
 from itertools import count
@@ -12,6 +11,7 @@ from weakref import WeakSet
 from optree.background import Job, Worker
 from optree.interrupts import pass_on
 from optree.records import Record
+from optree.store.system import REAL
 
 SYNC_SECONDS = 1.0
 PAUSES = 20
@@ -21,8 +21,6 @@ EACH_SECOND = Worker("store")
 _LOOK_SECONDS = 0.01
 SAVING = Worker("snapshot")
 """Does all that may take long: snapshots, bills, settling."""
-
-
 _SPARE = 8
 _MANY = 16
 """Open sessions from which on descriptors are kept to save them with."""
@@ -34,12 +32,12 @@ def _keep_spare() -> None:
     """Take descriptors for saving; on its thread. Where open sessions had all that there are, none of them could ever be closed."""
     with suppress(OSError):
         while len(_spare) < _SPARE:
-            _spare.append(os.open(os.devnull, os.O_RDONLY | getattr(os, "O_CLOEXEC", 0)))
+            _spare.append(REAL.spare())
 
 
 def _give_spare() -> None:
     while _spare:
-        os.close(_spare.pop())
+        REAL.close(_spare.pop())  # unless the program has closed it, and the number is another file's
 
 
 class Late:

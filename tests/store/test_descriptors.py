@@ -130,6 +130,32 @@ def test_each_file_has_another_number(tmp_path):
     assert (0, "[]\n") == (ran.returncode, ran.stdout), ran.stderr
 
 
+MANY_OPEN = """
+import contextvars, os, sys
+import optree
+from optree.store import upkeep
+optree.configure(base_dir=sys.argv[1], console=False)
+contexts = [contextvars.Context() for _ in range(20)]
+sessions = [context.run(optree.session("agent").__enter__) for context in contexts]
+optree.flush("snapshot", 60)
+kept = sorted(map(int, upkeep._spare))
+mine = os.open(sys.executable, os.O_RDONLY)
+for fd in kept:
+    os.dup2(mine, fd)
+optree.flush("snapshot", 60)
+print(len(kept), all(os.path.sameopenfile(fd, mine) for fd in kept), min(kept) > 2)
+os._exit(0)
+"""
+
+
+@pytest.mark.skipif(calls.open_kept is calls.open_file, reason="on Windows numbers are not chosen")
+def test_descriptors_that_are_kept_to_save_with(tmp_path):
+    """Those that many open sessions keep have no standard stream's number, nor are closed once it is the program's file."""
+    program = "import os\nos.close(0)\n" + MANY_OPEN
+    ran = subprocess.run([sys.executable, "-c", program, str(tmp_path)], capture_output=True, text=True, check=False)
+    assert (0, "8 True True\n") == (ran.returncode, ran.stdout), ran.stderr
+
+
 NO_DESCRIPTOR = """
 import os, resource, sys
 from pathlib import Path
