@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 class RecordSubscription:
-    """Calls *handle* with each record of a running session in order, on a thread of its own: the program waits for nothing of it.
+    """Calls *handle* with each record of a running session in order, on a background thread: the program waits for nothing of it.
 
     ```python
     import optree
@@ -35,7 +35,7 @@ class RecordSubscription:
             of another there are none: what another process began is its to hand out.
         begin: Called with this subscription before any record can be missed or come twice, on the thread that subscribes.
         ordered: Whether an operation's log lines come before its end at all events, for which the thread that ends it is made to wait.
-        name: That of the thread.
+        name: That of the thread, which subscriptions of the same name share: a slow *handle* holds up those of the others.
     """
 
     def __init__(
