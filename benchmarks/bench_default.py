@@ -166,13 +166,12 @@ def _history(folder: Path, calls: int) -> Job:
 
 
 def _peers() -> tuple[dict[str, Variant], list[str]]:
+    from benchmarks.peers import idle_tracer
+
     try:
-        from opentelemetry.sdk.trace import SpanProcessor, TracerProvider
+        tracer = idle_tracer()
     except ImportError:
         return {}, ["opentelemetry-sdk"]
-    provider = TracerProvider(shutdown_on_exit=False)
-    provider.add_span_processor(SpanProcessor())
-    tracer = provider.get_tracer("bench")
 
     def calls(ops: int) -> Job:
         def do() -> None:

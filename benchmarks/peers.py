@@ -48,13 +48,18 @@ def repeated(logs: list[Callable[[], object]], calls: int) -> Callable[[], None]
     return loop
 
 
-def opentelemetry(_folder: Path) -> Peer:
-    """OpenTelemetry's SDK with a processor that does nothing: spans with events and attributes, no export."""
+def idle_tracer() -> Any:
+    """Return a tracer of OpenTelemetry's SDK whose spans go nowhere: its processor does nothing. Raises `ImportError` without the SDK."""
     from opentelemetry.sdk.trace import SpanProcessor, TracerProvider
 
     provider = TracerProvider(shutdown_on_exit=False)
     provider.add_span_processor(SpanProcessor())
-    tracer = provider.get_tracer("bench")
+    return provider.get_tracer("bench")
+
+
+def opentelemetry(_folder: Path) -> Peer:
+    """OpenTelemetry's SDK with a processor that does nothing: spans with events and attributes, no export."""
+    tracer = idle_tracer()
 
     def op(ops: int) -> Job:
         def do() -> None:
