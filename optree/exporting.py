@@ -11,14 +11,15 @@ The names, by what they are for:
 - records: `Record` and its kinds; `unfold` makes them of a tree, and `Fold` a tree of them; `RecordSubscription`, `Taker`
 - parts of nodes: `Payload`, `Pool`, `Reasoning`, `ReasoningChunk`, `Tokens`, and the words `OpKind`, `Severity`, `Status`, `ENDED`,
   `UNKNOWN`
-- about nodes: `state`, `parts_of_name`, `parent_path`, `last_index`, `add_entry`, `totals_of`, `cost_said`, `leave_out_impossible`,
-  `MAX_NESTED`
+- about nodes: `state`, `parts_of_name`, `parent_path`, `last_index`, `add_entry`, `add_op`, `totals_of`, `cost_said`,
+  `leave_out_impossible`, `MAX_NESTED`
 - ids and time: `is_txn`, `txn_of`, `node_id`, `span_id`, `trace_id`, `now_ms`
 - JSON values: `encode`, `raw`, `dumps`, `decode`, `TypedDecoder`, `is_object`, `is_list`, `plain`, `text`, `clean`, `sanitize`, `cut`
-- credentials: `redact`, `redact_pieces`, `redaction_settings`, `may_hold_secret`, `names_secret`, `REDACTED`, `Remembered`,
-  `remembered`
+- credentials: `redact`, `redact_pieces`, `redaction_settings`, `REDACTION_VARIABLE`, `may_hold_secret`, `names_secret`, `REDACTED`,
+  `Remembered`, `remembered`
 - what messages say, whichever provider's form they have: `parse_message`, `parse_parts`, `parse_answers`, `is_message`,
-  `payload_body`, `payload_shown`, `Answer`, `Part` and its kinds; what usage says: `read_usage`, `usage_count`, `usage_dollars`
+  `payload_body`, `payload_shown`, `json_text`, `Answer`, `Part` and its kinds; what usage says: `read_usage`, `usage_count`,
+  `usage_dollars`
 - files: `open_file`, `open_regular`, `decoded_lines`, `line_blocks`, `LineBlock`, `BadLine`, `LineLog`, `unpack`, `OS`, `REAL`, and
   locks on them: `lock_file`, `lock_shared`, `unlock`
 - inside a program: `begin_session`, `forget_session`, `current_scope`, `Scope`, `report_problem`, `pass_on`, `new_rlock`,
@@ -60,6 +61,7 @@ from optree.records import (
     sanitize,
 )
 from optree.redaction import REDACTED, Remembered, may_hold_secret, names_secret, redact, redact_pieces, remembered
+from optree.redaction import VARIABLE as REDACTION_VARIABLE
 from optree.redaction import settings as redaction_settings
 from optree.speed import usable as usable_accelerator
 from optree.store.compression import unpack
@@ -73,7 +75,7 @@ from optree.tree.fold import UNKNOWN, Fold
 from optree.tree.path import last_index
 from optree.tree.path import parent_label as parent_path
 from optree.tree.summary import ENDED, state
-from optree.tree.totals import add_entry, cost_said, leave_out_impossible
+from optree.tree.totals import add_entry, add_op, cost_said, leave_out_impossible
 from optree.tree.totals import of_entries as totals_of
 from optree.usage import count as usage_count
 from optree.usage import dollars as usage_dollars
@@ -85,7 +87,7 @@ if TYPE_CHECKING:
     from optree.formats import FORMATS, Fault, Format, Read
     from optree.formats.installed import format_named, installed_formats
     from optree.formats.new_files import open_new, write_new
-    from optree.messages import Answer, Other, Part, ReasoningPart, TextPart, ToolCallPart, ToolResultPart, is_message
+    from optree.messages import Answer, Other, Part, ReasoningPart, TextPart, ToolCallPart, ToolResultPart, is_message, json_text
     from optree.messages import answers as parse_answers
     from optree.messages import body as payload_body
     from optree.messages import message as parse_message
@@ -113,6 +115,7 @@ _LATER = {
         "ToolCallPart",
         "ToolResultPart",
         "is_message",
+        "json_text",
         "answers=parse_answers",
         "body=payload_body",
         "message=parse_message",
@@ -144,6 +147,7 @@ __all__ = [
     "OS",
     "REAL",
     "REDACTED",
+    "REDACTION_VARIABLE",
     "UNKNOWN",
     "Accounted",
     "Answer",
@@ -198,6 +202,7 @@ __all__ = [
     "TypedDecoder",
     "Wake",
     "add_entry",
+    "add_op",
     "begin_session",
     "clean",
     "cost_said",
@@ -214,6 +219,7 @@ __all__ = [
     "is_message",
     "is_object",
     "is_txn",
+    "json_text",
     "last_index",
     "leave_out_impossible",
     "line_blocks",

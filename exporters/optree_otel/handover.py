@@ -18,7 +18,7 @@ from typing import Any, Final
 
 import optree
 from optree import Redaction
-from optree.exporting import REAL, lock_file, lock_shared, redaction_settings, unlock
+from optree.exporting import REAL, REDACTION_VARIABLE, lock_file, lock_shared, redaction_settings, unlock
 from optree_otel import detached
 from optree_otel.delivered import FOLDER, Addressee
 from optree_otel.settings import OPTIONS
@@ -34,7 +34,6 @@ _END_SECONDS: Final = 5
 """The process does nothing that takes the processor from the program before that has ended, or for this long."""
 _FILES: Final = ("_CERTIFICATE", "_CLIENT_KEY")
 """Ends of the names of variables that hold paths, which may be relative: the other process holds no directory."""
-_REDACT: Final = "OPTREE_REDACT"
 _PYTEST: Final = ("PYTEST_VERSION", "PYTEST_CURRENT_TEST")
 _held: list[int] = []
 """Descriptors that go with this process: of its own locks, and of the pipe that tells its end."""
@@ -110,9 +109,9 @@ def _environ(options: Mapping[str, Any]) -> dict[str, str]:
     for name in OPTIONS:
         if (value := options.get(name)) is not None:
             found[f"OPTREE_OTEL_{name.upper()}"] = str(value)
-    found.pop(_REDACT, None)
+    found.pop(REDACTION_VARIABLE, None)
     if (chosen := redaction_settings()) != Redaction():
-        found[_REDACT] = chosen.to_json()
+        found[REDACTION_VARIABLE] = chosen.to_json()
     for name, value in found.items():
         if name.startswith("OTEL_EXPORTER_OTLP_") and name.endswith(_FILES):
             found[name] = _absolute(value) or value

@@ -1,6 +1,6 @@
 """Log records: an op's log lines with the ids of its span, heartbeats of what is open, and a call's content as an event.
 
-The bytes are those of `opentelemetry.proto.logs.v1.Record`, as the stock encoder writes them.
+The bytes are those of `opentelemetry.proto.logs.v1.LogRecord`, as the stock encoder writes them.
 """
 
 from __future__ import annotations

@@ -14,7 +14,7 @@ import msgspec
 from msgspec import UNSET
 
 from optree import OperationNode, SessionNode, Totals, TurnNode
-from optree.exporting import Reasoning, add_entry, decode, dumps, is_list, is_object, redact, totals_of
+from optree.exporting import Reasoning, add_entry, add_op, decode, dumps, is_list, is_object, redact, totals_of
 from optree_otel import content, llm, names, openinference
 from optree_otel.breaks import op_end, session_end, turn_end
 from optree_otel.outcome import outcome
@@ -166,7 +166,7 @@ def turn_totals(turn: TurnNode) -> Totals:
     """Return the sums over a turn's ops and the sessions inside them."""
     totals = Totals()
     for op in turn.ops:
-        totals.tools_run += op.kind == "tool"
+        add_op(totals, op.kind)
         for entry in op.accounting:
             add_entry(totals, entry)
         if op.child_session is not None:

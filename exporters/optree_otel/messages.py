@@ -15,8 +15,8 @@ from optree.exporting import (
     TextPart,
     ToolCallPart,
     ToolResultPart,
-    encode,
     is_object,
+    json_text,
     parse_answers,
     parse_message,
     parse_parts,
@@ -115,7 +115,7 @@ def _part(found: ParsedPart, *, whole: bool = False) -> Part:
 def _other(block: Any, whole: bool) -> Part:
     kind = block.get("type") if is_object(block) else None
     if not isinstance(kind, str):
-        return {**block, "type": "unknown"} if is_object(block) and not whole else _text(block)
+        return {**block, "type": "unknown"} if is_object(block) and not whole else {"type": "text", "content": json_text(block)}
     return (_MEDIA[kind](block) if kind in _MEDIA else None) or block
 
 
@@ -159,7 +159,3 @@ _MEDIA: dict[str, Callable[[Message], Part | None]] = {
     "document": _source,
     "input_audio": _audio,
 }
-
-
-def _text(block: Any) -> Part:
-    return {"type": "text", "content": block if isinstance(block, str) else encode(block).decode()}
