@@ -16,17 +16,20 @@ _HEAD_LINES = 200
 
 
 def is_documents(lines: Iterable[str]) -> bool:
-    """Tell by a file's first lines whether it is YAML: it begins as a document does, and an event's type stands in it, unindented."""
-    begun = False
-    for line in lines:
+    """Tell by a file's first lines whether it is YAML: it begins as a document does, and an event's type stands in it, unindented.
+
+    A fence is none of YAML, wherever it stands: the one above it may be damaged.
+    """
+    begun, head = False, list(lines)
+    if any(line.startswith("```") for line in head):
+        return False
+    for line in head:
         said = line.rstrip()
         if not said or (said.startswith("#") and not begun) or said.startswith("%"):
             continue
         if not begun and not _MARK.fullmatch(said) and not re.match(r"(?:- )?[\w\"'][^:]*:(?:\s|$)", said):
             return False
         begun = True
-        if said.startswith("```"):
-            return False
         found = _TYPE.fullmatch(said)
         if found is not None:
             return found[1] in KINDS

@@ -1,5 +1,6 @@
 import gzip
 import io
+import re
 import time
 
 import pytest
@@ -204,6 +205,17 @@ def test_damage_costs_only_what_it_hits(tmp_path, data):
     path.write_bytes(text)
     found = extract_events(path)
     assert len(whole) - 3 <= sum(fields in found for fields in whole)
+
+
+def test_a_damaged_fence_does_not_make_the_log_another_format(tmp_path):
+    """A fence whose first character became another costs the events it touches, also that of the first event (S3-02, S3-54)."""
+    path = session(tmp_path / "log", calls=5)
+    whole, text = extract_events(path), path.read_bytes()
+    fences = [match.start() for match in re.finditer(rb"(?m)^```", text)]
+    for at in fences:
+        path.write_bytes(text[:at] + b"#" + text[at + 1 :])
+        found = extract_events(path)
+        assert len(whole) - 3 <= sum(fields in found for fields in whole)
 
 
 def test_memory_is_bounded():
