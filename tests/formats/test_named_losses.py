@@ -4,7 +4,7 @@ import tempfile
 from pathlib import Path
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, example, given, settings
 
 from optree.cli.format_loss import lacking
 from optree.formats.installed import installed_formats
@@ -51,6 +51,7 @@ def through(form, tree):
 @pytest.mark.parametrize("form", TREES, ids=[form.name for form in TREES])
 @some
 @given(programs)
+@example(program=[("begin_op", 0, "llm", "openai:gpt-4o", None), ("request", 0, [], None)])
 def test_all_that_is_lost_of_a_session_is_named(form, program):
     """Any session comes back equal but for what the export of it names: nothing is lost in silence."""
     tree = play(program).folded()

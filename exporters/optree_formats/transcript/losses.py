@@ -16,7 +16,7 @@ from optree_formats.transcript.wire import decoded
 
 def _requests(tree: Tree) -> int:
     found = (tree.pool.resolve(decoded(op.request.payload)) for op in _ops(tree) if op.kind == "llm" and op.request is not None)
-    return sum(messages.request_of(messages.sent(request)) != request for request in found)
+    return sum(not (said := messages.sent(request)) or messages.request_of(said) != request for request in found)
 
 
 def _thoughts(tree: Tree) -> int:
