@@ -100,9 +100,25 @@ else:
             os.waitpid(self._pid, 0)
 
         def got(self, number: int) -> bool:
-            """Tell whether it got this signal since it was last asked; no, if it is stopped or was killed."""
+            """Tell whether it got this signal since it was last asked; no, if it is stopped or was killed.
+
+            One more that came to this process meanwhile is taken too: to the group again, it would count as one there, and sent to this
+            process alone so soon behind, the program might get both as one as well.
+            """
+            found = self._asks(number)
+            while found and number in self._pending():
+                signal.sigwait({number})
+                self._asks(number)
+            return found
+
+        def _pending(self) -> set[int]:
+            """Return the signals that wait for this process."""
             with suppress(PermissionError):  # the leader of a session may not; it waits all the same
                 os.setpgid(0, os.getpgrp())  # changes nothing, but returns when a signal that goes to the group has gone to each of it
+            return {*map(int, signal.sigpending())}
+
+        def _asks(self, number: int) -> bool:
+            self._pending()
             try:
                 self._asked.send(bytes([number]))
                 return self._asked.recv(1) == b"y"

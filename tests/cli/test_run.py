@@ -1,9 +1,12 @@
 import json
 import os
 import pty
+import re
 import shlex
 import signal
 import sys
+import time
+from pathlib import Path
 
 import pytest
 
@@ -268,6 +271,33 @@ def test_signals_to_the_process_group(optree, name):
         assert "got it\n" == process.stdout.readline()
     out, _ = process.communicate(timeout=60)
     assert f"{[name, 'SIGUSR1'] * 20}\n" == out
+
+
+def taken(pid, number):
+    """Wait until a process has taken a signal that was sent to it."""
+    while int(re.findall(r"(?m)^ShdPnd:\t(\w+)", Path(f"/proc/{pid}/status").read_text())[0], 16) >> (number - 1) & 1:
+        time.sleep(0.001)
+
+
+@pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="there is no /proc to see in what has been taken")
+def test_two_signals_to_the_process_group_reach_the_program_twice(optree):
+    """A second one that comes while `optree run` finds out whom the first was sent to is not forwarded either."""
+    process = optree.start(*optree.command("run", "--", sys.executable, "-c", SIGNALLED, "SIGTERM", "SIGUSR1"), start_new_session=True)
+    assert "ready\n" == process.stdout.readline()
+    children = [int(pid) for pid in Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()]
+    (witness,) = (pid for pid in children if b"run" in Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0"))
+    os.kill(witness, signal.SIGSTOP)
+    os.killpg(process.pid, signal.SIGTERM)
+    assert "got it\n" == process.stdout.readline()
+    taken(process.pid, signal.SIGTERM)
+    os.killpg(process.pid, signal.SIGTERM)
+    assert "got it\n" == process.stdout.readline()
+    os.kill(witness, signal.SIGCONT)
+    taken(process.pid, signal.SIGTERM)
+    process.send_signal(signal.SIGUSR1)  # `optree run` takes one signal after another: it is done with the others then
+    assert "got it\n" == process.stdout.readline()
+    out, _ = process.communicate(timeout=60)
+    assert "['SIGTERM', 'SIGTERM', 'SIGUSR1']\n" == out
 
 
 def until(terminal, mark):
