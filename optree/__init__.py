@@ -35,6 +35,7 @@ from optree.instrument import (  # noqa: E402
     flush,
     health,
     llm,
+    load,
     session,
     tool,
     turn,
@@ -42,7 +43,7 @@ from optree.instrument import (  # noqa: E402
 )
 from optree.nodes import AccountingEntry, LogEntry, Message, OperationNode, SessionNode, Totals, TurnNode  # noqa: E402
 from optree.redaction import Redaction  # noqa: E402
-from optree.store import Damage, Directory, Loaded, load  # noqa: E402
+from optree.store import Damage, Directory, Loaded  # noqa: E402
 from optree.tree import Path, Tree, flatten, format_tree, snapshot_summary, walk_ops, walk_sessions  # noqa: E402
 
 __all__ = [

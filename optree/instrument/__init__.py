@@ -1,7 +1,7 @@
 """Decorators and context managers that put the tree into code that exists."""
 
 from optree.instrument.config import Config
-from optree.instrument.controls import configure, current, current_session, flush, health
+from optree.instrument.controls import configure, current, current_session, flush, health, load
 from optree.instrument.handles import Session
 from optree.instrument.propagate import child_env, wrap
 from optree.instrument.scopes import llm, session, tool, turn
@@ -16,6 +16,7 @@ __all__ = [
     "flush",
     "health",
     "llm",
+    "load",
     "session",
     "tool",
     "turn",

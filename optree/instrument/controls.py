@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from time import monotonic
 from typing import Any, Literal, Unpack
 
@@ -13,6 +14,7 @@ from optree.instrument.context import here
 from optree.instrument.faults import fault
 from optree.instrument.handles import Session
 from optree.instrument.runtime import RUNTIME
+from optree.store import Directory, Loaded, recovery
 
 
 def current() -> Op | None:
@@ -85,6 +87,36 @@ def configure(**options: Unpack[Options]) -> Config:
     except Exception as error:  # noqa: BLE001 - what is set wrongly is an OptreeError, and raised
         fault(error)
     return RUNTIME.config
+
+
+def load(what: str | Path, directory: Directory | None = None) -> Loaded:
+    """Load a session from disk: one that ended, that a crash broke off, or that another process is recording now.
+
+    A file that is damaged in part is read as far as its checksums fit; `Loaded.damage` says what is missing.
+
+    ```python
+    import optree
+
+    with optree.session("lead"), optree.tool("search") as op:
+        op.log("found it")
+    optree.flush("snapshot")
+
+    loaded = optree.load("last")
+    for session, turn, op in optree.walk_ops(loaded):
+        print(op.path, op.name, op.status, [entry.message for entry in op.logs])
+    ```
+
+    Args:
+        what: A txn, the beginning of one, ``last`` for the newest, or the path of a snapshot file or live directory.
+        directory: Where to look for txns; by default where this process records, as `configure` or the environment says.
+
+    Raises:
+        NotFoundError: There is no such session, or several have that beginning.
+        FormatError: The file is none of ours, or of a version that only a newer optree reads.
+        DamagedError: Nothing of it can be read.
+        StoreError: A file or directory may not be read, or the disk fails; the message says which and what to do.
+    """
+    return recovery.load(what, directory or RUNTIME.directory())
 
 
 def flush(level: Literal["write", "sync", "snapshot", "export"] = "write", timeout: float = 5.0) -> bool:

@@ -66,32 +66,12 @@ class Loaded(Struct):
 
 
 def load(what: str | Path, directory: Directory | None = None, system: OS = REAL) -> Loaded:
-    """Load a session from disk: one that ended, that a crash broke off, or that another process is recording now.
-
-    A file that is damaged in part is read as far as its checksums fit; `Loaded.damage` says what is missing.
-
-    ```python
-    import optree
-
-    with optree.session("lead"), optree.tool("search") as op:
-        op.log("found it")
-    optree.flush("snapshot")
-
-    loaded = optree.load("last")
-    for session, turn, op in optree.walk_ops(loaded):
-        print(op.path, op.name, op.status, [entry.message for entry in op.logs])
-    ```
+    """Load a session from disk, as `optree.load` says, which see for what it raises.
 
     Args:
         what: A txn, the beginning of one, ``last`` for the newest, or the path of a snapshot file or live directory.
         directory: Where to look for txns; by default where the environment says, or ``~/.optree/sessions``.
         system: For tests of optree itself: the operating system's calls.
-
-    Raises:
-        NotFoundError: There is no such session, or several have that beginning.
-        FormatError: The file is none of ours, or of a version that only a newer optree reads.
-        DamagedError: Nothing of it can be read.
-        StoreError: A file or directory may not be read, or the disk fails; the message says which and what to do.
     """
     where = directory or Directory.of()
     with readable(where.sessions):

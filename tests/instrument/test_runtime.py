@@ -488,11 +488,13 @@ def test_configure_places(tmp_path, directory):
     assert optree.flush("snapshot")
     assert ([], 1) == (directory.saved(), len(list((tmp_path / "other" / "sessions").glob("*.json.zst"))))
     assert 1 == len((tmp_path / "bills" / "here.jsonl").read_text().splitlines())
+    assert "x" == optree.load("last").session.turns[0].ops[0].name
     optree.configure(base_dir=None, billing_file=None)
     with optree.session("root"):
         pass
     assert optree.flush("snapshot")
     assert 1 == len(directory.saved())
+    assert [] == optree.load("last").session.turns
 
 
 @pytest.mark.parametrize(("compression", "suffix"), [("zstd", ".json.zst"), ("gzip", ".json.gz"), ("none", ".json")])
