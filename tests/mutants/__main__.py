@@ -35,21 +35,28 @@ GROUPS = {
     "tree": Group(
         ("optree/tree/*.py",),
         (
-            *("tests/unit", "tests/cli/test_tree.py", "tests/cli/test_show.py", "tests/cli/test_status.py", "tests/store/test_recovery.py"),
+            *(
+                "tests/tree",
+                "tests/builder",
+                "tests/cli/test_tree.py",
+                "tests/cli/test_show.py",
+                "tests/cli/test_status.py",
+                "tests/store/test_recovery.py",
+            ),
             *("tests/conversation/test_of_tree.py", "tests/conversation/test_agent.py", "tests/store/test_resume.py"),
         ),
     ),
     "values": Group(
         ("optree/values.py", "optree/usage.py", "optree/messages.py"),
         (
-            *(f"tests/unit/test_{name}.py" for name in ("values", "usage", "messages", "money", "builder", "fold", "pool", "walk")),
+            *("tests/test_values.py", "tests/test_usage.py", "tests/test_messages.py", "tests/tree", "tests/builder"),
             *("tests/conversation/test_of_tree.py", "tests/conversation/test_of_tree_providers.py", "tests/conversation/test_agent.py"),
             *("tests/cli/test_messages.py", "tests/cli/test_cost.py"),
         ),
     ),
     "redaction": Group(
         ("optree/redaction/*.py",),
-        tuple(f"tests/unit/test_{name}.py" for name in ("redaction", "redaction_settings", "redacted_tree", "visible", "values")),
+        ("tests/redaction", "tests/tree/test_redacted.py", "tests/test_visible.py", "tests/test_values.py"),
     ),
     "store": Group(
         ("optree/store/*.py",),
@@ -60,7 +67,12 @@ GROUPS = {
     ),
     "builder": Group(
         ("optree/builder/*.py",),
-        ("tests/unit", "tests/instrument", *(f"tests/store/test_{name}.py" for name in ("journal", "snapshot", "resume", "speed"))),
+        (
+            "tests/builder",
+            "tests/tree",
+            "tests/instrument",
+            *(f"tests/store/test_{name}.py" for name in ("journal", "snapshot", "resume", "speed")),
+        ),
     ),
     "otel": Group(
         tuple(f"exporters/optree_otel/{name}.py" for name in ("mapping", "llm", "content", "messages", "names")),

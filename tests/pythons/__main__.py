@@ -19,10 +19,11 @@ from typing import Any
 
 SUITES = {"3.12": None, "3.13": "trixie", "3.14": "forky", "3.15": "forky"}
 """The versions that are tested, oldest first, each with the suite of Debian that has it."""
-QUICK = ("tests/unit", "tests/instrument", "tests/store", "--ignore=tests/unit/test_redaction.py", "-m", "not slow")
 TOOLS = ("e2fsprogs", "gcc", "git", "jq", "libc6-dev", "make", "procps", "zstd")
 """What the tests use of a system beside Python."""
 HERE = Path(__file__).resolve().parents[2]
+_LEAVES = (str(path.relative_to(HERE)) for path in sorted(HERE.glob("tests/test_*.py")))
+QUICK = (*_LEAVES, *(f"tests/{name}" for name in ("tree", "builder", "console", "instrument", "store")), "-m", "not slow")
 CACHE = Path(os.environ.get("OPTREE_PYTHONS_DIR") or Path.home() / ".cache/optree/pythons").resolve()
 SHARED = ("/etc/resolv.conf", "/etc/hosts", "/etc/ssl", "/usr/share/ca-certificates", "/usr/local/share/ca-certificates", "/etc/pip.conf")
 """How this machine reaches others: so does a root."""
