@@ -72,25 +72,18 @@ class Fold:
             session.turns.sort(key=lambda turn: turn.index)
         for turn in self.turns.values():
             turn.ops.sort(key=lambda op: last_index(op.path))
-        for path, (logs, chunks) in self._growing.items():
-            op = self.ops[path]
-            op.logs = tuple(logs)
-            if chunks:
-                op.reasoning = op.reasoning or Reasoning()
-                op.reasoning.chunks = tuple(chunks)
-        for path, texts in self._streamed.items():
-            apply.set_partial_response(self.ops[path], "".join(texts))
-        for path, texts in self._beside.items():
-            apply.add_beside(self.ops[path], "".join(texts))
-        for path, entries in self._accounted_for.items():
-            self.ops[path].accounting = tuple(entries)
-        self._growing.clear()
-        self._streamed.clear()
-        self._streamed_to.clear()
-        self._beside.clear()
-        self._accounted_for.clear()
+        for path in {*self._growing, *self._streamed, *self._beside, *self._accounted_for}:
+            self._complete(self.ops[path])
         self._sum()
         return Tree(root, self.pool)
+
+    def take_op(self, path: str) -> OperationNode:
+        """Return an op with all that it has so far, and hold it no longer, for who needs only what is open. Raises `KeyError`."""
+        op = self.ops.pop(path)
+        self._complete(op)
+        for entry in op.accounting:
+            self._places.pop((path, entry.id), None)
+        return op
 
     def apply(self, record: r.Record) -> None:
         """Take one record; unknown types are ignored."""
@@ -100,6 +93,23 @@ class Fold:
                 handler(self, record)
             except PathError:
                 self.misplaced += 1
+
+    def _complete(self, op: OperationNode) -> None:
+        """Put what an op has got since the last `finish` into it."""
+        path = op.path
+        logs, chunks = self._growing.pop(path, (None, None))
+        if logs is not None:
+            op.logs = tuple(logs)
+        if chunks:
+            op.reasoning = op.reasoning or Reasoning()
+            op.reasoning.chunks = tuple(chunks)
+        if texts := self._streamed.pop(path, None):
+            apply.set_partial_response(op, "".join(texts))
+            del self._streamed_to[path]
+        if texts := self._beside.pop(path, None):
+            apply.add_beside(op, "".join(texts))
+        if entries := self._accounted_for.pop(path, None):
+            op.accounting = tuple(entries)
 
     def _index(self, root: SessionNode) -> None:
         pending = [root]

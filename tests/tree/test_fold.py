@@ -377,3 +377,23 @@ def test_one_id_in_two_ops():
     for path in ("1.1", "1.1", "1.2", "1.2"):
         fold.apply(r.Accounted(path, AccountingEntry("same", 1.0, "llm")))
     assert [1, 1] == [len(op.accounting) for _, _, op in walk_ops(fold.finish().session)]
+
+
+def test_an_op_is_taken_out_whole():
+    """An op that is taken out of a fold has all that came by then, and none of it is put into one that comes in its place."""
+    fold = Fold("t")
+    fold.apply(r.OpBegin("1.1", 1.0, "llm", "m"))
+    fold.apply(r.Entries("1.1", logs=[LogEntry(2.0, "VRB", "slow")], chunks=[ReasoningChunk("hm", 2.0)], text="half"))
+    fold.apply(r.Accounted("1.1", AccountingEntry("a", 3.0, "llm")))
+    op = fold.take_op("1.1")
+    assert (["slow"], ["hm"], ["a"]) == (
+        [entry.message for entry in op.logs],
+        [chunk.text for chunk in op.reasoning.chunks],
+        [entry.id for entry in op.accounting],
+    )
+    assert ("half", True) == (decode(op.response.payload), op.response.partial)
+    fold.apply(r.Accounted("1.1", AccountingEntry("a", 4.0, "llm")))
+    late = fold.take_op("1.1")
+    assert ((UNKNOWN, ()), [4.0]) == ((late.name, late.logs), [entry.timestamp for entry in late.accounting])
+    with pytest.raises(KeyError):
+        fold.take_op("1.1")

@@ -1,53 +1,21 @@
-"""A log that is written while a session runs: a subscriber turns records into events, on a thread of its own.
-
-Nodes are kept only while they are open. The begin of an op is written with its request, or when the next thing happens in it. What comes
-after an op's end is an ``addition`` to it.
-"""
+"""A log that is written while a session runs: a subscriber appends the events that its records make, on a thread of its own."""
 
 from __future__ import annotations
 
 import atexit
 import logging
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
-from msgspec import UNSET
-
-from optree import OperationNode, Session, SessionNode, SessionTreeBuilder, TurnNode
-from optree.exporting import (
-    Accounted,
-    Entries,
-    MessageAdded,
-    OpBegin,
-    OpEnd,
-    Pool,
-    Pooled,
-    Record,
-    RecordSubscription,
-    Requested,
-    Responded,
-    SessionBegin,
-    SessionEnd,
-    SessionResume,
-    SessionSet,
-    TurnBegin,
-    TurnEnd,
-    TurnSet,
-    decode,
-    parent_path,
-    text,
-)
-from optree.tree import apply
+from optree import Session, SessionNode, SessionTreeBuilder
+from optree.exporting import Fold, Pooled, Record, RecordSubscription, SessionEnd, text
 from optree_formats import AnyPath
-from optree_formats.markdown.entries import held
 from optree_formats.markdown.events import LogEvent, Verbosity
-from optree_formats.markdown.of_tree import Teller
+from optree_formats.markdown.of_tree import EventMaker
 from optree_formats.markdown.reader import extract_events
-from optree_formats.markdown.stories import NEAR
 from optree_formats.markdown.summary import write_summary
-from optree_formats.markdown.times import iso
 from optree_formats.markdown.to_tree import node_path
 from optree_formats.markdown.writer import EventLog
 
@@ -78,14 +46,8 @@ class LogFollower:
     """Receives a session's records and writes its log."""
 
     def __init__(self, builder: SessionTreeBuilder, path: AnyPath, verbosity: Verbosity, *, redacted: bool) -> None:
-        self._pool = Pool()
-        self._teller = Teller(self._pool)
         root = builder.node
-        self._sessions: dict[str, SessionNode] = {}
-        self._turns: dict[str, TurnNode] = {}
-        self._ops: dict[str, OperationNode] = {}
-        self._untold: set[str] = set()
-        """Paths of ops whose begin is not written yet."""
+        self._maker = EventMaker(Fold(root.origin_txn_id))
         self._there: Counter[_Key] = Counter()
         """What the log had before, while the backlog is written."""
         self._lost = 0
@@ -94,9 +56,9 @@ class LogFollower:
             path,
             root.origin_txn_id,
             verbosity=verbosity,
-            start=self._teller.session_start(root, None),
+            start=self._maker.session_start(root),
             reopen=root.ended_at is None,
-            resume=self._teller.resumed(root, root.resumed_at[-1]) if root.resumed_at else None,
+            resume=self._maker.resumed(root, root.resumed_at[-1]) if root.resumed_at else None,
             redacted=redacted,
         )
         self._subscription = RecordSubscription(builder, self._handle, earlier=self._catch_up, begin=self._begin, name="markdown")
@@ -120,26 +82,29 @@ class LogFollower:
         return done
 
     def _begin(self, subscription: RecordSubscription) -> None:
-        self._pool.blobs.update(subscription.tree.pool.blobs)
-        self._pool.links.update(subscription.tree.pool.links)
-        self._sessions |= {path: _copy(node) for path, node in subscription.sessions.items()}
+        """Learn of the sessions that there are, for a process whose records do not tell of their begin."""
+        fold, pool = self._maker.fold, subscription.tree.pool
+        fold.apply(Pooled(blobs=pool.blobs, links=[(link, *rest) for link, rest in pool.links.items()]))
+        for path, one in subscription.sessions.items():
+            fold.sessions[path] = SessionNode(
+                one.id, path, one.trace_id, one.agent_id, one.call_path, one.origin_txn_id, one.started_at, []
+            )
 
     def _catch_up(self, records: list[Record]) -> None:
         """Write what the session has already, as far as the log lacks it."""
         self._there = _known(self.log.path)
         for one in records:
             self._handle(one)
-        self._untold -= {str(path) for (_, path, *_), left in self._there.items() if left > 0}  # begun in the log already
+        begun = {str(path) for (_, path, *_), left in self._there.items() if left > 0}
+        self._maker.begun |= dict.fromkeys(begun & self._maker.begun.keys(), True)  # told in the log already
         self._there.clear()
 
     def _handle(self, record: Record) -> None:
-        step = self._STEPS.get(type(record))
-        if step is not None:
-            self._safely(step, self, record)
-
-    def _safely(self, step: Callable[..., None], *given: Any) -> None:
         try:
-            step(*given)
+            for event in self._maker.events(record):
+                self._append(event)
+            if isinstance(record, SessionEnd) and not record.path:
+                write_summary(self.log.path)
         except Exception as error:  # noqa: BLE001 - one record that cannot be written; the next one may be
             self._lost += 1
             self._last_failure = f"{type(error).__name__}: {text(error)}"
@@ -154,145 +119,6 @@ class LogFollower:
                 self._there[known] -= 1
                 return
         self.log.append(event)
-
-    # Sessions and turns
-
-    def _session_begin(self, record: SessionBegin) -> None:
-        if not record.path:
-            return
-        self._tell(record.path)
-        above = self._sessions[parent_path(parent_path(record.path))]
-        node = apply.new_session(above.origin_txn_id, record.path, above.trace_id, record.agent, record.call_path, record.ts)
-        node.attributes_json = record.attributes
-        self._sessions[record.path] = node
-        self._append(self._teller.session_start(node, above))
-
-    def _session_set(self, record: SessionSet) -> None:
-        known = {"title": record.title, "latest_status": record.latest_status}
-        place = {"path": record.path} if record.path else {}
-        fields = {"timestamp": iso(record.ts), **place, **{key: said for key, said in known.items() if said is not None}}
-        self._append(LogEvent.of_plain("session_update", fields, at=record.ts))
-
-    def _session_resume(self, record: SessionResume) -> None:
-        self._append(self._teller.resumed(self._sessions[record.path], record.ts))
-
-    def _session_end(self, record: SessionEnd) -> None:
-        node = self._sessions[record.path]
-        apply.end_session(node, record)
-        self._append(self._teller.session_end(node))
-        if not record.path:
-            write_summary(self.log.path)
-
-    def _message(self, record: MessageAdded) -> None:
-        self._append(self._teller.message(self._sessions[record.path], record.message))
-
-    def _turn_begin(self, record: TurnBegin) -> None:
-        session = self._sessions[parent_path(record.path)]
-        self._turns[record.path] = turn = apply.begin_turn(_copy(session), record)
-        self._append(self._teller.turn_start(session, turn))
-
-    def _turn_set(self, record: TurnSet) -> None:
-        if (turn := self._turns.get(record.path)) is not None:
-            apply.set_turn(turn, record)
-
-    def _turn_end(self, record: TurnEnd) -> None:
-        turn = self._turns.pop(record.path, None)
-        if turn is None:  # it began before the log did
-            return
-        apply.end_turn(turn, record)
-        self._append(self._teller.turn_end(self._sessions[parent_path(record.path)], turn))
-
-    # Ops
-
-    def _op_begin(self, record: OpBegin) -> None:
-        session = self._session_of(record.path)
-        turn = self._turns.get(parent_path(record.path)) or apply.begin_turn(_copy(session), TurnBegin(parent_path(record.path), record.ts))
-        del turn.ops[:-NEAR]
-        self._ops[record.path] = apply.begin_op(session.origin_txn_id, turn, record)
-        self._untold.add(record.path)
-
-    def _requested(self, record: Requested) -> None:
-        if (op := self._ops.get(record.path)) is not None:
-            op.request = record.request
-            self._tell(record.path)
-
-    def _responded(self, record: Responded) -> None:
-        self._change(record.path, lambda op: setattr(op, "response", record.response))
-
-    def _entries(self, record: Entries) -> None:
-        self._change(record.path, lambda op: apply.add_entries(op, record.logs, record.chunks))
-
-    def _accounted(self, record: Accounted) -> None:
-        def account(op: OperationNode) -> None:
-            op.accounting = tuple(entry for entry in op.accounting if entry.id != record.entry.id)
-            apply.account(op, record.entry)
-
-        self._change(record.path, account)
-
-    def _op_end(self, record: OpEnd) -> None:
-        op = self._ops.get(record.path)
-        if op is None:
-            return
-        self._tell(record.path)
-        del self._ops[record.path]
-        block, record.attributes = record.attributes, UNSET
-        apply.end_op(op, record)
-        event = self._teller.op_end(self._session_of(record.path), op)
-        if block is not UNSET:
-            event.fields["attributes"] = decode(block)
-        self._append(event)
-
-    def _pooled(self, record: Pooled) -> None:
-        self._pool.blobs.update(record.blobs)
-        self._pool.links.update({link: (before, blob) for link, before, blob in record.links})
-
-    def _change(self, path: str, change: Callable[[OperationNode], Any]) -> None:
-        """Change an open op; of one that has ended, log what is added."""
-        op = self._ops.get(path)
-        if op is not None:
-            self._tell(path)
-            change(op)
-            return
-        late = OperationNode(f"{self.log.session_id}:{path}", path, "system", "", 0.0, (), ())
-        change(late)
-        fields = {"path": path, **held(late)}
-        self._append(LogEvent.of_plain("addition", fields, title=f"Addition: {path}"))
-
-    def _tell(self, path: str) -> None:
-        """Write the begin of an op, once."""
-        if path in self._untold:
-            self._untold.discard(path)
-            op = self._ops[path]
-            turn = self._turns.get(parent_path(path)) or TurnNode("", parent_path(path), 0, 0.0, [])
-            self._append(self._teller.op_start(self._session_of(path), turn, op, with_all=False))
-
-    def _session_of(self, path: str) -> SessionNode:
-        return self._sessions[parent_path(parent_path(path))]
-
-    _STEPS: ClassVar[dict[type[Record], Callable[[Any, Any], None]]] = {
-        SessionBegin: _session_begin,
-        SessionSet: _session_set,
-        SessionResume: _session_resume,
-        SessionEnd: _session_end,
-        MessageAdded: _message,
-        TurnBegin: _turn_begin,
-        TurnSet: _turn_set,
-        TurnEnd: _turn_end,
-        OpBegin: _op_begin,
-        Requested: _requested,
-        Responded: _responded,
-        Entries: _entries,
-        Accounted: _accounted,
-        OpEnd: _op_end,
-        Pooled: _pooled,
-    }
-
-
-def _copy(node: SessionNode) -> SessionNode:
-    """Return a session's node without what is in it."""
-    made = apply.new_session(node.origin_txn_id, node.path, node.trace_id, node.agent_id, node.call_path, node.started_at)
-    made.session_title, made.attributes_json = node.session_title, node.attributes_json
-    return made
 
 
 def _known(log: Path) -> Counter[_Key]:

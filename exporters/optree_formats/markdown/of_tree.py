@@ -13,18 +13,41 @@ What is still open has no second event; then all that is known of it stands in t
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from functools import partial
-from typing import Any, NamedTuple
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any, ClassVar
 
 from msgspec import UNSET
 
 from optree import Message, OperationNode, SessionNode, Tree, TurnNode
-from optree.exporting import ENDED, Pool, decode, is_object, state
+from optree.exporting import (
+    ENDED,
+    Accounted,
+    Entries,
+    Fold,
+    MessageAdded,
+    OpBegin,
+    OpEnd,
+    OpSet,
+    Record,
+    Requested,
+    Responded,
+    SessionBegin,
+    SessionEnd,
+    SessionResume,
+    SessionSet,
+    TurnBegin,
+    TurnEnd,
+    TurnSet,
+    decode,
+    is_object,
+    parent_path,
+    state,
+    unfold,
+)
 from optree_formats.markdown.entries import held
 from optree_formats.markdown.events import KINDS, PROTOCOL, Kind, LogEvent
 from optree_formats.markdown.requests import Requests
-from optree_formats.markdown.stories import code_of, op_story, result_story, turn_story, why_of
+from optree_formats.markdown.stories import NEAR, code_of, op_story, result_story, turn_story, why_of
 from optree_formats.markdown.times import iso
 
 SCHEMA = "optree/1"
@@ -44,76 +67,148 @@ SYSTEM = frozenset(
         "user_approval",
     ]
 )
+_INSIDE = (TurnSet, TurnEnd, OpSet, Requested, Responded, Entries, Accounted, OpEnd)
+"""Records of what has begun."""
+_Inside = TurnSet | TurnEnd | OpSet | Requested | Responded | Entries | Accounted | OpEnd
+_OfOp = SessionBegin | OpBegin | Requested | Responded | Entries | Accounted | OpEnd
 REASONS = {"ok": "completed", "failed": "error", "cancelled": "cancelled", "interrupted": "interrupted", ENDED: "ended"}
-
-
-class Timed(NamedTuple):
-    """What tells an event, with the place that it has among those of the same time."""
-
-    ts: float
-    number: int
-    tell: Callable[[], LogEvent]
 
 
 def events_of(tree: Tree) -> Iterator[LogEvent]:
     """Yield a whole tree as events, in the order of time: the session's start first, its end last."""
-    root = tree.session
-    found = [Timed(ts, number, tell) for number, (ts, tell) in enumerate(_all(Teller(tree.pool), root))]
-    last = len(found) - (root.ended_at is not None)
-    for timed in [found[0], *sorted(found[1:last]), *found[max(last, 1) :]]:
-        yield timed.tell()
+    maker = EventMaker(Fold(tree.session.origin_txn_id, tree), saved=True)
+    for record in unfold(tree):
+        yield from maker.events(record)
 
 
-Told = tuple[float, Callable[[], LogEvent]]
+class EventMaker:
+    """Makes events of records, and remembers which content the log has already: that is said once.
 
+    Of a *saved* session the fold has all nodes before the first record, and the first event of each says all that no second one will. Else
+    each record is folded, and what has ended is let go; the begin of an op is told with its request, or when the next thing happens in it,
+    and what comes after its end is an ``addition`` to it. The start of the root is then for whoever begins the log: `session_start`.
+    """
 
-def _all(teller: Teller, root: SessionNode) -> Iterator[Told]:
-    """Yield what tells a session's events, and all below it; without recursion, since agents may be nested deeply."""
-    pending: list[Iterator[Told | SessionNode]] = [_nodes(teller, root, None)]
-    above = [root]
-    while pending:
-        following = next(pending[-1], None)
-        if following is None:
-            pending.pop()
-            above.pop()
-        elif isinstance(following, SessionNode):
-            pending.append(_nodes(teller, following, above[-1]))
-            above.append(following)
-        else:
-            yield following
-
-
-def _nodes(teller: Teller, session: SessionNode, above: SessionNode | None) -> Iterator[Told | SessionNode]:
-    yield session.started_at, partial(teller.session_start, session, above)
-    latest = 0.0
-    for ts in session.resumed_at:
-        yield ts, partial(teller.resumed, session, ts)
-    for message in session.messages:
-        latest = max(latest, message.timestamp)
-        yield latest, partial(teller.message, session, message)
-    for turn in session.turns:
-        yield turn.started_at, partial(teller.turn_start, session, turn)
-        for op in turn.ops:
-            yield op.started_at, partial(teller.op_start, session, turn, op, with_all=op.ended_at is None)
-            if op.child_session is not None:
-                yield op.child_session
-            if op.ended_at is not None:
-                yield op.ended_at, partial(teller.op_end, session, op)
-        if turn.ended_at is not None:
-            yield turn.ended_at, partial(teller.turn_end, session, turn)
-    if session.ended_at is not None:
-        yield session.ended_at, partial(teller.session_end, session)
-
-
-class Teller:
-    """Makes the events of nodes. It remembers which content the log has already, and says that once."""
-
-    def __init__(self, pool: Pool) -> None:
-        self.requests = Requests(pool)
+    def __init__(self, fold: Fold, *, saved: bool = False) -> None:
+        self.fold = fold
+        self.begun: dict[str, bool] = {}
+        """Paths of the turns and ops that are open, and whether their begin is told."""
+        self.requests = Requests(fold.pool)
         self.counts = {"turns": 0, "tools": 0, "repairs": 0}
+        self._saved = saved
+        self._steps = self._SAVED if saved else self._RUNNING
 
-    def session_start(self, session: SessionNode, above: SessionNode | None) -> LogEvent:
-        """Return the start of a session; *above* is that of its parent."""
+    def events(self, record: Record) -> Iterable[LogEvent]:
+        """Return the events that a record makes, if any."""
+        if not self._saved:
+            if isinstance(record, _INSIDE) and record.path not in self.begun:
+                return self._addition(record)
+            self.fold.apply(record)
+        step = self._steps.get(type(record))
+        return () if step is None else step(self, record)
+
+    # A step a type of record
+
+    def _session_begin(self, record: SessionBegin) -> Iterator[LogEvent]:
+        if not record.path:
+            if self._saved:
+                yield self.session_start(self.fold.sessions[""])
+            return
+        yield from self._told(record)
+        yield self.session_start(self.fold.sessions[record.path])
+
+    def _session_set(self, record: SessionSet) -> Iterator[LogEvent]:
+        known = _said(path=record.path or None, title=record.title, latest_status=record.latest_status)
+        yield LogEvent.of_plain("session_update", {"timestamp": iso(record.ts), **known}, at=record.ts)
+
+    def _session_resume(self, record: SessionResume) -> Iterator[LogEvent]:
+        yield self.resumed(self.fold.sessions[record.path], record.ts)
+
+    def _session_end(self, record: SessionEnd) -> Iterator[LogEvent]:
+        yield self.session_end(self.fold.sessions[record.path])
+
+    def _message(self, record: MessageAdded) -> Iterator[LogEvent]:
+        session = self.fold.sessions[record.path]
+        if not self._saved:
+            session.messages.clear()
+        yield self.message(session, record.message)
+
+    def _turn_begin(self, record: TurnBegin) -> Iterator[LogEvent]:
+        self.begun[record.path] = True
+        yield self.turn_start(self.fold.sessions[parent_path(record.path)], self.fold.turns[record.path])
+
+    def _turn_end(self, record: TurnEnd) -> Iterator[LogEvent]:
+        del self.begun[record.path]
+        session, turn = self.fold.sessions[parent_path(record.path)], self.fold.turns[record.path]
+        if not self._saved:
+            del self.fold.turns[record.path]
+            session.turns.clear()
+        yield self.turn_end(session, turn)
+
+    def _op_begin(self, record: OpBegin) -> Iterator[LogEvent]:
+        self.begun[record.path] = False
+        if self._saved:
+            yield from self._told(record)
+        else:
+            del self.fold.turns[parent_path(record.path)].ops[: -NEAR - 1]
+
+    def _op_set(self, record: OpSet) -> Iterator[LogEvent]:
+        if self.begun[record.path] and record.attributes is not UNSET:
+            yield from self._addition(OpSet(record.path, record.ts, attributes=record.attributes))
+
+    def _told(self, record: _OfOp) -> Iterator[LogEvent]:
+        """Yield the begin of an op that is not told yet."""
+        if self.begun.get(record.path) is False:
+            self.begun[record.path] = True
+            yield self.op_start(self.fold.ops[record.path])
+
+    def _op_end(self, record: OpEnd) -> Iterator[LogEvent]:
+        yield from self._told(record)
+        del self.begun[record.path]
+        op = self.fold.take_op(record.path)
+        event = self.op_end(op)
+        if not self._saved and record.attributes is not UNSET:
+            event.fields["attributes"] = decode(record.attributes)
+        yield event
+
+    def _addition(self, record: _Inside) -> Iterator[LogEvent]:
+        """Yield what is added to an op that has ended, or began elsewhere."""
+        if isinstance(record, Entries):  # what was streamed of an answer is none without what came before
+            record = Entries(record.path, logs=record.logs, chunks=record.chunks)
+        if not isinstance(record, (Entries, Accounted, Responded, OpSet)):
+            return
+        late = Fold(self.fold.txn)
+        late.apply(record)
+        op = late.take_op(record.path)
+        fields = {**_said(attributes=_block(op)), **held(op)}
+        if fields:
+            yield LogEvent.of_plain("addition", {"path": record.path, **fields}, title=f"Addition: {record.path}")
+
+    _SAVED: ClassVar[dict[type[Record], Callable[[Any, Any], Iterator[LogEvent]]]] = {
+        SessionBegin: _session_begin,
+        SessionResume: _session_resume,
+        SessionEnd: _session_end,
+        MessageAdded: _message,
+        TurnBegin: _turn_begin,
+        TurnEnd: _turn_end,
+        OpBegin: _op_begin,
+        OpEnd: _op_end,
+    }
+    _RUNNING: ClassVar[dict[type[Record], Callable[[Any, Any], Iterator[LogEvent]]]] = {
+        **_SAVED,
+        SessionSet: _session_set,
+        OpSet: _op_set,
+        Requested: _told,
+        Responded: _told,
+        Entries: _told,
+        Accounted: _told,
+    }
+
+    # An event a method
+
+    def session_start(self, session: SessionNode) -> LogEvent:
+        """Return the start of a session."""
+        above = self._session_of(session.path) if session.path else None
         expected = session.agent_id if above is None else f"{above.call_path}->{session.agent_id}"
         own = {"session_id": session.origin_txn_id, "protocol": PROTOCOL, "tree": SCHEMA} if above is None else {"path": session.path}
         fields = {
@@ -173,8 +268,9 @@ class Teller:
         fields = {"timestamp": iso(turn.ended_at or 0.0), **self._place(session, turn.path), **known}
         return LogEvent.of_plain("turn_end", fields, at=turn.ended_at)
 
-    def op_start(self, session: SessionNode, turn: TurnNode, op: OperationNode, *, with_all: bool) -> LogEvent:
-        """Return the begin of an op; *with_all* that is known of it, if no end will follow."""
+    def op_start(self, op: OperationNode) -> LogEvent:
+        """Return the begin of an op, with all that is known of it if no end will follow."""
+        session, with_all = self._session_of(op.path), self._saved and op.ended_at is None
         place = {"timestamp": iso(op.started_at), **self._place(session, op.path)}
         known = {**_said(parent=op.parent_op, attributes=_block(op)), **(held(op) if with_all else {})}
         story = op_story(session, op, self.requests.pool)
@@ -186,7 +282,7 @@ class Teller:
             )
         if op.kind == "tool":
             self.counts["tools"] += 1
-            return self._tool_call(turn, op, place, known, story)
+            return self._tool_call(self.fold.turns[parent_path(op.path)], op, place, known, story)
         if op.kind == "session":
             fields = {**place, "name": op.name, **self.requests.told(op), **known}
             return LogEvent.of_plain("agent_call", fields, narrative=story, title=f"Agent Call: {op.name}", at=op.started_at)
@@ -200,9 +296,9 @@ class Teller:
             kind, fields, narrative=story, title="" if kind == op.name else f"System Step: {op.name}", at=op.started_at
         )
 
-    def op_end(self, session: SessionNode, op: OperationNode) -> LogEvent:
+    def op_end(self, op: OperationNode) -> LogEvent:
         """Return the end of an op."""
-        place = {"timestamp": iso(op.ended_at or 0.0), **self._place(session, op.path)}
+        place = {"timestamp": iso(op.ended_at or 0.0), **self._place(self._session_of(op.path), op.path)}
         story = result_story(op)
         if op.kind == "tool" and (op.status == "ok" or (state(op) == ENDED and op.error is None)):
             fields = {"call_id": op.path, **({"success": True} if op.status == "ok" else {}), **place, **held(op)}
@@ -236,6 +332,10 @@ class Teller:
         if source == "nobody":
             event.comment("args.why", "Nobody said why; this stands here since every call must say it.")
         return event
+
+    def _session_of(self, path: str) -> SessionNode:
+        """Return the session that an op stands in."""
+        return self.fold.sessions[parent_path(parent_path(path))]
 
     def _place(self, session: SessionNode, path: str) -> dict[str, Any]:
         """Return where a node is; the root session's own path is empty, and left out."""

@@ -19,6 +19,7 @@ from optree.exporting import (
     OpBegin,
     OpEnd,
     OpKind,
+    OpSet,
     ReasoningChunk,
     Responded,
     SessionBegin,
@@ -151,6 +152,11 @@ class _Back:
         known = float(latency) if isinstance(latency, (int, float)) else None
         self.records.put(OpEnd(path, at, status, known, _text(said), _text(fields.get("reasoning_final")), block(fields.get("attributes"))))
 
+    def _addition(self, fields: dict[str, Any], path: str, at: float) -> None:
+        self._held(fields, path, at)
+        if "attributes" in fields:
+            self.records.put(OpSet(path, at, attributes=block(fields["attributes"])))
+
     def _held(self, fields: dict[str, Any], path: str, at: float) -> None:
         """Take what an op holds, of whichever event of it."""
         logs: tuple[LogEntry, ...] = entries(fields, "logs", LogEntry)
@@ -208,7 +214,7 @@ class _Back:
         "user_message": _turn_start,
         "turn_start": _turn_start,
         "turn_end": _turn_end,
-        "addition": lambda self, fields, path, at: self._held(fields, path, at),
+        "addition": _addition,
     }
 
 

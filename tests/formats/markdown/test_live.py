@@ -5,6 +5,7 @@ import pytest
 import optree
 from optree.builder import SessionTreeBuilder, Stream
 from optree.errors import SetupError
+from optree.exporting import OpEnd, RecordSubscription
 from optree.testing import Ticking, capture, shape
 from optree.tree import walk_ops
 from optree_formats.markdown import FORMAT, EventLog, extract_events, follow, live, read_log, verify
@@ -206,4 +207,38 @@ def test_sub_agent_that_begins_while_the_log_is_opened(tmp_path, monkeypatch):
     assert following.close(10)
     assert (0, "") == following.failures
     assert {"agent_start", "tool_result"} <= {fields["type"] for fields in extract_events(following.log.path)}
+    stream.close()
+
+
+def test_what_an_op_is_given_later_is_in_the_log(tmp_path):
+    """Attributes that an op gets after its begin, or its end, and an answer that broke off while it was streamed, read back (S3-01)."""
+    stream = Stream([])
+    builder = SessionTreeBuilder("lead", txn="t", stream=stream, now=Ticking())
+    following = follow(builder, tmp_path / "a", verbosity="verbose")
+    op = builder.begin_op("llm", "m")
+    builder.set_request(op, {"temperature": 0})
+    builder.set_op(op, region="eu")
+    op.chunk("half an ans")
+    op.end("cancelled", retried=True)
+    builder.set_op(op, rated="bad")
+    builder.end_session()
+    assert following.close(10)
+    (tree,) = FORMAT.read(following.log.path, strict=True).trees
+    back = tree.session.turns[0].ops[0]
+    assert {"region": "eu", "retried": True, "rated": "bad"} == back.attributes
+    assert ('"half an ans"', True) == (bytes(back.response.payload).decode(), back.response.partial)
+    stream.close()
+
+
+def test_other_followers_get_records_whole(tmp_path):
+    """A log takes nothing out of the records that it shares with others who follow the session."""
+    stream = Stream([])
+    builder = SessionTreeBuilder("lead", txn="t", stream=stream)
+    records = []
+    following = follow(builder, tmp_path / "a")
+    other = RecordSubscription(builder, records.append, name="markdown")  # the same thread, behind the log
+    builder.begin_op("tool", "x").end(retried=True)
+    assert following.close(10)
+    assert other.close(10)
+    assert [b'{"retried":true}'] == [bytes(record.attributes) for record in records if isinstance(record, OpEnd)]
     stream.close()
