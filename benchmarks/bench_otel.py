@@ -28,7 +28,7 @@ from optree.builder import Op, SessionTreeBuilder
 if TYPE_CHECKING:
     from optree.exporting import Traced
     from optree_otel.mirror import OtelMirror
-    from optree_otel.view import Key
+    from optree_otel.session_exporter import Key
 
 sys.path.insert(0, str(ROOT / "exporters"))
 
@@ -138,21 +138,21 @@ def _spans(endpoint: str, ops: int, rounds: int) -> Rounds:
 
 
 def _span_variants(mirror: OtelMirror, traced: Traced) -> dict[str, Variant]:
-    from optree_otel.quick import encode_op
+    from optree_otel.signals.quick import encode_op
 
     keys = _keys(traced)
-    outlet = mirror.outlet(traced, traced)
+    exporter = mirror.exporter(traced, traced)
     nodes = [node for node in map(traced.op, (key.path for key in keys)) if node is not None]
-    scope = outlet.scope("")
+    scope = exporter.scope("")
     if scope is None or len(nodes) != len(keys):
         raise RuntimeError("not all that was recorded is there")
-    spans = [_stock_span(outlet.span(node, scope)) for node in nodes]
+    spans = [_stock_span(exporter.span(node, scope)) for node in nodes]
     encode_spans = _stock("exporter.otlp.proto.common.trace_encoder").encode_spans
     exporter = _stock("exporter.otlp.proto.http.trace_exporter").OTLPSpanExporter()
     batches = [spans[begin : begin + BATCH] for begin in range(0, len(spans), BATCH)]
 
     def sent(_ops: int) -> Job:
-        fresh = mirror.outlet(traced, traced)
+        fresh = mirror.exporter(traced, traced)
         return Job(lambda: mirror.send(fresh, keys), lambda: _all_there(mirror))
 
     return {
@@ -178,7 +178,7 @@ def _all_there(mirror: OtelMirror) -> None:
 
 
 def _keys(traced: Traced) -> list[Key]:
-    from optree_otel.view import Key
+    from optree_otel.session_exporter import Key
 
     root = traced.session("")
     return [Key("op", op.path) for turn in root.turns for op in turn.ops] if root is not None else []
@@ -283,7 +283,7 @@ def _waits(endpoint: str, ops: int, rounds: int) -> dict[str, list[float]]:
     try:
         for _ in range(rounds):
             waits["idle"].append(_longest(lambda count: count < PERIODS))
-            mirror.send(mirror.outlet(traced, traced), keys)
+            mirror.send(mirror.exporter(traced, traced), keys)
             arrived = threading.Thread(target=lambda: _all_there(mirror))
             arrived.start()
             waits["sending"].append(_longest(lambda _, sending=arrived: sending.is_alive()))  # type: ignore[misc]

@@ -134,7 +134,7 @@ class OtelExporter:
 
     def waiting(self, txn: str, directory: Directory) -> int:
         """Return how many spans of a pending session are to be sent."""
-        from optree_otel.waiting import waiting
+        from optree_otel.pending import waiting
 
         return waiting(directory, txn)
 
@@ -143,7 +143,7 @@ class OtelExporter:
         target = resolve({}).traces if any(os.environ.get(name) for name in _ENDPOINTS) else None
         if target is None:
             return "", ""
-        from optree_otel.transport import connect
+        from optree_otel.otlp.transport import connect
 
         connection = connect(target)
         outcome = connection.send("traces", b"", timeout)

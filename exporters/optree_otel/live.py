@@ -13,20 +13,17 @@ from time import monotonic
 from typing import TYPE_CHECKING, Any, Final
 
 from optree.exporting import OpBegin, OpEnd, Record, Remembered, SessionBegin, SessionEnd, Traced, TurnBegin, TurnEnd, now_ms, pass_on, text
-from optree_otel import logs, names
-from optree_otel.batches import EncodedItem
-from optree_otel.fitting import Fitter
-from optree_otel.live_spans import CLOSE, HEARTBEAT, OPEN
-from optree_otel.live_trace import LONG_SECONDS, LiveItem, LiveTrace, Made
-from optree_otel.profiles import Profile
-from optree_otel.request import joined, request
-from optree_otel.resource import KEPT_RESOURCES, Owner, Resources
-from optree_otel.view import ROOT, Key
-from optree_otel.wire import KeyValues
+from optree_otel.live_trace import CLOSE, HEARTBEAT, LONG_SECONDS, OPEN, LiveItem, LiveTrace, Made
+from optree_otel.otlp.batches import EncodedItem
+from optree_otel.session_exporter import ROOT, Key
+from optree_otel.signals import logs, names
+from optree_otel.signals.limits import Fitter, Profile
+from optree_otel.signals.protobuf import KeyValues
+from optree_otel.signals.resource import KEPT_RESOURCES, Owner, Resources, joined, request
 
 if TYPE_CHECKING:
-    from optree_otel.outlet import Outlet
-    from optree_otel.sender import Sender
+    from optree_otel.otlp.sender import Sender
+    from optree_otel.session_exporter import SessionExporter
 
 LOOK_SECONDS: Final = 0.1
 HEARTBEAT_SECONDS: Final = 10.0
@@ -55,7 +52,7 @@ class Watched:
     @property
     def over(self) -> bool:
         """True if all is told: of another process's session, if nothing is open in this one."""
-        return self.trace.settled and (self.ended or (self.trace.begun is not None and self.trace.outlet.open <= 0))
+        return self.trace.settled and (self.ended or (self.trace.begun is not None and self.trace.exporter.open <= 0))
 
 
 class Live(Remembered):
@@ -69,8 +66,8 @@ class Live(Remembered):
         resources: Resources,
         profile: Profile,
         make: Callable[[Any], Sender[LiveItem]],
-        settle: Callable[[Outlet], None],
-        beat: Callable[[Outlet, float], None] | None,
+        settle: Callable[[SessionExporter], None],
+        beat: Callable[[SessionExporter, float], None] | None,
     ) -> None:
         super().__init__()
         self._told, self._profile, self._settle, self._beat_in_logs = resources, profile, settle, beat
@@ -84,28 +81,28 @@ class Live(Remembered):
         """Encode resources anew: what may leave is not what it was."""
         self._resources.clear()
 
-    def attach(self, session: Traced, outlet: Outlet) -> Callable[[list[Record]], None]:
+    def attach(self, session: Traced, exporter: SessionExporter) -> Callable[[list[Record]], None]:
         """Take up a session; what is returned takes its records, on threads of the program."""
-        trace = self._trace(outlet, joined=session.writer != "0000")
+        trace = self._trace(exporter, joined=session.writer != "0000")
         watched = Watched(trace)
         if trace.begun is None:
             if session.resumed:
                 self.put(self._asked(trace, CLOSE, trace.missing()))
             self.put(self._asked(trace, OPEN, [ROOT]))
-        self._watched[outlet.txn] = watched
+        self._watched[exporter.txn] = watched
         self._rouse()
         if trace.begun is None:
             return trace.records.extend
 
         def take(batch: list[Record]) -> None:
             trace.records.extend(batch)
-            self._watched.setdefault(outlet.txn, watched)  # it may have been let go of
+            self._watched.setdefault(exporter.txn, watched)  # it may have been let go of
 
         return take
 
-    def missing(self, outlet: Outlet, *, also_open: bool) -> list[LiveItem]:
+    def missing(self, exporter: SessionExporter, *, also_open: bool) -> list[LiveItem]:
         """Return what is missing of a session that an earlier run began to show live: to be put on its way."""
-        trace = self._trace(outlet)
+        trace = self._trace(exporter)
         return self._asked(trace, CLOSE, trace.missing(also_open=also_open)) if trace.known else []
 
     def put(self, items: Sequence[LiveItem]) -> None:
@@ -140,19 +137,19 @@ class Live(Remembered):
         """Short ops that were left out, since the backend takes no more of one trace."""
         return sum(watched.trace.over_budget for watched in list(self._watched.values()))
 
-    def log_record(self, outlet: Outlet, now: float) -> EncodedItem | None:
+    def log_record(self, exporter: SessionExporter, now: float) -> EncodedItem | None:
         """Return a sign of life at *now* (epoch ms) as a log record, with the ids of the live trace."""
-        watched, session = self._watched.get(outlet.txn), outlet.view.session("")
+        watched, session = self._watched.get(exporter.txn), exporter.view.session("")
         scope = watched.trace.scope("") if watched is not None else None
         if scope is None or session is None or session.ended_at is not None:
             return None
-        return EncodedItem(outlet.group(scope), joined([logs.heartbeat(session, scope, now)]))
+        return EncodedItem(exporter.group(scope), joined([logs.heartbeat(session, scope, now)]))
 
     # The source of spans, on the sender's thread.
 
     def encode(self, item: LiveItem) -> EncodedItem | None:
         """Return an item's span, behind the anchors that it needs."""
-        item.trace.outlet.view.settle()
+        item.trace.exporter.view.settle()
         made = item.trace.spans(item)
         if not made:
             self._arrived([item])
@@ -174,11 +171,11 @@ class Live(Remembered):
 
     def delivered(self, items: Sequence[LiveItem]) -> None:
         """Note what the collector has."""
-        by_outlet: dict[int, tuple[Outlet, list[str]]] = {}
+        by_exporter: dict[int, tuple[SessionExporter, list[str]]] = {}
         for item in items:
-            by_outlet.setdefault(id(item.trace), (item.trace.outlet, []))[1].extend(item.trace.notes(item))
-        for outlet, notes in by_outlet.values():
-            outlet.file.add(notes)
+            by_exporter.setdefault(id(item.trace), (item.trace.exporter, []))[1].extend(item.trace.notes(item))
+        for exporter, notes in by_exporter.values():
+            exporter.file.add(notes)
         self._arrived(items)
 
     def lost(self, item: LiveItem, reason: str) -> None:  # noqa: ARG002 - the sender tells the reason in its health
@@ -190,15 +187,15 @@ class Live(Remembered):
         """Leave these for the next run: their session stays pending."""
         for item in items:
             item.trace.left += item.what != HEARTBEAT
-            self._settle(item.trace.outlet)
+            self._settle(item.trace.exporter)
 
     def _arrived(self, items: Sequence[LiveItem]) -> None:
         for item in items:
             if item.what != HEARTBEAT:
                 item.trace.acknowledged += 1
-        for outlet in {id(item.trace): item.trace.outlet for item in items}.values():
-            outlet.finish()
-            self._settle(outlet)
+        for exporter in {id(item.trace): item.trace.exporter for item in items}.values():
+            exporter.finish()
+            self._settle(exporter)
 
     def _resource(self, service: str, owner: Owner) -> bytes:
         found = self._resources.get((service, owner))
@@ -212,8 +209,8 @@ class Live(Remembered):
 
     # What is on its way there, on the thread that looks, or on one that flushes.
 
-    def _trace(self, outlet: Outlet, *, joined: bool = False) -> LiveTrace:
-        trace = outlet.live = LiveTrace(outlet, self._told, joined=joined)
+    def _trace(self, exporter: SessionExporter, *, joined: bool = False) -> LiveTrace:
+        trace = exporter.live = LiveTrace(exporter, self._told, joined=joined)
         return trace
 
     def _asked(self, trace: LiveTrace, what: str, keys: Sequence[Key]) -> list[LiveItem]:
@@ -255,7 +252,7 @@ class Live(Remembered):
                 if watched.trace.begun is None and not watched.ended:
                     self._beat(watched, now)
                 if watched.over and now - watched.heard > LATE_SECONDS:
-                    txn = watched.trace.outlet.txn
+                    txn = watched.trace.exporter.txn
                     self._watched.pop(txn, None)
                     if watched.trace.records:  # some came just now
                         self._watched[txn] = watched
@@ -300,7 +297,7 @@ class Live(Remembered):
         """Give signs of life of an open session."""
         if now - watched.beaten >= HEARTBEAT_SECONDS and self._beat_in_logs is not None:
             watched.beaten = now
-            self._beat_in_logs(watched.trace.outlet, now_ms())
+            self._beat_in_logs(watched.trace.exporter, now_ms())
         if now - watched.heard >= watched.silence:
             watched.heard, watched.silence = now, min(watched.silence * 2, LONGEST_SILENCE)
             self.sender.put(LiveItem(watched.trace, HEARTBEAT, now=now_ms()))

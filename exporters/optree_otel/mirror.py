@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import threading
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from time import monotonic
 from typing import Any
@@ -17,28 +18,24 @@ from weakref import WeakKeyDictionary, WeakValueDictionary
 from msgspec.structs import replace
 
 from optree import Directory, OperationNode
-from optree.exporting import Taker, Traced, pass_on
+from optree.exporting import Taker, Traced, pass_on, redact, text
 from optree.exporting import redaction_settings as redaction
-from optree_otel import loading, placing
-from optree_otel.batches import EncodedItem, Limits
+from optree_otel import otel_context
 from optree_otel.delivered import BACKGROUND_BYTES, Addressee, addressed, is_done, is_sending, pending
-from optree_otel.destination import Signal
-from optree_otel.ends import Ends, EndsOfPart
-from optree_otel.faults import ExportFaults
 from optree_otel.handover import hand_over, is_possible
 from optree_otel.live import Live
-from optree_otel.live_spans import HEARTBEAT
-from optree_otel.live_trace import LiveItem
-from optree_otel.metrics import Meter
-from optree_otel.origin import Origin, here
-from optree_otel.outlet import Outlet
-from optree_otel.profiles import profile
-from optree_otel.resource import Resources
-from optree_otel.sender import Sender
-from optree_otel.settings import Settings
-from optree_otel.sources import LogLines, MetricSource, NodeItem, Spans
-from optree_otel.transport import connect
-from optree_otel.view import Key, Resumed, View
+from optree_otel.live_trace import HEARTBEAT, LiveItem
+from optree_otel.otlp import transport
+from optree_otel.otlp.batches import EncodedItem, Limits
+from optree_otel.otlp.sender import Sender
+from optree_otel.otlp.transport import connect
+from optree_otel.session_exporter import Key, Resumed, SessionExporter, View
+from optree_otel.settings import Settings, Signal
+from optree_otel.signals.limits import profile
+from optree_otel.signals.metrics import Meter
+from optree_otel.signals.resource import Resources
+from optree_otel.signals.scope import Origin, here
+from optree_otel.sources import Ends, EndsOfPart, LogLines, MetricSource, NodeItem, Spans
 
 EXIT_SECONDS = 0.12
 """The longest that the mirror holds the end of a process: to take down what sends takes the interpreter as long again as it has left."""
@@ -65,8 +62,8 @@ class OtelMirror:
             service=settings.service_name, attributes=settings.resource, per_agent=settings.services, profile=self.profile
         )
         self.meter = Meter(profile=self.profile)
-        self.outlets: dict[str, Outlet] = {}
-        self._resting: WeakValueDictionary[str, Outlet] = WeakValueDictionary()
+        self.exporters: dict[str, SessionExporter] = {}
+        self._resting: WeakValueDictionary[str, SessionExporter] = WeakValueDictionary()
         """Sessions of other processes that are let go of, for as long as something else holds them."""
         self._settling = threading.RLock()
         self.logs: Sender[NodeItem] | None = None
@@ -98,7 +95,7 @@ class OtelMirror:
         """Spans that a process of its own delivers."""
         self._passed_over = 0
         """Entries that lie where processes leave word of their end, and are none."""
-        self._homes: WeakKeyDictionary[Outlet, Directory] = WeakKeyDictionary()
+        self._homes: WeakKeyDictionary[SessionExporter, Directory] = WeakKeyDictionary()
         """Where sessions are that this process began."""
         self._shared: dict[str, Directory] = {}
         """Those of them that are delivered as far as this process has them, and in which others had a part."""
@@ -119,22 +116,22 @@ class OtelMirror:
         with self.faults.caught():
             origin = here(root.attributes, self.settings.parent) if root is not None and owned else None
         view = Resumed(session, root) if session.resumed and root is not None else session
-        outlet = self.outlet(view, session, origin)
-        self.outlets[session.txn] = outlet
-        self._homes[outlet] = session.directory
+        exporter = self.exporter(view, session, origin)
+        self.exporters[session.txn] = exporter
+        self._homes[exporter] = session.directory
         self._folders.add(session.directory.sessions)
         if session.resumed:
-            self.send(outlet, outlet.take_up())
+            self.send(exporter, exporter.take_up())
         self.traces.warm()
         if self._sweeping is None:
             self._unswept = [session.directory]
             self._sweeping = _started(self._sweep_all, session.directory)
-        beside = self.live.attach(session, outlet) if self.live is not None else None
-        return EndsOfPart(outlet, self.traces.put, beside, self.wake) if outlet.joined else Ends(outlet, self.traces.put, beside)
+        beside = self.live.attach(session, exporter) if self.live is not None else None
+        return EndsOfPart(exporter, self.traces.put, beside, self.wake) if exporter.joined else Ends(exporter, self.traces.put, beside)
 
-    def outlet(self, view: View, session: Traced, origin: Origin | None = None) -> Outlet:
+    def exporter(self, view: View, session: Traced, origin: Origin | None = None) -> SessionExporter:
         """Return the way out of a session."""
-        return Outlet(
+        return SessionExporter(
             view,
             session.directory.sessions,
             session.writer,
@@ -148,61 +145,61 @@ class OtelMirror:
             saved=session.saved,
         )
 
-    def send(self, outlet: Outlet, keys: Sequence[Key], beside: Sequence[LiveItem] = ()) -> None:
+    def send(self, exporter: SessionExporter, keys: Sequence[Key], beside: Sequence[LiveItem] = ()) -> None:
         """Put nodes on their way that no record tells of; *beside*, on the way to the live trace."""
-        self.outlets[outlet.txn] = outlet
-        outlet.asked += len(keys)
+        self.exporters[exporter.txn] = exporter
+        exporter.asked += len(keys)
         for key in keys:
-            self.traces.put(NodeItem(outlet, key))
+            self.traces.put(NodeItem(exporter, key))
         if self.live is not None:
             self.live.put(beside)
 
-    def beat(self, outlet: Outlet, now: float) -> None:
+    def beat(self, exporter: SessionExporter, now: float) -> None:
         """Let the logs tell that a session is open still, at *now* (epoch ms)."""
         if self.logs is not None:
-            self.logs.put(NodeItem(outlet, Key(HEARTBEAT, str(now))))
+            self.logs.put(NodeItem(exporter, Key(HEARTBEAT, str(now))))
 
-    def settle(self, outlet: Outlet) -> None:
+    def settle(self, exporter: SessionExporter) -> None:
         """Let go of a session of which nothing is on its way any more: other processes may have what is left of it."""
-        if outlet.finished:
-            if not outlet.left and not outlet.asked:
-                outlet.close()
-            outlet.file.release()
+        if exporter.finished:
+            if not exporter.left and not exporter.asked:
+                exporter.close()
+            exporter.file.release()
             with self._settling:  # senders of several signals come here
-                self._let_go(outlet)
-        elif outlet.idle and not outlet.resting:
+                self._let_go(exporter)
+        elif exporter.idle and not exporter.resting:
             with self._settling:
-                outlet.resting = True
-                if outlet.idle:  # asked again after the mark is there: what begins from now on sees it
-                    outlet.file.release()
-                    self._resting[outlet.txn] = outlet
-                    self._let_go(outlet)
+                exporter.resting = True
+                if exporter.idle:  # asked again after the mark is there: what begins from now on sees it
+                    exporter.file.release()
+                    self._resting[exporter.txn] = exporter
+                    self._let_go(exporter)
                 else:
-                    outlet.resting = False
+                    exporter.resting = False
 
-    def wake(self, outlet: Outlet) -> None:
+    def wake(self, exporter: SessionExporter) -> None:
         """Take up again a session of another process in which this one goes on."""
         with self._settling:
-            if outlet.resting:
-                outlet.resting = False
-                self.outlets[outlet.txn] = outlet
-                outlet.begin_again()
+            if exporter.resting:
+                exporter.resting = False
+                self.exporters[exporter.txn] = exporter
+                exporter.begin_again()
 
-    def _let_go(self, outlet: Outlet) -> None:
-        if self.outlets.get(outlet.txn) is outlet:
-            self._past += outlet.over_budget
-            self._left += outlet.left if outlet.saved else 0
-            outlet.over_budget = 0
-            if outlet.shared and outlet in self._homes and len(self._shared) < MOST_SHARED:
-                self._shared[outlet.txn] = self._homes[outlet]
-            del self.outlets[outlet.txn]
+    def _let_go(self, exporter: SessionExporter) -> None:
+        if self.exporters.get(exporter.txn) is exporter:
+            self._past += exporter.over_budget
+            self._left += exporter.left if exporter.saved else 0
+            exporter.over_budget = 0
+            if exporter.shared and exporter in self._homes and len(self._shared) < MOST_SHARED:
+                self._shared[exporter.txn] = self._homes[exporter]
+            del self.exporters[exporter.txn]
 
     def enter(self, txn: str, path: str) -> None:
         """Make a node's span the current one of OpenTelemetry."""
         try:
             ids = self._ids(txn, path)
             if ids is not None:
-                placing.enter((txn, path), *ids)
+                otel_context.enter((txn, path), *ids)
         except Exception as error:  # noqa: BLE001 - OpenTelemetry may be half imported, a span anybody's
             pass_on(error)
             self.faults.note(error)
@@ -210,7 +207,7 @@ class OtelMirror:
     def leave(self, txn: str, path: str) -> None:
         """Put back what was current before, also where the session is delivered and gone."""
         try:
-            placing.leave((txn, path))
+            otel_context.leave((txn, path))
         except Exception as error:  # noqa: BLE001 - as in `enter`
             pass_on(error)
             self.faults.note(error)
@@ -257,8 +254,8 @@ class OtelMirror:
         for sender in (self.live, self.logs, self._measured()):
             if sender is not None:
                 whole = sender.close(max(0.0, until - monotonic())) and whole
-        for outlet in list(self.outlets.values()):
-            outlet.withdraw()
+        for exporter in list(self.exporters.values()):
+            exporter.withdraw()
         self._closed = True
         return whole and not self.left()
 
@@ -266,26 +263,26 @@ class OtelMirror:
         """Have a process of its own deliver what is left, also of other processes' parts; see `optree.exporting.Mirror`."""
         with self.faults.caught():
             if self._handed_over is None and not self.traces.off and is_possible(self.settings.deliver_at_exit):
-                ours = [outlet for outlet in list(self.outlets.values()) if not self._is_handed_over_by_its_owner(outlet)]
+                ours = [exporter for exporter in list(self.exporters.values()) if not self._is_handed_over_by_its_owner(exporter)]
                 count = self._left + _undelivered(ours, saved=True)
                 if count or self._has_parts_of_others(ours) or self._has_earlier():
                     self._passed_over = hand_over(self._folders, self._options, self.addressee)
                 self._handed_over = count
         return self._handed_over
 
-    def _is_handed_over_by_its_owner(self, outlet: Outlet) -> bool:
+    def _is_handed_over_by_its_owner(self, exporter: SessionExporter) -> bool:
         """Tell whether a session is another process's that lives: at its end it looks after what all have left."""
-        return outlet.joined and self._homes[outlet].is_running(outlet.txn)
+        return exporter.joined and self._homes[exporter].is_running(exporter.txn)
 
-    def _has_parts_of_others(self, ours: Iterable[Outlet]) -> bool:
+    def _has_parts_of_others(self, ours: Iterable[SessionExporter]) -> bool:
         """Tell whether other processes had a part in sessions of this one that are not delivered whole: they may have left spans."""
         shared = any(not is_done(home.sessions, txn) for txn, home in list(self._shared.items()))
-        return shared or any(outlet.has_others for outlet in ours)
+        return shared or any(exporter.has_others for exporter in ours)
 
     def _has_earlier(self) -> bool:
         """Tell whether sessions of earlier runs wait that this one, being short, did not come to."""
         return any(
-            txn not in self.outlets and (noted := addressed(home.sessions, txn)) is not None and noted.digest == self.addressee.digest
+            txn not in self.exporters and (noted := addressed(home.sessions, txn)) is not None and noted.digest == self.addressee.digest
             for home in self._unswept
             for txn in pending(home.sessions)
             if not home.is_running(txn) and not is_sending(home.sessions, txn)
@@ -293,17 +290,17 @@ class OtelMirror:
 
     def left(self) -> int:
         """Return how many spans of ended nodes no collector has yet: after `close`, those that a later run sends."""
-        return self._left + _undelivered(self.outlets.values(), saved=True)
+        return self._left + _undelivered(self.exporters.values(), saved=True)
 
     def after_fork(self) -> None:
         """Start anew in a forked child."""
-        loading.after_fork()
+        transport.after_fork()
         for sender in (self.traces, self.live, self.logs, self.metrics):
             if sender is not None:
                 sender.after_fork()
-        for outlet in self.outlets.values():
-            outlet.file.release()
-        self.outlets = {}
+        for exporter in self.exporters.values():
+            exporter.file.release()
+        self.exporters = {}
         self._left = 0
         self._handed_over = None
         self._shared, self._unswept = {}, []
@@ -322,14 +319,14 @@ class OtelMirror:
             if sender is not None:
                 found[signal] = told = sender.health()
                 problems += [f"OpenTelemetry {signal}: {told['trouble']}"] if told["trouble"] else []
-        over = self._past + sum(outlet.over_budget for outlet in list(self.outlets.values()))
+        over = self._past + sum(exporter.over_budget for exporter in list(self.exporters.values()))
         if over:
             said = f"{over} spans were left out: a trace of {self.profile.name} holds {self.profile.trace_bytes} bytes"
             problems.append(f"OpenTelemetry traces: {said}; set trace_per_turn")
-        failed = next((outlet.file.last_failure for outlet in list(self.outlets.values()) if outlet.file.failures), "")
+        failed = next((exporter.file.last_failure for exporter in list(self.exporters.values()) if exporter.file.failures), "")
         problems += [f"OpenTelemetry: what is delivered cannot be noted: {failed}"] if failed else []
         problems += self.faults.problems()
-        if self._closed and (lost := _undelivered(self.outlets.values(), saved=False)):
+        if self._closed and (lost := _undelivered(self.exporters.values(), saved=False)):
             problems.append(f"OpenTelemetry: {lost} spans were not sent, and no later run can: their session could not be saved")
         if self._passed_over:
             said = (
@@ -349,15 +346,15 @@ class OtelMirror:
 
     def _beside(self, item: NodeItem, service: str) -> None:
         """Put the log lines and figures of a node on their way, whose span goes now."""
-        node = item.outlet.node(item.key)
+        node = item.exporter.node(item.key)
         if isinstance(node, OperationNode):
             if item.fresh:
                 self.measure(node, service)
             if self.logs is not None and (node.logs or self._events_hold_content):
                 self.logs.put(item)
 
-    def _heartbeat(self, outlet: Outlet, now: float) -> EncodedItem | None:
-        return self.live.log_record(outlet, now) if self.live is not None else None
+    def _heartbeat(self, exporter: SessionExporter, now: float) -> EncodedItem | None:
+        return self.live.log_record(exporter, now) if self.live is not None else None
 
     def _live_sender(self, source: Any) -> Sender[LiveItem]:
         return self._sender("traces", source, LIVE_LINGER)
@@ -378,8 +375,8 @@ class OtelMirror:
         return self.metrics
 
     def _ids(self, txn: str, path: str) -> tuple[bytes, bytes] | None:
-        outlet = self.outlets.get(txn) or self._resting.get(txn)
-        return None if outlet is None else outlet.ids(path)
+        exporter = self.exporters.get(txn) or self._resting.get(txn)
+        return None if exporter is None else exporter.ids(path)
 
     def _sender(self, signal: Signal, source: Any, linger: float | None = None) -> Sender[Any]:
         destination = self.settings.destination(signal)
@@ -390,7 +387,7 @@ class OtelMirror:
 
     def _sweep_all(self, directory: Directory) -> None:
         """Take up one session of earlier runs after the other, as fast as the collector takes them."""
-        with loading.loading():
+        with transport.loading():
             from optree_otel.pending import sweep
 
         sweep(self, directory, go_on=self._has_room, most=BACKGROUND_BYTES)
@@ -398,7 +395,7 @@ class OtelMirror:
             self._unswept = []
 
     def _gather_all(self, shared: dict[str, Directory]) -> None:
-        with loading.loading():
+        with transport.loading():
             from optree_otel.pending import gather
 
         self._shared |= gather(self, shared)
@@ -408,8 +405,8 @@ class OtelMirror:
         return self.traces.wait_for_room(SWEPT_AHEAD)
 
 
-def _undelivered(outlets: Iterable[Outlet], *, saved: bool) -> int:
-    return sum(max(0, outlet.asked - outlet.acknowledged) for outlet in list(outlets) if outlet.saved == saved)
+def _undelivered(exporters: Iterable[SessionExporter], *, saved: bool) -> int:
+    return sum(max(0, exporter.asked - exporter.acknowledged) for exporter in list(exporters) if exporter.saved == saved)
 
 
 def _started(work: Callable[..., None], *given: Any) -> threading.Thread | None:
@@ -421,3 +418,29 @@ def _started(work: Callable[..., None], *given: Any) -> threading.Thread | None:
         pass_on(error)
         return None
     return thread
+
+
+class ExportFaults:
+    """How many there were, and the last."""
+
+    def __init__(self) -> None:
+        self.count = 0
+        self._last = ""
+
+    def note(self, error: Exception) -> None:
+        """Count one."""
+        self.count += 1
+        self._last = str(redact(f"{type(error).__name__}: {text(error)}"))
+
+    @contextmanager
+    def caught(self) -> Generator[None]:
+        """Catch and count what is raised inside."""
+        try:
+            yield
+        except Exception as error:  # noqa: BLE001 - that is what it is for
+            pass_on(error)
+            self.note(error)
+
+    def problems(self) -> list[str]:
+        """Return a text about them; none if there are none."""
+        return [f"OpenTelemetry: {self.count} faults of the mirror itself, the last: {self._last}"] if self.count else []

@@ -22,15 +22,14 @@ from optree_otel.delivered import (
     mark_open,
     pending,
 )
-from optree_otel.outlet import Outlet, lasting
-from optree_otel.view import Key, SavedView
+from optree_otel.session_exporter import Key, SavedView, SessionExporter, last_round, lasting, nodes
 
 if TYPE_CHECKING:
     from optree_otel.live import Live
     from optree_otel.live_trace import LiveItem
-    from optree_otel.profiles import Profile
-    from optree_otel.resource import Resources
     from optree_otel.settings import Settings
+    from optree_otel.signals.limits import Profile
+    from optree_otel.signals.resource import Resources
 
 WRITER = "resent"
 
@@ -42,7 +41,7 @@ class SpanPipeline(Protocol):
     profile: Profile
     resources: Resources
     addressee: Addressee
-    outlets: dict[str, Outlet]
+    exporters: dict[str, SessionExporter]
     """What is on its way, by txn."""
     others: dict[str, Addressee | None]
     """Sessions that wait for a program with other settings; None of those that note no addressee."""
@@ -50,11 +49,11 @@ class SpanPipeline(Protocol):
     """How many are too large to be sent in the background."""
     live: Live | None
 
-    def send(self, outlet: Outlet, keys: Sequence[Key], beside: Sequence[LiveItem] = ()) -> None:
+    def send(self, exporter: SessionExporter, keys: Sequence[Key], beside: Sequence[LiveItem] = ()) -> None:
         """Put nodes on their way; *beside*, on the way to the live trace."""
         ...
 
-    def settle(self, outlet: Outlet) -> None:
+    def settle(self, exporter: SessionExporter) -> None:
         """Let go of a session of which nothing is on its way any more."""
         ...
 
@@ -85,7 +84,7 @@ def sweep(
     """
     found: list[Sent] = []
     for txn in pending(directory.sessions, also_open=also_open):
-        if txn in mirror.outlets or _is_busy(txn, directory):
+        if txn in mirror.exporters or _is_busy(txn, directory):
             continue
         if not _is_for(mirror, noted := addressed(directory.sessions, txn)):
             mirror.others[txn] = noted
@@ -112,7 +111,7 @@ def outlived(mirror: SpanPipeline, directory: Directory) -> list[str]:
     return [
         txn
         for txn in pending(sessions)
-        if txn not in mirror.outlets
+        if txn not in mirror.exporters
         and is_sending(sessions, txn)
         and not _is_recording(txn, directory)
         and _is_for(mirror, addressed(sessions, txn))
@@ -129,7 +128,7 @@ def gather(mirror: SpanPipeline, shared: dict[str, Directory]) -> dict[str, Dire
     for txn, directory in shared.items():
         if is_sending(directory.sessions, txn):
             later[txn] = directory
-        elif txn not in mirror.outlets and directory.size(txn) <= BACKGROUND_BYTES:
+        elif txn not in mirror.exporters and directory.size(txn) <= BACKGROUND_BYTES:
             with suppress(OptreeError, OSError):
                 loaded = load(txn, directory)
                 if loaded.session.ended_at is None or loaded.open_nodes():
@@ -153,7 +152,7 @@ def send(
         DeliveredFile(sessions, txn, WRITER).add(notes)
     elif is_done(sessions, txn):
         return Sent(txn, 0, "is delivered already; send it once more with --again")
-    outlet = Resent(
+    exporter = Resent(
         SavedView(loaded.tree),
         sessions,
         WRITER,
@@ -164,18 +163,18 @@ def send(
         openinference=mirror.settings.openinference,
         trace_per_turn=mirror.settings.trace_per_turn,
     )
-    if not outlet.file.held or is_sending(sessions, txn, outlet.file) or (not own and _is_recording(txn, directory)):
-        outlet.file.release()
+    if not exporter.file.held or is_sending(sessions, txn, exporter.file) or (not own and _is_recording(txn, directory)):
+        exporter.file.release()
         return Sent(txn, 0, "another process is sending it")
-    outlet.ended = also_open or loaded.session.ended_at is not None
-    keys = outlet.missing(also_open=also_open)
-    mirror.send(outlet, keys, mirror.live.missing(outlet, also_open=also_open) if mirror.live is not None else ())
+    exporter.ended = also_open or loaded.session.ended_at is not None
+    keys = exporter.missing(also_open=also_open)
+    mirror.send(exporter, keys, mirror.live.missing(exporter, also_open=also_open) if mirror.live is not None else ())
     if not keys:
-        mirror.settle(outlet)
+        mirror.settle(exporter)
     return Sent(txn, len(keys))
 
 
-class Resent(Outlet):
+class Resent(SessionExporter):
     """A session that was loaded: what is on disk is all there is of it."""
 
     @property
@@ -201,3 +200,11 @@ def _is_recording(txn: str, directory: Directory) -> bool:
 
 def _is_busy(txn: str, directory: Directory) -> bool:
     return _is_recording(txn, directory) or is_sending(directory.sessions, txn)
+
+
+def waiting(directory: Directory, txn: str) -> int:
+    """Return how many nodes of a pending session have ended and are not delivered; raises what `optree.load` raises."""
+    noted = delivered(directory.sessions, txn)
+    last = last_round(noted)
+    ended = [str(key) for key, node in nodes(load(txn, directory).session) if node.ended_at is not None]
+    return sum((f"{key}#{last}" if key == "/session" and last else key) not in noted for key in ended)

@@ -1,8 +1,9 @@
 import re
 from pathlib import Path
 
-from optree_otel import names, settings
-from optree_otel.profiles import PROFILES
+from optree_otel import settings
+from optree_otel.signals import names
+from optree_otel.signals.limits import PROFILES
 
 DOCS = Path(__file__).resolve().parents[2] / "docs"
 REFERENCE = DOCS / "reference" / "opentelemetry.md"

@@ -11,7 +11,7 @@ from optree.background import Job, Worker
 from optree.builder.subscriber import Subscriber
 from optree.store import upkeep
 from optree.store.upkeep import Upkeep
-from optree_otel.incoming.later import Later
+from optree_otel.incoming.processor import Later
 from tests.otel.backends.waiting import wait_for
 
 LONG = 20.0

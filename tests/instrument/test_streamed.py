@@ -14,7 +14,7 @@ from optree.store.recovery import load
 from optree.testing import capture
 from optree.tree import format_tree, walk_ops
 from optree.values import decode
-from optree_otel import messages
+from optree_otel.signals import content
 from tests.cli.conftest import CommandLine
 
 KILLED = """
@@ -110,7 +110,7 @@ def test_ai_agents_files_say_that_an_answer_was_cut(killed, tmp_path):
 
 def test_spans_do_not_say_that_it_stopped():
     """The output message of a broken answer has a finish reason of its own."""
-    [found] = messages.output("It rains", partial=True)
+    [found] = content.output_messages("It rains", partial=True)
     assert ("incomplete", "It rains") == (found["finish_reason"], found["parts"][0]["content"])
 
 

@@ -75,7 +75,7 @@ GROUPS = {
         ),
     ),
     "otel": Group(
-        tuple(f"exporters/optree_otel/{name}.py" for name in ("mapping", "llm", "content", "messages", "names")),
+        tuple(f"exporters/optree_otel/signals/{name}.py" for name in ("mapping", "llm", "content", "names")),
         ("tests/docs/test_opentelemetry_reference.py", *(f"tests/otel/test_{name}.py" for name in _OTEL)),
     ),
     "formats": Group(

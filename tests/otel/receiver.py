@@ -33,7 +33,7 @@ from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import (
 )
 from opentelemetry.proto.trace.v1.trace_pb2 import Span
 
-from optree_otel.destination import Destination, Signal
+from optree_otel.settings import Destination, Signal
 from tests.otel.loopback_certificate import CERTIFICATE, KEY
 
 MESSAGES: dict[str, Any] = {"traces": ExportTraceServiceRequest, "logs": ExportLogsServiceRequest, "metrics": ExportMetricsServiceRequest}

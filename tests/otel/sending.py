@@ -7,9 +7,9 @@ from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTrace
 from opentelemetry.proto.trace.v1.trace_pb2 import Span
 
 from optree.exporting import Wake
-from optree_otel.answers import ExportResult
-from optree_otel.batches import EncodedItem
-from optree_otel.sender import Clock
+from optree_otel.otlp.batches import EncodedItem
+from optree_otel.otlp.responses import ExportResult
+from optree_otel.otlp.sender import Clock
 
 SIZE = 200
 

@@ -8,10 +8,10 @@ import os
 import sys
 import time
 
-from optree_otel.batches import EncodedItem, Limits
-from optree_otel.destination import Destination
-from optree_otel.sender import Sender
-from optree_otel.transport import connect
+from optree_otel.otlp.batches import EncodedItem, Limits
+from optree_otel.otlp.sender import Sender
+from optree_otel.otlp.transport import connect
+from optree_otel.settings import Destination
 
 
 class Spans:

@@ -10,10 +10,10 @@ from hypothesis import strategies as st
 from optree.builder import SessionTreeBuilder
 from optree.nodes import Pool
 from optree.testing import Ticking
-from optree_otel import content, messages, names
-from optree_otel.content import fit_json
-from optree_otel.mapping import op_span, session_span, turn_span
-from optree_otel.scope import SpanScope, trace_id
+from optree_otel.signals import content, names
+from optree_otel.signals.content import fit_json
+from optree_otel.signals.mapping import op_span, session_span, turn_span
+from optree_otel.signals.scope import SpanScope, trace_id
 from tests.otel.tree_of_all import TXN, tree_of_all
 
 SECRET = "sk-abcdefghijklmnop1234"
@@ -125,7 +125,7 @@ def check(found, *, output=False):
 )
 def test_a_message_of_each_provider_has_the_parts_of_the_conventions(given_message, expected):
     """OpenAI's chat and responses, Anthropic's blocks, Gemini's parts, plain text."""
-    found = messages.message(given_message)
+    found = content.chat_message(given_message)
     check([found])
     assert expected == found["parts"]
 
@@ -135,7 +135,7 @@ def test_reasoning_among_a_requests_items_stands_in_the_answer_behind_it():
     reasoned = {"type": "reasoning", "summary": [{"type": "summary_text", "text": "hm"}]}
     called = {"type": "function_call", "call_id": "c", "name": "f", "arguments": "{}"}
     listed = ["q", reasoned, {"type": "reasoning", "summary": [], "encrypted_content": "x"}, called]
-    found = messages.history(listed)
+    found = content.chat_messages(listed)
     check(found)
     assert [("user", ["text"]), ("assistant", ["reasoning", "tool_call"])] == [
         (one["role"], [part["type"] for part in one["parts"]]) for one in found
@@ -166,7 +166,7 @@ def test_reasoning_among_a_requests_items_stands_in_the_answer_behind_it():
 )
 def test_a_response_of_each_provider_is_an_output_message(response, kinds, finish):
     """With why it ended in the words of the conventions."""
-    found = messages.output(response)
+    found = content.output_messages(response)
     check(found, output=True)
     assert [(kinds, finish)] == [([part["type"] for part in message["parts"]], message["finish_reason"]) for message in found]
 
@@ -184,7 +184,7 @@ def test_a_response_of_each_provider_is_an_output_message(response, kinds, finis
 )
 def test_why_a_model_stopped_is_said_in_the_words_of_the_conventions(said, expected):
     """OpenAI's, Anthropic's and Gemini's words are replaced; a word of nobody's stays as it is."""
-    assert expected == messages.finish(said)
+    assert expected == content.finish(said)
 
 
 def test_reasoning_as_events():
@@ -205,12 +205,12 @@ def test_reasoning_as_events():
 
 def test_roles_are_those_of_the_conventions():
     """Providers' own names for them are replaced."""
-    assert ["system", "assistant", "tool"] == [messages.message({"role": role})["role"] for role in ("developer", "model", "function")]
+    assert ["system", "assistant", "tool"] == [content.chat_message({"role": role})["role"] for role in ("developer", "model", "function")]
 
 
 def test_streamed_reasoning_stands_before_the_answer():
     """Unless the response has it already."""
-    assert ["reasoning", "text"] == [part["type"] for part in messages.output("x", "hm")[0]["parts"]]
+    assert ["reasoning", "text"] == [part["type"] for part in content.output_messages("x", "hm")[0]["parts"]]
 
 
 KEYS = [
@@ -233,8 +233,8 @@ anything = st.recursive(
 @given(anything)
 def test_whatever_a_program_sends_becomes_messages(value):
     """Nothing raises, and what comes out follows the schema."""
-    check([messages.message(value)])
-    check(messages.output(value), output=True)
+    check([content.chat_message(value)])
+    check(content.output_messages(value), output=True)
 
 
 @settings(deadline=None)
@@ -335,7 +335,7 @@ def test_a_tool_has_its_arguments_and_its_result(asked):
 def test_an_image_is_data_or_an_address(url, expected):
     """A URL with a comma in it is no data, and one that begins as data and has none is no picture."""
     block = {"type": "image_url", "image_url": {"url": url}}
-    assert [expected] == messages.message({"role": "user", "content": [block]})["parts"]
+    assert [expected] == content.chat_message({"role": "user", "content": [block]})["parts"]
 
 
 @pytest.mark.parametrize(
@@ -437,7 +437,7 @@ def test_how_many_messages_are_left_out(count, expected):
 )
 def test_parts_that_are_no_text(block, expected):
     """Sounds, pictures and documents, in them or elsewhere; what is of another shape goes as it is."""
-    assert [block if expected is None else expected] == messages.parts([block])
+    assert [block if expected is None else expected] == content.message_parts([block])
 
 
 @pytest.mark.parametrize(
@@ -456,7 +456,7 @@ def test_a_tools_definition(tool, expected):
 
 def test_of_a_long_conversation_the_newest_messages_stay():
     """What is missing is told in the place of it."""
-    found = json.loads(fit_json([messages.message(f"message {number}") for number in range(500)], 2_000, left_out=1000))
+    found = json.loads(fit_json([content.chat_message(f"message {number}") for number in range(500)], 2_000, left_out=1000))
     check(found)
     assert "message 499" == found[-1]["parts"][0]["content"]
     assert 1500 == found[0]["parts"][0]["count"] + len(found) - 1
@@ -546,7 +546,7 @@ def test_content_holds_no_credentials():
 
 def test_content_that_cannot_be_told_costs_only_itself(monkeypatch):
     """The span goes out, and says why its content is missing."""
-    monkeypatch.setattr(messages, "output", None)
+    monkeypatch.setattr(content, "output_messages", None)
     builder = tree_of_all()
     scope = SpanScope(TXN, trace_id(TXN), builder.node, content=True, pool=builder.core.pool)
     found = dict(op_span(builder.node.turns[0].ops[0], scope).attributes)

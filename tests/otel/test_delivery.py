@@ -16,7 +16,7 @@ from optree.store.system import REAL
 from optree_otel import delivery, detached, handover
 from optree_otel.delivered import Addressee, is_sending
 from optree_otel.handover import LOCK, delivery_folder, is_possible
-from optree_otel.view import nodes
+from optree_otel.session_exporter import nodes
 from tests.otel import receiver as fake
 from tests.otel.mirroring import AGENT, delivered_whole, environ, expected, loaded, run, sessions, trace_of, unsent
 from tests.otel.receiver import away, receiver, unavailable, until

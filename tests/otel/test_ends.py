@@ -28,15 +28,15 @@ class Interrupted:
 @pytest.mark.parametrize("when", ["before", "after"])
 def test_an_interrupt_loses_nothing(when):
     """A batch that is broken off comes again: each node is put, and no more are acknowledged than were counted."""
-    outlet, queue = SimpleNamespace(asked=0, ended=False), Interrupted(when)
-    ends = Ends(outlet, queue.put, None)
+    exporter, queue = SimpleNamespace(asked=0, ended=False), Interrupted(when)
+    ends = Ends(exporter, queue.put, None)
     batch = [OpEnd("1.1", "ok", 1.0), SessionEnd("", "ok", 2.0)]
     with pytest.raises(KeyboardInterrupt):
         ends.take(batch)
     ends.take(batch)
     assert {"1.1", ""} == {item.key.path for item in queue.items}
-    assert len(queue.items) <= outlet.asked <= 3
-    assert outlet.ended
+    assert len(queue.items) <= exporter.asked <= 3
+    assert exporter.ended
 
 
 class Looked(dict):
@@ -56,13 +56,13 @@ def test_two_senders_let_go_of_a_session_once():
     """Neither raises, and what was left out is counted once."""
     mirror = OtelMirror(resolve({"endpoint": "http://127.0.0.1:1"}, {}))
     counts = {"left": 2, "asked": 2, "acknowledged": 0, "over_budget": 3}
-    outlet = SimpleNamespace(finished=True, saved=True, shared=False, file=SimpleNamespace(release=int), txn="t", **counts)
-    mirror.outlets = Looked(t=outlet)
+    exporter = SimpleNamespace(finished=True, saved=True, shared=False, file=SimpleNamespace(release=int), txn="t", **counts)
+    mirror.exporters = Looked(t=exporter)
     errors = []
 
     def settle():
         try:
-            mirror.settle(outlet)
+            mirror.settle(exporter)
         except Exception as error:  # noqa: BLE001 - the test tells it
             errors.append(error)
 

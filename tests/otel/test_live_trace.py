@@ -5,12 +5,10 @@ from hypothesis import strategies as st
 from opentelemetry.proto.trace.v1.trace_pb2 import Span
 
 from optree_otel.delivered import Addressee
-from optree_otel.live_spans import CLOSE, HEARTBEAT, OPEN
-from optree_otel.live_trace import LiveItem, LiveTrace
-from optree_otel.outlet import Outlet
-from optree_otel.profiles import PROFILES
-from optree_otel.resource import Resources
-from optree_otel.view import Key, SavedView, nodes
+from optree_otel.live_trace import CLOSE, HEARTBEAT, OPEN, LiveItem, LiveTrace
+from optree_otel.session_exporter import Key, SavedView, SessionExporter, nodes
+from optree_otel.signals.limits import PROFILES
+from optree_otel.signals.resource import Resources
 from tests.otel.tree_of_all import tree_of_all
 
 
@@ -18,8 +16,8 @@ def live_trace(folder, tree=None):
     """Return the live trace of a tree of which nothing was sent."""
     resources = Resources(program="tests", per_agent="always")
     saved, nobody = SavedView(tree or tree_of_all().tree), Addressee("", "")
-    outlet = Outlet(saved, folder, "0000", resources=resources, profile=PROFILES["default"], addressee=nobody)
-    return LiveTrace(outlet, resources)
+    exporter = SessionExporter(saved, folder, "0000", resources=resources, profile=PROFILES["default"], addressee=nobody)
+    return LiveTrace(exporter, resources)
 
 
 def decoded(made):
@@ -59,8 +57,8 @@ def test_what_is_noted_is_not_sent_again(tmp_path):
     items = [LiveItem(trace, CLOSE, key) for key in trace.missing()]
     half = len(items) // 2
     sent = {span.span_id for item in items[:half] for span in decoded(trace.spans(item))}
-    trace.outlet.file.add([note for item in items[:half] for note in trace.notes(item)])
-    trace.outlet.file.release()
+    trace.exporter.file.add([note for item in items[:half] for note in trace.notes(item)])
+    trace.exporter.file.release()
     second = live_trace(tmp_path, tree)
     rest = [span.span_id for key in second.missing() for span in decoded(second.spans(LiveItem(second, CLOSE, key)))]
     assert second.known

@@ -18,12 +18,12 @@ import optree
 from optree.builder import SessionTreeBuilder
 from optree.nodes import LogEntry
 from optree.testing import Ticking
-from optree_otel import names
-from optree_otel.logs import DETAILS, OtlpLog, details, encode, encode_record, heartbeat, log_records
-from optree_otel.profiles import PROFILES
-from optree_otel.request import request
-from optree_otel.scope import SpanScope, trace_id
-from optree_otel.wire import KeyValues
+from optree_otel.signals import names
+from optree_otel.signals.limits import PROFILES
+from optree_otel.signals.logs import DETAILS, OtlpLog, details, encode, encode_record, heartbeat, log_records
+from optree_otel.signals.protobuf import KeyValues
+from optree_otel.signals.resource import request
+from optree_otel.signals.scope import SpanScope, trace_id
 from tests.otel.tree_of_all import TXN, tree_of_all
 
 SECRET = "sk-abcdefghijklmnop1234"

@@ -11,13 +11,12 @@ from optree.builder import SessionTreeBuilder
 from optree.nodes import SessionNode
 from optree.testing import Ticking
 from optree.tree import walk_ops, walk_sessions
-from optree_otel import mapping, names
-from optree_otel.fitting import encode
-from optree_otel.mapping import op_span, session_span, total_attributes, turn_span
-from optree_otel.profiles import PROFILES, profile
-from optree_otel.scope import SpanScope, span_id, trace_id
-from optree_otel.spans import CLIENT, ERROR, INTERNAL, UNSET, Link, Span, encode_span
-from optree_otel.wire import UnfitError
+from optree_otel.signals import mapping, names
+from optree_otel.signals.limits import PROFILES, encode, profile
+from optree_otel.signals.mapping import op_span, session_span, total_attributes, turn_span
+from optree_otel.signals.protobuf import UnfitError
+from optree_otel.signals.scope import SpanScope, span_id, trace_id
+from optree_otel.signals.spans import CLIENT, ERROR, INTERNAL, STATUS_UNSET, Link, Span, encode_span
 from tests.otel.tree_of_all import TXN, tree_of_all
 from tests.strategies import play, programs
 
@@ -345,10 +344,10 @@ def test_failed_is_an_error_with_its_class(spans):
 
 def test_cancelled_is_no_error(spans):
     """The status stays unset, and the attributes say what happened."""
-    assert (UNSET, "", "cancelled", "KeyboardInterrupt") == (
+    assert (STATUS_UNSET, "", "cancelled", "KeyboardInterrupt") == (
         spans["2"].status, spans["2"].message, told(spans["2"])[names.STATUS], told(spans["2"])[names.ERROR]
     )  # fmt: skip
-    assert (UNSET, "ok") == (spans[""].status, told(spans[""])[names.STATUS])
+    assert (STATUS_UNSET, "ok") == (spans[""].status, told(spans[""])[names.STATUS])
 
 
 @pytest.mark.parametrize(

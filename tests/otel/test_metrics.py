@@ -12,10 +12,20 @@ from opentelemetry.sdk.resources import Resource
 import optree
 from optree.builder import SessionTreeBuilder
 from optree.testing import Ticking
-from optree_otel import metrics, names
-from optree_otel.metrics import DURATION, DURATION_BOUNDS, TOKEN_BOUNDS, TOKENS, Meter, MetricInstrument, Point, encode_metric, encode_point
-from optree_otel.request import request
-from optree_otel.wire import KeyValues
+from optree_otel.signals import metrics, names
+from optree_otel.signals.metrics import (
+    DURATION,
+    DURATION_BOUNDS,
+    TOKEN_BOUNDS,
+    TOKENS,
+    Meter,
+    MetricInstrument,
+    Point,
+    encode_metric,
+    encode_point,
+)
+from optree_otel.signals.protobuf import KeyValues
+from optree_otel.signals.resource import request
 from tests.otel.tree_of_all import tree_of_all
 
 VALUES = [0, 0.005, 0.01, 0.02, 1, 3, 4, 5, 70_000_000, 1e12]

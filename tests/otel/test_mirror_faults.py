@@ -11,12 +11,11 @@ from opentelemetry import context, trace
 
 import optree
 from optree.store import Directory
-from optree_otel import names
 from optree_otel.delivered import DeliveredFile, is_sending
 from optree_otel.mirror import OtelMirror
-from optree_otel.pending import send, sweep
+from optree_otel.pending import send, sweep, waiting
 from optree_otel.settings import resolve
-from optree_otel.waiting import waiting
+from optree_otel.signals import names
 from tests.otel import receiver as fake
 from tests.otel.backends.waiting import wait_for
 from tests.otel.mirroring import environ, expected, loaded, mirrored, resume, run, sessions, tracing
@@ -133,7 +132,7 @@ def test_an_op_that_outlives_its_session_leaves_nothing_current(tmp_path):
             thread.start()
             assert inside.wait(20)
         assert optree.flush("export", 20)
-        assert wait_for(lambda: session.txn not in mirroring._mirror.outlets)
+        assert wait_for(lambda: session.txn not in mirroring._mirror.exporters)
         go_on.set()
         thread.join()
     assert [False] == after

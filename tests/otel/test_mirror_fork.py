@@ -1,15 +1,15 @@
 import subprocess
 import sys
 
-from optree_otel.metrics import Meter
-from optree_otel.resource import Resources
+from optree_otel.signals.metrics import Meter
+from optree_otel.signals.resource import Resources
 from tests.otel.mirroring import environ
 
 FORKS = """
 import os, signal, sys, time, warnings
 warnings.simplefilter("ignore")
-import optree, optree_otel.loading
-optree_otel.loading.FORK_SECONDS = 20  # however busy the machine is
+import optree, optree_otel.otlp.transport
+optree_otel.otlp.transport.FORK_SECONDS = 20  # however busy the machine is
 optree.configure(console=False, otel={"endpoint": "http://127.0.0.1:9"})
 with optree.session("a"):
     until = time.monotonic() + 20

@@ -12,7 +12,7 @@ from optree.instrument.propagate import _Placed
 from optree.nodes import OperationNode
 from optree_otel import live
 from optree_otel.delivered import mark_open, writers
-from optree_otel.view import nodes
+from optree_otel.session_exporter import nodes
 from tests.otel.backends.waiting import wait_for
 from tests.otel.mirroring import delivered_whole, environ, expected, loaded, mirrored, sessions, unsent
 from tests.otel.receiver import receiver
@@ -108,7 +108,7 @@ def test_joined_sessions_are_let_go_of(tmp_path, monkeypatch):
             assert optree.flush("export", 20)
             monkeypatch.setenv("OPTREE_PARENT", parents[-1])
             mirror = mirroring._mirror
-            assert wait_for(lambda: not mirror.outlets)
+            assert wait_for(lambda: not mirror.exporters)
             for parent in parents:
                 assert mirror.traceparent(*parent.partition(" ")[0].split(":", 1))
             mark_open(sessions(tmp_path), parents[-1].partition(":")[0])  # as a process does that finds nobody at work in it
@@ -117,9 +117,9 @@ def test_joined_sessions_are_let_go_of(tmp_path, monkeypatch):
                 with optree.tool("inner"):
                     pass
                 assert optree.flush("export", 20)
-                assert [parents[-1].partition(":")[0]] == list(mirror.outlets)
+                assert [parents[-1].partition(":")[0]] == list(mirror.exporters)
             assert optree.flush("export", 20)
-            assert wait_for(lambda: not mirror.outlets)
+            assert wait_for(lambda: not mirror.exporters)
             assert ["answer", "answer", "answer", "inner", "open"] == sorted(span.name.split()[-1] for span in collector.spans())
         finally:
             for owner in owners:

@@ -7,12 +7,12 @@ import pytest
 from opentelemetry.semconv._incubating import attributes as incubating
 from opentelemetry.semconv._incubating.metrics import gen_ai_metrics
 
-from optree_otel import names
-from optree_otel.logs import DETAILS
-from optree_otel.mapping import op_span, session_span, turn_span
-from optree_otel.profiles import PROFILES
-from optree_otel.resource import Resources
-from optree_otel.scope import SpanScope, trace_id
+from optree_otel.signals import names
+from optree_otel.signals.limits import PROFILES
+from optree_otel.signals.logs import DETAILS
+from optree_otel.signals.mapping import op_span, session_span, turn_span
+from optree_otel.signals.resource import Resources
+from optree_otel.signals.scope import SpanScope, trace_id
 from tests.otel.tree_of_all import tree_of_all
 
 oi_resource, oi_trace = (

@@ -8,7 +8,7 @@ from time import time
 import pytest
 from msgspec import to_builtins
 
-from optree_otel.destination import Destination
+from optree_otel.settings import Destination
 from tests.otel.receiver import PROTOCOLS, free_port, raw, receiver
 
 AGENT = Path(__file__).with_name("sending_agent.py")

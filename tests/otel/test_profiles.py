@@ -9,11 +9,10 @@ from opentelemetry.proto.trace.v1.trace_pb2 import Span as Sent
 
 from optree.errors import SetupError
 from optree.nodes import LogEntry
-from optree_otel import names
-from optree_otel.fitting import cut_bytes, encode
-from optree_otel.profiles import PROFILES, profile
 from optree_otel.settings import Profile as ProfileName
-from optree_otel.spans import CLIENT, Link, Span, SpanEvent
+from optree_otel.signals import names
+from optree_otel.signals.limits import PROFILES, cut_bytes, encode, profile
+from optree_otel.signals.spans import CLIENT, Link, Span, SpanEvent
 from tests.growth import SQUARE, growth
 
 DEFAULT = PROFILES["default"]

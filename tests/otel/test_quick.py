@@ -7,11 +7,10 @@ from hypothesis import strategies as st
 from optree.builder import SessionTreeBuilder
 from optree.nodes import OperationNode
 from optree.testing import Ticking
-from optree_otel import quick
-from optree_otel.fitting import encode
-from optree_otel.mapping import op_span
-from optree_otel.profiles import PROFILES
-from optree_otel.scope import SpanScope, trace_id
+from optree_otel.signals import quick
+from optree_otel.signals.limits import PROFILES, encode
+from optree_otel.signals.mapping import op_span
+from optree_otel.signals.scope import SpanScope, trace_id
 from tests.otel.tree_of_all import TXN
 
 texts = st.text(max_size=40) | st.sampled_from(

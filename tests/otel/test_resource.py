@@ -6,10 +6,10 @@ import pytest
 from opentelemetry.proto.resource.v1.resource_pb2 import Resource
 
 import optree
-from optree_otel import resource
-from optree_otel.profiles import profile
-from optree_otel.resource import Resources
 from optree_otel.settings import resolve
+from optree_otel.signals import resource
+from optree_otel.signals.limits import profile
+from optree_otel.signals.resource import Resources
 
 
 def told(data: bytes) -> dict:

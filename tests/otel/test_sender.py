@@ -7,10 +7,10 @@ from typing import Any
 import grpc
 import pytest
 
-from optree_otel.answers import ExportResult
-from optree_otel.batches import Limits
-from optree_otel.sender import Clock, Sender
-from optree_otel.transport import connect
+from optree_otel.otlp.batches import Limits
+from optree_otel.otlp.responses import ExportResult
+from optree_otel.otlp.sender import Clock, Sender
+from optree_otel.otlp.transport import connect
 from tests.otel import receiver as faults
 from tests.otel.receiver import PROTOCOLS, Receiver, raw, receiver, until
 from tests.otel.sending import SIZE, Holding, Names, Refusing, Simulated, names

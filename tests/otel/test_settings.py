@@ -16,9 +16,8 @@ from opentelemetry.util.re import parse_env_headers
 from optree.errors import SetupError
 from optree.instrument.config import OtelOptions
 from optree_otel import make, settings
-from optree_otel.destination import Destination, Protocol, parsed_headers
-from optree_otel.origin import Parent
-from optree_otel.settings import Settings, resolve
+from optree_otel.settings import Destination, Protocol, Settings, parsed_headers, resolve
+from optree_otel.signals.scope import Parent
 
 PREFIX = "OTEL_EXPORTER_OTLP_"
 GRPC = {f"{PREFIX}PROTOCOL": "grpc"}
@@ -229,7 +228,7 @@ def test_no_secret_in_problems():
 
 def test_import_is_light():
     """Settings need none of OpenTelemetry's packages."""
-    code = "import sys, optree_otel.settings, optree_otel.sender; print(*sorted(sys.modules), sep=chr(10))"
+    code = "import sys, optree_otel.settings, optree_otel.otlp.sender; print(*sorted(sys.modules), sep=chr(10))"
     environ = {**os.environ, "PYTHONPATH": os.pathsep.join(["exporters", "."])}
     loaded = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, env=environ).stdout.split()
     assert set() == {"grpc", "requests", "opentelemetry", "google"} & set(loaded)

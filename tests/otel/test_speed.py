@@ -10,12 +10,12 @@ from hypothesis import settings as examples
 from hypothesis import strategies as st
 
 from optree.nodes import LogEntry
-from optree_otel import spans, speed
-from optree_otel.spans import put_logs
-from optree_otel.wire import KeyValues
+from optree_otel.signals import protobuf, spans
+from optree_otel.signals.protobuf import KeyValues
+from optree_otel.signals.spans import put_logs
 
 compiled = pytest.mark.skipif(
-    speed.attributes is None and not os.environ.get("CI"),
+    protobuf.compiled_attributes is None and not os.environ.get("CI"),
     reason="optree is not compiled here: no C compiler or Python headers, or OPTREE_PURE",
 )
 _text = st.text(max_size=300) | st.text(st.characters(), max_size=20) | st.just("sk-" + "a" * 20)
@@ -48,7 +48,7 @@ def test_ci_has_it():
     """Where the whole check runs, the inner loops are compiled."""
     if not os.environ.get("CI") or os.environ.get("OPTREE_PURE"):
         pytest.skip("this machine may have no C compiler, or is told to go without")
-    assert (True, True) == (speed.attributes is not None, spans._log_lines is not None)
+    assert (True, True) == (protobuf.compiled_attributes is not None, spans._log_lines is not None)
 
 
 @compiled
@@ -79,7 +79,7 @@ def test_attributes(lists, limit):
         return [outcome(lambda pairs=pairs: writer.encode(pairs, limit)) for pairs in lists * 2]
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(speed, "attributes", None)
+        patch.setattr(protobuf, "compiled_attributes", None)
         expected = work()
     assert expected == work()
 
@@ -91,11 +91,11 @@ def test_plain_ones_are_not_left_to_python():
     pairs = [("optree.cost_usd", 0.5), ("gen_ai.usage.input_tokens", 1 << 40), ("optree.kind", "llm")]
     writer = KeyValues(9)
     writer.encode(pairs, 1000)
-    assert None is not speed.attributes(pairs, writer._kept, writer._fronts)
+    assert None is not protobuf.compiled_attributes(pairs, writer._kept, writer._fronts)
     rounds, before = 1000, sys.getallocatedblocks()
     for _ in range(rounds):
         assert 200_000 < len(spans._log_lines(logs, 0))
         assert None is spans._log_lines((*logs, None), 0)
-        speed.attributes(pairs, writer._kept, writer._fronts)
-        assert None is speed.attributes([*pairs, ("a", "never met")], writer._kept, writer._fronts)
+        protobuf.compiled_attributes(pairs, writer._kept, writer._fronts)
+        assert None is protobuf.compiled_attributes([*pairs, ("a", "never met")], writer._kept, writer._fronts)
     assert rounds > 2 * (sys.getallocatedblocks() - before)  # other threads may keep some

@@ -10,9 +10,9 @@ import pytest
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest, ExportTraceServiceResponse
 from opentelemetry.proto.trace.v1.trace_pb2 import Span
 
-from optree_otel.answers import accepted_json, members, retry_after, shown
-from optree_otel.destination import Destination
-from optree_otel.transport import Transport, connect
+from optree_otel.otlp.responses import accepted_json, members, retry_after, shown
+from optree_otel.otlp.transport import Transport, connect
+from optree_otel.settings import Destination
 from tests.otel import receiver as faults
 from tests.otel.receiver import HANG_SECONDS, PROTOCOLS, Receiver, raw, receiver
 

@@ -15,11 +15,11 @@ from opentelemetry.trace.status import Status, StatusCode
 
 import optree
 from optree.nodes import LogEntry
-from optree_otel import names
-from optree_otel.profiles import PROFILES
-from optree_otel.request import request
-from optree_otel.spans import LOCAL_PARENT, REMOTE_PARENT, Link, Span, SpanEvent, encode_span
-from optree_otel.wire import KeyValues, UnfitError, varint
+from optree_otel.signals import names
+from optree_otel.signals.limits import PROFILES
+from optree_otel.signals.protobuf import KeyValues, UnfitError, varint
+from optree_otel.signals.resource import request
+from optree_otel.signals.spans import LOCAL_PARENT, REMOTE_PARENT, Link, Span, SpanEvent, encode_span
 
 LIMIT = PROFILES["default"].value_bytes
 RESOURCE = Resource({"service.name": "researcher", "process.pid": 77})

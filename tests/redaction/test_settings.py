@@ -114,10 +114,9 @@ def test_an_environment_that_cannot_be():
 def test_what_is_remembered_is_forgotten_with_the_settings():
     """Settings that come later hold for names, keys and values that passed before: nothing that is kept outlives them (S4-79)."""
     from optree.builder.handles import provider_and_model
-    from optree_otel.fitting import encode
-    from optree_otel.profiles import PROFILES
-    from optree_otel.resource import Resources
-    from optree_otel.spans import Span
+    from optree_otel.signals.limits import PROFILES, encode
+    from optree_otel.signals.resource import Resources
+    from optree_otel.signals.spans import Span
 
     span = Span(b"t" * 16, b"s" * 8, b"", "acme ACME-11111111", 1, 5, 6, [("customer", "ACME-22222222"), ("member", 7)])
     resources = Resources(service="s", attributes={"owner": "ACME-33333333"})
@@ -137,7 +136,7 @@ def test_what_is_remembered_is_forgotten_with_the_settings():
 @pytest.mark.parametrize("name", ["123456789:AAabcdefghijklmnopqrstuvwxyz0123456", "x:ACME-12345678"])
 def test_a_name_that_holds_a_credential_is_not_parted(name):
     """The two parts of an llm op's name are taken once it is redacted whole, so that none of a credential over both is shown."""
-    from optree_otel.llm import called
+    from optree_otel.signals.llm import called
 
     redaction.use(Redaction(patterns=(r"ACME-\d{8}",)))
     call = called(OperationNode("", "", "llm", name, 0.0, (), ()), {}, {})

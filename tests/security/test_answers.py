@@ -7,9 +7,8 @@ import grpc
 import pytest
 from google.rpc.status_pb2 import Status
 
-from optree_otel.destination import Destination
-from optree_otel.settings import resolve
-from optree_otel.transport import connect
+from optree_otel.otlp.transport import connect
+from optree_otel.settings import Destination, resolve
 from tests.otel.mirroring import mirrored
 from tests.otel.receiver import PROTOCOLS, Fault, receiver
 

@@ -4,15 +4,20 @@
 recorded right now, and `FORMAT` turns trees into them and back.
 """
 
-from optree_formats.transcript.fanout import FanOut, Stats, Subscription
 from optree_formats.transcript.format import FORMAT
 from optree_formats.transcript.live import Follower, follow
-from optree_formats.transcript.reader import OutOfOrder, batches, read
-from optree_formats.transcript.recorder import NopRecorder, Recorder
+from optree_formats.transcript.reader import (
+    OutOfOrder,
+    UnknownBlockType,
+    UnknownBlockTypeError,
+    UnknownEventType,
+    UnknownEventTypeError,
+    batches,
+    read,
+)
+from optree_formats.transcript.recorder import FanOut, InvalidEventError, NopRecorder, Recorder, Stats, Subscription
 from optree_formats.transcript.runs import Family, Run, family, run_id_of
-from optree_formats.transcript.strict import InvalidEventError
 from optree_formats.transcript.to_tree import tree_of
-from optree_formats.transcript.tolerant import UnknownBlockType, UnknownBlockTypeError, UnknownEventType, UnknownEventTypeError
 from optree_formats.transcript.wire import ContentBlock, Event, MessagePayload, StepPayload, ToolPayload, line
 
 __all__ = [

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Final
 
-from msgspec import UNSET, Raw, Struct, UnsetType
+import msgspec
+from msgspec import UNSET, Raw, Struct, UnsetType, to_builtins
 
 from optree import OperationNode, SessionNode, TurnNode
 from optree.exporting import (
@@ -18,15 +19,20 @@ from optree.exporting import (
     Responded,
     Status,
     TurnBegin,
+    TypedDecoder,
     decode,
     is_list,
     is_object,
     raw,
 )
 from optree_formats.transcript import messages
-from optree_formats.transcript.wire import ContentBlock, Event, MessagePayload, StepPayload, ToolPayload
+from optree_formats.transcript.wire import WORKFLOW, ContentBlock, Event, MessagePayload, StepPayload, ToolPayload, decoded, line
 
 _STATUSES = ("ok", "failed", "cancelled", "interrupted")
+KEPT: Final = "transcript"
+"""Attribute of a session: by `started` and `completed`, what others wrote there."""
+_OWN = ("name", "kind", "error", "result")
+_members: TypedDecoder[dict[str, Any]] = TypedDecoder(dict[str, Raw])
 
 
 class Talk(Struct):
@@ -165,3 +171,68 @@ def blocks_of(payload: Any) -> list[ContentBlock]:
     """Return the blocks of a message; none of what is no message."""
     found: Any = payload.blocks if isinstance(payload, MessagePayload) else payload
     return [block for block in found if isinstance(block, ContentBlock)] if is_list(found) else []
+
+
+class EventDifference(Struct, forbid_unknown_fields=True, omit_defaults=True):
+    """Of a payload that is an object: members that are not the tree's, and those of the tree's that it does not have."""
+
+    members: dict[str, Any] = {}
+    without: list[str] = []
+
+
+class Kept(Struct, frozen=True, forbid_unknown_fields=True):
+    """What is kept of a run; None for null."""
+
+    started: EventDifference | UnsetType | None = UNSET
+    completed: EventDifference | UnsetType | None = UNSET
+    started_more: dict[str, Any] = {}
+    """Members beside the payload that the format does not have."""
+    completed_more: dict[str, Any] = {}
+
+
+def difference(event: Event) -> dict[str, Any]:
+    """Return what is to be kept of the event of a run's start or end, by its name; nothing for one as optree writes it."""
+    name = event.type.removeprefix("run.")
+    more = {f"{name}_more": {key: decoded(value) for key, value in event.more.items()}} if event.more else {}
+    return {**_of_payload(name, event), **more}
+
+
+def _of_payload(name: str, event: Event) -> dict[str, Any]:
+    payload = decoded(_members(line(event))["payload"])
+    if payload is None:
+        return {name: None}
+    if not is_object(payload):
+        return {}
+    if isinstance(event.payload, StepPayload):
+        members = {key: value for key, value in payload.items() if key not in _OWN or (key == "kind" and value != WORKFLOW)}
+    else:  # nothing of it but a name and an outcome is in the tree
+        members = payload
+    without = [key for key in ("name", "kind", "error") if key not in payload and (members is payload or key == "name")]
+    return {name: to_builtins(EventDifference(members, without))} if members or without else {}
+
+
+def kept_of(attributes: dict[str, Any]) -> Kept:
+    """Return what is kept of a run; nothing where the attribute is none of ours."""
+    try:
+        return msgspec.convert(attributes.get(KEPT, {}), Kept)
+    except msgspec.ValidationError:
+        return Kept()
+
+
+def put_back(found: EventDifference | UnsetType | None, payload: StepPayload) -> Any:
+    """Return a payload as it was: what the tree says, with what is kept."""
+    if found is UNSET:
+        return payload
+    if found is None:
+        return None
+    made: dict[str, Any] = {"name": payload.name, "kind": payload.kind}
+    made.update({"error": payload.error} if payload.error else {})
+    made.update({} if payload.result is UNSET else {"result": payload.result})
+    return {**{name: value for name, value in made.items() if name not in found.without}, **found.members}
+
+
+def agrees(found: EventDifference | UnsetType | None, status: Status | None, error: str | None, *, reported: bool) -> bool:
+    """Tell whether what is kept of an end is true of it still: a session that was resumed since may have ended otherwise."""
+    if isinstance(found, EventDifference):
+        return "kind" not in found.without or (status, error) == outcome(found.members, {})
+    return (status, error, reported) == ("ok", None, False)

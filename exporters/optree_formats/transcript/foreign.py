@@ -12,8 +12,9 @@ from optree import OperationNode
 from optree.exporting import Fault, OpBegin, OpEnd, OpKind, OpSet, TurnBegin, TurnEnd, TypedDecoder, decode, is_object, raw
 from optree_formats.transcript import messages
 from optree_formats.transcript.building import Building, attributes, blocks_of, hear, held, roles_of, told
-from optree_formats.transcript.steps import (
+from optree_formats.transcript.wire import (
     CONTENTS,
+    EVENT_TYPES,
     EVENTS,
     FIDELITY,
     MEMBERS,
@@ -24,9 +25,13 @@ from optree_formats.transcript.steps import (
     TIMES,
     TURNLESS,
     UNLIKE,
+    ContentBlock,
+    Event,
     NotHeld,
+    StepPayload,
+    ToolPayload,
+    line,
 )
-from optree_formats.transcript.wire import EVENT_TYPES, ContentBlock, Event, StepPayload, ToolPayload, line
 
 _KINDS: dict[str, OpKind] = {"agent": "llm", "call_workflow": "session"}
 _TURN = 1

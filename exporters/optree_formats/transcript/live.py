@@ -14,12 +14,10 @@ from pathlib import Path
 from optree import Session, SetupError
 from optree.exporting import Reasoning, Record, RecordSubscription, text
 from optree_formats import AnyPath
-from optree_formats.transcript.fanout import BUFFER, LOGGER, Subscription
-from optree_formats.transcript.of_tree import known
+from optree_formats.transcript.of_tree import Transcriber, known
 from optree_formats.transcript.reader import read
-from optree_formats.transcript.recorder import Mask, Recorder, masked
+from optree_formats.transcript.recorder import BUFFER, LOGGER, Mask, Recorder, Subscription, masked
 from optree_formats.transcript.runs import SUFFIX
-from optree_formats.transcript.transcriber import Transcriber
 from optree_formats.transcript.wire import Event, ToolPayload
 
 _Key = tuple[str, str, str, str]

@@ -1,31 +1,53 @@
-"""`Recorder`: writes one run's events to its file, and hands each to subscribers once it is written.
-
-Events that the format does not allow are refused (`InvalidEventError`). A disk that does not take one is no fault of the caller's: `record`
-returns False, nothing is handed on, and the logger ``optree.transcript`` says so once a second at most.
-"""
+"""`Recorder`: writes one run's events to its file, refuses what the seed does not have, and hands each to subscribers once written."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+import logging
+import re
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from copy import copy
+from copy import copy, deepcopy
 from pathlib import Path
+from threading import Condition
 from time import monotonic
-from typing import Any
+from typing import Any, NamedTuple, cast
 
 import msgspec
 
-from optree import SetupError
-from optree.exporting import LineLog, new_rlock, now_ms, raw, redact, text
+from optree import OptreeError, SetupError
+from optree.exporting import LineLog, TypedDecoder, encode, new_rlock, now_ms, raw, redact, sanitize, text
 from optree_formats import AnyPath
-from optree_formats.transcript.fanout import BUFFER, LOGGER, WARN_SECONDS, FanOut, Stats, Subscription
-from optree_formats.transcript.strict import InvalidEventError, check, check_run_id
-from optree_formats.transcript.times import rfc3339
-from optree_formats.transcript.wire import ContentBlock, Event, Fidelity, MessagePayload, Payload, StepPayload, ToolPayload, line
+from optree_formats.transcript.wire import (
+    EVENT_TYPES,
+    ContentBlock,
+    Event,
+    Fidelity,
+    MessagePayload,
+    Payload,
+    StepPayload,
+    ToolPayload,
+    encoder,
+    line,
+    milliseconds,
+    rfc3339,
+)
 
 Mask = Callable[[Event], Event]
 """Takes an event before it has a number, and returns what is written and handed on in its place."""
 _HEAD = b'{"seq":'
+_NULL = raw(None)
+_UUID4 = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-4[0-9a-f]{3}-[89ab][0-9a-f]{3}-[0-9a-f]{12}", re.IGNORECASE)
+LINKS = ("step.call_workflow.started", "step.call_workflow.completed")
+_STEP: TypedDecoder[StepPayload] = TypedDecoder(StepPayload)
+_MESSAGE: TypedDecoder[MessagePayload] = TypedDecoder(MessagePayload)
+_TOOL: TypedDecoder[ToolPayload] = TypedDecoder(ToolPayload)
+_OPTIONAL = {"tool.call": "output", "tool.result": "input"}
+"""The member of a tool's payload that may be left out, and is null then."""
+BUFFER = 256
+"""Events that wait for one subscriber, unless told otherwise."""
+WARN_SECONDS = 1.0
+LOGGER = logging.getLogger("optree.transcript")
 
 
 class Recorder:
@@ -207,9 +229,6 @@ class NopRecorder:
         """Do nothing."""
 
 
-_NULL = raw(None)
-
-
 def _ended(name: str, kind: str, error: str, result: Any) -> StepPayload:
     made = StepPayload(name=name, kind=kind, error=error)
     if result is not None:
@@ -242,3 +261,167 @@ def without_credentials(event: Event) -> Event:
     found = copy(event)
     found.payload, found.optree = after["payload"], after["optree"]
     return found
+
+
+class InvalidEventError(OptreeError, ValueError):
+    """An event that the format does not allow: nothing is written."""
+
+
+def check(event: Event) -> None:
+    """Make an event's payload one of the seed's, a mapping included; raises `InvalidEventError` that says what is wrong with it."""
+    if event.type not in EVENT_TYPES:
+        said = f"{event.type!r} is no type of event" if event.type else "an event needs a type"
+        raise InvalidEventError(f"{said}: choose one of {', '.join(sorted(EVENT_TYPES))}")
+    event.payload = payload_of(event.type, event.payload)
+    if event.type in LINKS or event.child_run_id:
+        check_run_id("child_run_id", event.child_run_id)
+    if event.child_run_id and event.type not in LINKS:
+        raise InvalidEventError(f"{event.type}: only {' and '.join(LINKS)} have a child_run_id")
+    if type(event.path) is not str or type(event.iteration) is not int or event.iteration < 0:
+        raise InvalidEventError(f"{event.type}: path is text such as 'a.b', iteration a number from 0")
+    if type(event.timestamp) is not str or milliseconds(event.timestamp) is None:
+        raise InvalidEventError(f"{event.type}: timestamp is text as RFC 3339 has it, with a zone: 2026-06-08T08:14:42.123Z")
+
+
+def check_run_id(member: str, value: object) -> None:
+    """Raise `InvalidEventError` for text that is no UUID of version 4."""
+    if not isinstance(value, str) or _UUID4.fullmatch(value) is None:
+        raise InvalidEventError(f"{member} {value!r} is no UUID v4; make one with str(uuid.uuid4())")
+
+
+def _encoded(given: object) -> bytes:
+    """Return a payload as JSON; text that JSON cannot hold, such as half an emoji of a model's stream, is marked (U+FFFD)."""
+    if not isinstance(given, msgspec.Struct):
+        return encode(given)
+    try:
+        return encoder.encode(given)
+    except UnicodeEncodeError:
+        return encoder.encode(sanitize(deepcopy(given)))
+
+
+def payload_of(kind: str, payload: object) -> Payload | None:
+    """Return the payload of an event of that type, from one or from a mapping; raises `InvalidEventError`."""
+    if payload is None and kind.startswith("run."):
+        return None
+    decoder: TypedDecoder[Any] = _MESSAGE if kind.startswith("message.") else _TOOL if kind.startswith("tool.") else _STEP
+    given = payload
+    if isinstance(payload, Mapping) and kind in _OPTIONAL:
+        given = {_OPTIONAL[kind]: None, **cast("Mapping[str, Any]", payload)}
+    try:
+        found = decoder(_encoded(given))
+    except msgspec.ValidationError as error:
+        raise InvalidEventError(f"{kind}: its payload is not as the format has it: {error}") from error
+    if isinstance(found, MessagePayload) and found.role != kind.removeprefix("message."):
+        raise InvalidEventError(f"{kind}: its payload has the role {found.role!r}")
+    if (isinstance(found, StepPayload) and not found.kind) or (isinstance(found, ToolPayload) and not found.call_id):
+        raise InvalidEventError(f"{kind}: {'kind' if isinstance(found, StepPayload) else 'call_id'} may not be empty")
+    return found  # type: ignore[no-any-return]
+
+
+class Stats(NamedTuple):
+    """What a fan-out has done so far."""
+
+    subscribers: int
+    """Those that are open now."""
+    drops: int
+    """Events that subscribers lost, all together."""
+
+
+class Subscription:
+    """A subscriber's end: iterate over it, or `get`. Events are shared with other subscribers, and not to be changed."""
+
+    def __init__(self, buffer: int = BUFFER) -> None:
+        self.dropped = 0
+        self.closed = False
+        self._buffer = buffer
+        self._queue: deque[Event] = deque()
+        self._ready = Condition()
+        self._warned_at = -WARN_SECONDS
+        self._unsaid = 0
+
+    def __iter__(self) -> Iterator[Event]:
+        """Yield events as they come, until the subscription is closed and empty."""
+        while (event := self.get()) is not None:
+            yield event
+
+    def get(self, timeout: float | None = None) -> Event | None:
+        """Return the next event; None if none comes within *timeout* seconds, or the subscription is closed and empty."""
+        with self._ready:
+            self._ready.wait_for(lambda: self._queue or self.closed, timeout)
+            return self._queue.popleft() if self._queue else None
+
+    def cancel(self) -> None:
+        """Close it: no further events come, what waits can still be had. The second call does nothing."""
+        with self._ready:
+            self.closed = True
+            self._ready.notify_all()
+
+    def offer(self, event: Event) -> bool:
+        """Queue an event; False if there was no room for it."""
+        with self._ready:
+            if self.closed:
+                return True
+            if len(self._queue) < self._buffer:
+                self._queue.append(event)
+                self._ready.notify()
+                return True
+            self.dropped += 1
+            self._unsaid += 1
+        self._warn()
+        return False
+
+    def _warn(self) -> None:
+        now = monotonic()
+        if now - self._warned_at >= WARN_SECONDS:
+            self._warned_at = now
+            LOGGER.warning("transcript: a subscriber is too slow: %d events dropped, %d in all", self._unsaid, self.dropped)
+            self._unsaid = 0
+
+
+class FanOut:
+    """Hands each event to all subscribers, in order. Nothing here waits or raises."""
+
+    def __init__(self, buffer: int = BUFFER) -> None:
+        self._buffer = buffer
+        self._subscriptions: tuple[Subscription, ...] = ()
+        self._lock = new_rlock()
+        self._closed = False
+        self._past = 0
+        """Drops of subscriptions that are gone."""
+
+    def subscribe(self, buffer: int | None = None) -> Subscription:
+        """Return a new subscription to what comes from now on; a closed one after `close`."""
+        made = Subscription(self._buffer if buffer is None else buffer)
+        with self._lock:
+            if self._closed:
+                made.cancel()
+            else:
+                self._drop_cancelled()
+                self._subscriptions = (*self._subscriptions, made)
+        return made
+
+    def publish(self, event: Event) -> None:
+        """Offer an event to all; one without a type is passed over with a warning, and all are after `close`."""
+        if not event.type:
+            LOGGER.warning("transcript: an event without a type is not handed on")
+            return
+        for one in self._subscriptions:
+            one.offer(event)
+
+    def stats(self) -> Stats:
+        """Return how many subscribe, and how much was dropped."""
+        with self._lock:
+            self._drop_cancelled()
+            return Stats(len(self._subscriptions), self._past + sum(one.dropped for one in self._subscriptions))
+
+    def close(self) -> None:
+        """Close all subscriptions; the second call does nothing."""
+        with self._lock:
+            self._closed = True
+            for one in self._subscriptions:
+                one.cancel()
+            self._drop_cancelled()
+
+    def _drop_cancelled(self) -> None:
+        self._past += sum(one.dropped for one in self._subscriptions if one.closed)
+        self._subscriptions = tuple(one for one in self._subscriptions if not one.closed)

@@ -12,11 +12,9 @@ from msgspec import Struct
 from optree import FormatError
 from optree.exporting import Fault, OpBegin, Payload
 from optree_formats import AnyPath
-from optree_formats.transcript.kept import Kept
-from optree_formats.transcript.reader import read
-from optree_formats.transcript.steps import Place
-from optree_formats.transcript.tolerant import raised
-from optree_formats.transcript.wire import ContentBlock, Event, is_sound
+from optree_formats.transcript.building import Kept
+from optree_formats.transcript.reader import raised, read
+from optree_formats.transcript.wire import ContentBlock, Event, Place, is_sound
 
 _UUID4 = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-4[0-9a-f]{3}-[89ab][0-9a-f]{3}-[0-9a-f]{12}")
 _NAME = re.compile(r"[A-Za-z0-9][\w-]{0,127}", re.ASCII)

@@ -1,17 +1,29 @@
-"""The wire form of seed 002: one JSON object a line, its members in the seed's order, what is unset left out.
-
-`Event` is the envelope; its payload is a `StepPayload`, `MessagePayload` or `ToolPayload`, a list of `ContentBlock`, None, or any other
-JSON value. Members that the seed does not name are kept in `more`, and written again behind those that it does.
-"""
+"""The wire form of seed 002: one JSON object a line, its members in the seed's order, what is unset left out."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeAlias, get_args
+import re
+from datetime import UTC, datetime, timedelta
+from math import floor
+from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, TypeAlias, get_args
 
 import msgspec
 from msgspec import UNSET, DecodeError, Meta, Raw, Struct, UnsetType, field
 
-from optree.exporting import OpBegin, Status, TypedDecoder, decode, encode, is_list, pass_on, sanitize
+from optree.exporting import (
+    Fault,
+    OpBegin,
+    Status,
+    TypedDecoder,
+    decode,
+    encode,
+    is_list,
+    is_object,
+    last_index,
+    parent_path,
+    pass_on,
+    sanitize,
+)
 
 EventType = Literal[
     "run.started", "run.completed", "step.started", "step.completed", "step.call_workflow.started", "step.call_workflow.completed",
@@ -27,6 +39,35 @@ NULL = Raw(b"null")
 _MORE = "$optree.more"
 """A name that no member has, under which what is in `more` would be written if it were not moved up."""
 _MARK = b'"$optree.more":{'
+encoder = msgspec.json.Encoder()
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_NANO = 10**9
+_FIRST_MS, _LAST_MS = -62_135_596_800_000, 253_402_300_799_000
+"""The years 1 and 9999; what lies outside is written as the epoch's begin."""
+_FORM = re.compile(r"(\d{4}-\d\d-\d\d)[Tt ](\d\d:\d\d:\d\d)(?:\.(\d+))?([Zz]|[+-]\d\d:\d\d)", re.ASCII)
+WORKFLOW: Final = "workflow"
+TURN: Final = "turn"
+CALL: Final = "call_workflow"
+KINDS: Final = {"llm": "agent", "session": CALL, "system": "operation", "tool": "tool"}
+"""Kinds of ops, and those of steps."""
+_PATH = re.compile(r"turn_(0|[1-9]\d{0,17})(?:\.op_([1-9]\d{0,17}))?", re.ASCII)
+STEP: Final = "step"
+"""Attribute of an op: its step as others wrote it, with `path`, `iteration`, `kind` and what else `Place` has."""
+TURNLESS: Final = "turnless"
+"""Attribute of a turn: the run that it comes from has none."""
+TIMES, FIDELITY, ORDER, TEXTS = "times", "fidelity", "order", "texts"
+CONTENTS, EVENTS, PLACES, MEMBERS = "contents", "events", "places", "members"
+UNLIKE: Final = {
+    TIMES: "times of messages of other programs' steps",
+    FIDELITY: "fidelity of blocks of their messages",
+    ORDER: "order and number of blocks of their messages",
+    TEXTS: "that blocks of their messages were commands or streams: they are texts",
+    CONTENTS: "contents of blocks of their messages as they were",
+    EVENTS: "that what was said in a step of theirs were several messages: it is one",
+    PLACES: "paths and iterations of further messages of their steps",
+    MEMBERS: "members of their events that the format does not have",
+}
+"""What of steps that others wrote is not held, by the words for it in `unlike` of an op's attribute `STEP`."""
 
 
 class _Object(Struct, omit_defaults=True, forbid_unknown_fields=True, gc=False, kw_only=True):
@@ -103,7 +144,6 @@ class Event(_Object, kw_only=True):
     """Our member beside the seed's: what of a tree's node has no place in them. The seed lets envelopes grow."""
 
 
-encoder = msgspec.json.Encoder()
 _members: TypedDecoder[dict[str, Any]] = TypedDecoder(dict[str, Raw])
 
 
@@ -193,3 +233,81 @@ def decoded(data: Raw) -> Any:
 def given(value: Raw | UnsetType) -> Raw:
     """Return a tool's input or output, null where there is none."""
     return NULL if value is UNSET else value
+
+
+def rfc3339(ms: float) -> str:
+    """Return epoch milliseconds as text in UTC: as many digits of a second as it takes, nine at most."""
+    known = ms if _FIRST_MS <= ms <= _LAST_MS else 0.0
+    whole = floor(known)
+    seconds, nano = divmod(whole * 10**6 + round((known - whole) * 1e6), _NANO)
+    text = (_EPOCH + timedelta(seconds=seconds)).isoformat()[:19]
+    return f"{text}.{nano:09d}".rstrip("0") + "Z" if nano else f"{text}Z"
+
+
+def milliseconds(text: str) -> float | None:
+    """Return a timestamp's epoch milliseconds, whatever its zone; None for text that is no time, or names no zone."""
+    found = _FORM.fullmatch(text)
+    if found is None:
+        return None
+    date, clock, fraction, zone = found.groups()
+    try:
+        moment = datetime.fromisoformat(f"{date}T{clock}{'+00:00' if zone in 'Zz' else zone}")
+    except ValueError:
+        return None
+    since = moment - _EPOCH
+    nano = int(f"{fraction or ''}000000000"[:9])
+    return ((since.days * 86_400 + since.seconds) * _NANO + nano) / 10**6
+
+
+def step_path(path: str) -> str:
+    """Return a node's path as that of a step of its run."""
+    index = last_index(path)
+    return f"turn_{last_index(parent_path(path))}.op_{index}" if path.count(".") % 2 else f"turn_{index}"
+
+
+def own_path(step: str) -> tuple[int, int] | None:
+    """Return the numbers of the turn and the op (0: the turn itself) that a step is; None for a step that others wrote."""
+    found = _PATH.fullmatch(step)
+    return None if found is None else (int(found[1]), int(found[2] or 0))
+
+
+class NotHeld(Fault):
+    """What a tree does not hold of a file that is as it should be: said, and no reason for strict reading to refuse it."""
+
+
+class Place(Struct, frozen=True, rename="camel"):
+    """Where the events of a node stand, and what those say who wrote its step; all but the path is empty for steps of ours."""
+
+    path: str
+    foreign: bool = False
+    iteration: Annotated[int, Meta(ge=0)] = 0
+    kind: str = ""
+    call_id: str = ""
+    fidelity: Fidelity = "router"
+    messages: str = ""
+    """The path of its messages, where that is another."""
+    messages_iteration: Annotated[int, Meta(ge=0)] | None = None
+    """That of its messages, where that is another."""
+    reported: str = ""
+    """The id under which the agent reported the call as well."""
+    result: Any = None
+    """What it gave, where its response is what was said in it."""
+    unsaid: bool = False
+    """True if its response is what it gave, and nothing was said in it."""
+    type: str = ""
+    """Of an event that is of no known type; such an op is that event alone."""
+
+
+def place_of(attributes: dict[str, Any]) -> Place:
+    """Return the place of a step that others wrote; an empty one where the attribute is none of ours."""
+    told: Any = attributes.get(STEP)
+    try:
+        place = msgspec.convert({"path": "", **(told if is_object(told) else {}), "foreign": True}, Place)
+    except msgspec.ValidationError:
+        return Place("", foreign=True)
+    return msgspec.structs.replace(place, type="") if place.type in EVENT_TYPES else place
+
+
+def messages_place(place: Place) -> Place:
+    """Return where an op's messages stand."""
+    return Place(place.messages or place.path, iteration=place.iteration if place.messages_iteration is None else place.messages_iteration)

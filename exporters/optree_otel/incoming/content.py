@@ -14,9 +14,9 @@ from msgspec import Struct
 
 from optree.exporting import TextPart, is_list, is_message, is_object, text
 from optree.exporting import parse_message as message_of
-from optree_otel import names
-from optree_otel.incoming.meaning import parsed
+from optree_otel.incoming.conventions import parsed
 from optree_otel.incoming.spans import InSpan
+from optree_otel.signals import names
 
 DETAILS: Final = "gen_ai.client.inference.operation.details"
 """The event that may carry the content instead of the span."""

@@ -13,8 +13,8 @@ from typing import Any, Final
 
 from optree import FormatError, SetupError
 from optree.exporting import text, unpack
-from optree_otel.fields import LENGTH, NotProtobufError, fields, varint
 from optree_otel.incoming.spans import InEvent, InSpan, SpansRead
+from optree_otel.signals.protobuf import LENGTH, NotProtobufError, fields, read_varint
 
 _PREFIX: Final = 4
 
@@ -70,7 +70,7 @@ def _begins_traces(data: bytes) -> bool:
 
 
 def _behind_varints(data: bytes) -> list[bytes]:
-    return _framed(data, lambda at: varint(data, at))
+    return _framed(data, lambda at: read_varint(data, at))
 
 
 def _behind_four_bytes(data: bytes) -> list[bytes]:

@@ -43,13 +43,11 @@ from optree.exporting import (
     text,
     txn_of,
 )
-from optree_otel import names
 from optree_otel.incoming import content
-from optree_otel.incoming.forest import Key
-from optree_otel.incoming.meaning import parsed
-from optree_otel.incoming.place import SpanPlace
-from optree_otel.incoming.spans import ERROR, InEvent, InSpan
-from optree_otel.incoming.usage import count, usage
+from optree_otel.incoming.conventions import count, parsed, usage
+from optree_otel.incoming.recorder import SpanPlace
+from optree_otel.incoming.spans import ERROR, InEvent, InSpan, Key
+from optree_otel.signals import names
 
 _OPS: Final[dict[str, OpKind]] = {"llm": "llm", "tool": "tool", "session_op": "session", "system": "system"}
 _KINDS: Final = frozenset({"session", "turn", *_OPS})

@@ -6,12 +6,13 @@ Files that are imported and programs that run go through these functions alike: 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, Final
+from typing import Any, Final, Literal
 
-from msgspec import UNSET
+from msgspec import UNSET, Struct
 
-from optree import LogEntry, Op, SessionTreeBuilder, Turn
+from optree import AccountingEntry, LogEntry, Op, SessionTreeBuilder, Turn
 from optree.exporting import (
+    Accounted,
     Entries,
     OpEnd,
     OpKind,
@@ -25,12 +26,10 @@ from optree.exporting import (
     is_object,
     text,
 )
-from optree_otel import names
 from optree_otel.incoming import content
-from optree_otel.incoming.billing import account
-from optree_otel.incoming.meaning import Meaning, model, provider
-from optree_otel.incoming.place import SpanPlace
+from optree_otel.incoming.conventions import Meaning, answering_model, model, provider, usage
 from optree_otel.incoming.spans import ERROR, InEvent, InSpan
+from optree_otel.signals import names
 
 MAX_NESTED: Final = 50
 """Sessions in each other: an agent that is deeper stays an op (a snapshot holds 60)."""
@@ -38,6 +37,7 @@ _ERROR_EVENT: Final = "exception"
 _MOST_CHARACTERS: Final = 16_384
 """Of a prompt, an error, or what an assistant said."""
 _KINDS: Final[dict[str, OpKind]] = {"agent": "session", "llm": "llm", "tool": "tool", "mcp": "tool"}
+_LOOKED_UP: Final = 64
 
 
 def end_turn(turn: Turn, ts: float, status: Status, error: str | None, prompt: str | None, assistant: str | None) -> None:
@@ -234,3 +234,92 @@ def _line(event: InEvent, builder: SessionTreeBuilder) -> LogEntry:
         return LogEntry(event.time_ns / 1_000_000, "ERR", message, None, core.attributes(rest))
     details = core.attributes(block) if block else UNSET
     return LogEntry(event.time_ns / 1_000_000, "VRB", text(event.name), None, details)
+
+
+def account(place: SpanPlace, span: InSpan, what: Meaning, status: Status, error: str | None) -> None:
+    """Add a span's accounting entry. A call that a call within it accounts for, or one around it, has none."""
+    op = place.own
+    if op is None:
+        return
+    entry: AccountingEntry | None = None
+    if what.role in ("llm", "agent"):
+        if not place.accounted and not _billed_above(place):
+            entry = _of_llm(place, span, what)
+    elif op.node.kind == "tool":
+        entry = _entry(place, span, "tool")
+        entry.command = op.node.name
+        entry.characters_in = (op.node.request.size if op.node.request else None) or 0
+        entry.characters_out = (op.node.response.size if op.node.response else None) or 0
+        server = span.attributes.get(names.MCP_SERVER)
+        entry.mcp_server = server if isinstance(server, str) else None
+    if entry is None:
+        return
+    if status != "ok":
+        entry.status, entry.error = "failed", error
+    op.builder.record(Accounted(op.path, entry))
+    if entry.type == "llm":
+        place.billed = True
+        _mark_above(place)
+
+
+def _of_llm(place: SpanPlace, span: InSpan, what: Meaning) -> AccountingEntry | None:
+    """Return the entry of a model call; of an agent only if its span has figures that nothing within it has."""
+    took = usage(span.attributes)
+    if what.role == "agent" and not took.said:
+        return None
+    entry = _entry(place, span, "llm")
+    entry.tokens, entry.cost_usd, entry.upstream_inference_cost_usd = took.tokens, took.cost_usd, took.upstream_cost_usd
+    entry.provider, entry.model = provider(span.attributes) or None, model(span.attributes) or None
+    answered = answering_model(span.attributes)
+    entry.actual_model = answered if answered and answered != entry.model else None
+    return entry
+
+
+def _entry(place: SpanPlace, span: InSpan, kind: Literal["llm", "tool"]) -> AccountingEntry:
+    op = place.own
+    builder = place.builder if op is None else op.builder
+    identity = f"{builder.txn if op is None else op.id}#{next(builder.core.numbers)}"
+    return AccountingEntry(identity, span.ended_at, kind, "ok", span.ended_at - span.started_at)
+
+
+def _billed_above(place: SpanPlace) -> bool:
+    """Tell whether a span around this one has its figures already: it ended before."""
+    above = place.above
+    for _ in range(_LOOKED_UP):
+        if above is None:
+            return False
+        if above.billed:
+            return True
+        above = above.above
+    return False
+
+
+def _mark_above(place: SpanPlace) -> None:
+    above = place.above
+    while above is not None and not above.accounted:
+        above.accounted = True
+        above = above.above
+
+
+class SpanPlace(Struct):
+    """Where a span stands, and where what happens within it goes."""
+
+    builder: SessionTreeBuilder
+    """The session that holds what happens within."""
+    turn: Turn
+    within: Op | None = None
+    """The op that was current there; None right inside a turn."""
+    own: Op | None = None
+    """The span's own op; None for a root span, which has a session and a turn instead."""
+    above: SpanPlace | None = None
+    in_tool: bool = False
+    billed: bool = False
+    """Its own figures are accounted for."""
+    accounted: bool = False
+    """Something within it is accounted for: its own figures say the same again."""
+    told: dict[str, Any] = {}
+    """The attributes that are recorded of it."""
+    asked: tuple[list[Any] | None, dict[str, Any]] | None = None
+    """The messages and other members of the request that is recorded of it."""
+    foreign: bool = True
+    """False where the turn is one that the program itself has begun: what it says is not for spans to add to."""

@@ -15,13 +15,10 @@ from msgspec import Struct
 from optree import SessionTreeBuilder, Tree
 from optree.exporting import text
 from optree_otel.incoming import content
-from optree_otel.incoming.forest import Key, Trace, arrange
-from optree_otel.incoming.meaning import Meaning, conversation, meaning, meaning_within, tells
+from optree_otel.incoming.conventions import Meaning, contradictions, conversation, meaning, meaning_within, tells
 from optree_otel.incoming.own import is_own, own_sessions
-from optree_otel.incoming.place import SpanPlace
-from optree_otel.incoming.recorder import begin, end, end_session, end_turn, events_of, outcome
-from optree_otel.incoming.spans import InSpan
-from optree_otel.incoming.usage import contradictions
+from optree_otel.incoming.recorder import SpanPlace, begin, end, end_session, end_turn, events_of, outcome
+from optree_otel.incoming.spans import InSpan, Key, Trace, arrange
 
 NAMELESS = "agent"
 

@@ -1,7 +1,7 @@
 import logging
 import threading
 
-from optree_formats.transcript import FanOut, fanout
+from optree_formats.transcript import FanOut, recorder
 from optree_formats.transcript.wire import Event
 from tests.formats.transcript.lines import RUN, TIME
 
@@ -29,13 +29,13 @@ def test_default_buffer():
     subscription = found.subscribe()
     for seq in range(257):
         found.publish(made(seq))
-    assert (256, 1) == (fanout.BUFFER, subscription.dropped)
+    assert (256, 1) == (recorder.BUFFER, subscription.dropped)
 
 
 def test_one_warning_a_second(caplog, monkeypatch):
     """However many events a slow subscriber loses, it is said once a second, for each subscriber (S2-81)."""
     now = [100.0]
-    monkeypatch.setattr(fanout, "monotonic", lambda: now[0])
+    monkeypatch.setattr(recorder, "monotonic", lambda: now[0])
     found = FanOut(buffer=1)
     for _ in range(2):
         found.subscribe()

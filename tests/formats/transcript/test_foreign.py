@@ -6,7 +6,7 @@ from optree.cli.format_loss import lacking
 from optree.errors import FormatError
 from optree.values import decode
 from optree_formats.transcript import FORMAT
-from optree_formats.transcript.steps import UNLIKE
+from optree_formats.transcript.wire import UNLIKE
 from tests.formats.transcript.lines import CHILD, RUN, event, line, message, step, text, tool, write
 
 AT = "2026-06-08T08:14:{:02d}Z"

@@ -24,7 +24,7 @@ from optree_formats.transcript import (
     read,
 )
 from optree_formats.transcript import line as written
-from optree_formats.transcript.tolerant import event_of
+from optree_formats.transcript.reader import event_of
 from tests.formats.transcript.lines import RUN, event, line, message, step, text, tool, write
 from tests.growth import peak
 

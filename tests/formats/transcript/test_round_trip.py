@@ -10,8 +10,8 @@ from optree.errors import SetupError
 from optree.formats.installed import installed_formats
 from optree.testing import Ticking, shape
 from optree_formats.transcript import FORMAT, Event, StepPayload, read, run_id_of
-from optree_formats.transcript.strict import check
-from optree_formats.transcript.times import milliseconds
+from optree_formats.transcript.recorder import check
+from optree_formats.transcript.wire import milliseconds
 from tests.formats.transcript.held import held
 from tests.formats.transcript.lines import CHILD
 from tests.formats.transcript.trees import review, unfinished

@@ -8,8 +8,7 @@ from msgspec import Raw
 
 from optree_formats.transcript import ContentBlock, Event, MessagePayload, StepPayload, ToolPayload
 from optree_formats.transcript import line as written
-from optree_formats.transcript.times import milliseconds, rfc3339
-from optree_formats.transcript.wire import BLOCK_TYPES, EVENT_TYPES, Fidelity
+from optree_formats.transcript.wire import BLOCK_TYPES, EVENT_TYPES, Fidelity, milliseconds, rfc3339
 from tests.formats.transcript.lines import CHILD, RUN, TIME
 
 NULL = Raw(b"null")

@@ -4,13 +4,12 @@ from hypothesis import given, settings
 
 from optree.ids import span_id, trace_id, txn_of
 from optree.tree import Tree, walk_ops, walk_sessions
-from optree_otel import names
-from optree_otel.fitting import encode
 from optree_otel.incoming import InSpan, read, sessions
-from optree_otel.mapping import op_span, session_span, turn_span
-from optree_otel.profiles import PROFILES
-from optree_otel.scope import SpanScope
-from optree_otel.wire import field
+from optree_otel.signals import names
+from optree_otel.signals.limits import PROFILES, encode
+from optree_otel.signals.mapping import op_span, session_span, turn_span
+from optree_otel.signals.protobuf import field
+from optree_otel.signals.scope import SpanScope
 from tests.otel.incoming.made import LLM, START
 from tests.otel.tree_of_all import TXN, tree_of_all
 from tests.strategies import play, programs

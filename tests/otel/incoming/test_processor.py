@@ -19,7 +19,8 @@ import optree
 from optree import records
 from optree.instrument.runtime import RUNTIME
 from optree.testing import capture, shape
-from optree_otel.incoming import OpTreeSpanProcessor, live
+from optree_otel.incoming import OpTreeSpanProcessor
+from optree_otel.incoming import processor as processor_module
 from tests.otel.incoming.made import AGENT, LLM, TOOL
 from tests.otel.mirroring import environ
 
@@ -136,7 +137,7 @@ def test_told_late(tracer, recording):
 
 def test_told_in_part(tracer, recording, monkeypatch):
     """An LLM call that does not say whose it is begins all the same, after the last look."""
-    monkeypatch.setattr(live, "LOOKS", (0.0, 0.01))
+    monkeypatch.setattr(processor_module, "LOOKS", (0.0, 0.01))
     agent = tracer.start_span("invoke_agent planner", attributes=AGENT)
     call = tracer.start_span("chat gpt-4o", below(agent), attributes={"gen_ai.operation.name": "chat"})
     until(lambda: recording.tree.session.turns[0].ops)
@@ -252,7 +253,7 @@ def test_links_and_sampling(processor, recording):
 
 def test_told_at_the_end(tracer, recording, monkeypatch):
     """A span that tells only at its end what it was is recorded then; one that has to hold others before is a `system` op, and billed."""
-    monkeypatch.setattr(live.Later, "add", lambda *_: None)
+    monkeypatch.setattr(processor_module.Later, "add", lambda *_: None)
     agent = tracer.start_span("invoke_agent planner", attributes=AGENT)
     call, holder = tracer.start_span("a", below(agent)), tracer.start_span("b", below(agent))
     inner = tracer.start_span("execute_tool search", below(holder), attributes=TOOL)
@@ -368,7 +369,7 @@ def test_parallel_sessions(tracer, recording):
 def test_never_raises(tracer, recording, monkeypatch):
     """A fault of recording does not reach the program, and `health` tells of it."""
     monkeypatch.setattr(RUNTIME, "problems", [])
-    monkeypatch.setattr(live.content, "of_agent", lambda *_: 1 / 0)
+    monkeypatch.setattr(processor_module.content, "of_agent", lambda *_: 1 / 0)
     tracer.start_span("invoke_agent planner", attributes=AGENT).end()
     assert 1 == len(recording.sessions)
     assert "a span of 'invoke_agent planner' is not recorded: ZeroDivisionError: division by zero" in optree.health()["problems"]
@@ -386,7 +387,7 @@ def test_nothing_kept(tracer, processor, recording):
 
 def test_too_many(tracer, processor, recording, monkeypatch):
     """Spans that never end are forgotten beyond a limit, but for those that something is recorded of."""
-    monkeypatch.setattr(live, "MOST_OPEN", 20)
+    monkeypatch.setattr(processor_module, "MOST_OPEN", 20)
     monkeypatch.setattr(processor._live, "_most", 20)
     agent = tracer.start_span("invoke_agent planner", attributes=AGENT)
     kept = [tracer.start_span("GET /") for _ in range(50)]
