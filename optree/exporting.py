@@ -8,7 +8,8 @@ The names, by what they are for:
 
 - formats: `FORMATS`, `Format`, `Read`, `Fault`, `write_new`, `open_new`, `installed_formats`, `format_named`, `save`
 - exporters: `EXPORTERS`, `Exporter`, `Resender`, `Delivery`, `SpanReader`, `Mirror`, `MakeMirror`, `Traced`
-- records: `Record` and its kinds; `unfold` makes them of a tree, and `Fold` a tree of them; `RecordSubscription`, `Taker`
+- records: `Record` and its kinds; `unfold` makes them of a tree, and `Fold` a tree of them, `RecordedTree` one that is read from elsewhere;
+  `RecordSubscription`, `Taker`
 - parts of nodes: `Payload`, `Pool`, `Reasoning`, `ReasoningChunk`, `Tokens`, and the words `OpKind`, `Severity`, `Status`, `ENDED`,
   `UNKNOWN`
 - about nodes: `state`, `parts_of_name`, `parent_path`, `last_index`, `add_entry`, `add_op`, `totals_of`, `cost_said`,
@@ -87,6 +88,7 @@ if TYPE_CHECKING:
     from optree.formats import FORMATS, Fault, Format, Read
     from optree.formats.installed import format_named, installed_formats
     from optree.formats.new_files import open_new, write_new
+    from optree.formats.recorded import RecordedTree
     from optree.messages import Answer, Other, Part, ReasoningPart, TextPart, ToolCallPart, ToolResultPart, is_message, json_text
     from optree.messages import answers as parse_answers
     from optree.messages import body as payload_body
@@ -106,6 +108,7 @@ _LATER = {
     "formats": ("FORMATS", "Fault", "Format", "Read"),
     "formats.installed": ("format_named", "installed_formats"),
     "formats.new_files": ("open_new", "write_new"),
+    "formats.recorded": ("RecordedTree",),
     "messages": (
         "Answer",
         "Other",
@@ -178,6 +181,7 @@ __all__ = [
     "ReasoningPart",
     "Record",
     "RecordSubscription",
+    "RecordedTree",
     "Remembered",
     "Requested",
     "Resender",

@@ -19,6 +19,7 @@ from optree.exporting import (
     OpEnd,
     OpKind,
     Payload,
+    RecordedTree,
     Responded,
     SessionBegin,
     SessionEnd,
@@ -34,7 +35,7 @@ from optree.exporting import (
 )
 from optree_formats.markdown.comments import Comments
 from optree_formats.markdown.reader import Entry
-from optree_formats.markdown.records_of import Records, block, raw
+from optree_formats.markdown.to_tree import block, raw
 
 _REASONS: dict[str, Status] = {
     "error": "failed",
@@ -64,12 +65,12 @@ def tree_of(found: list[Entry], txn: str) -> tuple[Tree, list[Fault]]:
         if entry.kind or entry.fields:
             making.take(entry)
     making.finish()
-    return making.records.tree(), making.faults
+    return making.records.finish(), making.faults
 
 
 class _Making:
     def __init__(self, txn: str) -> None:
-        self.records = Records(txn)
+        self.records = RecordedTree(txn)
         self.faults: list[Fault] = []
         self.txn = txn
         self.at = 0.0
@@ -101,7 +102,7 @@ class _Making:
         elif kind == "model_output":
             self._answer(entry)
         else:
-            self.records.put(OpEnd(self._op("system", kind, entry), self.at, "ok", 0.0))
+            self.records.apply(OpEnd(self._op("system", kind, entry), self.at, "ok", 0.0))
 
     def finish(self) -> None:
         """Begin the session of a log that has no event."""
@@ -111,16 +112,16 @@ class _Making:
     def _begin(self, entry: Entry) -> None:
         self.begun = True
         agent = text(entry.fields.get("agent") or _AGENT)
-        self.records.put(SessionBegin("", self.at, agent, agent, block(_rest(entry))))
+        self.records.apply(SessionBegin("", self.at, agent, agent, block(_rest(entry))))
         if isinstance(purpose := entry.fields.get("purpose"), str):
-            self.records.put(SessionSet("", self.at, purpose))
+            self.records.apply(SessionSet("", self.at, purpose))
 
     def _end(self, entry: Entry) -> None:
         if self.ended:
             self.faults.append(Fault(entry.block_line, "the session had ended before: this end holds"))
         self.ended = True
         self._end_turn()
-        self.records.put(
+        self.records.apply(
             SessionEnd("", self.at, _REASONS.get(str(entry.fields.get("reason")), "ok"), None, raw(_rest(entry) or entry.fields))
         )
 
@@ -129,11 +130,11 @@ class _Making:
         self.turn, self.op = self.turn + 1, 0
         said = entry.fields.get("content", entry.narrative or None) if entry else None
         prompts = {"user": text(said)} if said is not None else None
-        self.records.put(TurnBegin(str(self.turn), self.at, prompts, block(_rest(entry)) if entry else UNSET))
+        self.records.apply(TurnBegin(str(self.turn), self.at, prompts, block(_rest(entry)) if entry else UNSET))
 
     def _end_turn(self) -> None:
         if self.turn:
-            self.records.put(TurnEnd(str(self.turn), self.at, "ok"))
+            self.records.apply(TurnEnd(str(self.turn), self.at, "ok"))
 
     def _op(self, kind: OpKind, name: str, entry: Entry) -> str:
         """Begin an op; its narrative is its first log line."""
@@ -141,20 +142,20 @@ class _Making:
             self._turn(None)
         self.op += 1
         path = f"{self.turn}.{self.op}"
-        self.records.put(OpBegin(path, self.at, kind, name, None, block(_rest(entry))))
+        self.records.apply(OpBegin(path, self.at, kind, name, None, block(_rest(entry))))
         self._say(path, entry)
         return path
 
     def _say(self, path: str, entry: Entry) -> None:
         lines = [LogEntry(self.at, "VRB", said) for said in (entry.narrative, entry.after) if said]
         if lines:
-            self.records.put(Entries(path, -1, tuple(lines), -1))
+            self.records.apply(Entries(path, -1, tuple(lines), -1))
 
     def _call(self, entry: Entry) -> None:
         tool = text(entry.fields.get("tool", "(unknown)"))
         path = self._op("tool", tool, entry)
         if (args := entry.fields.get("args")) is not None:
-            self.records.request(path, self.at, "tool", args, None)
+            self.records.apply(self.records.request(path, self.at, args if is_object(args) else {"value": args}))
         self.open_calls[str(entry.fields.get("call_id", ""))] = path, tool, self.at
 
     def _result(self, entry: Entry, *, failed: bool) -> None:
@@ -171,16 +172,16 @@ class _Making:
         if "result" in fields:
             data = encode(fields["result"])
             size = len(fields["result"]) if isinstance(fields["result"], str) else len(data)
-            self.records.put(Responded(path, self.at, Payload(raw(fields["result"]), None, size)))
+            self.records.apply(Responded(path, self.at, Payload(raw(fields["result"]), None, size)))
         error = fields.get("error")
         said = text(error.get("message", error.get("code", ""))) if is_object(error) else None if error is None else text(error)
         latency = _number(fields.get("duration_ms"), self.at - began)
         told = AccountingEntry(
             f"{self.txn}:{path}#1", self.at, "tool", "failed" if failed else "ok", latency, command=tool, characters_out=size, error=said
         )
-        self.records.put(Accounted(path, told))
+        self.records.apply(Accounted(path, told))
         kept = {"error": error} if is_object(error) and error.keys() - {"message"} else {}
-        self.records.put(OpEnd(path, self.at, "failed" if failed else "ok", latency, said, None, block({**_rest(entry), **kept})))
+        self.records.apply(OpEnd(path, self.at, "failed" if failed else "ok", latency, said, None, block({**_rest(entry), **kept})))
 
     def _answer(self, entry: Entry) -> None:
         fields = entry.fields
@@ -193,8 +194,8 @@ class _Making:
             f"{self.txn}:{path}#1", self.at, "llm", "ok", self.at - began, tokens=Tokens(0, got, total_tokens=got) if got else None
         )
         leave_out_impossible(told)
-        self.records.put(Accounted(path, told))
-        self.records.put(OpEnd(path, self.at, "ok", self.at - began, None, None, block(_rest(entry))))
+        self.records.apply(Accounted(path, told))
+        self.records.apply(OpEnd(path, self.at, "ok", self.at - began, None, None, block(_rest(entry))))
 
 
 def _rest(entry: Entry) -> dict[str, Any]:

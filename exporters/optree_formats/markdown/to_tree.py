@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any, Final, get_args
 
 import msgspec
-from msgspec import UNSET
+from msgspec import UNSET, Raw, UnsetType
 
 from optree import AccountingEntry, LogEntry, Message, Path, PathError, Tree
 from optree.exporting import (
@@ -21,6 +21,7 @@ from optree.exporting import (
     OpKind,
     OpSet,
     ReasoningChunk,
+    RecordedTree,
     Responded,
     SessionBegin,
     SessionEnd,
@@ -30,15 +31,16 @@ from optree.exporting import (
     TurnBegin,
     TurnEnd,
     TurnSet,
+    encode,
     is_list,
     is_object,
     parent_path,
+    pass_on,
 )
 from optree_formats.markdown.captured import as_kept
 from optree_formats.markdown.entries import entries, payload, reasoning_at
 from optree_formats.markdown.of_tree import NODE, SYSTEM
 from optree_formats.markdown.reader import Entry
-from optree_formats.markdown.records_of import Records, block, raw
 from optree_formats.markdown.times import moment
 
 _KINDS: Final[dict[str, OpKind]] = {"model_input": "llm", "tool_call": "tool", "agent_call": "session", "system_step": "system"}
@@ -54,7 +56,7 @@ def tree_of(found: list[Entry], txn: str) -> tuple[Tree, list[Fault]]:
 
 class _Back:
     def __init__(self, txn: str) -> None:
-        self.records = Records(txn)
+        self.records = RecordedTree(txn)
         self.faults: list[Fault] = []
         self.calls: dict[str, dict[str, Any]] = {}
         """Fields of the events that hold requests, by path."""
@@ -71,7 +73,7 @@ class _Back:
                 self._take(entry.kind, entry.fields, moment(entry.fields.get("timestamp")) or entry.at or 0.0)
             except _BAD as error:
                 self.faults.append(Fault(entry.block_line, f"{entry.kind}: left out: {type(error).__name__}: {error}"))
-        return self.records.tree(), self.faults
+        return self.records.finish(), self.faults
 
     def _take(self, kind: str, fields: dict[str, Any], at: float) -> None:
         path = node_path(fields)
@@ -93,54 +95,55 @@ class _Back:
         above = self.paths.get(parent_path(parent_path(path)))
         expected = agent if above is None else f"{above}->{agent}"
         self.paths[path] = str(fields.get("call_path", expected))
-        self.records.put(SessionBegin(path, at, agent, self.paths[path], block(fields.get("attributes"))))
+        self.records.apply(SessionBegin(path, at, agent, self.paths[path], block(fields.get("attributes"))))
         self._session_set(fields, path, at)
 
     def _session_set(self, fields: dict[str, Any], path: str, at: float) -> None:
         title, status = _text(fields.get("title")), _text(fields.get("latest_status"))
         if title is not None or status is not None:
-            self.records.put(SessionSet(path, at, title, status))
+            self.records.apply(SessionSet(path, at, title, status))
 
     def _session_end(self, fields: dict[str, Any], path: str, at: float) -> None:
         report = raw(fields["final_report"]) if "final_report" in fields else UNSET
-        self.records.put(SessionEnd(path, at, _status(fields), _text(fields.get("error")), report))
+        self.records.apply(SessionEnd(path, at, _status(fields), _text(fields.get("error")), report))
 
     def _resume(self, _: dict[str, Any], path: str, at: float) -> None:
-        self.records.put(SessionResume(path, at))
+        self.records.apply(SessionResume(path, at))
 
     def _message(self, fields: dict[str, Any], path: str, at: float) -> None:
         cause = fields.get("cause")
         causes = tuple(str(one) for one in cause) if is_list(cause) else ()
         substance, identity = _text(fields.get("substance")), _text(fields.get("id"))
         message = Message(at, str(fields["role"]), raw(fields["body"]), identity, substance, causes)
-        self.records.put(MessageAdded(path, -1, message))
+        self.records.apply(MessageAdded(path, -1, message))
 
     def _turn_start(self, fields: dict[str, Any], path: str, at: float) -> None:
         others = fields.get("prompts")
         prompts: dict[str, str] = {str(key): str(value) for key, value in others.items()} if is_object(others) else {}
         if "content" in fields:
             prompts["user"] = str(fields["content"])
-        self.records.put(TurnBegin(path, at, prompts or None, block(fields.get("attributes"))))
+        self.records.apply(TurnBegin(path, at, prompts or None, block(fields.get("attributes"))))
         self._assistant(fields, path)
 
     def _turn_end(self, fields: dict[str, Any], path: str, at: float) -> None:
         self._assistant(fields, path)
-        self.records.put(TurnEnd(path, at, _status(fields), _text(fields.get("error"))))
+        self.records.apply(TurnEnd(path, at, _status(fields), _text(fields.get("error"))))
 
     def _assistant(self, fields: dict[str, Any], path: str) -> None:
         said = fields.get("assistant")
         if is_object(said):
-            self.records.put(TurnSet(path, {str(key): str(value) for key, value in said.items()}))
+            self.records.apply(TurnSet(path, {str(key): str(value) for key, value in said.items()}))
 
     # Ops
 
     def _op_start(self, kind: str, fields: dict[str, Any], path: str, at: float) -> None:
         known = _KINDS.get(kind, "system")
         name = str(fields.get({"llm": "model", "tool": "tool"}.get(known, "name"), kind if kind in SYSTEM else ""))
-        self.records.put(OpBegin(path, at, known, name, _text(fields.get("parent")), block(fields.get("attributes"))))
+        self.records.apply(OpBegin(path, at, known, name, _text(fields.get("parent")), block(fields.get("attributes"))))
         members = self._members(fields)
         if members is not None:
-            self.records.request(path, at, known, members, self._history(fields, path) if "messages" in fields else None)
+            history = self._history(fields, path) if "messages" in fields else None
+            self.records.apply(self.records.request(path, at, members, history, kind="llm" if known == "llm" else "tool"))
         self._held(fields, path, at)
 
     def _op_end(self, fields: dict[str, Any], path: str, at: float, *, failed: bool) -> None:
@@ -150,12 +153,14 @@ class _Back:
         status = _status(fields, "failed" if failed else "ok")
         latency = fields.get("duration_ms")
         known = float(latency) if isinstance(latency, (int, float)) else None
-        self.records.put(OpEnd(path, at, status, known, _text(said), _text(fields.get("reasoning_final")), block(fields.get("attributes"))))
+        self.records.apply(
+            OpEnd(path, at, status, known, _text(said), _text(fields.get("reasoning_final")), block(fields.get("attributes")))
+        )
 
     def _addition(self, fields: dict[str, Any], path: str, at: float) -> None:
         self._held(fields, path, at)
         if "attributes" in fields:
-            self.records.put(OpSet(path, at, attributes=block(fields["attributes"])))
+            self.records.apply(OpSet(path, at, attributes=block(fields["attributes"])))
 
     def _held(self, fields: dict[str, Any], path: str, at: float) -> None:
         """Take what an op holds, of whichever event of it."""
@@ -163,12 +168,12 @@ class _Back:
         said = fields.get("reasoning")
         chunks = (ReasoningChunk(said, reasoning_at(fields, at)),) if isinstance(said, str) else ()
         if logs or chunks:
-            self.records.put(Entries(path, -1, logs, -1, chunks))
+            self.records.apply(Entries(path, -1, logs, -1, chunks))
         for entry in entries(fields, "accounting", AccountingEntry):
-            self.records.put(Accounted(path, entry))
+            self.records.apply(Accounted(path, entry))
         answer = payload(fields, "result") or payload(fields, "response")
         if answer is not None:
-            self.records.put(Responded(path, at, answer))
+            self.records.apply(Responded(path, at, answer))
 
     def _members(self, fields: dict[str, Any]) -> dict[str, Any] | None:
         """Return the members of a request, those that stand in others' too; None if there is no request."""
@@ -216,6 +221,20 @@ class _Back:
         "turn_end": _turn_end,
         "addition": _addition,
     }
+
+
+def block(attributes: Any) -> Raw | UnsetType:
+    """Return an attribute block; none for what is no map."""
+    return raw(attributes) if is_object(attributes) and attributes else UNSET
+
+
+def raw(value: Any) -> Raw:
+    """Return a plain value as JSON, whole: texts were cut when they were recorded."""
+    try:
+        return Raw(msgspec.json.encode(value))
+    except Exception as error:  # noqa: BLE001 - numbers that JSON cannot hold, of logs that others wrote
+        pass_on(error)
+        return Raw(encode(value))
 
 
 def node_path(fields: dict[str, Any]) -> str:

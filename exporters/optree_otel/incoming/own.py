@@ -12,20 +12,17 @@ from typing import Any, Final, get_args
 import msgspec
 from msgspec import UNSET, Raw, UnsetType
 
-from optree import AccountingEntry, LogEntry, Op, Path, PathError, SessionNode, SessionTreeBuilder, Tree, Turn, walk_sessions
-from optree.builder.core import Core
-from optree.clock import wall
+from optree import AccountingEntry, LogEntry, Op, Path, PathError, SessionNode, Tree, Turn, walk_sessions
 from optree.exporting import (
     UNKNOWN,
     Accounted,
     Entries,
-    Fold,
     OpBegin,
     OpEnd,
     OpKind,
     ReasoningChunk,
     Record,
-    Requested,
+    RecordedTree,
     Responded,
     SessionBegin,
     SessionEnd,
@@ -91,7 +88,7 @@ def own_sessions(spans: list[InSpan], notes: list[str]) -> tuple[list[Tree], dic
             notes.append(f"session {txn}: {fold.misplaced} spans have a path that does not fit their kind, and are passed over")
         _name_chains(tree.session)
         trees.append(tree)
-        places |= _places(fold, tree, members)
+        places |= _places(fold, members)
     return trees, places
 
 
@@ -126,14 +123,13 @@ def _order(span: InSpan) -> tuple[bool, int, int]:
     return span.attributes.get(names.PHASE) is None, count(span.attributes.get(names.ROUND)) or 0, span.number
 
 
-def _folded(txn: str, spans: list[InSpan]) -> Fold:
-    fold = Fold(txn)
+def _folded(txn: str, spans: list[InSpan]) -> RecordedTree:
+    fold = RecordedTree(txn)
     known = {(span.trace_id, span.span_id): span for span in spans}
     spans = [_in_place(span, known) for span in spans]
     ops = {(span.trace_id, span.span_id): _path(span) for span in spans if span.attributes[names.KIND] in _OPS}
-    core = Core(txn, None, now=wall, pool=fold.pool)
     for span in spans:
-        for record in _records(span, ops, core):
+        for record in _records(span, ops, fold):
             fold.apply(record)
     return fold
 
@@ -144,7 +140,7 @@ def _in_place(span: InSpan, known: dict[Key, InSpan]) -> InSpan:
     return span if anchor is None else msgspec.structs.replace(span, parent_id=anchor.parent_id)
 
 
-def _records(span: InSpan, ops: dict[Key, str], core: Core) -> list[Record]:
+def _records(span: InSpan, ops: dict[Key, str], tree: RecordedTree) -> list[Record]:
     kind, path = span.attributes[names.KIND], _path(span)
     if kind == "session":
         return _session(span, path)
@@ -152,7 +148,7 @@ def _records(span: InSpan, ops: dict[Key, str], core: Core) -> list[Record]:
         return _turn(span, path)
     above = ops.get((span.trace_id, span.parent_id))
     same_turn = above is not None and above.rpartition(".")[0] == path.rpartition(".")[0]
-    return _op(span, path, above if same_turn else None, core)
+    return _op(span, path, above if same_turn else None, tree)
 
 
 def _session(span: InSpan, path: str) -> list[Record]:
@@ -191,7 +187,7 @@ def _turn(span: InSpan, path: str) -> list[Record]:
     return made + _ended(span, lambda status, error: TurnEnd(path, span.ended_at, status, error))
 
 
-def _op(span: InSpan, path: str, above: str | None, core: Core) -> list[Record]:
+def _op(span: InSpan, path: str, above: str | None, tree: RecordedTree) -> list[Record]:
     kind = _OPS[span.attributes[names.KIND]]
     kept = _own_attributes(span)
     if kind == "llm":
@@ -200,7 +196,7 @@ def _op(span: InSpan, path: str, above: str | None, core: Core) -> list[Record]:
     if kind == "tool" and (provider := span.attributes.get(names.TOOL_PROVIDER)):
         kept["provider"] = provider
     made: list[Record] = [OpBegin(path, span.started_at, kind, _name(span, kind), above, _raw(kept))]
-    logs = [_line(event, core) for event in span.events if event.name == names.LOG]
+    logs = [_line(event, tree) for event in span.events if event.name == names.LOG]
     chunks = [
         ReasoningChunk(text(_told(event, names.REASONING_TEXT)), event.time_ns / 1_000_000)
         for event in span.events
@@ -208,30 +204,29 @@ def _op(span: InSpan, path: str, above: str | None, core: Core) -> list[Record]:
     ]
     if logs or chunks:
         made.append(Entries(path, 0, tuple(logs), 0, tuple(chunks)))
-    made += _said(span, path, kind, core)
-    if (entry := _entry(span, path, kind, core.txn)) is not None:
+    made += _said(span, path, kind, tree)
+    if (entry := _entry(span, path, kind, tree.txn)) is not None:
         made.append(Accounted(path, entry))
     latency = span.ended_at - span.started_at
     return made + _ended(span, lambda status, error: OpEnd(path, span.ended_at, status, latency, error))
 
 
-def _said(span: InSpan, path: str, kind: OpKind, core: Core) -> list[Record]:
+def _said(span: InSpan, path: str, kind: OpKind, tree: RecordedTree) -> list[Record]:
     made: list[Record] = []
     if kind == "llm":
         said = content.of_llm(span)
         answer = said.answer
         if said.messages is not None or said.members:
             model = span.attributes.get(names.REQUEST_MODEL)
-            new, payload = core.pooled(core.request("llm", said.messages, {**({"model": model} if model else {}), **said.members}))
-            made += [new, Requested(path, span.started_at, payload)]
+            members = {**({"model": model} if model else {}), **said.members}
+            made.append(tree.request(path, span.started_at, members, said.messages, kind="llm"))
     else:
         arguments, answer = content.of_tool(span.attributes)
         if arguments is not None:
             given = arguments if is_object(arguments) else {"arguments": arguments}
-            _, payload = core.pooled(core.request("tool", None, given))
-            made.append(Requested(path, span.started_at, payload))
+            made.append(tree.request(path, span.started_at, given))
     if answer is not None:
-        made.append(Responded(path, span.ended_at, core.response(answer)))
+        made.append(Responded(path, span.ended_at, tree.response(answer)))
     return made
 
 
@@ -294,7 +289,7 @@ def _ended(span: InSpan, record: Callable[[Status | None, str | None], Record]) 
     return [record(*_status(span))]
 
 
-def _line(event: InEvent, core: Core) -> LogEntry:
+def _line(event: InEvent, tree: RecordedTree) -> LogEntry:
     severity, direction = _told(event, names.LOG_SEVERITY), _told(event, names.LOG_DIRECTION)
     details = parsed(_told(event, names.LOG_DETAILS))
     return LogEntry(
@@ -302,7 +297,7 @@ def _line(event: InEvent, core: Core) -> LogEntry:
         severity if severity in _SEVERITIES else "VRB",
         text(_told(event, names.LOG_MESSAGE)),
         direction if direction in ("request", "response") else None,
-        core.attributes(details) if details else UNSET,
+        tree.attributes(details) if details else UNSET,
     )
 
 
@@ -332,13 +327,9 @@ def _name_chains(root: SessionNode) -> None:
                     child.call_path = f"{session.call_path}->{op.name}"
 
 
-def _places(fold: Fold, tree: Tree, spans: list[InSpan]) -> dict[Key, SpanPlace]:
+def _places(fold: RecordedTree, spans: list[InSpan]) -> dict[Key, SpanPlace]:
     """Return where spans inside optree's own go: into new ops behind those that there are."""
-    core = Core(fold.txn, None, now=wall, pool=fold.pool)
-    builders: dict[str, SessionTreeBuilder] = {}
-    for session in walk_sessions(tree.session):
-        above = builders.get(session.path.rpartition(".")[0].rpartition(".")[0]) if session.path else None
-        builders[session.path] = SessionTreeBuilder.over(core, session, above)
+    builders = fold.builders()
     turns = {
         path: Turn(builders[path.rpartition(".")[0]], turn, max((last_index(op.path) for op in turn.ops), default=0) + 1)
         for path, turn in fold.turns.items()
