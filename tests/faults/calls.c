@@ -36,6 +36,7 @@ struct plan {
     uint32_t action, error;
     uint32_t noting; /* whether calls are noted */
     _Atomic uint32_t noted;
+    char only[64]; /* if it is not empty: calls count if their path has this in it */
     struct note notes[NOTED];
 };
 
@@ -68,7 +69,7 @@ begin(void)
 static int
 is_below(const char *path)
 {
-    return plan != NULL && path != NULL && strncmp(path, root, strlen(root)) == 0;
+    return plan != NULL && path != NULL && strncmp(path, root, strlen(root)) == 0 && strstr(path, plan->only) != NULL;
 }
 
 static const char *

@@ -26,7 +26,7 @@ from optree.errors import OptreeError
 from optree.store import Directory, load
 from optree.tree import flatten, walk_ops
 from optree.values import decode
-from tests.faults.programs import COST, PROGRAMS, logs_of
+from tests.faults.programs import COST, HIT, OTHERS, PROGRAMS, logs_of
 
 ROOT = Path(__file__).parents[2]
 NOTHING, KILL_BEFORE, KILL_WITHIN, REFUSE = range(4)
@@ -51,6 +51,7 @@ class Plan(ctypes.Structure):
     _fields_ = (
         ("calls", ctypes.c_uint64), ("at", ctypes.c_uint64), ("times", ctypes.c_uint64), ("acted", ctypes.c_uint64),
         ("action", ctypes.c_uint32), ("error", ctypes.c_uint32), ("noting", ctypes.c_uint32), ("noted", ctypes.c_uint32),
+        ("only", ctypes.c_char * 64),
         ("notes", Note * 16384),
     )  # fmt: skip
 
@@ -98,6 +99,7 @@ class Preload:
         plan = self.plan
         plan.action = NOTHING
         plan.at, plan.times, plan.error, plan.acted, plan.calls, plan.noted = point.at, point.times, point.error, 0, 0, 0
+        plan.only = HIT.encode() if point.program == "one_of_several" else b""
         plan.action = point.action
 
     def notes(self) -> list[tuple[str, str, str, int, int, int]]:
@@ -171,6 +173,11 @@ def judged(point: Point, told: list[list[Any]], base: Path) -> list[str]:
     return judge.verdict()
 
 
+def number_of(name: str) -> int:
+    """Return the number of an op, of those of its process."""
+    return int(name.rpartition(".")[2])
+
+
 class _Judge:
     """Holds what is on disk to what was said."""
 
@@ -190,11 +197,13 @@ class _Judge:
                 if point.action != REFUSE:
                     self.due.setdefault(words[0], "its end had returned")
             elif kind == "flushed":
-                self.due |= dict.fromkeys(self.made.get(process, ()), f"flush({words[0]!r}) was True")
+                self.due |= dict.fromkeys(self.made.get(process, [])[: words[1]], f"flush({words[0]!r}) was True")
             elif kind == "health":
                 self.clean[process] = not words[0] and words[1]
-            elif kind == "left" and words[0]:
-                self.clean[process] = False
+            elif kind == "left":
+                self.clean[process] = self.clean[process] and not words[0]
+                if point.program == "one_of_several":
+                    self.due |= {name: "the error was another session's" for name in self.made[process] if number_of(name) >= OTHERS}
         for process in [process for process, clean in self.clean.items() if clean]:
             self.due |= dict.fromkeys(self.made.get(process, ()), "health() and flush() said so")
 

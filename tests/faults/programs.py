@@ -1,19 +1,24 @@
 """Programs that record, and tell through a pipe what was acknowledged; every value follows from its op's name, so that a judge knows it.
 
-Lines are JSON: ``["began", process]``, ``["made", process, name]`` once an op has ended, ``["flushed", process, level]`` once
-`optree.flush` has returned True, and ``["health", process, lost, whole]`` at the end.
+Lines are JSON: ``["began", process]``, ``["made", process, name]`` once an op has ended, ``["flushed", process, level, number]`` once
+`optree.flush` has returned True that was called when so many ops were told, and ``["health", process, lost, whole]`` at the end.
 """
 
 import json
 import os
 import subprocess
 import sys
+import threading
 from collections.abc import Callable
 
 import optree
 from optree.instrument.runtime import RUNTIME
 
 COST = 0.25
+HIT = "0" * 8 + "-hit"
+"""Txn of the first of several sessions."""
+OTHERS = 10
+"""Numbers of ops in the others begin here."""
 TRIES = 30
 """How often a process flushes at its end until that is done: longer than an error lasts that passes."""
 
@@ -23,15 +28,19 @@ class Said:
 
     def __init__(self, fd: int, process: str) -> None:
         self.fd, self.process = fd, process
+        self._made, self._telling = 0, threading.Lock()
 
     def __call__(self, what: str, *words: object) -> None:
         """Write a line, in one call."""
-        os.write(self.fd, json.dumps([what, self.process, *words]).encode() + b"\n")
+        with self._telling:
+            self._made += what == "made"
+            os.write(self.fd, json.dumps([what, self.process, *words]).encode() + b"\n")
 
     def flush(self, level: str) -> None:
         """Flush, and tell if it says that it is done."""
+        made = self._made
         if optree.flush(level):  # type: ignore[arg-type]
-            self("flushed", level)
+            self("flushed", level, made)
 
     def end(self) -> None:
         """Tell how recording fared, and end as a process does."""
@@ -131,6 +140,30 @@ def spawned(fd: int) -> None:
     said.end()
 
 
+def several(fd: int) -> None:
+    """Record four sessions at once, each in a thread; the first one's txn is `HIT`."""
+    said = Said(fd, "owner")
+    begun = threading.Barrier(4)
+
+    def record(first: int, begin: Callable[[], object] = lambda: None) -> None:
+        with optree.session("root") as session:
+            said("began", session.txn)
+            begin()
+            begun.wait()
+            with optree.turn(user="go"):
+                work(said, first, first + 2)
+                with optree.session("inner"), optree.turn(user="part"):
+                    work(said, first + 2, first + 4)
+        said.flush("snapshot")
+
+    threads = [threading.Thread(target=record, args=(number * OTHERS,)) for number in (1, 2, 3)]
+    os.environ["OPTREE_TXN"] = HIT
+    record(0, lambda: [thread.start() for thread in threads])
+    for thread in threads:
+        thread.join()
+    said.end()
+
+
 def _part(said: Said) -> None:
     """Be the other process; never returns."""
     code = 1
@@ -143,7 +176,8 @@ def _part(said: Said) -> None:
         os._exit(code)
 
 
-PROGRAMS: dict[str, Callable[[int], None]] = {one.__name__: one for one in (owner, forked, joined, spawned)}
+PROGRAMS: dict[str, Callable[[int], None]] = {one.__name__: one for one in (owner, forked, joined, spawned, several)}
+PROGRAMS["one_of_several"] = several
 
 if __name__ == "__main__":
     optree.configure(console=False)
