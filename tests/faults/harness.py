@@ -164,13 +164,14 @@ def judged(point: Point, told: list[list[Any]], base: Path) -> list[str]:
     judge = _Judge(point, told)
     if not judge.due and not any(kind == "began" for kind, *_ in told):
         return []
-    try:
-        found = [load(saved.txn, Directory.of(base)) for saved in Directory.of(base).saved()]
-    except OptreeError as error:
-        return [f"does not load: {error}"] if judge.due else []
-    for loaded in found:
-        judge.read(loaded)
-    return judge.verdict()
+    unreadable = []
+    for saved in Directory.of(base).saved():
+        try:
+            judge.read(load(saved.txn, Directory.of(base)))
+        except OptreeError as error:
+            unreadable.append(f"does not load: {error}")
+    wrong = judge.verdict()
+    return [*unreadable, *wrong] if wrong else []
 
 
 def number_of(name: str) -> int:
