@@ -3,21 +3,33 @@
     python -m tests.interrupts [--share N] [NAME…]   one exception at each bytecode, or at one in N
     python -m tests.interrupts --signals 100000      signals at random times
 
-With OPTREE_PURE=1 the Python functions run, in place of their compiled twins, which have no bytecodes.
+With OPTREE_PURE=1 the Python functions run, in place of their compiled twins, which have no bytecodes. Each core has a process.
 """
 
 from __future__ import annotations
 
 import argparse
+import os
+import re
+import subprocess
+import sys
 import tempfile
+import traceback
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from random import Random
 from time import monotonic
 
 import optree
 from optree.instrument.runtime import RUNTIME
+from tests.interrupts.resting import Rest, watch_locks
 from tests.interrupts.rounds import KINDS, NAMES, Round, places
-from tests.interrupts.scenarios import unknown_stores
 from tests.interrupts.signals import Storm
+
+BATCH = 100
+"""Exceptions between two looks at what is open when nothing runs."""
+PROBING = 4
+"""A session of the program's follows one in so many exceptions; where anything is wrong afterwards, each of the batch's."""
 
 
 def main() -> None:
@@ -26,47 +38,89 @@ def main() -> None:
     parser.add_argument("names", nargs="*", default=NAMES)
     parser.add_argument("--share", type=int, default=1, help="one place in so many")
     parser.add_argument("--within", nargs="+", default=[], help="only at places in these functions")
+    parser.add_argument("--handlers", action="store_true", help="only at places where CPython runs handlers")
     parser.add_argument("--signals", type=int, default=0, help="so many at random times, in place of that")
     parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--workers", type=int, default=os.cpu_count() or 1)
+    parser.add_argument("--part", type=int, default=None, help="only what this one of the workers does")
     options = parser.parse_args()
-    random = Random(options.seed)
-    with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as base:
-        optree.configure(base_dir=base, console=False)
-        done, flaws = _signals(options.signals, random) if options.signals else _each(options.names, options.share, options.within, random)
-        for store in list(RUNTIME.stores.values()):
-            store.close(1.0)
-    print(f"{done} exceptions, {flaws} flaws")
+    if options.part is None and options.workers > 1:
+        with ThreadPoolExecutor(options.workers) as pool:
+            done, flaws = (sum(counts) for counts in zip(*pool.map(_part, range(options.workers)), strict=True))
+    else:
+        with tempfile.TemporaryDirectory(ignore_cleanup_errors=True, dir="/dev/shm" if os.access("/dev/shm", os.W_OK) else None) as base:
+            done, flaws = _run(options, Path(base))
+    print(f"{done} exceptions, {flaws} flaws", flush=True)
     raise SystemExit(bool(flaws))
 
 
-def _each(names: list[str], share: int, within: list[str], random: Random) -> tuple[int, int]:
+def _part(number: int) -> tuple[int, int]:
+    """Be a worker, in a process of its own."""
+    command, last = [sys.executable, "-m", "tests.interrupts", "--part", str(number), *sys.argv[1:]], ""
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+        for line in process.stdout or ():
+            sys.stdout.write(last)
+            sys.stdout.flush()
+            last = line
+    found = re.fullmatch(r"(\d+) exceptions, (\d+) flaws\n", last)
+    return (int(found[1]), int(found[2])) if found else (0, 1)
+
+
+def _run(options: argparse.Namespace, base: Path) -> tuple[int, int]:
+    random, part = Random(options.seed * 1000 + (options.part or 0)), options.part or 0
+    parts = options.workers if options.part is not None else 1
+    said = base / "stderr"
+    with said.open("ab") as file:
+        os.dup2(file.fileno(), 2)
+    try:
+        watch_locks()
+        with optree.session("first"):  # what is done once per process is done by then
+            optree.child_env({})
+        rest = Rest(base, said)
+        if options.signals:
+            return _signals((options.signals + parts - 1 - part) // parts, random, rest)
+        return _each(options, random.randrange(options.share) * parts + part, options.share * parts, rest)
+    except BaseException:
+        traceback.print_exc(file=sys.stdout)
+        raise
+    finally:
+        for store in list(RUNTIME.stores.values()):
+            store.close(1.0)
+
+
+def _each(options: argparse.Namespace, first: int, share: int, rest: Rest) -> tuple[int, int]:
     done = flaws = 0
-    for name in names:
+    for name in options.names:
         begun, before = monotonic(), (done, flaws)
-        places(name)
-        where = places(name)  # what is done once per process is done by now
-        most = len(where)
+        where, most = places(name, share, first, options.within, every=not options.handlers)
         for kind in KINDS:
-            for place in range(1 + random.randrange(min(share, most)) if most else 1, most + 1, share):
-                if within and where[place - 1] not in within:
-                    continue
-                found = Round(name, place, kind).run()
-                done += 1
+            for at in range(0, len(where), BATCH):
+                found = _batch(name, where[at : at + BATCH], kind, rest)
+                done += len(where[at : at + BATCH])
                 flaws += len(found)
-                for flaw in found[:3]:
-                    print("  ", kind, flaw[:400], flush=True)
-        if left := unknown_stores():
-            flaws += 1
-            print(f"   {name}: {left} threads of stores that nothing will close", flush=True)
+                for flaw in found[:10]:
+                    print("  ", kind, flaw[:600], flush=True)
         print(f"{name}: {done - before[0]} at {most} places, {flaws - before[1]} flaws, {monotonic() - begun:.1f} s", flush=True)
     return done, flaws
 
 
-def _signals(number: int, random: Random) -> tuple[int, int]:
+def _batch(name: str, where: list[int], kind: str, rest: Rest) -> list[str]:
+    """Raise at some places of a call, and look at the process at rest; where that finds something, at each by itself, to tell which."""
+    found = [flaw for place in where for flaw in Round(name, place, kind).run(rest, probing=not place % PROBING)]
+    if left := rest.flaws():
+        found += [f"{name} at {where[0]} to {where[-1]}, at rest: {flaw}" for flaw in left]
+        for place in where:
+            one = Round(name, place, kind)
+            found += [f"again, {flaw}" for flaw in one.run(rest)]
+            found += [f"again, {one}, at rest: {flaw}" for flaw in rest.flaws()]
+    return found
+
+
+def _signals(number: int, random: Random, rest: Rest) -> tuple[int, int]:
     storm = Storm(random)
     flaws = 0
     while storm.raised < number:
-        found = storm.run(min(number, storm.raised + 500))
+        found = [*storm.run(min(number, storm.raised + 500)), *rest.flaws()]
         flaws += len(found)
         for flaw in found[:3]:
             print("  ", flaw[:400], flush=True)

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import dis
 import signal
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from types import FrameType
+from types import CodeType, FrameType
 from typing import Any
 
 ROOT = Path(__file__).resolve().parents[2]
 OURS = tuple(f"{ROOT / name}/" for name in ("optree", "exporters"))
+NOWHERE = sys.maxsize
 
 
 class Stop(BaseException):
@@ -36,7 +38,14 @@ class Injection:
         self.returning = False
         """True if it hit the return of a function: the frame that the handler is given then keeps what is returned, unlike a real one."""
         self.functions: list[str] = []
-        """Those of the places that were passed."""
+        """Those of the places that were passed, if it is raised nowhere."""
+        self.stacks: list[int] = []
+        """Where optree's functions were then, each the hash of all that are open: the same again is another turn of a loop."""
+        self.possible = False
+        """True if it hit where CPython runs handlers."""
+        self.handlers: list[bool] = []
+        """The same of the places that were passed."""
+        self._before = 0, 0
         self.dropped = False
         """True if Python itself dropped it: it hit a finalizer."""
 
@@ -71,14 +80,36 @@ class Injection:
         if event == "exception":
             return self._at
         self.seen += 1
-        self.functions.append(frame.f_code.co_qualname)
+        if self.place == NOWHERE:
+            self.functions.append(frame.f_code.co_qualname)
+            self.stacks.append(hash((event, *_positions(frame))))
+            self.handlers.append(self._may_run(frame, event))
         if self.seen == self.place and self.error is not None:
             code, self.returning = frame.f_code, event == "return"
+            self.possible = self._may_run(frame, event)
             self.where = f"{Path(code.co_filename).name}:{frame.f_lineno} {code.co_qualname} {event} {frame.f_lasti}"
             self.handler(signal.SIGALRM, frame)
+        self._before = id(frame), frame.f_lasti  # not the frame, which would live on
         return self._at
+
+    def _may_run(self, frame: FrameType, event: str) -> bool:
+        """Tell whether CPython runs handlers here: where a function begins, and behind calls and jumps back."""
+        before, at = self._before
+        return event == "call" or (event == "opcode" and before == id(frame) and _runs_handlers(frame.f_code.co_code[at]))
 
     def handler(self, _number: int, _frame: FrameType | None) -> None:
         """Raise, as a signal's handler does."""
         assert self.error is not None
         raise self.error
+
+
+def _positions(frame: FrameType | None) -> Iterator[tuple[CodeType, int]]:
+    while frame is not None:
+        if frame.f_code.co_filename.startswith(OURS):
+            yield frame.f_code, frame.f_lasti
+        frame = frame.f_back
+
+
+def _runs_handlers(opcode: int) -> bool:
+    name = dis.opname[opcode]
+    return name.startswith(("CALL", "RESUME")) or ("JUMP_BACKWARD" in name and "NO_INTERRUPT" not in name)

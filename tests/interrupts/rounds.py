@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 
 import optree
-from tests.interrupts.injecting import Injection, LateError, Stop
-from tests.interrupts.scenarios import CALLS, CALLS_WITHIN, ROOTS, left_flaws, probe_flaws, release_locks, run_flaws, totals_flaws
+from tests.interrupts.injecting import NOWHERE, Injection, LateError, Stop
+from tests.interrupts.resting import Rest
+from tests.interrupts.scenarios import CALLS, CALLS_WITHIN, ROOTS, left_flaws, probe_flaws, run_flaws, totals_flaws
 
 NAMES = [*ROOTS, *CALLS_WITHIN]
 ENTERED = [name for name in CALLS_WITHIN if name.startswith(("with", "@", "async")) and "generator" not in name]
@@ -22,18 +23,24 @@ class Round:
         self.injection = Injection(place, KINDS[kind]("out of a handler"))
         self.flaws: list[str] = []
 
-    def run(self) -> list[str]:
-        """Return what is wrong."""
+    def run(self, rest: Rest | None = None, *, probing: bool = True) -> list[str]:
+        """Return what is wrong, also with the next session when *probing*; what is to be looked at with nothing open is told to *rest*."""
         calls = len(CALLS)
+        self._rest = rest
         if self.name in ROOTS:
             self._injected(ROOTS[self.name])
         else:
             self._within(CALLS_WITHIN[self.name])
-        release_locks()
         self.flaws += run_flaws(calls)
-        self.flaws += [f"next session: {flaw}" for flaw in probe_flaws()]
-        self.flaws += left_flaws()
-        return [f"{self.name} at {self.injection.place} ({self.injection.where}): {flaw}" for flaw in self.flaws]
+        if optree.current_session() is not None:
+            self.flaws.append(f"context afterwards: {optree.current_session()} {optree.current()}")
+        if probing:
+            self.flaws += [f"next session: {flaw}" for flaw in probe_flaws()]
+            self.flaws += left_flaws()
+        return [f"{self}: {flaw}" for flaw in self.flaws]
+
+    def __str__(self) -> str:
+        return f"{self.name} at {self.injection.place} ({self.injection.where})"
 
     def _within(self, call: Callable[[object], object]) -> None:
         with optree.session("program") as session:
@@ -46,6 +53,8 @@ class Round:
                 if self.name in ENTERED and not self.injection.returning and open_in(session) != opened:
                     self.flaws.append(f"still open: {open_in(session)}")
             self.flaws += totals_flaws(session.builder.node)
+        if self._rest is not None:
+            self._rest.sessions.append(session.builder)
         left = [turn.path for turn in session.builder.node.turns if turn.ended_at is None]
         if left or session.running:
             self.flaws.append(f"not ended: {left}")
@@ -62,6 +71,8 @@ class Round:
         else:
             if self.injection.raised and not self.injection.dropped:
                 self.flaws.append("swallowed")
+        if self._rest is not None:
+            self._rest.note(str(self), possible=self.injection.possible)
 
 
 def open_in(session: optree.Session) -> list[str]:
@@ -70,8 +81,22 @@ def open_in(session: optree.Session) -> list[str]:
     return [node.path for turn in turns for node in (turn, *turn.ops) if node.ended_at is None]
 
 
-def places(name: str) -> list[str]:
-    """Return the function of each place that a call has."""
-    one = Round(name, 1 << 62)
+def places(name: str, share: int = 1, first: int = 0, within: Collection[str] = (), *, every: bool = True) -> tuple[list[int], int]:
+    """Return places of a call, and how many it has: one in *share* from the *first* on, *within* some functions.
+
+    Not *every* one are those where CPython runs handlers.
+
+    Of the turns of a loop those are left out that are neither its first nor its last.
+    """
+    Round(name, NOWHERE).run()  # what is done once per process is done by then
+    one = Round(name, NOWHERE)
     one.run()
-    return one.injection.functions
+    stacks, functions, handlers = one.injection.stacks, one.injection.functions, one.injection.handlers
+    last = {stack: place for place, stack in enumerate(stacks)}
+    seen: set[int] = set()
+    found = []
+    for place, stack in enumerate(stacks):
+        if (stack not in seen or last[stack] == place) and (not within or functions[place] in within) and (every or handlers[place]):
+            found.append(place + 1)
+        seen.add(stack)
+    return found[first % share :: share], len(stacks)

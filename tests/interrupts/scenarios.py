@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import threading
-from collections import Counter
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import contextmanager, suppress
 from time import monotonic, sleep
@@ -15,7 +13,6 @@ from optree.tree.totals import add_op, of_entries
 from optree.tree.walk import walk_ops, walk_sessions
 
 LONG = 20.0
-MOST_THREADS = 30
 CALLS: list[str] = []
 """What the program's own functions were called with."""
 KNOWN: set[str] = set()
@@ -240,19 +237,6 @@ def run_flaws(before: int) -> list[str]:
     return [] if times <= 1 else [f"the program's code ran {times} times"]
 
 
-def release_locks() -> None:
-    """Release the locks of stores that this thread holds though it is in no function.
-
-    A `with` statement calls `__exit__` a few bytecodes after its block. CPython runs handlers after calls and jumps, not between these
-    bytecodes, but a trace function raises there as well.
-    """
-    for thread in threading.enumerate():
-        upkeep = getattr(getattr(thread, "_target", None), "__self__", None)
-        lock = getattr(upkeep, "_lock", None)
-        while lock is not None and lock._is_owned():
-            lock.release()
-
-
 def left_flaws() -> list[str]:
     """Return what is open though nothing runs: in no session, after the next one."""
     found = [f"open: {txn}" for txn, session in list(RUNTIME.sessions.items()) if session.running]
@@ -261,27 +245,4 @@ def left_flaws() -> list[str]:
         with optree.session("another"):  # a begin goes on to its end, on another thread, and the next one finds it
             pass
     KNOWN.update(stores)
-    found += [f"stores of sessions that have not ended: {stores}"] if stores else []
-    threads = [thread.name for thread in threading.enumerate()]
-    until = monotonic() + LONG
-    while len(threads) > MOST_THREADS and monotonic() < until:
-        sleep(0.05)
-        with optree.session("another"):
-            pass
-        threads = [thread.name for thread in threading.enumerate()]
-    found += [f"threads: {Counter(threads)}"] if len(threads) > MOST_THREADS else []
-    return found
-
-
-def unknown_stores() -> int:
-    """Return how many stores have a thread and will not be closed, since no session has ended that they are of, and none is open."""
-    until = monotonic() + LONG
-    while (left := _store_threads() - len(RUNTIME.stores)) > 0 and monotonic() < until:
-        with optree.session("another"):
-            pass
-        sleep(0.01)
-    return max(0, left)
-
-
-def _store_threads() -> int:
-    return sum(thread.name == "optree-store" for thread in threading.enumerate())
+    return [*found, *([f"stores of sessions that have not ended: {stores}"] if stores else [])]
