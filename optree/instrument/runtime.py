@@ -125,6 +125,7 @@ class Runtime:
         """Forget a root session that has ended; its store writes the last snapshot in the background."""
         session = self.sessions.pop(txn, None)
         self.holders.pop(txn, None)
+        self._detached.pop(txn, None)
         self.mirroring.forget(txn)
         if session is not None and txn in self.unsaved:
             session.builder.core.stream.close()
@@ -339,7 +340,7 @@ class Runtime:
         self._end_unbegun()
 
     def _end_unbegun(self) -> None:
-        """End the sessions whose begin was interrupted before anybody had them."""
+        """End the sessions whose begin was interrupted before anybody had them, and close their consoles, which are counted later."""
         for txn, store in list(self.stores.items()):
             if not store.owner or store.ended or txn in self.sessions or is_in(threading.get_ident(), _BEGINS):
                 continue
@@ -348,8 +349,9 @@ class Runtime:
             else:
                 store.discard()
                 self.stores.pop(txn, None)
-                if (console := self.consoles.pop(txn, None)) is not None:
-                    console.close()
+        for txn, console in list(self.consoles.items()):
+            if not (txn in self.stores or txn in self.unsaved or is_in(threading.get_ident(), _BEGINS)):
+                console.close()
 
     def _leave_idle(self) -> None:
         """Close the sessions of other processes that nothing was begun in for longest, and nothing is open in."""

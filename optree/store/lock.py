@@ -38,12 +38,16 @@ def take(path: Path, system: OS = REAL, seconds: float = TRY_SECONDS) -> int:
 def hold(journals: Iterable[Path], system: OS = REAL) -> list[int] | None:
     """Lock the journals of writers that have gone, with others who do; None if one of them is still writing. Raises `OSError`."""
     held: list[int] = []
-    for path in journals:
-        with suppress(FileNotFoundError):
-            held.append(system.open(path))
-            if not system.lock_shared(held[-1]):
-                release(held, system)
-                return None
+    try:
+        for path in journals:
+            with suppress(FileNotFoundError):
+                held.append(system.open(path))
+                if not system.lock_shared(held[-1]):
+                    release(held, system)
+                    return None
+    except BaseException:
+        release(held, system)
+        raise
     return held
 
 

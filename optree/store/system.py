@@ -52,11 +52,20 @@ class Descriptor(int):
     identity: tuple[int, int]
 
 
-def _descriptor(fd: int) -> Descriptor:
+def _opened(opening: Callable[..., int], path: str | os.PathLike[str], flags: int, *mode: int, regular: bool = True) -> Descriptor:
+    """Open a file, of which an interrupt leaves no descriptor; raises `OSError` where it must be *regular* and is something else."""
+    fds: list[int] = []  # filled within one call of C: a handler that raises behind it leaves none that nobody closes
     try:
-        kept, found = Descriptor(fd), os.fstat(fd)
-    except BaseException:  # an interrupt
-        os.close(fd)
+        fds.extend(map(opening, (path,), (flags,), *((one,) for one in mode)))
+        kept, found = Descriptor(fds[0]), os.fstat(fds[0])
+        kind = stat.S_IFMT(found.st_mode)
+        if regular and kind != stat.S_IFREG:
+            raise OSError(  # noqa: TRY301 - closed below
+                errno.EINVAL, f"it is {_KINDS.get(kind, 'something else')}, and no file", os.fspath(path)
+            )
+    except BaseException:
+        for fd in fds:
+            os.close(fd)
         raise
     kept.identity = found.st_dev, found.st_ino
     return kept
@@ -64,20 +73,11 @@ def _descriptor(fd: int) -> Descriptor:
 
 def open_regular(path: str | os.PathLike[str]) -> BinaryIO:
     """Open a regular file for reading. Raises `OSError`, also for a pipe, a device or a directory, without waiting for its other end."""
-    return os.fdopen(_regular(calls.open_file(path, os.O_RDONLY | calls.O_NONBLOCK | calls.O_NOCTTY), path), "rb")
+    return open(path, "rb", opener=_open_regular)  # which owns the descriptor within that call of C
 
 
-def _regular(fd: int, path: str | os.PathLike[str]) -> int:
-    """Return the descriptor of an open file if it is a regular one; else close it, and raise `OSError` that says what it is."""
-    try:
-        kind = stat.S_IFMT(os.fstat(fd).st_mode)
-    except BaseException:  # an interrupt
-        os.close(fd)
-        raise
-    if kind != stat.S_IFREG:
-        os.close(fd)
-        raise OSError(errno.EINVAL, f"it is {_KINDS.get(kind, 'something else')}, and no file", os.fspath(path))
-    return fd
+def _open_regular(path: str, _flags: int) -> int:
+    return _opened(calls.open_file, path, os.O_RDONLY | calls.O_NONBLOCK | calls.O_NOCTTY)
 
 
 class OS:
@@ -85,20 +85,20 @@ class OS:
 
     def create(self, path: Path) -> int:
         """Create a new file for appending, private to its owner; fails if it is there. Returns a descriptor."""
-        return _descriptor(calls.open_kept(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND | calls.O_NOFOLLOW, 0o600))
+        return _opened(calls.open_kept, path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND | calls.O_NOFOLLOW, 0o600)
 
     def append(self, path: Path) -> int:
         """Open a file for appending, made if it is missing."""
         flags = os.O_RDWR | os.O_CREAT | os.O_APPEND | calls.O_NOFOLLOW | calls.O_NONBLOCK
-        return _descriptor(_regular(calls.open_kept(path, flags, 0o600), path))
+        return _opened(calls.open_kept, path, flags, 0o600)
 
     def open(self, path: Path) -> int:
         """Open a file for its lock only."""
-        return _descriptor(_regular(calls.open_kept(path, os.O_RDONLY | calls.O_NOFOLLOW | calls.O_NONBLOCK), path))
+        return _opened(calls.open_kept, path, os.O_RDONLY | calls.O_NOFOLLOW | calls.O_NONBLOCK)
 
     def spare(self) -> int:
         """Open a descriptor that is kept so that a file can be opened later."""
-        return _descriptor(calls.open_kept(os.devnull, os.O_RDONLY))
+        return _opened(calls.open_kept, os.devnull, os.O_RDONLY, regular=False)
 
     def is_open(self, fd: int) -> bool:
         """Tell whether a descriptor is still that of the file that it was opened for."""

@@ -59,9 +59,11 @@ def test_a_session_that_is_never_begun_leaves_no_thread():
 LIMITS = """
 import os, random, signal, sys, threading, time
 import optree
+from optree.instrument.runtime import RUNTIME
 
 def left():
-    return len(os.listdir("/proc/self/fd")), sorted(thread.name for thread in threading.enumerate())
+    threads = sorted(thread.name for thread in threading.enumerate())
+    return len(os.listdir("/proc/self/fd")), threads, len(RUNTIME.consoles), len(RUNTIME._detached)
 
 def settled(expected):
     until = time.monotonic() + 60
@@ -85,7 +87,7 @@ while hit < 150:
     try:
         try:
             signal.setitimer(signal.ITIMER_REAL, random.uniform(0.0001, 0.003))
-            with optree.session("limited"):
+            with optree.session("limited") if hit % 2 else optree.llm("limited"):
                 pass
         finally:
             signal.setitimer(signal.ITIMER_REAL, 0)
@@ -97,7 +99,7 @@ print(settled(before) == before, before, left())
 
 @pytest.mark.skipif(not Path("/proc/self/fd").is_dir(), reason="descriptors are counted there")
 def test_limits_that_hit_the_begin_leave_nothing_behind(tmp_path):
-    """After 150 sessions that a signal's handler broke off there are the threads and descriptors of before, and no damaged one."""
+    """After 150 sessions that a signal's handler broke off there are the threads, descriptors and consoles of before, and no damaged one."""
     environ = {name: value for name, value in os.environ.items() if not name.startswith("OPTREE_")} | {"OPTREE_BASE_DIR": str(tmp_path)}
     done = subprocess.run([sys.executable, "-c", LIMITS], env=environ, cwd=ROOT, capture_output=True, text=True, check=True)
     assert done.stdout.startswith("True"), done.stdout
