@@ -99,7 +99,7 @@ print(settled(before) == before, before, left())
 
 @pytest.mark.skipif(not Path("/proc/self/fd").is_dir(), reason="descriptors are counted there")
 def test_limits_that_hit_the_begin_leave_nothing_behind(tmp_path):
-    """After 150 sessions that a signal's handler broke off there are the threads, descriptors and consoles of before, and no damaged one."""
+    """After 150 sessions that a signal's handler broke off there are the threads, descriptors and consoles of before, none is damaged."""
     environ = {name: value for name, value in os.environ.items() if not name.startswith("OPTREE_")} | {"OPTREE_BASE_DIR": str(tmp_path)}
     done = subprocess.run([sys.executable, "-c", LIMITS], env=environ, cwd=ROOT, capture_output=True, text=True, check=True)
     assert done.stdout.startswith("True"), done.stdout
