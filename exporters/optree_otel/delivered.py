@@ -42,6 +42,11 @@ class Addressee(NamedTuple):
     shown: str
     """The endpoint without credentials, and what goes there that does not by default."""
 
+    @property
+    def endpoint(self) -> str:
+        """The endpoint alone."""
+        return self.shown.partition(" ")[0]
+
     def __str__(self) -> str:
         """Return it as it is noted on disk."""
         return f"{_FOR}{self.digest} {self.shown}"
@@ -137,8 +142,8 @@ def kept(sessions: Path, txn: str) -> set[str]:
 
 
 def addressed(sessions: Path, txn: str) -> Addressee | None:
-    """Return who is to have a session, as noted last by its owner, or else by another; None if an earlier version noted its spans only."""
-    for file in writers(sessions, txn):  # the owner's is the first
+    """Return who is to have a session, or has it, as noted last by its owner, or else by another; None if nobody noted it."""
+    for file in [*writers(sessions, txn), _mark(sessions, DONE, txn)]:  # the owner's is the first
         found = [note for note in _noted(file, having=b'">') if note.startswith(_FOR)]
         if found:
             digest, _, shown = found[-1].removeprefix(_FOR).partition(" ")

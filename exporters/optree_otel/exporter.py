@@ -70,11 +70,11 @@ class OtelResender:
         after = self._counts()
         sent, lost = (after[name] - before[name] for name in ("delivered", "lost"))
         left = min(after["left"] - before["left"], put.spans - sent - lost)  # what waits may hold more than spans
-        report = Delivery(loaded.txn, sent, left, lost, whole and not left, put.said)
+        report = Delivery(loaded.txn, sent, left, lost, whole and not left and not put.missing, put.said)
         passed_over = put.spans - sent - left - lost
         if passed_over > 0:
             report.said = f"{passed_over} spans were left out: the trace is full; set OPTREE_OTEL_TRACE_PER_TURN=true"
-        elif not report.whole:
+        elif not report.whole and not put.missing:
             report.said = self._mirror.health()["traces"]["last_error"] or "; ".join(self.problems()) or "the collector does not answer"
         return report
 

@@ -65,6 +65,8 @@ class Sent(Struct):
     spans: int
     said: str = ""
     """Why it was left out."""
+    missing: bool = False
+    """True if it was left out though the collector does not have it, or not yet."""
 
 
 def sweep(
@@ -151,7 +153,7 @@ def send(
         forget(sessions, txn)
         DeliveredFile(sessions, txn, WRITER).add(notes)
     elif is_done(sessions, txn):
-        return Sent(txn, 0, "is delivered already; send it once more with --again")
+        return _done(addressed(sessions, txn), mirror.addressee, txn)
     exporter = Resent(
         SavedView(loaded.tree),
         sessions,
@@ -165,13 +167,20 @@ def send(
     )
     if not exporter.file.held or is_sending(sessions, txn, exporter.file) or (not own and _is_recording(txn, directory)):
         exporter.file.release()
-        return Sent(txn, 0, "another process is sending it")
+        return Sent(txn, 0, "another process is sending it", missing=True)
     exporter.ended = also_open or loaded.session.ended_at is not None
     keys = exporter.missing(also_open=also_open)
     mirror.send(exporter, keys, mirror.live.missing(exporter, also_open=also_open) if mirror.live is not None else ())
     if not keys:
         mirror.settle(exporter)
     return Sent(txn, len(keys))
+
+
+def _done(to: Addressee | None, now: Addressee, txn: str) -> Sent:
+    """Return what is said of a session that is delivered: *now* has it, unless it is known to have gone to another address."""
+    if to is None or to.endpoint == now.endpoint:
+        return Sent(txn, 0, "is delivered already; send it once more with --again")
+    return Sent(txn, 0, f"is delivered, to {to.endpoint}; send it here as well with --again", missing=True)
 
 
 class Resent(SessionExporter):

@@ -81,6 +81,7 @@ class SessionExporter:
         self._sessions = sessions
         self._resources = resources
         self._profile = profile
+        self._addressee = addressee
         self._per_turn = trace_per_turn
         self._content, self._openinference = content, openinference
         self._scopes: dict[str, SpanScope] = {}
@@ -263,7 +264,7 @@ class SessionExporter:
         """Note that the session is delivered whole, with what must be known if it goes on."""
         rounds = [f"{_ROUND}{self.round}"] if self.round else []
         origin = [f"{_ORIGIN}{self.origin}"] if self.origin is not None else []
-        mark_done(self._sessions, self.txn, [*rounds, *origin, f"{_OWNER}{self.owner}"])
+        mark_done(self._sessions, self.txn, [*rounds, *origin, f"{_OWNER}{self.owner}", str(self._addressee)])
 
     def _whole(self) -> list[str]:
         """Return what is noted about a session that was done: all that it had, since then nothing was added to it."""

@@ -204,7 +204,7 @@ def _show(reports: list[Delivery], problems: list[str], collector: str) -> None:
         complain(problem)
     if not told:
         show("nothing is pending")
-    elif all(report.whole for report in reports):
-        show(f"delivered to {collector}")
-    else:
+    elif not all(report.whole for report in reports):
         complain(f"not all could be delivered to {collector}; try again with: optree export --pending")
+    elif any(report.sent for report in reports):
+        show(f"delivered to {collector}")

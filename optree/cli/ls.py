@@ -23,7 +23,7 @@ def ls(
     sessions_dir: SessionsDir = None,
     as_json: Json = False,
 ) -> None:
-    """List the sessions, newest first.
+    """List the sessions, the one that began last first.
 
     Each with its agent, its state (running, interrupted, ended, failed or damaged), its start, duration (of one that was interrupted: at
     least), tokens, cost and size.

@@ -18,10 +18,10 @@ _COMPLETED = 50
 
 
 def complete_txn(ctx: typer.Context, incomplete: str) -> list[tuple[str, str]]:
-    """Return the sessions that *incomplete* may mean, newest first, each with its agent."""
+    """Return the sessions that *incomplete* may mean, those first that began last, each with its agent."""
     saved = [one for one in directory(ctx.params.get("sessions_dir")).saved() if one.txn.startswith(incomplete)][:_COMPLETED]
     agents = [(one.txn, _agent(one.snapshot) if one.snapshot else "not ended") for one in saved]
-    return [("last", "the newest session"), *agents] if "last".startswith(incomplete) else agents
+    return [("last", "the session that began last"), *agents] if "last".startswith(incomplete) else agents
 
 
 def _agent(snapshot: Path) -> str:

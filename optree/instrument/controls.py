@@ -107,7 +107,7 @@ def load(what: str | Path, directory: Directory | None = None) -> Loaded:
     ```
 
     Args:
-        what: A txn, the beginning of one, ``last`` for the newest, or the path of a snapshot file or live directory.
+        what: A txn, the beginning of one, ``last`` for the one that began last, or the path of a snapshot file or live directory.
         directory: Where to look for txns; by default where this process records, as `configure` or the environment says.
 
     Raises:

@@ -21,7 +21,7 @@ from stat import S_IFDIR, S_IFLNK, S_IFMT, S_IFREG
 from msgspec import Struct
 
 from optree.errors import NotFoundError, SetupError, StoreError
-from optree.ids import is_txn
+from optree.ids import drawn_at, is_txn
 from optree.interrupts import pass_on, suppress
 from optree.store.lock import is_running
 from optree.syscalls import calls
@@ -116,7 +116,7 @@ class Directory(Struct, frozen=True):
         return sum(map(size_of, found))
 
     def saved(self) -> list[Saved]:
-        """Return the sessions that are there, newest first. Other files, links, pipes and devices are passed over.
+        """Return the sessions that are there, those first that began last. Other files, links, pipes and devices are passed over.
 
         So are live directories in which nothing is written yet, or was when their process was killed.
 
@@ -133,7 +133,7 @@ class Directory(Struct, frozen=True):
                             found.setdefault(txn, []).append(path)
                         break
         listed = [_saved(txn, paths) for txn, paths in found.items() if len(paths) > 1 or not _is_unwritten(paths[0])]
-        return sorted(listed, key=lambda saved: saved.modified, reverse=True)
+        return sorted(listed, key=_begun, reverse=True)
 
     def exact(self, txn: str) -> Saved | None:
         """Return the session of just this txn, if it is there; what else lies there is not looked through."""
@@ -142,7 +142,7 @@ class Directory(Struct, frozen=True):
         return _saved(txn, found) if found else None
 
     def find(self, txn: str) -> Saved:
-        """Return one session by its txn, or the beginning of it; ``last`` is the newest.
+        """Return one session by its txn, or the beginning of it; ``last`` is the one that began last.
 
         Raises:
             NotFoundError: There is none, or several begin so; the message names some that are there.
@@ -268,6 +268,11 @@ def size_of(path: Path) -> int:
     except OSError as error:
         pass_on(error)
         return 0
+
+
+def _begun(saved: Saved) -> tuple[float, float]:
+    """Return what sorts sessions by their begin: one whose txn does not tell it counts as begun when its files were changed last."""
+    return drawn_at(saved.txn) or saved.modified * 1e3, saved.modified
 
 
 def _modified(path: Path) -> float:

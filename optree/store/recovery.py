@@ -69,7 +69,7 @@ def load(what: str | Path, directory: Directory | None = None, system: OS = REAL
     """Load a session from disk, as `optree.load` says, which see for what it raises.
 
     Args:
-        what: A txn, the beginning of one, ``last`` for the newest, or the path of a snapshot file or live directory.
+        what: A txn, the beginning of one, ``last`` for the one that began last, or the path of a snapshot file or live directory.
         directory: Where to look for txns; by default where the environment says, or ``~/.optree/sessions``.
         system: For tests of optree itself: the operating system's calls.
     """

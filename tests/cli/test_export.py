@@ -5,6 +5,7 @@ import sys
 import pytest
 
 from optree.ids import trace_id
+from optree_otel.delivered import DeliveredFile
 from tests.cli.conftest import ROOT, CommandLine
 from tests.otel.receiver import away, receiver, refused, unavailable
 
@@ -66,6 +67,33 @@ def test_again(line, collector):
     assert (0, True, "is delivered already; send it once more with --again") == (kept["sent"], kept["whole"], kept["said"])
     assert NODES == exported(line, txn, "--again", "--endpoint", collector.endpoint)["sessions"][0]["sent"]
     assert (2 * NODES, NODES) == (len(collector.spans()), len({span.span_id for span in collector.spans()}))
+
+
+def test_delivered_elsewhere(line, collector):
+    """What another collector has is not said to be delivered to this one, and `--again` sends it there too."""
+    txn = line.record()
+    exported(line, txn, "--endpoint", collector.endpoint)
+    with receiver("http/protobuf") as other:
+        [report] = exported(line, txn, "--endpoint", other.endpoint, code=1)["sessions"]
+        said = f"is delivered, to {collector.endpoint}/v1/traces; send it here as well with --again"
+        assert (0, False, said) == (report["sent"], report["whole"], report["said"])
+        assert "delivered to" not in line("export", txn, "--endpoint", collector.endpoint).stdout
+        assert [NODES] == [one["sent"] for one in exported(line, txn, "--again", "--endpoint", other.endpoint)["sessions"]]
+        assert NODES == len(other.spans())
+        [report] = exported(line, txn, "--endpoint", other.endpoint)["sessions"]
+        assert (0, True, "is delivered already; send it once more with --again") == (report["sent"], report["whole"], report["said"])
+
+
+def test_another_process_is_sending_it(line, collector, tmp_path):
+    """What a living process has on its way is not delivered yet: it is said so, with exit code 1."""
+    txn = line.record()
+    (sessions,) = {path.parent for path in tmp_path.rglob(f"{txn}.json.zst")}
+    file = DeliveredFile(sessions, txn, "0000")
+    file.begin()
+    assert file.held
+    [report] = exported(line, txn, "--endpoint", collector.endpoint, code=1)["sessions"]
+    file.release()
+    assert (0, False, "another process is sending it") == (report["sent"], report["whole"], report["said"])
 
 
 def test_pending(line, collector):

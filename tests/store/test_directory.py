@@ -53,6 +53,15 @@ def test_sessions_are_listed_newest_first(directory):
     )
 
 
+def test_sessions_are_listed_by_their_begin(directory):
+    """What is saved, settled or copied later is no newer for it: the txn tells when a session began, and its file where it does not."""
+    first, second, third = (f"mwsr0ai{digit}-27io80i9" for digit in "678")
+    for modified, txn in ((3, first), (2, second), (1, third), (5, "named"), (4, "called")):
+        put(directory, f"{txn}.json.zst", modified)
+    assert [third, second, first, "named", "called"] == [saved.txn for saved in directory.saved()]
+    assert third == directory.find("last").txn
+
+
 def test_a_session_that_is_live_and_saved_is_one(directory):
     """A snapshot and a live directory of one txn are one session, as new as its newest file."""
     put(directory, "a.json.zst", 1)
