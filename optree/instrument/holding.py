@@ -11,6 +11,7 @@ import sys
 from functools import partial
 from sys import getrefcount
 from threading import get_ident
+from time import sleep
 from typing import Any
 from weakref import ref
 
@@ -103,17 +104,17 @@ def abandon_last(builder: SessionTreeBuilder, kind: OpKind) -> None:
     """End the op that was begun last, if it is of a kind and nothing refers to it, or to its session, but the builders."""
     core = builder.core
     op = core.ops.get(next(reversed(core.ops), ""))
-    if op is None or op.bare.kind != kind or getrefcount(op) != _ALONE:
+    if op is None or op.bare.kind != kind or not _is_alone(op):
         return
     child = core.builders.get(op.path)
-    if child is None or getrefcount(child) == _ALONE:
+    if child is None or _is_alone(child):
         abandon(op)
 
 
 def abandon_turn(builder: SessionTreeBuilder) -> None:
     """End the turn that is open, if nothing refers to it but the builder."""
     turn = builder.current_turn
-    if turn is not None and not turn.implicit and getrefcount(turn) == _ALONE:
+    if turn is not None and not turn.implicit and _is_alone(turn):
         turn.end(*ABANDONED)
 
 
@@ -136,11 +137,25 @@ def clear_frames() -> None:
                 _ = frame.f_locals  # before 3.13 a copy is kept, which this brings up to date
 
 
-def _references() -> int:
-    """Return how many references are counted where a container and a variable have one each."""
-    held = [object()]
-    one = held[0]
+def _is_alone(one: object) -> bool:
+    """Tell whether nothing refers to what a container and a variable hold; other threads of optree's may, for a moment."""
+    for _ in range(_TRIES):
+        if getrefcount(one) == _ALONE:
+            return True
+        sleep(_PAUSE_SECONDS)
+    return getrefcount(one) == _ALONE
+
+
+def _references(one: object) -> int:
     return getrefcount(one)
 
 
-_ALONE = _references()
+def _alone() -> int:
+    """Return how many references `_is_alone` counts then."""
+    held = [object()]
+    one = held[0]
+    return _references(one)
+
+
+_TRIES, _PAUSE_SECONDS = 10, 0.001
+_ALONE = _alone()

@@ -3,6 +3,9 @@ import subprocess
 import sys
 from pathlib import Path
 
+import optree
+from optree.instrument import holding
+
 ROOT = Path(__file__).resolve().parents[2]
 
 
@@ -33,3 +36,22 @@ def test_what_was_survived_does_not_end_it(tmp_path):
     shown = "import code; code.InteractiveInterpreter().runcode(compile('raise KeyboardInterrupt', 'x', 'exec'))"
     caught = "try:\n    raise KeyboardInterrupt\nexcept KeyboardInterrupt:\n    pass"
     assert [0, 0, 3] == [status(TRACED + then, tmp_path) for then in (shown, caught, shown + "\nraise SystemExit(3)")]
+
+
+def test_what_another_thread_looks_at_is_ended(monkeypatch):
+    """An op whose begin was interrupted is ended, though a thread of optree's refers to it at that moment."""
+    with optree.session("a") as session, optree.turn():
+        seen = [session.builder.begin_op("session", "sub")]
+        monkeypatch.setattr(holding, "sleep", lambda _: seen.clear())
+        holding.abandon_last(session.builder, "session")
+        assert ["cancelled"] == [op.status for _, _, op in optree.walk_ops(session.tree)]
+
+
+def test_what_the_program_has_is_left_alone(monkeypatch):
+    """An op that somebody goes on referring to is not taken for one whose begin was interrupted."""
+    with optree.session("a") as session, optree.turn():
+        seen = session.builder.begin_op("session", "sub")
+        monkeypatch.setattr(holding, "sleep", lambda _: None)
+        holding.abandon_last(session.builder, "session")
+        assert ["running"] == [op.status or "running" for _, _, op in optree.walk_ops(session.tree)]
+        seen.end()
