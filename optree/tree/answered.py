@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from optree.values import is_object
+
 if TYPE_CHECKING:
-    from optree.messages import ToolCallPart
+    from optree.messages import Part, ToolCallPart
 
 NO_RESULT = "[interrupted: the process ended before this call's result was recorded]"
 
@@ -13,13 +15,14 @@ NO_RESULT = "[interrupted: the process ended before this call's result was recor
 def answered(messages: list[Any]) -> list[Any]:
     """Return messages with a result for every tool call that has none, and without second results for one call.
 
-    Calls are known by their ids; those without one, as Gemini's may be, are left as they are.
+    Calls are known by their ids; those without one, as Gemini's are, by their names: their results stand right behind.
     """
     from optree.messages import ToolCallPart, ToolResultPart, message  # not before it is needed: this module is imported with optree
 
     told = [message(one).parts for one in messages]
     results = [[one.id for one in parts if isinstance(one, ToolResultPart) and one.id] for parts in told]
     known = {call for here in results for call in here}
+    unnamed = _unnamed(told)
     given: set[str] = set()
     found: list[Any] = []
     for one, parts, here in zip(messages, told, results, strict=True):
@@ -27,20 +30,47 @@ def answered(messages: list[Any]) -> list[Any]:
             continue
         given.update(here)
         found.append(one)
-        found += [lost for call in parts if isinstance(call, ToolCallPart) and call.id not in known for lost in _lost(call)]
+        found += [
+            lost
+            for call in parts
+            if isinstance(call, ToolCallPart) and (call.id not in known if call.id else id(call) in unnamed)
+            for lost in _lost(call)
+        ]
     return found
+
+
+def _unnamed(messages: list[list[Part]]) -> set[int]:
+    """Return which calls without an id have no result, each by the identity of its part; *messages* are their parts."""
+    from optree.messages import ToolCallPart, ToolResultPart
+
+    lost: set[int] = set()
+    waiting: list[ToolCallPart] = []
+    behind_calls = False
+    for parts in [*messages, []]:
+        calls = [part for part in parts if isinstance(part, ToolCallPart) and not part.id]
+        names = [part.name for part in parts if isinstance(part, ToolResultPart) and not part.id]
+        if not names and not (calls and behind_calls):
+            lost.update(map(id, waiting))
+            waiting = []
+        behind_calls = bool(calls)
+        waiting += calls
+        for name in names:
+            answers = next((call for call in waiting if call.name == name), None)
+            if answers is not None:
+                waiting.remove(answers)
+    return lost
 
 
 def _lost(call: ToolCallPart) -> list[dict[str, Any]]:
     """Return the answer that says that a call's result was lost, in the form of the call; none to calls that the provider makes itself."""
     kind = call.block.get("type")
+    if "functionCall" in call.block or is_object(call.block.get("function_call")):
+        result = {**({"id": call.id} if call.id else {}), "name": call.name, "response": {"error": NO_RESULT}}
+        return [{"role": "user", "parts": [{"functionResponse" if "functionCall" in call.block else "function_response": result}]}]
     if call.id is None or kind == "server_tool_use":
         return []
     if kind == "tool_use":
         return [{"role": "user", "content": [{"type": "tool_result", "tool_use_id": call.id, "content": NO_RESULT, "is_error": True}]}]
     if kind == "function_call":
         return [{"type": "function_call_output", "call_id": call.id, "output": NO_RESULT}]
-    if "functionCall" in call.block:
-        reply = {"id": call.id, "name": call.name, "response": {"error": NO_RESULT}}
-        return [{"role": "user", "parts": [{"functionResponse": reply}]}]
     return [{"role": "tool", "tool_call_id": call.id, "content": NO_RESULT}]

@@ -30,6 +30,17 @@ FORMS = {
 SAID = {"role": "user", "content": "go on"}
 
 
+def unnamed(*names, member="functionCall"):
+    """Return a message of calls without ids, as Gemini makes them."""
+    return {"role": "model", "parts": [{member: {"name": name, "args": {}}} for name in names]}
+
+
+def results(*names, said=None, member="functionResponse"):
+    """Return a message with results of calls without ids."""
+    response = {"error": NO_RESULT} if said is None else {"result": said}
+    return {"role": "user", "parts": [{member: {"name": name, "response": response}} for name in names]}
+
+
 @pytest.mark.parametrize("form", FORMS)
 def test_a_call_without_a_result_gets_one(form):
     """What the end of a process cut off is told to the model in the provider's own form, right behind the call."""
@@ -55,13 +66,42 @@ def test_only_the_call_that_lacks_one_gets_a_result():
 
 
 @pytest.mark.parametrize(
-    "call",
+    ("messages", "expected"),
     [
-        {"role": "assistant", "content": [{"type": "server_tool_use", "id": "c1", "name": "web_search", "input": {}}]},
-        {"role": "model", "parts": [{"functionCall": {"name": "search", "args": {}}}]},
+        ([unnamed("f")], [unnamed("f"), results("f")]),
+        ([unnamed("f"), SAID], [unnamed("f"), results("f"), SAID]),
+        ([unnamed("f"), results("f", said="yes")], [unnamed("f"), results("f", said="yes")]),
+        ([unnamed("f", "g"), results("g", said="yes")], [unnamed("f", "g"), results("f"), results("g", said="yes")]),
+        ([unnamed("f", "f"), results("f", said="yes")], [unnamed("f", "f"), results("f"), results("f", said="yes")]),
+        ([unnamed("f"), unnamed("g"), results("f", "g", said=1)], [unnamed("f"), unnamed("g"), results("f", "g", said=1)]),
+        (
+            [unnamed("f"), SAID, unnamed("f"), results("f", said="yes")],
+            [unnamed("f"), results("f"), SAID, unnamed("f"), results("f", said="yes")],
+        ),
+        (
+            [unnamed("f"), results("f", said="yes"), unnamed("f")],
+            [unnamed("f"), results("f", said="yes"), unnamed("f"), results("f")],
+        ),
+        ([unnamed("f", member="function_call")], [unnamed("f", member="function_call"), results("f", member="function_response")]),
     ],
-    ids=["the provider's own", "without an id"],
+    ids=[
+        "last",
+        "before text",
+        "answered",
+        "one of two",
+        "one of two alike",
+        "behind both",
+        "a later one",
+        "an earlier one",
+        "as Python's",
+    ],
 )
-def test_calls_that_are_left_as_they_are(call):
-    """Calls that the provider makes itself, and those without an id, get no result."""
+def test_calls_without_ids_are_known_by_their_names(messages, expected):
+    """Gemini's results name their call and stand behind it: what has none there gets one."""
+    assert expected == answered(messages)
+
+
+def test_calls_that_are_left_as_they_are():
+    """Calls that the provider makes itself get no result."""
+    call = {"role": "assistant", "content": [{"type": "server_tool_use", "id": "c1", "name": "web_search", "input": {}}]}
     assert [call, SAID] == answered([call, SAID])
