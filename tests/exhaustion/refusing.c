@@ -1,7 +1,7 @@
 /* Refuses a program threads, forks, memory and files, once it has asked for that: loaded by LD_PRELOAD.
 
-   Memory is refused to a thread that has called getpgrp, and only where it grows or is asked for with zeros: msgspec 0.22 ends the process
-   where a text that it reads finds none. */
+   Memory is refused to a thread that has called getpgrp, and only where it grows (with refuse_memory 1) or is asked for with zeros: msgspec
+   0.22 ends the process where a text that it reads finds none. */
 
 #define _GNU_SOURCE
 #include <dlfcn.h>
@@ -44,7 +44,7 @@ calloc(size_t count, size_t size)
 void *
 realloc(void *old, size_t size)
 {
-    return is_refused() ? (errno = ENOMEM, NULL) : __libc_realloc(old, size);
+    return refuse_memory == 1 && is_refused() ? (errno = ENOMEM, NULL) : __libc_realloc(old, size);
 }
 
 pid_t
