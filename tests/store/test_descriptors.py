@@ -118,7 +118,7 @@ def numbers():
 before = numbers()
 for fd in before:
     os.close(fd)
-print(sorted(before & numbers()))
+print(sorted(before & numbers()), flush=True)
 os._exit(0)
 """
 
@@ -143,7 +143,7 @@ mine = os.open(sys.executable, os.O_RDONLY)
 for fd in kept:
     os.dup2(mine, fd)
 optree.flush("snapshot", 60)
-print(len(kept), all(os.path.sameopenfile(fd, mine) for fd in kept), min(kept) > 2)
+print(len(kept), all(os.path.sameopenfile(fd, mine) for fd in kept), min(kept) > 2, flush=True)
 os._exit(0)
 """
 
