@@ -12,6 +12,7 @@ from optree.cli.exporters import OTEL, span_reader
 from optree.errors import FormatError, NotFoundError, OptreeError, SetupError
 from optree.formats import Fault, Format, Read
 from optree.formats.installed import detected, format_named, installed_formats
+from optree.store.directory import exists
 from optree.store.lines import check_size
 from optree.tree import Tree, walk_sessions
 from optree.tree.naming import name_safely
@@ -164,7 +165,7 @@ class _Choice:
             self._all, self.problems = installed_formats()
 
     def of(self, path: Path) -> Format | None:
-        if not path.exists():
+        if not exists(path):
             raise NotFoundError(f"{path} is no file: name one that optree export, a Collector, Jaeger, Tempo or another tracer has written")
         if self.named:
             return self._named

@@ -13,6 +13,7 @@ from optree.cli.screen import paint, show, show_json, size, table, when, working
 from optree.cli.sessions import Row, describe
 from optree.errors import NotFoundError
 from optree.store import Directory
+from optree.store.directory import exists
 from optree.tree.totals import cost_cell, pico
 from optree.visible import coloured
 
@@ -58,9 +59,9 @@ def _check(where: Directory, *, named: bool) -> None:
     path = where.sessions
     if where.homeless:
         raise NotFoundError("you have no home directory, where sessions would be; name theirs with --sessions-dir or OPTREE_SESSIONS_DIR")
-    if path.exists() and not path.is_dir():
+    if exists(path) and not path.is_dir():
         raise NotFoundError(f"{path} is no directory; name the directory of the sessions with --sessions-dir")
-    if named and not path.exists():
+    if named and not exists(path):
         raise NotFoundError(f"{path} does not exist; it is made when a session is recorded: optree run -- python your_agent.py")
 
 

@@ -10,7 +10,7 @@ import typer
 
 from optree.errors import NotFoundError, SetupError
 from optree.redaction import redact
-from optree.store.directory import SUFFIXES, Directory
+from optree.store.directory import SUFFIXES, Directory, exists
 from optree.store.formats import read_meta, read_snapshot
 from optree.visible import one_line
 
@@ -79,7 +79,7 @@ def place(txn: str, where: Directory) -> SessionPlace:
     suffix = next((suffix for suffix in (".live", *SUFFIXES.values()) if path.name.endswith(suffix)), None)
     if "/" not in txn and suffix is None:
         return SessionPlace(where.find(txn).txn, where)
-    if not path.exists():
+    if not exists(path):
         raise NotFoundError(f"{path} is no file: give a txn (optree ls lists them) or the path of a snapshot")
     if suffix is None:
         read_snapshot(path)

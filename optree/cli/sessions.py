@@ -14,7 +14,7 @@ from optree.formats import Format
 from optree.formats.installed import detected, installed_formats
 from optree.nodes import OperationNode, SessionNode, Totals, TurnNode
 from optree.store.damage import Damage
-from optree.store.directory import Directory, Saved, is_directory, size_of
+from optree.store.directory import Directory, Saved, exists, is_directory, size_of
 from optree.store.formats import read_meta
 from optree.store.lines import check_size
 from optree.store.lock import is_running
@@ -203,7 +203,7 @@ def _loaded(txn: str, directory: Directory) -> Loaded:
         return load(txn, directory)
     except (NotFoundError, FormatError, DamagedError):
         path = Path(txn)
-        if not path.exists():
+        if not exists(path):
             raise
         from optree.cli.sessions import read_foreign
 

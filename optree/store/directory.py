@@ -15,6 +15,7 @@ import os
 import re
 from collections.abc import Generator
 from contextlib import contextmanager
+from errno import EINVAL, ELOOP
 from pathlib import Path
 from stat import S_IFDIR, S_IFLNK, S_IFMT, S_IFREG
 
@@ -224,6 +225,22 @@ def _is_unwritten(path: Path) -> bool:
 def is_there(path: Path) -> bool:
     """Tell whether anything has that name, also a link to nothing; as `os.path.lexists`, which keeps a handler's exception for itself."""
     return _kind(path) != 0
+
+
+def exists(path: Path) -> bool:
+    """Tell whether a link's target or anything else has that name; raises `OSError` if that cannot be told.
+
+    `Path.exists` says that it is not there, from Python 3.14 on, where its directory may not be read.
+    """
+    try:
+        path.stat()
+    except (FileNotFoundError, NotADirectoryError, ValueError):
+        return False
+    except OSError as error:
+        if error.errno in (ELOOP, EINVAL):  # a circle of links; what is no name on Windows
+            return False
+        raise
+    return True
 
 
 def is_directory(path: Path) -> bool:

@@ -14,7 +14,7 @@ from optree.interrupts import suppress
 from optree.nodes import OperationNode, SessionNode, TurnNode
 from optree.store.collector import without_collector
 from optree.store.damage import Damage, earlier
-from optree.store.directory import OWNERS, Directory, Saved, is_directory, journals, no_files, readable
+from optree.store.directory import OWNERS, Directory, Saved, exists, is_directory, journals, no_files, readable
 from optree.store.formats import Snapshot, read_snapshot
 from optree.store.interrupted import account_open, open_nodes
 from optree.store.lock import is_running, last_beat
@@ -116,7 +116,7 @@ def _located(what: str | Path, directory: Directory) -> Saved:
         if path.is_dir() and path.name.endswith(".live"):
             directory = Directory(path.parent, directory.billing)
             return directory.find(path.name.removesuffix(".live"))
-        if not path.is_file():
+        if not exists(path) or not path.is_file():
             raise NotFoundError(f"{path} is no file: give a txn (optree ls lists them) or the path of a snapshot")
         return Saved("", path, None, 0.0)  # whatever session it says it is
     return directory.find(str(what))

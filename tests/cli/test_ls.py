@@ -202,6 +202,18 @@ def test_a_directory_that_may_not_be_read(tmp_path, bound_by_modes, below):
     assert (3, "", said) == (done.returncode, done.stdout, done.stderr)
 
 
+@pytest.mark.skipif(os.name == "nt", reason="no directory is closed to its owner there by its mode")
+@pytest.mark.parametrize("command", [["tree"], ["load"], ["import"]], ids=lambda command: command[0])
+@pytest.mark.parametrize("name", ["a.json.zst", "a.live", "a.jsonl"])
+def test_what_is_in_a_directory_that_may_not_be_read(tmp_path, bound_by_modes, command, name):
+    """What a directory without permission may hold is not said to be missing."""
+    program = bound_by_modes + LOCKED.replace('environ["BELOW"]', f'sep + "{name}"')
+    done = subprocess.run([sys.executable, "-c", program, *command, str(tmp_path)], capture_output=True, text=True, check=False)
+    (tmp_path / "locked").chmod(0o700)
+    said = f"optree: {tmp_path}/locked/{name} cannot be opened: you have no permission; change that, or name another place\n"
+    assert (3, "", said) == (done.returncode, done.stdout, done.stderr)
+
+
 def test_no_home_directory(monkeypatch, capsys):
     """Who has no home directory is told so, and no path that was made up."""
     monkeypatch.setattr(Path, "expanduser", _homeless)
