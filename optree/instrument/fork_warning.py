@@ -1,4 +1,4 @@
-"""A program that has no thread but optree's forks without an error, also where warnings are errors."""
+"""A program that has no thread but optree's forks without a warning, or the error that one is made."""
 
 import threading
 import warnings
@@ -10,12 +10,12 @@ _MESSAGE = r"This process \(pid=\d+\) is multi-threaded(?#, by optree's threads 
 
 
 def register() -> None:
-    """Have each fork prepared; for Python 3.15 and later."""
+    """Have each fork prepared; for Python 3.12 and later."""
     calls.register_at_fork(before=_before)
 
 
 def _before() -> None:
-    """Python warns of a fork beside other threads, and since 3.15 `os.fork` raises that: in the parent, when the child is there already.
+    """Python warns of a fork beside other threads, and since 3.15 `os.fork` may raise that: in the parent, when the child is there already.
 
     A program that has one thread by itself would not see it, so it is ignored then, and only then. Python warns last, after all that is
     registered for a fork: so the filter stays until the next one.
@@ -24,9 +24,9 @@ def _before() -> None:
     alone = all(thread is me or thread.name.startswith("optree-") for thread in threading.enumerate())
     with suppress(Exception):  # whatever has become of the filters, the program forks
         filters = [*warnings.filters]
-        if alone and any(action == "error" and issubclass(DeprecationWarning, kind) for action, _, kind, *_ in filters):
+        ours = [one for one in filters if getattr(one[1], "pattern", None) == _MESSAGE]
+        if alone and ours != filters[:1]:
             warnings.filterwarnings("ignore", _MESSAGE, DeprecationWarning)
-        else:
-            for one in filters:
-                if getattr(one[1], "pattern", None) == _MESSAGE:
-                    warnings.filters.remove(one)  # type: ignore[attr-defined] # pyright: ignore[reportAttributeAccessIssue]
+        elif not alone:
+            for one in ours:
+                warnings.filters.remove(one)  # type: ignore[attr-defined] # pyright: ignore[reportAttributeAccessIssue]

@@ -478,7 +478,7 @@ _BEGINS = (Runtime._opened.__code__, Runtime._resumed.__code__)  # noqa: SLF001 
 RUNTIME = Runtime()
 atexit.register(RUNTIME.at_exit)
 calls.register_at_fork(after_in_child=RUNTIME.after_fork)
-if sys.version_info >= (3, 15):  # until then `os.fork` drops the error
+if sys.version_info >= (3, 12):  # which warns of a fork beside other threads
     from optree.instrument import fork_warning
 
     fork_warning.register()

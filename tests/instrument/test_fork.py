@@ -86,6 +86,35 @@ def test_no_warning_because_of_optrees_threads(finished):
     assert (0, ["True 3 3", f"{own} True", "3"], "") == (code, out.splitlines(), err)
 
 
+def test_no_warning_is_shown_because_of_optrees_threads(finished):
+    """Where Python warns of forks beside threads, it does so for the program's own, each time, and not for optree's."""
+    code, out, err = finished(
+        """
+        import threading
+
+        def forks():
+            if (child := os.fork()) == 0:
+                os._exit(3)
+            print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+
+        stop = threading.Event()
+        with optree.session("root"), optree.turn(), optree.tool("x"):
+            forks()
+            forks()
+            thread = threading.Thread(target=stop.wait)
+            thread.start()
+            forks()
+            forks()
+            stop.set()
+            thread.join()
+            forks()
+        """,
+        env={"PYTHONWARNINGS": "always"},
+    )
+    assert (0, ["3"] * 5) == (code, out.split()), err
+    assert (2 if sys.version_info >= (3, 12) else 0) == err.count("is multi-threaded")
+
+
 def test_both_sides_are_read_while_they_live(script, directory):
     """Parent and child write a journal each; what both have written is read while neither has ended."""
     process = script(
