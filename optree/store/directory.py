@@ -21,7 +21,7 @@ from stat import S_IFDIR, S_IFLNK, S_IFMT, S_IFREG
 
 from msgspec import Struct
 
-from optree.errors import NotFoundError, SetupError, StoreError
+from optree.errors import FormatError, NotFoundError, SetupError, StoreError
 from optree.ids import drawn_at, is_txn
 from optree.interrupts import pass_on, suppress
 from optree.store.lock import is_running
@@ -212,12 +212,14 @@ def _saved(txn: str, paths: list[Path]) -> Saved:
 
 
 def _is_unwritten(path: Path) -> bool:
-    """Tell whether a live directory has nothing but its lock and files without a byte."""
+    """Tell whether a live directory has nothing but its lock, and files without a byte or journals without a record."""
     if path.suffix != LIVE:
         return False
+    from optree.store.reader import is_blank
+
     try:
-        return all(one.name == "LOCK" or (_kind(one) == S_IFREG and one.stat().st_size == 0) for one in path.iterdir())
-    except OSError as error:
+        return all(one.name == "LOCK" or (_kind(one) == S_IFREG and (one.stat().st_size == 0 or is_blank(one))) for one in path.iterdir())
+    except (OSError, FormatError) as error:
         pass_on(error)
         return False
 

@@ -151,7 +151,8 @@ def _load(saved: Saved, system: OS) -> Loaded:
     sources.extend(path.name for path in paths)
     damage.flaws += [Flaw(path.name, 0, 0, "foreign", "is no file, but a directory, a link or a pipe") for path in no_files(saved.live)]
     if base is None and "" not in fold.sessions:
-        raise DamagedError(f"session {txn}: nothing was recorded that can be read ({'; '.join(damage.lines()) or 'no files'})")
+        without = f"no record in {', '.join(sources)}" if sources else "no files"
+        raise DamagedError(f"session {txn}: nothing was recorded that can be read ({'; '.join(damage.lines()) or without})")
     return Loaded(txn, fold.finish(), damage, sources, vector, base.meta if base else {})
 
 

@@ -9,6 +9,7 @@ import pytest
 from msgspec import structs
 
 from optree import records as r
+from optree.errors import DamagedError, NotFoundError
 from optree.nodes import AccountingEntry
 from optree.store import SessionStore, journal, load, lock, session_store, upkeep
 from optree.store.directory import journals
@@ -425,10 +426,26 @@ def test_what_may_be_a_record_is_kept(directory, data):
     assert data == (live / JOURNAL).read_bytes()
 
 
-def test_a_directory_without_a_byte_is_no_session(directory):
-    """It is not listed: nothing was recorded yet."""
-    live = directory.live("unbegun")
+@pytest.mark.parametrize("part", [0, 1, 15, 60, None], ids=["no byte", "one byte", "a word", "a piece", "a whole first line"])
+def test_a_directory_without_a_record_is_no_session(begin, killed, part):
+    """What a process leaves that is killed within its journal's first line, or behind it, is not listed; who asks for it hears why."""
+    begin()
+    there = killed()
+    path = there.live("txn-1") / JOURNAL
+    first = path.read_bytes().splitlines(keepends=True)[0]
+    path.write_bytes(first[:part])
+    assert [] == there.saved()
+    with pytest.raises(NotFoundError, match="no session 'last': there are none in"):
+        load("last", there)
+    why = "no record in" if part is None else f"{JOURNAL}: ends inside its first line, before anything was recorded"
+    with pytest.raises(DamagedError, match=f"nothing was recorded that can be read .{why}"):
+        load("txn-1", there)
+
+
+@pytest.mark.parametrize("data", [b"not a journal\n", b'{"t":"journal",' + b"x" * 5000])
+def test_a_directory_that_may_have_a_record_is_listed(directory, data):
+    """A file that is no journal, or may have held records, is seen as damaged, not passed over."""
+    live = directory.live("odd")
     live.mkdir(parents=True)
-    (live / "LOCK").write_bytes(b"17")
-    (live / JOURNAL).write_bytes(b"")
-    assert [] == directory.saved()
+    (live / JOURNAL).write_bytes(data)
+    assert ["odd"] == [saved.txn for saved in directory.saved()]
