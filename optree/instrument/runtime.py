@@ -422,7 +422,7 @@ class Runtime:
     def _joined_store(self, txn: str) -> SessionStore | None:
         try:
             if not is_directory(self.directory().live(txn)):
-                raise FileNotFoundError(f"session {txn} does not live in {self.directory().sessions}")
+                raise FileNotFoundError(self.directory().why_not_live(txn))
             store = SessionStore(txn, self._options(), owner=False, takers=self._console(txn))
         except (OSError, OptreeError) as error:
             pass_on(error)

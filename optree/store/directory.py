@@ -90,6 +90,11 @@ class Directory(Struct, frozen=True):
         what = "a file is there" if isinstance(error, FileExistsError) else error.strerror or str(error)
         return f"{error.filename}: {what}" if error.filename and Path(error.filename) in self.sessions.parents else what
 
+    def why_not_live(self, txn: str) -> str:
+        """Return why nothing can be recorded into a session that has no live directory."""
+        saved = self.exact(txn)
+        return f"it has ended ({saved.snapshot})" if saved and saved.snapshot else f"it is not in {self.sessions}"
+
     def live(self, txn: str) -> Path:
         """Return the live directory of a session, there or not."""
         return self.sessions / f"{checked(txn)}{LIVE}"

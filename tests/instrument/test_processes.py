@@ -315,7 +315,7 @@ def test_killed_child(finished, saved):
     ("parent", "said"),
     [
         ("no/such:1", "names no session"),
-        ("gone-12345678:1.1", "cannot join session gone-12345678"),
+        ("gone-12345678:1.1", "cannot join session gone-12345678: it is not in "),
     ],
 )
 def test_parent_that_is_not_there(parent, said, finished):
@@ -335,6 +335,21 @@ def test_parent_that_is_not_there(parent, said, finished):
     )
     assert (0, "result\n", 1) == (code, out, len(err.splitlines()))
     assert said in err
+
+
+def test_a_parent_that_has_ended(finished, directory):
+    """A process that begins to record after its parent's session has ended is told so, and where that is saved."""
+    code, out, err = finished("""
+        import subprocess
+        with optree.session("root") as session, optree.turn(), optree.tool("shell"):
+            environment = optree.child_env()
+        CHILD = "import optree\\nwith optree.session('late'): pass"
+        subprocess.run([sys.executable, "-c", CHILD], env=environment, check=True)
+        print(session.txn)
+    """)
+    txn = out.strip()
+    said = f"cannot join session {txn}: it has ended ({directory.snapshot(txn)}); this process records a session of its own"
+    assert (0, 1) == (code, err.count(said)), err
 
 
 def test_child_lines_on_stderr(finished, saved):
