@@ -14,12 +14,13 @@ import sys
 import threading
 from _thread import allocate_lock, start_new_thread
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Generator, Hashable, Iterable, Sequence
 from contextlib import suppress
 from heapq import heappop, heappush
 from itertools import count
 from threading import get_ident
 from time import monotonic, sleep
+from typing import Any, Protocol, TypeVar
 from weakref import WeakSet
 
 from optree.interrupts import pass_on
@@ -32,6 +33,7 @@ _START_SECONDS = 1.0
 _NEVER = float("inf")
 _FIRST = 0.0
 _workers: WeakSet[Worker] = WeakSet()
+T = TypeVar("T")
 
 
 class Wake:
@@ -135,6 +137,74 @@ class Job:
         """In a forked child: forget that it was due or being done in the parent."""
         self.due, self._ended = _NEVER, self._begun
         self._waiting = deque()
+
+
+class Shared(Protocol):
+    """What some work waits for, and what is done once for all who wait for the same."""
+
+    @property
+    def key(self) -> Hashable:
+        """Return what is equal for those that are done together."""
+        ...
+
+    def do(self, same: Sequence[Any], /) -> None:
+        """Do it for all of these, which have one key, this one too. What it raises is raised where each was yielded."""
+        ...
+
+
+class _Turn:
+    """What is done at once: until then all others have come as far as they can."""
+
+    key = "turn"
+
+    def do(self, same: Sequence[Any], /) -> None:
+        """Do nothing."""
+
+
+TURN: Shared = _Turn()
+Steps = Generator[Shared, None, T]
+"""Some work that is done beside other work of its kind: it yields what it waits for, and goes on when that is done."""
+
+
+def side_by_side(works: Iterable[Steps[T]]) -> list[T]:
+    """Do some works, each up to where it waits, then what they wait for, and so on; returns what they return, the first to end first.
+
+    What one of them raises ends all: those that shall not disturb each other raise nothing.
+    """
+    found: list[T] = []
+    begun: list[Steps[T]] = []
+    asked: dict[Hashable, list[tuple[Steps[T], Shared]]] = {}
+
+    def go_on(work: Steps[T], error: Exception | None = None) -> None:
+        try:
+            shared = next(work) if error is None else work.throw(error)
+        except StopIteration as end:
+            found.append(end.value)
+        else:
+            asked.setdefault(shared.key, []).append((work, shared))
+
+    try:
+        for work in works:
+            begun.append(work)
+            go_on(work)
+        while asked:
+            same = asked.pop(next(iter(asked)))
+            error = _done([shared for _, shared in same])
+            for work, _ in same:
+                go_on(work, error)
+    finally:
+        for work in begun:
+            work.close()
+    return found
+
+
+def _done(same: list[Shared]) -> Exception | None:
+    """Do what several works wait for; returns what it raises."""
+    try:
+        same[0].do(same)
+    except Exception as error:  # noqa: BLE001 - each of them is told
+        return error
+    return None
 
 
 class Worker:

@@ -381,7 +381,7 @@ class Runtime:
         console = self._console(name)
         try:
             builder, store = open_session(
-                agent, self._options(), txn=name, attributes=attributes, takers=console, later=True, stores=self.stores
+                agent, self._options(), txn=name, attributes=attributes, takers=console, later=True, unused=name != txn, stores=self.stores
             )
         except (OSError, OptreeError) as error:
             pass_on(error)

@@ -16,6 +16,7 @@ import re
 from collections.abc import Generator
 from contextlib import contextmanager
 from errno import EINVAL, ELOOP
+from functools import lru_cache
 from pathlib import Path
 from stat import S_IFDIR, S_IFLNK, S_IFMT, S_IFREG
 
@@ -72,11 +73,9 @@ class Directory(Struct, frozen=True):
             sessions: The directory of the sessions; else ``OPTREE_SESSIONS_DIR``, else ``sessions`` in *base*.
             billing: The ledger; else ``OPTREE_BILLING_FILE``, else ``accounting.jsonl`` in *base*.
         """
-        root = _expanded(base or os.environ.get("OPTREE_BASE_DIR") or "~/.optree")
-        return cls(
-            _expanded(sessions or os.environ.get("OPTREE_SESSIONS_DIR") or root / "sessions"),
-            _expanded(billing or os.environ.get("OPTREE_BILLING_FILE") or root / "accounting.jsonl"),
-        )
+        get = os.environ.get
+        base, home = base or get("OPTREE_BASE_DIR"), (get("HOME"), get("USERPROFILE"), get("HOMEDRIVE"), get("HOMEPATH"))
+        return _directory(base, sessions or get("OPTREE_SESSIONS_DIR"), billing or get("OPTREE_BILLING_FILE"), home)
 
     @property
     def homeless(self) -> bool:
@@ -177,6 +176,13 @@ class Directory(Struct, frozen=True):
 
         close = get_close_matches(txn, there, 3, 0.5) or there[:3]
         return f"no session {txn!r} in {self.sessions}; there are {len(there)}, among them {', '.join(close)} (optree ls lists them)"
+
+
+@lru_cache(maxsize=16)
+def _directory(base: str | Path | None, sessions: str | Path | None, billing: str | Path | None, home: tuple[object, ...]) -> Directory:  # noqa: ARG001
+    """Return the directory of these names; *home* is what the environment says of ``~``."""
+    root = _expanded(base or "~/.optree")
+    return Directory(_expanded(sessions or root / "sessions"), _expanded(billing or root / "accounting.jsonl"))
 
 
 @contextmanager

@@ -41,7 +41,7 @@ def save(
     options = StoreOptions(directory, compression)
     snapshot = directory.snapshot(txn, compression)
     with usable(snapshot):
-        save_snapshot(tree, {}, set(), options, SnapshotWriter(compression), last=True)
+        save_snapshot(tree, {}, options, SnapshotWriter(compression))
     with usable(directory.billing):
         ledger.append(root, again=True, imported=True)
     return snapshot

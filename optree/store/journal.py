@@ -99,11 +99,15 @@ class Journal:
         if make:
             self.make(ordinal, above, lazy=lazy)
 
-    def make(self, ordinal: int | None, above: int, *, lazy: bool) -> None:
-        """Create the file, see above: apart, so that somebody has the journal by then who closes it, whatever happens."""
+    def make(self, ordinal: int | None, above: int, *, lazy: bool, fresh: bool = False) -> None:
+        """Create the file, see above: apart, so that somebody has the journal by then who closes it, whatever happens.
+
+        With *fresh* the live directory was made for it a moment ago.
+        """
         try:
-            self._os.make_directory(self.live)
-            self.ordinal, self.path, self._claimed = claim(self.live, ordinal, above, self._os)
+            if not fresh:
+                self._os.make_directory(self.live)
+            self.ordinal, self.path, self._claimed = claim(self.live, ordinal, above, self._os, fresh=fresh)
         except (OSError, StoreError) as error:
             if not lazy or from_handler(error):
                 raise
@@ -328,7 +332,8 @@ class Journal:
         if monotonic() < self._retry_at:
             return False
         try:
-            self._os.make_directory(self.live)
+            if self._claimed < 0:
+                self._os.make_directory(self.live)
             self._ready()
             self._take_back()
             if self._claimed < 0:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from errno import EAGAIN
 from pathlib import Path
 from typing import Any
@@ -34,7 +34,7 @@ class Ledger:
 
     def __init__(self, path: Path, system: OS = REAL) -> None:
         self.path = path
-        self._os = system
+        self.system = system
 
     def append(self, session: SessionNode, *, again: bool = False, imported: bool = False, seconds: float | None = None) -> int:
         """Append the entries of a session's whole tree; returns how many. Raises `OSError`; with *seconds*, if its lock takes longer.
@@ -42,23 +42,37 @@ class Ledger:
         With *again* (a resumed session) the file is searched first, and what is there already is not written a second time. With
         *imported* neither is what a line without an id says, as the original ai-agent writes them.
         """
+        bill = self.bill(session, again=again, imported=imported)
+        return self.append_all([bill], seconds) if bill.lines else 0
+
+    def bill(self, session: SessionNode, *, again: bool, imported: bool = False) -> Bill:
+        """Return the entries of a session's whole tree, to be appended with others; the rest as of `append`."""
         entries = flatten(session).accounting
-        if not entries:
-            return 0
-        self._os.make_directory(self.path.parent)
+        return Bill(self, session.origin_txn_id, entries, [encode(entry) + b"\n" for entry in entries], again, imported)
+
+    def append_all(self, bills: Sequence[Bill], seconds: float | None = None) -> int:
+        """Append what several sessions have, in one write; returns how many entries. Raises as `append`; part of it may be there then."""
+        self.system.make_directory(self.path.parent)
         fd = self._locked(seconds)
         try:
-            there = self._there(session.origin_txn_id) if again else set[str]()
-            billed = self._billed() if imported else Bare()
-            new = [entry for entry in entries if entry["id"] not in there and not billed.claim(entry)]
-            text = b"".join(encode(entry) + b"\n" for entry in new)
-            if text:
-                self._os.write_all(fd, text if self._os.ends_whole(fd) else b"\n" + text)
-            self._os.datasync(fd)  # also of what is there already: an earlier try may have failed, or its process have died, before this
-            self._os.sync_name(self.path)
+            new = [line for bill in bills for line in self._new(bill)]
+            if new:
+                text = b"".join(new)
+                self.system.write_all(fd, text if self.system.ends_whole(fd) else b"\n" + text)
+            self.system.datasync(fd)  # also of what is there already: an earlier try may have failed, or its process have died, before this
+            self.system.sync_name(self.path)
             return len(new)
         finally:
-            self._os.close(fd)
+            self.system.close(fd)
+
+    def _new(self, bill: Bill) -> list[bytes]:
+        """Return the lines that are not there yet."""
+        if not (bill.again or bill.imported):
+            return bill.lines
+        there = self._there(bill.txn) if bill.again else set[str]()
+        billed = self._billed() if bill.imported else Bare()
+        every = zip(bill.entries, bill.lines, strict=True)
+        return [line for entry, line in every if entry["id"] not in there and not billed.claim(entry)]
 
     def read(self) -> list[dict[str, Any]]:
         """Return all entries, each once; lines that are none are passed over."""
@@ -88,21 +102,21 @@ class Ledger:
     def _locked(self, seconds: float | None) -> int:
         """Return the open file with its lock."""
         if seconds is not None:
-            fd = lock.take(self.path, self._os, seconds)
+            fd = lock.take(self.path, self.system, seconds)
             if fd < 0:
                 raise BlockingIOError(EAGAIN, "another process is writing to the ledger", str(self.path))
             return fd
-        fd = self._os.append(self.path)
+        fd = self.system.append(self.path)
         try:
-            self._os.lock_waiting(fd)
+            self.system.lock_waiting(fd)
         except BaseException:
-            self._os.close(fd)
+            self.system.close(fd)
             raise
         return fd
 
     def _there(self, txn: str) -> set[str]:
         """Return the ids of the session's entries that are there. The file may be large: only its lines are looked at."""
-        data, mark, at = self._os.read(self.path), f'"{txn}'.encode(), 0
+        data, mark, at = self.system.read(self.path), f'"{txn}'.encode(), 0
         found: set[str] = set()
         while (at := data.find(mark, at)) >= 0:
             begin, end = data.rfind(b"\n", 0, at) + 1, data.find(b"\n", at)
@@ -119,9 +133,30 @@ class Ledger:
 
     def _lines(self) -> list[bytes]:
         try:
-            return self._os.read(self.path).splitlines()
+            return self.system.read(self.path).splitlines()
         except FileNotFoundError:
             return []
+
+
+class Bill(Struct):
+    """What a session has to be billed for, with others of the same ledger (`optree.background.Shared`)."""
+
+    ledger: Ledger
+    txn: str
+    entries: list[dict[str, Any]]
+    lines: list[bytes]
+    """Each entry as a line."""
+    again: bool = False
+    imported: bool = False
+
+    @property
+    def key(self) -> tuple[object, ...]:
+        """Return what is the same for all bills of a ledger."""
+        return Bill, id(self.ledger.system), self.ledger.path
+
+    def do(self, same: Sequence[Bill]) -> None:
+        """Append them all. Raises `OSError`."""
+        self.ledger.append_all(same)
 
 
 class Bare:

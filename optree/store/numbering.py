@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from optree.errors import StoreError
-from optree.interrupts import from_handler, pass_on, suppress
+from optree.interrupts import pass_on, suppress
 from optree.store.directory import SUFFIXES, Directory, journals
 from optree.store.formats import meta_of
 from optree.store.plain_values import object_of
@@ -28,16 +28,6 @@ def saved_vector(directory: Directory, txn: str) -> dict[str, int]:
             for writer, number in vector_of(meta_of(directory.snapshot(txn, compression))).items():
                 found[writer] = max(found.get(writer, 0), number)
     return found
-
-
-def known_vector(directory: Directory, txn: str, *, owner: bool, later: bool) -> dict[str, int]:
-    """Return `saved_vector`. With *later*, where that cannot be read, a process that joined gets one after which its number is its own."""
-    try:
-        return saved_vector(directory, txn)
-    except OSError as error:
-        if not later or from_handler(error):
-            raise
-        return {} if owner else {f"{some_number():04d}": 0}
 
 
 def last_given(live: Path, vector: dict[str, int], system: OS, writer: int = 0) -> int:
@@ -68,13 +58,13 @@ def journal_name(writer: int, segment: int) -> str:
     return f"j-{writer:04d}-{segment:06d}.jsonl"
 
 
-def claim(live: Path, writer: int | None, above: int, system: OS) -> tuple[int, Path, int]:
-    """Make and lock a new journal: a writer's next segment, or (None) the first of the next writer above *above*.
+def claim(live: Path, writer: int | None, above: int, system: OS, *, fresh: bool = False) -> tuple[int, Path, int]:
+    """Make and lock a new journal: a writer's next segment, or (None) the first of the next writer above *above*; a *fresh* folder is empty.
 
     Returns the writer's number, the path, and the descriptor. Raises `OSError` and `StoreError`.
     """
     segments: dict[int, int] = {}
-    for path in journals(live):
+    for path in () if fresh else journals(live):
         number, segment = (int(part) for part in path.stem.split("-")[1:3])
         segments[number] = max(segments.get(number, 0), segment)
     number = max([above, *segments]) + 1 if writer is None else writer

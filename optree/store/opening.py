@@ -39,14 +39,15 @@ def open_session(
     attributes: Mapping[str, Any] | None = None,
     takers: Sequence[Taker] = (),
     later: bool = False,
+    unused: bool = False,
     stores: MutableMapping[str, SessionStore] | None = None,
 ) -> tuple[SessionTreeBuilder, SessionStore]:
-    """Begin a new root session on disk; *takers* receive its records beside the journal.
+    """Begin a new root session on disk; *takers* receive its records beside the journal. A *txn* is *unused* if it was drawn for it.
 
     The store is put into *stores* as soon as it has files: if this raises then, as by an interrupt, the caller discards it.
     Raises `OSError` if its journal cannot be made (with *later* it is made once it can be), `BusyError` if the txn is in use.
     """
-    store = SessionStore(txn or new_txn(), options, takers=takers, later=later, stores=stores)
+    store = SessionStore(txn or new_txn(), options, takers=takers, later=later, unused=unused or not txn, stores=stores)
     try:
         builder = SessionTreeBuilder(
             agent,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from pathlib import Path
 from time import time
@@ -10,6 +11,7 @@ from typing import Any
 from msgspec import UNSET
 
 from optree._version import __version__
+from optree.background import Steps, side_by_side
 from optree.clock import now_ms
 from optree.interrupts import suppress
 from optree.nodes import SessionNode
@@ -24,7 +26,7 @@ from optree.tree.summary import last_seen, snapshot_summary, untimed_until
 from optree.values import decode
 
 
-def save(
+def saving(
     tree: Tree,
     position: dict[str, int],
     touched: set[str],
@@ -33,10 +35,11 @@ def save(
     *,
     last: bool,
     lost: Sequence[str] = (),
-) -> None:
+    only: bool = False,
+) -> Steps[None]:
     """Replace a session's snapshot, and remove one in another compression; the *last* is unpacked first. Raises what any of it raises.
 
-    *lost* says what could not be read of the files before it, one line each.
+    *lost* says what could not be read of the files before it, one line each. With *only* there can be none in another compression.
     """
     root, system, directory = tree.session, options.system, options.directory
     meta = _meta(root, position) | ({"damage": list(lost)} if lost else {})
@@ -47,11 +50,24 @@ def save(
         for _ in unpacked_frames(pieces):
             pass
     system.make_directory(directory.sessions)
-    system.replace(directory.snapshot(root.origin_txn_id, writer.compression), pieces, directory.live(root.origin_txn_id))
-    for compression in SUFFIXES:
+    path = directory.snapshot(root.origin_txn_id, writer.compression)
+    yield from system.replacing(path, pieces, directory.live(root.origin_txn_id))
+    for compression in () if only else SUFFIXES:
         older = directory.snapshot(root.origin_txn_id, compression)
         if compression != writer.compression and older.exists():
             system.unlink(older)
+
+
+def save(
+    tree: Tree,
+    position: dict[str, int],
+    options: StoreOptions,
+    writer: SnapshotWriter,
+    *,
+    lost: Sequence[str] = (),
+) -> None:
+    """Do as `saving` does, for the last time and by itself."""
+    side_by_side([saving(tree, position, set(), options, writer, last=True, lost=lost)])
 
 
 def sweep(folder: Path, system: OS, *, older: float = 0.0) -> None:
@@ -60,9 +76,9 @@ def sweep(folder: Path, system: OS, *, older: float = 0.0) -> None:
     With *older*, what nobody has written to for so many seconds: a process that writes does so all the time.
     """
     with suppress(OSError):
-        for path in folder.iterdir():  # glob keeps errors, and with them a handler's, from Python 3.13 on
-            if path.name.startswith(".tmp-") and (not older or path.lstat().st_mtime < time() - older):
-                system.unlink(path)
+        for name in os.listdir(folder):  # glob keeps errors, and with them a handler's, from Python 3.13 on
+            if name.startswith(".tmp-") and (not older or (folder / name).lstat().st_mtime < time() - older):
+                system.unlink(folder / name)
 
 
 def _meta(root: SessionNode, position: dict[str, int]) -> dict[str, Any]:

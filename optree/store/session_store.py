@@ -9,19 +9,19 @@ from pathlib import Path
 from time import monotonic
 
 from optree._version import __version__
-from optree.background import Job
+from optree.background import Job, Steps, side_by_side
 from optree.builder import SessionTreeBuilder, Stream, Taker
 from optree.errors import BusyError
 from optree.interrupts import from_handler, new_rlock, suppress
 from optree.store import lock
-from optree.store.directory import OWNERS, checked, is_there, journals
+from optree.store.directory import OWNERS, checked, journals
 from optree.store.journal import Journal
 from optree.store.ledger import Ledger
-from optree.store.numbering import known_vector, last_given
+from optree.store.numbering import last_given, saved_vector, some_number
 from optree.store.options import StoreOptions
 from optree.store.reader import is_blank
 from optree.store.recovery import Loaded, load_to_resume
-from optree.store.saving import save, sweep
+from optree.store.saving import saving, sweep
 from optree.store.settle import BACKGROUND_BYTES, is_due, join, leave, remove, settle, settling
 from optree.store.snapshot import SnapshotWriter
 from optree.store.system import PASSING
@@ -60,9 +60,10 @@ class SessionStore:
         takers: Sequence[Taker] = (),
         resume: bool = False,
         later: bool = False,
+        unused: bool = False,
         stores: MutableMapping[str, SessionStore] | None = None,
     ) -> None:
-        """Open or make the live directory and a new journal; with *resume*, load what is there before.
+        """Open or make the live directory and a new journal; with *resume*, load what is there before; what is *unused* has nothing there.
 
         Raises `BusyError` if another process owns it, `OSError`, and what `load` raises. With *later* a disk or directory that cannot be
         written does not raise: files are made once they can be, tried for each second, and records are kept until then. At its end it
@@ -73,7 +74,8 @@ class SessionStore:
         self.problems: deque[str] = deque(maxlen=32)
         self.current_problems: dict[str, str] = {}
         """What of them is so at this moment, by the step that failed."""
-        self.live = options.directory.live_to_write(txn)
+        self._unused = unused
+        self.live = options.directory.live(txn) if unused else options.directory.live_to_write(txn)
         self.builder: SessionTreeBuilder | None = None
         self.again = resume
         """True if entries of the session may be in the ledger already."""
@@ -90,7 +92,7 @@ class SessionStore:
             self._loaded = load_to_resume(txn, options.directory, self._os) if resume else None
             self.lost = self._loaded.damage.lost() if self._loaded else []
             """What could not be read of the session's files: its snapshots say it."""
-            self.vector = self._loaded.vector if self._loaded else known_vector(options.directory, txn, owner=owner, later=self._later)
+            self.vector = self._loaded.vector if self._loaded else self._known_vector()
             """Per writer, the number of its last record that is in the tree, or was in it when the session ended before."""
             self._begin_journal()
             self.stream = Stream([self.journal, *takers], options.write)
@@ -110,6 +112,9 @@ class SessionStore:
         builder.core.listeners.append(self._session_ended)  # first: an interrupt leaves no builder whose end nobody hears of
         self.builder = builder
         self._upkeep.start()
+        if self.owner and is_due(self.options):  # what goes wrong there is none of this session's faults
+            steps = settling(self.options, most=BACKGROUND_BYTES)
+            Job(SAVING, lambda: None if next(steps, None) is None else 0.0, str).ask()  # in between others have their turn
 
     @property
     def unwritten(self) -> int:
@@ -124,7 +129,7 @@ class SessionStore:
     def snapshot(self) -> bool:
         """Write a snapshot now, on the caller's thread; False if it could not be written (`problems` says why)."""
         with self._writing:
-            self._saved = self._write()
+            self._saved = side_by_side([self._write()]) == [True]
             return self._saved
 
     def flush(self, level: str = "write", timeout: float = 5.0) -> bool:
@@ -152,9 +157,13 @@ class SessionStore:
         wanted = self.ended and not self.finished
         done = (self._upkeep.ask(timeout) if wanted else self._upkeep.wait(timeout)) and self._saved
         self._closed = True
-        self._upkeep.stop()
-        if not self._upkeep.join(until - monotonic()):
+        if self.finished and self.owner:
+            self._upkeep.end()
             self._release_lock()
+        else:
+            self._upkeep.stop()
+            if not self._upkeep.join(until - monotonic()):
+                self._release_lock()
         self.stream.close()
         if self.journal.fd >= 0 or not self.finished:  # else what comes later begins a new file, for whoever settles it
             self._close_journal()
@@ -197,8 +206,9 @@ class SessionStore:
     def _make_files(self) -> None:
         """Make the directory and take its lock."""
         try:
-            self._fresh = not is_there(self.live)
-            self._os.make_directory(self.live)
+            self._fresh = bool(self._os.make_directory(self.live))
+            if self._unused and not self._fresh:
+                self.options.directory.live_to_write(self.txn)
             self._lock_fd = lock.take(self.live / "LOCK", self._os)
         except OSError as error:
             if not self._later or from_handler(error):
@@ -234,7 +244,7 @@ class SessionStore:
         """Take the lock for what comes after the session was removed, unless another process has gone on with it."""
         if self.owner and self._lock_fd < 0:
             self._lock_fd = lock.take(self.live / "LOCK", self._os)
-            known = known_vector(self.options.directory, self.txn, owner=True, later=False)
+            known = saved_vector(self.options.directory, self.txn)
             if self._lock_fd < 0 or last_given(self.live, known, self._os) > self.journal.tried:
                 self._release_lock()
                 raise BlockingIOError(EAGAIN, "another process goes on with this session")
@@ -249,6 +259,15 @@ class SessionStore:
                 leave(self.live, [fd] if fd >= 0 else [], self._os)
             self._lock_fd = -1  # behind it: what an interrupt left open is closed by whoever discards it
 
+    def _known_vector(self) -> dict[str, int]:
+        """Return the numbers that a snapshot has. Where that cannot be read, a process that joined gets one after which its own is free."""
+        try:
+            return {} if self._unused else saved_vector(self.options.directory, self.txn)
+        except OSError as error:
+            if not self._later or from_handler(error):
+                raise
+            return {} if self.owner else {f"{some_number():04d}": 0}
+
     def _begin_journal(self) -> None:
         """Begin a journal of this process; numbers of records and of writers go on from all that were ever given."""
         first = 1
@@ -258,7 +277,8 @@ class SessionStore:
         self.journal = Journal(
             self.live, self.txn, __version__, first=first, sync=self.options.sync, system=self._os, ready=self._own_again, make=False
         )
-        self.journal.make(0 if self.owner else None, max(map(int, self.vector), default=0), lazy=self._later)
+        writer = 0 if self.owner else None
+        self.journal.make(writer, max(map(int, self.vector), default=0), lazy=self._later, fresh=self._fresh)
 
     def _journals(self, *, own: bool) -> list[Path]:
         return [path for path in journals(self.live) if path.name.startswith(OWNERS) == own]
@@ -281,7 +301,7 @@ class SessionStore:
     # What the threads do
 
     def _new_upkeep(self) -> Upkeep:
-        return Upkeep(self._begin, self._tick, self._save, self._leave, self._problem)
+        return Upkeep(self._beat, self._tick, self._save, self._leave, self._problem)
 
     def _session_ended(self, path: str) -> None:
         self.ended = self.ended or not path
@@ -289,12 +309,6 @@ class SessionStore:
             self._upkeep.want()
         else:
             self._upkeep.ask()
-
-    def _begin(self) -> None:
-        self._beat()
-        if self.owner and is_due(self.options):  # what goes wrong there is none of this session's faults
-            steps = settling(self.options, most=BACKGROUND_BYTES)
-            Job(SAVING, lambda: None if next(steps, None) is None else 0.0, str).ask()  # in between others have their turn
 
     def _beat(self) -> None:
         if self._guard.acquire(False):
@@ -362,18 +376,18 @@ class SessionStore:
         finally:
             self.stream.leave(held)
 
-    def _save(self) -> None:
+    def _save(self) -> Steps[None]:
         """Write the snapshot that is due."""
         with self._writing:
             try:
-                self._saved = False if self.unwritable_reason else self._finish() if self.ended else self._write()
+                self._saved = False if self.unwritable_reason else (yield from self._finish() if self.ended else self._write())
             except BaseException:
                 self._saved = False
                 raise
 
     # Snapshots and the end
 
-    def _write(self, *, last: bool = False) -> bool:
+    def _write(self, *, last: bool = False) -> Steps[bool]:
         builder = self.builder
         if builder is None:
             return False
@@ -386,7 +400,8 @@ class SessionStore:
             return self._problem("snapshot", TimeoutError("another thread holds the session's lock"))
         position = {**self.vector, f"{self.journal.ordinal:04d}": number}
         try:
-            save(builder.whole, position, builder.core.touched, self.options, self._writer, last=last, lost=self.lost)
+            touched, only = builder.core.touched, self._unused
+            yield from saving(builder.whole, position, touched, self.options, self._writer, last=last, lost=self.lost, only=only)
         except Exception as error:  # noqa: BLE001 - the journal still has everything: say it and go on
             return self._problem("snapshot", error)
         self._covered, self._healed = number, dropped
@@ -394,7 +409,7 @@ class SessionStore:
             self.current_problems.pop(step, None)
         return True
 
-    def _finish(self) -> bool:
+    def _finish(self) -> Steps[bool]:
         """The root session has ended: join other processes' journals, save, bill, remove. False if it is not saved and billed."""
         if (builder := self.builder) is None or builder.node.ended_at is None:
             return True
@@ -404,8 +419,10 @@ class SessionStore:
             if self._billed and self.journal.last == self._covered and (held is None or not self._left):
                 return True
             self._left = held is None or not self._join(builder, others)
-            if not self._write(last=True) or not self._bill(builder):
-                return False
+            for step in (self._write(last=True), self._bill(builder)):
+                # with others' journals in hand it waits for nobody: those take descriptors
+                if not (side_by_side([step]) == [True] if held else (yield from step)):
+                    return False
             self._left = self._left or not self._remove(others)
             return True
         finally:
@@ -428,10 +445,12 @@ class SessionStore:
         finally:
             self.stream.leave(held)
 
-    def _bill(self, builder: SessionTreeBuilder) -> bool:
+    def _bill(self, builder: SessionTreeBuilder) -> Steps[bool]:
         again, self.again = self.again, True
         try:
-            Ledger(self.options.directory.billing, self._os).append(builder.node, again=again)
+            bill = Ledger(self.options.directory.billing, self._os).bill(builder.node, again=again)
+            if bill.lines:
+                yield bill
         except OSError as error:
             return self._problem("ledger", error)
         self._billed = True
@@ -446,8 +465,9 @@ class SessionStore:
                 return False
             if not self._closed:
                 self.journal.rest()  # first: whoever syncs it at this moment knows then why it is not there
-            remove(self.live, [*others, *self._journals(own=True)], self._os)
-            self._release_lock()
+            with self._guard:
+                remove(self.live, [*others, *self._journals(own=True)], self._os, [self._lock_fd] if self._lock_fd >= 0 else [])
+                self._lock_fd = -1
         except OSError as error:
             self._problem("removal of journals", error)
         finally:

@@ -6,7 +6,7 @@ settled from disk, by whoever comes first: any step may be done twice, and does 
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from time import monotonic, time
 
@@ -127,16 +127,16 @@ def join(tree: Tree, paths: list[Path], vector: dict[str, int], system: OS) -> t
     return fold.touched, damage
 
 
-def remove(live: Path, paths: list[Path], system: OS) -> None:
-    """Remove the journals that were read, and the live directory, unless another process has put a new one there."""
+def remove(live: Path, paths: list[Path], system: OS, held: Sequence[int] = ()) -> None:
+    """Remove the journals that were read, let go of locks, and remove the live directory, unless another process has put a new one there."""
     sweep(live, system)
     for path in [*paths, live / "LOCK"]:
         with suppress(FileNotFoundError):
             system.unlink(path)
-    leave(live, [], system)
+    leave(live, held, system)
 
 
-def leave(live: Path, held: list[int], system: OS) -> None:
+def leave(live: Path, held: Sequence[int], system: OS) -> None:
     """Let go of locks; the live directory goes too if nothing is in it: a file may keep its name until it is closed (Windows)."""
     lock.release(held, system)
     with suppress(OSError):
@@ -169,7 +169,7 @@ def _settle(loaded: Loaded, live: Path, paths: list[Path], options: StoreOptions
     closed = close_begun(loaded.session, others, options.system)
     if whole and (closed or loaded.vector != loaded.meta.get("journal") or not loaded.meta.get("endedAt")):
         writer = SnapshotWriter(_compression(loaded.txn, options))
-        save(loaded.tree, loaded.vector, set(), options, writer, last=True, lost=loaded.damage.lost())
+        save(loaded.tree, loaded.vector, options, writer, lost=loaded.damage.lost())
     Ledger(options.directory.billing, options.system).append(loaded.session, again=True, seconds=lock.TRY_SECONDS if leaving else None)
     return whole
 

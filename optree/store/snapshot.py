@@ -48,11 +48,11 @@ class SnapshotWriter:
         self._glue: list[bytes] = []
         self._glue_size = 0
         self._out: list[bytes] = []
-        self._compress = compressor(compression)
 
     def pieces(self, tree: Tree, meta: dict[str, Any], touched: set[str]) -> list[bytes]:
         """Return the file's content; *touched* names ops that changed after their end, and is emptied."""
         self._forget(touched)
+        self._compress = compressor(self.compression)
         self._out, self._glue, self._glue_size = [], [], 0
         head = b'{"version":%d,"meta":%b' % (VERSION, encode(meta))
         self._add(head + meta_sum(head) if self._sums else head)

@@ -5,10 +5,13 @@ from __future__ import annotations
 import errno
 import os
 import stat
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import BinaryIO
 
+from msgspec import Struct
+
+from optree.background import TURN, Steps, side_by_side
 from optree.interrupts import pass_on, suppress
 from optree.syscalls import calls
 
@@ -207,18 +210,22 @@ class OS:
         """Remove a file."""
         calls.unlink(path)
 
-    def make_directory(self, path: Path) -> None:
-        """Make a directory and those above it, private to their owner."""
-        missing = [path] if not _is_directory(path) else []
+    def make_directory(self, path: Path) -> bool:
+        """Make a directory and those above it, private to their owner; False if it is there."""
+        missing = [] if _is_directory(path) else [path]
         while missing and not _is_directory(missing[-1].parent):
             missing.append(missing[-1].parent)
+        made = False
         for one in reversed(missing):
             try:
                 os.mkdir(one, 0o700)
+                made = True
             except FileExistsError:
                 if not _is_directory(one):
                     raise
+                made = False
             _on_disk.discard(_identity(one))  # it may have the number of one that was removed
+        return made
 
     def remove_directory(self, path: Path) -> None:
         """Remove an empty directory."""
@@ -262,20 +269,39 @@ class OS:
         if self.is_open(fd):
             os.close(fd)
 
-    def replace(self, path: Path, pieces: Iterable[bytes], aside: Path | None = None) -> None:
-        """Replace a file's content as a whole: temporary file (in *aside*, if that directory is there), sync, rename, sync of the name."""
+    def replace(self, path: Path, pieces: Iterable[bytes]) -> None:
+        """Replace a file's content as a whole, and wait until it is on disk with its name."""
+        side_by_side([self.replacing(path, pieces)])
+
+    def replacing(self, path: Path, pieces: Iterable[bytes], aside: Path | None = None) -> Steps[None]:
+        """Replace a file's content as a whole: temporary file (in *aside*, if that directory is there), sync, rename, sync of the name.
+
+        Beside others all files are written before the first is waited for, so that one write to the disk can be for all.
+        """
         temporary = temporary_for(path)
-        if aside is not None and aside.is_dir():
+        if aside is not None and _is_directory(aside):
             temporary = aside / temporary.name
-        self.write_whole(temporary, pieces)
+        try:
+            fd = self._created(temporary)
+        except OSError as error:
+            if error.errno not in (errno.EMFILE, errno.ENFILE):
+                raise
+            yield TURN  # the others have theirs open
+            fd = self._created(temporary)
+        try:
+            for piece in pieces:
+                self.write_all(fd, piece)
+            calls.start_sync(fd)
+            yield TURN
+            self.sync(fd)
+        finally:
+            self.close(fd)
         self.rename(temporary, path)
-        self.sync_name(path)
+        yield NameSync(self, path)
 
     def write_whole(self, path: Path, pieces: Iterable[bytes]) -> None:
         """Write a file anew, and wait until it is on disk; half of it may be left if that fails."""
-        with suppress(FileNotFoundError):
-            self.unlink(path)
-        fd = self.create(path)
+        fd = self._created(path)
         try:
             for piece in pieces:
                 self.write_all(fd, piece)
@@ -283,10 +309,35 @@ class OS:
         finally:
             self.close(fd)
 
+    def _created(self, path: Path) -> int:
+        """Create a file anew, in the place of what an earlier try has left."""
+        try:
+            return self.create(path)
+        except FileExistsError as error:
+            pass_on(error)
+            self.unlink(path)
+            return self.create(path)
+
 
 def temporary_for(path: Path) -> Path:
     """Return where a file is written before it is put in its place; this process's own."""
     return path.with_name(f".tmp-{path.name}-{os.getpid()}")
+
+
+class NameSync(Struct, frozen=True):
+    """The sync of a file's name, which several files of a directory can share (`optree.background.Shared`)."""
+
+    system: OS
+    path: Path
+
+    @property
+    def key(self) -> tuple[object, ...]:
+        """Return what is the same for all names of a directory."""
+        return NameSync, id(self.system), self.path.parent
+
+    def do(self, same: Sequence[NameSync] = ()) -> None:  # noqa: ARG002 - one call is for all
+        """Wait until the names are on disk. Raises `OSError`."""
+        self.system.sync_name(self.path)
 
 
 REAL = OS()

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from itertools import count
 from time import monotonic
 from weakref import WeakSet
 
-from optree.background import Job, Worker
+from optree.background import Job, Steps, Worker, side_by_side
 from optree.interrupts import pass_on
 from optree.records import Record
 from optree.store.system import REAL
+from optree.syscalls import calls
 
 SYNC_SECONDS = 1.0
 PAUSES = 20
@@ -19,6 +20,8 @@ PAUSES = 20
 EACH_SECOND = Worker("store")
 """Forces journals to the disk, and says that their owners live."""
 _LOOK_SECONDS = 0.01
+_SLOT_SECONDS = 0.05
+"""Sessions that begin within such a time are first looked at together, and those that have ended by then not at all."""
 SAVING = Worker("snapshot")
 """Does all that may take long: snapshots, bills, settling."""
 _SPARE = 8
@@ -26,6 +29,11 @@ _MANY = 16
 """Open sessions from which on descriptors are kept to save them with."""
 _spare: list[int] = []
 _open: WeakSet[Upkeep] = WeakSet()
+_asking: dict[Upkeep, None] = {}
+"""Those that somebody has asked for a snapshot, in turn."""
+GROUP_SECONDS = 0.05
+"""So long snapshots of other sessions are begun beside the first: they wait for the disk together, and a large one holds few of them up."""
+calls.register_at_fork(after_in_child=_asking.clear)
 
 
 def _keep_spare() -> None:
@@ -54,14 +62,14 @@ class Late:
 class Upkeep:
     """Calls *tick* each second, and *save* when that is asked for or wanted; *leave* last, when both are over.
 
-    What any of them raises goes to *fault*, and it is tried again when it is due.
+    What any of them raises goes to *fault*, and it is tried again when it is due. What *save* returns is done beside those of other sessions.
     """
 
     def __init__(
         self,
         begin: Callable[[], None],
         tick: Callable[[], None],
-        save: Callable[[], None],
+        save: Callable[[], Steps[None] | None],
         leave: Callable[[], None],
         fault: Callable[[str, Exception], object],
     ) -> None:
@@ -78,7 +86,7 @@ class Upkeep:
         """Let what is due each second begin, unless it has; again, where there could be no thread."""
         if not (self._started or self._stopped):
             self._started = self._is_there(EACH_SECOND)
-            self._ticking.ask()
+            self._ticking.ask(min(SYNC_SECONDS, 2 * _SLOT_SECONDS - monotonic() % _SLOT_SECONDS))
             _open.add(self)
             if len(_open) >= _MANY and not _spare:
                 Job(SAVING, _keep_spare, str).ask()
@@ -97,6 +105,7 @@ class Upkeep:
         """Ask for a snapshot, and wait until it is tried; False if it is not within *timeout* seconds."""
         self.start()
         self._asked = next(self._numbers)
+        _asking[self] = None
         return self.wait(timeout)
 
     def want(self, *, soon: bool = False) -> None:
@@ -116,6 +125,17 @@ class Upkeep:
         self._stopped = True
         if self._started:
             self._ticking.ask()
+
+    def end(self) -> None:
+        """Let it be over now: nothing is left to do."""
+        self._stopped = self._gone = True
+        self._over()
+
+    def _over(self) -> None:
+        _open.discard(self)
+        _asking.pop(self, None)
+        self._ticking.cancel()
+        self._saving.cancel()
 
     def join(self, seconds: float) -> bool:
         """Wait for its end; False if it never began."""
@@ -143,9 +163,7 @@ class Upkeep:
                 return _LOOK_SECONDS
             self._guarded("end", self._leave)
             self._gone = True
-            _open.discard(self)
-            self._ticking.cancel()
-            self._saving.cancel()
+            self._over()
         return None
 
     def _serve(self) -> float | None:
@@ -155,14 +173,33 @@ class Upkeep:
             return None if self._stopped else self._not_before - begun
         _give_spare()
         try:
-            self._guarded("last snapshot", self._save)
+            side_by_side(self._group(begun + GROUP_SECONDS))
         finally:
             if len(_open) >= _MANY:
                 _keep_spare()
+        return None
+
+    def _group(self, until: float) -> Iterator[Steps[None]]:
+        """Yield the work of this one, and if it was asked for, of others that were asked for, each as its turn comes."""
+        together = self._asked > self._answered
+        _asking.pop(self, None)
+        yield self._saved()
+        while together and monotonic() < until and (one := next(iter(list(_asking)), None)) is not None:
+            _asking.pop(one, None)
+            yield one._saved()  # noqa: SLF001 - of this class
+
+    def _saved(self) -> Steps[None]:
+        """Write the snapshot that is due."""
+        asked, begun = self._asked, monotonic()
+        try:
+            if (steps := self._save()) is not None:
+                yield from steps
+        except Exception as error:  # noqa: BLE001 - the journal still has everything: say it and go on
+            self._said("last snapshot", error)
+        finally:
             now = monotonic()
             self._not_before = now + max(SYNC_SECONDS, PAUSES * (now - begun))
             self._answered = max(self._answered, asked)
-        return None
 
     def _raised(self, error: BaseException) -> None:
         if isinstance(error, Exception):
@@ -172,6 +209,9 @@ class Upkeep:
         try:
             work()
         except Exception as error:  # noqa: BLE001 - the journal still has everything: say it and go on
-            pass_on(error)
-            with suppress(Exception):  # no memory even for that
-                self._fault(what, error)
+            self._said(what, error)
+
+    def _said(self, what: str, error: Exception) -> None:
+        pass_on(error)
+        with suppress(Exception):  # no memory even for that
+            self._fault(what, error)

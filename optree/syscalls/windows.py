@@ -110,6 +110,10 @@ def pread(fd: int, size: int, offset: int) -> bytes:
 fsync = fdatasync = os.fsync
 
 
+def start_sync(_fd: int) -> None:
+    """Do nothing: there is no call for it."""
+
+
 def fsync_directory(_path: str | os.PathLike[str]) -> None:
     """Do nothing: the file system keeps a journal of names, and there is no call for it."""
 

@@ -233,8 +233,8 @@ def test_a_journal_that_nobody_read_is_not_removed(begin, directory):
     late = []
 
     class Joining(OS):
-        def replace(self, path, pieces, aside=None):
-            super().replace(path, pieces, aside)
+        def replacing(self, path, pieces, aside=None):
+            yield from super().replacing(path, pieces, aside)
             if not late and builder.node.ended_at is not None:
                 late.append(SessionStore("txn-1", StoreOptions(directory), owner=False))
                 late[0].stream.put(r.Accounted("1.1", AccountingEntry("txn-1:1.1#1000001", 1.0, "llm")))
@@ -359,10 +359,10 @@ def test_a_snapshot_that_takes_long_holds_up_no_sync(begin, monkeypatch):
     begun, go_on = threading.Event(), threading.Event()
 
     class Slow(OS):
-        def replace(self, path, pieces, aside=None):
+        def replacing(self, path, pieces, aside=None):
             begun.set()
             assert go_on.wait(LONG)
-            super().replace(path, pieces, aside)
+            yield from super().replacing(path, pieces, aside)
 
     builder, store = begin(system=Slow())
     builder.attach_child_session(builder.begin_op("session", "x"), "reader").end_session()
