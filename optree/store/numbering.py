@@ -59,7 +59,9 @@ def journal_name(writer: int, segment: int) -> str:
 
 
 def claim(live: Path, writer: int | None, above: int, system: OS, *, fresh: bool = False) -> tuple[int, Path, int]:
-    """Make and lock a new journal: a writer's next segment, or (None) the first of the next writer above *above*; a *fresh* folder is empty.
+    """Make and lock a new journal: a writer's next segment, or (None) the first of the next writer above *above*.
+
+    A *fresh* folder is empty.
 
     Returns the writer's number, the path, and the descriptor. Raises `OSError` and `StoreError`.
     """

@@ -128,7 +128,7 @@ def join(tree: Tree, paths: list[Path], vector: dict[str, int], system: OS) -> t
 
 
 def remove(live: Path, paths: list[Path], system: OS, held: Sequence[int] = ()) -> None:
-    """Remove the journals that were read, let go of locks, and remove the live directory, unless another process has put a new one there."""
+    """Remove the journals that were read, let go of locks, and remove the directory, unless another process has put a new one there."""
     sweep(live, system)
     for path in [*paths, live / "LOCK"]:
         with suppress(FileNotFoundError):

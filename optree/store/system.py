@@ -12,7 +12,7 @@ from typing import BinaryIO
 from msgspec import Struct
 
 from optree.background import TURN, Steps, side_by_side
-from optree.interrupts import pass_on, suppress
+from optree.interrupts import pass_on
 from optree.syscalls import calls
 
 PIECE = 1 << 20
@@ -281,18 +281,20 @@ class OS:
         temporary = temporary_for(path)
         if aside is not None and _is_directory(aside):
             temporary = aside / temporary.name
+        together = True
         try:
             fd = self._created(temporary)
         except OSError as error:
             if error.errno not in (errno.EMFILE, errno.ENFILE):
                 raise
-            yield TURN  # the others have theirs open
-            fd = self._created(temporary)
+            yield TURN  # until then the others have theirs open
+            fd, together = self._created(temporary), False
         try:
             for piece in pieces:
                 self.write_all(fd, piece)
-            calls.start_sync(fd)
-            yield TURN
+            if together:
+                calls.start_sync(fd)
+                yield TURN
             self.sync(fd)
         finally:
             self.close(fd)

@@ -62,7 +62,7 @@ class Late:
 class Upkeep:
     """Calls *tick* each second, and *save* when that is asked for or wanted; *leave* last, when both are over.
 
-    What any of them raises goes to *fault*, and it is tried again when it is due. What *save* returns is done beside those of other sessions.
+    What any of them raises goes to *fault*, and it is tried again when it is due. What *save* returns is done beside other sessions'.
     """
 
     def __init__(
@@ -181,12 +181,15 @@ class Upkeep:
 
     def _group(self, until: float) -> Iterator[Steps[None]]:
         """Yield the work of this one, and if it was asked for, of others that were asked for, each as its turn comes."""
-        together = self._asked > self._answered
+        found, group = self if self._asked > self._answered else None, {self}
         _asking.pop(self, None)
         yield self._saved()
-        while together and monotonic() < until and (one := next(iter(list(_asking)), None)) is not None:
-            _asking.pop(one, None)
-            yield one._saved()  # noqa: SLF001 - of this class
+        while found is not None and monotonic() < until:
+            found = next((one for one in list(_asking) if one not in group), None)  # who asks again meanwhile has another turn
+            if found is not None:
+                group.add(found)
+                _asking.pop(found, None)
+                yield found._saved()
 
     def _saved(self) -> Steps[None]:
         """Write the snapshot that is due."""

@@ -18,7 +18,7 @@ AGENT = """
 import os, optree
 from optree.store.system import OS
 def gone(self, path, pieces): os._exit(0)
-OS.replace = gone
+OS.replacing = gone
 with optree.session("root"), optree.turn(), optree.llm(provider="p", model="m") as op:
     op.account(cost_usd=0.5)
 optree.flush("snapshot", 30)

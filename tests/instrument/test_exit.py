@@ -49,8 +49,8 @@ def test_a_session_that_is_not_saved_at_exit_is_settled_by_the_next(finished, di
     code, out, _ = finished("""
         import time
         from optree.store.system import OS
-        def slow(self, path, pieces): time.sleep(60)
-        OS.replace = slow
+        def slow(self, path, pieces, aside=None): time.sleep(60)
+        OS.replacing = slow
         with optree.session("root"), optree.turn(), optree.llm(provider="p", model="m") as op:
             op.account(cost_usd=1.0)
         import atexit, optree.instrument.runtime as runtime
