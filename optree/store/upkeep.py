@@ -181,15 +181,16 @@ class Upkeep:
 
     def _group(self, until: float) -> Iterator[Steps[None]]:
         """Yield the work of this one, and if it was asked for, of others that were asked for, each as its turn comes."""
-        found, group = self if self._asked > self._answered else None, {self}
+        group: list[Upkeep] = [self]
+        found: Upkeep | None = self if self._asked > self._answered else None
         _asking.pop(self, None)
         yield self._saved()
         while found is not None and monotonic() < until:
             found = next((one for one in list(_asking) if one not in group), None)  # who asks again meanwhile has another turn
             if found is not None:
-                group.add(found)
+                group.append(found)
                 _asking.pop(found, None)
-                yield found._saved()
+                yield found._saved()  # noqa: SLF001 - of this class
 
     def _saved(self) -> Steps[None]:
         """Write the snapshot that is due."""

@@ -44,7 +44,6 @@ class Counting(OS):
 @pytest.fixture
 def ended(begin, monkeypatch):
     """Return a function that ends some sessions while the thread that saves is busy, and waits until that has tried to save them all."""
-
     monkeypatch.setattr(upkeep, "GROUP_SECONDS", LONG)
     monkeypatch.setattr(upkeep, "SYNC_SECONDS", LONG)
 
