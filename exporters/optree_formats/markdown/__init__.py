@@ -2,11 +2,10 @@
 
 from optree_formats.markdown.events import LogEvent, Refused, tool_call, tool_error
 from optree_formats.markdown.format import FORMAT
+from optree_formats.markdown.integrity import verify
 from optree_formats.markdown.live import follow
 from optree_formats.markdown.reader import Entry, Log, extract_events, read_log, stream_log
-from optree_formats.markdown.replay import State, state_at
-from optree_formats.markdown.seals import verify
-from optree_formats.markdown.summary import summarise, write_summary
+from optree_formats.markdown.summary import State, state_at, summarise, write_summary
 from optree_formats.markdown.writer import EventLog, log_path
 
 __all__ = [

@@ -1,19 +1,84 @@
-"""An event of the log: a map of fields that begins with its type, its comments, and the narrative that stands before it.
+"""An event of the log, and how it is written: a heading, its narrative, a block of YAML and a rule, at three levels of verbosity.
 
 Seed 003 names the types and their fields; fields beyond them are welcome, and other types too. What cannot stand in a log is refused
-with the error that its companion, the tool calling protocol, describes: ``{code, message, recoverable, suggestion}``.
+with the error that its companion, the tool calling protocol, describes: ``{code, message, recoverable, suggestion}``. Nothing that an event
+says can be taken for the log's own marks: titles are one line, and lines of a narrative that Markdown or a reader would take for a heading,
+a fence, a rule or a comment are escaped with a backslash, which Markdown does not show.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from datetime import UTC, datetime, timedelta
 from typing import Any, Literal, NamedTuple
 
 from optree import SetupError
-from optree.exporting import clean, is_object, plain, text
-from optree_formats.markdown import comments as c
-from optree_formats.markdown.comments import Comments, Place, Where
+from optree.exporting import clean, cut, is_list, is_object, plain, text
+from optree_formats.markdown.own_yaml import Comments, Place, Where, add, emit, place_of, under
+
+DAY = 86_400_000.0
+_ISO = re.compile(r"(\d{4})-(\d\d)-(\d\d)[T ](\d\d):(\d\d)(?::(\d\d)(?:\.(\d{1,9}))?)?\s*(Z|[+-]\d\d:?\d\d)?")
+_CLOCK = re.compile(r"(\d\d):(\d\d)(?::(\d\d)(?:\.(\d{1,9}))?)?")
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_NEVER = 1e18
+_LAST = 253_402_300_800_000.0
+
+
+def iso(ms: float) -> str | float:
+    """Return a time as ISO 8601; as the number itself where that would not give it back."""
+    if not 0 <= ms < _LAST:
+        return ms
+    whole, _, parts = f"{ms:.4f}".partition(".")
+    seconds, milli = divmod(int(whole), 1000)
+    fraction = f"{milli:03d}{parts}".rstrip("0")
+    written = (_EPOCH + timedelta(seconds=seconds)).strftime("%Y-%m-%dT%H:%M:%S") + (f".{fraction}" if fraction else "") + "Z"
+    return written if moment(written) == ms else ms
+
+
+def clock(ms: float) -> str:
+    """Return a time of day as headings show it."""
+    return (_EPOCH + timedelta(milliseconds=ms)).strftime("%H:%M:%S") if 0 <= ms < _LAST else "00:00:00"
+
+
+def moment(said: object) -> float | None:
+    """Return the epoch milliseconds of a time as `iso` writes it, or others do; None for what is none. Without a zone it is UTC."""
+    if isinstance(said, (int, float)) and not isinstance(said, bool):
+        return float(said) if abs(said) < _NEVER else None
+    found = _ISO.fullmatch(said.strip()) if isinstance(said, str) else None
+    if found is None:
+        return None
+    try:
+        day = datetime(*(int(part or 0) for part in found.groups()[:6]), tzinfo=UTC)  # type: ignore[misc, arg-type]
+    except ValueError:
+        return None
+    seconds = int((day - _EPOCH).total_seconds()) - _offset(found[8])
+    digits = (found[7] or "").ljust(9, "0")
+    return float(f"{seconds * 1000 + int(digits[:3])}.{digits[3:]}") if seconds >= 0 else seconds * 1000.0
+
+
+def since_midnight(said: str) -> float | None:
+    """Return the milliseconds since midnight that a heading's time says; None if it says none."""
+    found = _CLOCK.fullmatch(said)
+    if found is None or int(found[1]) > 23 or int(found[2]) > 59 or int(found[3] or 0) > 60:  # noqa: PLR2004 - a clock's
+        return None
+    digits = (found[4] or "").ljust(9, "0")
+    return float(f"{((int(found[1]) * 60 + int(found[2])) * 60 + int(found[3] or 0)) * 1000 + int(digits[:3])}.{digits[3:]}")
+
+
+def _offset(zone: str | None) -> int:
+    if not zone or zone == "Z":
+        return 0
+    sign = -1 if zone[0] == "-" else 1
+    return sign * (int(zone[1:3]) * 3600 + int(zone[-2:]) * 60)
+
+
+def following(time_of_day: float, latest: float) -> float:
+    """Return the moment of a time of day that comes behind *latest*: on its day, or the next if that is half a day earlier or more."""
+    midnight = latest - latest % DAY
+    days = 1 if latest - (midnight + time_of_day) > DAY / 2 else 0
+    return midnight + days * DAY + time_of_day
+
 
 PROTOCOL = "EVENT-LOG/0.2"
 Verbosity = Literal["minimal", "standard", "verbose"]
@@ -114,18 +179,18 @@ class LogEvent:
         It stands *before* its field, *beside* it, or at the *end* inside it; the event's own stand at its end, unless said else. *at* names
         the levels that show it: by default all that show the field and comments. Raises `KeyError` for a field that is not there.
         """
-        place = c.place_of(name, self.fields)
+        place = place_of(name, self.fields)
         known: Where = where or ("before" if place else "end")
         if place == ("type",) and known == "before":
             place = ()
-        c.add(self.comments, place, said, known)
+        add(self.comments, place, said, known)
         if at is not None:
             self.levels[place, known] = frozenset(at)
         return self
 
     def detail(self, *names: str) -> LogEvent:
         """Mark fields that only the level `verbose` shows; returns the event. Raises `KeyError` for a field that is not there."""
-        self.details.update(c.place_of(name, self.fields) for name in names)
+        self.details.update(place_of(name, self.fields) for name in names)
         return self
 
     def check(self) -> None:
@@ -165,3 +230,142 @@ def _why(fields: Mapping[str, Any]) -> bool:
     args = fields.get("args")
     why = args.get("why") if is_object(args) else None
     return isinstance(why, str) and bool(clean(why).strip())
+
+
+LONG_TEXT = 240
+"""Characters of a text that `standard` shows."""
+RULE = "---\n\n"
+_MINIMAL = frozenset(
+    [
+        "type",
+        "timestamp",
+        "session_id",
+        "protocol",
+        "agent",
+        "path",
+        "call_id",
+        "tool",
+        "success",
+        "action",
+        "approved",
+        "reason",
+        "status",
+        "from",
+        "backup",
+    ]
+)
+_VERBOSE = frozenset(["reasoning", "logs", "analysis_notes", "first_line"])
+"""Fields that only `verbose` shows, wherever they stand."""
+_TITLES = {
+    "tool_call": "tool",
+    "tool_result": "tool",
+    "tool_error": "tool",
+    "user_approval": "tool",
+    "repair": "path",
+    "tool_summary": "tool",
+}
+_LINE_BREAKS = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029]+")
+_MARKS = re.compile(
+    r"^(?= {0,3}(?:#{1,6}(?:\s|$)|(?:[-=*_][ \t]*){3,}$|=+[ \t]*$|-+[ \t]*$|<!|<[?A-Za-z/])|[ \t]*(?:~{3}|\\))([ \t]*)", re.MULTILINE
+)
+_ESCAPED = re.compile(r"^([ \t]*)\\(?=[#`~=*_<\\-])", re.MULTILINE)
+_CONTROLS = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\ufeff\ufffe\uffff]")
+_REMARK = re.compile(r"<!-- (?!seal )(?:(?!--|[<>]).)* -->", re.DOTALL)
+_TICKS = re.compile(r"``(?:(`)|&((?:amp;)*#96;))")
+"""Three backticks, which the seed's own queries take for a block wherever they stand, and what is written for them."""
+_INLINE = re.compile(r"[\\`*_<>\[\]~|&#]")
+
+
+def header(session_id: str, started: str, protocol: str = PROTOCOL, *more: str) -> str:
+    """Return the head of a log; *more* are further lines of it."""
+    lines = [f"Started: {started}", f"Protocol: {protocol}", *more]
+    return "\n".join([f"# Session Log: {one_line(session_id)}", "", *lines, "", RULE])
+
+
+def section(event: LogEvent, at: float, verbosity: Verbosity, *, tool: str = "") -> str:
+    """Return an event as text, up to where its block ends; *tool* is that of the call that it belongs to."""
+    fields, comments = shown(event, verbosity)
+    told = event.narrative.strip() if verbosity != "minimal" else ""
+    said = f"{escape(told)}\n\n" if told else ""
+    return f"## {clock(at)} — {title(event, tool)}\n\n{said}```yaml\n{emit(fields, comments)}```\n\n"
+
+
+def title(event: LogEvent, tool: str = "") -> str:
+    """Return an event's heading: its type in words, and what it is about."""
+    if event.title:
+        return one_line(event.title)
+    words = one_line(event.kind.replace("_", " ").replace(".", " ").title())
+    about = event.fields.get(_TITLES.get(event.kind, "")) or tool
+    return f"{words}: {one_line(about)}" if isinstance(about, str) and about else words
+
+
+def shown(event: LogEvent, verbosity: Verbosity) -> tuple[dict[str, Any], Comments]:
+    """Return an event's fields and comments at a level."""
+    if verbosity == "minimal":
+        return _minimal(event.fields), {}
+    if verbosity == "verbose":
+        return event.fields, _of_level(event, event.comments, verbosity)
+    fields = _standard(event.fields, (), event.details)
+    return fields, _of_level(event, under(event.comments, fields), verbosity)
+
+
+def escape(narrative: str) -> str:
+    """Return a narrative that stands in a log as nothing but text; an HTML comment may stand for itself."""
+    said = _CONTROLS.sub("\ufffd", narrative.replace("\r\n", "\n").replace("\r", "\n"))
+    said = _TICKS.sub(lambda found: "``&#96;" if found[1] else f"``&amp;{found[2]}", said)
+    return said if _REMARK.fullmatch(said) and not _MARKS.search(said, 4) else _MARKS.sub(r"\1\\", said)
+
+
+def unescape(written: str) -> str:
+    """Return a narrative as it was before `escape`."""
+    written = _ESCAPED.sub(r"\1", written)
+    return _TICKS.sub(lambda found: found[0] if found[1] else "```" if found[2] == "#96;" else f"``&{found[2][4:]}", written)
+
+
+def one_line(said: str) -> str:
+    """Return a text for a heading."""
+    return cut(_LINE_BREAKS.sub(" ", said), LONG_TEXT).strip().replace("```", "``&#96;") or "(unnamed)"
+
+
+def quoted(said: str, limit: int = 120) -> str:
+    """Return the first line of a text for a narrative: in quotation marks, and without meaning for Markdown."""
+    lines = said.strip().split("\n", 1)
+    first = _LINE_BREAKS.sub(" ", lines[0])
+    more = "…" if len(first) > limit or len(lines) > 1 else ""
+    return f"“{_INLINE.sub(_escape, first[:limit])}{more}”"
+
+
+def _escape(found: re.Match[str]) -> str:
+    return f"\\{found[0]}"
+
+
+def _of_level(event: LogEvent, comments: Comments, verbosity: Verbosity) -> Comments:
+    if not event.levels:
+        return comments
+    found: Comments = {}
+    wheres: tuple[Where, ...] = ("before", "beside", "end")
+    for place, comment in comments.items():
+        kept = {where: getattr(comment, where) for where in wheres if verbosity in event.levels.get((place, where), (verbosity,))}
+        found[place] = type(comment)(**kept)
+    return found
+
+
+def _minimal(fields: dict[str, Any]) -> dict[str, Any]:
+    kept = {key: value for key, value in fields.items() if key in _MINIMAL}
+    args, error = fields.get("args"), fields.get("error")
+    if fields["type"] == "tool_call" and is_object(args):
+        kept["args"] = {"why": args.get("why")}
+    if is_object(error):
+        kept["error"] = {key: error[key] for key in ("code", "message") if key in error}
+    return kept
+
+
+def _standard(value: Any, place: Place, details: set[Place]) -> Any:
+    if is_object(value):
+        kept = {key: item for key, item in value.items() if key not in _VERBOSE and (*place, key) not in details}
+        return {key: _standard(item, (*place, key), details) for key, item in kept.items()}
+    if is_list(value):
+        return [_standard(item, (*place, number), details) for number, item in enumerate(value)]
+    if isinstance(value, str) and len(value) > LONG_TEXT:
+        return f"{value[:LONG_TEXT]}… ({len(value)} characters)"
+    return value

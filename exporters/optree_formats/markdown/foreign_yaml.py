@@ -13,8 +13,7 @@ from typing import Any, NamedTuple, cast
 
 from optree import FormatError, SetupError
 from optree.exporting import clean
-from optree_formats.markdown import scalars
-from optree_formats.markdown.comments import Comments, Place, Where, add, shown
+from optree_formats.markdown.own_yaml import Comments, Place, Where, add, bare, shown
 
 MAX_CHARACTERS = 1 << 18
 """A longer text is not read: it would take too long."""
@@ -136,7 +135,7 @@ class _Maker:
         self.spans.append((node.start_mark.index + header, node.end_mark.index))
         if node.style or node.tag.endswith(":str"):
             return clean(written)
-        return scalars.bare(clean(written))
+        return bare(clean(written))
 
     def _map(self, node: Any, place: Place) -> dict[str, Any]:
         found: dict[str, Any] = {}

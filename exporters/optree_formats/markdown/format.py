@@ -7,16 +7,14 @@ from typing import Any
 
 from optree import FormatError, SetupError, Tree
 from optree.exporting import REAL, Fault, Read, open_file, open_new, txn_of
-from optree_formats.markdown import foreign_tree, to_tree
-from optree_formats.markdown.documents import is_documents
-from optree_formats.markdown.of_tree import SCHEMA, events_of
+from optree_formats.markdown.blocks import is_documents
+from optree_formats.markdown.events import RULE, header, iso, section
+from optree_formats.markdown.integrity import FILE, LINES, Chain, mark
+from optree_formats.markdown.of_tree import events_of
 from optree_formats.markdown.reader import Entry, Head, stream_log
-from optree_formats.markdown.rendering import RULE, header, section
-from optree_formats.markdown.seals import LINES, Chain, mark
 from optree_formats.markdown.summary import FILE as SUMMARY
 from optree_formats.markdown.summary import SUMMED, summarise, summary_text
-from optree_formats.markdown.times import iso
-from optree_formats.markdown.writer import FILE
+from optree_formats.markdown.to_tree import tree_of
 
 
 class MarkdownLog:
@@ -84,8 +82,7 @@ class MarkdownLog:
                     head = found
         none: dict[str, Any] = {}
         start = next((entry.fields for entry in entries if entry.kind == "session_start"), none)
-        back = to_tree.tree_of if start.get("tree") == SCHEMA else foreign_tree.tree_of
-        tree, more = back(entries, _txn(start.get("session_id") or head.session_id, path))
+        tree, more = tree_of(entries, _txn(start.get("session_id") or head.session_id, path))
         for fault in more:
             _refuse(path, fault, strict=strict)
         return Read([tree], sorted(faults + more))

@@ -44,11 +44,8 @@ from optree.exporting import (
     state,
     unfold,
 )
-from optree_formats.markdown.entries import held
-from optree_formats.markdown.events import KINDS, PROTOCOL, Kind, LogEvent
-from optree_formats.markdown.requests import Requests
-from optree_formats.markdown.stories import NEAR, code_of, op_story, result_story, turn_story, why_of
-from optree_formats.markdown.times import iso
+from optree_formats.markdown.events import KINDS, PROTOCOL, Kind, LogEvent, iso
+from optree_formats.markdown.op_fields import NEAR, Requests, code_of, held, op_story, result_story, turn_story, why_of
 
 SCHEMA = "optree/1"
 """In the first event of a log made of a tree: it reads back as that tree."""

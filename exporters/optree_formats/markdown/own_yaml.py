@@ -1,13 +1,306 @@
-"""Reads back, quickly, the part of YAML that `emit` writes. What is not of that form is refused, and is for `foreign_yaml` to read."""
+"""YAML as a log has it: an event is written in block style with its comments in their places; what has that form is read back quickly.
+
+A text stands bare only if it can be nothing else, whichever version of YAML a reader follows, and three backticks never stand in a row: no
+query for fenced blocks is misled by what a text says. What has another form is for `foreign_yaml`.
+"""
 
 from __future__ import annotations
 
+import json
+import math
 import re
-from typing import Any, NamedTuple
+from collections.abc import Iterable, Mapping
+from typing import Any, Literal, NamedTuple
 
-from optree_formats.markdown import scalars
-from optree_formats.markdown.comments import Comments, Place, Where, add, shown
-from optree_formats.markdown.scalars import NotOurs
+from msgspec import Struct
+
+from optree.exporting import clean, is_list, is_object
+
+Place = tuple[str | int, ...]
+Where = Literal["before", "beside", "end"]
+
+
+class Comment(Struct):
+    """The comments of one place, without their ``#``; several lines are one text with line breaks."""
+
+    before: str | None = None
+    beside: str | None = None
+    end: str | None = None
+
+    def texts(self) -> list[str]:
+        """Return those that are there."""
+        return [said for said in (self.before, self.beside, self.end) if said is not None]
+
+
+Comments = dict[Place, Comment]
+
+_HIDDEN = re.compile(r"```|[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028\u2029\ufeff\ufffe\uffff]|\\(?=x[0-9a-f]{2}|u[0-9a-f]{4})")
+_SHOWN = re.compile(r"\\x([0-9a-f]{2})|\\u([0-9a-f]{4})")
+
+
+def place_of(name: str | Place, value: Any) -> Place:
+    """Return the place that a name such as ``args.why`` or ``included.0`` has in *value*; raises `KeyError` if there is none.
+
+    A key that has a dot in it is found as well; a tuple is taken as it is.
+    """
+    place: Place = ()
+    if isinstance(name, tuple):
+        place, rest = name, ""
+        for key in name:
+            if not ((is_object(value) and key in value) or (is_list(value) and isinstance(key, int) and key < len(value))):
+                raise KeyError(name)
+            inner: Any = value
+            value = inner[key]
+        return place
+    rest = name
+    while rest:
+        key, rest = _next(rest, value)
+        value = value[key]
+        place = (*place, key)
+    return place
+
+
+def _next(name: str, value: Any) -> tuple[str | int, str]:
+    """Split off the longest key that *value* has."""
+    end = len(name)
+    while end > 0:
+        key = name[:end]
+        if is_object(value) and key in value:
+            return key, name[end + 1 :]
+        if is_list(value) and key.isdecimal() and int(key) < len(value):
+            return int(key), name[end + 1 :]
+        end = name.rfind(".", 0, end)
+    raise KeyError(name)
+
+
+def add(comments: Comments, place: Place, said: str, where: Where) -> None:
+    """Add a comment behind what is there already."""
+    said = "\n".join(line.rstrip() for line in clean(said).replace("\r\n", "\n").replace("\r", "\n").split("\n"))
+    comment = comments.setdefault(place, Comment())
+    before = getattr(comment, where)
+    setattr(comment, where, said if before is None else f"{before}\n{said}")
+
+
+def lines(said: str | None, indent: int) -> list[str]:
+    """Return a comment, if there is one, as lines of YAML; what a line cannot hold, or would end a Markdown block, is escaped."""
+    return [f"{' ' * indent}# {escaped(line)}".rstrip() for line in said.split("\n")] if said is not None else []
+
+
+def escaped(line: str) -> str:
+    """Return one line of a comment as it is written."""
+    return _HIDDEN.sub(_hide, line)
+
+
+def shown(line: str) -> str:
+    """Return what a written line of a comment says, given from behind its ``#``."""
+    return _SHOWN.sub(lambda found: chr(int(found[1] or found[2], 16)), line.removeprefix(" ").rstrip())
+
+
+def _hide(found: re.Match[str]) -> str:
+    said = found[0]
+    if said == "```":
+        return "``\\x60"
+    return f"\\x{ord(said):02x}" if ord(said) <= 0xFF else f"\\u{ord(said):04x}"  # noqa: PLR2004 - what two digits hold
+
+
+def under(comments: Mapping[Place, Comment], kept: Any) -> Comments:
+    """Return the comments of those places that *kept* still has."""
+    found: Comments = {}
+    for place, comment in comments.items():
+        try:
+            place_of(place, kept)
+        except (KeyError, TypeError):
+            continue
+        found[place] = comment
+    return found
+
+
+_BARE = re.compile(r"[A-Za-z_][A-Za-z0-9_./-]{0,63}")
+_WORDS = frozenset(["y", "n", "yes", "no", "on", "off", "true", "false", "null", "none", "nil", "nan", "inf", "infinity", "undefined"])
+_ESCAPE = re.compile(r'```|["\\\x00-\x1f\x7f-\x9f\u2028\u2029\ufeff\ufffe\uffff]')
+_SHORT = {'"': '\\"', "\\": "\\\\", "\n": "\\n", "\t": "\\t", "\r": "\\r", "```": "``\\x60"}
+_UNESCAPE = re.compile(r"\\(?:x([0-9A-Fa-f]{2})|u([0-9A-Fa-f]{4})|U([0-9A-Fa-f]{8})|([0abtnvfre\"/\\N_LP \t]))")
+_LONG = {
+    "0": "\0", "a": "\a", "b": "\b", "t": "\t", "n": "\n", "v": "\v", "f": "\f", "r": "\r", "e": "\x1b", '"': '"', "/": "/", "\\": "\\",
+    "N": "\x85", "_": "\xa0", "L": "\u2028", "P": "\u2029", " ": " ", "\t": "\t",
+}  # fmt: skip
+_NO_BLOCK = re.compile(
+    r"```|[^\n\t\x20-\x7e\xa0-\u2027\u202a-\ud7ff\ue000-\ufefe\uff00-\ufffd\U00010000-\U0010ffff]|[ \t]+(?:\n|$)|\n[ \t]*\t"
+)
+_INT = re.compile(r"[-+]?(?:0|[1-9][0-9]*)")
+_FLOAT = re.compile(r"[-+]?(?:\.[0-9]+|(?:0|[1-9][0-9]*)(?:\.[0-9]*)?)(?:[eE][-+]?[0-9]+)?")
+_NAMED: dict[str, Any] = {
+    **dict.fromkeys(("", "~", "null", "Null", "NULL")),
+    **dict.fromkeys(("true", "True", "TRUE"), True),
+    **dict.fromkeys(("false", "False", "FALSE"), False),
+    **dict.fromkeys((".inf", ".Inf", ".INF", "+.inf", "+.Inf", "+.INF"), math.inf),
+    **dict.fromkeys(("-.inf", "-.Inf", "-.INF"), -math.inf),
+    **dict.fromkeys((".nan", ".NaN", ".NAN"), math.nan),
+}
+_MAX_DIGITS = 400
+_LAST = 0x10FFFF
+
+
+class NotOurs(Exception):  # noqa: N818 - a turn in the road, not an error
+    """The text has a form that we do not write."""
+
+
+def inline(value: Any) -> str:
+    """Return a value that is no filled container, on one line."""
+    if isinstance(value, str):
+        return bare_or_quoted(value)
+    if isinstance(value, float):
+        return _number(value)
+    if not value and isinstance(value, (dict, list)):
+        return "[]" if isinstance(value, list) else "{}"
+    return json.dumps(value)
+
+
+def bare_or_quoted(said: str) -> str:
+    """Return a text, in quotes where it needs them."""
+    return said if _BARE.fullmatch(said) and said.lower() not in _WORDS else quoted(said)
+
+
+def quoted(said: str) -> str:
+    """Return a text in double quotes, on one line."""
+    return f'"{_ESCAPE.sub(_escape, clean(said))}"'
+
+
+def unquoted(written: str) -> str:
+    """Return what stands between double quotes, as `quoted` writes it. Raises `NotOurs` for a code that is no character's."""
+    return clean(_UNESCAPE.sub(_unescape, written)) if "\\" in written else written
+
+
+def block(said: str) -> tuple[str, list[str]] | None:
+    """Return a text of several lines as the header of a block and its lines; None if it must be quoted."""
+    if "\n" not in said or said[0] in " \t\n" or said.endswith("\n\n") or _NO_BLOCK.search(said):
+        return None
+    return ("|", said[:-1].split("\n")) if said.endswith("\n") else ("|-", said.split("\n"))
+
+
+def bare(written: str) -> Any:
+    """Return what a bare scalar means: YAML 1.2's core, in which dates and ``yes`` are texts; so are numbers with leading zeros."""
+    if written in _NAMED:
+        return _NAMED[written]
+    if len(written) < _MAX_DIGITS:
+        if _INT.fullmatch(written):
+            return int(written)
+        if _FLOAT.fullmatch(written):
+            return float(written)
+    return written
+
+
+def _number(value: float) -> str:
+    """Return a float; with a point before its exponent, without which YAML 1.1 takes it for a text."""
+    if not math.isfinite(value):
+        return ".nan" if math.isnan(value) else ".inf" if value > 0 else "-.inf"
+    mantissa, e, exponent = repr(value).partition("e")
+    return f"{mantissa}.0{e}{exponent}" if e and "." not in mantissa else f"{mantissa}{e}{exponent}"
+
+
+def _escape(found: re.Match[str]) -> str:
+    said = found[0]
+    code = ord(said[0])
+    return _SHORT.get(said) or (f"\\x{code:02x}" if code <= 0xFF else f"\\u{code:04x}")  # noqa: PLR2004 - what two digits hold
+
+
+def _unescape(found: re.Match[str]) -> str:
+    digits = found[1] or found[2] or found[3]
+    if not digits:
+        return _LONG[found[4]]
+    code = int(digits, 16)
+    if code > _LAST:
+        raise NotOurs
+    return chr(code)
+
+
+_STEP = 2
+_LONG_KEY = 1000
+"""YAML wants a sign before a longer key."""
+_NONE = Comment()
+
+
+def emit(value: Mapping[str, Any], comments: Mapping[Place, Comment]) -> str:
+    """Return plain values, as `optree.values.plain` makes them, as the text of a YAML map that is not empty; with a newline at its end."""
+    own = comments.get((), _NONE)
+    out = lines(own.before, 0)
+    _map(out, value, (), 0, comments)
+    return "\n".join(out) + "\n"
+
+
+def _map(out: list[str], value: Mapping[str, Any], place: Place, indent: int, comments: Mapping[Place, Comment]) -> None:
+    for key, item in value.items():
+        here = (*place, key)
+        comment = comments.get(here, _NONE)
+        _before(out, item, comment, indent)
+        written = bare_or_quoted(key)
+        if len(written) > _LONG_KEY:
+            out.append(f"{' ' * indent}? {written}")
+            written = ""
+        _item(out, f"{' ' * indent}{written}:", item, here, indent, comments)
+    _end(out, comments.get(place, _NONE), indent)
+
+
+def _list(out: list[str], value: Iterable[Any], place: Place, indent: int, comments: Mapping[Place, Comment]) -> None:
+    for number, item in enumerate(value):
+        here = (*place, number)
+        comment = comments.get(here, _NONE)
+        _before(out, item, comment, indent)
+        if item and isinstance(item, (dict, list)):
+            _nested(out, item, here, indent, comments)
+        else:
+            _item(out, f"{' ' * indent}-", item, here, indent, comments)
+    _end(out, comments.get(place, _NONE), indent)
+
+
+def _nested(out: list[str], item: Any, here: Place, indent: int, comments: Mapping[Place, Comment]) -> None:
+    """Write a container in a list: its first line beside the dash, unless a comment comes between."""
+    inner: list[str] = []
+    _container(inner, item, here, indent + _STEP, comments)
+    comment = comments.get(here, _NONE)
+    if comment.beside is not None or inner[0].lstrip().startswith("#"):
+        out.append(f"{' ' * indent}-{_beside(comment.beside)}")
+    else:
+        inner[0] = f"{' ' * indent}- {inner[0].lstrip()}"
+    out += inner
+
+
+def _item(out: list[str], start: str, item: Any, here: Place, indent: int, comments: Mapping[Place, Comment]) -> None:
+    beside = _beside(comments.get(here, _NONE).beside)
+    if item and isinstance(item, (dict, list)):
+        out.append(f"{start}{beside}")
+        _container(out, item, here, indent + _STEP, comments)
+    elif isinstance(item, str) and (found := block(item)) is not None:
+        header, said = found
+        out.append(f"{start} {header}{beside}")
+        out += [f"{' ' * (indent + _STEP)}{line}" if line else "" for line in said]
+    else:
+        out.append(f"{start} {inline(item)}{beside}")
+
+
+def _container(out: list[str], item: Any, here: Place, indent: int, comments: Mapping[Place, Comment]) -> None:
+    if is_object(item):
+        _map(out, item, here, indent, comments)
+    elif is_list(item):
+        _list(out, item, here, indent, comments)
+
+
+def _before(out: list[str], item: Any, comment: Comment, indent: int) -> None:
+    """Write what stands before a field: also what has no place behind it."""
+    out += lines(comment.before, indent)
+    if comment.beside is not None and "\n" in comment.beside:
+        out += lines(comment.beside, indent)
+    if not (item and isinstance(item, (dict, list))):
+        out += lines(comment.end, indent)
+
+
+def _end(out: list[str], comment: Comment, indent: int) -> None:
+    out += lines(comment.end, indent)
+
+
+def _beside(said: str | None) -> str:
+    return "" if said is None or "\n" in said else f"  # {escaped(said)}".rstrip()
+
 
 _KEY = re.compile(r'(?:([A-Za-z_][A-Za-z0-9_./-]*)|"((?:[^"\\]|\\.)*)"):(?: |$)')
 _TEXT = re.compile(r'"((?:[^"\\]|\\.)*)"(?:  #(.*))?')
@@ -72,8 +365,8 @@ class _YamlReader:
             found = _KEY.match(line.said) if line is not None else None
             if found is None:
                 raise NotOurs
-            key = found[1] if found[1] is not None else scalars.unquoted(found[2])
-            if key in value or (found[1] is not None and scalars.bare_or_quoted(key) != key):
+            key = found[1] if found[1] is not None else unquoted(found[2])
+            if key in value or (found[1] is not None and bare_or_quoted(key) != key):
                 raise NotOurs
             here = (*place, key)
             self._claim(here)
@@ -102,13 +395,13 @@ class _YamlReader:
         self.at += 1
         if found := _TEXT.fullmatch(rest):
             self._beside(here, found[2])
-            return scalars.unquoted(found[1])
+            return unquoted(found[1])
         if found := _BLOCK.fullmatch(rest):
             self._beside(here, found[2])
             return self._block(indent + 2, keep=found[1] == "|")
         if found := _OTHER.fullmatch(rest):
             self._beside(here, found[2])
-            return [] if found[1] == "[]" else {} if found[1] == "{}" else scalars.bare(found[1])
+            return [] if found[1] == "[]" else {} if found[1] == "{}" else bare(found[1])
         if not rest or (found := _BESIDE.fullmatch(f" {rest}")) or (found := _BESIDE.fullmatch(rest)):
             self._beside(here, found[1] if found else None)
             return self._container(here, indent + 2)

@@ -15,13 +15,10 @@ from msgspec import Struct
 from optree import FormatError, SetupError
 from optree.exporting import Fault, is_list, is_object, line_blocks, open_file
 from optree_formats import AnyPath
-from optree_formats.markdown import foreign_yaml, own_yaml, scalars
-from optree_formats.markdown.blocks import Fenced, Heading, Numbered, Text, pieces
-from optree_formats.markdown.comments import Comment, Comments, Place, place_of
-from optree_formats.markdown.documents import documents, parted
-from optree_formats.markdown.events import LogEvent
-from optree_formats.markdown.rendering import unescape
-from optree_formats.markdown.times import following, moment, since_midnight
+from optree_formats.markdown import foreign_yaml, own_yaml
+from optree_formats.markdown.blocks import Fenced, Heading, Numbered, Text, documents, parted, pieces
+from optree_formats.markdown.events import LogEvent, following, moment, since_midnight, unescape
+from optree_formats.markdown.own_yaml import Comment, Comments, Place, place_of
 
 _LANGUAGES = frozenset(["yaml", "yml", "json"])
 _MAX_TEXT_LINES = 100_000
@@ -307,7 +304,7 @@ def parse(said: str, *, json: bool = False) -> tuple[Any, Comments, list[tuple[i
         return None, {}, []
     try:
         value, comments = own_yaml.parse(said)
-    except (scalars.NotOurs, RecursionError):
+    except (own_yaml.NotOurs, RecursionError):
         found = foreign_yaml.parse(said)
         return found.value, found.comments, found.faults
     return value, comments, []

@@ -20,14 +20,20 @@ from weakref import WeakSet
 from optree import SetupError, StoreError
 from optree.exporting import OS, REAL, redact, register_at_fork
 from optree_formats import AnyPath
-from optree_formats.markdown import guarding, recovery
-from optree_formats.markdown.events import PROTOCOL, TIMED, LogEvent, Refused, Verbosity
-from optree_formats.markdown.rendering import RULE, header, one_line, section
-from optree_formats.markdown.seals import mark
-from optree_formats.markdown.tail import Tail
-from optree_formats.markdown.times import iso
+from optree_formats.markdown.events import PROTOCOL, RULE, TIMED, LogEvent, Refused, Verbosity, header, iso, one_line, section
+from optree_formats.markdown.integrity import (
+    FILE,
+    HARMLESS,
+    Tail,
+    attempted_violation,
+    found_violation,
+    mark,
+    recovery,
+    set_aside,
+    touches,
+    was_log,
+)
 
-FILE = "session-log.md"
 ROOT = Path(".agent/sessions")
 _SESSION_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,127}")
 _PIECE = 1 << 20
@@ -127,9 +133,9 @@ class EventLog:
 
         *action* is what the tool would do; ``append`` and ``read`` are let through.
         """
-        if action in guarding.HARMLESS or not guarding.touches(Path(path), self.path):
+        if action in HARMLESS or not touches(Path(path), self.path):
             return
-        self.append(guarding.attempted(path, tool, action))
+        self.append(attempted_violation(path, tool, action))
         raise Refused(
             "PERMISSION_DENIED",
             f"{tool or 'a tool'} would {action} {path}: the log of the session, or where it lies",
@@ -196,12 +202,12 @@ class EventLog:
                     self._settle(lost)
                     self._known_as_log = True
                     return
-                if not (self._known_as_log or recovery.was_log(self.path, self._tail)):
+                if not (self._known_as_log or was_log(self.path, self._tail)):
                     raise SetupError(f"{self.path} is no log ({self._tail.corrupt}), and stays as it is: name another file for the log")
-                backup = recovery.set_aside(self.path)
-                lost = recovery.event(backup, self._tail.corrupt)
+                backup = set_aside(self.path)
+                lost = recovery(backup, self._tail.corrupt)
             elif self._tail.size:
-                lost = lost or guarding.found(self.path, "removed or replaced")
+                lost = lost or found_violation(self.path, "removed or replaced")
             self._forget()
         raise StoreError(f"{self.path} is moved away again and again: nothing is appended to it")
 
@@ -247,7 +253,7 @@ class EventLog:
         while piece := self._system.pread(self._fd, _PIECE, self._tail.size):
             self._known(piece)
         if before is not None and (cut or self._tail.chain.last != before.chain.last):
-            return guarding.found(self.path, f"cut from {before.size} to {info.st_size} bytes" if cut else "rewritten")
+            return found_violation(self.path, f"cut from {before.size} to {info.st_size} bytes" if cut else "rewritten")
         return None
 
     def _settle(self, lost: LogEvent | None) -> None:
@@ -266,7 +272,7 @@ class EventLog:
         if lost is not None and not (lost.kind == "violation" and self._tail.counts["recovery"]):  # another process has set it aside
             self._write(lost)
         if len(self._tail.broken) > self._tail.reported:
-            self._write(guarding.found(self.path, "rewritten", self._tail.broken))
+            self._write(found_violation(self.path, "rewritten", self._tail.broken))
         if self._tail.ended and self._reopen:
             self._write(self._resume)
         self._reopen = False

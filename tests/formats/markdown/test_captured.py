@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from optree_formats.markdown.captured import as_kept, readable
+from optree_formats.markdown.op_fields import as_kept, readable
 
 jsons = st.recursive(st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(), st.lists)
 contents = st.binary() | st.text().map(str.encode) | st.dictionaries(st.text(), jsons).map(lambda value: json.dumps(value).encode())

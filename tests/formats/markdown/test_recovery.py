@@ -2,7 +2,7 @@ import pytest
 
 from optree.errors import SetupError
 from optree_formats.markdown import EventLog, LogEvent, extract_events, read_log, verify
-from optree_formats.markdown.recovery import set_aside
+from optree_formats.markdown.integrity import set_aside
 from tests.formats.markdown.logs import SEED, call, log, session
 
 DAMAGES = {

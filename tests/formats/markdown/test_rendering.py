@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 from markdown_it import MarkdownIt
 
 from optree_formats.markdown import Entry, LogEvent, extract_events, read_log, stream_log
-from optree_formats.markdown.rendering import escape, section, unescape
+from optree_formats.markdown.events import escape, section, unescape
 from tests.formats.markdown.logs import SEED, call, error, log, naive_blocks, result, session, shell
 
 

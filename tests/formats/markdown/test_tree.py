@@ -14,7 +14,7 @@ from optree.store.snapshot import MAX_NESTED
 from optree.testing import Ticking, shape
 from optree.tree import walk_ops, walk_sessions
 from optree_formats.markdown import FORMAT, EventLog, LogEvent, extract_events, read_log, state_at, verify
-from optree_formats.markdown.times import iso, moment
+from optree_formats.markdown.events import iso, moment
 from optree_formats.markdown.to_tree import node_path
 from tests.formats.held import held
 from tests.formats.markdown.logs import SEED, session, shell

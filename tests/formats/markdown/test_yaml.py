@@ -9,8 +9,7 @@ from ruamel.yaml.comments import CommentedMap
 from optree.errors import FormatError
 from optree.values import plain
 from optree_formats.markdown import LogEvent, foreign_yaml, own_yaml
-from optree_formats.markdown import comments as c
-from optree_formats.markdown.emit import emit
+from optree_formats.markdown.own_yaml import emit
 
 HARD = [
     "yes", "No", "on", "012", "0x1f", "1_000", "1e5", "12:30:45", "2020-01-01", "~", "null", ".inf", "a: b", "-> x", "a # b", "# no",
@@ -36,14 +35,14 @@ def places(value, place=()):
 def commented(draw):
     """Draw a map with comments in all the places that comments can have."""
     value = draw(maps)
-    comments: c.Comments = {}
+    comments: own_yaml.Comments = {}
     for place, item in places(value):
         first = len(place) == 1 and place[0] == next(iter(value))
         for where in ("before", "beside", "end"):
             possible = {"before": not first, "beside": bool(place), "end": bool(item) and isinstance(item, dict | list)}[where]
             if possible and draw(st.integers(0, 4)) == 0:
                 said = draw(texts)
-                c.add(comments, place, said.replace("\n", " ").replace("\r", " ") if where == "beside" else said, where)
+                own_yaml.add(comments, place, said.replace("\n", " ").replace("\r", " ") if where == "beside" else said, where)
     return value, comments
 
 
@@ -77,7 +76,7 @@ def test_readers_of_both_versions_agree(value):
 @given(texts, texts)
 def test_no_fence_is_written(text, comment):
     """Three backticks never stand in a row in a block, so neither regular expressions nor Markdown end it early (S3-50, S3-54)."""
-    written = emit({"a": text, "b": [text]}, {("b",): c.Comment(before=comment or None)})
+    written = emit({"a": text, "b": [text]}, {("b",): own_yaml.Comment(before=comment or None)})
     assert "```" not in written
 
 
@@ -116,7 +115,7 @@ def test_comments_of_others_are_found(yaml, where, said):
     """Comments in YAML of any form come back with the field that they belong to (S3-16, S3-71)."""
     name, side = where
     found = foreign_yaml.parse(yaml)
-    assert said == getattr(found.comments[c.place_of(name, found.value)], side)
+    assert said == getattr(found.comments[own_yaml.place_of(name, found.value)], side)
 
 
 def test_commented_map_is_taken():
@@ -124,7 +123,7 @@ def test_commented_map_is_taken():
     fields = CommentedMap({"tool": "fs.read", "args": CommentedMap({"path": "a", "why": "b"})})
     fields["args"].yaml_set_comment_before_after_key("why", before="because", indent=2)
     event = LogEvent("tool_call", fields)
-    assert {("args", "why"): c.Comment(before="because")} == event.comments
+    assert {("args", "why"): own_yaml.Comment(before="because")} == event.comments
     assert {"type": "tool_call", "tool": "fs.read", "args": {"path": "a", "why": "b"}} == event.fields
 
 
@@ -132,8 +131,8 @@ def test_comments_of_a_place_add_up():
     """A field may have several comments; each can be asked for by the field's name, also where that has a dot in it (S3-72)."""
     event = LogEvent("x", {"usage": {"fs.read": 3}, "list": ["a"]})
     event.comment("usage.fs.read", "often").comment("usage.fs.read", "and long").comment("list.0", "first", where="beside")
-    assert c.Comment(before="often\nand long") == event.comments["usage", "fs.read"]
-    assert c.Comment(beside="first") == event.comments["list", 0]
+    assert own_yaml.Comment(before="often\nand long") == event.comments["usage", "fs.read"]
+    assert own_yaml.Comment(beside="first") == event.comments["list", 0]
     with pytest.raises(KeyError):
         event.comment("usage.nothing", "lost")
 
