@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,7 +18,7 @@ from optree.cli.sessions import Row, describe, settled
 from optree.errors import BusyError
 from optree.ids import is_txn, new_txn
 from optree.nodes import Totals
-from optree.store.directory import Directory, Saved
+from optree.store.directory import Directory, Saved, recorded
 from optree.store.lock import is_running
 from optree.store.opening import RUN_FILE
 from optree.store.recovery import load_to_resume
@@ -56,25 +56,31 @@ def run_traced(command: list[str], directory: Directory, tracing: Tracing, resum
         return NOT_FOUND if isinstance(error, FileNotFoundError) else NOT_EXECUTABLE
     noted = [one for one in begun if one != txn]
     settled(directory, [txn, *noted])
-    after = directory.exact(txn)
-    recorded = after if before is None or after is None or after.modified > before.modified else None
-    others = [saved for saved in map(directory.exact, noted) if saved is not None]
-    _report(_Outcome(txn, code, _named(recorded, directory), others, command, directory), tracing)
+    after = recorded(directory, txn)
+    saved = after if before is None or after is None or after.modified > before.modified else None
+    others = [found for one in noted if (found := recorded(directory, one)) is not None]
+    _report(_Outcome(txn, code, _named(saved, directory), others, command, directory, begun), tracing)
     return code
 
 
-def _run(command: list[str], environment: dict[str, str]) -> tuple[int, list[str]]:
-    """Run a program; returns its exit code, and the root sessions that its processes began. Raises as `run_program` does."""
+def _run(command: list[str], environment: dict[str, str]) -> tuple[int, dict[str, int]]:
+    """Run a program; returns its exit code, and the root sessions that its processes began, with how many records of each are lost.
+
+    Raises as `run_program` does.
+    """
     name = ""  # where no file can be made, nothing is noted
     with suppress(OSError):
         fd, name = mkstemp(prefix="optree-run-")
         os.close(fd)
-    begun: list[str] = []
+    begun: dict[str, int] = {}
     try:
         code = run_program(command, environment | {RUN_FILE: name})
         with suppress(OSError):
-            begun = Path(name).read_text("utf-8", "replace").split()
-        return code, [txn for txn in dict.fromkeys(begun) if is_txn(txn)]
+            for line in Path(name).read_text("utf-8", "replace").splitlines():
+                txn, _, lost = line.partition(" ")
+                if is_txn(txn):
+                    begun[txn] = begun.get(txn, 0) + (int(lost) if lost.isdecimal() else 0)
+        return code, begun
     finally:
         with suppress(OSError):
             calls.unlink(name)
@@ -98,6 +104,8 @@ class _Outcome:
     """What else it recorded, in the order of begin."""
     command: Sequence[str]
     directory: Directory
+    begun: Mapping[str, int]
+    """All root sessions that were begun, with how many records of each are lost."""
 
     def listed(self) -> list[_Named]:
         """Return which of the others are named: those with work left, which have a live directory, come first."""
@@ -135,12 +143,17 @@ def _report(outcome: _Outcome, tracing: Tracing) -> None:
         return
     named = [*([outcome.named] if outcome.named else []), *listed]
     for one in named:
-        said = " · ".join(filter(None, (f"session {one.row.txn} {_said(one.row, outcome)} in {one.file}", format_totals(one.row.totals))))
+        said = " · ".join(
+            filter(
+                None,
+                (f"session {one.row.txn} {_said(one.row, outcome)} in {one.file}{_lost(one.row, outcome)}", format_totals(one.row.totals)),
+            )
+        )
         complain(f"{said}; go on with: {outcome.resume(one.row.txn)}" if one.row.state in _RESUMED else said)
     if more:
         complain(f"and {more:,} more session{'' if more == 1 else 's'} (optree ls)")
     if not named:
-        complain(_unsaved(outcome.directory) or _nothing(outcome.txn, outcome.directory))
+        complain(_unsaved(outcome.directory) if outcome.begun else _nothing(outcome.txn, outcome.directory))
 
 
 _RESUMED = ("failed", "cancelled", "interrupted")
@@ -151,6 +164,11 @@ def _flags(directory: Directory) -> list[str]:
     usual = Directory.of()
     sessions = [] if directory.sessions == usual.sessions else ["--sessions-dir", str(directory.sessions)]
     return sessions if directory.billing == usual.billing else [*sessions, "--billing-file", str(directory.billing)]
+
+
+def _lost(row: Row, outcome: _Outcome) -> str:
+    lost = outcome.begun.get(row.txn, 0)
+    return f" but for {lost:,} record{'' if lost == 1 else 's'}, which {'is' if lost == 1 else 'are'} lost" if lost else ""
 
 
 def _said(row: Row, outcome: _Outcome) -> str:
@@ -166,10 +184,11 @@ def _said(row: Row, outcome: _Outcome) -> str:
 
 
 def _unsaved(directory: Directory) -> str:
-    """Return why no session can be saved, if that is so."""
+    """Say that no session could be saved, and why if that is so still."""
     there = next(one for one in (directory.sessions.absolute(), *directory.sessions.absolute().parents) if os.path.exists(one))  # noqa: PTH110 - False where it may not be looked
     why = "is no directory" if not there.is_dir() else "" if os.access(there, os.W_OK | os.X_OK) else "cannot be written"
-    return f"no session could be saved: {there} {why}; name another place with --sessions-dir" if why else ""
+    said = f": {there} {why}" if why else f" in {directory.sessions}"
+    return f"no session could be saved{said}; name another place with --sessions-dir"
 
 
 def _nothing(txn: str, directory: Directory) -> str:

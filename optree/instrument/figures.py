@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 from optree.console import ConsoleWriter
 from optree.records import Record
@@ -24,15 +24,26 @@ def problems_of(store: SessionStore) -> list[str]:
     """Return what went wrong in a store, a text each, also what is over; why none of its files could be made was said when it began."""
     if store.unwritable_reason:
         return [*store.stream.reports]
-    return [*store.problems, *store.stream.reports, *filter(None, (store.journal.problem, store.stream.last_failure))]
+    return [
+        *store.problems,
+        *store.stream.reports,
+        *filter(None, (_untold(store.journal.problem, store.problems), store.stream.last_failure)),
+    ]
 
 
 def current_problems_of(store: SessionStore) -> list[str]:
     """Return what is wrong in a store at this moment, a text each."""
     if store.unwritable_reason:
         return [nothing_saved(store.options.directory, store.unwritable_reason), *store.stream.reports]
-    journal = "" if store.journal.resolved and not store.unwritten else store.journal.problem
-    return [*dict.fromkeys([*store.current_problems.values(), *store.stream.reports, *filter(None, (journal, store.stream.last_failure))])]
+    said = list(store.current_problems.values())
+    journal = "" if store.journal.resolved and not store.unwritten else _untold(store.journal.problem, said)
+    return [*dict.fromkeys([*said, *store.stream.reports, *filter(None, (journal, store.stream.last_failure))])]
+
+
+def _untold(problem: str, said: Collection[str]) -> str:
+    """Return what went wrong with a journal, unless it was said of the session already that there is no room."""
+    why = problem.rpartition(": ")[2]
+    return "" if any(f": {why} in " in one for one in said) else problem
 
 
 def nothing_saved(directory: Directory, why: object) -> str:

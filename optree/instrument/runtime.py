@@ -34,8 +34,8 @@ from optree.nodes import Status
 from optree.records import OpBegin, SessionResume, TurnBegin
 from optree.redaction import callback_errors, redact, use
 from optree.store import Directory, SessionStore, open_session, resume_session
-from optree.store.directory import is_directory
-from optree.store.opening import note_begun
+from optree.store.directory import is_directory, why_not_live
+from optree.store.opening import note_begun, note_lost
 from optree.store.options import StoreOptions
 from optree.store.upkeep import SAVING
 from optree.syscalls import calls
@@ -222,6 +222,7 @@ class Runtime:
             self.report(problem)
         for store in self.stores.values():  # what objects record that end with the process
             store.report = self.report
+            note_lost(store.txn, store.unwritten)
         keep_interrupt()
 
     def _guarded(self, work: Callable[..., object], *given: Any) -> None:
@@ -386,8 +387,7 @@ class Runtime:
         except (OSError, OptreeError) as error:
             pass_on(error)
             self.report(nothing_saved(self.directory(), self.directory().why(error) if isinstance(error, OSError) else error))
-            lost = self.unsaved[name] = Unsaved()
-            stream = Stream([lost, *console])
+            stream = Stream([self.unsaved.setdefault(name, Unsaved()), *console])
             builder = SessionTreeBuilder(agent, txn=name, attributes=attributes, stream=stream, cycles=self.config.cycles)
             self._mirror(builder.core, None)
             return Session(builder)
@@ -422,7 +422,7 @@ class Runtime:
     def _joined_store(self, txn: str) -> SessionStore | None:
         try:
             if not is_directory(self.directory().live(txn)):
-                raise FileNotFoundError(self.directory().why_not_live(txn))
+                raise FileNotFoundError(why_not_live(self.directory(), txn))
             store = SessionStore(txn, self._options(), owner=False, takers=self._console(txn))
         except (OSError, OptreeError) as error:
             pass_on(error)

@@ -32,6 +32,8 @@ SUFFIXES = {"zstd": ".json.zst", "gzip": ".json.gz", "none": ".json"}
 LIVE = ".live"
 KEPT = ".damaged"
 """The ending of a directory with files of a session as they were when damage was found in them, before it went on."""
+TEMPORARY = ".tmp-"
+"""What the names of files begin with that are being written."""
 OWNERS = "j-0000-"
 """What the names of the owner's journals begin with."""
 _NO_HOME = Path(os.devnull, "no-home-directory")
@@ -88,11 +90,6 @@ class Directory(Struct, frozen=True):
             return "you have no home directory"
         what = "a file is there" if isinstance(error, FileExistsError) else error.strerror or str(error)
         return f"{error.filename}: {what}" if error.filename and Path(error.filename) in self.sessions.parents else what
-
-    def why_not_live(self, txn: str) -> str:
-        """Return why nothing can be recorded into a session that has no live directory."""
-        saved = self.exact(txn)
-        return f"it has ended ({saved.snapshot})" if saved and saved.snapshot else f"it is not in {self.sessions}"
 
     def live(self, txn: str) -> Path:
         """Return the live directory of a session, there or not."""
@@ -185,6 +182,18 @@ def _directory(base: str | Path | None, sessions: str | Path | None, billing: st
     return Directory(_expanded(sessions or root / "sessions"), _expanded(billing or root / "accounting.jsonl"))
 
 
+def recorded(directory: Directory, txn: str) -> Saved | None:
+    """Return the session of just this txn, if a file has anything of it."""
+    found = directory.exact(txn)
+    return None if found and found.live and not found.snapshot and _is_unwritten(found.live) else found
+
+
+def why_not_live(directory: Directory, txn: str) -> str:
+    """Return why nothing can be recorded into a session that has no live directory."""
+    saved = directory.exact(txn)
+    return f"it has ended ({saved.snapshot})" if saved and saved.snapshot else f"it is not in {directory.sessions}"
+
+
 @contextmanager
 def readable(path: Path) -> Generator[None]:
     """Turn an `OSError` within into a `StoreError` that names the file, or *path* if it names none, and says what to do."""
@@ -229,7 +238,10 @@ def _is_unwritten(path: Path) -> bool:
     from optree.store.reader import is_blank
 
     try:
-        return all(one.name == "LOCK" or (_kind(one) == S_IFREG and (one.stat().st_size == 0 or is_blank(one))) for one in path.iterdir())
+        return all(
+            one.name == "LOCK" or one.name.startswith(TEMPORARY) or (_kind(one) == S_IFREG and (one.stat().st_size == 0 or is_blank(one)))
+            for one in path.iterdir()
+        )
     except (OSError, FormatError) as error:
         pass_on(error)
         return False

@@ -17,16 +17,29 @@ from optree.store.session_store import SessionStore
 from optree.syscalls import calls
 
 RUN_FILE = "OPTREE_RUN_FILE"
-"""The environment variable with the file where a program that `optree run` started notes its root sessions, a txn a line."""
+"""The environment variable with the file where a program that `optree run` started notes its root sessions, a txn a line.
+
+Behind a txn stands, in a line of its own, how many of its records are lost.
+"""
 
 
 def note_begun(txn: str) -> None:
     """Note a root session where `optree run` will look for what its program recorded; never raises."""
+    _note(txn)
+
+
+def note_lost(txn: str, records: int) -> None:
+    """Note there how many records of a session are lost, if any are; never raises."""
+    if records:
+        _note(f"{txn} {records}")
+
+
+def _note(line: str) -> None:
     if path := os.environ.get(RUN_FILE):
         with suppress(OSError, ValueError):  # `optree run` has ended, and its file is gone
             fd = calls.open_file(path, os.O_WRONLY | os.O_APPEND)
             try:
-                os.write(fd, b"%b\n" % txn.encode())
+                os.write(fd, b"%b\n" % line.encode())
             finally:
                 os.close(fd)
 

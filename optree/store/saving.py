@@ -16,7 +16,7 @@ from optree.clock import now_ms
 from optree.interrupts import suppress
 from optree.nodes import SessionNode
 from optree.store.compression import unpacked_frames
-from optree.store.directory import SUFFIXES
+from optree.store.directory import SUFFIXES, TEMPORARY
 from optree.store.options import StoreOptions
 from optree.store.snapshot import SnapshotWriter
 from optree.store.system import OS
@@ -77,7 +77,7 @@ def sweep(folder: Path, system: OS, *, older: float = 0.0) -> None:
     """
     with suppress(OSError):
         for name in os.listdir(folder):  # glob keeps errors, and with them a handler's, from Python 3.13 on
-            if name.startswith(".tmp-") and (not older or (folder / name).lstat().st_mtime < time() - older):
+            if name.startswith(TEMPORARY) and (not older or (folder / name).lstat().st_mtime < time() - older):
                 system.unlink(folder / name)
 
 

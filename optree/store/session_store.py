@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, MutableMapping, Sequence
-from errno import EAGAIN
+from errno import EAGAIN, EDQUOT, ENOSPC
 from pathlib import Path
 from time import monotonic
 
@@ -482,7 +482,11 @@ class SessionStore:
             self._problem("settling", error)
 
     def _problem(self, what: str, error: BaseException) -> bool:
-        said = f"{what} of session {self.txn}: {error if str(error) else type(error).__name__}"
+        why: object = error if str(error) else type(error).__name__
+        if isinstance(error, OSError) and error.errno in (ENOSPC, EDQUOT):
+            place = self.options.directory.billing if what == "ledger" else self.options.directory.sessions
+            why = f"{error.strerror} in {place}; the agent runs on (make room there: what is not saved yet is saved then)"
+        said = f"{what} of session {self.txn}: {why}"
         self.current_problems[what] = said
         if said not in self.problems:
             self.problems.append(said)

@@ -93,6 +93,37 @@ def test_nothing_could_be_saved(optree, tmp_path):
     assert "decorate" not in run.stderr
 
 
+def test_nothing_could_be_saved_where_nothing_can_be_made(optree):
+    """A program that recorded is not told to be decorated, wherever its sessions could not be kept, as below /proc, root's too."""
+    run = optree("run", "--sessions-dir", "/proc/x", "--", sys.executable, optree.agent, "why")
+    assert "optree: no session could be saved in /proc/x; name another place with --sessions-dir" == run.stderr.splitlines()[-1]
+    assert "decorate" not in run.stderr
+
+
+LIMIT = "resource.setrlimit(resource.RLIMIT_FSIZE, (ROOM, resource.RLIM_INFINITY))"
+FULL = """
+import resource, optree
+AT_FIRST
+with optree.session("agent"), optree.turn():
+    LATER
+    for _ in range(200):
+        with optree.tool("search"):
+            pass
+"""
+
+
+@pytest.mark.parametrize("room", [80, 4096], ids=["of no record", "of some"])
+def test_records_that_found_no_room(optree, room):
+    """How many records are lost is said with where the others are; a session of which nothing is on disk is not called damaged."""
+    source = FULL.replace("LATER" if room > 80 else "AT_FIRST", LIMIT.replace("ROOM", str(room)))
+    run = optree("run", "--", sys.executable, "-c", source.replace("AT_FIRST", "").replace("LATER", ""))
+    last = run.stderr.splitlines()[-1]
+    [lost] = re.findall(r"(?m)^optree: (\d+) records are lost, in", run.stderr)
+    assert (f".live but for {int(lost):,} records, which are lost · " in last) == (room > 80)
+    assert last.startswith("optree: no session could be saved in ") == (room == 80)
+    assert "damaged" not in run.stderr
+
+
 @pytest.mark.parametrize(("program", "code"), [("no-such-program", 127), (__file__, 126)])
 def test_cannot_start(optree, program, code):
     """A program that is not there or cannot be executed gives a shell's exit codes for it."""
