@@ -1,6 +1,7 @@
 """The command line: one command a file, all of them readers of what is on disk, except `run` and `load`, which start a program.
 
-Exit codes: 0 it is done; 1 the traced program or the question failed, or nothing was found; 2 wrong usage; 3 damaged or unreadable.
+Exit codes: 0 it is done; 1 the traced program or the question failed, or nothing was found; 2 wrong usage; 3 damaged or unreadable;
+130 Ctrl-C.
 """
 
 from __future__ import annotations
@@ -9,12 +10,17 @@ import sys
 
 from optree._guard import refuse_what_is_left
 
+_INTERRUPTED = 130
+
 
 def main() -> None:
     """Run the command `optree`; never returns."""
     refuse_what_is_left(sys.modules["optree"])
-    from optree.cli.app import app
-    from optree.cli.screen import stand_in
+    try:
+        from optree.cli.app import app
+        from optree.cli.screen import stand_in
 
-    stand_in()
-    app(prog_name="optree")
+        stand_in()
+        app(prog_name="optree")
+    except KeyboardInterrupt:  # while a command starts; a traceback of imports says nothing
+        sys.exit(_INTERRUPTED)

@@ -13,6 +13,7 @@ from optree.store.ledger import Ledger
 from optree.store.lock import is_running
 from optree.store.options import StoreOptions
 from optree.store.saving import save as save_snapshot
+from optree.store.settle import settle_all
 from optree.store.snapshot import MAX_NESTED, SnapshotWriter
 from optree.store.unusable import usable
 from optree.tree import Tree, walk_ops, walk_sessions
@@ -29,6 +30,8 @@ def save(
     """
     root = tree.session
     txn = root.origin_txn_id
+    options = StoreOptions(directory, compression)
+    settle_all(options, [txn])  # it may have ended without its process coming to that
     _check(txn, directory, replace=replace)
     more = more_there(tree, directory)
     if more and not force:
@@ -38,7 +41,6 @@ def save(
         raise StoreError(f"session {txn} is not saved: its sub-agents are nested more than {MAX_NESTED} deep, which no snapshot holds")
     ledger = Ledger(directory.billing)
     _take_known_ids(root, ledger)
-    options = StoreOptions(directory, compression)
     snapshot = directory.snapshot(txn, compression)
     with usable(snapshot):
         save_snapshot(tree, {}, options, SnapshotWriter(compression))

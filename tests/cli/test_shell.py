@@ -45,6 +45,29 @@ def test_help(optree):
     assert re.fullmatch(r"optree \d+\.\d+\.\d+ \((compiled|pure Python)\)\n", optree.read("--version").stdout)
 
 
+INTERRUPTED = """
+import os, signal, sys
+import optree.cli
+
+class Interrupting:
+    def find_spec(self, name, *_):
+        if name == WHERE:
+            os.kill(os.getpid(), signal.SIGINT)
+
+sys.meta_path.insert(0, Interrupting())
+sys.argv = ["optree", "ls"]
+optree.cli.main()
+"""
+
+
+@pytest.mark.parametrize("where", ["typer", "optree.cli.ls", "optree.cli.screen"])
+def test_an_interrupt_while_a_command_starts(optree, where):
+    """Ctrl-C at an import of the command line's ends it with exit code 130, and no traceback."""
+    command = [sys.executable, "-c", INTERRUPTED.replace("WHERE", repr(where))]
+    ended = subprocess.run(command, env=optree.env, capture_output=True, text=True, check=False)
+    assert (130, "", "") == (ended.returncode, ended.stdout, ended.stderr)
+
+
 @pytest.mark.parametrize("args", [["nosuch"], ["ls", "--nosuch"], ["tree", "--depth", "x"]])
 def test_wrong_usage(optree, args):
     """Wrong usage gives exit code 2, on stderr."""

@@ -8,6 +8,7 @@ from optree.store import load
 from optree.store.importing import more_there, save
 from optree.store.ledger import Ledger
 from optree.store.snapshot import MAX_NESTED
+from tests.store.faults import Faulty
 
 
 def session(**more):
@@ -96,6 +97,21 @@ def test_one_that_has_its_journals_is_never_replaced(begin, directory, killed):
     with pytest.raises(BusyError, match="session t was interrupted and has its journals here, which say more: optree load t, or use"):
         save(session().tree, image, replace=True, force=True)
     assert [] == [there for there in (directory, image) if there.snapshot("t").exists()]
+
+
+def test_one_whose_process_did_not_come_to_its_end_is_settled_first(begin, killed):
+    """A session that has ended, and whose process was gone before its journals were removed, is as any other that has ended."""
+    system = Faulty("rename")
+    builder, store = begin(system=system, txn="t")
+    system.arm()
+    builder.end_session()
+    store.flush("snapshot")
+    image = killed()
+    system.mend()
+    with pytest.raises(SetupError, match="session t is there already"):
+        save(session().tree, image)
+    save(session().tree, image, replace=True)
+    assert (1, False) == (len(load("t", image).session.turns[0].ops), image.live("t").exists())
 
 
 @pytest.mark.parametrize(("levels", "fits"), [(MAX_NESTED + 1, False), (MAX_NESTED, True)])
