@@ -239,13 +239,16 @@ with optree.session("outer"):
 
 
 SIGNALLED = """
-import os, signal, sys, time
+import os, select, signal, sys
 seen = []
+told, tells = os.pipe()
+os.set_blocking(tells, False)
+signal.set_wakeup_fd(tells)  # a handler also runs at once where the signal comes just ahead of the wait
 for name in sys.argv[1:]:
     signal.signal(getattr(signal, name), lambda number, _: (seen.append(signal.Signals(number).name), os.write(1, b"got it\\n")))
 os.write(1, b"ready\\n")  # not `print`, which a handler cannot enter again
-for _ in sys.stdin:
-    pass
+while 0 not in select.select([0, told], [], [])[0]:
+    os.read(told, 100)
 print(seen, flush=True)
 """
 
