@@ -100,6 +100,8 @@ class EventMaker:
         if not self._saved:
             if isinstance(record, _INSIDE) and record.path not in self.begun:
                 return self._addition(record)
+            if isinstance(record, Requested) and self.begun[record.path] and self.fold.ops[record.path].request is not None:
+                return ()  # the log has another, which stays
             self.fold.apply(record)
         step = self._steps.get(type(record))
         return () if step is None else step(self, record)
@@ -153,6 +155,12 @@ class EventMaker:
         if self.begun[record.path] and record.attributes is not UNSET:
             yield from self._addition(OpSet(record.path, record.ts, attributes=record.attributes))
 
+    def _requested(self, record: Requested) -> Iterator[LogEvent]:
+        if self.begun[record.path]:
+            yield self._added(record.path, self.requests.told(self.fold.ops[record.path]))
+        else:
+            yield from self._told(record)
+
     def _told(self, record: _OfOp) -> Iterator[LogEvent]:
         """Yield the begin of an op that is not told yet."""
         if self.begun.get(record.path) is False:
@@ -179,7 +187,10 @@ class EventMaker:
         op = late.take_op(record.path)
         fields = {**_said(attributes=_block(op)), **held(op)}
         if fields:
-            yield LogEvent.of_plain("addition", {"path": record.path, **fields}, title=f"Addition: {record.path}")
+            yield self._added(record.path, fields)
+
+    def _added(self, path: str, fields: dict[str, Any]) -> LogEvent:
+        return LogEvent.of_plain("addition", {"path": path, **fields}, title=f"Addition: {path}")
 
     _SAVED: ClassVar[dict[type[Record], Callable[[Any, Any], Iterator[LogEvent]]]] = {
         SessionBegin: _session_begin,
@@ -195,7 +206,7 @@ class EventMaker:
         **_SAVED,
         SessionSet: _session_set,
         OpSet: _op_set,
-        Requested: _told,
+        Requested: _requested,
         Responded: _told,
         Entries: _told,
         Accounted: _told,

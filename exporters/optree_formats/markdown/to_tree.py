@@ -75,7 +75,11 @@ class _OwnLog:
         """Call paths of sessions, by path."""
 
     def read(self, found: list[Entry]) -> tuple[Tree, list[Fault]]:
-        self.calls = {node_path(entry.fields): entry.fields for entry in found if entry.kind in _KINDS or entry.kind in SYSTEM}
+        self.calls = {
+            node_path(entry.fields): entry.fields
+            for entry in found
+            if entry.kind in _KINDS or entry.kind in SYSTEM or (entry.kind == "addition" and {"request", "messages"} & entry.fields.keys())
+        }
         for entry in found:
             if not entry.kind:
                 continue
@@ -150,10 +154,7 @@ class _OwnLog:
         known = _KINDS.get(kind, "system")
         name = str(fields.get({"llm": "model", "tool": "tool"}.get(known, "name"), kind if kind in SYSTEM else ""))
         self.records.apply(OpBegin(path, at, known, name, _text(fields.get("parent")), block(fields.get("attributes"))))
-        members = self._members(fields)
-        if members is not None:
-            history = self._history(fields, path) if "messages" in fields else None
-            self.records.apply(self.records.request(path, at, members, history, kind="llm" if known == "llm" else "tool"))
+        self._request(fields, path, at, known)
         self._held(fields, path, at)
 
     def _op_end(self, fields: dict[str, Any], path: str, at: float, *, failed: bool) -> None:
@@ -167,7 +168,16 @@ class _OwnLog:
             OpEnd(path, at, status, known, _text(said), _text(fields.get("reasoning_final")), block(fields.get("attributes")))
         )
 
+    def _request(self, fields: dict[str, Any], path: str, at: float, kind: OpKind) -> None:
+        members = self._members(fields)
+        if members is not None:
+            history = self._history(fields, path) if "messages" in fields else None
+            self.records.apply(self.records.request(path, at, members, history, kind="llm" if kind == "llm" else "tool"))
+
     def _addition(self, fields: dict[str, Any], path: str, at: float) -> None:
+        op = self.records.ops.get(path)
+        if op is not None:
+            self._request(fields, path, op.started_at, op.kind)
         self._held(fields, path, at)
         if "attributes" in fields:
             self.records.apply(OpSet(path, at, attributes=block(fields["attributes"])))

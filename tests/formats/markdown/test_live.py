@@ -9,6 +9,7 @@ from optree.exporting import OpEnd, RecordSubscription
 from optree.testing import Ticking, capture, shape
 from optree.tree import walk_ops
 from optree_formats.markdown import FORMAT, EventLog, extract_events, follow, live, read_log, verify
+from tests.formats.held import whole
 from tests.otel.backends.waiting import wait_for
 
 
@@ -241,4 +242,29 @@ def test_other_followers_get_records_whole(tmp_path):
     assert following.close(10)
     assert other.close(10)
     assert [b'{"retried":true}'] == [bytes(record.attributes) for record in records if isinstance(record, OpEnd)]
+    stream.close()
+
+
+def test_a_request_that_comes_after_a_log_line_is_in_the_log(tmp_path):
+    """What an op sends is in the log also where something of the op was written before, and later ops refer to it (S3-01)."""
+    stream = Stream([])
+    builder = SessionTreeBuilder("lead", txn="t", stream=stream, now=Ticking())
+    following = follow(builder, tmp_path / "a", verbosity="verbose")
+    messages = [{"role": "user", "content": "Where?"}]
+    for number in range(2):
+        op = builder.begin_op("llm", "m")
+        op.log("asks")
+        assert following.flush(10)
+        builder.set_request(op, {"temperature": number, "system": "brief " * 200}, messages)
+        op.end()
+    tool = builder.begin_op("tool", "search")
+    tool.log("looks")
+    assert following.flush(10)
+    builder.set_request(tool, {"query": "Paris", "why": "to know"})
+    tool.end()
+    builder.end_session()
+    assert following.close(10)
+    (tree,) = FORMAT.read(following.log.path, strict=True).trees
+    assert whole(builder.tree) == whole(tree)
+    assert 1 == following.log.path.read_text().count('content: "Where?"')
     stream.close()
