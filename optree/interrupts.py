@@ -29,11 +29,13 @@ def pass_on(error: BaseException) -> None:
 def of_handler(error: BaseException) -> BaseException | None:
     """Return the exception out of a handler that *error* is, or came of below whoever catches it.
 
-    A handler, and nothing else, is given the frame that it interrupts, which is the one that it returns to.
+    A handler, and nothing else, is given the frame that it interrupts, which is the one that it returns to. The variables of who catches
+    are not looked at: before Python 3.13 their copy would keep *error*, and with it all frames below, until garbage is collected.
     """
-    frames: list[FrameType] = []
+    frames: list[FrameType] = [] if error.__traceback__ is None else [error.__traceback__.tb_frame]
     found: BaseException | None = error
-    while found is not None and (trace := found.__traceback__) is not None and (found is error or trace.tb_frame in frames):
+    while found is not None and (trace := found.__traceback__) is not None and trace.tb_frame in frames:
+        trace = trace.tb_next
         while trace is not None:
             frame = trace.tb_frame
             frames.append(frame)

@@ -1,10 +1,16 @@
+import gc
 import os
 import subprocess
 import sys
 from pathlib import Path
+from weakref import ref
+
+import pytest
 
 import optree
+from optree.background import Wake
 from optree.instrument import holding
+from optree.interrupts import pass_on
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -55,3 +61,36 @@ def test_what_the_program_has_is_left_alone(monkeypatch):
         holding.abandon_last(session.builder, "session")
         assert ["running"] == [op.status or "running" for _, _, op in optree.walk_ops(session.tree)]
         seen.end()
+
+
+def refuse():
+    """Raise, as code does below who catches."""
+    raise OSError
+
+
+@pytest.mark.parametrize("fails", [lambda: Wake().set() or os.stat("/nowhere"), refuse])
+def test_what_is_caught_keeps_nothing_alive(fails):
+    """An exception that was caught and looked at keeps no variable of any function alive that was being called."""
+
+    class Value:
+        pass
+
+    def caught():
+        try:
+            fails()
+        except OSError as error:
+            pass_on(error)
+
+    def call(value):
+        wake = Wake()
+        wake.set()
+        wake.set()  # which is given already
+        caught()
+        return ref(value)
+
+    gc.disable()
+    try:
+        seen = call(Value())  # an assertion would keep it
+        assert seen() is None
+    finally:
+        gc.enable()

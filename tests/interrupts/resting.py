@@ -17,6 +17,7 @@ from weakref import ref
 import optree
 from optree.clock import now_ms
 from optree.instrument.runtime import RUNTIME
+from optree.interrupts import new_rlock
 from optree.tree.walk import walk_ops
 from tests.interrupts.scenarios import totals_flaws
 
@@ -26,7 +27,7 @@ OURS = "optree-"
 SHARED = {f"{OURS}{name}" for name in ("stream", "store", "snapshot", "console")}
 """Threads that all sessions of a process share."""
 _made: list[ref[Any]] = []
-"""Re-entrant locks of optree: those that a `with` statement takes on the program's thread."""
+"""Re-entrant locks of optree that a `with` statement takes; a stream replaces its own if an interrupt has left it locked."""
 
 
 def watch_locks() -> None:
@@ -38,7 +39,7 @@ def watch_locks() -> None:
 
     def rlock() -> Any:
         made = make()
-        if sys._getframe(1).f_globals["__name__"].partition(".")[0] == "optree":
+        if sys._getframe(1).f_globals["__name__"] == new_rlock.__module__:
             _made.append(ref(made))
         return made
 
@@ -131,8 +132,8 @@ class Rest:
 
     def _of_locks(self) -> list[str]:
         """Return locks that the program's thread has taken and not given back."""
-        held = held_locks()
-        return [f"locks: {lock()} is held, taken at {where}" for lock, where in self._suspects if any(one is lock() for one in held)]
+        where = {id(lock()): where for lock, where in self._suspects}
+        return [f"locks: {lock} is held, since {where.get(id(lock), '?')}" for lock in held_locks()]
 
     def _of_files(self) -> list[str]:
         """Return live directories, and what a snapshot was written to."""
