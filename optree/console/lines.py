@@ -273,7 +273,8 @@ def _request(record: r.Requested) -> str:
     found = decode(record.request.payload)
     history = found.get("messages") if is_object(found) else None
     if is_object(history) and "count" in history:
-        return f"request, {history['count']} messages, {record.request.size} bytes"
+        count = history["count"]
+        return f"request, {count} message{'' if count == 1 else 's'}, {record.request.size} bytes"
     return f"request, {record.request.size} bytes"
 
 
@@ -282,9 +283,10 @@ def _response(op: _Op, record: r.OpEnd) -> str:
     parts += [f"size {op.size}"] if op.size is not None else []
     if op.entry is not None and op.entry.tokens is not None:
         tokens = op.entry.tokens
-        parts.append(f"tokens {tokens.all_input_tokens}→{tokens.output_tokens}")
-        parts += [f"cached {tokens.cache_read_input_tokens}"] if tokens.cache_read_input_tokens else []
-        parts += [f"written {tokens.cache_write_input_tokens}"] if tokens.cache_write_input_tokens else []
+        told = tokens.all_input_tokens or tokens.output_tokens  # no call takes none: that is unknown
+        parts += [f"tokens {tokens.all_input_tokens:,}→{tokens.output_tokens:,}"] if told else []
+        parts += [f"cached {tokens.cache_read_input_tokens:,}"] if tokens.cache_read_input_tokens else []
+        parts += [f"written {tokens.cache_write_input_tokens:,}"] if tokens.cache_write_input_tokens else []
     if op.entry is not None and op.entry.cost_usd is not None:
         parts.append(f"cost {dollars(op.entry.cost_usd)}")
     elif op.entry is not None and has_unknown_cost(op.entry):

@@ -185,7 +185,8 @@ class ModelResult(OpResult):
         asked = op.bare.attributes.get("model")
         found = read(answer)
         known = found.tokens is not None or found.cost_usd is not None or bool(found.fault)
-        op.account(answer if known else None, actual_model=None if model == asked else model)
+        if whole or known:  # else the op's end tells how its call ended, with tokens that nobody knows
+            op.account(answer if known else None, actual_model=None if model == asked else model)
         if whole and not known:
             self._say(f"an answer of {model or 'a model'} tells no tokens and counts with 0; OpenAI's chat streams them if asked, {_ASKED}")
 

@@ -31,7 +31,7 @@ def test_dashes_may_be_left_out(optree):
 def test_verbose_and_traces(optree):
     """--verbose shows a line for each request and response, the traces their payloads, redacted (S4-111, S4-119, S4-120)."""
     run = optree("run", "-v", "--trace-llm", "--trace-tools", "--", sys.executable, optree.agent, "why")
-    assert "[path:1.1] researcher [VRB] → llm openai:gpt-4o: request, 1 messages" in run.stderr
+    assert "[path:1.1] researcher [VRB] → llm openai:gpt-4o: request, 1 message" in run.stderr
     [sent] = [line for line in run.stderr.splitlines() if "[TRC] → llm" in line]
     assert '"messages":[{"role":"user","content":"why"}]' in sent
     assert '[path:1.1] researcher [TRC] ← llm openai:gpt-4o: "searching"' in run.stderr

@@ -83,11 +83,11 @@ DEFAULT = [
 VERBOSE = [
     "[txn:t] [path:] researcher [VRB] → session researcher: begins",
     "[txn:t] [path:1] researcher [VRB] → turn 1: why?",
-    re.compile(r"\[txn:t\] \[path:1\.1\] researcher \[VRB\] → llm openai:gpt-4o: request, 1 messages, \d+ bytes"),
+    re.compile(r"\[txn:t\] \[path:1\.1\] researcher \[VRB\] → llm openai:gpt-4o: request, 1 message, \d+ bytes"),
     DEFAULT[0],
     "[txn:t] [path:1.1] researcher [VRB] → llm openai:gpt-4o: quiet",
     "[txn:t] [path:1.1] researcher [THK] ← llm openai:gpt-4o: hm, ",
-    "[txn:t] [path:1.1] researcher [VRB] ← llm openai:gpt-4o: ok, latency 7 ms, size 7, tokens 1812→64, cached 1000, cost $0.003100",
+    "[txn:t] [path:1.1] researcher [VRB] ← llm openai:gpt-4o: ok, latency 7 ms, size 7, tokens 1,812→64, cached 1,000, cost $0.003100",
     "[txn:t] [path:1.2] reader [VRB] → session reader: begins",
     "[txn:t] [path:1.2.1] reader [VRB] → turn 1: ",
     re.compile(r"\[txn:t\] \[path:1\.2\.1\.1\] reader \[VRB\] → tool mcp:search: request, \d+ bytes"),

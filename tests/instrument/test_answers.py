@@ -731,9 +731,11 @@ def test_a_default_is_what_was_asked():
     assert "other" == decode(traced(lambda: ask(ASKED, "other")).request.payload)["model"]
 
 
-@pytest.mark.parametrize(("chunks", "tokens"), [(message_events, Tokens(12, 1, total_tokens=13)), (chat_chunks, Tokens())])
-def test_a_stream_that_is_left_early_has_what_it_told(chunks, tokens):
-    """Tokens that were told before the program stopped reading are accounted for; that it told none by then is nothing to report."""
+@pytest.mark.parametrize(
+    ("chunks", "tokens", "attempt"), [(message_events, Tokens(12, 1, total_tokens=13), "ok"), (chat_chunks, None, "failed")]
+)
+def test_a_stream_that_is_left_early_has_what_it_told(chunks, tokens, attempt):
+    """Tokens that were told before the program stopped reading are accounted for; of a call that told none they are unknown, not 0."""
 
     @optree.llm
     def ask(messages):  # noqa: ARG001 - recorded, as what was asked
@@ -745,7 +747,8 @@ def test_a_stream_that_is_left_early_has_what_it_told(chunks, tokens):
         stream.close()
 
     op = traced(run)
-    assert ("cancelled", tokens, ()) == (op.status, op.accounting[0].tokens, op.logs)
+    [entry] = op.accounting
+    assert ("cancelled", attempt, tokens, ()) == (op.status, entry.status, entry.tokens, op.logs)
 
 
 def chat_manager(address):
