@@ -22,11 +22,12 @@ from optree.instrument import context, faults, runtime, scopes
 from optree.instrument.runtime import RUNTIME
 from optree.store import session_store
 from optree.store.ledger import Ledger
+from optree.store.system import OS
 from tests.interrupts import resting, scenarios
 from tests.interrupts.injecting import NOWHERE
 from tests.interrupts.rounds import Round, places
 
-close_root, append, save = runtime.Runtime.close_root, Ledger.append, session_store.save
+close_root, append_all, saving = runtime.Runtime.close_root, Ledger.append_all, session_store.saving
 workers: list[background.Worker] = []
 
 
@@ -46,17 +47,17 @@ def one_more_thread() -> None:
     workers[-1].start()
 
 
-def save_without_turns(tree: Any, *given: Any, **options: Any) -> None:
+def save_without_turns(tree: Any, *given: Any, **options: Any) -> Any:
     """Save a tree that lacks its last turn."""
     turns, tree.session.turns = tree.session.turns, tree.session.turns[:-1]
-    save(tree, *given, **options)
+    yield from saving(tree, *given, **options)
     tree.session.turns = turns
 
 
-def bill_again(self: Any, root: Any, *, again: bool) -> None:
-    """Bill a session twice."""
-    append(self, root, again=again)
-    append(self, root)
+def bill_again(self: Any, bills: Any) -> None:
+    """Bill sessions twice."""
+    append_all(self, bills)
+    append_all(self, bills)
 
 
 def at_close(work: Callable[[], object]) -> tuple[Any, str, Any]:
@@ -66,16 +67,16 @@ def at_close(work: Callable[[], object]) -> tuple[Any, str, Any]:
 
 REST: dict[str, tuple[Any, str, Any]] = {
     "threads": at_close(one_more_thread),
-    "descriptors": (session_store, "leave", lambda *_: None),
+    "descriptors": (OS, "close", lambda *_: None),
     "locks": at_close(RUNTIME._lock.acquire),
     "files": (session_store, "remove", lambda *_: None),
     "sessions": (runtime.Runtime, "close_root", lambda *_: None),
     "_detached": at_close(lambda: RUNTIME._detached.update(left="")),
     "consoles": (runtime.Runtime, "_close_ended", lambda _: None),
     "health": at_close(lambda: setattr(FAULTS, "calls", FAULTS.calls + 1)),
-    "saved": (session_store, "save", save_without_turns),
-    "billed": (Ledger, "append", bill_again),
-    "not billed": (Ledger, "append", lambda *_, **__: None),
+    "saved": (session_store, "saving", save_without_turns),
+    "billed": (Ledger, "append_all", bill_again),
+    "not billed": (Ledger, "append_all", lambda *_, **__: None),
     "stderr": at_close(lambda: os.write(2, b"Traceback\n")),
 }
 """What is said when nothing is open."""
