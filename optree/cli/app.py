@@ -89,7 +89,7 @@ def _said(error: Exception) -> typer.Exit:
 def _misused(error: typer.TyperException) -> typer.Exit:
     """Say what is wrong with the command line, and where its help is; returns the end of the command."""
     context: Any = getattr(error, "ctx", None)
-    said = " ".join(error.format_message().split()).rstrip(".")
+    said = " ".join(error.format_message().split()).rstrip(".").replace(": Value error, ", ": ")
     if said:  # else help was shown: nothing was asked for
         command = context.command_path if context is not None else "optree"
         complain(f"{said[:1].lower()}{said[1:]} ({command} --help)")

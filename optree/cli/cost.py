@@ -46,14 +46,13 @@ def cost(
         book, scope = Book(flatten(loaded.session).accounting), loaded.txn
     lines, poor = sums.readable(book.entries, first)
     torn = book.unreadable + poor
-    pending = sum(1 for saved in where.saved() if saved.live is not None) if all_sessions else 0
+    pending = sums.pending(where) if all_sessions else 0
     if as_json:
         tail = {"notEnded": pending, "unreadable": torn, "repeated": book.repeated}
         show_json({"of": scope, "since": first or None, **_plain(lines), **tail})
     else:
         show("\n".join(_table(lines)), fold=True)
-    if pending and not as_json:
-        complain(f"{pending} session{' is' if pending == 1 else 's are'} not in the ledger yet (optree ls)")
+        sums.say_pending(pending)
     sums.say_repeated(book, where)
     if torn:
         one, more = ("line of", "lines of") if all_sessions else ("accounting entry of session", "accounting entries of session")

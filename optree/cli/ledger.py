@@ -68,11 +68,13 @@ def ledger(
     if as_json:
         head = {"of": str(where.billing), "since": first or None}
         tail = {"repeated": book.repeated, "unreadable": torn}
-        body = found if check else {"total": sums.total(lines).plain(), **sums.plain(_groups(lines)), "credits": sums.credits_plain(lines)}
+        body = found if check else _sums(where, lines)
         show_json({**head, **body, **tail})
     else:
         table_of = table(("", *sums.HEAD), sums.rows(_groups(lines), sums.total(lines)), " rrrrrrr")
         show("\n".join(_said(found) if check else [*table_of, *sums.credits_said(lines)]), fold=True)
+        if not check:
+            sums.say_pending(sums.pending(where))
     sums.say_repeated(book, where, checked=check)
     if torn:
         what = "line" if torn == 1 else "lines"
@@ -81,6 +83,11 @@ def ledger(
         raise typer.Exit(DIFFERS)
     if torn:
         raise typer.Exit(sums.DAMAGED)
+
+
+def _sums(where: Directory, lines: Sequence[SumLine]) -> dict[str, Any]:
+    groups = sums.plain(_groups(lines))
+    return {"total": sums.total(lines).plain(), **groups, "credits": sums.credits_plain(lines), "notEnded": sums.pending(where)}
 
 
 def _groups(lines: Sequence[SumLine]) -> dict[str, dict[str, Sum]]:

@@ -9,7 +9,7 @@ from typing import Annotated, Any
 import typer
 
 from optree.cli.options import BillingFile, Json, Otel, SessionsDir, TraceLlm, TraceTools, Txn, Verbose, directory, place
-from optree.cli.screen import duration, figures, paint, show, show_json, unpainted, when
+from optree.cli.screen import figures, paint, show, show_json, unpainted, when
 from optree.cli.sessions import open_session, state_of
 from optree.cli.traced import Tracing, run_traced
 from optree.nodes import OperationNode, SessionNode, TurnNode
@@ -17,7 +17,7 @@ from optree.redaction import redact
 from optree.store.recovery import Loaded
 from optree.tree.path import Path
 from optree.tree.summary import seen_of, took
-from optree.tree.text import format_totals, format_tree
+from optree.tree.text import duration, format_totals, format_tree
 from optree.values import decode
 from optree.visible import coloured, one_line
 

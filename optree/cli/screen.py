@@ -110,7 +110,7 @@ _GAPS = (re.compile(r"( {2,})"), re.compile(r"((?<!\d) (?! )|(?<=\d) (?! |\d|[a-
 """Where a line may be folded: between columns first, else at spaces, but not between a number and its unit, or a date and its time."""
 _HANG = str.maketrans("├└─·", "│   ")
 _UNITS = ("B", "kB", "MB", "GB", "TB")
-_THOUSAND, _MINUTE, _HOUR = 1000, 60, 3600
+_THOUSAND = 1000
 
 
 def paint(style: str, text: str) -> str:
@@ -273,11 +273,3 @@ def when(milliseconds: float) -> str:
         return datetime.fromtimestamp(milliseconds / 1e3).astimezone().strftime("%Y-%m-%d %H:%M:%S")
     except (ValueError, OverflowError, OSError):
         return "?"
-
-
-def duration(seconds: float) -> str:
-    """Return seconds for people."""
-    if seconds < _MINUTE:
-        return f"{seconds:.2f} s"
-    minutes, rest = divmod(int(seconds), _MINUTE)
-    return f"{minutes} min {rest:02d} s" if seconds < _HOUR else f"{minutes // 60} h {minutes % 60:02d} min"

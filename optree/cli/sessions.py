@@ -8,7 +8,7 @@ from typing import Any, Literal
 
 import msgspec
 
-from optree.cli.screen import complain, duration, figures, rounded, working
+from optree.cli.screen import complain, figures, rounded, working
 from optree.errors import DamagedError, FormatError, NotFoundError, OptreeError
 from optree.formats import Format
 from optree.formats.installed import detected, installed_formats
@@ -26,6 +26,7 @@ from optree.tree import Tree
 from optree.tree.naming import name_safely
 from optree.tree.redacted import outline
 from optree.tree.summary import lasted, seen_of, took
+from optree.tree.text import duration
 from optree.tree.walk import walk_sessions
 from optree.visible import one_line
 

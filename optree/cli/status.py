@@ -68,7 +68,7 @@ def _lines(found: dict[str, Any], rows: list[Row]) -> list[str]:
         f"interrupted  {_named([_interrupted(row) for row in rows if row.state == 'interrupted'])}",
         f"damaged      {_named(found['damaged'])}",
         *([f"incomplete   {_named(found['incomplete'])} (optree load TXN says what was lost)"] if found["incomplete"] else []),
-        f"ledger       {size(found['billingBytes'])}, {found['billingFile']}",
+        f"ledger       {size(found['billingBytes']) if found['billingBytes'] else 'none yet'}, {found['billingFile']}",
     ]
     lines += _unsent(found["pending"], found["collector"])
     hints = [f"go on with   optree load {found['interrupted'][0]} -- CMD"] if found["interrupted"] else []

@@ -86,6 +86,17 @@ def read_ledger(where: Directory) -> Book:
         return Ledger(where.billing).book()
 
 
+def pending(where: Directory) -> int:
+    """Return how many sessions have not ended, and are in no ledger."""
+    return sum(saved.live is not None for saved in where.saved())
+
+
+def say_pending(count: int) -> None:
+    """Say how many sessions are in no ledger yet, if any are."""
+    if count:
+        complain(f"{count:,} session{' is' if count == 1 else 's are'} not in the ledger yet (optree ls)")
+
+
 def say_repeated(book: Book, where: Directory, *, checked: bool = False) -> None:
     """Say that lines of the ledger are there again, if they are; how to look at that where it is not *checked* already."""
     advice = "" if checked else " (optree ledger --check)"

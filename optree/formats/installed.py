@@ -48,7 +48,7 @@ def unknown_exporter(name: str) -> SetupError:
     if not there:
         return SetupError("no exporter is installed: pip install 'optree-tracing[otel]'")
     near = get_close_matches(name.lower(), there, 1)
-    hint = f"did you mean {near[0]}? (optree formats lists all)" if near else f"choose one of {', '.join(there)}"
+    hint = f"did you mean {near[0]}? (there are {', '.join(there)})" if near else f"choose one of {', '.join(there)}"
     return SetupError(f"there is no exporter {name!r}; {hint}")
 
 

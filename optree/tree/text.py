@@ -12,6 +12,7 @@ from optree.tree.walk import Rooted, ops_beneath, root_of
 from optree.values import is_object, shortened
 
 T = TypeVar("T")
+_SECOND, _MINUTE, _HOUR = 1000, 60, 3600
 Paint = Callable[[str, str], str]
 """Given a style (`agent`, `path`, `failed`, `dim`…) and a text, returns the text as it shall be shown."""
 _MARKS = {"ok": "✓", "failed": "✗", "cancelled": "⊘", "interrupted": "⚡", "running": "…", "ended": ""}
@@ -128,8 +129,15 @@ def _tokens(op: OperationNode) -> str:
 
 
 def _duration(milliseconds: float) -> str:
-    seconds, _ = divmod(milliseconds, 1e3)
-    return f"{milliseconds / 1e3:.2f} s" if seconds else f"{milliseconds:.1f} ms"
+    return duration(milliseconds / 1e3) if milliseconds >= _SECOND else f"{milliseconds:.1f} ms"
+
+
+def duration(seconds: float) -> str:
+    """Return seconds for people."""
+    if seconds < _MINUTE:
+        return f"{seconds:.2f} s"
+    minutes, rest = divmod(int(seconds), _MINUTE)
+    return f"{minutes} min {rest:02d} s" if seconds < _HOUR else f"{minutes // 60} h {minutes % 60:02d} min"
 
 
 def _short(text: str | None, limit: int = 72) -> str:

@@ -221,7 +221,7 @@ def test_a_killed_session_is_written_as_far_as_it_came(killed, tmp_path):
         (["--pending", "--to", "events"], "--pending is for collectors"),
         (["last", "-o", "x"], "--output, --force and --verbatim are for files: name a format with --to"),
         (["last", "--to", "paper"], "there is no exporter 'paper'; choose one of ai-agent, ai-agent-v1"),
-        (["last", "--to", "event"], "there is no exporter 'event'; did you mean events? (optree formats lists all)"),
+        (["last", "--to", "event"], "there is no exporter 'event'; did you mean events? (there are "),
         (["last", "--to", "Markdwn"], "there is no exporter 'Markdwn'; did you mean markdown?"),
         (["last", "last", "--to", "events", "-o", "-"], "one session goes to stdout"),
         (["last", "--to", "events", "-o", "-", "--json"], "--json and the file cannot both go to stdout"),

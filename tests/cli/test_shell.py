@@ -74,6 +74,12 @@ def test_wrong_usage(optree, args):
     assert "" == optree.read(*args, code=2).stdout
 
 
+def test_a_choice_that_is_none(optree):
+    """A word that is none of an option's is answered with those that are, and without what the library of the options calls it."""
+    said = optree.read("messages", "--view", "foo", code=2).stderr
+    assert said.startswith("optree: invalid value for '--view': 'foo' is not one of 'transcripts', 'dialog', ")
+
+
 def test_unreadable_directory(ended):
     """A directory that cannot be read gives one line and exit code 3."""
     if not os.geteuid():

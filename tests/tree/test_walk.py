@@ -293,6 +293,17 @@ def test_how_long_it_lasted(expected, began, ended, untimed, broke_off):
     assert expected == lasted(began, ended, untimed, broke_off=broke_off)
 
 
+@pytest.mark.parametrize(
+    ("milliseconds", "said"), [(7.04, "7.0 ms"), (1500.0, "1.50 s"), (113_280.0, "1 min 53 s"), (3_780_000.0, "1 h 03 min")]
+)
+def test_long_times_are_said_in_minutes(milliseconds, said):
+    """A tree says how long its nodes took as a listing of sessions does."""
+    builder = SessionTreeBuilder("a")
+    builder.begin_op("tool", "slow").end()
+    builder.node.turns[0].ops[0].latency = milliseconds
+    assert f"slow ✓ {said}" in format_tree(builder.node)
+
+
 def test_a_conversation_without_times_has_no_durations():
     """What an import says of its times is read; anything else there is none of it."""
     root = SessionTreeBuilder("a", attributes={"conversation": {"untimedUntil": 15.0}})
