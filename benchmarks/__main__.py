@@ -29,7 +29,9 @@ from benchmarks import (
     bench_memory,
     bench_op,
     bench_otel,
+    bench_sessions,
     bench_snapshot,
+    bench_web,
     picture,
     report,
 )
@@ -37,6 +39,8 @@ from benchmarks.measure import ROOT, Pressure
 
 BENCHES: dict[str, Callable[..., report.Report]] = {
     "default": bench_default.measure,
+    "sessions": bench_sessions.measure,
+    "web": bench_web.measure,
     "op": bench_op.measure,
     "import": bench_import.measure,
     "memory": bench_memory.measure,

@@ -9,7 +9,7 @@ import pytest
 from benchmarks import report
 from benchmarks.measure import ROOT, Cost, Job, Rounds, child_environ, run
 
-NAMES = ["default", "op", "import", "memory", "growth", "snapshot", "load", "otel", "formats"]
+NAMES = ["default", "sessions", "web", "op", "import", "memory", "growth", "snapshot", "load", "otel", "formats"]
 
 
 @pytest.fixture(scope="module")
