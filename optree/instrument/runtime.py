@@ -55,7 +55,7 @@ IDLE_SESSIONS = 64
 """Sessions of other processes that stay open here though nothing is open in them: each holds a journal, and its owner waits for that.
 
 As many have ended here, and wait until their directory can be written."""
-ENDED_SESSIONS = 16
+ENDED_SESSIONS = 64
 """Sessions that have ended here and are still to be saved, at which the next begin waits for one of them: each has its tree and files."""
 ROOM_SECONDS = 0.1
 """The longest that it waits. After a wait in vain none waits for `STUCK_SECONDS`."""
@@ -303,10 +303,10 @@ class Runtime:
     def _close_ended(self) -> None:
         """Close the stores whose session has ended and is saved, and the consoles that have printed all: they hold files and threads."""
         self._end_abandoned()
-        for txn in [txn for txn, console in self.consoles.items() if console.finished]:
+        for txn in [txn for txn in self.consoles.keys() - self.sessions.keys() if self.consoles[txn].finished]:
             self.past.update(counts_of([], [self.consoles.pop(txn)]))
-        for txn, store in list(self.stores.items()):
-            if store.owner and txn not in self.sessions and store.finished:
+        for txn, store in self._not_open():
+            if store.owner and store.finished:
                 console = self.consoles.get(txn)
                 store.close(0.0)  # before it is forgotten: an interrupt leaves it to the next time
                 if console:
@@ -315,7 +315,11 @@ class Runtime:
                 self.consoles.pop(txn, None)
                 self.past.update(counts_of([store], [console] if console else []))
                 self._remember(store)
-        self._leave([txn for txn, store in self.stores.items() if store.unwritable_reason and store.ended][:-IDLE_SESSIONS])
+        self._leave([txn for txn, store in self._not_open() if store.unwritable_reason and store.ended][:-IDLE_SESSIONS])
+
+    def _not_open(self) -> list[tuple[str, SessionStore]]:
+        """Return the stores whose root session is not open here, in the order in which they began: few, where thousands are open."""
+        return [item for item in list(self.stores.items()) if item[0] not in self.sessions]
 
     def _remember(self, store: SessionStore) -> None:
         """Keep what went wrong in a store that is closed."""
@@ -326,7 +330,7 @@ class Runtime:
 
     def _wait_for_room(self) -> None:
         """Wait a moment where sessions end faster than the disk takes them."""
-        ended = [store for txn, store in self.stores.items() if store.ended and txn not in self.sessions and not store.unwritable_reason]
+        ended = [store for _, store in self._not_open() if store.ended and not store.unwritable_reason]
         if len(ended) >= ENDED_SESSIONS and monotonic() >= self._no_room_until:
             if not ended[0].wait(ROOM_SECONDS):
                 self._no_room_until = monotonic() + STUCK_SECONDS
@@ -342,17 +346,17 @@ class Runtime:
 
     def _end_unbegun(self) -> None:
         """End the sessions whose begin was interrupted before anybody had them, and close their consoles, which are counted later."""
-        for txn, store in list(self.stores.items()):
-            if not store.owner or store.ended or txn in self.sessions or is_in(threading.get_ident(), _BEGINS):
+        for txn, store in self._not_open():
+            if not store.owner or store.ended or is_in(threading.get_ident(), _BEGINS):
                 continue
             if store.builder is not None:
                 store.builder.end_session(*ABANDONED)
             else:
                 store.discard()
                 self.stores.pop(txn, None)
-        for txn, console in list(self.consoles.items()):
-            if not (txn in self.stores or txn in self.unsaved or is_in(threading.get_ident(), _BEGINS)):
-                console.close()
+        for txn in self.consoles.keys() - self.stores.keys() - self.unsaved.keys():
+            if not is_in(threading.get_ident(), _BEGINS):
+                self.consoles[txn].close()
 
     def _leave_idle(self) -> None:
         """Close the sessions of other processes that nothing was begun in for longest, and nothing is open in."""

@@ -25,6 +25,8 @@ _SLOT_SECONDS = 0.05
 SAVING = Worker("snapshot")
 """Does all that may take long: snapshots, bills, settling."""
 _SPARE = 8
+_MOST = 16
+"""Sessions in a group: each has a descriptor for its snapshot."""
 _MANY = 16
 """Open sessions from which on descriptors are kept to save them with."""
 _spare: list[int] = []
@@ -46,6 +48,17 @@ def _keep_spare() -> None:
 def _give_spare() -> None:
     while _spare:
         REAL.close(_spare.pop())  # unless the program has closed it, and the number is another file's
+
+
+def _has_room() -> bool:
+    """Tell whether there are descriptors enough for a group; else each session has those that are kept to save with, one after another."""
+    taken: list[int] = []
+    with suppress(OSError):
+        while len(taken) < _MOST + _SPARE:
+            taken.append(REAL.spare())
+    for fd in taken:
+        REAL.close(fd)
+    return len(taken) == _MOST + _SPARE
 
 
 class Late:
@@ -80,6 +93,8 @@ class Upkeep:
         self._asked = self._answered = 0
         self._not_before = 0.0
         """When a snapshot may be written that nobody waits for."""
+        self._wanted = False
+        """True while a snapshot shall be written that nobody waits for."""
         self._started = self._ran = self._stopped = self._gone = False
 
     def start(self) -> None:
@@ -110,6 +125,7 @@ class Upkeep:
 
     def want(self, *, soon: bool = False) -> None:
         """Let a snapshot be written: at once if it shall be *soon*, else when it is time for one."""
+        self._wanted = True
         if soon:
             self._not_before = 0.0
         self._saving.ask(max(0.0, self._not_before - monotonic()))
@@ -169,23 +185,29 @@ class Upkeep:
     def _serve(self) -> float | None:
         """Write a snapshot, if it is time for one."""
         asked, begun = self._asked, monotonic()
-        if asked == self._answered and (self._stopped or begun < self._not_before):
-            return None if self._stopped else self._not_before - begun
+        if asked == self._answered:
+            if self._stopped or not self._wanted:  # what it was asked for was done in another's group
+                return None
+            if begun < self._not_before:
+                return self._not_before - begun
+        _asking.pop(self, None)
+        if asked > self._answered and _asking and _has_room():
+            side_by_side(self._group(begun + GROUP_SECONDS))
+            return None
         _give_spare()
         try:
-            side_by_side(self._group(begun + GROUP_SECONDS))
+            side_by_side([self._saved()])
         finally:
             if len(_open) >= _MANY:
                 _keep_spare()
         return None
 
     def _group(self, until: float) -> Iterator[Steps[None]]:
-        """Yield the work of this one, and if it was asked for, of others that were asked for, each as its turn comes."""
+        """Yield the work of this one and of others that were asked for, each as its turn comes."""
         group: list[Upkeep] = [self]
-        found: Upkeep | None = self if self._asked > self._answered else None
-        _asking.pop(self, None)
+        found: Upkeep | None = self
         yield self._saved()
-        while found is not None and monotonic() < until:
+        while found is not None and len(group) < _MOST and monotonic() < until:
             found = next((one for one in list(_asking) if one not in group), None)  # who asks again meanwhile has another turn
             if found is not None:
                 group.append(found)
@@ -194,7 +216,7 @@ class Upkeep:
 
     def _saved(self) -> Steps[None]:
         """Write the snapshot that is due."""
-        asked, begun = self._asked, monotonic()
+        asked, begun, self._wanted = self._asked, monotonic(), False
         try:
             if (steps := self._save()) is not None:
                 yield from steps

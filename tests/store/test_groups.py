@@ -211,6 +211,17 @@ def test_who_asks_again_meanwhile_is_not_saved_twice_at_once(ended, directory):
     assert {f"txn-{one}": 1 for one in range(1, SESSIONS + 1)} == lines(directory)
 
 
+def test_a_group_takes_no_more_than_there_are_descriptors(ended, directory, monkeypatch):
+    """Where few descriptors are left, sessions are saved one after another, each with those that are kept for it."""
+    monkeypatch.setattr(upkeep, "_has_room", lambda: False)
+    system = Counting()
+    system.begin = system.calls.clear
+    stores = ended(system)
+    assert [True] * SESSIONS == [store.finished for store in stores]
+    assert (SESSIONS, SESSIONS) == (system.calls["sync"], system.calls["lock_waiting"])
+    assert {f"txn-{one}": 1 for one in range(1, SESSIONS + 1)} == lines(directory)
+
+
 def test_a_process_that_joined_is_in_no_group(begin, ended, directory):
     """A session with journals of other processes is saved by itself, and so are those behind it."""
     builder, store = begin()
