@@ -134,7 +134,7 @@ def _ask(viewer: SessionViewer, agents: list[str], message: str | None, heard: b
 
 
 def _json(view: MessageView, viewer: SessionViewer, ask: Ask) -> None:
-    from optree.conversation.views.values import hidden, value
+    from optree.conversation.views.rendering import hidden, value
 
     faults = [{"line": fault.line, "said": fault.said} for fault in viewer.faults]
     show_json(
@@ -144,9 +144,8 @@ def _json(view: MessageView, viewer: SessionViewer, ask: Ask) -> None:
 
 def _shown(view: MessageView, viewer: SessionViewer, ask: Ask, form: MessageFormat, colour: bool) -> str:
     from optree.conversation.views.diagrams import diagram
-    from optree.conversation.views.markdown import to_markdown
+    from optree.conversation.views.rendering import to_markdown, to_text
     from optree.conversation.views.sections import sections
-    from optree.conversation.views.text import to_text
 
     if form is MessageFormat.MERMAID:
         return diagram(view, viewer, ask)

@@ -13,7 +13,7 @@ import msgspec
 from msgspec import Struct
 
 from optree.compare.histories import ROOT, Histories, asked_in, bare, decoded, text_bytes
-from optree.conversation.provider_messages import HISTORY_KEYS, SYSTEM_KEYS, body_of, history_in
+from optree.conversation.content import HISTORY_KEYS, SYSTEM_KEYS, body_of, history_in
 from optree.ids import content_id
 from optree.nodes import OperationNode, Pool, parts_of_name
 from optree.redaction import redact

@@ -14,8 +14,7 @@ import msgspec
 
 from optree.compare.content import sorted_json
 from optree.compare.histories import decoded
-from optree.conversation.content import call_in, result_in
-from optree.conversation.provider_messages import HISTORY_KEYS, body_of
+from optree.conversation.content import HISTORY_KEYS, body_of, call_in, result_in
 from optree.ids import content_id
 from optree.tree import Tree, walk_ops
 from optree.values import is_list, is_object

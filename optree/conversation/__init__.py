@@ -1,21 +1,17 @@
 """Conversations: what agents say to each other, as a stream of events that is their state, and the views of it (seeds 000 and 001)."""
 
 from optree.conversation.agent import Agent, restored
-from optree.conversation.content import calls_of, text_of, thought_of
+from optree.conversation.content import answers_of, calls_of, new_entries, text_of, thought_of
 from optree.conversation.events import AgentCreated, AnyEvent, PieceOfText, TranscriptEntry
-from optree.conversation.hooks import ApprovalHook, Hook, RedactingHook, ToolCall, deliver
 from optree.conversation.loading import load_root, load_session, load_traced
-from optree.conversation.logger import SessionLogger
-from optree.conversation.model import ChatModel
+from optree.conversation.model import AnyAgent, ChatModel, Model, Reply
 from optree.conversation.of_tree import events_of
-from optree.conversation.protocol import AnyAgent, Model, Reply
-from optree.conversation.provider_messages import answers_of, new_entries
 from optree.conversation.registry import AgentRecord
 from optree.conversation.session import ConversationSession as Session
-from optree.conversation.session import MakeAgent
+from optree.conversation.session import MakeAgent, SessionLogger
 from optree.conversation.strings import LoggedString, MessageString
 from optree.conversation.to_tree import tree_of
-from optree.conversation.tools import TOOLS, Tool
+from optree.conversation.tools import TOOLS, ApprovalHook, Hook, RedactingHook, Tool, ToolCall, deliver
 from optree.conversation.viewer import SessionViewer
 from optree.conversation.wire import line, read_events, stream_events
 

@@ -10,13 +10,11 @@ from typing import Any, ClassVar
 from msgspec import DecodeError
 
 from optree.builder import Op
-from optree.conversation.hooks import Hook, ToolCall, denied
-from optree.conversation.logger import SessionLogger
-from optree.conversation.protocol import Model
+from optree.conversation.model import Model
 from optree.conversation.registry import AgentRecord
-from optree.conversation.session import ConversationSession
+from optree.conversation.session import ConversationSession, SessionLogger
 from optree.conversation.strings import LoggedString, MessageString, causes_of, identity_of
-from optree.conversation.tools import TOOLS, Tool
+from optree.conversation.tools import TOOLS, Hook, Tool, ToolCall, denied
 from optree.errors import NotFoundError, SetupError
 from optree.tree.answered import answered
 from optree.values import decode, encode, is_object

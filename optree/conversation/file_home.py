@@ -15,8 +15,7 @@ from secrets import token_hex
 
 from optree.builder import Op
 from optree.conversation.events import AnyEvent
-from optree.conversation.home import MakeEvent
-from optree.conversation.registry import Counters, Registry
+from optree.conversation.registry import Counters, MakeEvent, Registry
 from optree.conversation.wire import SEED_001, line, read_events, read_one, version_of
 from optree.errors import BusyError, FormatError, StoreError
 from optree.nodes import OpKind

@@ -9,9 +9,8 @@ from typing import Any
 from optree.conversation.agent import Agent, restored
 from optree.conversation.events import AnyEvent, TranscriptEntry, message_of
 from optree.conversation.file_home import FileHome
-from optree.conversation.logger import SessionLogger
 from optree.conversation.registry import AgentRecord
-from optree.conversation.session import ConversationSession, MakeAgent, TracedSession
+from optree.conversation.session import ConversationSession, MakeAgent, SessionLogger, TracedSession
 from optree.conversation.tree_home import TreeHome
 from optree.conversation.wire import SEED_000
 from optree.store.lines import AnyPath

@@ -1,28 +1,43 @@
-"""Any tree as a stream of conversation events: who was created, what entered each transcript, which texts were made for others."""
+"""Any tree as a stream of conversation events: agents, their transcripts as their model calls tell them, and texts made for others."""
 
 from __future__ import annotations
 
 import math
 import re
-from collections import Counter
+from bisect import bisect_left
+from collections import Counter, defaultdict, deque
 from collections.abc import Iterator, Sequence
 from itertools import count
 from operator import itemgetter
 from typing import Any
 
+from msgspec import UNSET
+
+from optree.conversation.content import (
+    answered_by,
+    answers_of,
+    calls_of,
+    entries_of,
+    history_in,
+    instructions_in,
+    is_thought,
+    text_of,
+    with_thoughts,
+)
 from optree.conversation.dialects import USER
 from optree.conversation.events import AgentCreated, AnyEvent, PieceOfText, TranscriptEntry
-from optree.conversation.llm_transcript import decoded, transcript
-from optree.conversation.provider_messages import entries_of
 from optree.conversation.to_tree import is_created
 from optree.interrupts import pass_on
-from optree.nodes import PIECE_OF_TEXT, Message, OperationNode, Pool, SessionNode
+from optree.messages import json_text
+from optree.nodes import PIECE_OF_TEXT, Message, OperationNode, Payload, Pool, SessionNode, TurnNode
 from optree.tree import Tree, walk_sessions
 from optree.tree.summary import untimed_until
-from optree.values import is_list, is_object
+from optree.values import decode, is_list, is_object
 
 _NAMED = {"role", "content", "tool_calls", "tool_call_id", "name"}
 _NUMBER = re.compile(r"(\d{1,18})\Z", re.ASCII)
+Key = tuple[Any, ...]
+"""By what an entry is known again when a later request sends it: role, text, calls, and the call that it answers."""
 
 
 def events_of(tree: Tree) -> list[AnyEvent]:
@@ -179,3 +194,197 @@ def _block(session: SessionNode) -> dict[str, Any]:
 
 def _text(value: Any) -> str | None:
     return None if value is None else str(value)
+
+
+def transcript(session: SessionNode, pool: Pool) -> list[TranscriptEntry]:
+    """Return the entries of a session in which no messages were recorded, without ids, in the order in which they came about."""
+    calls = sorted((op for turn in session.turns for op in turn.ops if op.kind == "llm"), key=lambda op: op.started_at)
+    collected = _Transcript(pool)
+    if not any(_sends(op) for op in calls):
+        for turn in session.turns:
+            collected.prompt(turn, repeated=any(op.request is not None for op in calls))
+    for op in calls:
+        if op.request is not None:
+            collected.request(decoded(op.request.payload), op.started_at)
+        collected.answer(op)
+    return _with_results(collected.entries, session)
+
+
+class _Transcript:
+    """What an agent sent and got so far."""
+
+    def __init__(self, pool: Pool) -> None:
+        self.entries: list[TranscriptEntry] = []
+        self._pool = pool
+        self._places: defaultdict[Key, list[int]] = defaultdict(list)
+        self._behind: dict[str, int] = {}
+        """Per link of a pooled history that was seen, the place behind its message."""
+        self._known: dict[str, list[TranscriptEntry]] = {}
+        """The entries of each message in the pool that was read."""
+
+    def request(self, payload: Any, at: float) -> None:
+        """Take what a request sends."""
+        for entry in entries_of({"role": "system", "content": given} if (given := instructions_in(payload)) is not None else None):
+            if _key(entry) not in self._places:
+                self._add(entry, at)
+        history = history_in(payload)
+        if is_object(history) and "$blob" in history:
+            history = self._pool.resolve(history)
+        if is_object(history) and "$history" in history:
+            self._pooled(str(history["$history"]), at)
+        elif history is not None:
+            told = history if is_list(history) else [history]
+            self._history([(None, entries_of(message)) for message in told], 0, at)
+
+    def answer(self, op: OperationNode) -> None:
+        """Take what came back; what was streamed as reasoning goes with it."""
+        if op.response is None:
+            return
+        entries = _answers(op.response, self._pool)
+        reasoning = "" if op.reasoning is None else op.reasoning.text
+        for entry in entries:
+            if op.response.partial:
+                entry.more = {**entry.more, "partial": True}
+            if reasoning and entry.role == "assistant" and "reasoning_content" not in entry.more:
+                entry.more, reasoning = {**entry.more, "reasoning_content": reasoning}, ""
+            self._add(entry, op.started_at if op.ended_at is None else op.ended_at)
+
+    def prompt(self, turn: TurnNode, *, repeated: bool) -> None:
+        """Take what a turn says of itself: all that is known where no request holds a message.
+
+        Where there are requests (*repeated*), the prompts are what each of them sent again, and count once.
+        """
+        prompts = turn.prompts or {}
+        for role in ("system", "user"):
+            entry = TranscriptEntry(message_id="", role=role, content=prompts.get(role))
+            if entry.content and not (repeated and _key(entry) in self._places):
+                self._add(entry, turn.started_at)
+        answered = any(op.kind == "llm" and op.response is not None and _answers(op.response, self._pool) for op in turn.ops)
+        if turn.assistant and not answered and (said := turn.assistant.get("content")):
+            ended = turn.started_at if turn.ended_at is None else turn.ended_at
+            self._add(TranscriptEntry(message_id="", role="assistant", content=said), ended)
+
+    def _pooled(self, head: str, at: float) -> None:
+        """Take a pooled history, from the last link on that was seen before."""
+        new: list[tuple[str | None, list[TranscriptEntry]]] = []
+        passed: set[str] = set()
+        while head in self._pool.links and head not in self._behind and head not in passed:
+            passed.add(head)
+            previous, blob = self._pool.links[head]
+            new.append((head, self._message(blob)))
+            head = previous
+        new.reverse()
+        self._history(new, self._behind.get(head, 0), at)
+
+    def _message(self, blob: str) -> list[TranscriptEntry]:
+        if blob not in self._known:
+            data = self._pool.blobs.get(blob)
+            self._known[blob] = [] if data is None else entries_of(decoded(data))
+        return self._known[blob]
+
+    def _history(self, messages: list[tuple[str | None, list[TranscriptEntry]]], place: int, at: float) -> None:
+        """Add the messages that are not there already: they are looked for in their order, from a place on."""
+        limit, reached = len(self.entries), place
+        for link, entries in _joined(messages):
+            for entry in entries:
+                places = self._places.get(_key(entry), [])
+                position = bisect_left(places, place)
+                if position < len(places) and places[position] < limit:
+                    place = places[position] + 1
+                    reached = max(reached, place)
+                else:
+                    self._add(_copy(entry), at)
+                    reached = len(self.entries)
+            if link is not None:
+                self._behind[link] = reached
+
+    def _add(self, entry: TranscriptEntry, at: float) -> None:
+        entry.timestamp = at
+        self._places[_key(entry)].append(len(self.entries))
+        self.entries.append(entry)
+
+
+def _joined(messages: list[tuple[str | None, list[TranscriptEntry]]]) -> Iterator[tuple[str | None, list[TranscriptEntry]]]:
+    """Yield the entries of a history's messages; a thought that a message of its own holds goes with the message behind it."""
+    held: list[TranscriptEntry] = []
+    for link, entries in messages:
+        told = [*with_thoughts([*held, *entries])]
+        spoken = next((place for place in range(len(told), 0, -1) if not is_thought(told[place - 1])), 0)
+        held = told[spoken:]
+        yield link, told[:spoken]
+    yield None, held
+
+
+def _with_results(entries: list[TranscriptEntry], session: SessionNode) -> list[TranscriptEntry]:
+    """Add results from the ops that ran, for calls whose results no later request sent."""
+    answered = {call for entry in entries for call in answered_by(entry)}
+    called = [(entry, call) for entry in entries if entry.role == "assistant" for call in calls_of(entry)]
+    if all(call.id in answered for _, call in called):
+        return entries
+    ran: defaultdict[str, deque[OperationNode]] = defaultdict(deque)
+    for turn in session.turns:
+        for op in turn.ops:
+            if op.kind in ("tool", "session"):
+                ran[op.name.rpartition(":")[2]].append(op)
+    found = list(entries)
+    for entry, call in called:
+        ops = ran.get(call.name.rpartition(":")[2])
+        while ops and ops[0].started_at < (entry.timestamp or 0.0):
+            ops.popleft()
+        run = ops.popleft() if ops else None
+        if run is not None and run.ended_at is not None and call.id not in answered:
+            found.append(_result(run, call.id, call.name))
+    return found
+
+
+def _result(op: OperationNode, call: str, name: str) -> TranscriptEntry:
+    value = decoded(op.response.payload) if op.response is not None else _report(op)
+    told = op.error if value is None and op.error else value
+    content = text_of(told) if told is None or isinstance(told, str) else json_text(told)
+    return TranscriptEntry(message_id="", role="tool", content=content, tool_call_id=call, name=name, timestamp=op.ended_at)
+
+
+def _report(op: OperationNode) -> Any:
+    """Return what a sub-agent gave as its result."""
+    child = op.child_session
+    return None if child is None or child.final_report is UNSET else decoded(child.final_report)
+
+
+def _sends(op: OperationNode) -> bool:
+    """Tell whether an op's request holds any message: the original ai-agent's may hold figures alone."""
+    payload = None if op.request is None else decoded(op.request.payload)
+    return history_in(payload) is not None or instructions_in(payload) is not None
+
+
+def _answers(response: Payload, pool: Pool) -> list[TranscriptEntry]:
+    return answers_of(pool.resolve(decoded(response.payload)))
+
+
+def _key(entry: TranscriptEntry) -> Key:
+    return (entry.role, text_of(entry.content).strip(), tuple(_calls(entry)), entry.tool_call_id)
+
+
+def _calls(entry: TranscriptEntry) -> Iterator[tuple[str, str]]:
+    return ((call.id, call.name) for call in calls_of(entry))
+
+
+def _copy(entry: TranscriptEntry) -> TranscriptEntry:
+    """Return an entry of its own: one message of the pool may come several times, and in several transcripts."""
+    return TranscriptEntry(
+        message_id="",
+        role=entry.role,
+        content=entry.content,
+        tool_calls=entry.tool_calls,
+        tool_call_id=entry.tool_call_id,
+        name=entry.name,
+        more=entry.more,
+    )
+
+
+def decoded(data: Any) -> Any:
+    """Return the value behind JSON bytes; None where they are damaged."""
+    try:
+        return decode(data)
+    except Exception as error:  # noqa: BLE001 - a damaged payload is not to take the rest with it
+        pass_on(error)
+        return None

@@ -1,22 +1,26 @@
-"""What is known of a stream's agents and ids: all that a session needs to go on, learned event by event in one pass.
-
-Both counters are restored here and nowhere else, so one cannot be resumed without the other. An id counts whatever its form, and also
-where it is only referred to: what is given afterwards collides with nothing that is in the stream.
-"""
+"""What a session knows of its stream: agents and ids, learned event by event in one pass, and where its events are kept."""
 
 from __future__ import annotations
 
 import re
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 from threading import RLock
+from typing import Any, NamedTuple, Protocol
 
 from msgspec import Struct
 
+from optree.builder import Op
+from optree.conversation.content import answered_by, calls_of
 from optree.conversation.dialects import USER
 from optree.conversation.events import AgentCreated, AnyEvent, TranscriptEntry
-from optree.conversation.waiting import WaitingCalls
+from optree.nodes import OpKind
+from optree.values import decode, is_object
 
 _MESSAGE = re.compile(r"(?:msg_)?([0-9]{1,600})\Z")  # Python itself may refuse to read a number of more than 640 digits
 _AGENT = re.compile(r"agent_([0-9]{1,600})\Z")
+MakeEvent = Callable[[str], AnyEvent]
+"""Makes an event, given its message id."""
 
 
 class AgentRecord(Struct):
@@ -164,3 +168,106 @@ class Registry:
             if below == agent_id:
                 return True
         return False
+
+
+class Home(Protocol):
+    """Keeps events and gives them their ids. Only what cannot work from the start raises; later a fault is reported once."""
+
+    registry: Registry
+    """What is known of all agents and ids."""
+
+    def add(self, make: MakeEvent) -> str:
+        """Keep the event that *make* returns for the next message id; returns that id."""
+        ...
+
+    def refresh(self) -> None:
+        """Take up what other processes added."""
+        ...
+
+    def events(self) -> Sequence[AnyEvent]:
+        """Return all that was kept, in its order."""
+        ...
+
+    def new_agent_id(self) -> str:
+        """Return an id that no agent has."""
+        ...
+
+    def turn(self, agent_id: str) -> AbstractContextManager[None]:
+        """Put what happens within into a turn of the agent, where this home has turns."""
+        ...
+
+    def op(self, agent_id: str, kind: OpKind, name: str) -> AbstractContextManager[Op | None]:
+        """Put what happens within into an op of the agent, where this home has ops."""
+        ...
+
+    def leave(self, agent_id: str) -> None:
+        """The agent is not held in memory any more."""
+        ...
+
+    def close(self) -> None:
+        """End what is open; the second call does nothing."""
+        ...
+
+
+class WaitingCall(NamedTuple):
+    """A call that has no result yet, and has a name among its arguments."""
+
+    agent_id: str
+    call_id: str
+    tool: str
+    message_id: str
+
+
+class WaitingCalls:
+    """Takes entries in their order, and tells which call waits for an agent to be created."""
+
+    def __init__(self) -> None:
+        self._named: dict[str, list[WaitingCall]] = {}
+
+    def take(self, entry: TranscriptEntry) -> None:
+        """Take up the calls of an entry, and those that it answers."""
+        for call in calls_of(entry):
+            if (name := _name_in(call.arguments)) is not None:
+                self._named.setdefault(name, []).append(WaitingCall(entry.agent_id, call.id, call.name, entry.message_id))
+        if self._named and (answered := set(answered_by(entry))):
+            for name, waiting in [*self._named.items()]:
+                waiting[:] = [one for one in waiting if one.agent_id != entry.agent_id or one.call_id not in answered]
+                if not waiting:
+                    del self._named[name]
+
+    def creator(self, created: AgentCreated) -> WaitingCall | None:
+        """Return the call that waits for this agent: the latest of `task` by its name, whole, or else of another tool; it waits no more."""
+        if not _is_open(created) or not (waiting := self._named.get(created.name or "")):
+            return None
+        found = next((call for call in reversed(waiting) if call.tool == "task"), waiting[-1])
+        waiting.remove(found)
+        return found
+
+
+def inferred_calls(events: Sequence[AnyEvent]) -> dict[str, str]:
+    """Return the message whose call created an agent, by the id of the creation, for those of whom nothing else tells."""
+    found: dict[str, str] = {}
+    if not any(_is_open(event) for event in events):
+        return found
+    calls = WaitingCalls()
+    for event in events:
+        if isinstance(event, TranscriptEntry):
+            calls.take(event)
+        elif isinstance(event, AgentCreated) and (call := calls.creator(event)) is not None:
+            found[event.message_id] = call.message_id
+    return found
+
+
+def _is_open(event: AnyEvent) -> bool:
+    return isinstance(event, AgentCreated) and not event.cause and event.parent is None and bool(event.name)
+
+
+def _name_in(arguments: str) -> str | None:
+    if '"name"' not in arguments and "\\" not in arguments:
+        return None
+    try:
+        value: Any = decode(arguments.encode())
+    except (ValueError, RecursionError):
+        return None
+    name = value.get("name") if is_object(value) else None
+    return name if isinstance(name, str) else None

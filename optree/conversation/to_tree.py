@@ -15,7 +15,7 @@ from msgspec import Raw, Struct
 from optree import records as r
 from optree.conversation.dialects import USER
 from optree.conversation.events import AgentCreated, AnyEvent, PieceOfText, TranscriptEntry, message_of
-from optree.conversation.waiting import inferred_calls
+from optree.conversation.registry import inferred_calls
 from optree.conversation.wire import line
 from optree.ids import content_id
 from optree.nodes import PIECE_OF_TEXT, Message, SessionNode

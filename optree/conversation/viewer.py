@@ -14,14 +14,9 @@ import msgspec
 from optree.conversation import wire
 from optree.conversation.events import AnyEvent, ConversationEvent, TranscriptEntry
 from optree.conversation.of_tree import events_of
-from optree.conversation.views import causality as causes
-from optree.conversation.views import hooks as hooked
-from optree.conversation.views import propagation as spread
-from optree.conversation.views.agent_tree import AgentNode, agent_tree
-from optree.conversation.views.dialog import DialogLine, Heard, dialog
-from optree.conversation.views.perspective import perspective
+from optree.conversation.views import perspectives
+from optree.conversation.views.perspectives import AgentNode, DialogLine, Heard, Moment, agent_tree, dialog, moment, perspective
 from optree.conversation.views.stream import Eyes, Hide, StreamView, kind
-from optree.conversation.views.timeline import Moment, moment
 from optree.errors import FormatError, SetupError
 from optree.store.lines import AnyPath, Fault, blocks, opened
 from optree.store.recovery import load
@@ -173,9 +168,9 @@ class SessionViewer:
 
     def causality(self) -> dict[str, list[str]]:
         """Return all parents of each message that has any."""
-        return causes.graph(self._links)
+        return perspectives.graph(self._links)
 
-    def links(self) -> list[causes.CausalLink]:
+    def links(self) -> list[perspectives.CausalLink]:
         """Return each link between messages, with its kind."""
         return list(self._links)
 
@@ -185,7 +180,7 @@ class SessionViewer:
 
     def flow(self, message_id: str) -> list[AnyEvent]:
         """Return the same as `trace_message_flow`, as events."""
-        return causes.flow(self.stream, self._index, message_id)
+        return perspectives.flow(self.stream, self._index, message_id)
 
     def trace_content_references(self, content_msg_id: str, *, copies: bool = False) -> list[dict[str, Any]]:
         """Return the entries whose substance is a message; with *copies* also copies of copies of it."""
@@ -200,22 +195,22 @@ class SessionViewer:
 
     def heard_by(self, message_id: str, agents: Eyes = None) -> list[Heard]:
         """Return who of *agents*, or at all, heard the content of a message, in which words, each delivery once."""
-        return spread.heard_by(self.stream, message_id, agents)
+        return perspectives.heard_by(self.stream, message_id, agents)
 
-    def propagation(self, message_id: str, agents: Eyes = None) -> spread.Propagation:
+    def propagation(self, message_id: str, agents: Eyes = None) -> perspectives.Propagation:
         """Return how the content of a message spread: to whom of *agents*, when, over which copies; its own words as in a dialog."""
-        return spread.propagation(self.stream, message_id, agents)
+        return perspectives.propagation(self.stream, message_id, agents)
 
-    def hooks(self, *, framed: bool = False, agents: Eyes = None) -> list[hooked.Intervention]:
+    def hooks(self, *, framed: bool = False, agents: Eyes = None) -> list[perspectives.Intervention]:
         """Return where what was heard differs from what was said; with *framed* also where something was only put around it.
 
         Of *agents*, it is what they heard, with the original where its author is one of them.
         """
-        return list(hooked.interventions(self.stream, agents, framed=framed))
+        return list(perspectives.interventions(self.stream, agents, framed=framed))
 
     def during(self, message_id: str) -> list[Moment]:
         """Return what happened between a tool call and its last result, both included; a result stands for its call."""
-        return [moment(self.stream, event) for event in causes.during(self.stream, message_id)]
+        return [moment(self.stream, event) for event in perspectives.during(self.stream, message_id)]
 
     def timeline(self) -> list[Moment]:
         """Return every event once, in the order of time."""
@@ -226,12 +221,12 @@ class SessionViewer:
         return agent_tree(self.stream)
 
     @cached_property
-    def _links(self) -> list[causes.CausalLink]:
-        return causes.links(self.stream)
+    def _links(self) -> list[perspectives.CausalLink]:
+        return perspectives.links(self.stream)
 
     @cached_property
     def _index(self) -> dict[str, str]:
-        return causes.one_parent(self._links)
+        return perspectives.one_parent(self._links)
 
 
 def read(source: AnyPath) -> tuple[list[AnyEvent], list[Fault]]:

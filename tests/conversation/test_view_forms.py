@@ -11,14 +11,11 @@ from markdown_it import MarkdownIt
 
 from optree.conversation.events import AgentCreated, TranscriptEntry
 from optree.conversation.viewer import SessionViewer
-from optree.conversation.views.diagrams import diagram
-from optree.conversation.views.hooks import difference
-from optree.conversation.views.markdown import code, to_markdown
-from optree.conversation.views.mermaid import MOST_CHARACTERS, Arrow, Edge, graph, label, sequence
+from optree.conversation.views.diagrams import MOST_CHARACTERS, Arrow, Edge, diagram, graph, label, sequence
+from optree.conversation.views.perspectives import difference
+from optree.conversation.views.rendering import code, to_markdown, to_text, value, wrapped
 from optree.conversation.views.sections import _SECTIONS, Ask, Section, SectionRow, sections
 from optree.conversation.views.stream import change
-from optree.conversation.views.text import to_text, wrapped
-from optree.conversation.views.values import value
 from optree.redaction import redact
 from optree.visible import columns, visible
 from tests.growth import SQUARE, growth

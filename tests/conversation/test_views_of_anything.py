@@ -9,10 +9,8 @@ from hypothesis import strategies as st
 from optree.conversation.events import AgentCreated, PieceOfText, TranscriptEntry
 from optree.conversation.viewer import SessionViewer
 from optree.conversation.views.diagrams import diagram
-from optree.conversation.views.markdown import to_markdown
+from optree.conversation.views.rendering import to_markdown, to_text, value
 from optree.conversation.views.sections import _SECTIONS, Ask, sections
-from optree.conversation.views.text import to_text
-from optree.conversation.views.values import value
 from optree_formats.events import EVENTS
 from tests.growth import SQUARE, growth
 

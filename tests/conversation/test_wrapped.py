@@ -1,6 +1,6 @@
 import pytest
 
-from optree.conversation.views.text import wrapped
+from optree.conversation.views.rendering import wrapped
 from tests.growth import SQUARE, growth
 
 

@@ -19,7 +19,7 @@ from openai.types.chat import ChatCompletion
 from openai.types.responses import Response
 
 import optree
-from optree.conversation.provider_messages import answers_of
+from optree.conversation.content import answers_of
 from optree.nodes import Tokens
 from optree.store import Directory
 from optree.store.ledger import Ledger

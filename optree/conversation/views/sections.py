@@ -9,12 +9,9 @@ from msgspec import Struct
 
 from optree.conversation.events import AnyEvent
 from optree.conversation.viewer import SessionViewer
-from optree.conversation.views import causality as causes
-from optree.conversation.views.hooks import Part
-from optree.conversation.views.perspective import perspective
-from optree.conversation.views.propagation import Hop, Propagation, all_heard
+from optree.conversation.views import perspectives
+from optree.conversation.views.perspectives import Hop, Moment, Part, Propagation, all_heard, moment, perspective
 from optree.conversation.views.stream import Eyes
-from optree.conversation.views.timeline import Moment, moment
 
 _DONE = {
     "system": "is told",
@@ -92,7 +89,7 @@ def events(view: str, viewer: SessionViewer, ask: Ask) -> list[AnyEvent]:
     parts: dict[str, Callable[[], Sequence[AnyEvent]]] = {
         "flow": lambda: viewer.flow(message),
         "references": lambda: viewer.references(message, copies=True),
-        "during": lambda: causes.during(viewer.stream, message),
+        "during": lambda: perspectives.during(viewer.stream, message),
     }
     return [one for one in parts.get(view, lambda: viewer.stream.events)() if not ask.agents or one.agent_id in ask.agents]
 

@@ -17,7 +17,7 @@ from optree.conversation import wire
 from optree.conversation.content import Call, calls_of, text_of
 from optree.conversation.dialects import USER
 from optree.conversation.events import AgentCreated, AnyEvent, PieceOfText, TranscriptEntry
-from optree.conversation.waiting import inferred_calls
+from optree.conversation.registry import inferred_calls
 from optree.errors import NotFoundError
 
 Change = Literal["none", "framed", "changed"]

@@ -1,12 +1,18 @@
-"""Sections as text for a terminal: columns, wrapped to its width."""
+"""What each view shows, as text for a terminal, as Markdown, and as plain values for JSON."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator, Sequence
+from typing import Any
 
-from optree.conversation.views.hooks import Part
-from optree.conversation.views.sections import Section, SectionRow
+import msgspec
+
+from optree.conversation.viewer import SessionViewer
+from optree.conversation.views.perspectives import Part
+from optree.conversation.views.sections import Ask, Section, SectionRow, chosen, events, moments, spreads
+from optree.conversation.views.stream import StreamView
+from optree.values import is_list, is_object
 from optree.visible import column, columns, one_line, visible
 
 Paint = Callable[[str, str], str]
@@ -21,6 +27,9 @@ _COLOURS = {"\x00": "", "\x01": "failed", "\x02": "ok"}
 _CHARACTERS = 1024
 """Of a word at most, on one line: some take no column."""
 _WORDS = re.compile(r"\S+\s*|\s+")
+_SPECIAL = re.compile(r"([\\`*_{}\[\]<>#|~$&@!])")
+_LIST = re.compile(r"^([^\S\n]*)([-+=]|\d+[.)])(?=\s|$|[-+=])", re.MULTILINE)
+_MARKS = {"same": "", "removed": "~~", "added": "**"}
 
 
 def to_text(sections: Sequence[Section], width: int, paint: Paint = lambda _style, text: text) -> str:
@@ -145,3 +154,112 @@ def _what(row: SectionRow) -> str:
 def _short(text: str) -> str:
     line = visible(" ".join(text.split()))
     return line if columns(line) <= _WIDEST else _fitting(line, _WIDEST - 1) + "…"
+
+
+def to_markdown(sections: Sequence[Section]) -> str:
+    """Return sections as Markdown: a heading each, and a list with what was said as quotations."""
+    return "\n\n".join("\n".join(_markdown_section(section)) for section in sections)
+
+
+def escaped(text: str) -> str:
+    """Return a text that Markdown shows as it is."""
+    shown = _SPECIAL.sub(r"\\\1", visible(text))
+    return _LIST.sub(lambda found: f"{found[1]}{found[2][:-1]}\\{found[2][-1]}", shown).replace("://", ":\\//")
+
+
+def code(text: str) -> str:
+    """Return a text as code within a line."""
+    line = visible(" ".join(text.split()))
+    fence = "`" * (max((len(run) for run in re.findall("`+", line)), default=0) + 1)
+    space = " " if line.startswith("`") or line.endswith("`") else ""
+    return f"{fence}{space}{line}{space}{fence}" if line else ""
+
+
+def _markdown_section(section: Section) -> Iterator[str]:
+    if section.title:
+        yield f"### {escaped(' '.join(section.title.split()))}"
+        yield ""
+    for row in section.rows:
+        yield from _row(row)
+
+
+def _row(row: SectionRow) -> Iterator[str]:
+    indent = "  " * row.depth
+    who = f"**{escaped(' '.join(row.who.split()))}**" if row.who else ""
+    note = f"*{escaped(row.note)}*" if row.note else ""
+    lead = " ".join(filter(None, [who, escaped(row.what), code(row.key), row.when, note]))
+    lines = _shown(row.text)
+    if not lead:
+        yield from (f"{indent}- {line}" for line in lines)
+        return
+    yield f"{indent}- {lead}"
+    yield from (f"{indent}  > {line}".rstrip() + ("  " if place < len(lines) - 1 and line else "") for place, line in enumerate(lines))
+
+
+def _shown(text: str | list[Part]) -> list[str]:
+    if isinstance(text, str):
+        return [_spaced(line) for line in escaped(text).split("\n")] if text else []
+    return "".join(_markdown_part(kind, escaped(part)) for kind, part in text).split("\n")
+
+
+def _markdown_part(kind: str, text: str) -> str:
+    """Return a part of a diff: struck out what went, bold what came; a mark stands close to its words, on each line."""
+    mark = _MARKS[kind]
+    return "\n".join(re.sub(r"^(\s*)(\S.*?)(\s*)$", rf"\1{mark}\2{mark}\3", line) for line in text.split("\n")) if mark else text
+
+
+def _spaced(line: str) -> str:
+    """Keep spaces at a line's begin, which Markdown would take for code, or drop."""
+    bare = line.lstrip(" \t")
+    return "&nbsp;" * len(line[: len(line) - len(bare)].expandtabs(4)) + bare
+
+
+def value(view: str, viewer: SessionViewer, ask: Ask) -> Any:
+    """Return a view as plain values."""
+    return hidden(viewer.stream, msgspec.to_builtins(_VALUES[view](viewer, ask)))
+
+
+def hidden(stream: StreamView, value: Any) -> Any:
+    """Return plain values without what is to be hidden, which names and ids may hold too; keys stay apart."""
+    if is_object(value):
+        found: dict[str, Any] = {}
+        for key, item in value.items():
+            shown = stream.shown(key)
+            free = shown if shown not in found else f"{shown} {len(found) + 1}"
+            found[free] = hidden(stream, item)
+        return found
+    if is_list(value):
+        return [hidden(stream, item) for item in value]
+    return stream.shown(value) if isinstance(value, str) else value
+
+
+def _causality(viewer: SessionViewer, ask: Ask) -> Any:
+    wanted = {one.message_id for one in events("timeline", viewer, ask)}
+    parents = {one: above for one, above in viewer.causality().items() if one in wanted}
+    index = {one: parent for one, parent in viewer.build_causality_index().items() if one in wanted}
+    return {"parents": parents, "index": index, "links": [link for link in viewer.links() if link.message_id in wanted]}
+
+
+def _events(view: str) -> Callable[[SessionViewer, Ask], Any]:
+    """Return the view's events in full."""
+
+    def made(viewer: SessionViewer, ask: Ask) -> Any:
+        return viewer.stream.all_plain(events(view, viewer, ask))
+
+    return made
+
+
+_VALUES: dict[str, Callable[[SessionViewer, Ask], Any]] = {
+    "transcripts": lambda viewer, ask: {agent: viewer.get_transcript(agent) for agent in chosen(viewer, ask)},
+    "dialog": lambda viewer, ask: viewer.extract_dialog(ask.eyes, heard=ask.heard, spoken=True),
+    "perspective": lambda viewer, ask: {agent: viewer.extract_agent_perspective(agent) for agent in chosen(viewer, ask)},
+    "timeline": lambda viewer, ask: moments("timeline", viewer, ask),
+    "flow": _events("flow"),
+    "references": _events("references"),
+    "during": lambda viewer, ask: moments("during", viewer, ask),
+    "causality": _causality,
+    "hooks": lambda viewer, ask: viewer.hooks(agents=ask.eyes),
+    "agents": lambda viewer, ask: [one for one in viewer.agent_tree() if not ask.agents or one.agent_id in ask.agents],
+    "heard": lambda viewer, ask: {one.message_id: [hop.agent_id for hop in one.hops] for one in spreads(viewer, ask)},
+    "propagation": spreads,
+}
