@@ -75,7 +75,7 @@ from optree.syscalls import register_at_fork
 from optree.tree.fold import UNKNOWN, Fold
 from optree.tree.path import last_index
 from optree.tree.path import parent_label as parent_path
-from optree.tree.summary import ENDED, state
+from optree.tree.text import ENDED, state
 from optree.tree.totals import add_entry, add_op, cost_said, leave_out_impossible
 from optree.tree.totals import of_entries as totals_of
 from optree.usage import count as usage_count
@@ -85,9 +85,8 @@ from optree.values import TypedDecoder, clean, cut, decode, dumps, encode, is_li
 
 if TYPE_CHECKING:
     from optree.builder.subscription import RecordSubscription
-    from optree.formats import FORMATS, Fault, Format, Read
+    from optree.formats import FORMATS, Fault, Format, Read, open_new, write_new
     from optree.formats.installed import format_named, installed_formats
-    from optree.formats.new_files import open_new, write_new
     from optree.formats.recorded import RecordedTree
     from optree.messages import Answer, Other, Part, ReasoningPart, TextPart, ToolCallPart, ToolResultPart, is_message, json_text
     from optree.messages import answers as parse_answers
@@ -105,9 +104,8 @@ if TYPE_CHECKING:
 
 _LATER = {
     "builder.subscription": ("RecordSubscription",),
-    "formats": ("FORMATS", "Fault", "Format", "Read"),
+    "formats": ("FORMATS", "Fault", "Format", "Read", "open_new", "write_new"),
     "formats.installed": ("format_named", "installed_formats"),
-    "formats.new_files": ("open_new", "write_new"),
     "formats.recorded": ("RecordedTree",),
     "messages": (
         "Answer",

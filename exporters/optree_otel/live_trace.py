@@ -1,4 +1,11 @@
-"""One session's live trace: its spans, which anchors and closes have gone out, and what must go before what."""
+"""One session's live trace: its spans, which anchors and closes have gone out, and what must go before what.
+
+Nothing leaves before all anchors above it. Those that are not known to be on their way go in the same request, in front of it; so it does
+not matter what a full queue, a crash or another order of things has lost before.
+
+An anchor takes no time and owns the id that its children name. What stands in it is known when its node begins and never changes, so
+that it is the same bytes whenever it is made. Usage and money of single calls stand in the canonical trace only.
+"""
 
 from __future__ import annotations
 

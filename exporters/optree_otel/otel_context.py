@@ -1,4 +1,7 @@
-"""OpenTelemetry's context: inside a node the current span is the node's, and what we send is not traced by others."""
+"""OpenTelemetry's context: inside a node the current span is the node's, and what we send is not traced by others.
+
+Nothing is loaded for it. Where OpenTelemetry is not in use there is no one to tell.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,10 @@
-"""The options of the mirror: ours, then ``OPTREE_OTEL_<NAME>``, then OpenTelemetry's environment variables, then the defaults."""
+"""The options of the mirror: ours, then ``OPTREE_OTEL_<NAME>``, then OpenTelemetry's environment variables, then the defaults.
+
+A value that is not possible is passed over with a text in `Settings.problems`; nothing here raises.
+
+The rules and their order are the OTLP exporter specification's (opentelemetry.io/docs/specs/otel/protocol/exporter); where the Python
+exporters differ from it (the timeout is in seconds, ``OTEL_EXPORTER_OTLP_INSECURE`` wins over ``http://``), this does what they do.
+"""
 
 from __future__ import annotations
 

@@ -15,7 +15,7 @@ from optree.formats.installed import detected, format_named, installed_formats
 from optree.store.directory import exists
 from optree.store.lines import check_size
 from optree.tree import Tree, walk_sessions
-from optree.tree.naming import name_safely
+from optree.tree.walk import name_safely
 
 _COMPANION = "session-summary.yml"
 """How the file ends that is written beside a Markdown log."""

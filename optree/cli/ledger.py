@@ -166,8 +166,8 @@ def _difference(one: str, a: Sum, other: str, b: Sum, *, unknown: bool) -> list[
 
 def _otherwise(one: dict[str, Any], other: dict[str, Any]) -> str:
     """Return in what two lines of one entry differ."""
-    from optree.compare.excerpts import excerpt
-    from optree.compare.excerpts import said as said_as
+    from optree.compare.details import excerpt
+    from optree.compare.details import said as said_as
 
     names = [name for name in {**one, **other} if one.get(name) != other.get(name)]
     said = (f"{name} {excerpt(said_as(one.get(name), name))}, {excerpt(said_as(other.get(name), name))}" for name in names)

@@ -16,8 +16,7 @@ from optree.nodes import OperationNode, SessionNode, TurnNode
 from optree.redaction import redact
 from optree.store.recovery import Loaded
 from optree.tree.path import Path
-from optree.tree.summary import seen_of, took
-from optree.tree.text import duration, format_totals, format_tree
+from optree.tree.text import duration, format_totals, format_tree, seen_of, took
 from optree.values import decode
 from optree.visible import coloured, one_line
 

@@ -17,7 +17,7 @@ from optree import records as r
 from optree.cli.options import Json, SessionsDir, TxnOrLast, directory
 from optree.cli.screen import complain, flush, json_line, write
 from optree.cli.sessions import find_node, open_session, say_lost
-from optree.console.lines import Line, LineOptions, LineRenderer
+from optree.console import Line, LineOptions, LineRenderer
 from optree.errors import FormatError
 from optree.nodes import Severity
 from optree.store.directory import Directory, journals

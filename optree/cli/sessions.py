@@ -23,11 +23,9 @@ from optree.store.plain_values import number_of, object_of
 from optree.store.recovery import Loaded, load
 from optree.store.settle import settle_all
 from optree.tree import Tree
-from optree.tree.naming import name_safely
 from optree.tree.redacted import outline
-from optree.tree.summary import lasted, seen_of, took
-from optree.tree.text import duration
-from optree.tree.walk import walk_sessions
+from optree.tree.text import duration, lasted, seen_of, took
+from optree.tree.walk import name_safely, walk_sessions
 from optree.visible import one_line
 
 _OWN = frozenset({"json", "ai-agent", "ai-agent-v1"})

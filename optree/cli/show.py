@@ -15,13 +15,12 @@ from optree.cli.options import Json, SessionsDir, Txn, directory
 from optree.cli.screen import paint, show_json, unpainted, when
 from optree.cli.screen import show as show_text
 from optree.cli.sessions import Node, find_node, open_session, say_lost, state_of
-from optree.console.lines import resolved
+from optree.console import resolved
 from optree.messages import answers, opened
 from optree.nodes import AS_TOLD, AccountingEntry, LogEntry, OperationNode, Pool, SessionNode, TurnNode
 from optree.redaction import redact
 from optree.tree.path import Path
-from optree.tree.summary import seen_of
-from optree.tree.text import branches, format_end
+from optree.tree.text import branches, format_end, seen_of
 from optree.tree.totals import cost_said, has_unknown_cost, tokens_said
 from optree.tree.walk import ops_beneath
 from optree.values import decode, is_list, is_object

@@ -7,8 +7,7 @@ from typing import Any, Literal
 from msgspec import Struct
 
 from optree.compare.alignment import align
-from optree.compare.details import Change
-from optree.compare.excerpts import differing, excerpt, said, said_message
+from optree.compare.details import Change, differing, excerpt, said, said_message
 from optree.compare.histories import Histories
 from optree.nodes import Status
 from optree.values import is_object
@@ -169,7 +168,7 @@ class CallContext(Struct, rename="camel"):
     messages: Messages | None = None
     """What became of the previous call's messages."""
     parts: list[Change] = []
-    """What else changed that a cache's key depends on: the `model`, and what `optree.compare.prompts.PARTS` names."""
+    """What else changed that a cache's key depends on: the `model`, and what `optree.compare.cache.PARTS` names."""
     input_tokens: int | None = None
     """All tokens that were sent, with those read from the cache and written to it."""
     cache_read_input_tokens: int | None = None

@@ -9,11 +9,9 @@ from typing import Literal
 from msgspec import Struct
 
 from optree.compare.alignment import match
-from optree.compare.content import Content, Digests, Node, bottom_up, children, contents, kind_of, money
-from optree.compare.details import Change, Changes
-from optree.compare.excerpts import excerpt, said
+from optree.compare.content import Content, Digests, Exact, Node, Stable, bottom_up, children, contents, kind_of, money
+from optree.compare.details import Change, Changes, excerpt, said
 from optree.compare.histories import Histories
-from optree.compare.volatile import Exact, Stable
 from optree.nodes import OperationNode, Pool, SessionNode, TurnNode
 from optree.tree import Tree
 from optree.tree.totals import of_entries
@@ -135,7 +133,7 @@ def compare(a: Rooted, b: Rooted, *, everything: bool = False, exact: bool = Fal
     """Align two sessions and return what differs; with *everything*, nodes that are the same as well.
 
     Siblings are aligned by their content first (all but times, paths, logs, reasoning and attributes), then by kind, name and likeness.
-    What a provider makes anew for each call (`optree.compare.volatile`) counts as content only with *exact*.
+    What a provider makes anew for each call (`optree.compare.content`) counts as content only with *exact*.
     What is gone in one place then, and new in another with the same content, is `moved`. A session that is given without its tree has no
     pool: its requests are compared, but what they refer to cannot be shown.
     """

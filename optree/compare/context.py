@@ -4,13 +4,11 @@ from __future__ import annotations
 
 from msgspec import Struct
 
-from optree.compare.cache import Models, Use, judge, prices
+from optree.compare.cache import PARTS, Models, Prompt, Use, judge, prices, prompt_of
 from optree.compare.calls import CallContext, Messages, messages_since
 from optree.compare.content import own_cost, own_tokens
-from optree.compare.details import Change
-from optree.compare.excerpts import differing, excerpt, said
+from optree.compare.details import Change, differing, excerpt, said
 from optree.compare.histories import CallSpan, Histories, lifetime_of, previous_calls
-from optree.compare.prompts import PARTS, Prompt, prompt_of
 from optree.nodes import OperationNode, SessionNode
 from optree.tree import Tree, walk_ops
 from optree.tree.walk import HasTree, tree_in

@@ -1,4 +1,7 @@
-"""What the content of an entry says, and providers' requests and answers of model calls as entries. Nothing here raises."""
+"""What the content of an entry says, and providers' requests and answers of model calls as entries. Nothing here raises.
+
+Tool calls become `tool_calls`, tool results entries of role ``tool``, and content that is text only becomes one text; other blocks stay.
+"""
 
 from __future__ import annotations
 

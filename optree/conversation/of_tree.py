@@ -1,4 +1,8 @@
-"""Any tree as a stream of conversation events: agents, their transcripts as their model calls tell them, and texts made for others."""
+"""Any tree as a stream of conversation events: agents, their transcripts as their model calls tell them, and texts made for others.
+
+A request sends the whole history again. Pooled histories share their links, so only links that are new are read: the work grows with
+what was said. A history that begins anew, since it was compacted, adds what is new in it; what was there stays.
+"""
 
 from __future__ import annotations
 
@@ -31,7 +35,7 @@ from optree.interrupts import pass_on
 from optree.messages import json_text
 from optree.nodes import PIECE_OF_TEXT, Message, OperationNode, Payload, Pool, SessionNode, TurnNode
 from optree.tree import Tree, walk_sessions
-from optree.tree.summary import untimed_until
+from optree.tree.text import untimed_until
 from optree.values import decode, is_list, is_object
 
 _NAMED = {"role", "content", "tool_calls", "tool_call_id", "name"}

@@ -1,4 +1,8 @@
-"""What a session knows of its stream: agents and ids, learned event by event in one pass, and where its events are kept."""
+"""What a session knows of its stream: agents and ids, learned event by event in one pass, and where its events are kept.
+
+Both counters are restored here and nowhere else, so one cannot be resumed without the other. An id counts whatever its form, and also
+where it is only referred to: what is given afterwards collides with nothing that is in the stream.
+"""
 
 from __future__ import annotations
 

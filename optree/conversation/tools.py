@@ -1,4 +1,7 @@
-"""The reference agent's tools, and hooks: they see what an agent is about to do, or to hear, and may deny or change it."""
+"""The reference agent's tools, and hooks: they see what an agent is about to do, or to hear, and may deny or change it.
+
+Others are added by the same pattern: a coroutine that takes the agent, the call, and the call's arguments, and returns its result.
+"""
 
 from __future__ import annotations
 

@@ -5,13 +5,16 @@ What optree reads itself stands here: snapshots as plain JSON, and the files of 
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
-from typing import Protocol
+from typing import BinaryIO, Protocol
 
 from msgspec import Struct
 
-from optree.errors import FormatError
+from optree.errors import FormatError, SetupError
 from optree.store.lines import Fault
+from optree.store.system import REAL
+from optree.syscalls import calls
 from optree.tree import Tree
 
 FORMATS = "optree.formats"
@@ -63,4 +66,24 @@ class Format(Protocol):
         raise FormatError(f"{path.name}: {self.name} is only written, not read")
 
 
-__all__ = ["FORMATS", "Fault", "Format", "Read"]
+def open_new(path: Path) -> BinaryIO:
+    """Open a file for writing that must not be there yet, its owner's only, as are directories that are made for it.
+
+    Raises `SetupError`, `OSError`.
+    """
+    REAL.make_directory(path.parent)
+    try:
+        fd = calls.open_file(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+    except FileExistsError:
+        raise SetupError(f"{path} is there already, and stays as it is: give another name, or remove it") from None
+    return os.fdopen(fd, "wb")
+
+
+def write_new(path: Path, data: bytes) -> Path:
+    """Write a new file as `open_new` makes it; returns its path."""
+    with open_new(path) as file:
+        file.write(data)
+    return path
+
+
+__all__ = ["FORMATS", "Fault", "Format", "Read", "open_new", "write_new"]

@@ -7,12 +7,11 @@ import re
 from typing import Any
 
 from optree.errors import FormatError, StoreError
-from optree.formats import Fault, Read
-from optree.formats.new_files import write_new
+from optree.formats import Fault, Read, write_new
 from optree.store.formats import read_snapshot
 from optree.store.snapshot import SnapshotWriter
 from optree.tree import Fold, Tree
-from optree.tree.summary import snapshot_summary
+from optree.tree.text import snapshot_summary
 
 _HEAD = re.compile(rb'\s*\{\s*"version"\s*:\s*\d+\s*,\s*"meta"\s*:\s*\{')
 

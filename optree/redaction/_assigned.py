@@ -8,8 +8,21 @@ from string import ascii_letters, digits
 from typing import NamedTuple, cast
 
 from optree.patterns import Pattern
-from optree.redaction._extent import NEAR, QUOTE, REDACTED, Credential, end_of_container, lines, quoted
-from optree.redaction._looks import SHORTEST, begins_schema, is_code, is_count, is_other, looks_random
+from optree.redaction._extent import (
+    NEAR,
+    QUOTE,
+    REDACTED,
+    SHORTEST,
+    Credential,
+    begins_schema,
+    end_of_container,
+    is_code,
+    is_count,
+    is_other,
+    lines,
+    looks_random,
+    quoted,
+)
 
 _TAIL = Pattern(
     r"[A-Za-z0-9_-]{0,128}+(?:(\\{0,15}[\"'`]\]?\s{0,8}[:=>,}]|[ \t]{0,16}(?:\*\*)?(?:[:=>]|%3[ADad])|[ \t*`]{0,16}\|)"

@@ -12,10 +12,8 @@ from typing import Any, NamedTuple, cast
 from optree.interrupts import pass_on
 from optree.patterns import Pattern
 from optree.redaction._assigned import OPENERS, assigned, places, said, spellings
-from optree.redaction._extent import REDACTED, Credential
-from optree.redaction._forms import FORMS, Form
-from optree.redaction._looks import PRIVATE, USERS, is_count, is_other, is_schema
-from optree.redaction._names import NAMES, compiled, says_about, words_of
+from optree.redaction._extent import PRIVATE, REDACTED, USERS, Credential, is_count, is_other, is_schema
+from optree.redaction._forms import FORMS, NAMES, Form, compiled, says_about, words_of
 from optree.redaction._settings import PERSONAL, STATED, Redaction
 from optree.speed import presence
 

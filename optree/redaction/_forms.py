@@ -1,16 +1,76 @@
-"""Credentials that are known by their form: one table, each with where to look for it.
+"""Credentials that are known by their form, and names of credentials, told by their words: the two tables.
 
 The facts (prefix, alphabet, length) are the issuers' own, and those that the rule sets of gitleaks and detect-secrets agree on.
 """
 
 from __future__ import annotations
 
+import re
 from typing import NamedTuple
+
+from optree.patterns import Pattern
 
 # Where a short prefix may begin: at a word's start, also behind an escape (\n); what is written longer is read first.
 _ESCAPE = r"(?<=\\[nrtbfave0])"
 _START = rf"(?:(?<![A-Za-z0-9])|{_ESCAPE})"
 _RUN = r"(?=[\w./+-]{6})"
+_BLANK = r"[ \t]{1,8}"
+_WORD = "(?:[A-Z]?[a-z]++|[A-Z]++)"
+_NOT_A_WORD = rf"(?!{_WORD}(?:/{_WORD}){{1,8}}(?![\w+/=]))(?:(?=[^\s0-9+/=]{{0,256}}[0-9+/=])|(?=[A-Z]*+[a-z]++[A-Z]++[a-z]++[A-Z]))"
+_NO_CLASS = r"(?!(?:[a-z]{1,14}[-_]{1,2}){1,8}[a-z]{1,14}(?:-\d{1,2})?(?![\w-]))"
+"""Nor is a class of a style sheet one: ``sk-text-repr-fallback``."""
+_NO_PLAIN_WORD = "(?=[A-Za-z.~+/-]{0,256}[0-9=_])|(?=[A-Z]*+[a-z]++[A-Z]++[a-z]++[A-Z])|(?=[A-Za-z]{24})"
+_USER = r"(?!(?P<user>[\w-]{1,64}):(?P=user)(?![^\s\"']))(?!\d{1,10}:\d{1,10}(?![^\s\"']))[^\s\"':@-][^\s\"':@]{0,64}+:[^\s\"']{1,256}"
+"""Not a user and the group of that name, nor numbers of both, as containers take them: ``-u www-data:www-data``."""
+_WITH_SLASH = r"(?!(?:\d{1,5}|port)[/?#]|[\[{$<(])[^\s@\"'<>]{1,256}"
+"""A password with a slash, not a port."""
+_PROJECT = (
+    r"sk-(?:proj|svcacct|admin|None|ant)-(?:(?=[\w-]{20})(?=[\w-]{0,64}[A-Z])(?=[\w-]{0,64}[A-Za-z]\d{1,4}[A-Za-z])"
+    r"|(?=[A-Za-z]{0,19}\d)[A-Za-z0-9]{20})"
+)
+"""Not a name that ends in "task" or "disk"."""
+_NO_BLOB = r"(?<!:AAAA[\w-]{31})(?=[\w-]{1,16}(?![\w-]))"
+"""Nor a public key of SSH."""
+_BREAK = r"(?:\s|\\{1,15}[nr])"
+_PEM = "-BEGIN[A-Z0-9 ]{0,40}PRIVATE KEY(?: BLOCK)?-----"
+_PEM_END = "-END[A-Z0-9 ]{0,40}PRIVATE KEY(?: BLOCK)?-----"
+_PEM_BODY = rf"(?:(?:{_BREAK}*+[A-Za-z0-9+/=]{{40,}})++(?:{_BREAK}*+[A-Za-z0-9+/=]+)?)?"  # of one that was cut off
+_GIVEN_IN_URL = r"(?=//[^\s/:@]{0,256}+:[^\s@]{0,256}@)"
+_ALONE_IN_URL = r"(?=[^@]{0,256}\d)(?:(?=[^@]{0,256}[a-z])(?=[^@]{0,256}[A-Z])|(?=[a-z0-9]{24,256}@|[A-Z0-9]{24,256}@))[\w-]{20,256}"
+_NO_VARIABLE = r"(?![$<{%(*[])"
+_GAP = r"(?:\s|\\{1,15}[nrt]){1,16}"
+_NETRC = rf"(?!{_GAP}learning){_GAP}[^\s\\]{{1,256}}{_GAP}login{_GAP}[^\s\\]{{1,128}}{_GAP}(?:account{_GAP}[^\s\\]{{1,128}}{_GAP})?password"
+_SQL = (
+    rf"{_BLANK}(?:(?:WITH|with){_BLANK}[\"'`]?\w{{1,64}}[\"'`]?{_BLANK})?(?:(?:BY|by){_BLANK})?(?:(?:PASSWORD|password){_BLANK})?"
+    rf"\\{{0,15}}(?P<quote>[\"']){_NO_VARIABLE}(?:(?<!fied by .)|(?=\S{{0,256}}\d))(?P<secret>[^\"'\\\n]{{1,256}})(?=\\{{0,15}}(?P=quote))"
+)
+"""In small letters "identified by" may be said of anything."""
+_COMMAND = (
+    rf"(?:(?<=sshpass){_BLANK}-p[ \t]{{0,4}}"
+    rf"|(?<!sshpass)[a-z_-]{{0,16}}(?={_BLANK}-)(?:{_BLANK}(?!-p)[^\s|;&\"'\\]{{1,128}}){{0,16}}{_BLANK}-p(?!\d{{1,5}}:\d))"
+    rf"(?P<quoted>\\{{0,15}}[\"'])?{_NO_VARIABLE}(?P<secret>(?(quoted)[^\"'\\\n]|[^\s\"'\\|;&]){{1,256}})"
+)
+_BOTS = tuple(rf"[MNO][DTjz][AEIMQUYcgk][\w-]{{{size}}}\." for size in (20, 21, 23))
+"""Begins with a number of 17 to 19 digits in base64."""
+_BOTS_BEGIN = tuple(f"{first}{second}{third}" for first in "MNO" for second in "DTjz" for third in "AEIMQUYcgk")
+_LONGEST = 128
+_NAME_WORD = Pattern(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+")
+_KEYS = (
+    "api|access|account|admin|anthropic|app|application|auth|azure|client|consumer|deploy|encryption|functions?|gemini|google|groq|license|master"
+    "|mistral|openai|openrouter|private|secret|service|shared|signing|ssh|storage|subscription"
+)
+_HELD = "access|api|auth|bearer|csrf|id|oauth|refresh|session|xsrf"
+_LINGUISTIC = (
+    "bos|cancel|cancellation|cls|continuation|cursor|cut|end|eos|first|last|mask|max|min|new|next|num|pad|page|per|prompt|sep|skip|special|start"
+    "|stop|sync|this|total|unk|unknown"
+)
+_ABOUT = (
+    "age|alg(?:orithms?)?|at|audience|budget|chars|counts?|description|domain|enabled|endpoint|error|expired|expires|expir(?:ation|y)|field"
+    "|file(?:name)?|format|index|issuer|kind|label|len|length|limits?|method|mode|names?|path|policy|present|provider|required|scheme|scopes?"
+    "|size|status|total|ttl|types?|uri|url|usage|valid|version"
+)
+"""A name that ends so is about a credential, and holds none."""
+_IS_ABOUT = Pattern(rf"_(?:{_ABOUT})_$")
 
 
 class Form(NamedTuple):
@@ -36,47 +96,6 @@ def _issued(name: str, at: str, rest: str, *, short: bool = False) -> Form:
     """Return the form of a key that its issuer marks by a prefix; several are parted by spaces. A *short* one begins a word."""
     return Form(name, tuple(at.split()), rest, _START if short else "")
 
-
-_BLANK = r"[ \t]{1,8}"
-_WORD = "(?:[A-Z]?[a-z]++|[A-Z]++)"
-_NOT_A_WORD = rf"(?!{_WORD}(?:/{_WORD}){{1,8}}(?![\w+/=]))(?:(?=[^\s0-9+/=]{{0,256}}[0-9+/=])|(?=[A-Z]*+[a-z]++[A-Z]++[a-z]++[A-Z]))"
-_NO_CLASS = r"(?!(?:[a-z]{1,14}[-_]{1,2}){1,8}[a-z]{1,14}(?:-\d{1,2})?(?![\w-]))"
-"""Nor is a class of a style sheet one: ``sk-text-repr-fallback``."""
-_NO_PLAIN_WORD = "(?=[A-Za-z.~+/-]{0,256}[0-9=_])|(?=[A-Z]*+[a-z]++[A-Z]++[a-z]++[A-Z])|(?=[A-Za-z]{24})"
-_USER = r"(?!(?P<user>[\w-]{1,64}):(?P=user)(?![^\s\"']))(?!\d{1,10}:\d{1,10}(?![^\s\"']))[^\s\"':@-][^\s\"':@]{0,64}+:[^\s\"']{1,256}"
-"""Not a user and the group of that name, nor numbers of both, as containers take them: ``-u www-data:www-data``."""
-_WITH_SLASH = r"(?!(?:\d{1,5}|port)[/?#]|[\[{$<(])[^\s@\"'<>]{1,256}"
-"""A password with a slash, not a port."""
-_PROJECT = (
-    r"sk-(?:proj|svcacct|admin|None|ant)-(?:(?=[\w-]{20})(?=[\w-]{0,64}[A-Z])(?=[\w-]{0,64}[A-Za-z]\d{1,4}[A-Za-z])"
-    r"|(?=[A-Za-z]{0,19}\d)[A-Za-z0-9]{20})"
-)
-"""Not a name that ends in "task" or "disk"."""
-_NO_BLOB = r"(?<!:AAAA[\w-]{31})(?=[\w-]{1,16}(?![\w-]))"
-"""Nor a public key of SSH."""
-_BREAK = r"(?:\s|\\{1,15}[nr])"
-_PEM = "-BEGIN[A-Z0-9 ]{0,40}PRIVATE KEY(?: BLOCK)?-----"
-_PEM_END = "-END[A-Z0-9 ]{0,40}PRIVATE KEY(?: BLOCK)?-----"
-_PEM_BODY = rf"(?:(?:{_BREAK}*+[A-Za-z0-9+/=]{{40,}})++(?:{_BREAK}*+[A-Za-z0-9+/=]+)?)?"  # of one that was cut off
-
-_GIVEN_IN_URL = r"(?=//[^\s/:@]{0,256}+:[^\s@]{0,256}@)"
-_ALONE_IN_URL = r"(?=[^@]{0,256}\d)(?:(?=[^@]{0,256}[a-z])(?=[^@]{0,256}[A-Z])|(?=[a-z0-9]{24,256}@|[A-Z0-9]{24,256}@))[\w-]{20,256}"
-_NO_VARIABLE = r"(?![$<{%(*[])"
-_GAP = r"(?:\s|\\{1,15}[nrt]){1,16}"
-_NETRC = rf"(?!{_GAP}learning){_GAP}[^\s\\]{{1,256}}{_GAP}login{_GAP}[^\s\\]{{1,128}}{_GAP}(?:account{_GAP}[^\s\\]{{1,128}}{_GAP})?password"
-_SQL = (
-    rf"{_BLANK}(?:(?:WITH|with){_BLANK}[\"'`]?\w{{1,64}}[\"'`]?{_BLANK})?(?:(?:BY|by){_BLANK})?(?:(?:PASSWORD|password){_BLANK})?"
-    rf"\\{{0,15}}(?P<quote>[\"']){_NO_VARIABLE}(?:(?<!fied by .)|(?=\S{{0,256}}\d))(?P<secret>[^\"'\\\n]{{1,256}})(?=\\{{0,15}}(?P=quote))"
-)
-"""In small letters "identified by" may be said of anything."""
-_COMMAND = (
-    rf"(?:(?<=sshpass){_BLANK}-p[ \t]{{0,4}}"
-    rf"|(?<!sshpass)[a-z_-]{{0,16}}(?={_BLANK}-)(?:{_BLANK}(?!-p)[^\s|;&\"'\\]{{1,128}}){{0,16}}{_BLANK}-p(?!\d{{1,5}}:\d))"
-    rf"(?P<quoted>\\{{0,15}}[\"'])?{_NO_VARIABLE}(?P<secret>(?(quoted)[^\"'\\\n]|[^\s\"'\\|;&]){{1,256}})"
-)
-_BOTS = tuple(rf"[MNO][DTjz][AEIMQUYcgk][\w-]{{{size}}}\." for size in (20, 21, 23))
-"""Begins with a number of 17 to 19 digits in base64."""
-_BOTS_BEGIN = tuple(f"{first}{second}{third}" for first in "MNO" for second in "DTjz" for third in "AEIMQUYcgk")
 
 FORMS = (
     # In headers, URLs and commands
@@ -212,3 +231,49 @@ FORMS = (
     _issued("bitbucket", "ATBB", r"[A-Za-z0-9]{28,}", short=True),
     _issued("age", "AGE-SECRET-KEY-", r"1[0-9A-Z]{50,}"),
 )
+
+
+class Name(NamedTuple):
+    """Names of one kind of credential, as a pattern over their words: ``dbPassword`` is ``_db_password_``."""
+
+    id: str
+    pattern: str
+    words: dict[str, str]
+    """Each of the names has one of these words, in small or great letters or with a capital; and what may not follow it in a text."""
+
+
+NAMES = (
+    Name(
+        "password",
+        r"_[a-z]{0,24}(?:password|passwort|passwd|passphrase)s?_|_(?:pwds?|passcodes?|pass_phrase)_"
+        r"|_(?:admin|auth|db|ftp|login|mail|mysql|pg|postgres|proxy|redis|root|smtp|ssh|sudo|user)_?pass_$",
+        {"passw": "", "passphrase": "", "passcode": "", "pass": r"(?![a-z])", "pwd": ""},
+    ),
+    Name("secret", r"_[a-z]{0,24}secrets?_", {"secret": r"(?!ar[iy])"}),
+    Name("api-key", rf"_(?:{_KEYS})_?keys?_(?!ids?_)", {"key": r"s?(?![a-z])", "kty": ""}),
+    Name(
+        "token",
+        rf"_(?!(?:{_LINGUISTIC})_)[a-z]+_token_$|^_token_$|_(?:{_HELD})_?tokens?_|_token_(?:value|string)_$",
+        {"token": r"(?!s?_count|i[sz])(?<!max_token)(?<!put_token)(?<!total_token)(?<!prompt_token)(?<!completion_token)"},
+    ),
+    Name("auth", r"_(?:o_?)?auth_$|_authorizations?_|_bearer_$", {"auth": r"(?![a-z])", "authorization": "", "bearer": ""}),
+    Name("cookie", r"_cookies?_", {"cookie": ""}),
+    Name("credentials", r"_cred(?:ential)?s?_", {"cred": r"(?:ential)?s?(?![a-z])"}),
+    Name("jwt", r"_jwts?_", {"jwt": ""}),
+    Name("signature", r"^_x_[a-z_]*signature_", {"signature": ""}),
+)
+
+
+def words_of(name: str) -> str:
+    """Return the words of a name, lower case between underscores: ``_api_key_`` for ``apiKey``, ``API-KEY`` and ``api key``."""
+    return "_".join(["", *(word.lower() for word in _NAME_WORD.findall(name[-_LONGEST:])), ""])
+
+
+def says_about(words: str) -> bool:
+    """Tell whether a name, given as its words, is about a credential rather than one: ``token_count``, ``secret_name``."""
+    return _IS_ABOUT.search(words) is not None
+
+
+def compiled(names: tuple[Name, ...], more: tuple[str, ...]) -> re.Pattern[str]:
+    """Return one pattern over the words of names: those of the table, and what a user adds."""
+    return re.compile("|".join([*(name.pattern for name in names), *(f"^{re.escape(words_of(name))}$" for name in more)]) or "(?!)")

@@ -11,8 +11,7 @@ from msgspec import Struct
 
 from optree.errors import SetupError
 from optree.interrupts import pass_on
-from optree.redaction._forms import FORMS
-from optree.redaction._names import NAMES
+from optree.redaction._forms import FORMS, NAMES
 
 STATED = "stated-secret"
 KINDS = ("form", "name", "personal")

@@ -18,8 +18,7 @@ from optree.store.compression import GZIP, ZSTD, first_frame, unpack
 from optree.store.snapshot import VERSION, meta_sum, sum_fits
 from optree.store.system import OS, REAL, open_regular
 from optree.tree.fold import Tree
-from optree.tree.naming import name_safely
-from optree.tree.walk import walk_sessions
+from optree.tree.walk import name_safely, walk_sessions
 from optree.values import TypedDecoder, is_list, is_object
 
 _INDEX, _NUMBER = "(?:0|[1-9][0-9]{0,17})", "[1-9][0-9]{0,17}"

@@ -14,7 +14,7 @@ from optree.store.reader import read_journal
 from optree.store.system import OS
 from optree.tree import apply
 from optree.tree.path import parent_label
-from optree.tree.summary import last_seen, op_seen
+from optree.tree.text import last_seen, op_seen
 from optree.tree.totals import add_entry
 from optree.tree.walk import walk_sessions
 from optree.values import encode, is_object

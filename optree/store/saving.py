@@ -22,7 +22,7 @@ from optree.store.snapshot import SnapshotWriter
 from optree.store.system import OS
 from optree.tree import Tree
 from optree.tree.redacted import redacted
-from optree.tree.summary import last_seen, snapshot_summary, untimed_until
+from optree.tree.text import last_seen, snapshot_summary, untimed_until
 from optree.values import decode
 
 

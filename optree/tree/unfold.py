@@ -9,7 +9,7 @@ from optree import records as r
 from optree.ids import node_id
 from optree.nodes import OperationNode, SessionNode, TurnNode
 from optree.tree.fold import Tree
-from optree.tree.summary import op_seen
+from optree.tree.text import op_seen
 
 _Timed = tuple[float, r.Record]
 _Walk = Generator[tuple[SessionNode, float], float | None, float]

@@ -4,7 +4,7 @@ import pytest
 
 from optree import SessionTreeBuilder
 from optree.builder.histories import MOST_HISTORIES
-from optree.console.lines import resolved
+from optree.console import resolved
 from optree.values import encode
 
 CALL = {"role": "assistant", "tool_calls": [{"id": "c", "function": {"name": "f", "arguments": "{}"}}], "n": 1, "t": 0.0, "b": True}

@@ -8,8 +8,7 @@ from msgspec import Raw
 from optree import SessionTreeBuilder
 from optree import records as r
 from optree.builder import Stream
-from optree.console import ConsoleWriter, LineOptions, LineRenderer
-from optree.console.lines import KEPT_OPS, LINE_BYTES
+from optree.console import KEPT_OPS, LINE_BYTES, ConsoleWriter, LineOptions, LineRenderer
 from optree.nodes import AS_TOLD, LogEntry, ReasoningChunk
 from optree.testing import Ticking
 

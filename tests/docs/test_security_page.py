@@ -1,8 +1,7 @@
 import re
 from pathlib import Path
 
-from optree.redaction._forms import FORMS
-from optree.redaction._names import NAMES
+from optree.redaction._forms import FORMS, NAMES
 
 ROOT = Path(__file__).resolve().parents[2]
 

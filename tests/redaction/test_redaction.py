@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from optree.redaction import REDACTED, Redaction, StreamRedactor, detectors, may_hold_secret, names_secret, redact, redact_pieces
 from optree.redaction._assigned import spellings
 from optree.redaction._engine import Engine
-from optree.redaction._names import NAMES as TABLE
+from optree.redaction._forms import NAMES as TABLE
 from optree.redaction._streams import HELD
 from tests.growth import SQUARE, growth
 from tests.secrets import BODY, FORMS, GIVEN, HARMLESS, HARMLESS_NAMES, NAMES

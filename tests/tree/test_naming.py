@@ -7,8 +7,7 @@ from optree.ids import is_txn, txn_of
 from optree.nodes import Pool
 from optree.testing import Ticking
 from optree.tree.fold import Tree
-from optree.tree.naming import called, name_safely
-from optree.tree.walk import walk_ops, walk_sessions
+from optree.tree.walk import called, name_safely, walk_ops, walk_sessions
 
 EVIL = "../../evil"
 

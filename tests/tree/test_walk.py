@@ -9,8 +9,7 @@ from optree.builder import Stream
 from optree.nodes import Totals
 from optree.testing import START, Ticking, capture
 from optree.tree.fold import Tree
-from optree.tree.summary import last_seen, lasted, seen_of, state
-from optree.tree.text import format_end
+from optree.tree.text import format_end, last_seen, lasted, seen_of, state
 from optree.tree.totals import tokens_said
 from optree.tree.walk import ops_beneath
 from tests.strategies import play, programs

@@ -1,4 +1,8 @@
-"""One run's session while it is read: each event becomes records, and what was said in an op is put together at the end."""
+"""One run's session while it is read: each event becomes records, and what was said in an op is put together at the end.
+
+Writers of the program that the format comes from have `workflow_name` and `status` in them, or null. Only the difference is kept, in the
+session's attribute `KEPT`, so that whatever else is there comes from the tree.
+"""
 
 from __future__ import annotations
 

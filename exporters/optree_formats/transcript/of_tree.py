@@ -1,4 +1,10 @@
-"""Records in, events out: what a run's transcript says of each record of a session, and a whole tree as the events of its runs."""
+"""Records in, events out: what a run's transcript says of each record of a session, and a whole tree as the events of its runs.
+
+Both ways to a transcript pass here: a saved tree as the records that made it, and a session that is recorded right now. A turn is a step of
+kind ``turn`` at path ``turn_1``; an op is at ``turn_1.op_2``: a step of kind ``agent`` (llm) or ``operation`` (system), a tool's call and
+result, or a step that calls a workflow (session). A tool's call waits for its input, which is the next record, and a session op's start
+for its session.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,10 @@
-"""The reader: streams a run's events past whatever is wrong in the file, in bounded memory, and takes of each line what can be read."""
+"""The reader: streams a run's events past whatever is wrong in the file, in bounded memory, and takes of each line what can be read.
+
+Lines that are exactly as the writer writes them are decoded a block at once; others one by one. Both give the same: the
+quick way knows no member and no type beyond the seed's, so what could be read in two ways never takes it.
+
+Types that are not known are kept as they are, and reported by faults of their own kind, so that a caller may take them for warnings.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,8 @@
-"""`Recorder`: writes one run's events to its file, refuses what the seed does not have, and hands each to subscribers once written."""
+"""`Recorder`: writes one run's events to its file, refuses what the seed does not have, and hands each to subscribers once written.
+
+Events that the format does not allow are refused (`InvalidEventError`). A disk that does not take one is no fault of the caller's: `record`
+returns False, nothing is handed on, and the logger ``optree.transcript`` says so once a second at most.
+"""
 
 from __future__ import annotations
 

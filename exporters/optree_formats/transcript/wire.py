@@ -1,4 +1,11 @@
-"""The wire form of seed 002: one JSON object a line, its members in the seed's order, what is unset left out."""
+"""The wire form of seed 002: one JSON object a line, its members in the seed's order, what is unset left out.
+
+`Event` is the envelope; its payload is a `StepPayload`, `MessagePayload` or `ToolPayload`, a list of `ContentBlock`, None, or any other
+JSON value. Members that the seed does not name are kept in `more`, and written again behind those that it does.
+
+A step that others wrote has a path and a kind of its own, in its op's attribute `STEP`, and its run has no turns: the one turn of its
+session has the attribute `TURNLESS`.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,8 @@
-"""What a span stands for and what it cost, by the conventions that name its attributes: GenAI, MCP, OpenInference, Traceloop."""
+"""What a span stands for and what it cost, by the conventions that name its attributes: GenAI, MCP, OpenInference, Traceloop.
+
+Sources: https://github.com/open-telemetry/semantic-conventions-genai (docs/gen-ai), https://github.com/Arize-ai/openinference (spec),
+https://github.com/traceloop/openllmetry (opentelemetry-semantic-conventions-ai).
+"""
 
 from __future__ import annotations
 

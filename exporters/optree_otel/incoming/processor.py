@@ -3,6 +3,11 @@
     provider.add_span_processor(OpTreeSpanProcessor())
 
 It works beside any exporter, needs no change to the instrumentations, and records nothing of optree's own spans.
+
+What a span stands for is often known at its start, and is recorded then; what it tells later, as its model or its messages, is added when
+it is looked at again, a moment later, and at its end. A span that has not told what it stands for waits: for that moment, until something
+inside it must be placed (it is a `system` op then), or until its end. Either way its own times are recorded. Spans that no agent, model
+or tool has to do with, above and around, never become a session.
 """
 
 from __future__ import annotations

@@ -1,4 +1,8 @@
-"""OTLP over HTTP, with `requests`: http/protobuf, one connection that is kept, and answers with a deadline."""
+"""OTLP over HTTP, with `requests`: http/protobuf, one connection that is kept, and answers with a deadline.
+
+A socket's timeout is for one read: a server that sends a byte each second can hold a reader for ever. Here the timeout that urllib3 sets
+for the answer is for all of it.
+"""
 
 from __future__ import annotations
 

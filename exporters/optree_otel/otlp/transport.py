@@ -1,4 +1,8 @@
-"""Sending one encoded request, and what came of it. The libraries that do it are loaded for the first connection, by one thread."""
+"""Sending one encoded request, and what came of it. The libraries that do it are loaded for the first connection, by one thread.
+
+A child that is forked while another thread imports a module waits for that module for ever: the import's lock came along, the thread
+did not. So a fork waits for the end of what is being loaded, a moment at most.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,10 @@
-"""Content: messages, arguments, results and reasoning, which go out only where the user has said so, without credentials."""
+"""Content: messages, arguments, results and reasoning, which go out only where the user has said so, without credentials.
+
+Texts are cut, and older messages left out, until the JSON is within the limit: it always parses.
+
+A part of an unknown type is passed on as it is, which the conventions allow. Schema: semantic-conventions-genai,
+docs/gen-ai/gen-ai-*-messages.json.
+"""
 
 from __future__ import annotations
 

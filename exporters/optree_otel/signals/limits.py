@@ -1,4 +1,11 @@
-"""What each backend takes, and entries made fit for it: within its limits, without credentials, never refused for one bad value."""
+"""What each backend takes, and entries made fit for it: within its limits, without credentials, never refused for one bad value.
+
+Nearly all spans are fit as they are, and encoded at once. Only where a value does not fit, or a text may hold a credential, is the
+span gone through value by value.
+
+Measured or read from each backend's source: Jaeger 2.13, Tempo 3.0.3, Phoenix 20.26, MLflow 3.17, VictoriaTraces 0.12, and the
+OpenTelemetry Collector 0.159, whose receiver gives the limits of a batch (4 MiB over gRPC, 20 MiB over HTTP, both unpacked).
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,8 @@
-"""From a node of the tree to its span: the canonical trace, by the GenAI conventions, and OpenInference's names beside them."""
+"""From a node of the tree to its span: the canonical trace, by the GenAI conventions, and OpenInference's names beside them.
+
+Each node is one span with its real start and end. Usage stands on model calls only, sums of containers under ``optree.total.``, so that
+no backend counts twice. What leaves is made fit by `limits.encode`.
+"""
 
 from __future__ import annotations
 

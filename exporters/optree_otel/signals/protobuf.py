@@ -1,4 +1,8 @@
-"""Protobuf without its classes: messages written byte for byte as the stock encoder writes them, and read field by field."""
+"""Protobuf without its classes: messages written byte for byte as the stock encoder writes them, and read field by field.
+
+A field is its tag (number and wire type), then its value; a nested message is preceded by its length. Source:
+https://protobuf.dev/programming-guides/encoding/ and opentelemetry-proto's common.proto. Keys and short texts are encoded once and kept.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,12 @@
-"""What entries come from, one resource a service, and the requests that carry them under it."""
+"""What entries come from, one resource a service, and the requests that carry them under it.
+
+A program whose user names no service gets one for each agent, in the program's namespace. Attributes of OTEL_RESOURCE_ATTRIBUTES win
+over ours. Nothing tells one process of a machine from another: Jaeger takes a span that was sent twice for one only if its resource is
+the same too, and what is sent again comes from another process. host.id, host.name and ip must all stand here: without a host Jaeger
+takes a child for one of another machine, and its older interface looks at `ip` alone.
+
+The three requests of OTLP have one shape: resources, in each the scopes, in each the items. Ours has one scope, ``optree``.
+"""
 
 from __future__ import annotations
 

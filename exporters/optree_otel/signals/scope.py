@@ -1,6 +1,10 @@
 """What a node's span belongs to: its trace, its session, and the span of another program that the session began in.
 
 Here too: when nodes ended that a crash broke off, as far as one can tell.
+
+What was open when its process was last known to live (`SessionNode.seen_at`) lasted until then at least. Where nobody has noted that, an op
+of which nothing was heard after its start would take no time; it is told to last as long as what it is in was heard of, so that its bar
+stands where the run broke off.
 """
 
 from __future__ import annotations

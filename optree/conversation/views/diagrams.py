@@ -1,4 +1,7 @@
-"""Which diagram each view is: who said what to whom as a sequence, what came from what as a graph."""
+"""Which diagram each view is: who said what to whom as a sequence, what came from what as a graph.
+
+Mermaid refuses diagrams of more than 50,000 characters or 500 edges, so what is beyond is left out and counted in a last label.
+"""
 
 from __future__ import annotations
 

@@ -9,10 +9,9 @@ import re
 from pathlib import Path
 
 from optree.errors import FormatError
-from optree.formats import Fault, Read
+from optree.formats import Fault, Read, write_new
 from optree.formats.ai_agent import assembly, records
-from optree.formats.ai_agent.folder import Ledgers
-from optree.formats.new_files import write_new
+from optree.formats.ai_agent.records import Ledgers
 from optree.store.ai_agent import document, version_of
 from optree.store.compression import compressor
 from optree.store.formats import read_snapshot

@@ -12,8 +12,7 @@ from msgspec import UNSET, Raw
 
 from optree import records as r
 from optree.formats import Fault
-from optree.formats.ai_agent.folder import Ledgers, SessionRecords
-from optree.formats.ai_agent.records import CALLED_BY_PROGRAM, derived_id
+from optree.formats.ai_agent.records import CALLED_BY_PROGRAM, Ledgers, SessionRecords, derived_id
 from optree.ids import is_node_id, is_txn, node_id, txn_of
 from optree.nodes import AccountingEntry, Payload, Status
 from optree.store.ai_agent.terms import IN_FIELDS, name_of
@@ -23,8 +22,8 @@ from optree.store.plain_values import block_of, json_of, kind_of, number_of, obj
 from optree.store.system import open_regular
 from optree.tree import Fold, Tree
 from optree.tree.fold import UNKNOWN
-from optree.tree.naming import unused
 from optree.tree.totals import leave_out_impossible
+from optree.tree.walk import unused
 from optree.usage import parts_of
 from optree.values import is_object
 

@@ -19,8 +19,8 @@ from optree.store.ai_agent.terms import IN_FIELDS, STEP, name_of
 from optree.store.ai_agent.writing import Context, agents_of, file_block, op_block, part_block, session_block, turn_block
 from optree.store.plain_values import block_of, json_of, kind_of, number_of, object_of, objects_of, text_of, texts_of
 from optree.tree.fold import UNKNOWN, Fold, Tree
-from optree.tree.naming import called, unused
 from optree.tree.totals import flaws_of_parts, leave_out_impossible, stored_parts
+from optree.tree.walk import called, unused
 from optree.values import is_list, is_object
 
 VERSIONS = (1, 2)

@@ -1,4 +1,4 @@
-"""Records → lines: ``[txn:<originTxnId>] [path:<path>] <agent> [SEV] →|← <type> <remote>: <message>``.
+"""Console lines: records in, lines on stderr out, one write a line. Stdout belongs to the agent.
 
 Each line belongs to exactly one node. What options change is which lines there are, never their form. Credentials are replaced in each
 value before it becomes part of a line; streamed reasoning is held back until a line of it is whole, or its op ends.
@@ -6,18 +6,26 @@ value before it becomes part of a line; streamed reasoning is held back until a 
 
 from __future__ import annotations
 
+import os
 from collections import deque
 from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
 from msgspec import UNSET, Struct
 
+from optree import ascii_marks
 from optree import records as r
+from optree.builder.core import Core
 from optree.builder.stream import Wants
-from optree.nodes import AS_TOLD, AccountingEntry, OperationNode, Pool, Severity
+from optree.builder.subscriber import Subscriber
+from optree.interrupts import suppress
+from optree.nodes import AS_TOLD, AccountingEntry, OperationNode, Pool, SessionNode, Severity
+from optree.records import Record
 from optree.redaction import StreamRedactor, redact
+from optree.syscalls import calls
+from optree.tree import walk_sessions
 from optree.tree.path import parent_label
-from optree.tree.summary import ENDED
+from optree.tree.text import ENDED
 from optree.tree.totals import dollars, has_unknown_cost
 from optree.values import cut, decode, encode, is_list, is_object
 from optree.visible import one_line
@@ -27,6 +35,9 @@ LINE_BYTES = 8192
 """Most that one line has, with the notice that it was cut."""
 KEPT_OPS = 1024
 _COLOURS = {"ERR": "31", "WRN": "33", "FIN": "36", "TRC": "90", "VRB": "90", "THK": "2;37"}
+_QUIET = Wants(
+    frozenset({r.SessionBegin, r.SessionResume, r.SessionEnd, r.OpEnd, r.Entries}), severities=frozenset({"WRN", "ERR"}), failures=True
+)
 
 
 class LineOptions(Struct, frozen=True):
@@ -41,11 +52,6 @@ class LineOptions(Struct, frozen=True):
     def wants(self) -> Wants | None:
         """What of a session's records its lines are made of; None for all."""
         return None if self.verbose or self.trace_llm or self.trace_tools else _QUIET
-
-
-_QUIET = Wants(
-    frozenset({r.SessionBegin, r.SessionResume, r.SessionEnd, r.OpEnd, r.Entries}), severities=frozenset({"WRN", "ERR"}), failures=True
-)
 
 
 class Line(NamedTuple):
@@ -292,3 +298,40 @@ def _response(op: _Op, record: r.OpEnd) -> str:
     elif op.entry is not None and has_unknown_cost(op.entry):
         parts.append("cost unknown")
     return ", ".join(parts)
+
+
+class ConsoleWriter(Subscriber):
+    """Prints the lines of one root session to *fd* (2, stderr), on a thread of its own."""
+
+    def __init__(self, txn: str, options: LineOptions, fd: int = 2) -> None:
+        super().__init__(self._print, "console")
+        self.wants = options.wants
+        self._renderer = LineRenderer(txn, options)
+        self._renderer.node = self._node
+        self._cores: list[Core] = []
+        """Where ops are looked up that there is something to say of."""
+        self._fd = fd
+        self._encoding = calls.terminal_encoding(fd)
+
+    def introduce(self, root: SessionNode, pool: Pool | None = None) -> None:
+        """Learn the agents of a session that began before, and what its requests refer to."""
+        if pool is not None:
+            self._renderer.refer(Pool(dict(pool.blobs), dict(pool.links)))
+        for session in walk_sessions(root):
+            self._renderer.know(session.path, session.agent_id)
+
+    def look_in(self, core: Core) -> None:
+        """Learn who knows the ops of the session, or of this process's part of it."""
+        self._cores.append(core)
+
+    def _node(self, path: str) -> OperationNode | None:
+        for core in self._cores:
+            op = core.ops.get(path)
+            if (node := core.ended.get(path) if op is None else op.bare) is not None:
+                return node
+        return None
+
+    def _print(self, record: Record) -> None:
+        for line in self._renderer.render(record):
+            with suppress(OSError):
+                os.write(self._fd, line.encode(self._encoding, ascii_marks.NAME) + b"\n")
