@@ -1,4 +1,4 @@
-"""The command line: one command a file, all of them readers of what is on disk, except `run` and `load`, which start a program.
+"""The command line: a command a file, or two that go together; all read what is on disk, except `run` and `load`, which start a program.
 
 Exit codes: 0 it is done; 1 the traced program or the question failed, or nothing was found; 2 wrong usage; 3 damaged or unreadable;
 130 Ctrl-C.

@@ -14,20 +14,18 @@ from typer.core import TyperGroup
 from optree import redaction
 from optree._version import __version__
 from optree.ascii_marks import keep_going
-from optree.cli.cost import cost
 from optree.cli.diff import diff, diff_context
 from optree.cli.export import export
-from optree.cli.formats import formats
+from optree.cli.exporters import formats
 from optree.cli.import_ import import_
-from optree.cli.ledger import ledger
+from optree.cli.ledger import cost, ledger
 from optree.cli.load import load
 from optree.cli.logs import logs
-from optree.cli.ls import ls
+from optree.cli.ls import ls, status
 from optree.cli.messages import messages
 from optree.cli.run import RunCommand, run
 from optree.cli.screen import OutputError, complain, flush
 from optree.cli.show import show
-from optree.cli.status import status
 from optree.cli.tree import tree
 from optree.errors import BusyError, OptreeError, PathError, SetupError, StoreError
 from optree.instrument import health

@@ -5,9 +5,11 @@ from __future__ import annotations
 from importlib.metadata import EntryPoint, entry_points
 from typing import cast
 
+from optree.cli.options import Json
+from optree.cli.screen import complain, show, show_json, table
 from optree.errors import SetupError
 from optree.exporting import EXPORTERS, Exporter, SpanReader
-from optree.formats.installed import unknown_exporter
+from optree.formats.installed import installed_formats, unknown_exporter
 from optree.store.directory import Directory
 
 OTEL = "otel"
@@ -63,3 +65,22 @@ def _point(name: str) -> EntryPoint | None:
 
 def _unloadable(name: str, error: Exception) -> SetupError:
     return SetupError(f"exporter {name} cannot be loaded: pip install 'optree-tracing[otel]' ({error})")
+
+
+def formats(*, as_json: Json = False) -> None:
+    """List the file formats for `optree export --to NAME` and `optree import`, with how their files' names end and what they leave out.
+
+    Formats of other packages are among them; one that lacks a library is named with what to install.
+
+    Example: [bold]optree formats[/bold]
+    """
+    found, problems = installed_formats()
+    if as_json:
+        listed = [{"name": one.name, "suffix": one.suffix, "about": one.about, "cannotHold": [*one.cannot_hold]} for one in found]
+        show_json({"formats": listed, "problems": problems})
+        return
+    show("\n".join(table(("NAME", "SUFFIX", "ABOUT"), [(one.name, one.suffix, one.about) for one in found])), fold=True)
+    for one in found:
+        show(f"\n{one.name} leaves out: {', '.join(one.cannot_hold) or 'nothing'}", fold=True)
+    for problem in problems:
+        complain(problem)

@@ -2,21 +2,30 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
+from msgspec import Struct
 
-from optree.cli.incoming import FilesRead, read_files
+from optree.cli.exporters import OTEL, span_reader
 from optree.cli.options import BillingFile, Json, SessionsDir, directory
 from optree.cli.screen import complain, show, show_json, table, when, working
-from optree.errors import OptreeError, SetupError
-from optree.formats.installed import exporter_names
-from optree.store.directory import Directory
+from optree.errors import FormatError, NotFoundError, OptreeError, SetupError
+from optree.formats import Fault, Format, Read
+from optree.formats.installed import detected, exporter_names, format_named, installed_formats
+from optree.store.directory import Directory, exists
 from optree.store.importing import more_there, save
-from optree.tree import Tree, walk_ops
+from optree.store.lines import check_size
+from optree.tree import Tree, walk_ops, walk_sessions
+from optree.tree.walk import name_safely
 
 _SHOWN = 20
+_COMPANION = "session-summary.yml"
+"""How the file ends that is written beside a Markdown log."""
+_TEMPORARY = ".tmp-"
+"""In the names that optree and the original ai-agent give files until they are whole."""
 
 
 def import_(
@@ -104,3 +113,174 @@ def _plain(tree: Tree) -> dict[str, Any]:
 
 def _count(tree: Tree) -> int:
     return sum(1 for _ in walk_ops(tree.session))
+
+
+class FilesRead(Struct):
+    """What is in the files."""
+
+    trees: list[Tree] = []
+    faults: list[tuple[str, Fault]] = []
+    """With the names of the files; those of formats."""
+    notes: list[str] = []
+    """What is to be said about spans, and about files that were passed over."""
+    failed: list[tuple[str, str]] = []
+    """Files of which nothing could be read, each with why."""
+    sources: dict[str, str] = {}
+    """By txn, the file that a session came from."""
+    reads: dict[Path, Read] = {}
+    """What was read of each file in a format."""
+
+
+def read_files(files: Sequence[Path], name: str | None, *, strict: bool, step: Callable[[], None]) -> FilesRead:
+    """Read files; *name* is the format of all of them, else their content tells. Spans are read together: a trace may be spread over files.
+
+    A file that cannot be read does not stop the others. If it is the only one, or if *strict*, raises `FormatError` for a file that is
+    in no format or, if *strict*, is not as it should be, `SetupError` for one that several formats take, `NotFoundError`, `OSError`.
+    """
+    found = FilesRead()
+    spans: list[Any] = []
+    chosen = _Choice(name)
+    left = [path for path in files if len(files) > 1 and _left_behind(path, found)]
+    paths = [one for named in files if named not in left for one in _expanded(named, chosen, found)]
+    for path in paths:
+        try:
+            _read(path, chosen, found, spans, strict=strict)
+        except (OptreeError, OSError) as error:
+            if strict or len(paths) == 1:
+                raise
+            found.failed.append((path.name, str(error)))
+        step()
+    _drop_parts(found)
+    if spans:
+        found.trees += span_reader().sessions(spans, found.notes)
+    return found
+
+
+def _read(path: Path, chosen: _Choice, found: FilesRead, spans: list[Any], *, strict: bool) -> None:
+    """Read one file, or one folder of a format that is made of folders."""
+    check_size(path)
+    form = chosen.of(path)
+    if form is None and path.name.endswith(_COMPANION):
+        found.notes.append(f"{path.name}: passed over, the log that it is about has all of it")
+    elif form is None:
+        _spans(path, found, spans, chosen, strict=strict)
+    else:
+        read = form.read(path, strict=strict)
+        found.notes += [f"{path.name}: {said}" for tree in read.trees for said in name_safely(tree)]
+        if chosen.named and not any(map(_holds_something, read.trees)) and not detected(path, [form]):
+            raise FormatError(f"{path.name} holds nothing of a session as {form.name} has it; without --from its content tells the format")
+        found.reads[path.resolve()] = read
+        found.trees += read.trees
+        found.faults += ((path.name, fault) for fault in read.faults)
+        found.sources |= {tree.session.origin_txn_id: path.name for tree in read.trees}
+
+
+def _drop_parts(found: FilesRead) -> None:
+    """Take out what was read twice: files that were named, and read with another as well. Of two that lead to each other one stays."""
+    owners: dict[Path, list[Path]] = {}
+    for path, read in found.reads.items():
+        for part in read.beside:
+            owners.setdefault(part.resolve(), []).append(path)
+    gone: dict[Path, Path] = {}
+    for path in found.reads:
+        owner = next((one for one in owners.get(path, ()) if one != path and one not in gone), None)
+        if owner is not None:
+            gone[path] = owner
+            found.notes.append(f"{path.name}: passed over, it is read with {owner.name}")
+    twice = {id(part) for path in gone for part in (*found.reads[path].trees, *found.reads[path].faults)}
+    found.trees = [tree for tree in found.trees if id(tree) not in twice]
+    found.faults = [(name, fault) for name, fault in found.faults if id(fault) not in twice]
+
+
+def _expanded(path: Path, chosen: _Choice, found: FilesRead) -> list[Path]:
+    """Return what is to be read of a path: of a directory all in it that is in a format, and it itself if it is in one; others are named.
+
+    What a writer left behind unfinished, as a name with ``.tmp-`` in it says, is passed over.
+    """
+    if not path.is_dir():
+        return [path]
+    form = chosen.of(path)
+    if form is not None and chosen.named:
+        inside = [] if detected(path, [form]) else [one for one in sorted(path.iterdir()) if one.is_file() and detected(one, [form])]
+        return [one for one in inside if not _left_behind(one, found)] or [path]
+    whole = [path] if form is not None else []
+    there = sorted(path.iterdir())
+    left = [one for one in there if _left_behind(one, found)]
+    known = [one for one in there if one not in left and (one.is_file() or form is None) and _is_read(one, chosen, form)]
+    if form is None and known:
+        found.notes += [
+            f"{one.name}: passed over, it is in no format that is known" for one in there if one not in left and one not in known
+        ]
+    return [*whole, *known] or [path]
+
+
+def _left_behind(path: Path, found: FilesRead) -> bool:
+    """Tell whether a file is one that a writer left behind, and note it."""
+    if _TEMPORARY not in path.name or not path.is_file():
+        return False
+    found.notes.append(f"{path.name}: passed over, a writer left it behind unfinished")
+    return True
+
+
+def _is_read(path: Path, chosen: _Choice, form: Format | None) -> bool:
+    """Tell whether a file in a directory is to be read: it is in a format, not in that of the directory itself; or empty, to be named."""
+    if not _is_readable(path):
+        return False
+    if path.is_file() and not path.stat().st_size:
+        return True
+    found = chosen.of(path)
+    return found is not None and found is not form
+
+
+def _is_readable(path: Path) -> bool:
+    """Tell whether something in a directory can be looked at: no pipe, no device, no link that leads nowhere or in a circle."""
+    try:
+        return path.is_dir() or path.is_file()
+    except OSError:
+        return False
+
+
+def _holds_something(tree: Tree) -> bool:
+    return any(session.messages or session.turns or session.ended_at is not None for session in walk_sessions(tree.session))
+
+
+class _Choice:
+    """Picks the format of each file; None is OpenTelemetry."""
+
+    def __init__(self, name: str | None) -> None:
+        self._all: list[Format] = []
+        self.problems: list[str] = []
+        self._named = format_named(name) if name not in (None, OTEL) else None
+        self.named = name is not None
+        """True if one format was named for all files."""
+        if not self.named:
+            self._all, self.problems = installed_formats()
+
+    def of(self, path: Path) -> Format | None:
+        if not exists(path):
+            raise NotFoundError(f"{path} is no file: name one that optree export, a Collector, Jaeger, Tempo or another tracer has written")
+        if self.named:
+            return self._named
+        claims = detected(path, self._all)
+        if len(claims) > 1:
+            names = [one.name for one in claims]
+            raise SetupError(f"{path.name} may be in several formats, {', '.join(names)}: say which it is, as in --from {names[0]}")
+        return claims[0] if claims else None
+
+    def tried(self) -> str:
+        """Return what a file was looked at for."""
+        lacking = "".join(f"; {problem}" for problem in self.problems)
+        return f"tried were {', '.join([*(one.name for one in self._all), OTEL])}{lacking}"
+
+
+def _spans(path: Path, found: FilesRead, spans: list[Any], chosen: _Choice, *, strict: bool) -> None:
+    if path.is_dir():
+        raise FormatError(f"{path} is a directory in no format that is known: name the files in it ({chosen.tried()})")
+    try:
+        there, notes = span_reader().read_file(path)
+    except FormatError as error:
+        raise FormatError(f"{error} ({chosen.tried()}; --from NAME says which it is)") from error
+    if strict and notes:
+        raise FormatError(f"{path.name}: {notes[0]}")
+    spans += there
+    found.notes += [f"{path.name}: {note}" for note in notes]

@@ -9,9 +9,9 @@ from typing import Annotated, Any
 import typer
 
 from optree.cli.options import BillingFile, Json, Otel, SessionsDir, TraceLlm, TraceTools, Txn, Verbose, directory, place
+from optree.cli.run import Tracing, run_traced
 from optree.cli.screen import figures, paint, show, show_json, unpainted, when
 from optree.cli.sessions import open_session, state_of
-from optree.cli.traced import Tracing, run_traced
 from optree.nodes import OperationNode, SessionNode, TurnNode
 from optree.redaction import redact
 from optree.store.recovery import Loaded

@@ -1,15 +1,44 @@
-"""`optree run`: run a program traced."""
+"""`optree run`: a program traced, anew or to go on with a session, and the lines that say what came of it: one a session."""
 
 from __future__ import annotations
 
+import os
+import sys
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from tempfile import mkstemp
 from typing import Annotated, Any
 
 import typer
 from typer.core import TyperCommand
 
-from optree.cli.options import BillingFile, Json, Otel, SessionsDir, TraceLlm, TraceTools, Verbose, complete_txn, directory, place
-from optree.cli.traced import Tracing, run_traced
-from optree.errors import SetupError
+from optree.cli.options import (
+    BillingFile,
+    Json,
+    Otel,
+    SessionPlace,
+    SessionsDir,
+    TraceLlm,
+    TraceTools,
+    Verbose,
+    complete_txn,
+    directory,
+    place,
+)
+from optree.cli.program import NOT_EXECUTABLE, NOT_FOUND, command_line, run_program
+from optree.cli.screen import complain, figures, json_line
+from optree.cli.sessions import Row, describe, settled
+from optree.errors import BusyError, SetupError
+from optree.ids import is_txn, new_txn
+from optree.nodes import Totals
+from optree.store.directory import Directory, Saved, recorded
+from optree.store.lock import is_running
+from optree.store.opening import RUN_FILE
+from optree.store.recovery import load_to_resume
+from optree.syscalls import calls
+from optree.tree.text import format_totals
 
 REMOVED = {
     "--save": "sessions are always saved; --sessions-dir DIR says where",
@@ -17,6 +46,9 @@ REMOVED = {
     "--save-session": "sessions are always saved; --sessions-dir DIR says where",
     "--accounting": "accounting is always written; --billing-file FILE says where",
 }
+MOST_NAMED = 10
+"""Sessions that are named at the end, of a program that recorded many."""
+_RESUMED = ("failed", "cancelled", "interrupted")
 
 
 class RunCommand(TyperCommand):
@@ -66,3 +98,188 @@ def run(
     found = place(resume, where) if resume is not None else None
     tracing = Tracing(verbose, trace_llm, trace_tools, as_json, otel)
     raise typer.Exit(run_traced(command, found.directory if found else where, tracing, found))
+
+
+@dataclass(frozen=True, slots=True)
+class Tracing:
+    """What the program is told by its environment, and how the end is reported."""
+
+    verbose: bool = False
+    trace_llm: bool = False
+    trace_tools: bool = False
+    as_json: bool = False
+    otel: str | None = None
+    """The collector to mirror to."""
+
+
+def run_traced(command: list[str], directory: Directory, tracing: Tracing, resume: SessionPlace | None = None) -> int:
+    """Run *command* traced, in a new session or to go on with *resume*; returns its exit code. Raises `BusyError`."""
+    if resume is not None and is_running(resume.directory.live(resume.txn)):
+        raise BusyError(f"session {resume.txn} is running; wait for it to end, or watch it with: optree logs -f {resume.txn}")
+    if resume is not None:
+        load_to_resume(resume.txn, resume.directory)  # what cannot be loaded cannot be gone on with: the program is not started
+    txn = resume.txn if resume is not None else new_txn()
+    before = directory.exact(txn)
+    try:
+        code, begun = _run(command, _environment(txn, directory, tracing, again=resume is not None))
+    except OSError as error:
+        complain(f"cannot run {command[0]}: {error.strerror or error}")
+        return NOT_FOUND if isinstance(error, FileNotFoundError) else NOT_EXECUTABLE
+    noted = [one for one in begun if one != txn]
+    settled(directory, [txn, *noted])
+    after = recorded(directory, txn)
+    saved = after if before is None or after is None or after.modified > before.modified else None
+    others = [found for one in noted if (found := recorded(directory, one)) is not None]
+    _report(_Outcome(txn, code, _named(saved, directory), others, command, directory, begun), tracing)
+    return code
+
+
+def _run(command: list[str], environment: dict[str, str]) -> tuple[int, dict[str, int]]:
+    """Run a program; returns its exit code, and the root sessions that its processes began, with how many records of each are lost.
+
+    Raises as `run_program` does.
+    """
+    name = ""  # where no file can be made, nothing is noted
+    with suppress(OSError):
+        fd, name = mkstemp(prefix="optree-run-")
+        os.close(fd)
+    begun: dict[str, int] = {}
+    try:
+        code = run_program(command, environment | {RUN_FILE: name})
+        with suppress(OSError):
+            for line in Path(name).read_text("utf-8", "replace").splitlines():
+                txn, _, lost = line.partition(" ")
+                if is_txn(txn):
+                    begun[txn] = begun.get(txn, 0) + (int(lost) if lost.isdecimal() else 0)
+        return code, begun
+    finally:
+        with suppress(OSError):
+            calls.unlink(name)
+
+
+@dataclass(frozen=True, slots=True)
+class _Named:
+    """A session that the program recorded."""
+
+    row: Row
+    file: Path | None
+
+
+@dataclass(frozen=True, slots=True)
+class _Outcome:
+    txn: str
+    code: int
+    named: _Named | None
+    """The session of that txn, if the program recorded it."""
+    others: list[Saved]
+    """What else it recorded, in the order of begin."""
+    command: Sequence[str]
+    directory: Directory
+    begun: Mapping[str, int]
+    """All root sessions that were begun, with how many records of each are lost."""
+
+    def listed(self) -> list[_Named]:
+        """Return which of the others are named: those with work left, which have a live directory, come first."""
+        most = MOST_NAMED - (self.named is not None)
+        first = sorted(self.others, key=lambda saved: saved.live is None)[:most]
+        return [named for named in (_named(saved, self.directory) for saved in first) if named is not None]
+
+    def resume(self, txn: str) -> str:
+        """Return the command that goes on with a session."""
+        return command_line(["optree", "load", txn, *_flags(self.directory), "--", *self.command])
+
+
+def _named(saved: Saved | None, directory: Directory) -> _Named | None:
+    return None if saved is None else _Named(describe(saved, directory), saved.live or saved.snapshot)
+
+
+def _environment(txn: str, directory: Directory, tracing: Tracing, *, again: bool) -> dict[str, str]:
+    found = {name: value for name, value in os.environ.items() if name not in ("OPTREE_TXN", "OPTREE_RESUME")}
+    found["OPTREE_RESUME" if again else "OPTREE_TXN"] = txn
+    found["OPTREE_SESSIONS_DIR"] = str(directory.sessions.absolute())
+    found["OPTREE_BILLING_FILE"] = str(directory.billing.absolute())
+    for name in ("verbose", "trace_llm", "trace_tools"):
+        if getattr(tracing, name):
+            found[f"OPTREE_{name.upper()}"] = "1"
+    if tracing.otel is not None:
+        found |= {"OPTREE_OTEL": "on", "OPTREE_OTEL_ENDPOINT": tracing.otel}
+    return found
+
+
+def _report(outcome: _Outcome, tracing: Tracing) -> None:
+    listed = outcome.listed()
+    more = len(outcome.others) - len(listed)
+    if tracing.as_json:
+        sys.stderr.write(json_line(_plain(outcome, listed, more)) + "\n")
+        return
+    named = [*([outcome.named] if outcome.named else []), *listed]
+    for one in named:
+        said = " · ".join(
+            filter(
+                None,
+                (f"session {one.row.txn} {_said(one.row, outcome)} in {one.file}{_lost(one.row, outcome)}", format_totals(one.row.totals)),
+            )
+        )
+        complain(f"{said}; go on with: {outcome.resume(one.row.txn)}" if one.row.state in _RESUMED else said)
+    if more:
+        complain(f"and {more:,} more session{'' if more == 1 else 's'} (optree ls)")
+    if not named:
+        complain(_unsaved(outcome.directory) if outcome.begun else _nothing(outcome.txn, outcome.directory))
+
+
+def _flags(directory: Directory) -> list[str]:
+    """Return the options that name a directory and ledger other than those of the environment."""
+    usual = Directory.of()
+    sessions = [] if directory.sessions == usual.sessions else ["--sessions-dir", str(directory.sessions)]
+    return sessions if directory.billing == usual.billing else [*sessions, "--billing-file", str(directory.billing)]
+
+
+def _lost(row: Row, outcome: _Outcome) -> str:
+    lost = outcome.begun.get(row.txn, 0)
+    return f" but for {lost:,} record{'' if lost == 1 else 's'}, which {'is' if lost == 1 else 'are'} lost" if lost else ""
+
+
+def _said(row: Row, outcome: _Outcome) -> str:
+    said = {
+        "ended": "is saved",
+        "failed": "failed, and is saved",
+        "cancelled": "was cancelled, and is saved",
+        "interrupted": f"was interrupted (exit code {outcome.code}), and is saved",
+        "running": "is still being written by a process that the program started,",
+        "damaged": "is damaged",
+    }
+    return said[row.state]
+
+
+def _unsaved(directory: Directory) -> str:
+    """Say that no session could be saved, and why if that is so still."""
+    there = next(one for one in (directory.sessions.absolute(), *directory.sessions.absolute().parents) if os.path.exists(one))  # noqa: PTH110 - False where it may not be looked
+    why = "is no directory" if not there.is_dir() else "" if os.access(there, os.W_OK | os.X_OK) else "cannot be written"
+    said = f": {there} {why}" if why else f" in {directory.sessions}"
+    return f"no session could be saved{said}; name another place with --sessions-dir"
+
+
+def _nothing(txn: str, directory: Directory) -> str:
+    parent = os.environ.get("OPTREE_PARENT", "").partition(":")[0]
+    if parent:
+        return f"the program was started from session {parent}, and what it recorded is there (optree tree {parent})"
+    return (
+        f"the program recorded nothing as session {txn} in {directory.sessions}: decorate its agent with @optree.session, "
+        "and its steps with @optree.llm and @optree.tool"
+    )
+
+
+def _plain(outcome: _Outcome, listed: Sequence[_Named], more: int) -> dict[str, Any]:
+    nothing = {"txn": outcome.txn, "state": "nothing", "saved": None, "totals": figures(Totals()), "resume": None}
+    named = _plain_session(outcome, outcome.named) if outcome.named else nothing
+    return named | {"exit": outcome.code, "others": [_plain_session(outcome, one) for one in listed], "more": more}
+
+
+def _plain_session(outcome: _Outcome, one: _Named) -> dict[str, Any]:
+    return {
+        "txn": one.row.txn,
+        "state": one.row.state,
+        "saved": str(one.file) if one.file else None,
+        "totals": figures(one.row.totals),
+        "resume": outcome.resume(one.row.txn) if one.row.state in _RESUMED else None,
+    }

@@ -212,7 +212,7 @@ def test_a_file_in_no_format_says_what_was_tried(optree):
 @pytest.mark.parametrize("head", [b'{"version":1,"meta":{"a":"', b'{"seq":1,"run_id":"', JACK_AND_JILL.encode(), b"# Session Log\n", b""])
 def test_a_file_that_unpacks_without_end_is_refused(tmp_path, monkeypatch, pack, head):
     """A packed file of any format that unpacks to more than the limit is refused in bounded memory, with what to do."""
-    from optree.cli import incoming
+    from optree.cli import import_
     from optree.errors import FormatError
     from optree.store import compression
 
@@ -221,7 +221,7 @@ def test_a_file_that_unpacks_without_end_is_refused(tmp_path, monkeypatch, pack,
     path = tmp_path / "x"
     path.write_bytes(pack(head + b"\n" * (32 << 20)))
     with pytest.raises(FormatError, match=r"^x unpacks to more than \d+ MB .*: if that is right, unpack it yourself"):
-        incoming.read_files([path], None, strict=False, step=lambda: None)
+        import_.read_files([path], None, strict=False, step=lambda: None)
 
 
 @pytest.mark.parametrize("wrong", ["1.x", "1.", "1.2.3", "x"])
@@ -253,14 +253,14 @@ def test_a_file_that_several_formats_take_needs_a_name(optree, monkeypatch):
     """A file that two formats take for theirs is refused with their names."""
     from pathlib import Path
 
-    from optree.cli import incoming
+    from optree.cli import import_
     from optree.errors import SetupError
 
     path = Path(optree.folder / "log")
     path.write_text(EXAMPLES["seed000_jack_and_jill"])
     monkeypatch.setattr(EVENTS, "detect", lambda _path, _head: True)
     with pytest.raises(SetupError, match="may be in several formats, events, events-v1: say which it is, as in --from events"):
-        incoming.read_files([path], None, strict=False, step=lambda: None)
+        import_.read_files([path], None, strict=False, step=lambda: None)
 
 
 def test_formats_of_others_are_found(optree, log):

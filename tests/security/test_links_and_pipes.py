@@ -361,7 +361,7 @@ def test_a_gigabyte_in_one_line_of_any_format(tmp_path, form):
 
 def test_a_program_that_makes_files_elsewhere_is_refused(tmp_path):
     """A format that makes its file elsewhere than it was told is refused, whatever way it took."""
-    from optree.cli.written import Writing, export_to_file
+    from optree.cli.export import Writing, export_to_file
     from optree.store.recovery import Loaded
 
     class Stray:

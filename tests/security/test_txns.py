@@ -180,7 +180,7 @@ def test_spans_whose_txn_leads_out_are_not_lost(tmp_path, txn):
 
 def test_a_format_of_somebody_elses_is_held_to_it(tmp_path, monkeypatch):
     """A tree whose txn leads out, from a format that checks nothing, is saved under a safe one."""
-    from optree.cli import incoming
+    from optree.cli import import_
     from optree.formats import Read
 
     class Careless:
@@ -193,8 +193,8 @@ def test_a_format_of_somebody_elses_is_held_to_it(tmp_path, monkeypatch):
             return Read([named("../../evil")], [])
 
     (tmp_path / "x").write_text("x")
-    monkeypatch.setattr(incoming, "installed_formats", lambda: ([Careless()], []))
-    found = incoming.read_files([tmp_path / "x"], None, strict=False, step=lambda: None)
+    monkeypatch.setattr(import_, "installed_formats", lambda: ([Careless()], []))
+    found = import_.read_files([tmp_path / "x"], None, strict=False, step=lambda: None)
     assert [txn_of("../../evil")] == [tree.session.origin_txn_id for tree in found.trees]
     assert 1 == len(found.notes)
     assert tmp_path / "s" / f"{txn_of('../../evil')}.json.zst" == save(found.trees[0], Directory(tmp_path / "s", tmp_path / "bill.jsonl"))
