@@ -244,13 +244,13 @@ def _outcome(status: str | None, error: str | None) -> str:
 
 def resolved(payload: Any, pool: Pool) -> Any:
     """Return a payload decoded, with what it refers to in its place; a history that is not all there says so in front."""
-    found = decode(payload)
+    result = decode(payload)
     try:
-        whole = pool.resolve(found)
+        whole = pool.resolve(result)
     except (TypeError, AttributeError):  # members of the program's own that look like references
-        return found
-    if is_object(found) and is_object(whole):
-        for name, value in found.items():
+        return result
+    if is_object(result) and is_object(whole):
+        for name, value in result.items():
             lost = value.get("count", 0) - len(whole[name]) if is_object(value) and is_list(whole[name]) and "$history" in value else 0
             if lost > 0:
                 whole[name].insert(0, {"$lost": f"{lost} earlier messages"})

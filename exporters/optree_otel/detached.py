@@ -105,9 +105,9 @@ os.close(3)
             numbers = [int(path.name) for path in Path("/dev/fd").iterdir()]
         except OSError:
             return []
-        found: list[int] = []
+        result: list[int] = []
         for number in numbers:
             with suppress(OSError):  # that of the listing itself is closed by now
                 if number > 2 and os.get_inheritable(number):  # noqa: PLR2004 - stdin, stdout, stderr
-                    found.append(number)
-        return found
+                    result.append(number)
+        return result

@@ -105,14 +105,14 @@ def _absolute(path: str) -> str:
 
 
 def _environ(options: Mapping[str, Any]) -> dict[str, str]:
-    found = dict(os.environ)
+    result = dict(os.environ)
     for name in OPTIONS:
         if (value := options.get(name)) is not None:
-            found[f"OPTREE_OTEL_{name.upper()}"] = str(value)
-    found.pop(REDACTION_VARIABLE, None)
+            result[f"OPTREE_OTEL_{name.upper()}"] = str(value)
+    result.pop(REDACTION_VARIABLE, None)
     if (chosen := redaction_settings()) != Redaction():
-        found[REDACTION_VARIABLE] = chosen.to_json()
-    for name, value in found.items():
+        result[REDACTION_VARIABLE] = chosen.to_json()
+    for name, value in result.items():
         if name.startswith("OTEL_EXPORTER_OTLP_") and name.endswith(_FILES):
-            found[name] = _absolute(value) or value
-    return found
+            result[name] = _absolute(value) or value
+    return result

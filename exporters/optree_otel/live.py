@@ -198,14 +198,14 @@ class Live(Remembered):
             self._settle(exporter)
 
     def _resource(self, service: str, owner: Owner) -> bytes:
-        found = self._resources.get((service, owner))
-        if found is None:
+        result = self._resources.get((service, owner))
+        if result is None:
             if len(self._resources) >= KEPT_RESOURCES:
                 self._resources.pop(next(iter(self._resources)), None)
             told = self._told.attributes(service, owner)
             pairs = Fitter(self._profile).attributes([pair for pair in told.items() if not pair[0].startswith(_OF_PROCESS)])
-            found = self._resources[service, owner] = _RESOURCE.encode(pairs)
-        return found
+            result = self._resources[service, owner] = _RESOURCE.encode(pairs)
+        return result
 
     # What is on its way there, on the thread that looks, or on one that flushes.
 

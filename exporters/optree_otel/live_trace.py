@@ -154,10 +154,10 @@ class LiveTrace:
 
     def scope(self, path: str) -> SpanScope | None:
         """Return the scope of the session at *path* in this trace."""
-        found = self._scopes.get(path)
-        canonical = self.exporter.scope(path) if found is None else None
+        result = self._scopes.get(path)
+        canonical = self.exporter.scope(path) if result is None else None
         if canonical is not None:
-            found = self._scopes[path] = msgspec.structs.replace(
+            result = self._scopes[path] = msgspec.structs.replace(
                 canonical,
                 trace_id=self.trace_id,
                 content=False,
@@ -167,8 +167,8 @@ class LiveTrace:
                 round=0,
                 salt=SALT,
             )
-            found.parent_id = found.span_id(node_id(self.exporter.txn, path)) if path else b""
-        return found
+            result.parent_id = result.span_id(node_id(self.exporter.txn, path)) if path else b""
+        return result
 
     def scope_of(self, key: Key) -> SpanScope | None:
         """Return the scope of the session that a node belongs to."""
@@ -382,8 +382,8 @@ def _known(node: Node, scope: SpanScope) -> tuple[str, list[Attribute]]:
     """Return a node's name and the attributes that are certain when it begins."""
     agent = scope.session.agent_id
     if isinstance(node, SessionNode):
-        told: list[Attribute] = [(names.OPERATION, "invoke_agent"), (names.CALL_PATH, node.call_path)]
-        return f"invoke_agent {agent}", [(names.KIND, "session"), (names.AGENT_NAME, agent), *told]
+        attributes: list[Attribute] = [(names.OPERATION, "invoke_agent"), (names.CALL_PATH, node.call_path)]
+        return f"invoke_agent {agent}", [(names.KIND, "session"), (names.AGENT_NAME, agent), *attributes]
     if isinstance(node, TurnNode):
         name = f"turn {node.index}" if scope.profile.turn_in_name else "turn"
         return name, [(names.KIND, "turn"), (names.AGENT_NAME, agent), (names.TURN_INDEX, node.index)]
@@ -393,15 +393,15 @@ def _known(node: Node, scope: SpanScope) -> tuple[str, list[Attribute]]:
 def _known_op(op: OperationNode, agent: str) -> tuple[str, list[Attribute]]:
     if op.kind == "session":
         return f"invoke_agent {op.name}", [(names.KIND, "session_op"), (names.OPERATION, "invoke_agent"), (names.AGENT_NAME, op.name)]
-    told: list[Attribute] = [(names.KIND, op.kind), (names.AGENT_NAME, agent)]
+    attributes: list[Attribute] = [(names.KIND, op.kind), (names.AGENT_NAME, agent)]
     if op.kind == "llm":
         provider, model = parts_of_name(redact(op.name))
         known = names.PROVIDERS.get(provider.lower(), provider) if provider else UNKNOWN
-        told += [(names.OPERATION, "chat"), (names.PROVIDER, known), *([(names.REQUEST_MODEL, model)] if model else [])]
-        return f"chat {model or op.name}", told
+        attributes += [(names.OPERATION, "chat"), (names.PROVIDER, known), *([(names.REQUEST_MODEL, model)] if model else [])]
+        return f"chat {model or op.name}", attributes
     if op.kind == "tool":
-        return f"execute_tool {op.name}", [*told, (names.OPERATION, "execute_tool"), (names.TOOL_NAME, op.name)]
-    return op.name, told
+        return f"execute_tool {op.name}", [*attributes, (names.OPERATION, "execute_tool"), (names.TOOL_NAME, op.name)]
+    return op.name, attributes
 
 
 def _named(node: Node) -> list[Attribute]:

@@ -321,21 +321,21 @@ class OtelMirror:
                 problems += [f"OpenTelemetry {signal}: {told['trouble']}"] if told["trouble"] else []
         over = self._past + sum(exporter.over_budget for exporter in list(self.exporters.values()))
         if over:
-            said = f"{over} spans were left out: a trace of {self.profile.name} holds {self.profile.trace_bytes} bytes"
-            problems.append(f"OpenTelemetry traces: {said}; set trace_per_turn")
+            message = f"{over} spans were left out: a trace of {self.profile.name} holds {self.profile.trace_bytes} bytes"
+            problems.append(f"OpenTelemetry traces: {message}; set trace_per_turn")
         failed = next((exporter.file.last_failure for exporter in list(self.exporters.values()) if exporter.file.failures), "")
         problems += [f"OpenTelemetry: what is delivered cannot be noted: {failed}"] if failed else []
         problems += self.faults.problems()
         if self._closed and (lost := _undelivered(self.exporters.values(), saved=False)):
             problems.append(f"OpenTelemetry: {lost} spans were not sent, and no later run can: their session could not be saved")
         if self._passed_over:
-            said = (
+            message = (
                 f"{self._passed_over} entries below .otel/.delivery in the sessions directory are no files of optree's and are passed over"
             )
-            problems.append(f"OpenTelemetry: {said}; remove them")
+            problems.append(f"OpenTelemetry: {message}; remove them")
         if self.large:
-            said = f"{self.large} sessions of earlier runs are too large to be sent in the background"
-            problems.append(f"OpenTelemetry: {said}; send them with: optree export --pending")
+            message = f"{self.large} sessions of earlier runs are too large to be sent in the background"
+            problems.append(f"OpenTelemetry: {message}; send them with: optree export --pending")
         if self.others:
             found["others"] = dict(Counter("unknown" if noted is None else noted.shown for noted in list(self.others.values())))
         return {**found, **({"delivering": self._handed_over} if self._handed_over else {}), "problems": problems}

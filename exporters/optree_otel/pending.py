@@ -84,7 +84,7 @@ def sweep(
     later goes on in a round of its own. *go_on* is asked before each session; the sweep ends where it says no. Sessions of over *most*
     bytes on disk are passed over, and counted in `large`. Never raises.
     """
-    found: list[Sent] = []
+    result: list[Sent] = []
     for txn in pending(directory.sessions, also_open=also_open):
         if txn in mirror.exporters or _is_busy(txn, directory):
             continue
@@ -101,10 +101,10 @@ def sweep(
         except NotFoundError:
             forget(directory.sessions, txn)
         except (OptreeError, OSError) as error:
-            found.append(Sent(txn, 0, str(error)))
+            result.append(Sent(txn, 0, str(error)))
         else:
-            found.append(send(mirror, loaded, directory, also_open=also_open))
-    return found
+            result.append(send(mirror, loaded, directory, also_open=also_open))
+    return result
 
 
 def outlived(mirror: SpanPipeline, directory: Directory) -> list[str]:

@@ -150,13 +150,13 @@ class SessionExporter:
 
     def scope(self, path: str) -> SpanScope | None:
         """Return the scope of the session at *path*."""
-        found = self._scopes.get(path)
-        if found is None:
+        result = self._scopes.get(path)
+        if result is None:
             session = self.view.session(path)
             if session is None:
                 return None
-            found = self._scopes[path] = self._made(session)
-        return found
+            result = self._scopes[path] = self._made(session)
+        return result
 
     def scope_of(self, key: Key) -> SpanScope | None:
         """Return the scope of the session that a node belongs to."""

@@ -113,11 +113,11 @@ def diff_context(
 
 
 def _of_agent(calls: list[CallContext], agent: str) -> list[CallContext]:
-    found = [call for call in calls if call.agent == agent]
-    if not found:
+    result = [call for call in calls if call.agent == agent]
+    if not result:
         there = ", ".join(sorted({call.agent for call in calls}))
         raise NotFoundError(f"no LLM call of agent {agent!r}: there are calls of {there}" if there else "the session has no LLM calls")
-    return found
+    return result
 
 
 def _is_notable(call: CallContext) -> bool:
@@ -129,13 +129,13 @@ def _is_notable(call: CallContext) -> bool:
 
 def _changed(call: CallContext) -> list[str]:
     """Return what changed in a call, messages behind it not counted."""
-    found = [change.what for change in call.parts]
+    result = [change.what for change in call.parts]
     if call.messages is not None and call.messages.new:
-        found.append("new conversation")
+        result.append("new conversation")
     elif call.messages is not None:
         counts = (("edited", call.messages.edited), ("removed", call.messages.removed), ("inserted", call.messages.inserted))
-        found += [f"{count:,} {name}" for name, count in counts if count]
-    return found
+        result += [f"{count:,} {name}" for name, count in counts if count]
+    return result
 
 
 def _row(call: CallContext) -> tuple[str, ...]:

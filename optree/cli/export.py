@@ -211,8 +211,8 @@ def _tell_others(others: dict[str, int]) -> None:
     """Say what is not sent since it was to go elsewhere."""
     if others:
         named = "; ".join(f"{where} ({number})" for where, number in others.items())
-        said = f"not sent, since mirrored with other settings: {sum(others.values())}, for {named}"
-        complain(f"{said}; to send them here all the same: optree export --pending --any-destination")
+        message = f"not sent, since mirrored with other settings: {sum(others.values())}, for {named}"
+        complain(f"{message}; to send them here all the same: optree export --pending --any-destination")
 
 
 def _show(reports: list[Delivery], problems: list[str], collector: str) -> None:

@@ -137,23 +137,23 @@ def read_files(files: Sequence[Path], name: str | None, *, strict: bool, step: C
     A file that cannot be read does not stop the others. If it is the only one, or if *strict*, raises `FormatError` for a file that is
     in no format or, if *strict*, is not as it should be, `SetupError` for one that several formats take, `NotFoundError`, `OSError`.
     """
-    found = FilesRead()
+    result = FilesRead()
     spans: list[Any] = []
     chosen = _Choice(name)
-    left = [path for path in files if len(files) > 1 and _left_behind(path, found)]
-    paths = [one for named in files if named not in left for one in _expanded(named, chosen, found)]
+    left = [path for path in files if len(files) > 1 and _left_behind(path, result)]
+    paths = [one for named in files if named not in left for one in _expanded(named, chosen, result)]
     for path in paths:
         try:
-            _read(path, chosen, found, spans, strict=strict)
+            _read(path, chosen, result, spans, strict=strict)
         except (OptreeError, OSError) as error:
             if strict or len(paths) == 1:
                 raise
-            found.failed.append((path.name, str(error)))
+            result.failed.append((path.name, str(error)))
         step()
-    _drop_parts(found)
+    _drop_parts(result)
     if spans:
-        found.trees += span_reader().sessions(spans, found.notes)
-    return found
+        result.trees += span_reader().sessions(spans, result.notes)
+    return result
 
 
 def _read(path: Path, chosen: _Choice, found: FilesRead, spans: list[Any], *, strict: bool) -> None:

@@ -130,24 +130,24 @@ def _checked(where: Directory, lines: Sequence[SumLine], since: float, conflicti
 
 
 def _verdict(saved: Saved, where: Directory, lines: Sequence[SumLine], since: float) -> _Verdict:
-    found = _Verdict(saved.txn)
+    result = _Verdict(saved.txn)
     try:
         session = load(saved.txn, where).session
         stored = read_snapshot(saved.snapshot).tree.session.totals if saved.snapshot is not None else session.totals
     except (OptreeError, OSError, RecursionError) as error:
-        found.said.append(f"it cannot be read: {error}")
-        return found
+        result.said.append(f"it cannot be read: {error}")
+        return result
     every, poor = sums.readable(flatten(session).accounting)
     if poor:
-        found.said.append(f"{poor:,} of its entries have figures that are none")
+        result.said.append(f"{poor:,} of its entries have figures that are none")
     whole = sums.total(every)
-    found.said += _difference("leaves", whole, "totals", _of_totals(session.totals), unknown=True)
-    found.said += _difference("leaves", whole, "stored totals", _of_totals(stored), unknown=stored.known_costs + stored.unknown_costs > 0)
+    result.said += _difference("leaves", whole, "totals", _of_totals(session.totals), unknown=True)
+    result.said += _difference("leaves", whole, "stored totals", _of_totals(stored), unknown=stored.known_costs + stored.unknown_costs > 0)
     leaves = [leaf for leaf in every if leaf.entry.timestamp >= since]
-    found.said += _difference("leaves", sums.total(leaves), "ledger", sums.total(lines), unknown=True)
-    found.said += _missing(leaves, lines)
-    found.said += _altered(leaves, lines)
-    return found
+    result.said += _difference("leaves", sums.total(leaves), "ledger", sums.total(lines), unknown=True)
+    result.said += _missing(leaves, lines)
+    result.said += _altered(leaves, lines)
+    return result
 
 
 def _of_totals(totals: Totals) -> Sum:

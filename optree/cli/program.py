@@ -105,11 +105,11 @@ else:
             One more that came to this process meanwhile is taken too: to the group again, it would count as one there, and sent to this
             process alone so soon behind, the program might get both as one as well.
             """
-            found = self._asks(number)
-            while found and number in self._pending():
+            result = self._asks(number)
+            while result and number in self._pending():
                 signal.sigwait({number})
                 self._asks(number)
-            return found
+            return result
 
         def _pending(self) -> set[int]:
             """Return the signals that wait for this process."""

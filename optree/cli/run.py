@@ -194,16 +194,16 @@ def _named(saved: Saved | None, directory: Directory) -> _Named | None:
 
 
 def _environment(txn: str, directory: Directory, tracing: Tracing, *, again: bool) -> dict[str, str]:
-    found = {name: value for name, value in os.environ.items() if name not in ("OPTREE_TXN", "OPTREE_RESUME")}
-    found["OPTREE_RESUME" if again else "OPTREE_TXN"] = txn
-    found["OPTREE_SESSIONS_DIR"] = str(directory.sessions.absolute())
-    found["OPTREE_BILLING_FILE"] = str(directory.billing.absolute())
+    result = {name: value for name, value in os.environ.items() if name not in ("OPTREE_TXN", "OPTREE_RESUME")}
+    result["OPTREE_RESUME" if again else "OPTREE_TXN"] = txn
+    result["OPTREE_SESSIONS_DIR"] = str(directory.sessions.absolute())
+    result["OPTREE_BILLING_FILE"] = str(directory.billing.absolute())
     for name in ("verbose", "trace_llm", "trace_tools"):
         if getattr(tracing, name):
-            found[f"OPTREE_{name.upper()}"] = "1"
+            result[f"OPTREE_{name.upper()}"] = "1"
     if tracing.otel is not None:
-        found |= {"OPTREE_OTEL": "on", "OPTREE_OTEL_ENDPOINT": tracing.otel}
-    return found
+        result |= {"OPTREE_OTEL": "on", "OPTREE_OTEL_ENDPOINT": tracing.otel}
+    return result
 
 
 def _report(outcome: _Outcome, tracing: Tracing) -> None:

@@ -247,11 +247,11 @@ def figures(totals: Totals) -> dict[str, int | float | None]:
 
     What nobody gave a cost of costs None.
     """
-    found = {field.encode_name: rounded(getattr(totals, field.name)) for field in msgspec.structs.fields(Totals)}
-    found["inputTokens"] = totals.all_input_tokens
+    result = {field.encode_name: rounded(getattr(totals, field.name)) for field in msgspec.structs.fields(Totals)}
+    result["inputTokens"] = totals.all_input_tokens
     if totals.unknown_costs and not totals.known_costs:
-        found["costUsd"] = None
-    return found
+        result["costUsd"] = None
+    return result
 
 
 def rounded(figure: Any) -> Any:

@@ -206,9 +206,9 @@ def _loaded(txn: str, directory: Directory) -> Loaded:
             raise
         from optree.cli.sessions import read_foreign
 
-        found = read_foreign(path)
-        if found is not None:
-            return found
+        result = read_foreign(path)
+        if result is not None:
+            return result
         if path.is_file() and "/" not in txn:
             return load(f"./{txn}", directory)  # which says what is wrong with the file
         raise

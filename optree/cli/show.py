@@ -74,10 +74,10 @@ def _plain(node: Node, pool: Pool) -> dict[str, Any]:
     """Return a node as a saved file has it, its request with what it refers to; what is below it is left out."""
     if isinstance(node, OperationNode):
         child = node.child_session and msgspec.structs.replace(node.child_session, turns=[])
-        found: dict[str, Any] = msgspec.json.decode(msgspec.json.encode(msgspec.structs.replace(node, child_session=child)))
+        result: dict[str, Any] = msgspec.json.decode(msgspec.json.encode(msgspec.structs.replace(node, child_session=child)))
         if node.request is not None:
-            found["request"]["payload"] = resolved(node.request.payload, pool)
-        return found
+            result["request"]["payload"] = resolved(node.request.payload, pool)
+        return result
     empty = msgspec.structs.replace(node, turns=[]) if isinstance(node, SessionNode) else msgspec.structs.replace(node, ops=[])
     return msgspec.json.decode(msgspec.json.encode(empty), type=dict[str, Any])
 

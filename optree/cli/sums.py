@@ -111,10 +111,10 @@ def say_repeated(book: Book, where: Directory, *, checked: bool = False) -> None
 
 def total(lines: Iterable[SumLine]) -> Sum:
     """Return the sum of lines."""
-    found = Sum()
+    result = Sum()
     for line in lines:
-        found.add(line.entry)
-    return found
+        result.add(line.entry)
+    return result
 
 
 def by(lines: Iterable[SumLine], key: Key) -> dict[str, Sum]:
@@ -140,8 +140,8 @@ def credits_said(lines: Sequence[SumLine]) -> list[str]:
     credited = total(credits_of(lines))
     if not credited.calls:
         return []
-    said = "1 credit of" if credited.calls == 1 else f"{credited.calls} credits, together"
-    return [f"includes {said} {dollars_of(credited.pico_dollars)}: entries with a negative cost, which lower these sums"]
+    message = "1 credit of" if credited.calls == 1 else f"{credited.calls} credits, together"
+    return [f"includes {message} {dollars_of(credited.pico_dollars)}: entries with a negative cost, which lower these sums"]
 
 
 def rows(groups: dict[str, dict[str, Sum]], whole: Sum) -> list[tuple[str, ...]]:
@@ -203,9 +203,9 @@ def moment(text: str | None) -> float:
     """Return a time in epoch milliseconds, 0 for none; dates and times without zone are local."""
     if not text:
         return 0.0
-    found = re.fullmatch(r"(\d+(?:\.\d+)?)([mhdw])", text)
-    if found:
-        return now_ms() - float(found[1]) * _SPANS[found[2]]
+    match = re.fullmatch(r"(\d+(?:\.\d+)?)([mhdw])", text)
+    if match:
+        return now_ms() - float(match[1]) * _SPANS[match[2]]
     try:
         return datetime.fromisoformat(text).timestamp() * 1e3
     except (ValueError, OverflowError) as error:

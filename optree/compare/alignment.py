@@ -118,11 +118,11 @@ def _by_occurrence(a: Sequence[str], b: Sequence[str]) -> Pairs:
 
 def _numbered(keys: Sequence[str]) -> list[tuple[str, int]]:
     seen = Counter[str]()
-    found: list[tuple[str, int]] = []
+    result: list[tuple[str, int]] = []
     for key in keys:
-        found.append((key, seen[key]))
+        result.append((key, seen[key]))
         seen[key] += 1
-    return found
+    return result
 
 
 def _heaviest(rows: int, columns: int, weight: Callable[[int, int], float]) -> Pairs:

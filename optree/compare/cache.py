@@ -148,14 +148,14 @@ class Models(Struct):
     @classmethod
     def of(cls, calls: Iterable[tuple[str, OperationNode]]) -> Models:
         """Return what calls tell, each given with its model."""
-        found = cls(set(), set())
+        result = cls(set(), set())
         for model, op in calls:
             for tokens in (entry.tokens for entry in op.accounting if entry.tokens is not None):
                 if tokens.cache_write_input_tokens:
-                    found.writing.add(model)
+                    result.writing.add(model)
                 if tokens.cache_write_input_tokens or tokens.cache_read_input_tokens:
-                    found.telling.add(model)
-        return found
+                    result.telling.add(model)
+        return result
 
 
 def judge(found: CallContext, use: Use, prices: Known, models: Models) -> None:
@@ -261,29 +261,29 @@ class Prompt(Struct):
 
 def prompt_of(op: OperationNode, histories: Histories, pool: Pool) -> Prompt:
     """Return what an LLM op sent."""
-    found = Prompt(next((entry.model for entry in op.accounting if entry.model), None) or parts_of_name(redact(op.name))[1] or op.name, {})
+    result = Prompt(next((entry.model for entry in op.accounting if entry.model), None) or parts_of_name(redact(op.name))[1] or op.name, {})
     if op.request is None:
-        found.note = "no request is recorded"
-        return found
+        result.note = "no request is recorded"
+        return result
     given = decoded(op.request.payload)
     if not is_object(given):
         if is_list(given) and not op.request.truncated:
-            found.head = histories.listed(given)
+            result.head = histories.listed(given)
         else:
-            found.note = "the request was cut" if op.request.truncated else "the request is no object: its messages are not known"
-        return found
+            result.note = "the request was cut" if op.request.truncated else "the request is no object: its messages are not known"
+        return result
     body = body_of({key: _held(value, pool) if key == "messages" else value for key, value in given.items()})
     config = _held(body.get("config"), pool)  # google-genai's name for all but the contents
     outer = {key: value for key, value in given.items() if key not in HISTORY_KEYS}
     members: dict[str, Any] = {**(config if is_object(config) else {}), **outer, **body}
     if isinstance(members.get("model"), str):
-        found.model = members["model"]
-    found.lifetime = asked_in(bytes(op.request.payload))
-    _add_parts(found, members, pool)
-    _add_history(found, body, histories, pool)
-    if op.request.truncated and found.note is None:
-        found.note = "the request was cut: what is said of it is about what is left"
-    return found
+        result.model = members["model"]
+    result.lifetime = asked_in(bytes(op.request.payload))
+    _add_parts(result, members, pool)
+    _add_history(result, body, histories, pool)
+    if op.request.truncated and result.note is None:
+        result.note = "the request was cut: what is said of it is about what is left"
+    return result
 
 
 def _add_parts(found: Prompt, members: Mapping[str, Any], pool: Pool) -> None:

@@ -58,16 +58,16 @@ class Messages(Struct, rename="camel"):
 def messages_since(histories: Histories, before: int, after: int) -> Messages:
     """Return what became of a history *before* in the history *after* it, both given by their nodes."""
     part = histories.shared(before, after)
-    found = Messages(histories.depth[part], histories.size[part], text_bytes=histories.text[part], edits=[])
+    result = Messages(histories.depth[part], histories.size[part], text_bytes=histories.text[part], edits=[])
     old, new = histories.after(part, before), histories.after(part, after)
     pairs = align([histories.item[node] for node in old], [histories.item[node] for node in new])
-    found.later, found.later_bytes = len(pairs), sum(_size(histories, old[x]) for x, _ in pairs)
-    found.text_bytes += sum(histories.text[old[x]] - histories.text[histories.parent[old[x]]] for x, _ in pairs)
+    result.later, result.later_bytes = len(pairs), sum(_size(histories, old[x]) for x, _ in pairs)
+    result.text_bytes += sum(histories.text[old[x]] - histories.text[histories.parent[old[x]]] for x, _ in pairs)
     x = y = 0
     for next_x, next_y in [*pairs, (len(old), len(new))]:
-        _Gap(histories, found, old[x:next_x], new[y:next_y]).note(found.kept + x, found.kept + y, last=next_x == len(old))
+        _Gap(histories, result, old[x:next_x], new[y:next_y]).note(result.kept + x, result.kept + y, last=next_x == len(old))
         x, y = next_x + 1, next_y + 1
-    return found
+    return result
 
 
 class _Gap:

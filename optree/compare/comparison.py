@@ -41,19 +41,19 @@ _SUMMED = [name for name in Figures.__struct_fields__ if name != "latency_ms"]
 
 def figures(root: SessionNode) -> dict[int, Figures]:
     """Return the figures of each node of a tree by the `id` of the node's object."""
-    found: dict[int, Figures] = {}
+    result: dict[int, Figures] = {}
     for node in bottom_up(root):
         total = _own(node)
         for child in children(node):
-            below = found[id(child)]
+            below = result[id(child)]
             for name in _SUMMED:
                 setattr(total, name, getattr(total, name) + getattr(below, name))
         total.cost_usd = money(total.cost_usd or 0.0)
-        found[id(node)] = total
-    for total in found.values():
+        result[id(node)] = total
+    for total in result.values():
         if total.unknown_costs and not total.known_costs:
             total.cost_usd = None
-    return found
+    return result
 
 
 def delta(a: Figures | None, b: Figures | None) -> Figures:
@@ -192,19 +192,19 @@ class _Comparer:
         if node is None:
             raise ValueError("a difference is of one node at least")
         paths = (None if a is None else a.path, None if b is None else b.path)
-        found = Difference("same", kind_of(node), label(node), *paths)
+        result = Difference("same", kind_of(node), label(node), *paths)
         if a is None or b is None:
-            found.mark = "added" if a is None else "removed"
+            result.mark = "added" if a is None else "removed"
         elif moved:
-            found.mark = "moved"
+            result.mark = "moved"
         elif self.content[id(a)].own != self.content[id(b)].own:
-            found.changes = self.changes.between(a, b)
-            found.mark = "changed" if found.changes else "same"
-        found.figures_a = None if a is None else self.figures[id(a)]
-        found.figures_b = None if b is None else self.figures[id(b)]
-        found.delta = delta(found.figures_a, found.figures_b)
-        self.made.append((found, a, b))
-        return found
+            result.changes = self.changes.between(a, b)
+            result.mark = "changed" if result.changes else "same"
+        result.figures_a = None if a is None else self.figures[id(a)]
+        result.figures_b = None if b is None else self.figures[id(b)]
+        result.delta = delta(result.figures_a, result.figures_b)
+        self.made.append((result, a, b))
+        return result
 
     def _find_moves(self) -> None:
         """Make one of what was removed in one place and added in another."""

@@ -143,10 +143,10 @@ class Content(NamedTuple):
 
 def contents(root: SessionNode, digests: Digests) -> dict[int, Content]:
     """Return the content of each node of a tree by the `id` of the node's object; *digests* are those of its pool."""
-    found: dict[int, Content] = {}
+    result: dict[int, Content] = {}
     for node in bottom_up(root):
-        found[id(node)] = _content(node, [found[id(child)] for child in children(node)], digests)
-    return found
+        result[id(node)] = _content(node, [result[id(child)] for child in children(node)], digests)
+    return result
 
 
 def bottom_up(root: Node) -> Iterator[Node]:
@@ -283,17 +283,17 @@ class Stable:
             return value
         of_provider, answer = _is_providers(value), _is_answer(value)
         call = _id_of_call(value)
-        found: dict[str, Any] = {}
+        result: dict[str, Any] = {}
         for key, item in value.items():
             if isinstance(item, str) and (key in _REFERENCES or (call is not None and item == call)):
-                found[key] = self._names.get(item, item)
+                result[key] = self._names.get(item, item)
             elif key in _GEMINI and is_object(item) and isinstance(item.get("id"), str):
-                found[key] = {**item, "id": self._names.get(item["id"], item["id"])}
+                result[key] = {**item, "id": self._names.get(item["id"], item["id"])}
             elif of_provider and key in VOLATILE and not is_object(item) and not is_list(item):
                 continue
             else:
-                found[key] = self._kept(item) if key in _BELOW and not answer else item
-        return found
+                result[key] = self._kept(item) if key in _BELOW and not answer else item
+        return result
 
 
 def _is_providers(value: dict[str, Any]) -> bool:

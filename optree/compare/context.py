@@ -34,7 +34,7 @@ def context_changes(tree: Tree | HasTree) -> list[CallContext]:
     spans = [_span(call) for call in calls]
     known = prices(entry for call in calls for entry in call.op.accounting)
     models = Models.of((call.prompt.model, call.op) for call in calls)
-    found: list[CallContext] = []
+    result: list[CallContext] = []
     for call, at in zip(calls, previous_calls(spans, histories), strict=True):
         before = None if at is None else calls[at]
         context = _compared(call, before, histories)
@@ -43,8 +43,8 @@ def context_changes(tree: Tree | HasTree) -> list[CallContext]:
             lifetime = lifetime_of(before.op, before.prompt.model, before.prompt.asked(histories))
             use = Use(before.op, before.prompt.model, size, call.op, shared, lifetime)
             judge(context, use, known, models)
-        found.append(context)
-    return found
+        result.append(context)
+    return result
 
 
 def _span(call: _Call) -> CallSpan:
@@ -55,34 +55,34 @@ def _span(call: _Call) -> CallSpan:
 
 def _compared(call: _Call, before: _Call | None, histories: Histories) -> CallContext:
     op, prompt = call.op, call.prompt
-    found = CallContext(op.path, call.session.agent_id, prompt.model, op.status, before.op.path if before else None, prompt.note, parts=[])
+    result = CallContext(op.path, call.session.agent_id, prompt.model, op.status, before.op.path if before else None, prompt.note, parts=[])
     if prompt.head is not None:
-        found.count, found.bytes = histories.depth[prompt.head] + prompt.lost, histories.size[prompt.head]
+        result.count, result.bytes = histories.depth[prompt.head] + prompt.lost, histories.size[prompt.head]
     if any(entry.tokens is not None and entry.tokens.total_tokens for entry in op.accounting):
         tokens = own_tokens(op)
-        found.input_tokens = tokens.all_input_tokens
-        found.cache_read_input_tokens, found.cache_write_input_tokens = tokens.cache_read_input_tokens, tokens.cache_write_input_tokens
-    found.cost_usd = own_cost(op)
+        result.input_tokens = tokens.all_input_tokens
+        result.cache_read_input_tokens, result.cache_write_input_tokens = tokens.cache_read_input_tokens, tokens.cache_write_input_tokens
+    result.cost_usd = own_cost(op)
     if before is None:
-        found.cache = "unknown" if prompt.head is None else "first"
+        result.cache = "unknown" if prompt.head is None else "first"
     elif before.prompt.head is not None and prompt.head is not None:
-        found.messages = messages_since(histories, before.prompt.head, prompt.head)
-        found.parts = _parts(before.prompt, prompt)
-    return found
+        result.messages = messages_since(histories, before.prompt.head, prompt.head)
+        result.parts = _parts(before.prompt, prompt)
+    return result
 
 
 def _parts(before: Prompt, after: Prompt) -> list[Change]:
-    found = [Change("model", before.model, after.model)] if before.model != after.model else []
+    result = [Change("model", before.model, after.model)] if before.model != after.model else []
     for name in PARTS:
         one, other = before.parts.get(name), after.parts.get(name)
         if one is None or other is None:
             if one is not other:
-                found.append(Change(name, *(None if part is None else excerpt(said(part.member)) for part in (one, other))))
+                result.append(Change(name, *(None if part is None else excerpt(said(part.member)) for part in (one, other))))
         elif one.id != other.id and name == "tools":
-            found.append(_tools(one.member, other.member))
+            result.append(_tools(one.member, other.member))
         elif one.id != other.id:
-            found.append(Change(name, *differing(said(one.member), said(other.member))))
-    return found
+            result.append(Change(name, *differing(said(one.member), said(other.member))))
+    return result
 
 
 def _tools(before: object, after: object) -> Change:
@@ -97,12 +97,12 @@ def _tools(before: object, after: object) -> Change:
 
 
 def _named(tools: object) -> dict[str, str]:
-    found: dict[str, str] = {}
+    result: dict[str, str] = {}
     for tool in tools if is_list(tools) else []:
         function = tool.get("function") if is_object(tool) else None
         name = (function if is_object(function) else tool).get("name") if is_object(tool) else None
-        found[str(name or len(found))] = said(tool)
-    return found
+        result[str(name or len(result))] = said(tool)
+    return result
 
 
 def _shared_bytes(before: _Call, call: _Call, messages: Messages) -> int:

@@ -94,16 +94,16 @@ class Changes:
 
     def between(self, a: Node, b: Node) -> list[Change]:
         """Return what differs between two nodes, what is below them and their times aside."""
-        found = _texts({"status": a.status, "error": a.error}, {"status": b.status, "error": b.error})
+        result = _texts({"status": a.status, "error": a.error}, {"status": b.status, "error": b.error})
         if isinstance(a, SessionNode) and isinstance(b, SessionNode):
-            found = [*_texts({"agent": a.agent_id}, {"agent": b.agent_id}), *found]
-            return [*found, *_values("final report", _plain(a.final_report), _plain(b.final_report))]
+            result = [*_texts({"agent": a.agent_id}, {"agent": b.agent_id}), *result]
+            return [*result, *_values("final report", _plain(a.final_report), _plain(b.final_report))]
         if isinstance(a, TurnNode) and isinstance(b, TurnNode):
             for name, one, other in (("prompts", a.prompts, b.prompts), ("assistant", a.assistant, b.assistant)):
-                found += _texts(*({f"{name}.{role}": text for role, text in (block or {}).items()} for block in (one, other)))
+                result += _texts(*({f"{name}.{role}": text for role, text in (block or {}).items()} for block in (one, other)))
         if isinstance(a, OperationNode) and isinstance(b, OperationNode):
-            found += [*self._requests(a, b), *self._responses(a, b), *_bills(a, b)]
-        return found
+            result += [*self._requests(a, b), *self._responses(a, b), *_bills(a, b)]
+        return result
 
     def _requests(self, a: OperationNode, b: OperationNode) -> Iterator[Change]:
         ids_a, ids_b = (digests.members(op.request, op.kind) for digests, op in zip(self._digests, (a, b), strict=True))
@@ -227,16 +227,16 @@ def _bills(a: OperationNode, b: OperationNode) -> Iterator[Change]:
 
 
 def _texts(a: Mapping[str, str | None], b: Mapping[str, str | None]) -> list[Change]:
-    found: list[Change] = []
+    result: list[Change] = []
     for name in {**a, **b}:
         before, after = a.get(name), b.get(name)
         if before == after:
             continue
         if before is None or after is None:
-            found.append(Change(name, *(None if text is None else excerpt(said(text)) for text in (before, after))))
+            result.append(Change(name, *(None if text is None else excerpt(said(text)) for text in (before, after))))
         else:
-            found.append(Change(name, *differing(said(before), said(after))))
-    return found
+            result.append(Change(name, *differing(said(before), said(after))))
+    return result
 
 
 def _plain(block: Raw | UnsetType) -> Any:

@@ -167,12 +167,12 @@ class Histories:
 
     def after(self, node: int, head: int, most: int | None = None) -> list[int]:
         """Return the nodes behind *node* up to *head*, oldest first; the *most* last ones of them."""
-        found: list[int] = []
-        while head != node and len(found) != most:
-            found.append(head)
+        result: list[int] = []
+        while head != node and len(result) != most:
+            result.append(head)
             head = self.parent[head]
-        found.reverse()
-        return found
+        result.reverse()
+        return result
 
     def message(self, node: int) -> Any:
         """Return a node's message; None for one that is lost or damaged."""
@@ -229,17 +229,17 @@ class CallSpan(Struct):
 
 def previous_calls(spans: Sequence[CallSpan], histories: Histories) -> list[int | None]:
     """Return for each call the position of the one that it goes on from, None for a first one; *spans* are in the order of their begin."""
-    found: list[int | None] = []
+    result: list[int | None] = []
     known: defaultdict[str, _Ended] = defaultdict(lambda: _Ended(histories, spans))
     running: list[tuple[float, int]] = []
     for at, span in enumerate(spans):
         while running and running[0][0] <= span.started_at:
             ended = heappop(running)[1]
             known[spans[ended].agent].add(ended)
-        found.append(None if span.head is None else known[span.agent].before(span.head))
+        result.append(None if span.head is None else known[span.agent].before(span.head))
         if span.head is not None and span.counts:
             heappush(running, (inf if span.ended_at is None else max(span.ended_at, span.started_at), at))
-    return found
+    return result
 
 
 class _Ended:

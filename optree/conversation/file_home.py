@@ -20,7 +20,7 @@ from optree.conversation.wire import SEED_001, line, read_events, read_one, vers
 from optree.errors import BusyError, FormatError, StoreError
 from optree.nodes import OpKind
 from optree.redaction import redact
-from optree.store.compression import GZIP, ZSTD
+from optree.store.compression import is_packed
 from optree.store.line_log import LineLog
 from optree.store.lines import Fault
 from optree.store.system import OS, REAL, open_regular
@@ -65,7 +65,7 @@ class FileHome:
         """What the file did not take yet, in its order."""
         with usable(path):
             self._log = LineLog(path, self._learn, system, anew=self._begin_anew)
-        if _is_compressed(path):
+        if is_packed(path):
             self._log.close()
             raise FormatError(f"{path} is compressed, so nothing can be added to it: unpack it first, or read it with SessionViewer")
         with self._log.alone():
@@ -145,10 +145,10 @@ class FileHome:
                 made.append(make(self._next_id()))
                 self._write(made[0])
         except (OSError, StoreError) as error:
-            said = (
+            message = (
                 f"{self.path} does not take what is logged ({error}): the conversation goes on, and it is written later if that is possible"
             )
-            self._report(error, said)
+            self._report(error, message)
             made = made or [make("")]
             made[0].message_id = self._own_id()
             self._put_off(made[0])
@@ -266,9 +266,3 @@ def _form_of(message_id: str, data: bytes) -> str:
     if not message_id.isdecimal():
         return ""
     return NUMBER if re.search(rb'"message_id"\s*:\s*[0-9]', data) else TEXT
-
-
-def _is_compressed(path: Path) -> bool:
-    with open_regular(path) as file:
-        head = file.read(4)
-    return head == ZSTD or head[:2] == GZIP

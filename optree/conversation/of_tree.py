@@ -65,20 +65,20 @@ def events_of(tree: Tree) -> list[AnyEvent]:
             said.agent_id = said.agent_id or agent
             own.append(said)
         lists.append(own)
-    found = _merged(lists)
-    _number(found)
+    result = _merged(lists)
+    _number(result)
     until = untimed_until(tree.session) if _block(tree.session) else None
-    for event in found if until is not None else ():
+    for event in result if until is not None else ():
         event.timestamp = None if _when(event) <= (until or 0.0) else event.timestamp
-    return found
+    return result
 
 
 def _said(session: SessionNode, pool: Pool) -> list[TranscriptEntry | PieceOfText]:
     """Return a session's entries and texts, from its messages, or else from its model calls."""
-    found: list[TranscriptEntry | PieceOfText] = [event for message in session.messages for event in _of_message(message)]
-    if not any(isinstance(event, TranscriptEntry) for event in found) and not _block(session):
-        found += transcript(session, pool)
-    return found
+    result: list[TranscriptEntry | PieceOfText] = [event for message in session.messages for event in _of_message(message)]
+    if not any(isinstance(event, TranscriptEntry) for event in result) and not _block(session):
+        result += transcript(session, pool)
+    return result
 
 
 def _of_message(message: Message) -> list[TranscriptEntry | PieceOfText]:
@@ -140,16 +140,16 @@ def _agent_ids(sessions: Sequence[SessionNode]) -> dict[str, str]:
     """Return each session's agent id by the session's path; of sessions of one name the first has it, in the order of their begins."""
     given = {session.path: known for session in sessions if (known := _text(_block(session).get("agentId"))) is not None}
     taken = set(given.values())
-    found = dict(given)
+    result = dict(given)
     for session in sorted(sessions, key=lambda one: one.started_at):
-        if session.path not in found:
+        if session.path not in result:
             name = session.agent_id or "agent"
             identity = name if name not in taken else f"{name}@{session.path}"
             while identity in taken:
                 identity += "+"
             taken.add(identity)
-            found[session.path] = identity
-    return found
+            result[session.path] = identity
+    return result
 
 
 def _parents(sessions: Sequence[SessionNode]) -> dict[str, str]:
@@ -166,7 +166,7 @@ def _merged(lists: list[list[AnyEvent]]) -> list[AnyEvent]:
 
 def _places(events: list[AnyEvent]) -> Iterator[float]:
     """Yield for a session's events what orders them among those of others at one time: the highest number in an id so far."""
-    numbers = [None if (found := _NUMBER.search(event.message_id)) is None else int(found[1]) for event in events]
+    numbers = [None if (match := _NUMBER.search(event.message_id)) is None else int(match[1]) for event in events]
     place: float = next((number for number in numbers if number is not None), math.inf)
     for number in numbers:
         place = place if number is None else max(place, number)
@@ -176,7 +176,7 @@ def _places(events: list[AnyEvent]) -> Iterator[float]:
 def _number(events: list[AnyEvent]) -> None:
     """Give ids to events that have none."""
     taken = Counter(event.message_id for event in events)
-    numbers = count(max((int(found[1]) for one in taken if (found := _NUMBER.search(one))), default=0) + 1)
+    numbers = count(max((int(match[1]) for one in taken if (match := _NUMBER.search(one))), default=0) + 1)
     for event in events:
         if not event.message_id:
             event.message_id = f"msg_{next(numbers):03d}"
@@ -330,15 +330,15 @@ def _with_results(entries: list[TranscriptEntry], session: SessionNode) -> list[
         for op in turn.ops:
             if op.kind in ("tool", "session"):
                 ran[op.name.rpartition(":")[2]].append(op)
-    found = list(entries)
+    result = list(entries)
     for entry, call in called:
         ops = ran.get(call.name.rpartition(":")[2])
         while ops and ops[0].started_at < (entry.timestamp or 0.0):
             ops.popleft()
         run = ops.popleft() if ops else None
         if run is not None and run.ended_at is not None and call.id not in answered:
-            found.append(_result(run, call.id, call.name))
-    return found
+            result.append(_result(run, call.id, call.name))
+    return result
 
 
 def _result(op: OperationNode, call: str, name: str) -> TranscriptEntry:

@@ -138,12 +138,12 @@ class Registry:
         self._count_agent(event.agent_id)
 
     def _count_message(self, message_id: str) -> None:
-        if found := _MESSAGE.match(message_id):
-            self.counters.saw_message(int(found[1]))
+        if match := _MESSAGE.match(message_id):
+            self.counters.saw_message(int(match[1]))
 
     def _count_agent(self, agent_id: str) -> None:
-        if found := _AGENT.match(agent_id):
-            self.counters.saw_agent(int(found[1]))
+        if match := _AGENT.match(agent_id):
+            self.counters.saw_agent(int(match[1]))
 
     def _record(self, agent_id: str) -> AgentRecord:
         return self.agents.setdefault(agent_id, AgentRecord(agent_id))
@@ -243,23 +243,23 @@ class WaitingCalls:
         """Return the call that waits for this agent: the latest of `task` by its name, whole, or else of another tool; it waits no more."""
         if not _is_open(created) or not (waiting := self._named.get(created.name or "")):
             return None
-        found = next((call for call in reversed(waiting) if call.tool == "task"), waiting[-1])
-        waiting.remove(found)
-        return found
+        result = next((call for call in reversed(waiting) if call.tool == "task"), waiting[-1])
+        waiting.remove(result)
+        return result
 
 
 def inferred_calls(events: Sequence[AnyEvent]) -> dict[str, str]:
     """Return the message whose call created an agent, by the id of the creation, for those of whom nothing else tells."""
-    found: dict[str, str] = {}
+    result: dict[str, str] = {}
     if not any(_is_open(event) for event in events):
-        return found
+        return result
     calls = WaitingCalls()
     for event in events:
         if isinstance(event, TranscriptEntry):
             calls.take(event)
         elif isinstance(event, AgentCreated) and (call := calls.creator(event)) is not None:
-            found[event.message_id] = call.message_id
-    return found
+            result[event.message_id] = call.message_id
+    return result
 
 
 def _is_open(event: AnyEvent) -> bool:

@@ -67,7 +67,7 @@ def is_created(session: SessionNode) -> bool:
 def _once(stream: list[AnyEvent], notes: list[str]) -> list[AnyEvent]:
     """Return the events without those that are there a second time; two that differ both stay."""
     seen: dict[str, AnyEvent] = {}
-    found: list[AnyEvent] = []
+    result: list[AnyEvent] = []
     for event in stream:
         first = seen.setdefault(event.message_id, event)
         if first is not event:
@@ -75,18 +75,18 @@ def _once(stream: list[AnyEvent], notes: list[str]) -> list[AnyEvent]:
                 notes.append(f"event {event.message_id} is there twice: once is enough")
                 continue
             notes.append(f"two events have the id {event.message_id}, and differ: both are kept")
-        found.append(event)
-    return found
+        result.append(event)
+    return result
 
 
 def _times(stream: list[AnyEvent], start: float) -> list[float]:
     """Return a time for each event: its own, or a tick after the event before."""
-    found: list[float] = []
+    result: list[float] = []
     latest = start - TICK
     for event in stream:
         latest = latest + TICK if event.timestamp is None else event.timestamp
-        found.append(latest)
-    return found
+        result.append(latest)
+    return result
 
 
 def _agents(stream: list[AnyEvent], times: list[float]) -> dict[str, _Agent]:
@@ -129,19 +129,19 @@ def _parents(stream: list[AnyEvent]) -> dict[str, str]:
     """Return the parents of agents as their creation tells: by name, by cause, or by the call that was waiting then (seed 000)."""
     makers = {event.message_id: event.agent_id for event in stream}
     inferred = inferred_calls(stream)
-    found: dict[str, str] = {}
+    result: dict[str, str] = {}
     for event in stream:
-        if isinstance(event, AgentCreated) and event.agent_id not in found:
+        if isinstance(event, AgentCreated) and event.agent_id not in result:
             causes = (*event.cause, inferred.get(event.message_id, ""))
             parent = event.parent or next((maker for cause in causes if (maker := _lookup(makers, cause))), None)
             if parent is not None:
-                found[event.agent_id] = parent
-    return found
+                result[event.agent_id] = parent
+    return result
 
 
 def _above(agents: dict[str, _Agent], told: dict[str, str], notes: list[str]) -> dict[str, str | None]:
     """Return the parent of each agent; None of one that has none here. What is no tree is cut where it comes round."""
-    found: dict[str, str | None] = {}
+    result: dict[str, str | None] = {}
     tops: dict[str, str] = {}
     for name in agents:
         parent = told.get(name)
@@ -151,10 +151,10 @@ def _above(agents: dict[str, _Agent], told: dict[str, str], notes: list[str]) ->
         if parent is not None and _top(tops, parent) == name:  # an agent whose parent is not looked at yet is the top of all below it
             notes.append(f"agent {name} would be created by {parent}, which it created itself: that link is cut")
             parent = None
-        found[name] = parent
+        result[name] = parent
         if parent is not None:
             tops[name] = parent
-    return found
+    return result
 
 
 def _top(above: dict[str, str], name: str) -> str:
@@ -205,12 +205,12 @@ class _Sessions:
 
     def _children(self, agent: _Agent, depth: int) -> list[_Agent]:
         """Return whose sessions stand in an agent's; as deep as it goes, these are all below it, in the order in which they appear."""
-        found = [*self._below.get(agent.agent_id, ())] if depth <= MAX_NESTED else []
+        result = [*self._below.get(agent.agent_id, ())] if depth <= MAX_NESTED else []
         if depth < MAX_NESTED:
-            return found
-        for one in found:
-            found += self._below.get(one.agent_id, ())
-        return sorted(found, key=lambda one: one.number)
+            return result
+        for one in result:
+            result += self._below.get(one.agent_id, ())
+        return sorted(result, key=lambda one: one.number)
 
     def _end(self, begun: list[tuple[_Agent, str, int]]) -> None:
         """End each session, and what holds those below it, with the last event in them; nobody says how."""

@@ -186,9 +186,9 @@ class TreeHome:
 
     def _builder(self, agent_id: str) -> SessionTreeBuilder:
         """Return the builder of the agent's open session, begun here if there is none."""
-        found = self._builders.get(agent_id)
-        if found is not None and (found is self._root or found.node.ended_at is None):
-            return found
+        result = self._builders.get(agent_id)
+        if result is not None and (result is self._root or result.node.ended_at is None):
+            return result
         earlier = [session for session in walk_sessions(self._root.node) if _agent_of(session.attributes) == agent_id]
         goes_on = {"continues": earlier[-1].path} if earlier else {}
         return self._begin(agent_id, {"conversation": {"agentId": agent_id}, **goes_on})

@@ -89,8 +89,8 @@ class SessionViewer:
         self.faults: list[Fault] = []
         """What was wrong in a file, by line; with line 0 what was lost of a session, or wrong in the stream: an id that two events have."""
         self.stream = StreamView(self._read(source), version, hide)
-        said = "is the id of several events: each is shown, and links to it lead to the first"
-        self.faults += [Fault(0, f"{one} {said}") for one in self.stream.twice()]
+        message = "is the id of several events: each is shown, and links to it lead to the first"
+        self.faults += [Fault(0, f"{one} {message}") for one in self.stream.twice()]
 
     def _read(self, source: Source) -> Iterable[AnyEvent]:
         if isinstance(source, Tree):

@@ -235,11 +235,11 @@ def _parsed(data: bytes) -> tuple[Any, list[str]]:
     try:
         return decode(data), []
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        said = "is nested too deeply" if isinstance(error, RecursionError) else f"is not JSON ({error}): {_short(data)}"
+        message = "is nested too deeply" if isinstance(error, RecursionError) else f"is not JSON ({error}): {_short(data)}"
     try:
         found = json.loads(data.decode("utf-8", "replace"))
     except (ValueError, RecursionError):
-        return None, [said]
+        return None, [message]
     return plain(found), ["holds text or numbers that JSON cannot: they were replaced by marks"]
 
 

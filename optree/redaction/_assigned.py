@@ -60,7 +60,6 @@ _SCHEME = Pattern(
     r"|(?:digest|aws4-hmac-sha256|hawk|oauth|signature|googlelogin)[ \t][^\r\n\\]{8,4096})"
 )
 _NUMBER = Pattern(r"-?\d[\d.eE+-]{0,40}")
-_LITERAL = Pattern(r"(?:true|false|null|None|True|False)\b")
 _OPENED = Pattern(r"[\[{]")
 _IDENTIFIER = Pattern(r"[A-Za-z_.-]+")
 _ENDS_QUOTE = Pattern(r"[ \t]{0,4}(?:[)\],};+%]|\.format|\r?\n|$)")
@@ -204,8 +203,8 @@ def _value(text: str, match: re.Match[str], is_secret: Callable[[str], bool]) ->
     begun, at = match.start(), match.end()
     if tag or cell or separator == ",":
         return _in_element(text, at, begun) if tag else _in_cell(text, at, begun) if cell else _second(text, match, is_secret)
-    if quote and (found := _structured(text, at, begun, name, quote)) is not None:
-        return found
+    if quote and (result := _structured(text, at, begun, name, quote)) is not None:
+        return result
     own = lines(text, at, begun) if bare == ":" else None
     if own is not None or (bare and _ends_quote(text, at, begun)):
         return None if own is None or (own.is_bare and not _looks_secret(text[own.found.start : own.found.stop])) else own.found

@@ -324,15 +324,15 @@ def _presence(groups: list[_Group], words: list[str], first: int) -> Callable[[s
     bits_of_words = [(word, 1 << small | 1 << great) for word, small, great in numbered]
 
     def looked(text: str) -> int:
-        found = int("\\" in text or "%" in text or "\x1b" in text)
+        result = int("\\" in text or "%" in text or "\x1b" in text)
         for char, bit in bits:
             if char in text:
-                found |= bit
+                result |= bit
         lower = text.lower()
         for word, bit in bits_of_words:
             if word in lower:
-                found |= bit
-        return found
+                result |= bit
+        return result
 
     return looked
 

@@ -144,12 +144,12 @@ class Fold:
             session.totals = totals[path]  # at once: the tree may be a live one, that is looked at meanwhile
 
     def _sessions_of(self, op_path: str) -> list[SessionNode]:
-        found: list[SessionNode] = []
+        result: list[SessionNode] = []
         path = parent_label(parent_label(op_path))
         while True:
-            found.append(self._session(path, 0.0))
+            result.append(self._session(path, 0.0))
             if not path:
-                return found
+                return result
             path = parent_label(parent_label(path))
 
     # Nodes by path, made as placeholders where a record comes before their begin.

@@ -33,8 +33,8 @@ def redacted(tree: Tree) -> tuple[Tree, bool]:
         root = copying.session(tree.session)
         pool = copying.pool(tree.pool)
     except (msgspec.DecodeError, RecursionError) as error:
-        said = f"session {tree.session.origin_txn_id} holds a value that cannot be looked through for credentials ({error})"
-        raise StoreError(f"{said}: --verbatim writes it as it is") from error
+        message = f"session {tree.session.origin_txn_id} holds a value that cannot be looked through for credentials ({error})"
+        raise StoreError(f"{message}: --verbatim writes it as it is") from error
     return Tree(root, pool), copying.changed
 
 

@@ -36,10 +36,10 @@ def unfold(tree: Tree) -> list[r.Record]:
             walks.pop()
             latest = ended.value
     timed.sort(key=_time)
-    found = [*_joined(record for _, record in timed)]
+    result = [*_joined(record for _, record in timed)]
     if tree.pool.blobs or tree.pool.links:
-        found.insert(0, r.Pooled(blobs=tree.pool.blobs, links=[(link, *rest) for link, rest in tree.pool.links.items()]))
-    return found
+        result.insert(0, r.Pooled(blobs=tree.pool.blobs, links=[(link, *rest) for link, rest in tree.pool.links.items()]))
+    return result
 
 
 def _session(session: SessionNode, earliest: float, timed: list[_Timed]) -> _Walk:

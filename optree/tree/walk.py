@@ -55,9 +55,9 @@ def root_of(what: Rooted) -> SessionNode:
 
 def tree_in(what: Tree | HasTree) -> Tree:
     """Return a tree, whatever holds it. Raises `TypeError`."""
-    found: object = what if isinstance(what, Tree) else getattr(what, "tree", None)
-    if isinstance(found, Tree):
-        return found
+    result: object = what if isinstance(what, Tree) else getattr(what, "tree", None)
+    if isinstance(result, Tree):
+        return result
     raise TypeError(
         f"{type(what).__name__} holds no tree: give a tree, a session in the `with` block that begins it, what optree.load returns, "
         "or a recording of optree.testing"
@@ -112,12 +112,12 @@ def ops_beneath(turn: TurnNode) -> dict[str, list[OperationNode]]:
 
     Paths alone do not tell: an op that was begun within another has the next number of their turn.
     """
-    found: dict[str, list[OperationNode]] = {turn.path: []}
+    result: dict[str, list[OperationNode]] = {turn.path: []}
     for op in turn.ops:
-        above = op.parent_op if op.parent_op in found else turn.path
-        found[above or turn.path].append(op)
-        found[op.path] = []
-    return found
+        above = op.parent_op if op.parent_op in result else turn.path
+        result[above or turn.path].append(op)
+        result[op.path] = []
+    return result
 
 
 def flatten(root: Rooted) -> Flat:
@@ -183,10 +183,10 @@ def _plain(entry: LogEntry | AccountingEntry) -> dict[str, Any]:
 
 def _accounted(entry: AccountingEntry) -> dict[str, Any]:
     """Return an entry with what each line of a ledger has, also where it is the default."""
-    found: dict[str, Any] = {**_plain(entry), "status": entry.status}
+    result: dict[str, Any] = {**_plain(entry), "status": entry.status}
     if entry.tokens is not None:
-        found["tokens"] = {"inputTokens": 0, "outputTokens": 0, "totalTokens": 0, **found["tokens"]}
-    return found
+        result["tokens"] = {"inputTokens": 0, "outputTokens": 0, "totalTokens": 0, **result["tokens"]}
+    return result
 
 
 def to_plain(tree: Tree) -> dict[str, Any]:
@@ -196,8 +196,8 @@ def to_plain(tree: Tree) -> dict[str, Any]:
     except Exception as error:  # noqa: BLE001 - texts that JSON cannot hold, in a tree that no journal has seen yet
         pass_on(error)
         data = msgspec.json.encode(sanitize(tree))
-    found: dict[str, Any] = msgspec.json.decode(data)
-    return found
+    result: dict[str, Any] = msgspec.json.decode(data)
+    return result
 
 
 def _time(entry: dict[str, Any]) -> float:

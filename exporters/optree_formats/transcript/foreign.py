@@ -143,9 +143,9 @@ class Foreign:
         """Return the open step whose path leads to this one, the nearest."""
         for _ in range(_ABOVE):
             path = path[: max(path.rfind("."), path.rfind("/"), 0)]
-            found = self._steps.last(path) if path else None
-            if found is not None or not path:
-                return found
+            result = self._steps.last(path) if path else None
+            if result is not None or not path:
+                return result
         return None
 
     def _start(self, event: Event, ts: float) -> OperationNode:

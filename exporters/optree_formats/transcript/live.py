@@ -123,12 +123,12 @@ class Follower:
             LOGGER.warning("transcript of %s: an event is left out: %s", self._txn, self._last_failure)
 
     def _recorder(self, path: str) -> Recorder:
-        found = self._recorders.get(path)
-        if found is None:
+        result = self._recorders.get(path)
+        if result is None:
             run_id = self._transcriber.run_id(path)
             made = Recorder(self._directory / f"{run_id}{SUFFIX}", run_id, mask=self._mask, buffer=self._buffer)
-            found = self._recorders.setdefault(path, made)
-        return found
+            result = self._recorders.setdefault(path, made)
+        return result
 
 
 def _keys(path: Path) -> set[_Key]:

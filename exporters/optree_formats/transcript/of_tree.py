@@ -78,10 +78,10 @@ Emit = Callable[[str, Event], None]
 
 def transcripts(tree: Tree) -> dict[str, list[Event]]:
     """Return each run's events, by the path of its session: the root's first, parents before children. Each run is numbered from 1."""
-    found: dict[str, list[Event]] = {session.path: [] for session in walk_sessions(tree.session)}
+    result: dict[str, list[Event]] = {session.path: [] for session in walk_sessions(tree.session)}
 
     def emit(path: str, event: Event) -> None:
-        events = found[path]
+        events = result[path]
         event.seq = len(events) + 1
         events.append(event)
 
@@ -89,27 +89,27 @@ def transcripts(tree: Tree) -> dict[str, list[Event]]:
     for record in unfold(tree):
         transcriber.take(record)
     transcriber.finish(answers=True)
-    return found
+    return result
 
 
 def known(tree: Tree) -> dict[str, dict[str, Any]]:
     """Return what is told of nodes at their start, since it is known."""
-    found: dict[str, dict[str, Any]] = {}
+    result: dict[str, dict[str, Any]] = {}
     taken: set[str] = set()
     for session in walk_sessions(tree.session):
         told = {"title": session.session_title, "latestStatus": session.latest_status}
         given = session.attributes.get(RUN_ID) if session.path else None
         own = given if isinstance(given, str) and run_id_of(given) == given and given not in taken else None
         taken.update([own] if own else ())
-        found[session.path] = {
+        result[session.path] = {
             "run_id": own,
             "told": {name: value for name, value in told.items() if value is not None},
         }
         for turn in session.turns:
             if turn.ended_at is None and turn.assistant is not None:
-                found[turn.path] = {"told": {"assistant": turn.assistant}}
-            found.update((op.path, _ALONE) for op in turn.ops if op.kind == "session" and op.child_session is None)
-    return found
+                result[turn.path] = {"told": {"assistant": turn.assistant}}
+            result.update((op.path, _ALONE) for op in turn.ops if op.kind == "session" and op.child_session is None)
+    return result
 
 
 class Transcriber:
@@ -402,10 +402,10 @@ class Transcriber:
         """Return a call, and the same as its agent reported it, if it did."""
         sent = NULL if op.request is None else self._resolved(op.request)
         identity = op.place.call_id or node_id(self._txn, op.begin.path)
-        found = [ToolPayload(name=op.begin.name, call_id=identity, input=sent, output=NULL, fidelity=op.place.fidelity)]
+        result = [ToolPayload(name=op.begin.name, call_id=identity, input=sent, output=NULL, fidelity=op.place.fidelity)]
         if op.place.reported:
-            found.append(ToolPayload(name=op.begin.name, call_id=op.place.reported, input=sent, output=NULL, fidelity="agent_emitted"))
-        return found
+            result.append(ToolPayload(name=op.begin.name, call_id=op.place.reported, input=sent, output=NULL, fidelity="agent_emitted"))
+        return result
 
     def _resolved(self, payload: Payload | None) -> Raw:
         """Return a payload's JSON, what it refers to filled in, and what it keeps in base64 decoded."""

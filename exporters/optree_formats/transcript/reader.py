@@ -335,11 +335,11 @@ def _blocks(payload: Any) -> list[ContentBlock]:
 
 def _taken(rest: Members, name: str, kind: Callable[..., Any], default: Any = None) -> Any:
     """Take a member out; a default stands for one that is missing or null."""
-    found: Any = decode(rest.pop(name, None))
-    if found is None and default is not None:
+    result: Any = decode(rest.pop(name, None))
+    if result is None and default is not None:
         return default
-    if found is None:
+    if result is None:
         raise WrongError(f"has no {name}")
-    if type(found) is not kind:
-        raise WrongError(f"{name} is of the wrong type: {str(found)[:40]!r}")
-    return found
+    if type(result) is not kind:
+        raise WrongError(f"{name} is of the wrong type: {str(result)[:40]!r}")
+    return result

@@ -262,9 +262,9 @@ def without_credentials(event: Event) -> Event:
     after = redact(before)
     if after == before:
         return event
-    found = copy(event)
-    found.payload, found.optree = after["payload"], after["optree"]
-    return found
+    result = copy(event)
+    result.payload, result.optree = after["payload"], after["optree"]
+    return result
 
 
 class InvalidEventError(OptreeError, ValueError):
@@ -274,8 +274,8 @@ class InvalidEventError(OptreeError, ValueError):
 def check(event: Event) -> None:
     """Make an event's payload one of the seed's, a mapping included; raises `InvalidEventError` that says what is wrong with it."""
     if event.type not in EVENT_TYPES:
-        said = f"{event.type!r} is no type of event" if event.type else "an event needs a type"
-        raise InvalidEventError(f"{said}: choose one of {', '.join(sorted(EVENT_TYPES))}")
+        message = f"{event.type!r} is no type of event" if event.type else "an event needs a type"
+        raise InvalidEventError(f"{message}: choose one of {', '.join(sorted(EVENT_TYPES))}")
     event.payload = payload_of(event.type, event.payload)
     if event.type in LINKS or event.child_run_id:
         check_run_id("child_run_id", event.child_run_id)
@@ -312,14 +312,14 @@ def payload_of(kind: str, payload: object) -> Payload | None:
     if isinstance(payload, Mapping) and kind in _OPTIONAL:
         given = {_OPTIONAL[kind]: None, **cast("Mapping[str, Any]", payload)}
     try:
-        found = decoder(_encoded(given))
+        result = decoder(_encoded(given))
     except msgspec.ValidationError as error:
         raise InvalidEventError(f"{kind}: its payload is not as the format has it: {error}") from error
-    if isinstance(found, MessagePayload) and found.role != kind.removeprefix("message."):
-        raise InvalidEventError(f"{kind}: its payload has the role {found.role!r}")
-    if (isinstance(found, StepPayload) and not found.kind) or (isinstance(found, ToolPayload) and not found.call_id):
-        raise InvalidEventError(f"{kind}: {'kind' if isinstance(found, StepPayload) else 'call_id'} may not be empty")
-    return found  # type: ignore[no-any-return]
+    if isinstance(result, MessagePayload) and result.role != kind.removeprefix("message."):
+        raise InvalidEventError(f"{kind}: its payload has the role {result.role!r}")
+    if (isinstance(result, StepPayload) and not result.kind) or (isinstance(result, ToolPayload) and not result.call_id):
+        raise InvalidEventError(f"{kind}: {'kind' if isinstance(result, StepPayload) else 'call_id'} may not be empty")
+    return result  # type: ignore[no-any-return]
 
 
 class Stats(NamedTuple):

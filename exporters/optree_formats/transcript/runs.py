@@ -76,28 +76,28 @@ def family(path: AnyPath, *, strict: bool = False) -> Family:
 def _follow(run: Run, event: Event, known: set[str], faults: list[Fault], *, strict: bool) -> bool:
     """Read a child's file; False if it is reported, or the same link stood before."""
     child = event.child_run_id
-    said = ""
+    message = ""
     if not _NAME.fullmatch(child):
-        said = "its id is no file's name"
+        message = "its id is no file's name"
     elif child in known:
-        said = "it was met before, so the links go in a circle or meet" if event.type.endswith("started") else "-"
+        message = "it was met before, so the links go in a circle or meet" if event.type.endswith("started") else "-"
     else:
         known.add(child)
         try:
             found = _run(run.path.with_name(child + SUFFIX), f"{child}{SUFFIX}: ", faults, strict=strict)
         except FileNotFoundError:
-            said = f"there is no file {child}{SUFFIX} beside this one"
+            message = f"there is no file {child}{SUFFIX} beside this one"
         except (OSError, FormatError) as error:
             if strict:
                 raise
-            said = f"its file cannot be read: {error}"
+            message = f"its file cannot be read: {error}"
         else:
             run.children[child] = found
             if any(one.parent_run_id != run.run_id for one in found.events[:1]):
                 faults.append(Fault(0, f"{child}{SUFFIX}: names another parent than {run.run_id}; kept"))
             return True
-    if said.strip("-"):
-        fault = Fault(0, f"{run.path.name}: seq {event.seq}: run {child} is not followed: {said}")
+    if message.strip("-"):
+        fault = Fault(0, f"{run.path.name}: seq {event.seq}: run {child} is not followed: {message}")
         _report(fault, faults, strict=strict)
     return False
 
@@ -117,8 +117,8 @@ def _run(path: Path, label: str, faults: list[Fault], *, strict: bool) -> Run:
         elif is_sound(found):
             events.append(found)
         else:
-            said = f"{label}seq {found.seq}: left out: holds a number that is too large, or is nested too deeply"
-            _report(Fault(0, said), faults, strict=strict)
+            message = f"{label}seq {found.seq}: left out: holds a number that is too large, or is nested too deeply"
+            _report(Fault(0, message), faults, strict=strict)
     if not events:
         raise FormatError(f"{path.name} holds no event of a transcript")
     run_id = events[0].run_id

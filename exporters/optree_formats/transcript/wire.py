@@ -41,7 +41,6 @@ Fidelity = Literal["router", "agent_emitted"]
 """`router`: seen where the call passed, so it did happen; `agent_emitted`: what the agent says."""
 EVENT_TYPES: frozenset[str] = frozenset(get_args(EventType))
 BLOCK_TYPES: frozenset[str] = frozenset(get_args(BlockType))
-FIDELITIES: frozenset[str] = frozenset(get_args(Fidelity))
 NULL = Raw(b"null")
 _MORE = "$optree.more"
 """A name that no member has, under which what is in `more` would be written if it were not moved up."""
@@ -253,10 +252,10 @@ def rfc3339(ms: float) -> str:
 
 def milliseconds(text: str) -> float | None:
     """Return a timestamp's epoch milliseconds, whatever its zone; None for text that is no time, or names no zone."""
-    found = _FORM.fullmatch(text)
-    if found is None:
+    match = _FORM.fullmatch(text)
+    if match is None:
         return None
-    date, clock, fraction, zone = found.groups()
+    date, clock, fraction, zone = match.groups()
     try:
         moment = datetime.fromisoformat(f"{date}T{clock}{'+00:00' if zone in 'Zz' else zone}")
     except ValueError:
@@ -274,8 +273,8 @@ def step_path(path: str) -> str:
 
 def own_path(step: str) -> tuple[int, int] | None:
     """Return the numbers of the turn and the op (0: the turn itself) that a step is; None for a step that others wrote."""
-    found = _PATH.fullmatch(step)
-    return None if found is None else (int(found[1]), int(found[2] or 0))
+    match = _PATH.fullmatch(step)
+    return None if match is None else (int(match[1]), int(match[2] or 0))
 
 
 class NotHeld(Fault):

@@ -237,8 +237,8 @@ def _first_figure(attributes: Mapping[str, Any], keys: tuple[str, ...], flaws: l
     """Return the first of some attributes that is a figure; *flaws* gets those that are none."""
     for key in keys:
         value = attributes.get(key)
-        if (found := usage_dollars(value, key, [])) is not None:
-            return found
+        if (result := usage_dollars(value, key, [])) is not None:
+            return result
         if value is not None:
             flaws.append(f"{key}={text(value)[:40]!r} is no figure, and is left out")
     return None

@@ -104,10 +104,10 @@ def _id(value: Any, digits: int, what: str) -> str:
 
 
 def _time(value: Any, what: str) -> int:
-    found = value if isinstance(value, int) else -1
-    if not 0 <= found < _MAX_US:
+    result = value if isinstance(value, int) else -1
+    if not 0 <= result < _MAX_US:
         raise ValueError(f"its {what} {text(value)[:40]!r} is no time in microseconds")
-    return found
+    return result
 
 
 def _list(value: Any) -> list[Any]:

@@ -51,8 +51,8 @@ def _resource_spans(label: str, document: Any, notes: list[str]) -> list[Any] | 
         notes.append(f"{label} is no OTLP document and is passed over")
         return None
     for key in _RESOURCE_SPANS:
-        if is_list(found := document.get(key)):
-            return found
+        if is_list(result := document.get(key)):
+            return result
     other = next((what for key, what in _OTHERS.items() if key in document), None)
     notes.append(f"{label} holds {other or 'no spans'} and is passed over")
     return None
@@ -141,12 +141,12 @@ def _parent(value: Any) -> str:
 
 def _time(value: Any, what: str) -> int:
     try:
-        found = int(value or 0)
+        result = int(value or 0)
     except (TypeError, ValueError):
-        found = -1
-    if not 0 <= found < _MAX_NS:
+        result = -1
+    if not 0 <= result < _MAX_NS:
         raise ValueError(f"its {what} {text(value)[:40]!r} is no time in epoch nanoseconds")
-    return found
+    return result
 
 
 def _enum(value: Any, prefix: str, names: tuple[str, ...]) -> int:

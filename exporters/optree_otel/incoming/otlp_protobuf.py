@@ -35,13 +35,13 @@ def read_protobuf(name: str, data: bytes) -> SpansRead:
         types = _Types()
     except ImportError as error:
         raise SetupError(f"{name} is protobuf, which needs more: pip install 'optree-tracing[otel]' ({error})") from error
-    found = SpansRead()
+    result = SpansRead()
     messages = _messages(data)
     if messages is None:
         raise FormatError(f"{name} is no OTLP file: neither JSON with 'resourceSpans' nor a protobuf message of OTLP traces")
     for message in messages:
-        _take_message(message, types, found)
-    return found
+        _take_message(message, types, result)
+    return result
 
 
 def _messages(data: bytes) -> list[bytes] | None:

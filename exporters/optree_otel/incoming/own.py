@@ -334,13 +334,13 @@ def _places(fold: RecordedTree, spans: list[InSpan]) -> dict[Key, SpanPlace]:
         path: Turn(builders[path.rpartition(".")[0]], turn, max((last_index(op.path) for op in turn.ops), default=0) + 1)
         for path, turn in fold.turns.items()
     }
-    found: dict[Key, SpanPlace] = {}
+    result: dict[Key, SpanPlace] = {}
     for span in spans:
         kind, path = span.attributes[names.KIND], _path(span)
         if kind == "turn" and path in turns:
-            found[span.trace_id, span.span_id] = SpanPlace(turns[path].builder, turns[path])
+            result[span.trace_id, span.span_id] = SpanPlace(turns[path].builder, turns[path])
         elif kind in _OPS and path in fold.ops:
             turn = turns[path.rpartition(".")[0]]
             op = Op.of_ended(turn.builder, turn, fold.ops[path])
-            found[span.trace_id, span.span_id] = SpanPlace(turn.builder, turn, op)
-    return found
+            result[span.trace_id, span.span_id] = SpanPlace(turn.builder, turn, op)
+    return result

@@ -33,13 +33,13 @@ def read(data: bytes, name: str = "the input") -> SpansRead:
     if not data:
         raise FormatError(f"{name} is empty: nothing was ever exported to it")
     content, whole = unpack(data)
-    found = _read(name, content)
+    result = _read(name, content)
     if not whole:
-        found.notes.append(f"{name} breaks off: only the beginning of its {len(data)} bytes could be unpacked")
-    for span in found.spans:
+        result.notes.append(f"{name} breaks off: only the beginning of its {len(data)} bytes could be unpacked")
+    for span in result.spans:
         if 0 < span.end_ns < span.start_ns:
-            found.notes.append(f"span {span.number} ends before it starts: it is taken to last no time")
-    return found
+            result.notes.append(f"span {span.number} ends before it starts: it is taken to last no time")
+    return result
 
 
 def _read(name: str, data: bytes) -> SpansRead:
@@ -54,22 +54,24 @@ def _read(name: str, data: bytes) -> SpansRead:
 
 def read_json(name: str, data: bytes) -> SpansRead:
     """Return the spans of a JSON file. Raises `FormatError` if it holds none of what is known."""
-    found = SpansRead()
+    result = SpansRead()
     seen = False
-    for label, document in _documents(name, data, found.notes):
+    for label, document in _documents(name, data, result.notes):
         traces = jaeger_json.traces(document)
         if traces is not None:
             seen = seen or bool(traces)
             for span, processes in traces:
-                _take(found, jaeger_json.made, span, processes)
-        elif (parts := otlp_json.parts(label, document, found.notes)) is not None:
+                _take(result, jaeger_json.made, span, processes)
+        elif (parts := otlp_json.parts(label, document, result.notes)) is not None:
             seen = True
             for part in parts:
-                _take(found, otlp_json.made, *part)
+                _take(result, otlp_json.made, *part)
     if not seen:
-        said = f" ({found.notes[0]})" if found.notes else ""
-        raise FormatError(f"{name} is JSON, but holds no OTLP spans{said}: it has no 'resourceSpans', nor the 'data' of a Jaeger's answer")
-    return found
+        message = f" ({result.notes[0]})" if result.notes else ""
+        raise FormatError(
+            f"{name} is JSON, but holds no OTLP spans{message}: it has no 'resourceSpans', nor the 'data' of a Jaeger's answer"
+        )
+    return result
 
 
 def _take(found: SpansRead, make: Callable[..., InSpan], *parts: Any) -> None:

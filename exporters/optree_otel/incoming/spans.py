@@ -93,10 +93,10 @@ class Trace(Struct):
 
     def spans(self) -> list[InSpan]:
         """Return all spans, each after its parent."""
-        found = [*self.roots, *self.orphans, *self.anchored]
-        for span in found:
-            found.extend(self.children.get(span.span_id, ()))
-        return found
+        result = [*self.roots, *self.orphans, *self.anchored]
+        for span in result:
+            result.extend(self.children.get(span.span_id, ()))
+        return result
 
 
 def arrange(spans: Iterable[InSpan], known: Collection[Key], notes: list[str]) -> list[Trace]:
@@ -109,16 +109,16 @@ def arrange(spans: Iterable[InSpan], known: Collection[Key], notes: list[str]) -
 
 
 def _by_trace(spans: Iterable[InSpan], notes: list[str]) -> dict[str, dict[str, InSpan]]:
-    found: dict[str, dict[str, InSpan]] = {}
+    result: dict[str, dict[str, InSpan]] = {}
     for span in spans:
         if flaw := span.flaw():
             notes.append(f"span {span.number} is passed over: {flaw}")
             continue
-        members = found.setdefault(span.trace_id, {})
+        members = result.setdefault(span.trace_id, {})
         first = members.setdefault(span.span_id, span)
         if first is not span and msgspec.structs.replace(span, number=first.number) != first:
             notes.append(f"span {span.number} ({span.name!r}) is passed over: span {first.number} has the same id and says something else")
-    return found
+    return result
 
 
 def _trace(trace_id: str, members: dict[str, InSpan], known: Collection[Key], notes: list[str]) -> Trace:

@@ -91,22 +91,22 @@ class GrpcTransport:
     def _failure(self, signal: Signal, error: Any) -> ExportResult:
         code: str = error.code().name
         details = shown(error.details() or "")
-        said = f"{self._to.shown} answered {code}: {details}"
+        message = f"{self._to.shown} answered {code}: {details}"
         if code in _SIZE and is_too_large(details):
-            return ExportResult("too_large", said)
+            return ExportResult("too_large", message)
         if code in _NOW:
             if code == "UNAVAILABLE":  # gRPC waits longer and longer before it connects anew; we keep our own time
                 self.close()
-            return ExportResult("retry", f"{said}{self._hint(details)}", after=retry_delay(_trailers(error)))
+            return ExportResult("retry", f"{message}{self._hint(details)}", after=retry_delay(_trailers(error)))
         if code == "UNIMPLEMENTED" and "ecompress" in details:
-            return ExportResult("denied", f"{said}; set OTEL_EXPORTER_OTLP_COMPRESSION=none")
+            return ExportResult("denied", f"{message}; set OTEL_EXPORTER_OTLP_COMPRESSION=none")
         if code == "UNIMPLEMENTED" and signal != "traces":
             return ExportResult(
                 "unsupported", f"{self._to.shown} answered {code}: this collector takes no {signal}, they are not sent to it"
             )
         if code in _DENIED:
-            return ExportResult("denied", f"{said}; {_DENIED[code]}")
-        return ExportResult("refused" if code == "INVALID_ARGUMENT" else "failed", said)
+            return ExportResult("denied", f"{message}; {_DENIED[code]}")
+        return ExportResult("refused" if code == "INVALID_ARGUMENT" else "failed", message)
 
     def _hint(self, details: str) -> str:
         said = details.lower()

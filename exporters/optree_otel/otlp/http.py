@@ -124,18 +124,18 @@ class HttpTransport:
         kind = response.headers.get("content-type", "").lower()
         if 200 <= code < 300:  # noqa: PLR2004 - the codes of success
             return self._success(answer, kind)
-        said = f"{self._to.shown} answered {code}: {status_text(answer, kind) or response.reason}"
-        if code == 413 or (code in _BAD_CONTENT and is_too_large(said)):  # noqa: PLR2004 - Content Too Large
-            return ExportResult("too_large", said)
+        message = f"{self._to.shown} answered {code}: {status_text(answer, kind) or response.reason}"
+        if code == 413 or (code in _BAD_CONTENT and is_too_large(message)):  # noqa: PLR2004 - Content Too Large
+            return ExportResult("too_large", message)
         if code in _NOW:
-            return ExportResult("retry", said, after=retry_after(response.headers.get("retry-after")))
+            return ExportResult("retry", message, after=retry_after(response.headers.get("retry-after")))
         if code in _BAD_CONTENT:
-            return ExportResult("refused", said)
+            return ExportResult("refused", message)
         if code in _NOT_SERVED and signal != "traces":
             return ExportResult(
                 "unsupported", f"{self._to.shown} answered {code}: this collector takes no {signal}, they are not sent to it"
             )
-        return ExportResult("failed", said) if code >= 500 else ExportResult("denied", f"{said}; {_advice(code, response)}")  # noqa: PLR2004
+        return ExportResult("failed", message) if code >= 500 else ExportResult("denied", f"{message}; {_advice(code, response)}")  # noqa: PLR2004
 
     def _success(self, answer: bytes, kind: str) -> ExportResult:
         outcome = None

@@ -47,10 +47,10 @@ DELIVERED = ExportResult("delivered")
 
 def members(data: bytes) -> Members:
     """Return the fields of a protobuf message by number: varints as int, all else as bytes. Raises `NotProtobufError`."""
-    found: Members = {}
+    result: Members = {}
     for number, wire, content, value in fields(data):
-        found.setdefault(number, []).append(value if wire == VARINT else content)
-    return found
+        result.setdefault(number, []).append(value if wire == VARINT else content)
+    return result
 
 
 def accepted(body: bytes) -> ExportResult:

@@ -66,52 +66,52 @@ FINISHES: Final = {
 
 def call_attributes(op: OperationNode, request: dict[str, Any], pool: Pool | None, limit: int) -> list[Attribute]:
     """Return the messages of a model call: instructions, tools, input and output, each JSON of at most *limit* bytes."""
-    told: list[Attribute] = []
+    attributes: list[Attribute] = []
     sent_body = payload_body(request)
     request = sent_body if is_object(sent_body) else {"messages": sent_body}
     system = next((request[key] for key in ("system", "instructions", "systemInstruction", "system_instruction") if key in request), None)
     if system is not None:
         value = _resolved(system, pool)
         held = value.get("parts", value) if is_object(value) else value
-        told.append((names.SYSTEM_INSTRUCTIONS, fit_json(message_parts(held), limit)))
+        attributes.append((names.SYSTEM_INSTRUCTIONS, fit_json(message_parts(held), limit)))
     if is_list(tools := _resolved(request.get("tools"), pool)):
-        told.append((names.TOOL_DEFINITIONS, fit_json([_definition(tool) for tool in tools], limit)))
+        attributes.append((names.TOOL_DEFINITIONS, fit_json([_definition(tool) for tool in tools], limit)))
     sent = next((request[key] for key in ("messages", "input", "contents", "prompt") if key in request), None)
     if is_message(sent):
         left_out, found = _input(sent, pool, limit)
-        told.append((names.INPUT_MESSAGES, fit_json(chat_messages(found), limit, left_out)))
+        attributes.append((names.INPUT_MESSAGES, fit_json(chat_messages(found), limit, left_out)))
     if op.response is not None:
         reasoning = ("" if op.reasoning is None else op.reasoning.text)[: limit * _SLACK]
-        told.append(
+        attributes.append(
             (
                 names.OUTPUT_MESSAGES,
                 fit_json(output_messages(_value(op.response, pool), reasoning, partial=bool(op.response.partial)), limit),
             )
         )
-    return told
+    return attributes
 
 
 def tool_attributes(op: OperationNode, pool: Pool | None, limit: int) -> list[Attribute]:
     """Return what a tool was called with and what it gave, as JSON of at most *limit* bytes."""
-    told: list[Attribute] = []
+    attributes: list[Attribute] = []
     if op.request is not None:
-        told.append((names.TOOL_ARGUMENTS, fit_json(_value(op.request, pool), limit)))
+        attributes.append((names.TOOL_ARGUMENTS, fit_json(_value(op.request, pool), limit)))
     if op.response is not None:
-        told.append((names.TOOL_RESULT, fit_json(_value(op.response, pool), limit)))
-    return told
+        attributes.append((names.TOOL_RESULT, fit_json(_value(op.response, pool), limit)))
+    return attributes
 
 
 def turn_attributes(turn: TurnNode, limit: int) -> list[Attribute]:
     """Return a turn's prompts and what was answered, as messages."""
-    told: list[Attribute] = []
+    attributes: list[Attribute] = []
     prompts = turn.prompts or {}
     if system := prompts.get("system"):
-        told.append((names.SYSTEM_INSTRUCTIONS, fit_json(message_parts(system), limit)))
+        attributes.append((names.SYSTEM_INSTRUCTIONS, fit_json(message_parts(system), limit)))
     if user := prompts.get("user"):
-        told.append((names.INPUT_MESSAGES, fit_json([chat_message(user)], limit)))
+        attributes.append((names.INPUT_MESSAGES, fit_json([chat_message(user)], limit)))
     if turn.assistant and (said := turn.assistant.get("content")):
-        told.append((names.OUTPUT_MESSAGES, fit_json(output_messages(said), limit)))
-    return told
+        attributes.append((names.OUTPUT_MESSAGES, fit_json(output_messages(said), limit)))
+    return attributes
 
 
 def reasoning_events(op: OperationNode) -> list[SpanEvent]:
@@ -185,16 +185,16 @@ def _input(sent: Any, pool: Pool | None, limit: int) -> tuple[int, list[Any]]:
 
 def _newest(pool: Pool, head: str, limit: int) -> list[Any]:
     """Return the last messages of a history, about *limit* bytes of them but one at least, oldest first."""
-    found: list[Any] = []
+    result: list[Any] = []
     seen: set[str] = set()
-    while head in pool.links and head not in seen and (limit > 0 or not found):
+    while head in pool.links and head not in seen and (limit > 0 or not result):
         seen.add(head)
         head, blob = pool.links[head]
         data = pool.blobs.get(blob)
         limit -= len(memoryview(data)) if data is not None else 0
-        found.append(None if data is None else _decoded(data))
-    found.reverse()
-    return found
+        result.append(None if data is None else _decoded(data))
+    result.reverse()
+    return result
 
 
 def _definition(tool: Any) -> dict[str, Any]:

@@ -260,7 +260,7 @@ def _is_severe(event: SpanEvent | LogEntry) -> bool:
 
 def _stub(span: Span, error: Exception) -> bytes:
     """Return what can be said of a span that cannot be encoded at all."""
-    said = f"{type(error).__name__}: this span could not be encoded"
+    message = f"{type(error).__name__}: this span could not be encoded"
     return encode_span(
         Span(
             blake2b(repr(span.trace_id).encode(), digest_size=16).digest() if not _is_id(span.trace_id, 16) else span.trace_id,
@@ -269,7 +269,7 @@ def _stub(span: Span, error: Exception) -> bytes:
             "(unencodable)",
             1,
             *Fitter(PROFILES["default"]).times(span.start_ns, span.end_ns),
-            [(names.UNENCODABLE, said)],
+            [(names.UNENCODABLE, message)],
         )
     )
 
@@ -321,7 +321,7 @@ PROFILES: Final = {
 
 def profile(name: str = "default") -> Profile:
     """Return the profile of that name; raises `SetupError` for one that does not exist."""
-    found = PROFILES.get(name)
-    if found is None:
+    result = PROFILES.get(name)
+    if result is None:
         raise SetupError(f"no profile {name!r}; choose one of {', '.join(PROFILES)}")
-    return found
+    return result

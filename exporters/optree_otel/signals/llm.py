@@ -68,8 +68,8 @@ class ModelCall(NamedTuple):
     @property
     def attributes(self) -> list[Attribute]:
         """As the conventions say it."""
-        told: list[Attribute] = [(names.OPERATION, self.operation), (names.PROVIDER, self.provider)]
-        return told if self.model is None else [*told, (names.REQUEST_MODEL, self.model)]
+        attributes: list[Attribute] = [(names.OPERATION, self.operation), (names.PROVIDER, self.provider)]
+        return attributes if self.model is None else [*attributes, (names.REQUEST_MODEL, self.model)]
 
 
 _response: TypedDecoder[Response] = TypedDecoder(Response)
@@ -150,14 +150,14 @@ def usage(entries: Sequence[AccountingEntry]) -> list[Attribute]:
             reasoning += tokens.reasoning_output_tokens
     if not known:
         return []
-    told: list[Attribute] = [(names.INPUT_TOKENS, sent + read + written), (names.OUTPUT_TOKENS, received)]
+    attributes: list[Attribute] = [(names.INPUT_TOKENS, sent + read + written), (names.OUTPUT_TOKENS, received)]
     if reasoning:
-        told.append((names.REASONING_TOKENS, reasoning))
+        attributes.append((names.REASONING_TOKENS, reasoning))
     if read:
-        told.append((names.CACHE_READ, read))
+        attributes.append((names.CACHE_READ, read))
     if written:
-        told += [(name, written) for name in names.CACHE_WRITE]
-    return told
+        attributes += [(name, written) for name in names.CACHE_WRITE]
+    return attributes
 
 
 def answered(op: OperationNode, own: dict[str, Any]) -> list[Attribute]:
@@ -167,19 +167,19 @@ def answered(op: OperationNode, own: dict[str, Any]) -> list[Attribute]:
         return []
     said = response_of(op.response)
     model = (own and own.pop("response_model", None)) or (last.actual_model if last else None) or said.model
-    told: list[Attribute] = [(names.RESPONSE_MODEL, str(model))] if model else []
+    attributes: list[Attribute] = [(names.RESPONSE_MODEL, str(model))] if model else []
     if last is not None and last.actual_provider:
-        told.append((names.ACTUAL_PROVIDER, last.actual_provider))
+        attributes.append((names.ACTUAL_PROVIDER, last.actual_provider))
     given = own and (own.pop("finish_reasons", None) or own.pop("finish_reason", None))
     reasons = said.reasons() if not given else [str(item) for item in given] if is_list(given) else [str(given)]
     if reasons:
-        told.append((names.FINISH_REASONS, reasons))
+        attributes.append((names.FINISH_REASONS, reasons))
     if identity := (own and own.pop("response_id", None)) or said.id:
-        told.append((names.RESPONSE_ID, str(identity)))
+        attributes.append((names.RESPONSE_ID, str(identity)))
     counted = any(entry.tokens is not None and entry.tokens.reasoning_output_tokens for entry in op.accounting)
     if not counted and (reasoning := said.reasoning_tokens()) is not None:
-        told.append((names.REASONING_TOKENS, reasoning))
+        attributes.append((names.REASONING_TOKENS, reasoning))
     first = own and own.pop("time_to_first_chunk", None)
     if isinstance(first, (int, float)):
-        told.append((names.FIRST_CHUNK, float(first)))
-    return told
+        attributes.append((names.FIRST_CHUNK, float(first)))
+    return attributes

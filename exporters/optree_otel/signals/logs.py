@@ -111,7 +111,7 @@ def _line(entry: LogEntry, trace_id: bytes, span_id: bytes, about: list[Attribut
 def heartbeat(session: SessionNode, scope: SpanScope, now: float) -> bytes:
     """Return a sign of life of an open session at *now* (epoch ms): what it has used so far, and the op that it is in."""
     current = next((op for turn in reversed(session.turns) for op in reversed(turn.ops) if op.ended_at is None), None)
-    told: list[Attribute] = [
+    attributes: list[Attribute] = [
         (names.TXN, scope.txn),
         (names.PATH, session.path),
         (names.CONVERSATION, session.id),
@@ -120,22 +120,22 @@ def heartbeat(session: SessionNode, scope: SpanScope, now: float) -> bytes:
         *total_attributes(session.totals),
     ]
     if current is not None:
-        told.append((names.CURRENT_OP, f"{current.path} {current.name}"))
+        attributes.append((names.CURRENT_OP, f"{current.path} {current.name}"))
     if session.latest_status:
-        told.append((names.LATEST_STATUS, session.latest_status))
+        attributes.append((names.LATEST_STATUS, session.latest_status))
     at = nanoseconds(now)
     body = f"{session.agent_id}: {len(session.turns)} turns" + (f", in {current.name}" if current else "")
-    return encode(OtlpLog(at, _INFO, "", body, told, scope.trace_id, scope.session_span_id, names.HEARTBEAT, at), scope.profile)
+    return encode(OtlpLog(at, _INFO, "", body, attributes, scope.trace_id, scope.session_span_id, names.HEARTBEAT, at), scope.profile)
 
 
 def details(op: OperationNode, scope: SpanScope) -> bytes:
     """Return a model call's content as the conventions' event, for those who want it in log records."""
     request = llm.request_of(op)
     call = llm.called(op, op.attributes, request)
-    told: list[Attribute] = [(names.OPERATION, call.operation), (names.PROVIDER, call.provider), *_about(op, scope)]
+    attributes: list[Attribute] = [(names.OPERATION, call.operation), (names.PROVIDER, call.provider), *_about(op, scope)]
     if call.model is not None:
-        told.append((names.REQUEST_MODEL, call.model))
-    told += [pair for pair in outcome(op).attributes if pair[0] == names.ERROR_TYPE]
-    told += [*llm.usage(op.accounting), *content.call_attributes(op, request, scope.pool, scope.profile.value_bytes)]
+        attributes.append((names.REQUEST_MODEL, call.model))
+    attributes += [pair for pair in outcome(op).attributes if pair[0] == names.ERROR_TYPE]
+    attributes += [*llm.usage(op.accounting), *content.call_attributes(op, request, scope.pool, scope.profile.value_bytes)]
     at = nanoseconds(last_of(op))
-    return encode(OtlpLog(at, _INFO, "", None, told, scope.trace_id, scope.span_id(op.op_id), DETAILS, at), scope.profile)
+    return encode(OtlpLog(at, _INFO, "", None, attributes, scope.trace_id, scope.span_id(op.op_id), DETAILS, at), scope.profile)

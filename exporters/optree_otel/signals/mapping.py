@@ -144,18 +144,18 @@ def session_span(session: SessionNode, scope: SpanScope, *, end: float | None = 
 
 
 def _of_session(session: SessionNode, scope: SpanScope) -> list[Attribute]:
-    told: list[Attribute] = [(names.CALL_PATH, session.call_path), (names.TURNS, len(session.turns))]
+    attributes: list[Attribute] = [(names.CALL_PATH, session.call_path), (names.TURNS, len(session.turns))]
     if scope.round:
-        told.append((names.ROUND, scope.round))
+        attributes.append((names.ROUND, scope.round))
     if session.session_title:
-        told.append((names.TITLE, session.session_title))
+        attributes.append((names.TITLE, session.session_title))
     if session.latest_status:
-        told.append((names.LATEST_STATUS, session.latest_status))
+        attributes.append((names.LATEST_STATUS, session.latest_status))
     if session.final_report is not UNSET:
-        told.append((names.FINAL_REPORT_SIZE, len(memoryview(session.final_report))))
+        attributes.append((names.FINAL_REPORT_SIZE, len(memoryview(session.final_report))))
         if scope.content:
-            told.append((names.FINAL_REPORT, content.text_of(session.final_report, scope.profile.value_bytes)))
-    return told
+            attributes.append((names.FINAL_REPORT, content.text_of(session.final_report, scope.profile.value_bytes)))
+    return attributes
 
 
 def _put_session_attributes(own: dict[str, Any], attributes: list[Attribute]) -> None:
@@ -246,27 +246,27 @@ def tool(called: str, own: dict[str, Any]) -> tuple[str, list[Attribute]]:
     provider = own.pop("provider", None)
     prefix = f"{provider}:"
     name = called[len(prefix) :] if provider and called.startswith(prefix) else called
-    told: list[Attribute] = [
+    attributes: list[Attribute] = [
         (names.OPERATION, "execute_tool"),
         (names.TOOL_NAME, name),
         (names.TOOL_TYPE, str(own.pop("tool_type", None) or "function")),
     ]
     if provider:
-        told.append((names.TOOL_PROVIDER, str(provider)))
+        attributes.append((names.TOOL_PROVIDER, str(provider)))
     for given, key in _TOOL_ATTRIBUTES.items():
         if (value := own.pop(given, None)) is not None:
-            told.append((key, str(value)))
-    return name, told
+            attributes.append((key, str(value)))
+    return name, attributes
 
 
 def tool_figures(op: OperationNode) -> list[Attribute]:
     """Return what is said of one call of a tool: the MCP server that ran it, and the sizes of what went in and out."""
     served = next((entry.mcp_server for entry in op.accounting if entry.mcp_server), None)
-    told: list[Attribute] = [] if served is None else [(names.MCP_METHOD, "tools/call"), (names.MCP_SERVER, served)]
+    attributes: list[Attribute] = [] if served is None else [(names.MCP_METHOD, "tools/call"), (names.MCP_SERVER, served)]
     for payload, size in ((op.request, names.REQUEST_SIZE), (op.response, names.RESPONSE_SIZE)):
         if payload is not None and payload.size is not None:
-            told.append((size, payload.size))
-    return told
+            attributes.append((size, payload.size))
+    return attributes
 
 
 def _session(op: OperationNode, scope: SpanScope, own: dict[str, Any], attributes: list[Attribute]) -> str:  # noqa: ARG001 - as the others
@@ -290,21 +290,21 @@ def _money(op: OperationNode) -> list[Attribute]:
             cost = (cost or 0.0) + entry.cost_usd
         if entry.upstream_inference_cost_usd:
             upstream = (upstream or 0.0) + entry.upstream_inference_cost_usd
-    told: list[Attribute] = []
+    attributes: list[Attribute] = []
     if cost is not None:
-        told.append((names.COST, cost))
+        attributes.append((names.COST, cost))
         if unknown := totals_of(op.accounting).unknown_costs:
-            told.append((names.UNKNOWN_COSTS, unknown))
+            attributes.append((names.UNKNOWN_COSTS, unknown))
     if upstream is not None:
-        told.append((names.UPSTREAM_COST, upstream))
+        attributes.append((names.UPSTREAM_COST, upstream))
     if len(op.accounting) > 1:
-        told.append((names.ATTEMPTS, len(op.accounting)))
+        attributes.append((names.ATTEMPTS, len(op.accounting)))
     if op.kind == "tool":
-        told += [
+        attributes += [
             (names.CHARACTERS_IN, sum(entry.characters_in or 0 for entry in op.accounting)),
             (names.CHARACTERS_OUT, sum(entry.characters_out or 0 for entry in op.accounting)),
         ]
-    return told
+    return attributes
 
 
 def server(own: dict[str, Any]) -> list[Attribute]:
@@ -389,12 +389,12 @@ def outcome(node: SessionNode | TurnNode | OperationNode) -> Outcome:
     if status == ENDED:
         return Outcome(STATUS_UNSET, "", [(names.ERROR, error)] if error else [])
     if status == "cancelled":
-        told: list[Attribute] = [(names.STATUS, status)]
-        return Outcome(STATUS_UNSET, "", [*told, (names.ERROR, error)] if error else told)
+        attributes: list[Attribute] = [(names.STATUS, status)]
+        return Outcome(STATUS_UNSET, "", [*attributes, (names.ERROR, error)] if error else attributes)
     if status == "failed":
         return Outcome(ERROR, error or "failed", [(names.STATUS, status), (names.ERROR_TYPE, error_type(error))])
-    told = [(names.STATUS, "interrupted"), (names.ERROR_TYPE, "interrupted")]
-    return Outcome(ERROR, "interrupted", [*told, (names.ERROR, error)] if error else told)
+    attributes = [(names.STATUS, "interrupted"), (names.ERROR_TYPE, "interrupted")]
+    return Outcome(ERROR, "interrupted", [*attributes, (names.ERROR, error)] if error else attributes)
 
 
 def error_type(error: str | None) -> str:

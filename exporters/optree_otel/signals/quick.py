@@ -60,17 +60,17 @@ def _encoded(op: OperationNode, scope: SpanScope) -> bytes | None:
     shape = _shape(op.kind, op.name, block, profile.name)
     if shape is None or op.ended_at is None or len(op.logs) > profile.events:
         return None
-    told: list[Attribute] = []
+    attributes: list[Attribute] = []
     if op.kind == "llm":
         if op.request is not None or shape.parameters:
             if not shape.names_model:
                 return None
-            told += llm.parameters(shape.parameters.copy(), llm.request_of(op))
-        told += llm.usage(op.accounting)
-        told += llm.answered(op, {})
+            attributes += llm.parameters(shape.parameters.copy(), llm.request_of(op))
+        attributes += llm.usage(op.accounting)
+        attributes += llm.answered(op, {})
     elif op.kind == "tool":
-        told += mapping.tool_figures(op)
-    told += mapping.figures(op)
+        attributes += mapping.tool_figures(op)
+    attributes += mapping.figures(op)
     start, end = nanoseconds(op.started_at), nanoseconds(op.ended_at)
     span_id, parent_id = scope.span_id(op.op_id), scope.parent_of(op)
     path = op.path.encode()
@@ -89,7 +89,7 @@ def _encoded(op: OperationNode, scope: SpanScope) -> bytes | None:
         b"\x4a%c%b%c\x0a%c%b" % (len(_PATH) + len(path) + 3, _PATH, len(path) + 2, len(path), path),
         session,
         shape.attributes,
-        ATTRIBUTES.encode(told, profile.value_bytes),
+        ATTRIBUTES.encode(attributes, profile.value_bytes),
         shape.own,
     ]
     put_logs(out, op.logs, profile.value_bytes)

@@ -99,13 +99,13 @@ class Resources(Remembered):
         *instance* tells one process from another: metrics need it, since each process counts from nought.
         """
         key = service, owner or self.owner, instance
-        found = self._encoded.get(key)
-        if found is None:
+        result = self._encoded.get(key)
+        if result is None:
             if len(self._encoded) >= KEPT_RESOURCES:
                 self._encoded.pop(next(iter(self._encoded)), None)
             pairs = Fitter(self._profile).attributes(list(self.attributes(*key).items()))
-            found = self._encoded[key] = _ATTRIBUTES.encode(pairs)
-        return found
+            result = self._encoded[key] = _ATTRIBUTES.encode(pairs)
+        return result
 
     def clear(self) -> None:
         """Encode all anew: what may leave is not what it was."""
@@ -146,11 +146,11 @@ def _of_host() -> dict[str, Any]:
 def _machine_id() -> str:
     for path in _MACHINE_ID:
         try:
-            found = Path(path).read_text(encoding="ascii").strip()
+            result = Path(path).read_text(encoding="ascii").strip()
         except (OSError, UnicodeDecodeError):
             continue
-        if found:
-            return found
+        if result:
+            return result
     return ""
 
 

@@ -195,18 +195,18 @@ def _broke_off(node: OperationNode | TurnNode | SessionNode) -> bool:
 
 def latest(turns: Sequence[TurnNode]) -> float:
     """Return the last moment that anything in *turns* is known of, in epoch ms: where an interrupted node ended, as far as one can tell."""
-    found = 0.0
+    result = 0.0
     pending = list(turns)
     while pending:
         turn = pending.pop()
-        found = max(found, turn.started_at, turn.ended_at or 0.0)
+        result = max(result, turn.started_at, turn.ended_at or 0.0)
         for op in turn.ops:
-            found = max(found, last_of(op))
+            result = max(result, last_of(op))
             if op.child_session is not None and op.ended_at is None:
                 child = op.child_session
-                found = max(found, child.started_at, child.ended_at or 0.0)
+                result = max(result, child.started_at, child.ended_at or 0.0)
                 pending.extend(child.turns)
-    return found
+    return result
 
 
 def last_of(op: OperationNode) -> float:

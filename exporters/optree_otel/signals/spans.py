@@ -44,7 +44,6 @@ _OF_EVENT = KeyValues(3)
 _OF_LINK = KeyValues(4)
 _TRACE_ID = b"\x0a\x10"
 _SPAN_ID = b"\x12\x08"
-_PARENT_ID = b"\x22\x08"
 _FLAGS = tag(16, 5)
 ENDED_WELL: Final = b"\x7a\x00" + _FLAGS + LOCAL_PARENT.to_bytes(4, "little")
 """What the bytes of a span end with that has no status, no links, and its parent in this process."""

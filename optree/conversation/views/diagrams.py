@@ -145,13 +145,13 @@ def _propagation(viewer: SessionViewer, ask: Ask) -> str:
 
 def _labels(viewer: SessionViewer, ids: Iterable[str], agents: Eyes) -> dict[str, str]:
     """Return what stands in the nodes of messages: id, agent, and how the text begins, as far as *agents* may be shown it."""
-    found: dict[str, str] = {}
+    result: dict[str, str] = {}
     for one in ids:
         event = viewer.stream.by_id.get(one)
         agent = "not in the stream" if event is None else viewer.stream.name(event.agent_id)
         said = "" if event is None else head(_told(viewer, event, agents), 40)
-        found.setdefault(one, f"{viewer.stream.shown(f'{one} · {agent}')}\n{said}".strip())
-    return found
+        result.setdefault(one, f"{viewer.stream.shown(f'{one} · {agent}')}\n{said}".strip())
+    return result
 
 
 def _told(viewer: SessionViewer, event: AnyEvent, agents: Eyes) -> str:
@@ -266,8 +266,8 @@ def _mermaid_arrow(arrow: Arrow, ids: dict[str, str]) -> str:
 
 def _line(edge: Edge, names: dict[str, str], ids: dict[str, str]) -> str:
     line = "-.->" if edge.dotted else "-->"
-    said = f'|"{label(edge.text, 40)}"|' if edge.text else ""
-    return f"    {_node(edge.source, names, ids)} {line}{said} {_node(edge.target, names, ids)}"
+    message = f'|"{label(edge.text, 40)}"|' if edge.text else ""
+    return f"    {_node(edge.source, names, ids)} {line}{message} {_node(edge.target, names, ids)}"
 
 
 def _node(one: str, names: dict[str, str], ids: dict[str, str]) -> str:

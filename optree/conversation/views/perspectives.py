@@ -110,19 +110,19 @@ class Moment(Struct, omit_defaults=True):
 
 def moment(stream: StreamView, event: AnyEvent, agents: Eyes = None) -> Moment:
     """Return an event as it shows to those who look at *agents*."""
-    found = Moment(event.message_id, kind(event), event.agent_id, "made", timestamp=event.timestamp)
+    result = Moment(event.message_id, kind(event), event.agent_id, "made", timestamp=event.timestamp)
     if isinstance(event, AgentCreated):
-        found.what = "created"
-        found.parent = stream.parents.get(event.agent_id)
-        found.content = stream.name(event.agent_id)
+        result.what = "created"
+        result.parent = stream.parents.get(event.agent_id)
+        result.content = stream.name(event.agent_id)
     elif isinstance(event, TranscriptEntry):
-        found.what = kind_of(event)
-        found.content = stream.shown(thought_of(event)) if found.what == "thought" else stream.said(event, agents)
-        found.calls = stream.calls(event)
-        found.substance = None if event.substance == event.message_id else event.substance
+        result.what = kind_of(event)
+        result.content = stream.shown(thought_of(event)) if result.what == "thought" else stream.said(event, agents)
+        result.calls = stream.calls(event)
+        result.substance = None if event.substance == event.message_id else event.substance
     else:
-        found.content = stream.said(event, agents)
-    return found
+        result.content = stream.said(event, agents)
+    return result
 
 
 class Heard(Struct):
@@ -287,13 +287,13 @@ def _links(stream: StreamView, event: AnyEvent, calls: dict[tuple[str, str], str
     own = event.message_id
     entry = event if isinstance(event, TranscriptEntry) else None
     same = entry.substance if entry is not None else None
-    found = [CausalLink(own, same, "substance")] if same is not None and same != own else []
-    found += [CausalLink(own, cause, "cause") for cause in stream.causes(event)]
+    result = [CausalLink(own, same, "substance")] if same is not None and same != own else []
+    result += [CausalLink(own, cause, "cause") for cause in stream.causes(event)]
     for call in answered_by(entry) if entry is not None else ():
         calling = calls.get((event.agent_id, call))
         if calling is not None and calling != own:
-            found.append(CausalLink(own, calling, "tool_call"))
-    return found
+            result.append(CausalLink(own, calling, "tool_call"))
+    return result
 
 
 def graph(found: list[CausalLink]) -> dict[str, list[str]]:

@@ -222,12 +222,12 @@ def value(view: str, viewer: SessionViewer, ask: Ask) -> Any:
 def hidden(stream: StreamView, value: Any) -> Any:
     """Return plain values without what is to be hidden, which names and ids may hold too; keys stay apart."""
     if is_object(value):
-        found: dict[str, Any] = {}
+        result: dict[str, Any] = {}
         for key, item in value.items():
             shown = stream.shown(key)
-            free = shown if shown not in found else f"{shown} {len(found) + 1}"
-            found[free] = hidden(stream, item)
-        return found
+            free = shown if shown not in result else f"{shown} {len(result) + 1}"
+            result[free] = hidden(stream, item)
+        return result
     if is_list(value):
         return [hidden(stream, item) for item in value]
     return stream.shown(value) if isinstance(value, str) else value

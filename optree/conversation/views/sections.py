@@ -68,14 +68,16 @@ class Ask(Struct, frozen=True):
 def sections(view: str, viewer: SessionViewer, ask: Ask) -> list[Section]:
     """Return what a view shows."""
     shown = viewer.stream.shown
-    found = [section for section in _SECTIONS[view](viewer, ask) if section.rows or section.title]
-    if not any(section.rows for section in found):
-        found = [Section(found[0].title if found else view.capitalize(), [SectionRow(_NONE if view in _OF_LINKS else "Nothing was said.")])]
-    for section in found:
+    result = [section for section in _SECTIONS[view](viewer, ask) if section.rows or section.title]
+    if not any(section.rows for section in result):
+        result = [
+            Section(result[0].title if result else view.capitalize(), [SectionRow(_NONE if view in _OF_LINKS else "Nothing was said.")])
+        ]
+    for section in result:
         section.title = shown(section.title)
         for row in section.rows:  # names and ids may hold what is to be hidden too
             row.key, row.who, row.what, row.note = shown(row.key), shown(row.who), shown(row.what), shown(row.note)
-    return found
+    return result
 
 
 def chosen(viewer: SessionViewer, ask: Ask) -> list[str]:
@@ -201,8 +203,8 @@ def _propagation(viewer: SessionViewer, ask: Ask) -> Iterable[Section]:
     for one in spreads(viewer, ask):
         rows = [_hop(viewer, hop) for hop in one.hops]
         if one.content is not None:
-            said = "original" if not ask.agents or one.author in ask.agents else "as heard"
-            rows.insert(0, SectionRow(one.content, one.message_id, viewer.stream.name(one.author), said))
+            message = "original" if not ask.agents or one.author in ask.agents else "as heard"
+            rows.insert(0, SectionRow(one.content, one.message_id, viewer.stream.name(one.author), message))
         yield Section(f"How {one.message_id} spread", rows)
 
 

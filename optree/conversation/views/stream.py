@@ -55,26 +55,26 @@ class StreamView:
 
         The user is no agent: who is only the author of texts, and has that name, is not among them.
         """
-        found: dict[str, AgentCreated] = {}
+        result: dict[str, AgentCreated] = {}
         for event in self.events:
             if event.agent_id == USER and isinstance(event, PieceOfText):
                 continue
-            known = found.get(event.agent_id)
+            known = result.get(event.agent_id)
             if event.agent_id and (known is None or (isinstance(event, AgentCreated) and not known.message_id)):
-                found[event.agent_id] = event if isinstance(event, AgentCreated) else AgentCreated(message_id="", agent_id=event.agent_id)
-        return found
+                result[event.agent_id] = event if isinstance(event, AgentCreated) else AgentCreated(message_id="", agent_id=event.agent_id)
+        return result
 
     @cached_property
     def parents(self) -> dict[str, str]:
         """The agent that created each agent: as recorded, by the cause's agent, or in seed 000's files by the call that created it."""
-        found: dict[str, str] = {}
+        result: dict[str, str] = {}
         for agent, created in self.agents.items():
             parent = created.parent if created.parent in self.agents else None
             calls = [event for one in self.causes(created) if (event := self.by_id.get(one)) is not None]
             parent = parent or (calls[0].agent_id if calls else None)
             if parent and parent in self.agents and parent != agent:
-                found[agent] = parent
-        return found
+                result[agent] = parent
+        return result
 
     def agent(self, named: str) -> str:
         """Return the id of the agent that an id or a name means; raises `NotFoundError`, which lists those that are there."""
@@ -84,8 +84,8 @@ class StreamView:
         if len(found) == 1:
             return found[0]
         known = ", ".join(self.agents) or "none"
-        said = f"{len(found)} agents are named {named}: {', '.join(found)}" if found else f"no agent {named}: there are {known}"
-        raise NotFoundError(said)
+        message = f"{len(found)} agents are named {named}: {', '.join(found)}" if found else f"no agent {named}: there are {known}"
+        raise NotFoundError(message)
 
     def event(self, message_id: str) -> AnyEvent:
         """Return the event of an id; raises `NotFoundError`."""
@@ -131,10 +131,10 @@ class StreamView:
     @cached_property
     def position(self) -> dict[str, int]:
         """Where each id stands in the stream."""
-        found: dict[str, int] = {}
+        result: dict[str, int] = {}
         for place, event in enumerate(self.events):
-            found.setdefault(event.message_id, place)
-        return found
+            result.setdefault(event.message_id, place)
+        return result
 
     @cached_property
     def copies(self) -> dict[str, list[TranscriptEntry]]:
@@ -264,8 +264,8 @@ class StreamView:
 
     def plain(self, event: AnyEvent) -> dict[str, Any]:
         """Return an event as the dict that a line of a file holds."""
-        found: dict[str, Any] = self.shown(msgspec.json.decode(wire.line(event, self._version)))
-        return found
+        result: dict[str, Any] = self.shown(msgspec.json.decode(wire.line(event, self._version)))
+        return result
 
     def all_plain(self, events: Sequence[AnyEvent]) -> list[dict[str, Any]]:
         """Return events as dicts."""

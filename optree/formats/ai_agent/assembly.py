@@ -41,12 +41,12 @@ def trees(ledgers: Ledgers) -> list[Tree]:
     for name in roots:
         txns[name] = _txn(ledgers.found[name], {*txns.values(), *roots} - {name})
     made = [_Assembly(ledgers, above, name, txns[name]) for name in roots]
-    found = [assembly.tree() for assembly in made]
+    result = [assembly.tree() for assembly in made]
     left = ledgers.found.keys() - {name for assembly in made for name in assembly.taken}
     for name in sorted(left):
         ledgers.fault(name, "is nested too deeply, or in itself: it becomes a session of its own")
-        found.append(_Assembly(ledgers, {}, name, _txn(ledgers.found[name], {*ledgers.found} - {name})).tree())
-    return found
+        result.append(_Assembly(ledgers, {}, name, _txn(ledgers.found[name], {*ledgers.found} - {name})).tree())
+    return result
 
 
 def _txn(ledger: SessionRecords, taken: set[str]) -> str:
@@ -58,22 +58,22 @@ def _txn(ledger: SessionRecords, taken: set[str]) -> str:
 
 def _parents(ledgers: Ledgers) -> dict[str, tuple[str, str | None]]:
     """Return each session's parent and the op that called it, where its own records or its parent's say so, and the parent is there."""
-    found: dict[str, tuple[str, str | None]] = {}
+    result: dict[str, tuple[str, str | None]] = {}
     for name, ledger in ledgers.found.items():
         for _, end in ledger.turns.values():
             for op in objects_of(end.get("ops")) if end is not None else ():
                 for child in objects_of(op.get("childSessions")):
                     inner = child.get("sessionId")
                     if isinstance(inner, str) and inner != name and inner in ledgers.found:
-                        found.setdefault(inner, (name, str(op.get("opId"))))
+                        result.setdefault(inner, (name, str(op.get("opId"))))
     for name, ledger in ledgers.found.items():
         parent = ledger.start.get("parentSessionId")
-        if name not in found and isinstance(parent, str):
+        if name not in result and isinstance(parent, str):
             if parent in ledgers.found and parent != name:
-                found[name] = (parent, None)
+                result[name] = (parent, None)
             else:
                 ledgers.fault(name, f"its parent {parent} has no records here: it becomes a session of its own")
-    return found
+    return result
 
 
 class _Assembly:

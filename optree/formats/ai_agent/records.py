@@ -94,13 +94,13 @@ class _RecordsWriter:
     def records(self) -> list[dict[str, Any]]:
         """Return the records in their order."""
         session = self._session
-        found = [self._record("session_start", session.started_at, self._start())]
+        result = [self._record("session_start", session.started_at, self._start())]
         for turn in session.turns:
             if turn.index > 0:
-                found += self._turn(turn)
+                result += self._turn(turn)
         if session.ended_at is not None:
-            found.append(self._record("session_summary", session.ended_at, self._summary()))
-        return found
+            result.append(self._record("session_summary", session.ended_at, self._summary()))
+        return result
 
     def _record(self, kind: str, time: float, body: dict[str, Any]) -> dict[str, Any]:
         self._seq += 1
@@ -126,9 +126,9 @@ class _RecordsWriter:
     def _turn(self, turn: TurnNode) -> list[dict[str, Any]]:
         attributes = attributes_of_turn(turn)
         assistant, warnings, errors = attributes.pop("assistant", None), _take(attributes, "warnings"), _take(attributes, "errors")
-        found = [self._record("turn_start", turn.started_at, {"turn": turn.index, "attributes": attributes or None})]
+        result = [self._record("turn_start", turn.started_at, {"turn": turn.index, "attributes": attributes or None})]
         if turn.ended_at is None and not turn.ops and assistant is None and turn.error is None:
-            return found
+            return result
         times = [turn.started_at, *(time for op in turn.ops for time in (op.started_at, op.ended_at) if time is not None)]
         body: dict[str, Any] = {
             "turn": turn.index,
@@ -139,7 +139,7 @@ class _RecordsWriter:
             "errors": [*errors, *_messages(turn, "ERR")],
             "attributes": _set({"assistant": assistant, "error": turn.error}) or None,
         }
-        return [*found, self._record("turn_end", turn.ended_at if turn.ended_at is not None else max(times), body)]
+        return [*result, self._record("turn_end", turn.ended_at if turn.ended_at is not None else max(times), body)]
 
     def _op(self, op: OperationNode, number: int, turn: TurnNode) -> dict[str, Any]:
         provider, name = named(op)
@@ -243,11 +243,11 @@ def _messages(turn: TurnNode, severity: str) -> list[str]:
 
 def _take(attributes: dict[str, Any], name: str) -> list[str]:
     """Take a list of texts out of attributes, as reading puts it there."""
-    found = attributes.get(name)
-    if not is_list(found) or not all(isinstance(one, str) for one in found):
+    result = attributes.get(name)
+    if not is_list(result) or not all(isinstance(one, str) for one in result):
         return []
     del attributes[name]
-    return found
+    return result
 
 
 def _set(block: dict[str, Any]) -> dict[str, Any]:
