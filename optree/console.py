@@ -13,7 +13,6 @@ from typing import Any, NamedTuple
 
 from msgspec import UNSET, Struct
 
-from optree import ascii_marks
 from optree import records as r
 from optree.builder.core import Core
 from optree.builder.stream import Wants
@@ -28,7 +27,7 @@ from optree.tree.path import parent_label
 from optree.tree.text import ENDED
 from optree.tree.totals import dollars, has_unknown_cost
 from optree.values import cut, decode, encode, is_list, is_object
-from optree.visible import one_line
+from optree.visible import ASCII_MARKS, one_line
 
 TRACE_CHARACTERS = 4096
 LINE_BYTES = 8192
@@ -334,4 +333,4 @@ class ConsoleWriter(Subscriber):
     def _print(self, record: Record) -> None:
         for line in self._renderer.render(record):
             with suppress(OSError):
-                os.write(self._fd, line.encode(self._encoding, ascii_marks.NAME) + b"\n")
+                os.write(self._fd, line.encode(self._encoding, ASCII_MARKS) + b"\n")

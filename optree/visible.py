@@ -7,9 +7,12 @@ Default_Ignorable_Code_Point). Emoji keep their joiners and selectors where thes
 
 from __future__ import annotations
 
+import codecs
 import os
 import re
+import sys
 import unicodedata
+from io import TextIOWrapper
 from typing import TextIO
 
 from optree.patterns import Pattern
@@ -29,6 +32,12 @@ _HIDDEN = Pattern(rf"({_KEPT})|[\x00-\x08\x0b-\x1f\x7f-\x9f\ud800-\udfff{_IGNORA
 _UNPRINTED = Pattern("[\u034f\u115f\u1160\u17b4\u17b5\u180b-\u180f\u2800\u3164\ufe00-\ufe0f\uffa0\U000e0100-\U000e01ef]")
 """Characters that Python calls printable and no terminal shows."""
 _IN_JSON = Pattern(rf"[\x7f-\x9f{_IGNORABLE}]")
+ASCII_MARKS = "optree.ascii"
+"""The error handler by which a terminal that shows ASCII only gets other marks than those that optree draws, apart from each other."""
+_STANDS_FOR = {
+    "✓": "ok", "✗": "x", "⊘": "-", "⚡": "!", "…": "...", "→": "->", "←": "<-", "·": "-", "–": "-", "—": "-", "×": "x", "÷": "/",
+    "├": "|", "└": "`", "│": "|", "─": "-", "┌": ",", "┐": ".", "┘": "'", "“": '"', "”": '"', "≤": "<=", "≥": ">=",
+}  # fmt: skip
 
 
 def visible(text: str) -> str:
@@ -77,3 +86,20 @@ def coloured(stream: TextIO | None) -> bool:
     if os.environ.get("NO_COLOR"):
         return False
     return bool(os.environ.get("FORCE_COLOR")) or (stream is not None and stream.isatty() and calls.shows_colours(stream))
+
+
+def keep_going() -> None:
+    """Let no output fail for a character that the terminal cannot show."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, TextIOWrapper):
+            stream.reconfigure(errors=ASCII_MARKS)
+
+
+def _ascii_marks(error: UnicodeError) -> tuple[str, int]:
+    """Return what stands for the characters that cannot be encoded, and where to go on; an error handler of `codecs`."""
+    if not isinstance(error, UnicodeEncodeError):
+        raise error
+    return "".join(_STANDS_FOR.get(one, "?") for one in error.object[error.start : error.end]), error.end
+
+
+codecs.register_error(ASCII_MARKS, _ascii_marks)

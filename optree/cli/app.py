@@ -13,7 +13,6 @@ from typer.core import TyperGroup
 
 from optree import redaction
 from optree._version import __version__
-from optree.ascii_marks import keep_going
 from optree.cli.diff import diff, diff_context
 from optree.cli.export import export
 from optree.cli.exporters import formats
@@ -29,6 +28,7 @@ from optree.cli.show import show
 from optree.cli.tree import tree
 from optree.errors import BusyError, OptreeError, PathError, SetupError, StoreError
 from optree.instrument import health
+from optree.visible import keep_going
 
 OK, FAILED, USAGE, DAMAGED = 0, 1, 2, 3
 

@@ -30,7 +30,6 @@ class Group(NamedTuple):
     tests: tuple[str, ...]
 
 
-_OTEL = ("mapping", "content", "names", "profiles", "logs", "live_trace", "metrics", "quick", "resource")
 GROUPS = {
     "tree": Group(
         ("optree/tree/*.py",),
@@ -76,7 +75,7 @@ GROUPS = {
     ),
     "otel": Group(
         tuple(f"exporters/optree_otel/signals/{name}.py" for name in ("mapping", "llm", "content", "names")),
-        ("tests/docs/test_opentelemetry_reference.py", *(f"tests/otel/test_{name}.py" for name in _OTEL)),
+        ("tests/docs/test_opentelemetry_reference.py", "tests/otel/signals", "tests/otel/test_live_trace.py"),
     ),
     "formats": Group(
         (

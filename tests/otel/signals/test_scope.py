@@ -7,7 +7,7 @@ from optree.builder import SessionTreeBuilder
 from optree.store.interrupted import interrupt, open_nodes
 from optree.testing import Ticking
 from optree_otel.signals.mapping import op_span, session_span, turn_span
-from tests.otel.test_mapping import scope_of
+from tests.otel.signals.test_mapping import scope_of
 from tests.otel.tree_of_all import TXN
 
 
