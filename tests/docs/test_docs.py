@@ -58,6 +58,17 @@ def test_readme_output(tmp_path):
     assert varying(shown[1]) == varying(tree.stdout)
 
 
+def test_a_decorated_agent_that_is_resumed(tmp_path):
+    """The how-to's decorated agent does what is left of its work when it is resumed, and nothing twice."""
+    code = next(
+        code for code in BLOCK.findall((ROOT / "docs" / "howto" / "README.md").read_text()) if '@optree.session(agent="clerk' in code
+    )
+    begun = code.replace('["one", "two"]', '["one"]')
+    assert "ONE\n" == run_code(begun, tmp_path).stdout
+    (tmp_path / "program.py").write_text(code)
+    assert "TWO\n" == command(tmp_path, 0, "load", "last", "--", sys.executable, str(tmp_path / "program.py"))
+
+
 def test_ledger_output(tmp_path):
     """It is shown what `optree ledger` and `ledger --check` print after the README's example, of a sound bill and a changed one."""
     page = (ROOT / "docs" / "reference" / "cli.md").read_text()
