@@ -81,9 +81,9 @@ crash: $(VENV)/has-test ## kill the writer at random, for long, and count what i
 faults: $(VENV)/has-test ## kill each process of a session at each file call, or refuse the call, and hold what is left to what was said
 	@$(PY) -m tests.faults
 
-interrupts: $(VENV)/has-test ## raise out of a signal's handler at every bytecode of every public call, and at random times (hours)
-	@OPTREE_PURE=1 $(PY) -m tests.interrupts
-	@$(PY) -m tests.interrupts
+interrupts: $(VENV)/has-test ## raise out of a signal's handler wherever Python runs one in a public call, and at random times (half an hour)
+	@OPTREE_PURE=1 $(PY) -m tests.interrupts --handlers
+	@$(PY) -m tests.interrupts --handlers
 	@OPTREE_PURE=1 $(PY) -m tests.interrupts --signals 100000
 	@$(PY) -m tests.interrupts --signals 100000
 

@@ -32,10 +32,15 @@ def of_handler(error: BaseException) -> BaseException | None:
     A handler, and nothing else, is given the frame that it interrupts, which is the one that it returns to. The variables of who catches
     are not looked at: before Python 3.13 their copy would keep *error*, and with it all frames below, until garbage is collected.
     """
-    frames: list[FrameType] = [] if error.__traceback__ is None else [error.__traceback__.tb_frame]
+    frames: list[FrameType] = []
+    catching: FrameType | None = sys._getframe(1)  # noqa: SLF001 # pyright: ignore[reportPrivateUsage]
+    while catching is not None and error.__traceback__ is not None and catching is not error.__traceback__.tb_frame:
+        catching = catching.f_back  # None if it is caught in C
     found: BaseException | None = error
-    while found is not None and (trace := found.__traceback__) is not None and trace.tb_frame in frames:
-        trace = trace.tb_next
+    while found is not None and (trace := found.__traceback__) is not None and (found is error or trace.tb_frame in frames):
+        if trace.tb_frame is catching:
+            frames.append(trace.tb_frame)
+            trace = trace.tb_next
         while trace is not None:
             frame = trace.tb_frame
             frames.append(frame)
