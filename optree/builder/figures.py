@@ -34,6 +34,7 @@ _SEVERITIES: dict[str, Severity] = {
     "TRACE": "TRC",
 }
 """Severities by their names, and by those of the standard library; all others, as DEBUG and INFO, are VRB."""
+_QUIET = frozenset({"DEBUG", "INFO", "NOTSET"})
 _BY_NAME = "account() takes figures by name, as input_tokens=812, output_tokens=64: others are kept in the entry's details"
 _SIZES = ("characters_in", "characters_out")
 _NUMBERS = re.compile(r"0x[0-9a-fA-F]*|\d+")
@@ -158,6 +159,12 @@ def known_status(status: Any) -> tuple[Status, str | None]:
 def known_severity(severity: Any) -> Severity:
     """Return a severity by any of its names; what is none, is VRB."""
     return _SEVERITIES.get(severity, "VRB") if type(severity) is str else "VRB"
+
+
+def strange_severity(severity: Any) -> str:
+    """Return what to say of a severity that has no name of any; empty if it has one."""
+    known = type(severity) is str and (severity in _SEVERITIES or severity.upper() in _QUIET)
+    return "" if known else f"log(severity={redact(text(severity))[:80]!r}) is none of {', '.join(get_args(Severity))}: it is VRB"
 
 
 def attempt_status(status: Any) -> tuple[Literal["ok", "failed"], str | None]:

@@ -10,7 +10,16 @@ from msgspec.structs import replace
 
 from optree import records
 from optree.builder.entries import EntryState
-from optree.builder.figures import UsageNames, attempt_status, error_text, known_severity, known_status, number, take_usage
+from optree.builder.figures import (
+    UsageNames,
+    attempt_status,
+    error_text,
+    known_severity,
+    known_status,
+    number,
+    strange_severity,
+    take_usage,
+)
 from optree.builder.guard import FAULTS, fault, guarded
 from optree.builder.turns import Turn
 from optree.clock import monotonic
@@ -100,6 +109,8 @@ class Op(EntryState, eq=False):
         side: Any = direction if type(direction) is str and direction in ("request", "response") else None
         known = known_severity(severity)
         self._raw.extend((self._now(), as_text(message), (known, side, self.builder.core.attributes(details))))
+        if known == _VRB and severity is not _VRB and (flaw := strange_severity(severity)) and self.builder.core.first_time(flaw):
+            self.builder.core.stream.report(f"{self.path}: {flaw}")
         if known in self.builder.core.stream.awaited:
             self._awaited = True
 

@@ -71,6 +71,7 @@ def _own(node: Node) -> Figures:
     if not isinstance(node, OperationNode):
         return Figures(latency_ms=latency)
     sums = of_entries(node.accounting)
+    untold = node.kind == "llm" and not node.accounting  # as out of a transcript: a call costs something, whoever says it
     return Figures(
         1,
         sums.all_input_tokens,
@@ -79,7 +80,7 @@ def _own(node: Node) -> Figures:
         sums.cache_write_input_tokens,
         money(sums.cost_usd),
         sums.known_costs,
-        sums.unknown_costs,
+        sums.unknown_costs + untold,
         latency,
     )
 

@@ -61,8 +61,8 @@ _KEYS = (
 )
 _HELD = "access|api|auth|bearer|csrf|id|oauth|refresh|session|xsrf"
 _LINGUISTIC = (
-    "bos|cancel|cancellation|cls|continuation|cursor|cut|end|eos|first|last|mask|max|min|new|next|num|pad|page|per|prompt|sep|skip|special|start"
-    "|stop|sync|this|total|unk|unknown"
+    "bos|cancel|cancellation|cls|completion|continuation|cursor|cut|end|eos|first|input|last|mask|max|min|new|next|num|output|pad|page|per|prompt"
+    "|sep|skip|special|start|stop|sync|this|total|unk|unknown"
 )
 _ABOUT = (
     "age|alg(?:orithms?)?|at|audience|budget|chars|counts?|description|domain|enabled|endpoint|error|expired|expires|expir(?:ation|y)|field"

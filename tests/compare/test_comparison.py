@@ -7,6 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import optree
+from optree.builder import SessionTreeBuilder
 from optree.compare import compare, format_comparison, walk
 from optree.nodes import Payload
 from optree.testing import capture
@@ -243,3 +244,16 @@ def test_ops_stand_beneath_those_that_they_were_begun_in():
     assert (("same", "tool outer"), ("changed", "llm inner")) == ((outer.mark, outer.label), (inner.mark, inner.label))
     [drawn] = [line for line in format_comparison(found).splitlines() if "llm inner" in line]
     assert drawn.startswith("      └─ ~ 1.2")
+
+
+def test_a_call_that_nobody_accounted_for_has_an_unknown_cost():
+    """A call out of a transcript, of which nobody says what it took, is compared as one of unknown cost, not of $0."""
+    trees = []
+    for cost in (None, 0.5):
+        builder = SessionTreeBuilder("agent")
+        op = builder.begin_op("llm", "openai:gpt-4o")
+        op.account(cost_usd=cost)
+        op.end()
+        op.node.accounting = op.node.accounting if cost else ()
+        trees.append(builder.tree)
+    assert "cost unknown → $0.500000" in format_comparison(compare(*trees))
