@@ -198,10 +198,8 @@ class Runtime:
         said = [one for one in self.problems if resolved or one not in self.resolved]
         stores = [problem for store in list(self.stores.values()) for problem in of_store(store)]
         failed = [f"redact's callback raised for {count} texts, which were replaced whole"] if (count := callback_errors()) else []
-        return [
-            *failed,
-            *map(redact, dict.fromkeys([*said, *FAULTS.told(), *stores, *self.mirroring.health().get("problems", ())])),
-        ]
+        mirrored = self.mirroring.health().get("problems", ())
+        return [*failed, *map(redact, dict.fromkeys([*said, *FAULTS.told(), *stores, *mirrored]))]
 
     def at_exit(self) -> None:
         """Deliver what is pending; within `EXIT_SECONDS` in all, whatever the disk does."""
@@ -295,10 +293,8 @@ class Runtime:
                 _finalize(self)
 
     def _options(self) -> StoreOptions:
-        config = self.config
-        return StoreOptions(
-            self.directory(), config.compression, config.sync, config.write, redacted=config.redacted_save, cycles=config.cycles
-        )
+        one = self.config
+        return StoreOptions(self.directory(), one.compression, one.sync, one.write, redacted=one.redacted_save, cycles=one.cycles)
 
     def _close_ended(self) -> None:
         """Close the stores whose session has ended and is saved, and the consoles that have printed all: they hold files and threads."""
