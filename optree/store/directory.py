@@ -26,10 +26,10 @@ from optree.errors import FormatError, NotFoundError, SetupError, StoreError
 from optree.ids import drawn_at, is_txn
 from optree.interrupts import pass_on, suppress
 from optree.store.lock import is_running
+from optree.store.reader import LIVE, is_blank
 from optree.syscalls import calls
 
 SUFFIXES = {"zstd": ".json.zst", "gzip": ".json.gz", "none": ".json"}
-LIVE = ".live"
 KEPT = ".damaged"
 """The ending of a directory with files of a session as they were when damage was found in them, before it went on."""
 TEMPORARY = ".tmp-"
@@ -235,8 +235,6 @@ def _is_unwritten(path: Path) -> bool:
     """Tell whether a live directory has nothing but its lock, and files without a byte or journals without a record."""
     if path.suffix != LIVE:
         return False
-    from optree.store.reader import is_blank
-
     try:
         return all(
             one.name == "LOCK" or one.name.startswith(TEMPORARY) or (_kind(one) == S_IFREG and (one.stat().st_size == 0 or is_blank(one)))

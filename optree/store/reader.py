@@ -14,9 +14,9 @@ from msgspec import Struct
 from optree import records as r
 from optree.errors import FormatError
 from optree.ids import is_txn
-from optree.store.directory import LIVE
 from optree.store.system import OS, REAL
 
+LIVE = ".live"
 _HEAD = b'{"t":"journal",'
 _BEGIN = b'{"t":"'
 _JOINED = re.compile(rb'"\}.?' + re.escape(_BEGIN), re.DOTALL)
