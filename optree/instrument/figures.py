@@ -7,6 +7,10 @@ from collections.abc import Collection, Sequence
 from optree.console import ConsoleWriter
 from optree.records import Record
 from optree.store import Directory, SessionStore
+from optree.store.directory import nothing_saved
+
+_CAUSES = 3
+"""Of sessions' causes of loss that a line names."""
 
 
 class Unsaved:
@@ -46,10 +50,11 @@ def _untold(problem: str, said: Collection[str]) -> str:
     return "" if any(f": {why} in " in one for one in said) else problem
 
 
-def nothing_saved(directory: Directory, why: object) -> str:
-    """Return the text that a directory takes no sessions."""
-    where = "" if directory.homeless else f" in {directory.sessions}"
-    return f"nothing is saved{where}: {why}; the agent runs on (set OPTREE_SESSIONS_DIR to one that can be written)"
+def left_behind(store: SessionStore) -> list[str]:
+    """Return the text that a session which has ended is in its journal, and was let go before it was saved and billed; none if it was."""
+    if store.unwritten or store.finished:
+        return []
+    return [f"sessions that have ended are left in {store.options.directory.sessions}: the next run saves and bills them, or optree status"]
 
 
 def counts_of(stores: Sequence[SessionStore], consoles: Sequence[ConsoleWriter]) -> dict[str, int]:
@@ -66,7 +71,8 @@ def counts_of(stores: Sequence[SessionStore], consoles: Sequence[ConsoleWriter])
 def lost_of(records: int, stores: Sequence[SessionStore], directory: Directory) -> str:
     """Return how many records are lost with the process, and why; empty if none are; *directory* is where those without files would be."""
     lost = [store for store in stores if store.unwritten]
-    causes = ", ".join(sorted({cause for store in lost if (cause := store.unwritable_reason or store.journal.problem)}))
+    said = sorted({cause for store in lost if (cause := store.unwritable_reason or store.journal.problem)})
+    causes = ", ".join([*said[:_CAUSES], *(["…"] if len(said) > _CAUSES else [])])
     places = {store.options.directory for store in lost} or {directory}
     where = ", ".join(sorted("the home directory" if place.homeless else str(place.sessions) for place in places))
     return f"{records} records are lost, in {where}{causes and f': {causes}'}" if records else ""

@@ -13,34 +13,32 @@ from time import monotonic
 from typing import Any
 
 from optree.background import Job
-from optree.builder import Op, SessionTreeBuilder, Turn
+from optree.builder import SessionTreeBuilder
 from optree.builder.core import Core
 from optree.builder.guard import FAULTS
 from optree.builder.stream import STUCK_SECONDS, Stream
 from optree.clock import now_ms
 from optree.console import ConsoleWriter, LineOptions
 from optree.errors import OptreeError, SetupError
-from optree.ids import is_txn, new_txn, trace_id
+from optree.ids import is_txn, new_txn
 from optree.instrument.config import Config, changed, from_environment
 from optree.instrument.context import ABANDONED, Holder
-from optree.instrument.figures import Unsaved, counts_of, current_problems_of, lost_of, nothing_saved, problems_of
+from optree.instrument.figures import Unsaved, counts_of, current_problems_of, left_behind, lost_of, problems_of
 from optree.instrument.handles import Session
 from optree.instrument.interrupted import keep_interrupt
-from optree.instrument.joined import Joined
+from optree.instrument.joined import Joined, stand_in
 from optree.instrument.mirroring import Mirroring
 from optree.instrument.stderr import say
 from optree.interrupts import is_in, new_rlock, pass_on, suppress
 from optree.nodes import Status
-from optree.records import OpBegin, SessionResume, TurnBegin
+from optree.records import SessionResume
 from optree.redaction import callback_errors, redact, use
 from optree.store import Directory, SessionStore, open_session, resume_session
-from optree.store.directory import is_directory, why_not_live
+from optree.store.directory import is_directory, nothing_saved, why_not_live
 from optree.store.opening import note_begun, note_lost
 from optree.store.options import StoreOptions
 from optree.store.upkeep import SAVING
 from optree.syscalls import calls
-from optree.tree import apply
-from optree.tree.path import parent_label
 from optree.values import text
 from optree.visible import coloured
 
@@ -53,8 +51,7 @@ MOST_PROBLEMS = 1000
 """That are kept for `health`, of all sessions together."""
 IDLE_SESSIONS = 64
 """Sessions of other processes that stay open here though nothing is open in them: each holds a journal, and its owner waits for that.
-
-As many have ended here, and wait until their directory can be written."""
+As many have ended here, and wait until the disk takes what it has refused, and four times as many where it hangs."""
 ENDED_SESSIONS = 64
 """Sessions that have ended here and are still to be saved, at which the next begin waits for one of them: each has its tree and files."""
 ROOM_SECONDS = 0.1
@@ -186,6 +183,11 @@ class Runtime:
                 self._said.add(kind)
                 say(problem)
 
+    def _heard(self, problem: str) -> None:
+        """Say at once what goes wrong in a store that is open, and that knows itself how long it is so."""
+        self.resolved.add(redact(problem))
+        self.report(problem)
+
     def counts(self) -> dict[str, int]:
         """Return what was recorded, lost, late or dropped, in all that this process has had open."""
         found = counts_of(list(self.stores.values()), list(self.consoles.values()))
@@ -218,8 +220,7 @@ class Runtime:
         self.mirroring.hand_over(say)
         for problem in filter(None, [*self.told(), lost_of(self.counts()["lost"], list(self.stores.values()), self.directory())]):
             self.report(problem)
-        for store in self.stores.values():  # what objects record that end with the process
-            store.report = self.report
+        for store in self.stores.values():
             note_lost(store.txn, store.unwritten)
         keep_interrupt()
 
@@ -301,34 +302,44 @@ class Runtime:
         self._end_abandoned()
         for txn in [txn for txn in self.consoles.keys() - self.sessions.keys() if self.consoles[txn].finished]:
             self.past.update(counts_of([], [self.consoles.pop(txn)]))
-        for txn, store in self._not_open():
-            if store.owner and store.finished:
-                console = self.consoles.get(txn)
-                store.close(0.0)  # before it is forgotten: an interrupt leaves it to the next time
-                if console:
-                    console.close()
-                del self.stores[txn]
-                self.consoles.pop(txn, None)
-                self.past.update(counts_of([store], [console] if console else []))
-                self._remember(store)
-        self._leave([txn for txn, store in self._not_open() if store.unwritable_reason and store.ended][:-IDLE_SESSIONS])
+        ended = [store for _, store in self._not_open() if store.owner and store.ended]
+        for store in [store for store in ended if store.finished]:
+            store.close(0.0)  # before it is forgotten: an interrupt leaves it to the next time
+            self._forget_closed(store)
+            ended.remove(store)
+        if len(ended) > IDLE_SESSIONS:
+            refused = [store for store in ended if store.unwritable_reason or store.wait(0.0)]  # tried in vain
+            for store in dict.fromkeys([*refused[:-IDLE_SESSIONS], *ended[: -4 * IDLE_SESSIONS]]):
+                if store.let_go():
+                    self._forget_closed(store)
+                    _ = [*map(self.report, left_behind(store))]
 
     def _not_open(self) -> list[tuple[str, SessionStore]]:
         """Return the stores whose root session is not open here, in the order in which they began: few, where thousands are open."""
         return [item for item in list(self.stores.items()) if item[0] not in self.sessions]
+
+    def _forget_closed(self, store: SessionStore) -> None:
+        """Keep what a store that is closed has counted, and what went wrong in it; close its console."""
+        if console := self.consoles.get(store.txn):
+            console.close()
+        del self.stores[store.txn]
+        self.consoles.pop(store.txn, None)
+        self.past.update(counts_of([store], [console] if console else []))
+        self._remember(store)
 
     def _remember(self, store: SessionStore) -> None:
         """Keep what went wrong in a store that is closed."""
         current = set(current_problems_of(store))
         for problem in problems_of(store):
             self.report(problem, store)
-            (self.resolved.discard if problem in current else self.resolved.add)(redact(problem))
+            (self.resolved.discard if problem in current or redact(problem) not in self.problems else self.resolved.add)(redact(problem))
 
     def _wait_for_room(self) -> None:
         """Wait a moment where sessions end faster than the disk takes them."""
-        ended = [store for _, store in self._not_open() if store.ended and not store.unwritable_reason]
+        ended = [store for _, store in self._not_open() if store.ended]
         if len(ended) >= ENDED_SESSIONS and monotonic() >= self._no_room_until:
-            if not ended[0].wait(ROOM_SECONDS):
+            ended = [store for store in ended if not store.wait(0.0)]
+            if len(ended) >= ENDED_SESSIONS and not ended[0].wait(ROOM_SECONDS):
                 self._no_room_until = monotonic() + STUCK_SECONDS
             self._close_ended()
 
@@ -391,10 +402,9 @@ class Runtime:
             builder = SessionTreeBuilder(agent, txn=name, attributes=attributes, stream=stream, cycles=self.config.cycles)
             self._mirror(builder.core, None)
             return Session(builder)
+        store.report = self._heard
         if store.unwritable_reason:
-            problem = nothing_saved(self.directory(), store.unwritable_reason)
-            self.resolved.add(redact(problem))  # as soon as it is no longer so of the store
-            self.report(problem)
+            self._heard(nothing_saved(self.directory(), store.unwritable_reason))
         self._mirror(builder.core, store)
         return Session(builder)
 
@@ -408,6 +418,7 @@ class Runtime:
                 where = error.filename or self.directory().sessions
                 said = f"{where}: {error.strerror or error}; mend that and start again, or begin a new session without OPTREE_RESUME"
             raise SetupError(f"cannot resume: {said}") from None
+        store.report = self._heard
         for console in self._console(builder.txn):
             console.introduce(builder.node, builder.core.pool)
             console.take([SessionResume("", now_ms())])
@@ -428,28 +439,19 @@ class Runtime:
             pass_on(error)
             self.report(f"cannot join session {txn}: {error}; this process records a session of its own")
             return None
+        store.report = self._heard
         self.stores[txn] = store
         self._leave_idle()
         return store
 
     def _stand_in(self, store: SessionStore, path: str, ancestry: str) -> Joined:
-        txn, parts = store.txn, path.count(".") + 1
-        turn_path = path if path and parts % 2 else parent_label(path) or "0"
-        node = apply.new_session(txn, parent_label(turn_path), trace_id(txn), ancestry.rpartition("->")[2], ancestry, now_ms())
-        options = store.options
-        core = Core(txn, store.stream, now=options.now, cycles=options.cycles, redacted=options.redacted)
-        builder = SessionTreeBuilder.over(core, node)
-        turn = Turn(builder, apply.begin_turn(node, TurnBegin(turn_path, now_ms())), 1)
-        core.after_fork(store.journal.base)  # as in a forked child: numbers from a range of this writer's own
-        op = None
-        if path and path != turn_path:
-            op = Op.of(builder, turn, apply.begin_op(txn, turn.node, OpBegin(path, now_ms(), "system", "")))
-            op.share()
-        if txn in self.consoles:
-            self.consoles[txn].introduce(node)
-            self.consoles[txn].look_in(core)
-        self._mirror(core, store)
-        return Joined(Session(builder), turn, op)
+        joined = stand_in(store, path, ancestry)
+        builder = joined.session.builder
+        if store.txn in self.consoles:
+            self.consoles[store.txn].introduce(builder.node)
+            self.consoles[store.txn].look_in(builder.core)
+        self._mirror(builder.core, store)
+        return joined
 
     def _mirror(self, core: Core, store: SessionStore | None, *, resumed: bool = False) -> None:
         """Mirror a session elsewhere too, if that is wanted; without *store* from memory."""

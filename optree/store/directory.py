@@ -194,6 +194,12 @@ def why_not_live(directory: Directory, txn: str) -> str:
     return f"it has ended ({saved.snapshot})" if saved and saved.snapshot else f"it is not in {directory.sessions}"
 
 
+def nothing_saved(directory: Directory, why: object) -> str:
+    """Return the text that the directory takes no sessions, and what to do."""
+    where = "" if directory.homeless else f" in {directory.sessions}"
+    return f"nothing is saved{where}: {why}; the agent runs on (set OPTREE_SESSIONS_DIR to one that can be written)"
+
+
 @contextmanager
 def readable(path: Path) -> Generator[None]:
     """Turn an `OSError` within into a `StoreError` that names the file, or *path* if it names none, and says what to do."""

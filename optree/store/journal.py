@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 from collections import deque
 from collections.abc import Callable
-from errno import EMFILE, ENFILE
+from errno import EAGAIN, EMFILE, ENFILE
 from pathlib import Path
 from time import monotonic, sleep, time
 from typing import Literal
@@ -40,7 +40,7 @@ class Journal:
     __slots__ = (
         *("live", "txn", "sync_level", "last", "dropped", "ordinal", "path", "fd", "problem", "dirty", "_syncs", "_ready", "_os", "_write"),
         *("_version", "_retry_at", "_unsaid", "_unsynced", "_claimed", "_seed", "_held", "_untried", "_named", "_guard", "_syncing"),
-        *("_doomed", "_synced", "_given_up", "_suspect", "_rests", "resolved", "_gaps", "_counted"),
+        *("_doomed", "_synced", "_given_up", "_suspect", "_rests", "resolved", "_gaps", "_counted", "refusal"),
     )
 
     def __init__(
@@ -66,6 +66,7 @@ class Journal:
         self.live, self.txn = live, txn
         self.sync_level: Sync = sync
         self._syncs = sync in ("turn", "op")
+        self.refusal = ""  # why the disk took nothing the last time that it was its own fault
         self.problem, self.resolved = "", False  # what went wrong last, and whether all has gone well since
         self.dirty = False
         """True while there are records that may not be on the disk itself."""
@@ -245,12 +246,19 @@ class Journal:
     def close(self) -> None:
         """Write what is left, and close the file; its lock goes with it. One that was never begun is removed; later records begin anew."""
         for _ in range(_LAST_TRIES):
-            if self.whole or self.retry():
+            if self.whole or self.retry() or self._retry_at == _NEVER:
                 break
             sleep(_PAUSE_SECONDS)
         if self._claimed >= 0 and self.whole:
             with suppress(OSError):
                 self._os.unlink(self.path)
+        self._close_files()
+
+    def abandon(self, saved: int) -> None:
+        """Close the file; what the disk has not taken is lost, but for records up to *saved*, which are elsewhere."""
+        self.dropped += sum(record.n > saved for record in self._held)
+        self._retry_at = 0.0 if self.whole else _NEVER
+        self._held.clear()
         self._close_files()
 
     def forget(self) -> None:
@@ -261,6 +269,7 @@ class Journal:
 
     def _fault(self, path: Path, error: Exception) -> None:
         self.problem, self.resolved = _said(path, error), False
+        self.refusal = error.strerror or "" if isinstance(error, OSError) and error.errno not in (EMFILE, ENFILE, EAGAIN) else ""
 
     def _close_files(self) -> None:
         with self._guard:

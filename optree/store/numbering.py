@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from optree.errors import StoreError
-from optree.interrupts import pass_on, suppress
+from optree.interrupts import from_handler, pass_on, suppress
 from optree.store.directory import SUFFIXES, Directory, journals
 from optree.store.formats import meta_of
 from optree.store.plain_values import object_of
@@ -28,6 +28,16 @@ def saved_vector(directory: Directory, txn: str) -> dict[str, int]:
             for writer, number in vector_of(meta_of(directory.snapshot(txn, compression))).items():
                 found[writer] = max(found.get(writer, 0), number)
     return found
+
+
+def known_vector(directory: Directory, txn: str, *, owner: bool, later: bool) -> dict[str, int]:
+    """Return `saved_vector`. With *later*, where that cannot be read, a process that joined gets a number after which its own is free."""
+    try:
+        return saved_vector(directory, txn)
+    except OSError as error:
+        if not later or from_handler(error):
+            raise
+        return {} if owner else {f"{some_number():04d}": 0}
 
 
 def last_given(live: Path, vector: dict[str, int], system: OS, writer: int = 0) -> int:

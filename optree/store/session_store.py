@@ -9,23 +9,23 @@ from pathlib import Path
 from time import monotonic
 
 from optree._version import __version__
-from optree.background import Job, Steps, side_by_side
+from optree.background import Steps, side_by_side
 from optree.builder import SessionTreeBuilder, Stream, Taker
 from optree.errors import BusyError
 from optree.interrupts import from_handler, new_rlock, suppress
 from optree.store import lock
-from optree.store.directory import OWNERS, checked, journals
+from optree.store.directory import OWNERS, checked, journals, nothing_saved
 from optree.store.journal import Journal
 from optree.store.ledger import Ledger
-from optree.store.numbering import last_given, saved_vector, some_number
+from optree.store.numbering import known_vector, last_given, saved_vector
 from optree.store.options import StoreOptions
 from optree.store.reader import is_blank
 from optree.store.recovery import Loaded, load_to_resume
 from optree.store.saving import saving, sweep
-from optree.store.settle import BACKGROUND_BYTES, is_due, join, leave, remove, settle, settling
+from optree.store.settle import join, leave, remove, settle, settle_beside
 from optree.store.snapshot import SnapshotWriter
 from optree.store.system import PASSING
-from optree.store.upkeep import SAVING, Late, Upkeep
+from optree.store.upkeep import Late, Upkeep
 
 PATIENCE = 5.0
 
@@ -37,7 +37,7 @@ class SessionStore:
     """Called with each problem, where somebody wants to hear of it at once."""
     ended = False
     """True once the root session has ended."""
-    _closed = _billed = False
+    _closed = _billed = _warned = False
     _covered = 0
     """Number of the last record that the last snapshot has."""
     _healed = 0
@@ -82,7 +82,7 @@ class SessionStore:
         self._os = options.system
         self._lock_fd, self._guard = -1, new_rlock()
         self._loaded: Loaded | None = None
-        self._upkeep = self._new_upkeep()
+        self._upkeep = Upkeep(self._beat, self._tick, self._save, self._leave, self._problem)
         self._later = later or not owner
         self._writing = new_rlock()
         self._writer = SnapshotWriter(options.compression, reuse=not options.redacted)
@@ -92,7 +92,8 @@ class SessionStore:
             self._loaded = load_to_resume(txn, options.directory, self._os) if resume else None
             self.lost = self._loaded.damage.lost() if self._loaded else []
             """What could not be read of the session's files: its snapshots say it."""
-            self.vector = self._loaded.vector if self._loaded else self._known_vector()
+            known = {} if unused or resume else known_vector(options.directory, txn, owner=owner, later=self._later)
+            self.vector = self._loaded.vector if self._loaded else known
             """Per writer, the number of its last record that is in the tree, or was in it when the session ended before."""
             self._begin_journal()
             self.stream = Stream([self.journal, *takers], options.write)
@@ -112,9 +113,8 @@ class SessionStore:
         builder.core.listeners.append(self._session_ended)  # first: an interrupt leaves no builder whose end nobody hears of
         self.builder = builder
         self._upkeep.start()
-        if self.owner and is_due(self.options):  # what goes wrong there is none of this session's faults
-            steps = settling(self.options, most=BACKGROUND_BYTES)
-            Job(SAVING, lambda: None if next(steps, None) is None else 0.0, str).ask()  # in between others have their turn
+        if self.owner:
+            settle_beside(self.options)
 
     @property
     def unwritten(self) -> int:
@@ -166,11 +166,35 @@ class SessionStore:
                 self._release_lock()
         self.stream.close()
         if self.journal.fd >= 0 or not self.finished:  # else what comes later begins a new file, for whoever settles it
-            self._close_journal()
+            held = self.stream.enter()
+            try:
+                if not self.unwritable_reason or self.journal.retry():
+                    self.journal.close()
+            finally:
+                self.stream.leave(held)
         if not self.owner:
             self._settle_owners()
         self.stream.subscribe(Late(self._close_again), ordered=False)
         return done
+
+    def let_go(self) -> bool:
+        """Close a session that has ended: whoever settles it finishes what is on disk, the rest is lost. False while it is saved."""
+        if free := self._writing.acquire(False):
+            self._closed, self.builder = True, None
+            self._upkeep.end()
+            self.stream.close()
+            held = self.stream.enter()
+            try:
+                self.journal.abandon(self._covered)
+                if self._lock_fd >= 0 and self.journal.lost and not self.again:
+                    with suppress(OSError):
+                        self._remove_unbegun()
+            finally:
+                self.stream.leave(held)
+                self._writing.release()
+            self._release_lock()
+            self.stream.subscribe(Late(self._close_again), ordered=False)
+        return free
 
     def discard(self) -> None:
         """Close a session whose begin was interrupted: nothing of it is kept, unless it was resumed."""
@@ -188,7 +212,7 @@ class SessionStore:
         self.owner, self._later, self._healed = False, True, 0
         self.current_problems.clear()
         self._writing = new_rlock()
-        self._upkeep = self._new_upkeep()
+        self._upkeep = Upkeep(self._beat, self._tick, self._save, self._leave, self._problem)
         self.stream.after_fork(())
 
     def after_fork(self) -> None:
@@ -259,15 +283,6 @@ class SessionStore:
                 leave(self.live, [fd] if fd >= 0 else [], self._os)
             self._lock_fd = -1  # behind it: what an interrupt left open is closed by whoever discards it
 
-    def _known_vector(self) -> dict[str, int]:
-        """Return the numbers that a snapshot has. Where that cannot be read, a process that joined gets one after which its own is free."""
-        try:
-            return {} if self._unused else saved_vector(self.options.directory, self.txn)
-        except OSError as error:
-            if not self._later or from_handler(error):
-                raise
-            return {} if self.owner else {f"{some_number():04d}": 0}
-
     def _begin_journal(self) -> None:
         """Begin a journal of this process; numbers of records and of writers go on from all that were ever given."""
         first = 1
@@ -290,18 +305,7 @@ class SessionStore:
         if self.unwritten and not self.unwritable_reason:
             self._problem("what came after its end", OSError(f"{self.unwritten} records are lost ({self.journal.problem})"))
 
-    def _close_journal(self) -> None:
-        held = self.stream.enter()
-        try:
-            if not self.unwritable_reason or self.journal.retry():
-                self.journal.close()
-        finally:
-            self.stream.leave(held)
-
     # What the threads do
-
-    def _new_upkeep(self) -> Upkeep:
-        return Upkeep(self._beat, self._tick, self._save, self._leave, self._problem)
 
     def _session_ended(self, path: str) -> None:
         self.ended = self.ended or not path
@@ -322,6 +326,9 @@ class SessionStore:
         self._look()
         self._beat()
         written = self._retry()
+        if not (written or self._warned or self.unwritable_reason) and self.journal.refusal:
+            self.report(nothing_saved(self.options.directory, self.journal.refusal))
+        self._warned = not written
         late = self.ended and (self._left or self.journal.last > self._covered)
         if self.owner and (late or (not written and self.journal.fd >= 0)):
             self._upkeep.want(soon=True)
@@ -359,8 +366,8 @@ class SessionStore:
             if there and (not self.owner or self._os.is_at(self._lock_fd, self.live / "LOCK")):
                 self.current_problems.pop("files", None)
                 return
-            closed = not all(self._os.is_open(fd) for fd in (journal.fd, self._lock_fd) if fd >= 0)
-            what = "the program closed their descriptors" if closed else f"they were removed from {self.live}"
+            still = all(self._os.is_open(fd) for fd in (journal.fd, self._lock_fd) if fd >= 0)
+            what = f"they were removed from {self.live}" if still else "the program closed their descriptors"
             why = f"{what} while it runs; they are written anew"
             self._problem("files", FileNotFoundError(why))
             self._release_lock()
@@ -392,10 +399,8 @@ class SessionStore:
         if builder is None:
             return False
         self.stream.flush()
-        number, dropped = (
-            self.journal.last,
-            self.journal.dropped,
-        )  # before the nodes are brought up to date: the file may be ahead, never behind
+        # before the nodes are brought up to date: the file may be ahead, never behind
+        number, dropped = self.journal.last, self.journal.dropped
         if not builder.core.settle(PATIENCE):
             return self._problem("snapshot", TimeoutError("another thread holds the session's lock"))
         position = {**self.vector, f"{self.journal.ordinal:04d}": number}

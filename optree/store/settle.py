@@ -11,6 +11,7 @@ from pathlib import Path
 from time import monotonic, time
 
 from optree import records as r
+from optree.background import Job
 from optree.ids import is_txn
 from optree.interrupts import suppress
 from optree.store import lock
@@ -25,6 +26,7 @@ from optree.store.recovery import Loaded, fold_journals, load
 from optree.store.saving import save, sweep
 from optree.store.snapshot import SnapshotWriter
 from optree.store.system import OS
+from optree.store.upkeep import SAVING
 from optree.tree import Fold, Tree
 
 SMALL_BYTES = 4 << 20
@@ -50,6 +52,13 @@ def is_due(options: StoreOptions) -> bool:
         return False
     _looked[directory] = now + LOOK_SECONDS
     return True
+
+
+def settle_beside(options: StoreOptions) -> None:
+    """Settle in the background what others have left, if it is time to look; what goes wrong there is no session's fault."""
+    if is_due(options):
+        steps = settling(options, most=BACKGROUND_BYTES)
+        Job(SAVING, lambda: None if next(steps, None) is None else 0.0, str).ask()  # in between others have their turn
 
 
 def unsettled(options: StoreOptions) -> list[str]:

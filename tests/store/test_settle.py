@@ -11,7 +11,8 @@ from msgspec import structs
 from optree import records as r
 from optree.errors import DamagedError, NotFoundError
 from optree.nodes import AccountingEntry
-from optree.store import SessionStore, journal, load, lock, session_store, upkeep
+from optree.store import SessionStore, journal, load, lock, upkeep
+from optree.store import settle as settle_module
 from optree.store.directory import journals
 from optree.store.formats import read_meta
 from optree.store.ledger import Ledger
@@ -161,15 +162,15 @@ def test_a_process_that_leaves_settles_only_what_is_small(left, monkeypatch):
 
 def test_the_background_settles_only_what_is_small(left, begin, monkeypatch):
     """An agent does not load a large session that another one left; an explicit settling does, as a command asks for it."""
-    monkeypatch.setattr(session_store, "BACKGROUND_BYTES", 100)
+    monkeypatch.setattr("optree.store.settle.BACKGROUND_BYTES", 100)
     done = threading.Event()
-    settling = session_store.settling
+    settling = settle_module.settling
 
     def watched(*args, **options):
         yield from settling(*args, **options)
         done.set()
 
-    monkeypatch.setattr(session_store, "settling", watched)
+    monkeypatch.setattr(settle_module, "settling", watched)
     begin(directory=left, txn="txn-next")
     assert done.wait(LONG)
     assert left.live("txn-1").exists()
