@@ -446,11 +446,10 @@ class Runtime:
 
     def _stand_in(self, store: SessionStore, path: str, ancestry: str) -> Joined:
         joined = stand_in(store, path, ancestry)
-        builder = joined.session.builder
-        if store.txn in self.consoles:
-            self.consoles[store.txn].introduce(builder.node)
-            self.consoles[store.txn].look_in(builder.core)
-        self._mirror(builder.core, store)
+        if console := self.consoles.get(store.txn):
+            console.introduce(joined.session.builder.node)
+            console.look_in(joined.session.builder.core)
+        self._mirror(joined.session.builder.core, store)
         return joined
 
     def _mirror(self, core: Core, store: SessionStore | None, *, resumed: bool = False) -> None:
