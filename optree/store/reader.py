@@ -17,6 +17,7 @@ from optree.ids import is_txn
 from optree.store.system import OS, REAL
 
 LIVE = ".live"
+"""The ending of a live directory's name."""
 _HEAD = b'{"t":"journal",'
 _BEGIN = b'{"t":"'
 _JOINED = re.compile(rb'"\}.?' + re.escape(_BEGIN), re.DOTALL)

@@ -16,12 +16,12 @@ from optree.ids import is_txn
 from optree.interrupts import suppress
 from optree.store import lock
 from optree.store.damage import Damage
-from optree.store.directory import LIVE, OWNERS, SUFFIXES, is_directory, journals, size_of
+from optree.store.directory import OWNERS, SUFFIXES, is_directory, journals, size_of
 from optree.store.formats import read_meta
 from optree.store.interrupted import close_begun
 from optree.store.ledger import Ledger
 from optree.store.options import StoreOptions
-from optree.store.reader import is_blank
+from optree.store.reader import LIVE, is_blank
 from optree.store.recovery import Loaded, fold_journals, load
 from optree.store.saving import save, sweep
 from optree.store.snapshot import SnapshotWriter
