@@ -200,8 +200,7 @@ class Runtime:
         said = [one for one in self.problems if resolved or one not in self.resolved]
         stores = [problem for store in list(self.stores.values()) for problem in of_store(store)]
         failed = [f"redact's callback raised for {count} texts, which were replaced whole"] if (count := callback_errors()) else []
-        mirrored = self.mirroring.health().get("problems", ())
-        return [*failed, *map(redact, dict.fromkeys([*said, *FAULTS.told(), *stores, *mirrored]))]
+        return [*failed, *map(redact, dict.fromkeys([*said, *FAULTS.told(), *stores, *self.mirroring.health().get("problems", ())]))]
 
     def at_exit(self) -> None:
         """Deliver what is pending; within `EXIT_SECONDS` in all, whatever the disk does."""

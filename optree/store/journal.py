@@ -120,6 +120,8 @@ class Journal:
             try:
                 self._seed = self._head()
             except BaseException:
+                with suppress(OSError):
+                    self._os.unlink(self.path)
                 self._close_files()
                 raise
 

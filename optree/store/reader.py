@@ -86,7 +86,8 @@ def read_journal(path: Path, after: int = 0, system: OS = REAL) -> JournalFile:
     if other := of_another(path, first[1], found.header, seed):
         return _foreign(path, other, system)
     if seed is None:
-        found.flaws.append(_without_header(path, first, lines))
+        if first != (0, b"", 0, True):  # else it is empty: nothing was written to it yet
+            found.flaws.append(_without_header(path, first, lines))
         return found
     expected, holes = found.header.first if found.header else 0, list[range]()
     for offset, line, size, whole in lines if found.header else chain([first], lines):

@@ -438,7 +438,7 @@ def test_a_directory_without_a_record_is_no_session(begin, killed, part):
     assert [] == there.saved()
     with pytest.raises(NotFoundError, match="no session 'last': there are none in"):
         load("last", there)
-    why = "no record in" if part is None else f"{JOURNAL}: ends inside its first line, before anything was recorded"
+    why = "no record in" if not part else f"{JOURNAL}: ends inside its first line, before anything was recorded"
     with pytest.raises(DamagedError, match=f"nothing was recorded that can be read .{why}"):
         load("txn-1", there)
 
