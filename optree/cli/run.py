@@ -33,10 +33,11 @@ from optree.cli.sessions import Row, describe, settled
 from optree.errors import BusyError, SetupError
 from optree.ids import is_txn, new_txn
 from optree.nodes import Totals
-from optree.store.directory import Directory, Saved, recorded
+from optree.store.directory import TEMPORARY, Directory, Saved, recorded
 from optree.store.lock import is_running
 from optree.store.opening import RUN_FILE
 from optree.store.recovery import load_to_resume
+from optree.store.unusable import usable
 from optree.syscalls import calls
 from optree.tree.text import format_totals
 
@@ -46,6 +47,7 @@ REMOVED = {
     "--save-session": "sessions are always saved; --sessions-dir DIR says where",
     "--accounting": "accounting is always written; --billing-file FILE says where",
 }
+_PROBE_BYTES = 4096
 MOST_NAMED = 10
 """Sessions that are named at the end, of a program that recorded many."""
 _RESUMED = ("failed", "cancelled", "interrupted")
@@ -118,6 +120,7 @@ def run_traced(command: list[str], directory: Directory, tracing: Tracing, resum
         raise BusyError(f"session {resume.txn} is running; wait for it to end, or watch it with: optree logs -f {resume.txn}")
     if resume is not None:
         load_to_resume(resume.txn, resume.directory)  # what cannot be loaded cannot be gone on with: the program is not started
+        _check_room(resume.directory.sessions)
     txn = resume.txn if resume is not None else new_txn()
     before = directory.exact(txn)
     try:
@@ -132,6 +135,16 @@ def run_traced(command: list[str], directory: Directory, tracing: Tracing, resum
     others = [found for one in noted if (found := recorded(directory, one)) is not None]
     _report(_Outcome(txn, code, _named(saved, directory), others, command, directory, begun), tracing)
     return code
+
+
+def _check_room(sessions: Path) -> None:
+    """Raise `OptreeError` where nothing can be written: what cannot be recorded cannot be gone on with."""
+    path = sessions / f"{TEMPORARY}{os.getpid()}"
+    with usable(sessions):
+        try:
+            path.write_bytes(bytes(_PROBE_BYTES))
+        finally:
+            path.unlink(missing_ok=True)
 
 
 def _run(command: list[str], environment: dict[str, str]) -> tuple[int, dict[str, int]]:

@@ -1,7 +1,10 @@
 import gzip
 import json
+import os
 import re
+import shlex
 import shutil
+import subprocess
 import sys
 
 import pytest
@@ -295,3 +298,14 @@ def test_deep_session(optree):
 def contents(folder):
     """Return the bytes of all files in a directory."""
     return {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
+@pytest.mark.skipif(os.name == "nt", reason="no limit of a file's size there")
+def test_a_full_disk_ends_a_resume_before_the_program(killed):
+    """Where nothing can be written the program is not started; one line says it, and the session is as it was (S4-131)."""
+    before = contents(killed.sessions)
+    limited = f"ulimit -f 0; exec {shlex.join(killed.command('load', killed.txn, '--', 'echo', 'started'))}"
+    run = subprocess.run(["sh", "-c", limited], check=False, env=killed.env, cwd=killed.folder, capture_output=True, text=True)
+    assert ("", 1) == (run.stdout, len(run.stderr.splitlines())), run.stderr
+    assert f"{killed.sessions} cannot be written: there is no room" in run.stderr
+    assert before == contents(killed.sessions)
