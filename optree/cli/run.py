@@ -144,7 +144,8 @@ def _check_room(sessions: Path) -> None:
         try:
             path.write_bytes(bytes(_PROBE_BYTES))
         finally:
-            path.unlink(missing_ok=True)
+            with suppress(FileNotFoundError):
+                calls.unlink(path)
 
 
 def _run(command: list[str], environment: dict[str, str]) -> tuple[int, dict[str, int]]:
