@@ -30,7 +30,9 @@ def test_sums(optree):
     ]
     write_ledger(optree, entries)
     found = optree.json("ledger")
-    assert ["of", "since", "total", "byDay", "byAgent", "byModel", "bySession", "credits", "repeated", "unreadable"] == list(found)
+    assert ["of", "since", "total", "byDay", "byAgent", "byModel", "bySession", "credits", "notEnded", "repeated", "unreadable"] == list(
+        found
+    )
     assert (4, 2400, 2000, 128, 0.0031, 1) == tuple(
         found["total"][name] for name in ("calls", "inputTokens", "cacheReadInputTokens", "outputTokens", "costUsd", "unknownCosts")
     )
