@@ -272,13 +272,6 @@ def test_a_lost_result_is_answered_in_the_form_of_its_call(form):
     assert [call, result] == answered([call, result, result])
 
 
-def test_calls_that_need_no_result():
-    """A call that the provider made itself, or that has no id, is given none."""
-    own = {"role": "assistant", "content": [{"type": "server_tool_use", "id": "c", "name": "web_search", "input": {}}]}
-    unnamed = {"role": "model", "parts": [{"functionCall": {"name": "f", "args": {}}}]}
-    assert [own, unnamed] == answered([own, unnamed])
-
-
 KEYS = st.sampled_from(
     ["role", "type", "content", "parts", "text", "tool_calls", "id", "function", "functionCall", "thought", "output", "choices"]
 )

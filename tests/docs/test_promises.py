@@ -19,7 +19,7 @@ PROMISES = [
     ("README.md", r"What the disk refuses is kept, ([\d,]+) records of each session", HELD_RECORDS),
     ("docs/reliability.md", r"is tried each second; ([\d,]+) records of the session", HELD_RECORDS),
     ("docs/reference/files.md", r"could be kept meanwhile \(([\d,]+) records\)", HELD_RECORDS),
-    ("docs/reliability.md", r"and the last (\d+) sessions that have ended, wait for it", IDLE_SESSIONS),
+    ("docs/reliability.md", r"Of sessions that have ended, the last (\d+) wait", IDLE_SESSIONS),
     ("docs/decisions/006-waiting-is-bounded.md", r"others wait, at most ([\d.]+) s", WAIT_SECONDS),
 ]
 
