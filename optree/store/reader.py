@@ -80,14 +80,14 @@ def read_journal(path: Path, after: int = 0, system: OS = REAL) -> JournalFile:
     """
     found = JournalFile(path)
     lines = _lines(system.pieces(path))
-    first = next(lines, (0, b"", 0, True))
+    if (first := next(lines, None)) is None:  # nothing was written to it yet
+        return found
     found.header = _header(path, first[1]) if first[3] else None
     seed = crc32(first[1] + b"\n") if found.header else agreed_seed(path, system)
     if other := of_another(path, first[1], found.header, seed):
         return _foreign(path, other, system)
     if seed is None:
-        if first != (0, b"", 0, True):  # else it is empty: nothing was written to it yet
-            found.flaws.append(_without_header(path, first, lines))
+        found.flaws.append(_without_header(path, first, lines))
         return found
     expected, holes = found.header.first if found.header else 0, list[range]()
     for offset, line, size, whole in lines if found.header else chain([first], lines):
