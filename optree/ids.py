@@ -14,8 +14,8 @@ _DIGITS = "0123456789abcdefghijklmnopqrstuvwxyz"
 TXN_PATTERN = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,63}")
 _NODE_ID = re.compile(r"[!-.0-\[\]-~]{1,256}")
 """What is printable in ASCII, but for spaces and both slashes."""
-_DRAWN = re.compile(r"[0-9a-z]{8}-[0-9a-z]{8}")
-"""What `new_txn` draws, from 1972 to 2059."""
+_GENERATED = re.compile(r"[0-9a-z]{8}-[0-9a-z]{8}")
+"""What `new_txn` generates, from 1972 to 2059."""
 _SOON = 60_000
 """How many ms two clocks may be apart that are taken for one moment; a clock that was set back further begins anew."""
 _latest = 0
@@ -23,15 +23,15 @@ _latest = 0
 
 def new_txn() -> str:
     """Return a new transaction id, ``<ms in base 36>-<8 base-36 characters>`` (seed 004 uses 6); those of a process are in order."""
-    global _latest  # noqa: PLW0603 - what two threads draw at once has no order
+    global _latest  # noqa: PLW0603 - what two threads generate at once has no order
     now = time_ns() // 1_000_000
     _latest = _latest + 1 if 0 <= _latest - now < _SOON else now
     return f"{_base36(_latest)}-{_base36(int.from_bytes(os.urandom(8), 'big'))[-8:]:0>8}"
 
 
-def drawn_at(txn: str) -> float | None:
-    """Return when a transaction id was drawn, in epoch ms; None of one that `new_txn` did not draw."""
-    return float(int(txn[:8], 36)) if _DRAWN.fullmatch(txn) else None
+def txn_time(txn: str) -> float | None:
+    """Return when `new_txn` generated a transaction id, in epoch ms; None of one that it did not."""
+    return float(int(txn[:8], 36)) if _GENERATED.fullmatch(txn) else None
 
 
 def is_txn(text: str) -> bool:

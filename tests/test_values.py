@@ -14,64 +14,8 @@ from hypothesis import strategies as st
 from optree import redaction
 from optree.redaction import REDACTED, Redaction
 from optree.values import MAX_CONTAINERS, MAX_DEPTH, MAX_ITEMS, MAX_TEXT, clean, cut, decode, dumped, encode, plain, raw, text
+from tests.hostile import Raising, RaisingMapping, RaisingModel, RaisingText
 from tests.strategies import values
-
-
-class Raising:
-    """Whatever is asked of it raises."""
-
-    def __str__(self):
-        raise RuntimeError
-
-    def __repr__(self):
-        raise RuntimeError
-
-    def __iter__(self):
-        raise RuntimeError
-
-    def __len__(self):
-        raise RuntimeError
-
-    def __bool__(self):
-        raise RuntimeError
-
-    def __eq__(self, other):
-        raise RuntimeError
-
-    def __getattr__(self, name):
-        raise RuntimeError
-
-    __hash__ = None
-
-
-class RaisingText(str):
-    """A text whose own code raises."""
-
-    __slots__ = ()
-
-    def __str__(self):
-        raise RuntimeError
-
-    __repr__ = __len__ = __iter__ = __str__
-
-
-class RaisingMapping(dict):
-    """A mapping that cannot be read."""
-
-    def items(self):
-        """Raise."""
-        raise RuntimeError
-
-
-class RaisingModel:
-    """Like a pydantic model that cannot be dumped."""
-
-    def model_dump(self):
-        """Raise."""
-        raise RuntimeError
-
-    def __repr__(self):
-        return "RaisingModel()"
 
 
 class Model:
@@ -140,7 +84,7 @@ CASES = {
     "dataclass": (Point(1.5, "a"), {"x": 1.5, "label": "a"}),
     "hostile dataclass": (Point(math.nan, b"a"), {"x": {"$float": "nan"}, "label": {"$bytes": "YQ=="}}),
     "model": (Model(), {"name": "x", "ratio": {"$float": "nan"}}),
-    "raising model": (RaisingModel(), {"$repr": "RaisingModel()", "$type": f"{__name__}.RaisingModel"}),
+    "raising model": (RaisingModel(), {"$repr": "RaisingModel()", "$type": "tests.hostile.RaisingModel"}),
     "text enum": (Colour.RED, "red"),
     "number enum": (Level.LOW, 1),
     "time": (MOMENT, "2024-05-06T07:08:09Z"),

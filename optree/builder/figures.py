@@ -161,7 +161,7 @@ def known_severity(severity: Any) -> Severity:
     return _SEVERITIES.get(severity, "VRB") if type(severity) is str else "VRB"
 
 
-def strange_severity(severity: Any) -> str:
+def unknown_severity(severity: Any) -> str:
     """Return what to say of a severity that has no name of any; empty if it has one."""
     known = type(severity) is str and (severity in _SEVERITIES or severity.upper() in _QUIET)
     return "" if known else f"log(severity={redact(text(severity))[:80]!r}) is none of {', '.join(get_args(Severity))}: it is VRB"

@@ -17,8 +17,8 @@ from optree.builder.figures import (
     known_severity,
     known_status,
     number,
-    strange_severity,
     take_usage,
+    unknown_severity,
 )
 from optree.builder.guard import FAULTS, fault, guarded
 from optree.builder.turns import Turn
@@ -109,7 +109,7 @@ class Op(EntryState, eq=False):
         side: Any = direction if type(direction) is str and direction in ("request", "response") else None
         known = known_severity(severity)
         self._raw.extend((self._now(), as_text(message), (known, side, self.builder.core.attributes(details))))
-        if known == _VRB and severity is not _VRB and (flaw := strange_severity(severity)) and self.builder.core.first_time(flaw):
+        if known == _VRB and severity is not _VRB and (flaw := unknown_severity(severity)) and self.builder.core.first_time(flaw):
             self.builder.core.stream.report(f"{self.path}: {flaw}")
         if known in self.builder.core.stream.awaited:
             self._awaited = True

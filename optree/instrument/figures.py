@@ -50,11 +50,11 @@ def _untold(problem: str, said: Collection[str]) -> str:
     return "" if any(f": {why} in " in one for one in said) else problem
 
 
-def left_behind(store: SessionStore) -> list[str]:
-    """Return the text that a session which has ended is in its journal, and was let go before it was saved and billed; none if it was."""
+def left_behind(store: SessionStore) -> str:
+    """Return the text that a session which has ended is in its journal, and was let go before it was saved and billed; empty if it was."""
     if store.unwritten or store.finished:
-        return []
-    return [f"sessions that have ended are left in {store.options.directory.sessions}: the next run saves and bills them, or optree status"]
+        return ""
+    return f"sessions that have ended are left in {store.options.directory.sessions}: the next run saves and bills them, or optree status"
 
 
 def counts_of(stores: Sequence[SessionStore], consoles: Sequence[ConsoleWriter]) -> dict[str, int]:

@@ -45,8 +45,7 @@ from optree.visible import coloured
 EXIT_SECONDS = 0.25
 """The longest that optree delays the end of the process."""
 HAND_OVER_SECONDS = 0.1
-"""What of them is kept for starting the process that delivers what a mirror has not sent: 5 ms, but 30 to 50 on a busy machine, where
-also the wait before it ends up to 50 ms late."""
+"""What of them is kept for starting the process that delivers what a mirror has not sent: 5 ms, and 30 to 50 on a busy machine."""
 MOST_PROBLEMS = 1000
 """That are kept for `health`, of all sessions together."""
 IDLE_SESSIONS = 64
@@ -311,7 +310,8 @@ class Runtime:
             for store in dict.fromkeys([*refused[:-IDLE_SESSIONS], *ended[: -4 * IDLE_SESSIONS]]):
                 if store.let_go():
                     self._forget_closed(store)
-                    _ = [*map(self.report, left_behind(store))]
+                    if problem := left_behind(store):
+                        self.report(problem)
 
     def _not_open(self) -> list[tuple[str, SessionStore]]:
         """Return the stores whose root session is not open here, in the order in which they began: few, where thousands are open."""

@@ -23,7 +23,7 @@ from stat import S_IFDIR, S_IFLNK, S_IFMT, S_IFREG
 from msgspec import Struct
 
 from optree.errors import FormatError, NotFoundError, SetupError, StoreError
-from optree.ids import drawn_at, is_txn
+from optree.ids import is_txn, txn_time
 from optree.interrupts import pass_on, suppress
 from optree.store.lock import is_running
 from optree.store.reader import LIVE, is_blank
@@ -318,7 +318,7 @@ def size_of(path: Path) -> int:
 
 def _begun(saved: Saved) -> tuple[float, float]:
     """Return what sorts sessions by their begin: one whose txn does not tell it counts as begun when its files were changed last."""
-    return drawn_at(saved.txn) or saved.modified * 1e3, saved.modified
+    return txn_time(saved.txn) or saved.modified * 1e3, saved.modified
 
 
 def _modified(path: Path) -> float:

@@ -15,6 +15,7 @@ from optree.ids import trace_id
 from optree.testing import START, Ticking, capture, shape
 from optree.tree import Fold, Tree
 from optree.values import MAX_TEXT, decode
+from tests.hostile import Raising, RaisingModel, RaisingText
 from tests.strategies import Taker
 
 NOW = START * 1e3
@@ -475,42 +476,6 @@ def test_blocked_cycles_record_nothing():
 
 
 # Hostile values: recording never raises, the tree can always be written and read, and what was there is marked.
-
-
-class Raising:
-    """Whatever is asked of it raises."""
-
-    def __str__(self):
-        raise RuntimeError
-
-    __repr__ = __iter__ = __len__ = __bool__ = __float__ = __str__
-
-    def __eq__(self, other):
-        raise RuntimeError
-
-    def __getattr__(self, name):
-        raise RuntimeError
-
-    __hash__ = None
-
-
-class RaisingText(str):
-    """A text whose own code raises."""
-
-    __slots__ = ()
-
-    def __str__(self):
-        raise RuntimeError
-
-    __repr__ = __str__
-
-
-class RaisingModel:
-    """Like a pydantic model that cannot be dumped."""
-
-    def model_dump(self):
-        """Raise."""
-        raise RuntimeError
 
 
 @dataclasses.dataclass
