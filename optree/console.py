@@ -300,7 +300,7 @@ def _response(op: _Op, record: r.OpEnd) -> str:
 
 
 class ConsoleWriter(Subscriber):
-    """Prints the lines of one root session to *fd* (2, stderr), on a thread of its own."""
+    """Prints the lines of one root session to *fd* (2, stderr), on a background thread."""
 
     def __init__(self, txn: str, options: LineOptions, fd: int = 2) -> None:
         super().__init__(self._print, "console")

@@ -1,4 +1,4 @@
-"""A log that is written while a session runs: a subscriber appends the events that its records make, on a thread of its own."""
+"""A log that is written while a session runs: a subscriber appends the events that its records make, on a background thread."""
 
 from __future__ import annotations
 

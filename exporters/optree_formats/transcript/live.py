@@ -1,4 +1,4 @@
-"""The transcript of a session that is recorded right now, written on a thread of its own: the program waits for nothing of it.
+"""The transcript of a session that is recorded right now, written on a background thread: the program waits for nothing of it.
 
     with optree.session(agent="researcher") as session:
         transcript = follow(session, "storage/transcripts")
