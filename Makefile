@@ -55,7 +55,7 @@ test-others: $(VENV)/has-otel $(VENV)/has-test .venv-phoenix/made .venv-mlflow/m
 test-mac: SYSTEM := darwin
 test-windows: SYSTEM := win32
 test-mac test-windows: $(VENV)/has-dev $(VENV)/has-demo $(VENV)/has-weights $(VENV)/has-otel $(VENV)/has-test ## the tests without what macOS, or Windows, lacks
-	@$(PY) -m tests.platforms $(SYSTEM) tests/platforms tests/test_*.py tests/tree tests/builder tests/console tests/redaction tests/store tests/instrument tests/cli tests/conversation tests/formats tests/compare
+	@$(PY) -m tests.platforms $(SYSTEM) tests/platforms tests/test_*.py tests/tree tests/builder tests/console tests/redaction tests/store tests/tracing tests/capture tests/cli tests/conversation tests/formats tests/compare
 
 test-pythons: ## the tests on each newer Python that can be had, from PATH, pyenv or Debian (`VERSION=3.15`, `OPTIONS=--quick`)
 	@python3 -m tests.pythons $(VERSION) $(OPTIONS)
@@ -96,9 +96,9 @@ clean: ## remove what the other targets made
 
 # Roughly what each extra downloads, for the message.
 size-demo := 45 MB
-size-test := 15 MB
+size-test := 40 MB
 size-bench := 55 MB
-size-dev := 60 MB
+size-dev := 85 MB
 size-docs := 30 MB
 size-otel := 20 MB
 size-all := 20 MB

@@ -21,6 +21,7 @@ from time import perf_counter
 import msgspec
 
 from benchmarks import (
+    bench_capture,
     bench_default,
     bench_formats,
     bench_growth,
@@ -42,6 +43,7 @@ BENCHES: dict[str, Callable[..., report.Report]] = {
     "sessions": bench_sessions.measure,
     "web": bench_web.measure,
     "op": bench_op.measure,
+    "capture": bench_capture.measure,
     "import": bench_import.measure,
     "memory": bench_memory.measure,
     "growth": bench_growth.measure,

@@ -34,6 +34,8 @@ sys.path.insert(0, str(ROOT / "exporters"))
 
 NEEDS = "opentelemetry-exporter-otlp"
 MIRROR, STOCK = "optree mirror", "stock OTLPSpanExporter"
+THROUGH = 'mirror, exporter="sdk"'
+"""The mirror, with the stock exporter inside the SDK's batch processor in place of its own encoder."""
 OURS, THEIRS = "optree, bytes only", "stock, bytes only"
 OFF, ON, INSIDE = "mirror off", "mirror on", "mirror on, span made current"
 BATCH = 512
@@ -82,10 +84,10 @@ def _only(endpoint: str) -> Generator[None, None, None]:
         os.environ.update(before)
 
 
-def _mirror(endpoint: str) -> OtelMirror:
+def _mirror(endpoint: str, exporter: str = "otlp") -> OtelMirror:
     from optree_otel import make
 
-    made = make({"endpoint": endpoint})
+    made = make({"endpoint": endpoint, "exporter": exporter})
     if made is None:
         raise RuntimeError("there is no mirror to measure")
     return made
@@ -129,15 +131,16 @@ def _spans(endpoint: str, ops: int, rounds: int) -> Rounds:
     builder.end_session()
     traced = _traced(builder, folder)
     traced.settle()
-    mirror = _mirror(endpoint)
+    mirror, through = _mirror(endpoint), _mirror(endpoint, "sdk")
     try:
-        return Rounds(_span_variants(mirror, traced) | floor(folder), ops, rounds)
+        return Rounds(_span_variants(mirror, through, traced) | floor(folder), ops, rounds)
     finally:
         mirror.close(1.0)
+        through.close(1.0)
         removed(store, folder)
 
 
-def _span_variants(mirror: OtelMirror, traced: Traced) -> dict[str, Variant]:
+def _span_variants(mirror: OtelMirror, through: OtelMirror, traced: Traced) -> dict[str, Variant]:
     from optree_otel.signals.quick import encode_op
 
     keys = _keys(traced)
@@ -151,12 +154,13 @@ def _span_variants(mirror: OtelMirror, traced: Traced) -> dict[str, Variant]:
     exporter = _stock("exporter.otlp.proto.http.trace_exporter").OTLPSpanExporter()
     batches = [spans[begin : begin + BATCH] for begin in range(0, len(spans), BATCH)]
 
-    def sent(_ops: int) -> Job:
-        fresh = mirror.exporter(traced, traced)
-        return Job(lambda: mirror.send(fresh, keys), lambda: _all_there(mirror))
+    def sent(by: OtelMirror) -> Job:
+        fresh = by.exporter(traced, traced)
+        return Job(lambda: by.send(fresh, keys), lambda: _all_there(by))
 
     return {
-        MIRROR: sent,
+        MIRROR: lambda _: sent(mirror),
+        THROUGH: lambda _: sent(through),
         STOCK: lambda _: Job(lambda: _each(exporter.export, batches)),
         OURS: lambda _: Job(lambda: _each(lambda node: encode_op(node, scope), nodes)),
         THEIRS: lambda _: Job(lambda: _each(lambda batch: encode_spans(batch).SerializeToString(), batches)),
@@ -213,7 +217,7 @@ def _stock_span(span: Any) -> Any:
 
 
 def _span_table(spans: Rounds) -> Table:
-    stock = {MIRROR: STOCK, STOCK: STOCK, OURS: THEIRS, THEIRS: THEIRS, FLOOR: FLOOR}
+    stock = {MIRROR: STOCK, THROUGH: STOCK, STOCK: STOCK, OURS: THEIRS, THEIRS: THEIRS, FLOOR: FLOOR}
     rows: list[list[Cell]] = []
     for name, costs in spans.costs.items():
         ratio = median(a.process / b.process for a, b in zip(spans.costs[stock[name]], costs, strict=True))

@@ -8,13 +8,16 @@
 See the README for a first example and docs/ for the rest. Everything public is listed in ``__all__``.
 """
 
-from optree._guard import refuse_the_other_optree
+from optree._guard import end_by_interrupts, raise_interrupts, refuse_the_other_optree
 
+end_by_interrupts()
 refuse_the_other_optree(__file__)
 
 from optree._version import __version__ as __version__  # noqa: E402 - the guard must come first
 from optree.builder import Op, SessionTreeBuilder, Turn  # noqa: E402 - the guard must come first
+from optree.capture import instrument, uninstrument  # noqa: E402
 from optree.errors import (  # noqa: E402
+    BudgetExceeded,
     BusyError,
     CycleError,
     DamagedError,
@@ -25,9 +28,14 @@ from optree.errors import (  # noqa: E402
     SetupError,
     StoreError,
 )
-from optree.instrument import (  # noqa: E402
+from optree.nodes import AccountingEntry, LogEntry, Message, OperationNode, SessionNode, Totals, TurnNode  # noqa: E402
+from optree.redaction import Redaction  # noqa: E402
+from optree.store import Damage, Directory, Loaded  # noqa: E402
+from optree.tracing import (  # noqa: E402
+    Budget,
     Config,
     Session,
+    budget,
     child_env,
     configure,
     current,
@@ -41,13 +49,14 @@ from optree.instrument import (  # noqa: E402
     turn,
     wrap,
 )
-from optree.nodes import AccountingEntry, LogEntry, Message, OperationNode, SessionNode, Totals, TurnNode  # noqa: E402
-from optree.redaction import Redaction  # noqa: E402
-from optree.store import Damage, Directory, Loaded  # noqa: E402
 from optree.tree import Path, Tree, flatten, format_tree, snapshot_summary, walk_ops, walk_sessions  # noqa: E402
+
+raise_interrupts()
 
 __all__ = [
     "AccountingEntry",
+    "Budget",
+    "BudgetExceeded",
     "BusyError",
     "Config",
     "CycleError",
@@ -74,6 +83,7 @@ __all__ = [
     "Tree",
     "Turn",
     "TurnNode",
+    "budget",
     "child_env",
     "configure",
     "current",
@@ -82,12 +92,14 @@ __all__ = [
     "flush",
     "format_tree",
     "health",
+    "instrument",
     "llm",
     "load",
     "session",
     "snapshot_summary",
     "tool",
     "turn",
+    "uninstrument",
     "walk_ops",
     "walk_sessions",
     "wrap",

@@ -1,16 +1,23 @@
-"""Notices when the other package of this name lies in the same folder.
+"""What comes before all other imports: the other package of this name is noticed, and Ctrl-C shows nobody a traceback of imports.
 
 ``optree`` on PyPI is a PyTree library that some PyTorch and Keras code uses. Installed over ours (or ours over it), files of both lie side
 by side, and each breaks the other in ways that are hard to understand.
 """
 
-from __future__ import annotations
-
+# All that is imported here is there already: until `end_by_interrupts` is done, Ctrl-C shows a traceback.
 import os
 import sys
-from typing import NoReturn
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    import signal
+    from typing import NoReturn
+else:
+    import _signal as signal  # a part of Python itself, as `signal` is not, which makes enumerations of it
 
 _THEIRS = ("ops.py", "pytree.py", "treespec.py", "accessors.py", "dataclasses.py", "functools.py")
+_ends = False
+"""True while Ctrl-C ends the process, where it would raise."""
 
 
 def refuse_the_other_optree(init_file: str) -> None:
@@ -25,6 +32,25 @@ def refuse_the_other_optree(init_file: str) -> None:
         )
 
 
+def end_by_interrupts() -> None:
+    """Let Ctrl-C end the command by the signal while it imports the package: there is nothing yet that could catch it."""
+    global _ends  # noqa: PLW0603 - a process imports the package once
+    if _is_command() and signal.getsignal(signal.SIGINT) is signal.default_int_handler:
+        try:
+            signal.signal(signal.SIGINT, signal.SIG_DFL)
+            _ends = True
+        except ValueError:  # a program of that name imports it in a thread
+            return
+
+
+def raise_interrupts() -> None:
+    """Let Ctrl-C raise `KeyboardInterrupt` again, where it ended the command until now."""
+    global _ends  # noqa: PLW0603 - as above
+    if _ends:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+        _ends = False
+
+
 def refuse_what_is_left(package: object) -> None:
     """Raise `ImportError` that says what to do if the other package's removal took `optree/__init__.py` along, which it had replaced."""
     if getattr(package, "__file__", None) is None:
@@ -34,7 +60,7 @@ def refuse_what_is_left(package: object) -> None:
         )
 
 
-def _refuse(said: str) -> NoReturn:
+def _refuse(said: str) -> "NoReturn":
     """Raise `ImportError`; the command `optree` ends with the message alone, which a traceback would hide."""
     if _is_command():
         raise SystemExit(f"optree: {said}")

@@ -1,7 +1,8 @@
 """What providers' clients return: whole answers, and streams of chunks that add up to one. Told by their shape; no client is imported.
 
-Known are OpenAI's chat and responses interfaces, Anthropic's messages, Gemini, Ollama, and LangChain's messages, as objects or dicts. An
-answer comes out as its provider has it, without members that say nothing, so that `optree.messages` and `optree.usage` read it.
+Known are OpenAI's chat, completions and responses, Anthropic's messages, Gemini, Bedrock's Converse, Ollama, Cohere's and Mistral's chats,
+and LangChain's messages, as objects or dicts. An answer comes out as its provider has it, without members that say nothing, so that
+`optree.messages` and `optree.usage` read it.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from typing import Any, Final, NamedTuple
 from msgspec import DecodeError
 
 from optree.interrupts import pass_on, suppress
-from optree.values import MAX_ITEMS, decode, is_list, is_object, plain
+from optree.values import MAX_ITEMS, MAX_TEXT, decode, is_list, is_object, plain, truncated
 
 _PROVIDERS: Final = {"openai": "openai", "anthropic": "anthropic", "google": "google", "ollama": "ollama"}
 """Providers by the package that a client's objects are from."""
@@ -30,7 +31,12 @@ _AGAIN: Final = ("content.delta", "content.done", "refusal.", "tool_calls.functi
 """What OpenAI's client tells again beside the chunks of a chat."""
 _SENT: Final = ("input_tokens", "prompt_tokens", "prompt_token_count", "promptTokenCount")
 _RECEIVED: Final = ("output_tokens", "completion_tokens", "candidates_token_count", "candidatesTokenCount")
+_OF_CHUNK: Final = frozenset({"choices", "object"})
+"""Members that an answer of OpenAI's chat has not from its chunks."""
+_CONTAINERS: Final = frozenset({dict, list})
 _MOST_CALLS: Final = 64
+_MOST_PIECES: Final = 1000
+"""Of a streamed text, before they are joined: a text of its own each takes more than what it says."""
 
 
 class Piece(NamedTuple):
@@ -40,10 +46,10 @@ class Piece(NamedTuple):
     thought: str = ""
 
 
-def whole(value: object) -> dict[str, Any] | None:
-    """Return a provider's answer as plain values; None for what is none. Never raises."""
+def whole(value: object, *, decoded: bool = False) -> dict[str, Any] | None:
+    """Return a provider's answer as plain values; None for what is none. Never raises. *decoded*: it is JSON, decoded."""
     value = _body(value)
-    found = _bare(plain(value, MAX_ITEMS)) if _may_be(value) else None
+    found = _bare(value if decoded else plain(value, MAX_ITEMS)) if _may_be(value) else None
     return found if is_object(found) and _is_whole(found) else None
 
 
@@ -100,16 +106,17 @@ class Assembly:
 
     def __init__(self) -> None:
         self.answer: dict[str, Any] = {}
-        """What came so far, in its provider's form."""
+        """What came so far, in its provider's form, but for texts; see `whole`."""
         self.provider: str | None = None
         self._take: Callable[[dict[str, Any]], Piece | None] | None = None
 
-    def take(self, chunk: object) -> Piece | None:
-        """Take a chunk; None for what is none of a known form. Never raises."""
-        found = _bare(plain(_unwrapped(chunk), MAX_ITEMS)) if _may_be(chunk) else None
+    def take(self, chunk: object, *, decoded: bool = False) -> Piece | None:
+        """Take a chunk; None for what is none of a known form. Never raises. *decoded*: it is JSON, decoded."""
+        found = _bare(chunk if decoded else plain(_unwrapped(chunk), MAX_ITEMS)) if _may_be(chunk) else None
         if not is_object(found):
             return None
-        if str(found.get("type", "")).startswith(_AGAIN):
+        kind = found.get("type")
+        if kind is not None and str(kind).startswith(_AGAIN):
             return Piece()
         if self._take is None:
             self.provider = provider_of(chunk, found)
@@ -120,27 +127,46 @@ class Assembly:
             pass_on(error)
             return None
 
+    def whole(self) -> dict[str, Any]:
+        """Return what came so far, in its provider's form."""
+        self.answer = _joined(self.answer)
+        return self.answer
+
     def _chat(self, chunk: dict[str, Any]) -> Piece | None:
         """Take a chunk of OpenAI's chat."""
         if not is_list(chunk.get("choices")):
             return None
-        self.answer |= {key: value for key, value in chunk.items() if key not in ("choices", "object")}
-        choices = self.answer.setdefault("choices", [])
-        text = thought = ""
+        for key, value in chunk.items():
+            if key not in _OF_CHUNK:
+                self.answer[key] = value
+        choices: list[dict[str, Any]] = self.answer.setdefault("choices", [])
+        found = Piece()
         for told in _objects(chunk["choices"]):
-            choice = _at(choices, told.get("index", 0), {"message": {"role": "assistant", "content": None}})
-            message, delta = choice["message"], _object(told.get("delta"))
-            for name, value in delta.items():
-                if name == "tool_calls":
-                    _merge_calls(message.setdefault("tool_calls", []), value)
-                elif isinstance(value, str) and name != "role":
-                    message[name] = (message.get(name) or "") + value
+            place = told.get("index", 0)
+            known = type(place) is int and 0 <= place < len(choices)
+            choice = choices[place] if known else _at(choices, place, {"message": {"role": "assistant", "content": None}})
+            piece = _merge_message(choice["message"], _object(told.get("delta")))
             if told.get("finish_reason"):
                 choice["finish_reason"] = told["finish_reason"]
             if choice is choices[0]:
-                text += delta.get("content") or delta.get("refusal") or ""
-                thought += delta.get("reasoning_content") or delta.get("reasoning") or ""
-        return Piece(text, thought)
+                found = Piece(found.text + piece.text, found.thought + piece.thought)
+        return found
+
+    def _completion(self, chunk: dict[str, Any]) -> Piece | None:
+        """Take a chunk of OpenAI's completions, which has no message."""
+        if not is_list(chunk.get("choices")):
+            return None
+        self.answer |= {key: value for key, value in chunk.items() if key != "choices"}
+        choices = self.answer.setdefault("choices", [])
+        text = ""
+        for told in _objects(chunk["choices"]):
+            choice = _at(choices, told.get("index", 0), {"index": told.get("index", 0), "text": ""})
+            _append(choice, "text", said := told.get("text") or "")
+            if told.get("finish_reason"):
+                choice["finish_reason"] = told["finish_reason"]
+            if choice is choices[0]:
+                text += said
+        return Piece(text)
 
     def _responses(self, event: dict[str, Any]) -> Piece | None:
         """Take an event of OpenAI's responses."""
@@ -207,12 +233,46 @@ class Assembly:
         self.answer |= {key: value for key, value in chunk.items() if key not in ("message", "response", "thinking")}
         message = self.answer.setdefault("message", {"role": "assistant", "content": ""})
         text, thought = delta.get("content") or "", delta.get("thinking") or ""
-        message["content"] += text
+        _append(message, "content", text)
         if thought:
-            message["thinking"] = message.get("thinking", "") + thought
+            _append(message, "thinking", thought)
         if delta.get("tool_calls"):
             message["tool_calls"] = [*message.get("tool_calls", []), *delta["tool_calls"]]
         return Piece(text, thought)
+
+    def _cohere(self, event: dict[str, Any]) -> Piece | None:
+        """Take an event of Cohere's chat."""
+        kind, delta = event.get("type"), _object(event.get("delta"))
+        if not isinstance(kind, str) or "-" not in kind:
+            return None
+        message, told = self.answer.setdefault("message", {"role": "assistant"}), _object(delta.get("message"))
+        if kind == "message-start":
+            self.answer |= {key: value for key, value in event.items() if key == "id"}
+        elif kind == "message-end":
+            self.answer |= delta
+        elif kind == "tool-plan-delta":
+            _append(message, "tool_plan", plan := told.get("tool_plan") or "")
+            return Piece(thought=plan)
+        elif kind in ("tool-call-start", "tool-call-delta"):
+            _merge_calls(message.setdefault("tool_calls", []), [{"index": event.get("index", 0), **_object(told.get("tool_calls"))}])
+        elif kind == "content-start":
+            _at(message.setdefault("content", []), event.get("index", 0), {}).update(_object(told.get("content")))
+        elif kind == "content-delta":
+            return _delta(_at(message.setdefault("content", []), event.get("index", 0), {"type": "text"}), _object(told.get("content")))
+        elif kind == "citation-start":
+            message.setdefault("citations", []).append(told.get("citations"))
+        return Piece()
+
+    def _converse(self, event: dict[str, Any]) -> Piece | None:
+        """Take an event of Bedrock's Converse."""
+        kind, told = next(((name, one) for name, one in event.items() if is_object(one)), ("", dict[str, Any]()))
+        content = self.answer.setdefault("output", {"message": {"role": "assistant", "content": []}})["message"]["content"]
+        if kind in ("messageStop", "metadata"):
+            self.answer |= told
+        block = _at(content, told["contentBlockIndex"], {}) if "contentBlockIndex" in told else {}
+        if kind == "contentBlockStop":
+            _close(_object(block.get("toolUse")))
+        return _merge_converse(block, _object(told.get("start") or told.get("delta")))
 
     def _langchain(self, chunk: dict[str, Any]) -> Piece | None:
         """Take a chunk of LangChain's."""
@@ -225,7 +285,7 @@ class Assembly:
         blocks: list[Any] = content if is_list(content) else [{"type": "text", "text": content}] if content else []
         text = "".join(block.get("text") or "" for block in blocks if is_object(block) and block.get("type") == "text")
         thought = "".join(str(block.get("thinking") or block.get("reasoning") or "") for block in blocks if is_object(block))
-        self.answer["content"] = self.answer.get("content", "") + text
+        _append(self.answer, "content", text)
         if told := chunk.get("tool_call_chunks"):
             calls = [
                 {"index": one.get("index") or 0, "id": one.get("id"), "function": {**one, "arguments": one.get("args")}}
@@ -233,6 +293,46 @@ class Assembly:
             ]
             _merge_calls(self.answer.setdefault("tool_calls", []), calls)
         return Piece(text, thought)
+
+
+class _Text:
+    """A text that is still being streamed. Of one that is too long to be kept the rest is counted."""
+
+    __slots__ = ("_pieces", "_size")
+
+    def __init__(self, said: str) -> None:
+        self._pieces = [said]
+        self._size = len(said)
+
+    def append(self, said: str) -> None:
+        """Add what came."""
+        if self._size <= MAX_TEXT:
+            self._pieces.append(said)
+            if len(self._pieces) > _MOST_PIECES:
+                self._pieces = ["".join(self._pieces)]
+        self._size += len(said)
+
+    def __str__(self) -> str:
+        said = "".join(self._pieces)
+        return said if self._size <= MAX_TEXT else truncated(said, MAX_TEXT, self._size)
+
+
+def _append(holder: dict[str, Any], name: str, said: str) -> None:
+    if type(said) is not str:
+        raise TypeError(name)
+    held = holder.get(name)
+    if type(held) is not _Text:
+        held = holder[name] = _Text(held if isinstance(held, str) else "")
+    held.append(said)
+
+
+def _joined(value: Any) -> Any:
+    """Return a value with its streamed texts as texts."""
+    if type(value) is _Text:
+        return str(value)
+    if is_object(value):
+        return {key: _joined(item) for key, item in value.items()}
+    return [_joined(item) for item in value] if is_list(value) else value
 
 
 def _unwrapped(chunk: Any) -> Any:
@@ -259,18 +359,22 @@ def _objects(value: Any) -> list[dict[str, Any]]:
 def _bare(value: Any) -> Any:
     """Return plain values without the members that are null: clients name all that there could be."""
     if is_object(value):
-        return {key: _bare(item) for key, item in value.items() if item is not None}
-    return [_bare(item) for item in value] if is_list(value) else value
+        return {key: _bare(item) if type(item) in _CONTAINERS else item for key, item in value.items() if item is not None}
+    return [_bare(item) if type(item) in _CONTAINERS else item for item in value] if is_list(value) else value
 
 
 def _is_whole(found: dict[str, Any]) -> bool:
-    choices, candidates, message = found.get("choices"), found.get("candidates"), found.get("message")
+    choices, candidates, message = found.get("choices"), found.get("candidates"), _object(found.get("output", found)).get("message")
     if is_list(choices) and choices:
         return all(is_object(one) and ("message" in one or ("text" in one and "index" in one)) for one in choices)
     if is_list(candidates):
         return all(is_object(one) and ("content" in one or "finish_reason" in one or "finishReason" in one) for one in candidates)
     if found.get("object") == "response" or (found.get("type") == "message" and found.get("role") == "assistant"):
         return is_list(found.get("output", found.get("content")))
+    if (
+        is_object(message) and message.get("role") == "assistant" and not found.keys().isdisjoint(("finish_reason", "stopReason"))
+    ):  # Cohere's, Bedrock's
+        return "content" in message or "tool_calls" in message
     if found.get("done") is True:
         return is_object(message) or "response" in found
     return found.get("type") in _LANGCHAIN and "content" in found and ("response_metadata" in found or "usage_metadata" in found)
@@ -285,10 +389,13 @@ def _of_chat(chunk: dict[str, Any]) -> bool:
 
 _STREAMS: Final[list[tuple[Callable[[dict[str, Any]], bool], str]]] = [
     (_of_chat, "_chat"),
+    (lambda chunk: chunk.get("object") == "text_completion", "_completion"),
     (lambda chunk: str(chunk.get("type", "")).startswith("response."), "_responses"),
     (lambda chunk: chunk.get("type") in ("message_start", "ping"), "_anthropic"),
     (lambda chunk: is_list(chunk.get("candidates")), "_gemini"),
     (lambda chunk: isinstance(chunk.get("done"), bool) and ("message" in chunk or "response" in chunk), "_ollama"),
+    (lambda chunk: chunk.get("type") == "message-start", "_cohere"),
+    (lambda chunk: is_object(chunk.get("messageStart")), "_converse"),
     (lambda chunk: chunk.get("type") == "AIMessageChunk", "_langchain"),
 ]
 """How the first chunk of each stream is told, and who takes it and those that follow."""
@@ -310,31 +417,84 @@ def _merge_calls(calls: list[Any], deltas: list[dict[str, Any]]) -> None:
         call["id"] = delta.get("id") or call.get("id")
         told = _object(delta.get("function"))
         call["function"]["name"] = told.get("name") or call["function"]["name"]
-        call["function"]["arguments"] += told.get("arguments") or ""
+        if isinstance(said := told.get("arguments") or "", str):
+            _append(call["function"], "arguments", said)
+        else:  # whole, as Mistral may have it
+            call["function"]["arguments"] = said
+
+
+def _merge_message(message: dict[str, Any], delta: dict[str, Any]) -> Piece:
+    """Add to a message of OpenAI's chat."""
+    text = delta.get("content") or delta.get("refusal") or ""
+    thought = delta.get("reasoning_content") or delta.get("reasoning") or ""
+    for name, value in delta.items():
+        if name == "tool_calls":
+            _merge_calls(message.setdefault("tool_calls", []), value)
+        elif name == "content" and (is_list(value) or is_list(message.get(name))):
+            text, thought = _merge_blocks(message, value)
+        elif isinstance(value, str) and name != "role":
+            _append(message, name, value)
+    return Piece(text, thought)
+
+
+def _merge_blocks(message: dict[str, Any], said: Any) -> Piece:
+    """Add to a message what a chunk of Mistral's says: blocks, or, behind some, text."""
+    held = message.get("content")
+    if not is_list(held):
+        message["content"] = [{"type": "text", "text": held}] if held else []
+    blocks: list[Any] = message["content"]
+    text = thought = ""
+    for block in _objects(said) if is_list(said) else [{"type": "text", "text": said}]:
+        kind, inner = block.get("type"), block.get("thinking")
+        if kind == "thinking":
+            told = "".join(one.get("text") or "" for one in _objects(inner)) if is_list(inner) else inner or ""
+            thought += told
+        elif kind == "text":
+            told = block.get("text") or ""
+            text += told
+        else:
+            blocks.append(block)
+            continue
+        if not blocks or blocks[-1].get("type") != kind:
+            blocks.append({"type": kind})
+        _append(blocks[-1], kind, told)
+    return Piece(text, thought)
 
 
 def _delta(block: dict[str, Any], delta: dict[str, Any]) -> Piece:
-    """Add to a block of Anthropic's."""
-    for name in ("text", "thinking", "signature"):
-        if isinstance(delta.get(name), str):
-            block[name] = block.get(name, "") + delta[name]
+    """Add to a block of Anthropic's, or of Cohere's."""
+    said = {name: value for name in ("text", "thinking", "signature") if isinstance(value := delta.get(name), str)}
+    for name, value in said.items():
+        _append(block, name, value)
     if "partial_json" in delta:
-        before = block.get("input")
-        block["input"] = (before if isinstance(before, str) else "") + delta["partial_json"]
-    return Piece(delta.get("text") or "", delta.get("thinking") or "")
+        _append(block, "input", delta["partial_json"])
+    return Piece(said.get("text", ""), said.get("thinking", ""))
 
 
 def _close(block: dict[str, Any]) -> None:
     """Make a value of a tool's input, which came as text."""
+    if type(said := block.get("input")) is _Text:
+        block["input"] = str(said)
     if isinstance(block.get("input"), str):
         with suppress(DecodeError):
             block["input"] = decode(block["input"].encode())
+
+
+def _merge_converse(block: dict[str, Any], delta: dict[str, Any]) -> Piece:
+    """Add to a block of Bedrock's."""
+    call, thought = _object(delta.get("toolUse")), _object(delta.get("reasoningContent"))
+    held: dict[str, Any] = block.setdefault("toolUse", {}) if call else {}
+    held |= {name: value for name, value in call.items() if name != "input"}
+    if "input" in call:
+        _append(held, "input", call["input"])
+    thinking: dict[str, Any] = block.setdefault("reasoningContent", {}).setdefault("reasoningText", {}) if thought else {}
+    return Piece(_delta(block, delta).text, _delta(thinking, thought).text)
 
 
 def _merge_part(parts: list[Any], part: dict[str, Any]) -> None:
     """Add a part of Gemini's, a text to the text before it."""
     last = parts[-1] if parts else None
     if last is not None and "text" in part and "text" in last and last.get("thought") == part.get("thought"):
-        last["text"] += part["text"]
+        _append(last, "text", part["text"])
     else:
         parts.append(dict(part))

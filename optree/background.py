@@ -273,7 +273,8 @@ class Worker:
             self._started_at = -_NEVER
             if isinstance(error, Exception):  # no more threads or memory, or the interpreter is going down
                 pass_on(error)
-                self.refused = error
+                self.refused = error.with_traceback(None)  # whose frames hold what the program's functions do
+                error.__context__ = None
                 return False
             raise
         return True

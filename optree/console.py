@@ -88,7 +88,7 @@ class LineRenderer:
 
     def know(self, path: str, agent: str) -> None:
         """Learn whose session is at *path*."""
-        self._agents[path] = redact(agent)
+        self._agents[path] = agent
 
     def refer(self, pool: Pool) -> None:
         """Learn what requests of a session that began before refer to."""
@@ -217,11 +217,16 @@ class LineRenderer:
         """Return the agent whose session a node belongs to; a child session's own path is that of its op."""
         while path and path not in self._agents:
             path = parent_label(path)
-        return self._agents.get(path, "-")
+        agent: str = redact(self._agents.get(path, "-"))
+        return agent
 
 
 def _unknown(_path: str) -> None:
     return None
+
+
+def _is_bad_end(record: Record) -> bool:
+    return isinstance(record, r.SessionEnd) and record.status not in ("ok", None)
 
 
 def _details(details: Any) -> tuple[str, str]:
@@ -244,10 +249,7 @@ def _outcome(status: str | None, error: str | None) -> str:
 def resolved(payload: Any, pool: Pool) -> Any:
     """Return a payload decoded, with what it refers to in its place; a history that is not all there says so in front."""
     result = decode(payload)
-    try:
-        whole = pool.resolve(result)
-    except (TypeError, AttributeError):  # members of the program's own that look like references
-        return result
+    whole = pool.resolve(result)
     if is_object(result) and is_object(whole):
         for name, value in result.items():
             lost = value.get("count", 0) - len(whole[name]) if is_object(value) and is_list(whole[name]) and "$history" in value else 0
@@ -311,6 +313,17 @@ class ConsoleWriter(Subscriber):
         """Where ops are looked up that there is something to say of."""
         self._fd = fd
         self._encoding = calls.terminal_encoding(fd)
+
+    def take(self, batch: list[Record]) -> None:
+        """Queue records; where only problems are shown, the begin and the good end of a session wake no thread."""
+        super().take(batch) if self.wants is None else self._take_problems(batch)
+
+    def _take_problems(self, batch: list[Record]) -> None:
+        for record in batch:
+            if isinstance(record, r.SessionBegin):
+                self._renderer.know(record.path, record.agent)
+        if found := [one for one in batch if not isinstance(one, r.SessionBegin | r.SessionResume | r.SessionEnd) or _is_bad_end(one)]:
+            super().take(found)
 
     def introduce(self, root: SessionNode, pool: Pool | None = None) -> None:
         """Learn the agents of a session that began before, and what its requests refer to."""

@@ -8,9 +8,10 @@
     │   ├── FormatError       not one of our files, or of a version that this one cannot read
     │   ├── DamagedError      ours, but so damaged that nothing of it can be read
     │   └── BusyError         another process is writing this session
-    └── PathError             text that is no path
+    ├── PathError             text that is no path
+    └── BudgetExceeded        a call of a model that would pass a limit of `optree.budget`
 
-Only set-up, loading and the command line raise them; recording never does.
+Only set-up, loading, the command line and a budget that the program opened raise them; recording never does.
 """
 
 from __future__ import annotations
@@ -50,3 +51,24 @@ class BusyError(StoreError):
 
 class PathError(OptreeError, ValueError):
     """The text is not a path such as ``1.2`` or ``1.2.3.1``."""
+
+
+class BudgetExceeded(OptreeError):  # noqa: N818 - it is no error of the program's
+    """A call of a model would pass a limit of `optree.budget`; raised before it is made, where the program makes it."""
+
+    def __init__(self, which: str, limit: float, used: float, reserved: float, wanted: float = 0) -> None:
+        super().__init__(which, limit, used, reserved, wanted)
+        self.which: str = which
+        """The limit's name: ``usd``, ``tokens``, ``calls`` or ``seconds``."""
+        self.limit: float = limit
+        self.used: float = used
+        """What the calls that are over took."""
+        self.reserved: float = reserved
+        """What is held for calls that are under way."""
+        self.wanted: float = wanted
+        """What the call that was refused may take."""
+
+    def __str__(self) -> str:
+        held = f", {self.reserved:g} reserved by calls under way" if self.reserved else ""
+        wanted = f", and this call may take {self.wanted:g}" if self.wanted else ""
+        return f"budget of {self.limit:g} {self.which}: {self.used:g} used{held}{wanted}; end with what is there, or give more"

@@ -10,8 +10,8 @@ The names, by what they are for:
 - exporters: `EXPORTERS`, `Exporter`, `Resender`, `Delivery`, `SpanReader`, `Mirror`, `MakeMirror`, `Traced`
 - records: `Record` and its kinds; `unfold` makes them of a tree, and `Fold` a tree of them, `RecordedTree` one that is read from elsewhere;
   `RecordSubscription`, `Taker`
-- parts of nodes: `Payload`, `Pool`, `Reasoning`, `ReasoningChunk`, `Tokens`, and the words `OpKind`, `Severity`, `Status`, `ENDED`,
-  `UNKNOWN`
+- parts of nodes: `Payload`, `Pool`, `PooledHistory`, `Reasoning`, `ReasoningChunk`, `Tokens`, and the words `OpKind`, `Severity`,
+  `Status`, `ENDED`, `UNKNOWN`
 - about nodes: `state`, `parts_of_name`, `parent_path`, `last_index`, `add_entry`, `add_op`, `totals_of`, `cost_said`,
   `leave_out_impossible`, `MAX_NESTED`
 - ids and time: `is_txn`, `txn_of`, `node_id`, `span_id`, `trace_id`, `now_ms`
@@ -22,7 +22,7 @@ The names, by what they are for:
   `payload_body`, `payload_shown`, `json_text`, `Answer`, `Part` and its kinds; what usage says: `read_usage`, `usage_count`,
   `usage_dollars`
 - files: `open_file`, `open_regular`, `decoded_lines`, `line_blocks`, `LineBlock`, `BadLine`, `LineLog`, `unpack`, `OS`, `REAL`, and
-  locks on them: `lock_file`, `lock_shared`, `unlock`
+  locks on them: `lock_file`, `lock_shared`, `unlock`; what they say of a session: `has_ended`
 - inside a program: `begin_session`, `forget_session`, `current_scope`, `Scope`, `report_problem`, `pass_on`, `new_rlock`,
   `register_at_fork`, `Wake`, `usable_accelerator`
 """
@@ -33,11 +33,10 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from optree.background import Wake
+from optree.builder.histories import PooledHistory
 from optree.builder.stream import Taker
 from optree.clock import now_ms
 from optree.ids import is_txn, node_id, span_id, trace_id, txn_of
-from optree.instrument.context import Scope, current_scope
-from optree.instrument.runtime import begin_session, forget_session, report_problem
 from optree.interrupts import new_rlock, pass_on
 from optree.mirrors import EXPORTERS, Delivery, Exporter, MakeMirror, Mirror, Resender, SpanReader, Traced
 from optree.nodes import OpKind, Payload, Pool, Reasoning, ReasoningChunk, Severity, Status, Tokens, parts_of_name
@@ -69,9 +68,12 @@ from optree.store.compression import unpack
 from optree.store.lock import hold as lock_shared
 from optree.store.lock import release as unlock
 from optree.store.lock import take as lock_file
+from optree.store.settle import has_ended
 from optree.store.snapshot import MAX_NESTED
 from optree.store.system import OS, REAL, open_regular
 from optree.syscalls import register_at_fork
+from optree.tracing.context import Scope, current_scope
+from optree.tracing.runtime import begin_session, forget_session, report_problem
 from optree.tree.fold import UNKNOWN, Fold
 from optree.tree.path import last_index
 from optree.tree.path import parent_label as parent_path
@@ -173,6 +175,7 @@ __all__ = [
     "Payload",
     "Pool",
     "Pooled",
+    "PooledHistory",
     "Read",
     "Reasoning",
     "ReasoningChunk",
@@ -216,6 +219,7 @@ __all__ = [
     "encode",
     "forget_session",
     "format_named",
+    "has_ended",
     "installed_formats",
     "is_list",
     "is_message",

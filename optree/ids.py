@@ -1,7 +1,6 @@
 """Ids: a transaction id is drawn, every other id follows from it and from the path.
 
-A node's id is ``<txn>:<path>``, so one path is one node and a resumed session cannot give an id twice. hashlib is imported
-where it is used: it brings OpenSSL, which takes long.
+A node's id is ``<txn>:<path>``, so one path is one node and a resumed session cannot give an id twice.
 """
 
 from __future__ import annotations
@@ -9,6 +8,11 @@ from __future__ import annotations
 import os
 import re
 from time import time_ns
+
+try:
+    from _blake2 import blake2b  # hashlib has the same, and brings OpenSSL, which takes 10 ms
+except ImportError:  # another Python
+    from hashlib import blake2b
 
 _DIGITS = "0123456789abcdefghijklmnopqrstuvwxyz"
 TXN_PATTERN = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,63}")
@@ -18,6 +22,8 @@ _GENERATED = re.compile(r"[0-9a-z]{8}-[0-9a-z]{8}")
 """What `new_txn` generates, from 1972 to 2059."""
 _SOON = 60_000
 """How many ms two clocks may be apart that are taken for one moment; a clock that was set back further begins anew."""
+WRITER_SPAN = 1_000_000
+"""Turn and op numbers that the k-th process to join gives in sessions it does not own begin at k times this."""
 _latest = 0
 
 
@@ -61,15 +67,11 @@ def node_id(txn: str, path: str) -> str:
 
 def trace_id(txn: str) -> str:
     """Return the OpenTelemetry trace id of a session's tree, 32 hexadecimal digits; it follows from the txn alone."""
-    from hashlib import blake2b
-
     return blake2b(txn.encode(), digest_size=16, person=b"optree.trace").hexdigest()
 
 
 def content_id(*parts: bytes) -> str:
     """Return a 24-hex-digit id of the bytes: same content, same id."""
-    from hashlib import blake2b
-
     digest = blake2b(digest_size=12)
     for part in parts:
         digest.update(part)
@@ -86,6 +88,4 @@ def _base36(number: int) -> str:
 
 def span_id(node: str) -> str:
     """Return the OpenTelemetry span id of a node, 16 hexadecimal digits, never all zeros; it follows from the node's id alone."""
-    from hashlib import blake2b
-
     return blake2b(node.encode(), digest_size=8, person=b"optree.span").hexdigest()

@@ -22,8 +22,12 @@ def from_handler(error: BaseException) -> bool:
 
 def pass_on(error: BaseException) -> None:
     """Raise an exception that was caught, if it came out of a signal's handler, or the one in the handling of which it was raised."""
-    if (found := of_handler(error)) is not None:
-        raise found
+    found = of_handler(error)
+    try:
+        if found is not None:
+            raise found
+    finally:  # what it holds, as open blocks of generators, goes with it, and not once garbage is collected
+        del error, found
 
 
 def of_handler(error: BaseException) -> BaseException | None:

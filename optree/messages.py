@@ -1,7 +1,7 @@
 """What a message says, whichever provider's form it has, in one neutral shape: a role, and parts. Nothing here raises.
 
-Known are plain texts, OpenAI's chat and responses interfaces, Anthropic's blocks, Gemini's parts, Ollama's messages, those of the AI SDK,
-and the parts of the GenAI conventions. A block that is none of these is an `Other`; a number or a truth value is no message.
+Known are plain texts, OpenAI's chat and responses interfaces, Anthropic's and Bedrock's blocks, Gemini's parts, Ollama's messages, those of
+the AI SDK, and the parts of the GenAI conventions. A block that is none of these is an `Other`; a number or a truth value is no message.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from msgspec import Struct
 from optree.interrupts import pass_on, suppress
 from optree.values import encode, is_list, is_object
 
-THOUGHTS: Final = ("reasoning_content", "reasoning", "thinking")
+THOUGHTS: Final = ("reasoning_content", "reasoning", "thinking", "tool_plan")
 """Members in which a message may have its reasoning, beside its content."""
 MEMBERS: Final = frozenset({"role", "content", "parts", "tool_calls", "tool_call_id", "function_call", "refusal", "name"})
 """The other members of a message that are read."""
@@ -29,8 +29,8 @@ _CLOSED = {"thinking", "redacted_thinking", "reasoning"}
 _CALLS = {"tool_use", "server_tool_use", "function_call", "tool_call", "tool-call"}
 _RESULTS = {"tool_result", "function_call_output", "tool_call_response", "tool-result"}
 _KNOWN = _TEXTS | _CLOSED | _CALLS | _RESULTS
-_BARE = {"text", "thoughtSignature", "thought_signature"}
-"""What a text of Gemini's, which has no type, may say of itself."""
+_BARE = {"text", "thoughtSignature", "thought_signature", "signature"}
+"""What a text of Gemini's, which has no type, may say of itself, or Bedrock's reasoning."""
 
 
 class TextPart(Struct, gc=False):
@@ -187,8 +187,9 @@ def answers(response: Any) -> list[Answer]:
         return [Answer(items, response.get("status"))]
     if is_object(result := response.get("response")) and is_list(made := result.get("messages")):  # the AI SDK's result
         return [Answer(made, response.get("finishReason"))]
-    held = response.get("message")
-    return [Answer([held if is_object(held) else _said(response)], _first(response, "stop_reason", "finish_reason", "done_reason"))]
+    held = items.get("message") if is_object(items) else response.get("message")  # the former is Bedrock's
+    finish = _first(response, "stop_reason", "finish_reason", "done_reason", "stopReason")
+    return [Answer([held if is_object(held) else _said(response)], finish)]
 
 
 def parts(content: Any) -> list[Part]:
@@ -203,14 +204,16 @@ def part(block: Any) -> Part:
     if not is_object(block):
         return TextPart(block, str.__str__(block)) if isinstance(block, str) else Other(block)
     kind = _type(block)
-    call = block if kind in _CALLS else _first(block, "functionCall", "function_call")
+    call = block if kind in _CALLS else _first(block, "functionCall", "function_call", "toolUse")
     if is_object(call):
         return _call(block, call)
-    result = block if kind in _RESULTS else _first(block, "functionResponse", "function_response")
+    result = block if kind in _RESULTS else _first(block, "functionResponse", "function_response", "toolResult")
     if is_object(result):
         return _result(block, result)
-    if kind in _CLOSED or block.get("thought") is True:
-        return ReasoningPart(block, next(filter(None, (_texts(block.get(key)) for key in ("thinking", "text", "content", "summary"))), ""))
+    thought = block.get("reasoningContent")
+    told = {"text": thought.get("reasoningText")} if is_object(thought) else block
+    if kind in _CLOSED or block.get("thought") is True or told is not block:
+        return ReasoningPart(block, next(filter(None, (_texts(told.get(key)) for key in ("thinking", "text", "content", "summary"))), ""))
     if kind not in _TEXTS and not _is_bare(block):
         return Other(block)
     return TextPart(block, json_text(_first(block, "text", "content", "refusal") or ""))
@@ -263,7 +266,7 @@ def _said(response: dict[str, Any]) -> dict[str, Any]:
 
 
 def _call(block: dict[str, Any], named: dict[str, Any]) -> ToolCallPart:
-    identity = _identity(block, "call_id", "id", "toolCallId") or _identity(named, "id")
+    identity = _identity(block, "call_id", "id", "toolCallId") or _identity(named, "id", "toolUseId")
     return ToolCallPart(block, identity, str(_first(named, "name", "toolName") or ""), _first(named, "input", "arguments", "args"))
 
 
@@ -271,7 +274,7 @@ def _result(block: dict[str, Any], told: dict[str, Any]) -> ToolResultPart:
     content = _first(told, "content", "output", "response", "result")
     if "toolCallId" in told and is_object(content) and "value" in content:
         content = content["value"]
-    identity = _identity(told, "tool_use_id", "call_id", "id", "toolCallId")
+    identity = _identity(told, "tool_use_id", "call_id", "id", "toolCallId", "toolUseId")
     return ToolResultPart(block, identity, _string(_first(told, "name", "toolName")), content)
 
 

@@ -119,6 +119,8 @@ class AccountingEntry(_Leaf):
     """What else was said of it, as a JSON object: members of a provider's usage, and figures under names that optree does not know."""
 
 
+SNAPSHOT = "pricingSnapshot"
+"""The attribute of a session that holds the prices by which entries in it, and below it, were billed, by name (seed 004)."""
 USAGE_AT_START = "usage_at_start"
 """The attribute of an llm op that holds the tokens that its provider told as a stream began: all that is known of one that breaks off."""
 PIECE_OF_TEXT = "piece_of_text"
@@ -354,11 +356,14 @@ class Pool(Struct, rename="camel"):
         return found
 
     def resolve(self, value: Any) -> Any:
-        """Return a decoded payload with each ``{"$history": …}`` and ``{"$blob": …}`` replaced by what it stands for."""
+        """Return a decoded payload with each ``{"$history": …}`` and ``{"$blob": …}`` replaced by what it stands for.
+
+        Members of the program's own that have these names stay, unless they have the form of a reference too.
+        """
         if is_object(value):
-            if "$history" in value:
-                return self.history(value["$history"])
-            if "$blob" in value:
-                return decode(self.blobs.get(value["$blob"]))
+            if isinstance(link := value.get("$history"), str):
+                return self.history(link)
+            if len(value) == 1 and isinstance(blob := value.get("$blob"), str):
+                return decode(self.blobs.get(blob))
             return {key: self.resolve(item) for key, item in value.items()}
         return value

@@ -70,9 +70,9 @@ class SessionBegin(Record, tag="session.begin"):
 
 
 class SessionSet(Record, tag="session.set"):
-    """A title or a status line for people was set, or more of a session's attributes: they are merged into those it began with.
+    """A title or a status line for people was set, a session's result, or more of its attributes: they are merged into those it began with.
 
-    *ended_at*: something in it ended after it had; it lasted until then.
+    *ended_at*: something in it ended after it had; it lasted until then. *prices*: an object of those by which calls were billed, by name.
     """
 
     path: str
@@ -81,6 +81,8 @@ class SessionSet(Record, tag="session.set"):
     latest_status: str | None = None
     attributes: Raw | UnsetType = UNSET
     ended_at: float | None = None
+    prices: Raw | UnsetType = UNSET
+    final_report: Raw | UnsetType = UNSET
 
 
 class SessionResume(Record, tag="session.resume"):

@@ -12,24 +12,29 @@ Nothing is written: no files, no lines on stderr.
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Generator, Mapping
 from contextlib import contextmanager
 from itertools import count
+from pathlib import Path
 from threading import Lock
 from typing import Any
 from unittest.mock import patch
 
 from optree.builder import SessionTreeBuilder, Stream
+from optree.capture import FINDER, instrument, uninstrument
+from optree.capture.replay import ACTIVE, Replay
 from optree.clock import Clock
-from optree.instrument import Session
-from optree.instrument.context import CURRENT, Holder
-from optree.instrument.runtime import RUNTIME
 from optree.nodes import OperationNode, TurnNode
 from optree.records import Record
+from optree.tracing import Session
+from optree.tracing.context import CURRENT, Holder
+from optree.tracing.controls import load
+from optree.tracing.runtime import RUNTIME
 from optree.tree import Tree
 from optree.tree.walk import Rooted, root_of
 
-__all__ = ["START", "Recording", "Ticking", "capture", "shape"]
+__all__ = ["START", "Recording", "Ticking", "capture", "replay", "shape"]
 
 START = 1_700_000_000.0
 """Where a clock starts that is not told otherwise, in epoch seconds: 2023-11-14 22:13:20 UTC."""
@@ -104,7 +109,8 @@ def capture(now: Clock | None = None) -> Generator[Recording, None, None]:
     """Record the root sessions that begin inside the block in memory: no files, no lines on stderr, no OpenTelemetry.
 
     It holds for the whole process: what other threads and tasks begin meanwhile is recorded too. Inside the block no session is open
-    that was open before, and no parent in another process is joined. The sessions' txns are ``test-1``, ``test-2`` and so on.
+    that was open before, and no parent in another process is joined. It records also where optree is switched off. The sessions' txns are
+    ``test-1``, ``test-2`` and so on.
 
     ```python
     import optree
@@ -134,6 +140,8 @@ def capture(now: Clock | None = None) -> Generator[Recording, None, None]:
     """
     recording = Recording(now or Ticking())
     token = CURRENT.set(None)
+    was_enabled = RUNTIME.config.enabled
+    RUNTIME.configure(enabled=True)
     try:
         with (
             patch.object(RUNTIME, "open_root", recording.open_root),
@@ -144,8 +152,52 @@ def capture(now: Clock | None = None) -> Generator[Recording, None, None]:
         ):
             yield recording
     finally:
+        RUNTIME.configure(enabled=was_enabled)
         CURRENT.reset(token)
         recording.close()
+
+
+@contextmanager
+def replay(what: str | Path | Tree, at: str | None = None) -> Generator[None, None, None]:
+    """Give the program the answers that models gave in a saved session: a run in production becomes a test that needs no network.
+
+    A request that goes through one of the libraries which `optree.instrument` hooks gets what the same request got when the session was
+    recorded, and is not sent. One that was not recorded gets an error (HTTP 400) that says where it differs. It holds for the whole
+    process.
+
+    ```python
+    from optree.testing import capture, replay
+
+
+    def test_run_of_monday():
+        with capture() as recording, replay("tests/runs/monday.json.zst"):
+            research("tides")
+        assert 3 == recording.tree.session.totals.tools_run
+    ```
+
+    Args:
+        what: As for `optree.load`: a txn, or a file, such as the snapshot of a session or what `optree export --format json` writes; or
+            a tree.
+        at: The path of an op or turn: what was called before it began gets its answer, all other requests are sent.
+
+    Raises:
+        AssertionError: At the end of a block that raises nothing: a request differed, or a recorded one did not come.
+        OptreeError: As for `optree.load`; or the session has no op *at*.
+    """
+    tree = what if isinstance(what, Tree) else load(what).tree
+    found = Replay(tree.session.origin_txn_id, tree, at)
+    was_on = FINDER in sys.meta_path
+    ACTIVE.set(found)
+    try:
+        instrument()
+        yield
+    finally:
+        ACTIVE.set(None)
+        if not was_on:
+            uninstrument()
+    missing = [f"{path} of {tree.session.origin_txn_id} was not asked for" for path in found.left]
+    if said := [*found.differences, *missing]:
+        raise AssertionError("; ".join(said))
 
 
 def _alone(_parent: str, _ancestry: str) -> None:

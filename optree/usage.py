@@ -19,7 +19,7 @@ from msgspec import Struct
 from optree.interrupts import pass_on
 from optree.nodes import Tokens
 from optree.redaction import redact
-from optree.values import dumped, text
+from optree.values import dumped, is_list, is_object, text
 
 MAX_COUNT: Final = 10**12
 """Largest count that a call can come to, be it of tokens or of characters: a million of them still add up within 64 bits."""
@@ -52,7 +52,7 @@ _OF_INPUT: Final = {
     "cached_tokens": "read", "cache_read": "read", "cache_read_tokens": "read",
     "cache_write_tokens": "written", "cache_write": "written", "cache_creation": "written", "cache_creation_tokens": "written",
 }  # fmt: skip
-_OF_OUTPUT: Final = {"reasoning_tokens": "reasoning", "reasoning": "reasoning"}
+_OF_OUTPUT: Final = {"reasoning_tokens": "reasoning", "reasoning": "reasoning", "thinking_tokens": "reasoning"}
 _INNER: Final[dict[str, dict[str, str]]] = {
     "prompt_tokens_details": _OF_INPUT, "input_tokens_details": _OF_INPUT,
     "prompt_token_details": _OF_INPUT, "input_token_details": _OF_INPUT,
@@ -84,8 +84,18 @@ _WITHIN_PROVIDERS: Final = frozenset(
     {"openai", "google", "gemini", "deepseek", "openrouter", "xai", "groq", "mistral", "mistralai", "ollama", "cohere", "litellm",
      "together", "fireworks", "perplexity", "moonshot", "vllm", "llamacpp", "azure", "vertex", "vertexai", "gcp"}
 )  # fmt: skip
+SERVER_TOOLS: Final = "server_tool_calls"
+"""The member of a usage's rest that counts, by type, the tool calls of an answer that the provider ran and bills beside the tokens."""
+_BILLED_CALLS: Final = frozenset(
+    {"web_search_call", "file_search_call", "code_interpreter_call", "image_generation_call", "shell_call", "x_search_call"}
+)
+"""Types of items of OpenAI's responses. Its other calls, as those of MCP, cost their tokens."""
+_FREE_TOOLS: Final = ("web_search", "web_fetch", "tool_search")
+"""How names of Anthropic's server tools begin that cost their tokens, or are counted in the usage."""
+_USUAL_TIERS: Final = frozenset({"default", "standard", "auto"})
 _CAMEL: Final = re.compile(r"(?<=[a-z0-9])(?=[A-Z])")
 _WORDS: Final = re.compile(r"[a-z0-9]+")
+_SHORT: Final = 64
 _DEPTH: Final = 4
 _LARGEST: Final = 10**18  # beyond all bounds; floats cannot hold any whole number
 
@@ -154,6 +164,8 @@ def read(
     Whether input tokens include cached ones is as *includes_cached* says; else as the total shows that came with them; else as the
     provider counts whose names these are; else, for figures by name, as *provider* counts; else they do (GenAI conventions).
     """
+    if type(given) is Usage and not figures:  # it was read before
+        return given
     known = counts_beside(provider, model)
     first, second = _Said(), _Said()
     if given is not None:
@@ -177,6 +189,38 @@ def read(
     found.cost_usd = money.get("cost", money["ticks"] / TICKS if "ticks" in money else None)
     found.upstream_cost_usd = money.get("upstream")
     return found
+
+
+def server_tools(answer: Mapping[str, Any]) -> dict[str, int]:
+    """Return how many tool calls of each type a whole answer has that its provider ran and bills beside the tokens."""
+    found: dict[str, int] = {}
+    for item in [*_items(answer, "output"), *_items(answer, "content"), *_items(answer.get("additional_kwargs"), "tool_outputs")]:
+        kind = text(_member(item, "type"))
+        runs_here = kind == "shell_call" and _member(_member(item, "environment"), "type") == "local"
+        if kind in _BILLED_CALLS and not runs_here:
+            found[kind] = found.get(kind, 0) + 1
+        elif kind == "server_tool_use" and not (name := text(_member(item, "name"))).startswith(_FREE_TOOLS):
+            found[name] = found.get(name, 0) + 1
+    for choice in _items(answer, "choices"):
+        message = _member(choice, "message")
+        cited = [one for one in _items(message, "annotations") if _member(one, "type") == "url_citation"]
+        if searched := [*cited, *_items(message, "executed_tools")]:  # the latter are Groq's
+            found["web_search"] = found.get("web_search", 0) + len(searched)
+    for holder in (*_items(answer, "candidates"), answer.get("response_metadata")):
+        if any(_member(holder, name) for name in ("grounding_metadata", "groundingMetadata")):
+            found["grounding"] = found.get("grounding", 0) + 1
+    return found
+
+
+def _member(holder: Any, name: str) -> Any:
+    """Return a member of a dict or of an object, without running code of its own."""
+    held = holder if is_object(holder) else getattr(holder, "__dict__", None)
+    return held.get(name) if is_object(held) else None
+
+
+def _items(holder: Any, name: str) -> list[Any]:
+    found = _member(holder, name)
+    return found if is_list(found) else []
 
 
 def count(value: object, name: str, flaws: list[str]) -> int | None:
@@ -260,17 +304,32 @@ def _members(given: Any) -> dict[str, Any]:
 
 
 def _named(block: Mapping[Any, Any]) -> dict[str, Any]:
-    return {text(name): value for name, value in block.items()}
+    return {name if type(name) is str and len(name) <= _SHORT and name.isascii() else text(name): value for name, value in block.items()}
+
+
+def _snake(name: str) -> str:
+    return _short_snake(name) if len(name) <= _SHORT else _short_snake.__wrapped__(name)
+
+
+@lru_cache(1024)
+def _short_snake(name: str) -> str:
+    return _CAMEL.sub("_", name).lower()
 
 
 def _gather(block: Mapping[str, Any], said: _Said, depth: int) -> None:
     """Take from a block what our names stand for; the rest is kept. What holds the figures is looked into first."""
     block = _named(block)
-    snake = {name: _CAMEL.sub("_", name).lower() for name in block}
+    snake = {name: _snake(name) for name in block}
     if depth < _DEPTH:
         named = {known: name for name, known in snake.items() if block.get(name) is not None}
         holders = _HOLDERS if any(known in _COUNTS or known in _MONEY for known in named) else (*_HOLDERS, *_ENVELOPES)
         held = next((named[known] for known in holders if known in named and _holds(block[named[known]])), None)
+        tier = block[named["service_tier"]] if "service_tier" in named else None
+        tier = tier.get("type") if is_object(tier) else tier  # Bedrock's
+        if isinstance(tier, str) and tier not in _USUAL_TIERS:  # it has a price of its own
+            said.rest["service_tier"] = tier
+        if tools := block.get(SERVER_TOOLS) or (None if _RESPONSE.isdisjoint(block) else server_tools(block)):
+            said.rest[SERVER_TOOLS] = tools
         if held is not None and not any(_COUNTS.get(known) in ("input", "output") for known in named):
             _gather(_members(block[held]), said, depth + 1)
             if "cached_tokens" in named:  # Cohere's, beside its `tokens`
@@ -307,6 +366,10 @@ def _timed(timings: object, said: _Said) -> bool:
 
 def _take(name: str, value: Any, said: _Said) -> bool:
     """Take one member; False if no name of ours stands for it."""
+    if name == "cache_details" and is_list(value):  # Bedrock's, of what was written
+        hour = [count(_member(one, "inputTokens"), name, said.flaws) or 0 for one in value if _member(one, "ttl") == "1h"]
+        said.rest |= {"cache_write_1h_tokens": sum(hour)} if any(hour) else {}
+        return True
     if name in _INNER and _holds(value):
         rest = {key: one for key, one in _members(value).items() if one is not None and not _take_inner(name, key, one, said)}
         said.names.add(name)
@@ -326,7 +389,7 @@ def _take(name: str, value: Any, said: _Said) -> bool:
 
 
 def _take_inner(name: str, key: str, value: Any, said: _Said) -> bool:
-    known = _CAMEL.sub("_", key).lower()
+    known = _snake(key)
     kind = _INNER[name].get(known)
     if kind is None:
         return False
@@ -334,6 +397,8 @@ def _take_inner(name: str, key: str, value: Any, said: _Said) -> bool:
         if (money := dollars(value, known, said.flaws)) is not None:
             said.money.setdefault(kind, money)
     elif (found := count(value, known, said.flaws)) is not None:
+        if found and known == "ephemeral_1h_input_tokens":
+            said.rest["cache_write_1h_tokens"] = found
         if kind == "part_written":
             said.counts[kind] = said.counts.get(kind, 0) + found
         else:

@@ -156,10 +156,13 @@ def shortened(text: str, limit: int) -> str:
 
 def cut(found: str, limit: int = MAX_TEXT) -> str:
     """Return the text, cut to *limit* characters behind a notice that names both sizes where it is longer; through no credential."""
-    if len(found) <= limit:
-        return str(found)
+    return str(found) if len(found) <= limit else truncated(found, limit, len(found))
+
+
+def truncated(found: str, limit: int, size: int) -> str:
+    """Return *limit* characters of a text of *size*, of which *found* is the beginning at least, as `cut` does."""
     kept = beginning(found, limit)
-    return f"[TRUNCATED] Original size {len(found)} characters; truncated to {len(kept)} characters.\n\n{kept}"
+    return f"[TRUNCATED] Original size {size} characters; truncated to {len(kept)} characters.\n\n{kept}"
 
 
 class _Walk:

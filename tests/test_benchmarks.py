@@ -9,7 +9,7 @@ import pytest
 from benchmarks import report
 from benchmarks.measure import ROOT, Cost, Job, Rounds, child_environ, run
 
-NAMES = ["default", "sessions", "web", "op", "import", "memory", "growth", "snapshot", "load", "otel", "formats"]
+NAMES = ["default", "sessions", "web", "op", "capture", "import", "memory", "growth", "snapshot", "load", "otel", "formats"]
 
 
 @pytest.fixture(scope="module")
@@ -79,6 +79,14 @@ def test_growth_is_linear(quick):
 
 
 @pytest.mark.slow
+def test_a_stream_that_comes_at_once_is_not_held(quick):
+    """What waits to be read of a captured stream, and what is kept of its text, is bounded."""
+    found, _ = quick
+    [aim] = [aim for each in found["reports"] for aim in each["aims"] if "at once, captured: memory" in aim["name"]]
+    assert aim["reached"]
+
+
+@pytest.mark.slow
 def test_a_snapshot_encodes_only_what_is_new(tables):
     """One more turn makes a snapshot encode the same in a session four times the size."""
     small, large = (row["one more turn: KB encoded"] for row in tables["Snapshots"].values())
@@ -136,4 +144,4 @@ def test_an_unknown_name_says_which_there_are():
         [sys.executable, "-m", "benchmarks", "nothing"], cwd=ROOT, env=child_environ(), capture_output=True, text=True, check=False
     )
     assert 2 == done.returncode
-    assert "op, import, memory, growth, snapshot, load" in done.stderr
+    assert "op, capture, import, memory, growth, snapshot, load" in done.stderr

@@ -1,6 +1,8 @@
 """The tree as OpenTelemetry traces: out to a collector while it runs, and in from other programs' spans.
 
-`make` is the entry point of the live mirror. Everything heavy is imported where it is used.
+In come the sessions of this process (`make` is the entry point of the live mirror), saved trees (`exporter.py`) and spans (`incoming`);
+out go requests to collectors, and trees. Nothing here changes a tree or the program's own TracerProvider. Everything heavy is imported
+where it is used.
 """
 
 from __future__ import annotations

@@ -4,6 +4,7 @@
                                               ">3f0c… http://localhost:4318/v1/traces" among the paths: who is to have it
 <sessions>/.otel/open/<txn>                   it broke off, and what had ended by then is delivered
 <sessions>/.otel/done/<txn>                   the session has ended and is delivered whole; what must be known if it goes on
+<sessions>/.otel/.unsampled/<txn>             the session is not to be sent: it was not sampled
 
 Only `notes` and `open` are ever listed: they hold sessions that are not delivered whole. Of a session that is, there is one mark, found by
 its name, so a thousand of them cost what one does. A mark is written before notes go, and notes are before the mark goes.
@@ -28,7 +29,7 @@ from optree.exporting import REAL, dumps, is_list, is_object, is_txn, lock_file,
 FOLDER = ".otel"
 BACKGROUND_BYTES = 16 << 20
 """The size on disk up to which a session is loaded in the background, to send what is missing of it."""
-NOTES, DONE, OPEN = "notes", "done", "open"
+NOTES, DONE, OPEN, UNSAMPLED = "notes", "done", "open", ".unsampled"
 _LINES = ".jsonl"
 _FOR = ">"
 """Beginning of a note that says who is to have the session."""
@@ -193,6 +194,22 @@ def mark_open(sessions: Path, txn: str) -> None:
         mark.touch(0o600)
 
 
+def mark_unsampled(sessions: Path, txn: str) -> None:
+    """Note that a session is not to be sent."""
+    mark = _mark(sessions, UNSAMPLED, txn)
+    with suppress(OSError):
+        REAL.make_directory(mark.parent)
+        mark.touch(0o600)
+
+
+def is_unsampled(sessions: Path, txn: str) -> bool:
+    """Tell whether a session is not to be sent, and was not sent after all."""
+    try:
+        return _mark(sessions, UNSAMPLED, txn).exists()
+    except OSError:  # a folder that may not be looked into
+        return False
+
+
 def is_done(sessions: Path, txn: str) -> bool:
     """Tell whether a session is delivered whole."""
     _adopt(sessions)
@@ -205,6 +222,7 @@ def reopen(sessions: Path, txn: str, writer: str, paths: Iterable[str]) -> Deliv
     file.begin()
     try:
         _remove(_mark(sessions, OPEN, txn))
+        _remove(_mark(sessions, UNSAMPLED, txn))
         if is_done(sessions, txn):
             file.add(paths)
             if not file.failures:
@@ -230,8 +248,9 @@ def forget(sessions: Path, txn: str) -> None:
     """Remove all that is noted about a session."""
     with suppress(OSError):
         _remove_notes(sessions, txn)
-    with suppress(OSError):
-        _remove(_mark(sessions, DONE, txn))
+    for kind in (DONE, UNSAMPLED):
+        with suppress(OSError):
+            _remove(_mark(sessions, kind, txn))
 
 
 def _notes(sessions: Path, txn: str) -> Path:

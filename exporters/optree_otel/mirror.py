@@ -18,17 +18,20 @@ from weakref import WeakKeyDictionary, WeakValueDictionary
 from msgspec.structs import replace
 
 from optree import Directory, OperationNode
-from optree.exporting import Taker, Traced, pass_on, redact, text
+from optree.exporting import Taker, Traced, has_ended, pass_on, redact, text
 from optree.exporting import redaction_settings as redaction
 from optree_otel import otel_context
 from optree_otel.delivered import BACKGROUND_BYTES, Addressee, addressed, is_done, is_sending, pending
+from optree_otel.exporter_option import STOCK
 from optree_otel.handover import hand_over, is_possible
 from optree_otel.live import Live
 from optree_otel.live_trace import HEARTBEAT, LiveItem
 from optree_otel.otlp import transport
 from optree_otel.otlp.batches import EncodedItem, Limits
+from optree_otel.otlp.sdk import SdkTransport
 from optree_otel.otlp.sender import Sender
 from optree_otel.otlp.transport import connect
+from optree_otel.sampling import Sampling
 from optree_otel.session_exporter import Key, Resumed, SessionExporter, View
 from optree_otel.settings import Settings, Signal
 from optree_otel.signals.limits import profile
@@ -62,6 +65,10 @@ class OtelMirror:
             service=settings.service_name, attributes=settings.resource, per_agent=settings.services, profile=self.profile
         )
         self.meter = Meter(profile=self.profile)
+        self._sdk = SdkTransport(settings.traces) if settings.traces is not None and settings.traces.exporters else None
+        self._sampling = Sampling(settings.sampler)
+        self._keeping: list[threading.Thread] = []
+        """What puts sessions on their way that have failed, and were not sampled."""
         self.exporters: dict[str, SessionExporter] = {}
         self._resting: WeakValueDictionary[str, SessionExporter] = WeakValueDictionary()
         """Sessions of other processes that are let go of, for as long as something else holds them."""
@@ -113,23 +120,46 @@ class OtelMirror:
         root = session.session("")
         owned = session.writer == "0000"
         origin: Origin | None = None
+        sampled = True
         with self.faults.caught():
             origin = here(root.attributes, self.settings.parent) if root is not None and owned else None
+            sampled = self._sampling.takes(session, root if owned else None, origin, self.settings.parent)
         view = Resumed(session, root) if session.resumed and root is not None else session
-        exporter = self.exporter(view, session, origin)
+        exporter = self.exporter(view, session, origin, sampled=sampled)
         self.exporters[session.txn] = exporter
         self._homes[exporter] = session.directory
         self._folders.add(session.directory.sessions)
-        if session.resumed:
+        if session.resumed and sampled:
             self.send(exporter, exporter.take_up())
         self.traces.warm()
         if self._sweeping is None:
             self._unswept = [session.directory]
             self._sweeping = _started(self._sweep_all, session.directory)
-        beside = self.live.attach(session, exporter) if self.live is not None else None
-        return EndsOfPart(exporter, self.traces.put, beside, self.wake) if exporter.joined else Ends(exporter, self.traces.put, beside)
+        beside = self.live.attach(session, exporter) if self.live is not None and sampled else None
+        if exporter.joined:
+            return EndsOfPart(exporter, self.traces.put, beside, self.wake)
+        keeps = None if sampled or not self.settings.sample_failed else lambda: self._keep(view, session, origin)
+        return Ends(exporter, self.traces.put, beside, keeps)
 
-    def exporter(self, view: View, session: Traced, origin: Origin | None = None) -> SessionExporter:
+    def _keep(self, view: View, session: Traced, origin: Origin | None) -> None:
+        """Send a session whole that has failed, though it was not sampled: from now on it counts as pending."""
+        with self.faults.caught():
+            self._sampling.forget(session.txn)
+            kept = self.exporter(view, session, origin)
+            kept.ended = kept.late = True
+            self.exporters[session.txn] = kept
+            self._homes[kept] = session.directory
+
+            def work() -> None:
+                with self.faults.caught():
+                    view.settle()
+                    self.send(kept, kept.missing())
+                    self._gathering()  # of those before it: a program may never flush
+
+            thread = _started(work)
+            self._keeping = [one for one in [*self._keeping, *([thread] if thread is not None else [])] if one.is_alive()]
+
+    def exporter(self, view: View, session: Traced, origin: Origin | None = None, *, sampled: bool = True) -> SessionExporter:
         """Return the way out of a session."""
         return SessionExporter(
             view,
@@ -143,6 +173,7 @@ class OtelMirror:
             openinference=self.settings.openinference,
             trace_per_turn=self.settings.trace_per_turn,
             saved=session.saved,
+            sampled=sampled,
         )
 
     def send(self, exporter: SessionExporter, keys: Sequence[Key], beside: Sequence[LiveItem] = ()) -> None:
@@ -190,6 +221,7 @@ class OtelMirror:
             self._past += exporter.over_budget
             self._left += exporter.left if exporter.saved else 0
             exporter.over_budget = 0
+            self._sampling.forget(exporter.txn)
             if exporter.shared and exporter in self._homes and len(self._shared) < MOST_SHARED:
                 self._shared[exporter.txn] = self._homes[exporter]
             del self.exporters[exporter.txn]
@@ -197,9 +229,10 @@ class OtelMirror:
     def enter(self, txn: str, path: str) -> None:
         """Make a node's span the current one of OpenTelemetry."""
         try:
-            ids = self._ids(txn, path)
-            if ids is not None:
-                otel_context.enter((txn, path), *ids)
+            exporter = self._exporter_of(txn)
+            ids = None if exporter is None else exporter.ids(path)
+            if exporter is not None and ids is not None:
+                otel_context.enter((txn, path), *ids, sampled=exporter.sampled)
         except Exception as error:  # noqa: BLE001 - OpenTelemetry may be half imported, a span anybody's
             pass_on(error)
             self.faults.note(error)
@@ -215,14 +248,17 @@ class OtelMirror:
     def traceparent(self, txn: str, path: str) -> str | None:
         """Return the W3C header that names a node's span; None if the session is not mirrored."""
         with self.faults.caught():
-            ids = self._ids(txn, path)
-            return None if ids is None else f"00-{ids[0].hex()}-{ids[1].hex()}-01"
+            exporter = self._exporter_of(txn)
+            ids = None if exporter is None else exporter.ids(path)
+            return None if exporter is None or ids is None else f"00-{ids[0].hex()}-{ids[1].hex()}-{exporter.sampled:02x}"
         return None
 
     def flush(self, timeout: float) -> bool:
         """Wait until all that has ended is acknowledged; then, in the time that is left, what earlier runs and other processes left."""
         until = monotonic() + timeout
         sweeping = [self._sweeping] if self._sweeping is not None and self._sweeping.is_alive() else []
+        for thread in self._keeping:
+            thread.join(max(0.0, until - monotonic()))
         whole = self._flushed(until)
         for thread in [*sweeping, *self._gathering()]:
             if thread is not threading.current_thread():
@@ -262,7 +298,7 @@ class OtelMirror:
     def hand_over(self) -> int | None:
         """Have a process of its own deliver what is left, also of other processes' parts; see `optree.exporting.Mirror`."""
         with self.faults.caught():
-            if self._handed_over is None and not self.traces.off and is_possible(self.settings.deliver_at_exit):
+            if self._handed_over is None and not self.traces.off and self._can_be_told and is_possible(self.settings.deliver_at_exit):
                 ours = [exporter for exporter in list(self.exporters.values()) if not self._is_handed_over_by_its_owner(exporter)]
                 count = self._left + _undelivered(ours, saved=True)
                 if count or self._has_parts_of_others(ours) or self._has_earlier():
@@ -271,13 +307,19 @@ class OtelMirror:
         return self._handed_over
 
     def _is_handed_over_by_its_owner(self, exporter: SessionExporter) -> bool:
-        """Tell whether a session is another process's that lives: at its end it looks after what all have left."""
-        return exporter.joined and self._homes[exporter].is_running(exporter.txn)
+        """Tell whether a session is another process's that lives: at its end it looks after what all have left.
+
+        Of one that has ended the lock may be held by whoever settles it, this process too.
+        """
+        if not exporter.joined:
+            return False
+        home = self._homes[exporter]
+        return home.is_running(exporter.txn) and not has_ended(exporter.txn, home)
 
     def _has_parts_of_others(self, ours: Iterable[SessionExporter]) -> bool:
         """Tell whether other processes had a part in sessions of this one that are not delivered whole: they may have left spans."""
         shared = any(not is_done(home.sessions, txn) for txn, home in list(self._shared.items()))
-        return shared or any(exporter.has_others for exporter in ours)
+        return shared or any(exporter.has_others or exporter.late for exporter in ours)
 
     def _has_earlier(self) -> bool:
         """Tell whether sessions of earlier runs wait that this one, being short, did not come to."""
@@ -295,6 +337,8 @@ class OtelMirror:
     def after_fork(self) -> None:
         """Start anew in a forked child."""
         transport.after_fork()
+        if self._sdk is not None:
+            self._sdk.after_fork()
         for sender in (self.traces, self.live, self.logs, self.metrics):
             if sender is not None:
                 sender.after_fork()
@@ -306,12 +350,14 @@ class OtelMirror:
         self._shared, self._unswept = {}, []
         self._settling = threading.RLock()
         self._resting.clear()
+        self._keeping, self._sampling.left_out = [], 0
         self.meter = Meter(profile=self.profile)
 
     def health(self) -> Mapping[str, Any]:
         """Return counts a signal, and ``problems``: what is wrong with the options, the collector, or the disk.
 
-        ``others`` counts sessions of earlier runs that wait for a program with other settings, by their address.
+        ``others`` counts sessions of earlier runs that wait for a program with other settings, by their address, ``unsampled`` sessions of
+        this process that were not sampled, also those that were sent after all.
         """
         problems = list(self.settings.problems)
         found: dict[str, Any] = {}
@@ -338,7 +384,13 @@ class OtelMirror:
             problems.append(f"OpenTelemetry: {message}; send them with: optree export --pending")
         if self.others:
             found["others"] = dict(Counter("unknown" if noted is None else noted.shown for noted in list(self.others.values())))
+        found |= {"unsampled": self._sampling.left_out} if self._sampling.left_out else {}
         return {**found, **({"delivering": self._handed_over} if self._handed_over else {}), "problems": problems}
+
+    @property
+    def _can_be_told(self) -> bool:
+        """Whether another process can send to the same: it has none of this one's objects."""
+        return self.settings.traces is None or all(one == STOCK for one in self.settings.traces.exporters)
 
     @property
     def _events_hold_content(self) -> bool:
@@ -350,7 +402,7 @@ class OtelMirror:
         if isinstance(node, OperationNode):
             if item.fresh:
                 self.measure(node, service)
-            if self.logs is not None and (node.logs or self._events_hold_content):
+            if self.logs is not None and item.exporter.sampled and (node.logs or self._events_hold_content):
                 self.logs.put(item)
 
     def _heartbeat(self, exporter: SessionExporter, now: float) -> EncodedItem | None:
@@ -374,16 +426,16 @@ class OtelMirror:
             self.metrics.put(monotonic())
         return self.metrics
 
-    def _ids(self, txn: str, path: str) -> tuple[bytes, bytes] | None:
-        exporter = self.exporters.get(txn) or self._resting.get(txn)
-        return None if exporter is None else exporter.ids(path)
+    def _exporter_of(self, txn: str) -> SessionExporter | None:
+        return self.exporters.get(txn) or self._resting.get(txn)
 
     def _sender(self, signal: Signal, source: Any, linger: float | None = None) -> Sender[Any]:
         destination = self.settings.destination(signal)
         if destination is None:
             raise ValueError(f"{signal} go nowhere")
         limits = Limits.of(destination)
-        return Sender(signal, source, lambda: connect(destination), limits if linger is None else replace(limits, linger=linger))
+        opened = self._sdk.connect if self._sdk is not None and signal == "traces" else lambda: connect(destination)
+        return Sender(signal, source, opened, limits if linger is None else replace(limits, linger=linger))
 
     def _sweep_all(self, directory: Directory) -> None:
         """Take up one session of earlier runs after the other, as fast as the collector takes them."""
@@ -406,7 +458,9 @@ class OtelMirror:
 
 
 def _undelivered(exporters: Iterable[SessionExporter], *, saved: bool) -> int:
-    return sum(max(0, exporter.asked - exporter.acknowledged) for exporter in list(exporters) if exporter.saved == saved)
+    return sum(
+        max(0, exporter.asked - exporter.acknowledged) for exporter in list(exporters) if exporter.sampled and exporter.saved == saved
+    )
 
 
 def _started(work: Callable[..., None], *given: Any) -> threading.Thread | None:

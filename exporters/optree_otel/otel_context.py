@@ -18,13 +18,13 @@ _KEYS = ("_SUPPRESS_INSTRUMENTATION_KEY", "_SUPPRESS_HTTP_INSTRUMENTATION_KEY")
 """The switches' names where OpenTelemetry made them unique."""
 
 
-def enter(place: Place, trace_id: bytes, span_id: bytes) -> None:
-    """Make a node's span current in this thread and task."""
+def enter(place: Place, trace_id: bytes, span_id: bytes, *, sampled: bool = True) -> None:
+    """Make a node's span current in this thread and task; one that is not *sampled* is sent by nobody, and nothing below it."""
     trace: Any = sys.modules.get("opentelemetry.trace")
     context: Any = sys.modules.get("opentelemetry.context")
     if trace is None or context is None:
         return
-    span = trace.NonRecordingSpan(trace.SpanContext(int.from_bytes(trace_id), int.from_bytes(span_id), False, _sampled()))
+    span = trace.NonRecordingSpan(trace.SpanContext(int.from_bytes(trace_id), int.from_bytes(span_id), False, _flags(sampled)))
     before = context.get_current()
     context.attach(context.set_value(_KEY, (place, before), trace.set_span_in_context(span, before)))
 
@@ -40,9 +40,9 @@ def leave(place: Place) -> None:
 
 
 @cache
-def _sampled() -> Any:
+def _flags(sampled: bool) -> Any:
     flags: Any = sys.modules["opentelemetry.trace"].TraceFlags
-    return flags(flags.SAMPLED)
+    return flags(flags.SAMPLED if sampled else flags.DEFAULT)
 
 
 def suppress_instrumentation() -> None:

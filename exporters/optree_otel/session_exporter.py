@@ -74,6 +74,7 @@ class SessionExporter:
         openinference: bool = False,
         trace_per_turn: bool = False,
         saved: bool = True,
+        sampled: bool = True,
     ) -> None:
         self.view = view
         self.txn = view.txn
@@ -85,7 +86,11 @@ class SessionExporter:
         self._per_turn = trace_per_turn
         self._content, self._openinference = content, openinference
         self._scopes: dict[str, SpanScope] = {}
-        self.saved = saved
+        self.sampled = sampled
+        """False if nothing of it is sent; it is in no notes then."""
+        self.late = False
+        """True if it is sent at its end, though it was not sampled: of other processes' parts nothing is noted."""
+        self.saved = saved = saved and sampled
         self.file: DeliveredFile = reopen(sessions, self.txn, writer, self._whole()) if saved else NotNoted(sessions, self.txn, writer)
         self.done = delivered(sessions, self.txn)
         """What the collector has, as of when this process took the session up."""
@@ -182,7 +187,7 @@ class SessionExporter:
         """Return a node's span, and where it belongs; None if there is no such node, or the trace is full."""
         node = self.node(key)
         scope = self.scope_of(key)
-        if node is None or scope is None:
+        if node is None or scope is None or not self.sampled:
             return None
         if isinstance(node, OperationNode):
             data = encode_op(node, self._of_turn(scope, parent_path(node.path)) if self._per_turn else scope)
@@ -246,7 +251,8 @@ class SessionExporter:
 
     def begin_again(self) -> None:
         """Go on with a session that was let go of; another process may have noted meanwhile that it is delivered."""
-        self.file = reopen(self._sessions, self.txn, self.writer, self._whole())
+        if self.saved:
+            self.file = reopen(self._sessions, self.txn, self.writer, self._whole())
 
     def withdraw(self) -> None:
         """Leave no notes of another process's session in which this one has done nothing."""
@@ -256,7 +262,7 @@ class SessionExporter:
     def close(self) -> None:
         """Note that the session is delivered whole, if this process alone sent it; else the next run looks what is missing."""
         if self.writer == _OWNING and self.saved:
-            self.shared = self.has_others
+            self.shared = self.has_others or self.late
             if not self.shared:
                 self.mark_done()
 

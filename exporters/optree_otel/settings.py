@@ -19,18 +19,21 @@ from urllib.parse import parse_qsl, unquote, urlsplit, urlunsplit
 
 from msgspec import Struct
 from msgspec.json import encode
+from msgspec.structs import replace
 
 from optree import Redaction
 from optree.exporting import REDACTED, redact
 from optree_otel.delivered import Addressee
+from optree_otel.exporter_option import STOCK, Exporters, exporters_of, name
+from optree_otel.sampling import Sampler, sampler
 from optree_otel.signals.scope import Parent
 
 Profile = Literal["default", "jaeger", "tempo", "phoenix", "victoriatraces", "mlflow", "logfire"]
 Services = Literal["auto", "always", "never"]
 Content = Literal["no_content", "span_only", "event_only", "span_and_event"]
 OPTIONS = (
-    *("endpoint", "protocol", "profile", "live", "trace_per_turn", "openinference", "content", "services", "parent"),
-    "deliver_at_exit",
+    *("endpoint", "protocol", "exporter", "profile", "live", "trace_per_turn", "openinference", "content", "services", "parent"),
+    *("deliver_at_exit", "sampler", "sampler_arg", "sample_failed"),
 )
 _CONTENT = "OTEL_INSTRUMENTATION_GENAI_CAPTURE_MESSAGE_CONTENT"
 _OTLP_EXPORTERS = {"otlp": None, "otlp_proto_http": "http/protobuf", "otlp_proto_grpc": "grpc"}
@@ -81,14 +84,16 @@ class Settings(Struct, frozen=True):
     services: Services = "auto"
     parent: Parent = "child"
     """What a session becomes that begins inside somebody else's span."""
-    opt_in: tuple[str, ...] = ()
-    """``OTEL_SEMCONV_STABILITY_OPT_IN``."""
     traces_off: bool = False
     """True by ``OTEL_TRACES_EXPORTER=none``."""
     deliver_at_exit: bool | None = None
     """Whether a process of its own delivers what is left when this one ends; None: unless tests run."""
     problems: tuple[str, ...] = ()
     """What was passed over, and what to write instead."""
+    sampler: Sampler = Sampler()
+    """Which sessions are sent."""
+    sample_failed: bool = True
+    """Whether those that fail are sent at their end though they were not sampled."""
 
     def destination(self, signal: Signal) -> Destination | None:
         """Return where *signal* goes; None if it is not sent."""
@@ -124,8 +129,10 @@ def resolve(options: Mapping[str, Any] | None = None, environ: Mapping[str, str]
     problems: list[str] = []
     chosen = _Options(options or {}, environ, problems)
     disabled = _disabled(environ, problems)
-    where = {} if disabled else {signal: _destination(signal, chosen, environ, problems) for signal in SIGNALS}
+    where = {} if disabled else _destinations(chosen, environ, problems)
     service, resource = _resource(environ, problems)
+    which = sampler(chosen.traces, problems)
+    keeps_failed = chosen.flag("sample_failed", otherwise=True)
     return Settings(
         disabled,
         where.get("traces"),
@@ -140,10 +147,11 @@ def resolve(options: Mapping[str, Any] | None = None, environ: Mapping[str, str]
         _content(chosen, environ, problems),
         chosen.choice("services", get_args(Services)),
         chosen.choice("parent", get_args(Parent)),
-        tuple(part.strip() for part in environ.get("OTEL_SEMCONV_STABILITY_OPT_IN", "").split(",") if part.strip()),
         environ.get("OTEL_TRACES_EXPORTER", "").strip().lower() == "none",
         chosen.flag("deliver_at_exit") if chosen.find("deliver_at_exit")[1] is not None else None,
         tuple(dict.fromkeys(str(redact(problem)) for problem in problems)),
+        which,
+        keeps_failed,
     )
 
 
@@ -167,6 +175,12 @@ class _Options:
         variable = f"OPTREE_OTEL_{name.upper()}"
         return variable, self._environ.get(variable) or None
 
+    def traces(self, name: str) -> tuple[str, Any]:
+        """Return the same, with OpenTelemetry's own ``OTEL_TRACES_<NAME>`` behind them."""
+        source, value = self.find(name)
+        variable = f"OTEL_TRACES_{name.upper()}"
+        return (source, value) if value is not None else (variable, self._environ.get(variable) or None)
+
     def text(self, name: str) -> str | None:
         source, value = self.find(name)
         if value is None or isinstance(value, str):
@@ -182,13 +196,15 @@ class _Options:
         self._passed_over(source, value, f"choose one of {', '.join(choices)}")
         return choices[0]
 
-    def flag(self, name: str) -> bool:
+    def flag(self, name: str, *, otherwise: bool = False) -> bool:
         source, value = self.find(name)
         said = str(value).strip().lower()
-        if value is None or isinstance(value, bool) or said in _YES | _NO:
+        if value is None:
+            return otherwise
+        if isinstance(value, bool) or said in _YES | _NO:
             return said in _YES
         self._passed_over(source, value, "write true or false")
-        return False
+        return otherwise
 
     def _passed_over(self, source: str, value: object, advice: str) -> None:
         self._problems.append(f"{source}={value!r} is not possible and passed over; {advice}")
@@ -200,6 +216,25 @@ def _disabled(environ: Mapping[str, str], problems: list[str]) -> bool:
     if said not in ("", "true", "false"):
         problems.append(f"OTEL_SDK_DISABLED={said!r} does not switch off; OpenTelemetry knows true and false only")
     return said == "true"
+
+
+def _destinations(options: _Options, environ: Mapping[str, str], problems: list[str]) -> dict[Signal, Destination | None]:
+    """Return where each signal goes. With exporters of the program's own, log records and metrics go only where somebody says where to."""
+    source, given = options.find("exporter")
+    found = (STOCK,) if given in (None, "otlp") else exporters_of(given)
+    if found is None:
+        kinds = "a SpanExporter or a SpanProcessor of opentelemetry-sdk, or a list of them"
+        problems.append(f"{source}={given!r} takes no spans; give {kinds}, {STOCK!r} or 'otlp'")
+        return {}
+    beside = options.text("endpoint") or any(environ.get(f"OTEL_EXPORTER_OTLP_{one}ENDPOINT") for one in ("", "LOGS_", "METRICS_"))
+    where: dict[Signal, Destination | None] = {
+        signal: _destination(signal, options, environ, problems) for signal in SIGNALS if STOCK in found or beside
+    }
+    if STOCK not in found:
+        where["traces"] = None if environ.get("OTEL_TRACES_EXPORTER", "").strip().lower() == "none" else Destination("http/protobuf", "")
+    if (traces := where["traces"]) is not None and given not in (None, "otlp"):
+        where["traces"] = replace(traces, exporters=found)
+    return where
 
 
 def _destination(signal: Signal, options: _Options, environ: Mapping[str, str], problems: list[str]) -> Destination | None:
@@ -267,11 +302,14 @@ class Destination(Struct, frozen=True):
     """File of the authorities to trust; None for those of the machine."""
     client_certificate: str | None = None
     client_key: str | None = None
+    exporters: Exporters = ()
+    """What takes the spans in place of our own encoder's requests."""
 
     @property
     def shown(self) -> str:
         """The endpoint as it may be shown: without user, password and query."""
-        return shown_endpoint(self.endpoint)
+        places = [self.endpoint if one == STOCK else name(one) for one in self.exporters] or [self.endpoint]
+        return ", ".join(map(shown_endpoint, places))
 
     def cleared(self, text: str) -> str:
         """Return a text of somebody else's without what is secret here, should he repeat it: also where it breaks off within that."""
@@ -329,6 +367,9 @@ def destination(
     target, insecure = _http_target(variables, signal, endpoint) if chosen == "http/protobuf" else _grpc_target(variables, endpoint)
     if target is None:
         return None, problems
+    certificate, client_certificate, client_key = (
+        variables.find(name)[1] or None for name in ("CERTIFICATE", "CLIENT_CERTIFICATE", "CLIENT_KEY")
+    )
     found = Destination(
         chosen,
         target,
@@ -336,7 +377,9 @@ def destination(
         _timeout(variables),
         _compression(variables, chosen),
         insecure,
-        *(variables.find(name)[1] or None for name in ("CERTIFICATE", "CLIENT_CERTIFICATE", "CLIENT_KEY")),
+        certificate,
+        client_certificate,
+        client_key,
     )
     return found, problems
 

@@ -11,6 +11,7 @@ from msgspec.structs import replace
 from optree.exporting import OpBegin, OpEnd, Record, SessionBegin, SessionEnd, TurnBegin, TurnEnd
 from optree_otel.live_trace import HEARTBEAT
 from optree_otel.otlp.batches import EncodedItem
+from optree_otel.sampling import has_failed
 from optree_otel.session_exporter import Key, SessionExporter
 from optree_otel.signals.limits import Profile, encode
 from optree_otel.signals.logs import details, log_records
@@ -56,6 +57,9 @@ class Spans:
         exporter.view.settle()
         made = exporter.encoded(key)
         if made is None:
+            scope = None if exporter.sampled else exporter.scope_of(key)
+            if scope is not None and self._beside is not None:  # its calls are measured all the same
+                self._beside(item, scope.service)
             self._note(exporter, [key])
             return None
         scope, data = made
@@ -180,10 +184,17 @@ def grouped(resources: Resources, entries: Sequence[EncodedItem]) -> list[Group]
 
 
 class Ends:
-    """Picks the records that end nodes; called by the program's threads, one at a time."""
+    """Picks the records that end nodes; called by the program's threads, one at a time. *failed* is told if the whole session has."""
 
-    def __init__(self, exporter: SessionExporter, put: Callable[[NodeItem], None], beside: Callable[[list[Record]], None] | None) -> None:
+    def __init__(
+        self,
+        exporter: SessionExporter,
+        put: Callable[[NodeItem], None],
+        beside: Callable[[list[Record]], None] | None,
+        failed: Callable[[], None] | None = None,
+    ) -> None:
         self._exporter = exporter
+        self._failed = failed
         self._beside = beside
         self._put = put
         self._first: Record | None = None
@@ -209,6 +220,8 @@ class Ends:
                 if kind == "session" and not path:
                     exporter.ended = True
                 self._put(NodeItem(exporter, Key(kind, path), fresh=True))  # pyright: ignore[reportUnknownArgumentType] - as above
+                if self._failed is not None and isinstance(record, SessionEnd) and has_failed(record):
+                    self._failed()
             self._taken += 1
 
 

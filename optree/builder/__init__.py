@@ -1,4 +1,8 @@
-"""The one authority for ids, order, time, path, caps and redaction; all others observe."""
+"""The one authority for ids, order, time, path, caps and redaction; all others observe.
+
+In come calls of handles and of `SessionTreeBuilder`, from any thread; out go records, in order, to the takers of a `Stream`, and the live
+tree. Only the builder changes that tree, by the same functions as the loader (`optree.tree.apply`); nothing here opens a file.
+"""
 
 from optree.builder import quick, unrecorded
 from optree.builder.handles import Op

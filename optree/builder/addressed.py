@@ -10,6 +10,7 @@ from optree.builder.entries import Put
 from optree.builder.figures import AccountFigures
 from optree.builder.guard import guarded
 from optree.builder.handles import Op
+from optree.builder.histories import PooledHistory
 from optree.builder.turns import Turn
 from optree.nodes import SessionNode, Status
 from optree.redaction import redact
@@ -60,6 +61,10 @@ class ByAddress:
             apply.set_session(self.node, record)
         elif isinstance(record, r.SessionEnd):
             apply.end_session(self.node, record)
+        elif isinstance(record, r.MessageAdded):
+            self._late_session()
+            record.at = len(self.node.messages)
+            self.node.messages.append(record.message)
         elif isinstance(record, (r.TurnSet, r.TurnEnd)):
             turn = next((turn for turn in reversed(self.node.turns) if turn.path == record.path), None)
             if turn is None:
@@ -86,6 +91,7 @@ class ByAddress:
             record.logs_at = len(op.node.logs)
             apply.add_entries(op.bare, record.logs, record.chunks)
         elif isinstance(record, r.Accounted):
+            self.core.price(record.entry, op.builder.chain)
             apply.account(op.bare, record.entry)
             for session in op.builder.chain:
                 add_entry(session.totals, record.entry)
@@ -171,7 +177,9 @@ class ByAddress:
         self.core.stream.step(change)
 
     @guarded
-    def set_request(self, op: Op | str, payload: Mapping[str, Any], messages: list[Any] | None = None, *, at: float | None = None) -> None:
+    def set_request(
+        self, op: Op | str, payload: Mapping[str, Any], messages: list[Any] | PooledHistory | None = None, *, at: float | None = None
+    ) -> None:
         """Set what an operation sends: *payload*, and the *messages* of an LLM call; see `Op.request`. *at*: when, if not now."""
         if (found := self._op(op)) is None:
             self._unknown(op)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from functools import partial
 from itertools import count
 from time import monotonic, sleep
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, cast
@@ -10,11 +11,14 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple, cast
 from msgspec import UNSET, Raw, Struct, UnsetType
 
 from optree import clock, records
-from optree.builder.histories import SentHistories, SentMessage, copied
+from optree.builder.histories import PooledHistory, SentHistories, SentMessage, copied
 from optree.builder.stream import Stream
 from optree.ids import content_id
-from optree.nodes import Message, OperationNode, Payload, Pool
+from optree.interrupts import pass_on
+from optree.nodes import AccountingEntry, Message, OperationNode, Payload, Pool, SessionNode
+from optree.prices import PRICES, Price
 from optree.redaction import StreamRedactor, redact
+from optree.tree import apply
 from optree.values import MAX_ITEMS, MAX_TEXT, cut, decode, encode, is_object, is_plain, plain, text
 
 if TYPE_CHECKING:
@@ -42,6 +46,8 @@ class Request(NamedTuple):
     sent: list[SentMessage]
     history: list[tuple[Any, bytes]] | None
     """With a copy of what each was made of; a history is remembered as far as there is one."""
+    pooled: PooledHistory | None = None
+    """A history that is in the pool already."""
 
 
 class Core:
@@ -52,7 +58,7 @@ class Core:
 
     __slots__ = (
         *("txn", "stream", "recorded", "now", "cycles", "redacted", "pool", "base", "epoch", "ops", "ended", "touched", "builders"),
-        *("numbers", "histories", "listeners", "streamed", "_latest", "_said", "__weakref__"),
+        *("numbers", "histories", "listeners", "streamed", "priced", "_latest", "_said", "__weakref__"),
     )
 
     def __init__(
@@ -94,6 +100,8 @@ class Core:
         """Numbers of accounting entries."""
         self.listeners: list[Callable[[str], None]] = []
         """Called with the session's path when a session has ended."""
+        self.priced: set[str] = set()
+        """Names of the prices that the root session's attributes have."""
         self._said: set[str] = set()
 
     def settle(self, patience: float = 0.0) -> bool:
@@ -148,6 +156,37 @@ class Core:
             op.after_fork()
         self.streamed.clear()  # what is held back of the parent's texts is the parent's to write
 
+    def numbers_in(self, path: str) -> Iterator[int]:
+        """Return what numbers the turns of a session, or the ops of a turn, that another process owns: one for all that begin there."""
+        return self.stream.numbers.setdefault(path, count(self.base + 1))
+
+    def price(self, entry: AccountingEntry, chain: list[SessionNode]) -> None:
+        """Give an entry without a cost the one that its tokens have, if that is known; before it is added, or as its tokens are told.
+
+        *chain* are the sessions that it is in, from the lowest up. The root session gets the price, also if another process has that.
+        """
+        tokens = entry.tokens
+        if not PRICES.on or entry.cost_usd is not None or tokens is None or not tokens.total_tokens:
+            return
+        try:
+            price, hour = PRICES.find(entry)
+            if price is None or (cost := price.cost(tokens, hour)) is None:
+                return
+            details = price.details if entry.details is UNSET else apply.merged(entry.details, price.details)
+            if price.name not in self.priced:
+                self.stream.step(partial(self._keep, price, chain[-1]))
+            entry.details, entry.cost_usd = details, cost
+        except Exception as error:  # noqa: BLE001 - a price that cannot be had must not take the entry along
+            pass_on(error)
+            self.stream.fault(error)
+
+    def _keep(self, price: Price, highest: SessionNode, put: Callable[[records.Record], None]) -> None:
+        record = records.SessionSet("", self.now_ms(), prices=price.told)
+        if not highest.path:
+            apply.set_session(highest, record)
+        put(record)
+        self.priced.add(price.name)
+
     def attributes(self, block: object) -> Raw | UnsetType:
         """Return an attribute block as JSON; what is no mapping becomes its member ``value``."""
         if block is None:
@@ -191,6 +230,8 @@ class Core:
             several = list(cast("list[object]", messages))
             sent = [] if self.redacted else self.histories.find(several)
             history = [self._message(message) for message in several[len(sent) :]]
+        elif type(messages) is PooledHistory:
+            return Request(kind, parts, sent, None, messages)
         elif messages is not None:  # plain text is one value, and an iterator is the program's to use
             parts.append((b'"messages"', self._data(messages)))
         return Request(kind, parts, sent, history)
@@ -200,6 +241,7 @@ class Core:
         new = records.Pooled() if new is None else new
         held = [b"%b:%b" % (key, self._held(data, new)) for key, data in request.parts]
         size = sum(len(key) + len(data) + 2 for key, data in request.parts)
+        history = request.pooled
         if request.history is not None:
             sent = request.sent[:]
             number = len(sent)
@@ -211,18 +253,29 @@ class Core:
                 number += 1
             if sent:
                 self.histories.keep(sent)
-            told = encode({"$history": head, "count": number, "bytes": length})
+            history = PooledHistory(head, number, length)
+        if history is not None:
+            told = encode({"$history": history.link, "count": history.length, "bytes": history.size})
             held.append(b'"messages":%b' % told)
-            size += length + max(1, number) + 1 + len('"messages":,')
+            size += history.size + max(1, history.length) + 1 + len('"messages":,')
         return new, Payload(Raw(b"{%b}" % b",".join(held)), request.kind, size + (1 if held else 2))
+
+    def appended(self, history: PooledHistory, message: object) -> PooledHistory:
+        """Return a history with one message more, which is in the pool by then: it costs what the message does, however long it is."""
+        data, new = self._data(message), records.Pooled()
+        link = self._link(history.link, self._blob(data, new), new)
+        self.stream.step(lambda put: put(new))
+        return PooledHistory(link, history.length + 1, history.size + len(data))
 
     def message(self, body: Any, identity: object = None, substance: object = None, cause: object = ()) -> Message:
         """Return a transcript entry; *body* is a message as the provider takes it, or plain text of the user."""
         if isinstance(body, str):
             body = {"role": "user", "content": body}
         data = self.json(body)
-        found = decode(data)
-        role = found.get("role") if is_object(found) else None
+        role = cast("dict[str, Any]", body).get("role") if type(body) is dict else None
+        if type(role) is not str:
+            found = decode(data)  # which ends the process where memory runs out in it (msgspec 0.22): not where it is not needed
+            role = found.get("role") if is_object(found) else None
         known = role if isinstance(role, str) else "unknown"
         return Message(self.now_ms(), known, data, _name(identity), _name(substance), _names(cause))
 

@@ -54,6 +54,10 @@ class EntryState(Struct, eq=False):
     _delivered: int = 0
     """The text that was streamed as the answer, as far as it is delivered (None if nothing was), and its characters; -1 if another
     process began the op: it closes the answer, and what is streamed here stands behind it."""
+    call: Any = None
+    """What `optree.capture` knows of the call that the program makes within it; here it lives no longer than the handle."""
+    spending: Any = None
+    """What budgets hold for it; as above."""
 
     def pending(self, put: Put, *, last: bool = False) -> bool:
         """Put the entries that are not delivered yet, once. Within a step, or called by the stream.

@@ -23,7 +23,7 @@ from optree.builder.figures import (
 from optree.builder.guard import FAULTS, fault, guarded
 from optree.builder.turns import Turn
 from optree.clock import monotonic
-from optree.nodes import AccountingEntry, OperationNode, Payload, Severity, Status, parts_of_name
+from optree.nodes import USAGE_AT_START, AccountingEntry, OperationNode, Payload, Severity, Status, parts_of_name
 from optree.redaction import may_hold_secret, remembered
 from optree.tree import apply
 from optree.tree.totals import add_entry, add_failure, is_possible_cost
@@ -209,6 +209,7 @@ class Op(EntryState, eq=False):
                     self._warn(flaw)
             if strange is not None and self.builder.core.first_time(strange):
                 self._warn(strange)
+            self.builder.core.price(entry, self.builder.chain)
             stream = self.builder.core.stream
             held = stream.enter()
             try:
@@ -244,6 +245,21 @@ class Op(EntryState, eq=False):
         except BaseException:
             self._mend(entry)
             raise
+
+    def _take_late(self, entry: AccountingEntry, usage: object) -> None:
+        """Put one that says what a call took in the place of an entry that was made before that was known; within a step."""
+        core = self.builder.core
+        told = replace(entry)
+        take_usage(core, told, (usage,), {}, None)
+        core.price(told, self.builder.chain)
+
+        def change(_put: object) -> None:
+            self.bare.accounting = tuple(told if one is entry else one for one in self.bare.accounting)
+            if self.bare.ended_at is not None:
+                core.touched.add(self.path)
+            self._mend(told)
+
+        core.stream.step(change)
 
     def _mend(self, entry: AccountingEntry) -> None:
         """Record an entry whole of which an interrupt left a part, and count the totals anew."""
@@ -356,7 +372,14 @@ class Op(EntryState, eq=False):
         """Make sure that each attempt and each call is accounted for once, and as failed if it failed."""
         node = self.bare
         failed = status not in ("ok", "cancelled")
-        if node.accounting:
+        told = node.attributes.get(USAGE_AT_START) if node.kind == "llm" else None
+        if told is not None and not any(entry.status == "ok" or entry.tokens for entry in node.accounting):  # else it is accounted for
+            entry = self._entry("failed" if status != "ok" else "ok", latency)
+            entry.error = error
+            take_usage(self.builder.core, entry, (told,), {}, None)
+            self.builder.core.price(entry, self.builder.chain)
+            self._add(entry)
+        elif node.accounting:
             last = node.accounting[-1]
             if failed and last.status == "ok":
                 try:
@@ -392,6 +415,23 @@ class Op(EntryState, eq=False):
 def respond_at_end(op: Op, payload: object) -> None:
     """Take a response that is to be written with the end, which follows."""
     op._returned = op.builder.core.response(payload)  # noqa: SLF001 # pyright: ignore[reportPrivateUsage] - of this module
+
+
+@guarded
+def account_late(op: Op, usage: object) -> None:
+    """Enter what a call took whose op had ended before that was known, in the entry that its end made; nothing where something is known."""
+    entry = op.bare.accounting[-1] if op.bare.accounting else None
+    if entry is None:
+        op.account(usage)
+        return
+    if entry.cost_usd is not None or (entry.tokens is not None and entry.tokens.total_tokens):
+        return
+    stream = op.builder.core.stream
+    held = stream.enter()
+    try:
+        op._take_late(entry, usage)  # noqa: SLF001 # pyright: ignore[reportPrivateUsage] - of this module
+    finally:
+        stream.leave(held)
 
 
 def model_of(node: OperationNode) -> tuple[str | None, str | None]:

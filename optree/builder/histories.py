@@ -23,6 +23,17 @@ class SentMessage(NamedTuple):
     """Bytes of JSON of the messages up to here."""
 
 
+class PooledHistory(NamedTuple):
+    """A history that is in the pool and grows by `Core.appended`: for those who are told of each message once."""
+
+    link: str = ""
+    """Of the pool, for the history as it is; empty for one without messages."""
+    length: int = 0
+    """How many messages it has."""
+    size: int = 0
+    """Bytes of JSON of the messages."""
+
+
 class SentHistories:
     """The histories that were sent last, each as far as its messages are plain data."""
 

@@ -41,6 +41,7 @@ def install() -> None:
         encode_into=values.encode_into,
         plain_line=records.line,
         provider_and_model=handles.provider_and_model,
+        price_entry=Core.price,
         handles=vars(handles),
         wall=clock.wall,
         unset=UNSET,

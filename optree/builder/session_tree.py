@@ -6,7 +6,7 @@ that fails is counted and reported once (`failures`). Every structural method re
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import count
 from typing import Any, get_args
 
@@ -96,7 +96,8 @@ class SessionTreeBuilder(ByAddress):
         """The turn that began last and is open; ops that are begun without a turn go there."""
         self._final_report: Raw | UnsetType = UNSET
         self._taken = {turn.index for turn in node.turns}
-        self._turn_numbers = count(max(self._taken, default=0) + 1)
+        own = range(ids.WRITER_SPAN + 1)  # others' do not count: turns of processes that joined have ranges of theirs
+        self._turn_numbers: Iterator[int] = count(max(filter(own.__contains__, self._taken), default=0) + 1)
         self._epoch = core.epoch
         core.builders[node.path] = self
         self.chain: list[SessionNode] = [node, *(parent.chain if parent else [])]
@@ -192,9 +193,18 @@ class SessionTreeBuilder(ByAddress):
             listener(self.path)
 
     @guarded
-    def set_final_report(self, report: Any) -> None:
-        """Set what the session gives as its result, as JSON; it is recorded with the session's end."""
-        self._final_report = self.core.json(report)
+    def set_final_report(self, report: Any, *, with_end: bool = False) -> None:
+        """Set what the session gives as its result, as JSON: recorded at once, or *with_end* with the session's end, which follows."""
+        found = self._final_report = self.core.json(report)
+        if with_end:
+            return
+
+        def change(put: Put) -> None:
+            self.node.final_report = found
+            self._late_session()
+            put(r.SessionSet(self.path, self.core.now_ms(), final_report=found))
+
+        self.core.stream.step(change)
 
     def _begin(self, attributes: Mapping[str, Any] | None) -> None:
         with Step(self.core.stream) as put:
@@ -414,7 +424,7 @@ class SessionTreeBuilder(ByAddress):
         """Return the number of a new turn: *index* if it is one and free, else the next free one."""
         if self._epoch != self.core.epoch:
             self._epoch = self.core.epoch
-            self._turn_numbers = count(self.core.base + 1)
+            self._turn_numbers = self.core.numbers_in(self.path)
         number = index if type(index) is int and index >= 0 and index not in self._taken else next(self._turn_numbers)
         while number in self._taken:
             number = next(self._turn_numbers)

@@ -9,10 +9,10 @@ from __future__ import annotations
 
 import threading
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from threading import get_ident
 from time import monotonic
-from typing import Literal, Protocol
+from typing import Literal, Protocol, TypeVar
 
 from msgspec import Struct
 
@@ -34,6 +34,7 @@ BACKLOG_OPS = 512
 """Ops with undelivered entries at which the thread that logs delivers them itself: one write for all of them costs it less than
 sharing the interpreter with the background thread."""
 _DELIVERY = Worker("stream")
+T = TypeVar("T")
 Write = Literal["structure", "all", "deferred"]
 """What is with the operating system when a call returns: `structure` (with accounting and messages), `all`, or nothing (`deferred`)."""
 
@@ -93,7 +94,7 @@ class Stream:
     """The queues, their lock, and the job of the thread that delivers what nobody waits for.
 
     A structural step is ``held = stream.enter()``, ``try:`` changes and `put`, ``finally: stream.leave(held)``. What is slow, or other
-    people's code, is done before `enter`: a lock that is held for long without a delivery is taken for lost and replaced.
+    people's code, is done before `enter`, or in `alone`: a lock that is held for long without either is taken for lost and replaced.
     """
 
     __slots__ = (
@@ -113,7 +114,7 @@ class Stream:
             "_lock",
             "_through",
         ),
-        *("_delivering", "_stuck_until", "_awake", "_idle", "_flushes", "_seen", "_job", "_closed"),
+        *("_delivering", "_working", "_stuck_until", "_awake", "_idle", "_flushes", "_seen", "_job", "_closed", "numbers"),
     )
 
     def __init__(self, takers: Sequence[Taker], write: Write = "structure") -> None:
@@ -132,6 +133,8 @@ class Stream:
         self._through = write != "deferred"
         self._delivering: bool | int = False
         """True, or the thread's number, while somebody delivers."""
+        self._working = 0
+        """The number of the thread that was in `alone` last."""
         self._stuck_until = 0.0
         self._awake = False
         """Set by the thread itself: it looks for what is queued before it sleeps again."""
@@ -147,6 +150,8 @@ class Stream:
         self.last_failure = ""
         self.reports: list[str] = []
         """What was given and could not be taken as it is, once each."""
+        self.numbers: dict[str, Iterator[int]] = {}
+        """By path of a session or turn that this process does not own: numbers of what it begins there, whichever core begins it."""
         self.put = self._queue.append
         """Queue a structural record; between `enter` and `leave`."""
 
@@ -180,6 +185,16 @@ class Stream:
                 return
             change(self.put)
             raise
+        finally:
+            self.leave(held)
+
+    def alone(self, work: Callable[[bool], T]) -> T:
+        """Do what may take long in a step, as with the disk, and return what it returns; it is told whether the lock could be had."""
+        held = self.enter()
+        try:
+            if held is not None:
+                self._working = get_ident()
+            return work(held is not None)
         finally:
             self.leave(held)
 
@@ -247,6 +262,7 @@ class Stream:
             source.pending(_nowhere)
         self._marked.clear()
         self._queue.clear()
+        self.numbers.clear()
         self._serve(takers, takers[1:])
         self._lock = threading.RLock()
         self._delivering = self._awake = False
@@ -268,7 +284,7 @@ class Stream:
             if lock.acquire(True, WAIT_SECONDS):
                 return lock
             # Nobody is at work: an interrupt hit its holder between two steps.
-            if lock is self._lock and not (self._delivering and self._is_delivering()):
+            if lock is self._lock and not (self._delivering and self._is_delivering()) and not is_in(self._working, _ALONE):
                 self._lock = threading.RLock()
                 return self.enter()
             self._stuck_until = monotonic() + STUCK_SECONDS
@@ -338,6 +354,7 @@ class Stream:
 
 
 _DELIVERIES = frozenset({vars(Stream)[name].__code__ for name in ("_deliver", "flush")})
+_ALONE = frozenset({vars(Stream)["alone"].__code__})
 
 
 def _wants(taker: Taker) -> Wants | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from itertools import count
 from typing import TYPE_CHECKING
 
@@ -26,7 +27,7 @@ class Turn:
         """The turn's path in the whole tree, such as ``2`` or ``1.3.1``."""
         self.implicit: bool = implicit
         """True for a turn that was opened for an op, since none was open."""
-        self._counter = count(first_op)
+        self._counter: Iterator[int] = count(first_op)
         self._epoch = builder.core.epoch
 
     def next_op(self) -> int:
@@ -34,7 +35,7 @@ class Turn:
         core = self.builder.core
         if self._epoch != core.epoch:
             self._epoch = core.epoch
-            self._counter = count(core.base + 1)
+            self._counter = core.numbers_in(self.path)
         return next(self._counter)
 
     @guarded

@@ -1,7 +1,8 @@
-"""The command line: a command a file, or two that go together; all read what is on disk, except `run` and `load`, which start a program.
+"""The command line: a command a file; all read what is on disk, except `run` and `load`, which start a program.
 
-Exit codes: 0 it is done; 1 the traced program or the question failed, or nothing was found; 2 wrong usage; 3 damaged or unreadable;
-130 Ctrl-C.
+In come arguments and the sessions directory, out go lines, tables and files; what a command leaves on disk, the store or a format writes.
+Exit codes: 0 it is done; 1 the traced program or the question failed, or nothing was found; 2 wrong usage; 3 damaged or unreadable; 130
+Ctrl-C.
 """
 
 from __future__ import annotations

@@ -13,21 +13,25 @@ from typer.core import TyperGroup
 
 from optree import redaction
 from optree._version import __version__
+from optree.cli.cost import cost
 from optree.cli.diff import diff, diff_context
 from optree.cli.export import export
 from optree.cli.exporters import formats
 from optree.cli.import_ import import_
-from optree.cli.ledger import cost, ledger
+from optree.cli.instrument import instrument
+from optree.cli.ledger import ledger
 from optree.cli.load import load
 from optree.cli.logs import logs
-from optree.cli.ls import ls, status
+from optree.cli.ls import ls
 from optree.cli.messages import messages
+from optree.cli.replay import fork, replay
 from optree.cli.run import RunCommand, run
 from optree.cli.screen import OutputError, complain, flush
 from optree.cli.show import show
+from optree.cli.status import status
 from optree.cli.tree import tree
 from optree.errors import BusyError, OptreeError, PathError, SetupError, StoreError
-from optree.instrument import health
+from optree.tracing import health
 from optree.visible import keep_going
 
 OK, FAILED, USAGE, DAMAGED = 0, 1, 2, 3
@@ -145,6 +149,8 @@ def _optree(
 
 app.command("run", cls=RunCommand, context_settings={"allow_interspersed_args": False})(run)
 app.command("load")(load)
+app.command("replay")(replay)
+app.command("fork")(fork)
 app.command("ls")(ls)
 app.command("tree")(tree)
 app.command("show")(show)
@@ -158,3 +164,4 @@ app.command("status")(status)
 app.command("export")(export)
 app.command("import")(import_)
 app.command("formats")(formats)
+app.command("instrument")(instrument)

@@ -24,13 +24,13 @@ from optree.errors import BusyError, NotFoundError, OptreeError, SetupError
 from optree.exporting import Delivery, Resender
 from optree.formats import Format
 from optree.formats.installed import exporter_names, format_named
-from optree.instrument.config import OtelOptions
 from optree.store.directory import Directory, checked
 from optree.store.lock import is_running
 from optree.store.recovery import Loaded
 from optree.store.system import REAL
 from optree.store.unusable import usable
 from optree.syscalls import calls
+from optree.tracing.config import OtelOptions
 from optree.tree import Tree
 from optree.tree.redacted import redacted
 

@@ -70,7 +70,7 @@ def _unloadable(name: str, error: Exception) -> SetupError:
 def formats(*, as_json: Json = False) -> None:
     """List the file formats for `optree export --to NAME` and `optree import`, with how their files' names end and what they leave out.
 
-    Formats of other packages are among them; one that lacks a library is named with what to install.
+    One without such an end is only read. Formats of other packages are among them; one that lacks a library is named with what to install.
 
     Example: [bold]optree formats[/bold]
     """
@@ -79,8 +79,8 @@ def formats(*, as_json: Json = False) -> None:
         listed = [{"name": one.name, "suffix": one.suffix, "about": one.about, "cannotHold": [*one.cannot_hold]} for one in found]
         show_json({"formats": listed, "problems": problems})
         return
-    show("\n".join(table(("NAME", "SUFFIX", "ABOUT"), [(one.name, one.suffix, one.about) for one in found])), fold=True)
-    for one in found:
+    show("\n".join(table(("NAME", "SUFFIX", "ABOUT"), [(one.name, one.suffix or "-", one.about) for one in found])), fold=True)
+    for one in [one for one in found if one.suffix]:
         show(f"\n{one.name} leaves out: {', '.join(one.cannot_hold) or 'nothing'}", fold=True)
     for problem in problems:
         complain(problem)

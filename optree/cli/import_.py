@@ -64,45 +64,45 @@ def import_(
         raise SetupError("--force is for --replace: optree import FILE --replace --force")
     where = directory(sessions_dir, billing_file)
     with working("reading files", len(files)) as step:
-        found = read_files(files, source, strict=strict, step=step)
+        content = read_files(files, source, strict=strict, step=step)
     saved: list[Tree] = []
     left_out: list[tuple[str, str]] = []
-    with working("saving sessions", len(found.trees)) as step:
-        for tree in found.trees:
+    with working("saving sessions", len(content.trees)) as step:
+        for tree in content.trees:
             txn = tree.session.origin_txn_id
             try:
                 more = more_there(tree, where) if force else ""
-                save(tree, where, replace=replace, force=force, source=found.sources.get(txn, ""))
-                found.notes += [f"session {txn} had more than what is now in its place: {more}"] if more else []
+                save(tree, where, replace=replace, force=force, source=content.sources.get(txn, ""))
+                content.notes += [f"session {txn} had more than what is now in its place: {more}"] if more else []
                 saved.append(tree)
             except OptreeError as error:
                 left_out.append((txn, str(error)))
             step()
     if as_json:
-        refused = [{"txn": txn, "said": said} for txn, said in left_out]
-        faults = [{"file": name, "line": fault.line, "said": fault.said} for name, fault in found.faults]
-        failed = [{"file": name, "said": said} for name, said in found.failed]
+        refused = [{"txn": txn, "said": reason} for txn, reason in left_out]
+        faults = [{"file": name, "line": fault.line, "said": fault.said} for name, fault in content.faults]
+        failed = [{"file": name, "said": reason} for name, reason in content.failed]
         imported = [_plain(tree) for tree in saved]
-        show_json({"imported": imported, "leftOut": refused, "failed": failed, "notes": found.notes, "faults": faults})
+        show_json({"imported": imported, "leftOut": refused, "failed": failed, "notes": content.notes, "faults": faults})
     else:
-        _show(saved, left_out, found, where)
-    if left_out or found.failed or not saved:
+        _show(saved, left_out, content, where)
+    if left_out or content.failed or not saved:
         raise typer.Exit(1)
 
 
-def _show(saved: list[Tree], left_out: list[tuple[str, str]], found: FilesRead, where: Directory) -> None:
-    notes = [fault.of(name) for name, fault in found.faults] + found.notes
+def _show(saved: list[Tree], left_out: list[tuple[str, str]], content: FilesRead, where: Directory) -> None:
+    notes = [fault.of(name) for name, fault in content.faults] + content.notes
     for note in notes[:_SHOWN]:
         complain(note)
     if len(notes) > _SHOWN:
         complain(f"and {len(notes) - _SHOWN} more such notes; --json has them all")
-    for said in [said for _, said in found.failed + left_out]:
-        complain(said)
+    for reason in [reason for _, reason in content.failed + left_out]:
+        complain(reason)
     if saved:
         rows = [(tree.session.origin_txn_id, tree.session.agent_id, when(tree.session.started_at), str(_count(tree))) for tree in saved]
         show("\n".join(table(("TXN", "AGENT", "STARTED", "OPS"), rows, "   r")), fold=True)
         show(f"imported into {where.sessions}; look at one with: optree tree {saved[-1].session.origin_txn_id}")
-    elif not left_out and not found.failed:
+    elif not left_out and not content.failed:
         complain("no session was found: nothing in the files tells of an agent, a model or a tool")
 
 
@@ -156,43 +156,43 @@ def read_files(files: Sequence[Path], name: str | None, *, strict: bool, step: C
     return result
 
 
-def _read(path: Path, chosen: _Choice, found: FilesRead, spans: list[Any], *, strict: bool) -> None:
+def _read(path: Path, chosen: _Choice, content: FilesRead, spans: list[Any], *, strict: bool) -> None:
     """Read one file, or one folder of a format that is made of folders."""
     check_size(path)
     form = chosen.of(path)
     if form is None and path.name.endswith(_COMPANION):
-        found.notes.append(f"{path.name}: passed over, the log that it is about has all of it")
+        content.notes.append(f"{path.name}: passed over, the log that it is about has all of it")
     elif form is None:
-        _spans(path, found, spans, chosen, strict=strict)
+        _spans(path, content, spans, chosen, strict=strict)
     else:
         read = form.read(path, strict=strict)
-        found.notes += [f"{path.name}: {said}" for tree in read.trees for said in name_safely(tree)]
+        content.notes += [f"{path.name}: {renamed}" for tree in read.trees for renamed in name_safely(tree)]
         if chosen.named and not any(map(_holds_something, read.trees)) and not detected(path, [form]):
             raise FormatError(f"{path.name} holds nothing of a session as {form.name} has it; without --from its content tells the format")
-        found.reads[path.resolve()] = read
-        found.trees += read.trees
-        found.faults += ((path.name, fault) for fault in read.faults)
-        found.sources |= {tree.session.origin_txn_id: path.name for tree in read.trees}
+        content.reads[path.resolve()] = read
+        content.trees += read.trees
+        content.faults += ((path.name, fault) for fault in read.faults)
+        content.sources |= {tree.session.origin_txn_id: path.name for tree in read.trees}
 
 
-def _drop_parts(found: FilesRead) -> None:
+def _drop_parts(content: FilesRead) -> None:
     """Take out what was read twice: files that were named, and read with another as well. Of two that lead to each other one stays."""
     owners: dict[Path, list[Path]] = {}
-    for path, read in found.reads.items():
+    for path, read in content.reads.items():
         for part in read.beside:
             owners.setdefault(part.resolve(), []).append(path)
     gone: dict[Path, Path] = {}
-    for path in found.reads:
+    for path in content.reads:
         owner = next((one for one in owners.get(path, ()) if one != path and one not in gone), None)
         if owner is not None:
             gone[path] = owner
-            found.notes.append(f"{path.name}: passed over, it is read with {owner.name}")
-    twice = {id(part) for path in gone for part in (*found.reads[path].trees, *found.reads[path].faults)}
-    found.trees = [tree for tree in found.trees if id(tree) not in twice]
-    found.faults = [(name, fault) for name, fault in found.faults if id(fault) not in twice]
+            content.notes.append(f"{path.name}: passed over, it is read with {owner.name}")
+    twice = {id(part) for path in gone for part in (*content.reads[path].trees, *content.reads[path].faults)}
+    content.trees = [tree for tree in content.trees if id(tree) not in twice]
+    content.faults = [(name, fault) for name, fault in content.faults if id(fault) not in twice]
 
 
-def _expanded(path: Path, chosen: _Choice, found: FilesRead) -> list[Path]:
+def _expanded(path: Path, chosen: _Choice, content: FilesRead) -> list[Path]:
     """Return what is to be read of a path: of a directory all in it that is in a format, and it itself if it is in one; others are named.
 
     What a writer left behind unfinished, as a name with ``.tmp-`` in it says, is passed over.
@@ -202,23 +202,23 @@ def _expanded(path: Path, chosen: _Choice, found: FilesRead) -> list[Path]:
     form = chosen.of(path)
     if form is not None and chosen.named:
         inside = [] if detected(path, [form]) else [one for one in sorted(path.iterdir()) if one.is_file() and detected(one, [form])]
-        return [one for one in inside if not _left_behind(one, found)] or [path]
+        return [one for one in inside if not _left_behind(one, content)] or [path]
     whole = [path] if form is not None else []
     there = sorted(path.iterdir())
-    left = [one for one in there if _left_behind(one, found)]
+    left = [one for one in there if _left_behind(one, content)]
     known = [one for one in there if one not in left and (one.is_file() or form is None) and _is_read(one, chosen, form)]
     if form is None and known:
-        found.notes += [
+        content.notes += [
             f"{one.name}: passed over, it is in no format that is known" for one in there if one not in left and one not in known
         ]
     return [*whole, *known] or [path]
 
 
-def _left_behind(path: Path, found: FilesRead) -> bool:
+def _left_behind(path: Path, content: FilesRead) -> bool:
     """Tell whether a file is one that a writer left behind, and note it."""
     if _TEMPORARY not in path.name or not path.is_file():
         return False
-    found.notes.append(f"{path.name}: passed over, a writer left it behind unfinished")
+    content.notes.append(f"{path.name}: passed over, a writer left it behind unfinished")
     return True
 
 
@@ -228,8 +228,8 @@ def _is_read(path: Path, chosen: _Choice, form: Format | None) -> bool:
         return False
     if path.is_file() and not path.stat().st_size:
         return True
-    found = chosen.of(path)
-    return found is not None and found is not form
+    other = chosen.of(path)
+    return other is not None and other is not form
 
 
 def _is_readable(path: Path) -> bool:
@@ -273,7 +273,7 @@ class _Choice:
         return f"tried were {', '.join([*(one.name for one in self._all), OTEL])}{lacking}"
 
 
-def _spans(path: Path, found: FilesRead, spans: list[Any], chosen: _Choice, *, strict: bool) -> None:
+def _spans(path: Path, content: FilesRead, spans: list[Any], chosen: _Choice, *, strict: bool) -> None:
     if path.is_dir():
         raise FormatError(f"{path} is a directory in no format that is known: name the files in it ({chosen.tried()})")
     try:
@@ -283,4 +283,4 @@ def _spans(path: Path, found: FilesRead, spans: list[Any], chosen: _Choice, *, s
     if strict and notes:
         raise FormatError(f"{path.name}: {notes[0]}")
     spans += there
-    found.notes += [f"{path.name}: {note}" for note in notes]
+    content.notes += [f"{path.name}: {note}" for note in notes]

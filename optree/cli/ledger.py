@@ -1,4 +1,4 @@
-"""`optree ledger`: what all sessions took, and whether that is what their trees say; `optree cost`: one session's tokens and money."""
+"""`optree ledger`: what all sessions took, and whether that is what their trees say."""
 
 from __future__ import annotations
 
@@ -10,16 +10,16 @@ from typing import Annotated, Any
 import typer
 
 from optree.cli import sums
-from optree.cli.options import BillingFile, Json, SessionsDir, TxnOrLast, directory
+from optree.cli.options import BillingFile, Json, SessionsDir, directory
 from optree.cli.screen import complain, show, show_json, table, working
-from optree.cli.sessions import open_session, say_lost, settled
+from optree.cli.sessions import settled
 from optree.cli.sums import Sum, SumLine
 from optree.errors import OptreeError
 from optree.nodes import Totals
 from optree.redaction import redact
 from optree.store.directory import Directory, Saved
 from optree.store.formats import read_snapshot
-from optree.store.ledger import Bare, Book, is_bare
+from optree.store.ledger import Bare, is_bare
 from optree.store.recovery import load
 from optree.tree.totals import dollars_of, pico
 from optree.tree.walk import flatten
@@ -64,22 +64,22 @@ def ledger(
     book = sums.read_ledger(where)
     lines, poor = sums.readable(book.entries, first)
     torn = book.unreadable + poor
-    found = _checked(where, lines, first, book.conflicting) if check else {}
+    verdict = _checked(where, lines, first, book.conflicting) if check else {}
     if as_json:
         head = {"of": str(where.billing), "since": first or None}
         tail = {"repeated": book.repeated, "unreadable": torn}
-        body = found if check else _sums(where, lines)
+        body = verdict if check else _sums(where, lines)
         show_json({**head, **body, **tail})
     else:
         table_of = table(("", *sums.HEAD), sums.rows(_groups(lines), sums.total(lines)), " rrrrrrr")
-        show("\n".join(_said(found) if check else [*table_of, *sums.credits_said(lines)]), fold=True)
+        show("\n".join(_said(verdict) if check else [*table_of, *sums.credits_said(lines)]), fold=True)
         if not check:
             sums.say_pending(sums.pending(where))
     sums.say_repeated(book, where, checked=check)
     if torn:
         what = "line" if torn == 1 else "lines"
         complain(f"{torn:,} {what} of {where.billing} cannot be read, or not in full; what cannot be read is not in these sums")
-    if found.get("differing"):
+    if verdict.get("differing"):
         raise typer.Exit(DIFFERS)
     if torn:
         raise typer.Exit(sums.DAMAGED)
@@ -158,10 +158,10 @@ def _difference(one: str, a: Sum, other: str, b: Sum, *, unknown: bool) -> list[
     """Return in what two sums differ; money by more than what rounding each cost may have moved."""
     compared = {**_COMPARED, **({"unknownCosts": "unknown_costs"} if unknown else {})}
     pairs = {shown: (getattr(a.totals, name), getattr(b.totals, name)) for shown, name in compared.items()}
-    said = [f"{shown}: {one} {x:,}, {other} {y:,}" for shown, (x, y) in pairs.items() if x != y]
+    differing = [f"{shown}: {one} {x:,}, {other} {y:,}" for shown, (x, y) in pairs.items() if x != y]
     if abs(a.pico_dollars - b.pico_dollars) > a.totals.known_costs + 1:
-        said.append(f"costUsd: {one} {dollars_of(a.pico_dollars)}, {other} {dollars_of(b.pico_dollars)}")
-    return said
+        differing.append(f"costUsd: {one} {dollars_of(a.pico_dollars)}, {other} {dollars_of(b.pico_dollars)}")
+    return differing
 
 
 def _otherwise(one: dict[str, Any], other: dict[str, Any]) -> str:
@@ -170,22 +170,24 @@ def _otherwise(one: dict[str, Any], other: dict[str, Any]) -> str:
     from optree.compare.details import said as said_as
 
     names = [name for name in {**one, **other} if one.get(name) != other.get(name)]
-    said = (f"{name} {excerpt(said_as(one.get(name), name))}, {excerpt(said_as(other.get(name), name))}" for name in names)
-    return "; ".join(said) or "members that say nothing"
+    phrases = (f"{name} {excerpt(said_as(one.get(name), name))}, {excerpt(said_as(other.get(name), name))}" for name in names)
+    return "; ".join(phrases) or "members that say nothing"
 
 
 def _altered(leaves: Sequence[SumLine], lines: Sequence[SumLine]) -> list[str]:
     """Return whose lines name something else than their entries: money of another model, say."""
     billed = {line.said["id"]: line.said for line in lines if not is_bare(line.said)}
-    said: list[str] = []
+    altered: list[str] = []
     for leaf in leaves:
         line = billed.get(leaf.entry.id)
         if line is None:
             continue
         one, other = ({name: redact(known.get(name)) for name in _NAMED} for known in (leaf.said, line))
         if one != other:
-            said.append(f"{leaf.entry.id}: leaf, ledger: {_otherwise(one, other)}")
-    return said if len(said) <= _SHOWN else [*said[:_SHOWN], f"… and {len(said) - _SHOWN:,} more lines that name something else"]
+            altered.append(f"{leaf.entry.id}: leaf, ledger: {_otherwise(one, other)}")
+    return (
+        altered if len(altered) <= _SHOWN else [*altered[:_SHOWN], f"… and {len(altered) - _SHOWN:,} more lines that name something else"]
+    )
 
 
 def _missing(leaves: Sequence[SumLine], lines: Sequence[SumLine]) -> list[str]:
@@ -196,8 +198,8 @@ def _missing(leaves: Sequence[SumLine], lines: Sequence[SumLine]) -> list[str]:
     known, left = {leaf.entry.id for leaf in leaves}, {id(entry) for entry in bare.left()}
     strays = [line for line in lines if (id(line.said) in left if is_bare(line.said) else line.said["id"] not in known)]
     stray = [line.entry.id or f"a line of {sums.day(line)}" for line in strays]
-    said = [f"not in the ledger: {_listed(unbilled)}"] if unbilled else []
-    return [*said, f"only in the ledger: {_listed(stray)}"] if stray else said
+    missing = [f"not in the ledger: {_listed(unbilled)}"] if unbilled else []
+    return [*missing, f"only in the ledger: {_listed(stray)}"] if stray else missing
 
 
 def _listed(names: Sequence[str]) -> str:
@@ -205,67 +207,9 @@ def _listed(names: Sequence[str]) -> str:
     return ", ".join(names[:_SHOWN]) + more
 
 
-def _said(found: dict[str, Any]) -> list[str]:
-    lines = [f"{one['txn']}: {said}" for one in found["differing"] for said in one["differences"]]
-    count = f"{found['agreed']:,} of {found['checked']:,} sessions agree: leaves = totals = ledger"
-    more = [f"{found['notEnded']:,} not ended"] if found["notEnded"] else []
-    more += [f"{len(found['withoutSession']):,} in the ledger only, whose files are not here"] if found["withoutSession"] else []
+def _said(verdict: dict[str, Any]) -> list[str]:
+    lines = [f"{one['txn']}: {difference}" for one in verdict["differing"] for difference in one["differences"]]
+    count = f"{verdict['agreed']:,} of {verdict['checked']:,} sessions agree: leaves = totals = ledger"
+    more = [f"{verdict['notEnded']:,} not ended"] if verdict["notEnded"] else []
+    more += [f"{len(verdict['withoutSession']):,} in the ledger only, whose files are not here"] if verdict["withoutSession"] else []
     return [*lines, " · ".join([count, *more])]
-
-
-def cost(
-    *,
-    txn: TxnOrLast = "last",
-    all_sessions: Annotated[bool, typer.Option("--all", help="All sessions that have ended, from the ledger.")] = False,
-    since: Annotated[
-        str | None,
-        typer.Option("--since", metavar="WHEN", help=sums.SINCE_HELP),
-    ] = None,
-    sessions_dir: SessionsDir = None,
-    billing_file: BillingFile = None,
-    as_json: Json = False,
-) -> None:
-    """Show what a session cost, or with --all what all of them cost.
-
-    Calls, tokens and money by agent, by provider:model and by tool. By agent is the whole; so are models and tools together.
-
-    Example: [bold]optree cost --all --since 7d[/bold]
-    """
-    where = directory(sessions_dir, billing_file)
-    first = sums.moment(since)
-    if all_sessions:
-        settled(where)
-        book = sums.read_ledger(where)
-        scope = str(where.billing)
-    else:
-        loaded, _ = open_session(txn, where, verbatim=True)
-        say_lost(loaded)
-        book, scope = Book(flatten(loaded.session).accounting), loaded.txn
-    lines, poor = sums.readable(book.entries, first)
-    torn = book.unreadable + poor
-    pending = sums.pending(where) if all_sessions else 0
-    if as_json:
-        tail = {"notEnded": pending, "unreadable": torn, "repeated": book.repeated}
-        show_json({"of": scope, "since": first or None, **_plain(lines), **tail})
-    else:
-        show("\n".join(_table(lines)), fold=True)
-        sums.say_pending(pending)
-    sums.say_repeated(book, where)
-    if torn:
-        one, more = ("line of", "lines of") if all_sessions else ("accounting entry of session", "accounting entries of session")
-        complain(f"{torn:,} {one if torn == 1 else more} {scope} cannot be read, or not in full; what cannot be read is not in these sums")
-        raise typer.Exit(sums.DAMAGED)
-
-
-def _cost_groups(lines: Sequence[SumLine]) -> dict[str, dict[str, sums.Sum]]:
-    models, tools = sums.of_type(lines, llm=True), sums.of_type(lines, llm=False)
-    return {"agent": sums.by(lines, sums.agent), "model": sums.by(models, sums.model), "tool": sums.by(tools, sums.tool)}
-
-
-def _plain(lines: Sequence[SumLine]) -> dict[str, Any]:
-    return {"total": sums.total(lines).plain(), **sums.plain(_cost_groups(lines)), "credits": sums.credits_plain(lines)}
-
-
-def _table(lines: Sequence[SumLine]) -> list[str]:
-    shown = table(("", *sums.HEAD), sums.rows(_cost_groups(lines), sums.total(lines)), " rrrrrrr")
-    return [*shown, *sums.credits_said(lines)]

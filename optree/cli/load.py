@@ -8,7 +8,7 @@ from typing import Annotated, Any
 
 import typer
 
-from optree.cli.options import BillingFile, Json, Otel, SessionsDir, TraceLlm, TraceTools, Txn, Verbose, directory, place
+from optree.cli.options import Auto, BillingFile, Json, Otel, SessionsDir, TraceLlm, TraceTools, Txn, Verbose, directory, place
 from optree.cli.run import Tracing, run_traced
 from optree.cli.screen import figures, paint, show, show_json, unpainted, when
 from optree.cli.sessions import open_session, state_of
@@ -36,6 +36,7 @@ def load(
     verbose: Verbose = False,
     trace_llm: TraceLlm = False,
     trace_tools: TraceTools = False,
+    auto: Auto = False,
     otel: Otel = None,
     as_json: Json = False,
 ) -> None:
@@ -50,8 +51,8 @@ def load(
     where = directory(sessions_dir, billing_file)
     if command:
         found = place(txn, where)
-        tracing = Tracing(verbose, trace_llm, trace_tools, as_json, otel)
-        raise typer.Exit(run_traced(command, found.directory, tracing, found))
+        tracing = Tracing(verbose, trace_llm, trace_tools, as_json, otel, auto)
+        raise typer.Exit(run_traced(command, found.directory, tracing, found).code)
     loaded, live = open_session(txn, where)
     if as_json:
         show_json(_plain(loaded, live))

@@ -54,6 +54,10 @@ Verbose = Annotated[bool, typer.Option("--verbose", "-v", help="Print a line for
 TraceLlm = Annotated[bool, typer.Option("--trace-llm", help="Print the payloads of LLM ops, capped and without credentials.")]
 TraceTools = Annotated[bool, typer.Option("--trace-tools", help="Print the payloads of tool ops, capped and without credentials.")]
 
+Auto = Annotated[
+    bool,
+    typer.Option("--auto", help="Record the calls of models that a program makes which does not name optree."),
+]
 Otel = Annotated[
     str | None,
     typer.Option("--otel", metavar="URL", help="Mirror the session to the OpenTelemetry collector there, such as http://localhost:4318."),

@@ -9,12 +9,14 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import mkstemp
-from typing import Annotated, Any
+from typing import Annotated, Any, NamedTuple
 
 import typer
 from typer.core import TyperCommand
 
+from optree.capture import START
 from optree.cli.options import (
+    Auto,
     BillingFile,
     Json,
     Otel,
@@ -39,6 +41,7 @@ from optree.store.opening import RUN_FILE
 from optree.store.recovery import load_to_resume
 from optree.store.unusable import usable
 from optree.syscalls import calls
+from optree.tracing.config import DISABLED, is_disabled
 from optree.tree.text import format_totals
 
 REMOVED = {
@@ -77,6 +80,7 @@ def run(
     verbose: Verbose = False,
     trace_llm: TraceLlm = False,
     trace_tools: TraceTools = False,
+    auto: Auto = False,
     otel: Otel = None,
     resume: Annotated[
         str | None,
@@ -98,8 +102,8 @@ def run(
         raise SetupError("optree run needs a program: write it behind two dashes, as in: optree run -- python agent.py")
     where = directory(sessions_dir, billing_file)
     found = place(resume, where) if resume is not None else None
-    tracing = Tracing(verbose, trace_llm, trace_tools, as_json, otel)
-    raise typer.Exit(run_traced(command, found.directory if found else where, tracing, found))
+    tracing = Tracing(verbose, trace_llm, trace_tools, as_json, otel, auto)
+    raise typer.Exit(run_traced(command, found.directory if found else where, tracing, found).code)
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,29 +116,41 @@ class Tracing:
     as_json: bool = False
     otel: str | None = None
     """The collector to mirror to."""
+    auto: bool = False
+    replay: Mapping[str, str] | None = None
+    """What says whose answers the program gets."""
 
 
-def run_traced(command: list[str], directory: Directory, tracing: Tracing, resume: SessionPlace | None = None) -> int:
-    """Run *command* traced, in a new session or to go on with *resume*; returns its exit code. Raises `BusyError`."""
+class Ran(NamedTuple):
+    """What became of a program."""
+
+    code: int
+    """Its exit code."""
+    txns: list[str]
+    """The root sessions that it recorded."""
+
+
+def run_traced(command: list[str], directory: Directory, tracing: Tracing, resume: SessionPlace | None = None) -> Ran:
+    """Run *command* traced, in a new session or to go on with *resume*. Raises `BusyError`."""
     if resume is not None and is_running(resume.directory.live(resume.txn)):
         raise BusyError(f"session {resume.txn} is running; wait for it to end, or watch it with: optree logs -f {resume.txn}")
     if resume is not None:
         load_to_resume(resume.txn, resume.directory)  # what cannot be loaded cannot be gone on with: the program is not started
         _check_room(resume.directory.sessions)
     txn = resume.txn if resume is not None else new_txn()
-    before = directory.exact(txn)
+    before = recorded(directory, txn)
     try:
         code, begun = _run(command, _environment(txn, directory, tracing, again=resume is not None))
     except OSError as error:
         complain(f"cannot run {command[0]}: {error.strerror or error}")
-        return NOT_FOUND if isinstance(error, FileNotFoundError) else NOT_EXECUTABLE
+        return Ran(NOT_FOUND if isinstance(error, FileNotFoundError) else NOT_EXECUTABLE, [])
     noted = [one for one in begun if one != txn]
     settled(directory, [txn, *noted])
     after = recorded(directory, txn)
     saved = after if before is None or after is None or after.modified > before.modified else None
     others = [found for one in noted if (found := recorded(directory, one)) is not None]
-    _report(_Outcome(txn, code, _named(saved, directory), others, command, directory, begun), tracing)
-    return code
+    _report(_Outcome(txn, code, _named(saved, directory), others, command, directory, begun, tracing.auto), tracing)
+    return Ran(code, [*([txn] if saved else []), *(one.txn for one in others)])
 
 
 def _check_room(sessions: Path) -> None:
@@ -191,6 +207,8 @@ class _Outcome:
     directory: Directory
     begun: Mapping[str, int]
     """All root sessions that were begun, with how many records of each are lost."""
+    auto: bool = False
+    """Whether calls of models were recorded without a change of the program."""
 
     def listed(self) -> list[_Named]:
         """Return which of the others are named: those with work left, which have a live directory, come first."""
@@ -200,7 +218,7 @@ class _Outcome:
 
     def resume(self, txn: str) -> str:
         """Return the command that goes on with a session."""
-        return command_line(["optree", "load", txn, *_flags(self.directory), "--", *self.command])
+        return command_line(["optree", "load", txn, *_flags(self.directory), *(["--auto"] if self.auto else []), "--", *self.command])
 
 
 def _named(saved: Saved | None, directory: Directory) -> _Named | None:
@@ -210,11 +228,14 @@ def _named(saved: Saved | None, directory: Directory) -> _Named | None:
 def _environment(txn: str, directory: Directory, tracing: Tracing, *, again: bool) -> dict[str, str]:
     result = {name: value for name, value in os.environ.items() if name not in ("OPTREE_TXN", "OPTREE_RESUME")}
     result["OPTREE_RESUME" if again else "OPTREE_TXN"] = txn
+    result |= tracing.replay or {}
     result["OPTREE_SESSIONS_DIR"] = str(directory.sessions.absolute())
     result["OPTREE_BILLING_FILE"] = str(directory.billing.absolute())
     for name in ("verbose", "trace_llm", "trace_tools"):
         if getattr(tracing, name):
             result[f"OPTREE_{name.upper()}"] = "1"
+    if tracing.auto:
+        result |= {"OPTREE_AUTO": "1", "PYTHONPATH": os.pathsep.join(filter(None, (START, os.environ.get("PYTHONPATH"))))}
     if tracing.otel is not None:
         result |= {"OPTREE_OTEL": "on", "OPTREE_OTEL_ENDPOINT": tracing.otel}
     return result
@@ -277,14 +298,17 @@ def _nothing(txn: str, directory: Directory) -> str:
     parent = os.environ.get("OPTREE_PARENT", "").partition(":")[0]
     if parent:
         return f"the program was started from session {parent}, and what it recorded is there (optree tree {parent})"
+    if is_disabled():
+        return f"the program recorded nothing: {DISABLED}={os.environ[DISABLED]!r} switches optree off"
     return (
         f"the program recorded nothing as session {txn} in {directory.sessions}: decorate its agent with @optree.session, "
-        "and its steps with @optree.llm and @optree.tool"
+        "and its steps with @optree.llm and @optree.tool, or record its calls of models by --auto"
     )
 
 
 def _plain(outcome: _Outcome, listed: Sequence[_Named], more: int) -> dict[str, Any]:
-    nothing = {"txn": outcome.txn, "state": "nothing", "saved": None, "totals": figures(Totals()), "resume": None}
+    lost = outcome.begun.get(outcome.txn, 0)
+    nothing = {"txn": outcome.txn, "state": "nothing", "lost": lost, "saved": None, "totals": figures(Totals()), "resume": None}
     named = _plain_session(outcome, outcome.named) if outcome.named else nothing
     return named | {"exit": outcome.code, "others": [_plain_session(outcome, one) for one in listed], "more": more}
 
@@ -293,6 +317,7 @@ def _plain_session(outcome: _Outcome, one: _Named) -> dict[str, Any]:
     return {
         "txn": one.row.txn,
         "state": one.row.state,
+        "lost": outcome.begun.get(one.row.txn, 0),
         "saved": str(one.file) if one.file else None,
         "totals": figures(one.row.totals),
         "resume": outcome.resume(one.row.txn) if one.row.state in _RESUMED else None,

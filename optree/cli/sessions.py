@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -91,11 +92,24 @@ class Row:
             "txn": self.txn,
             "agentId": self.agent,
             "state": self.state,
+            "incomplete": self.lossy,
             "startedAt": self.started_at,
             "durationSeconds": None if self.duration is None else round(self.duration, 3),
             "bytes": self.size,
             **figures(self.totals),
         }
+
+
+def check_directory(where: Directory, sessions_dir: Path | None) -> None:
+    """Raise `NotFoundError` for what is no directory, and for one that was named (the base, or that of the sessions) but is not there."""
+    path = where.sessions
+    if where.homeless:
+        raise NotFoundError("you have no home directory, where sessions would be; name theirs with --sessions-dir or OPTREE_SESSIONS_DIR")
+    if exists(path) and not path.is_dir():
+        raise NotFoundError(f"{path} is no directory; name the directory of the sessions with --sessions-dir")
+    named = path if sessions_dir or os.environ.get("OPTREE_SESSIONS_DIR") else path.parent if os.environ.get("OPTREE_BASE_DIR") else None
+    if named and not exists(named):
+        raise NotFoundError(f"{named} does not exist; it is made when a session is recorded: optree run -- python your_agent.py")
 
 
 def describe(saved: Saved, directory: Directory) -> Row:

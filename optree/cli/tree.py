@@ -36,7 +36,8 @@ def tree(
     if depth is not None:
         _prune(loaded.session, depth)
     if as_json:
-        show_json({"txn": loaded.txn, "state": state_of(loaded.session, live), "session": loaded.session, "pool": loaded.tree.pool})
+        found = {"txn": loaded.txn, "state": state_of(loaded.session, live), "lost": loaded.damage.lost()}
+        show_json(found | {"session": loaded.session, "pool": loaded.tree.pool})
         return
     running = state_of(loaded.session, live) == "running"
     text = format_tree(loaded.session, live=running, paint=paint if coloured(sys.stdout) else unpainted)

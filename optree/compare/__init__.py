@@ -1,4 +1,7 @@
-"""Sessions compared: with each other (`compare`), and each LLM call with the one before (`context_changes`)."""
+"""Sessions compared: with each other (`compare`), and each LLM call with the one before (`context_changes`).
+
+In come trees, out go what was matched and what differs, and its lines. Nothing here reads a file or changes a tree.
+"""
 
 from optree.compare.cache import edit_phrase
 from optree.compare.calls import CallContext, Edit, Messages

@@ -68,7 +68,7 @@ def prices(entries: Iterable[AccountingEntry]) -> dict[tuple[str | None, str | N
         if entry.tokens is not None and entry.cost_usd is not None and entry.status == "ok":
             counts = [float(getattr(entry.tokens, name)) for name in COUNTS]
             rows[entry.provider, entry.model].append((counts, entry.cost_usd))
-    return {model: found for model, known in rows.items() if (found := _derived(known)) is not None}
+    return {model: derived for model, known in rows.items() if (derived := _derived(known)) is not None}
 
 
 def _derived(rows: Sequence[tuple[list[float], float]]) -> Prices | None:
@@ -158,52 +158,52 @@ class Models(Struct):
         return result
 
 
-def judge(found: CallContext, use: Use, prices: Known, models: Models) -> None:
+def judge(context: CallContext, use: Use, prices: Known, models: Models) -> None:
     """Say what became of the cache, in place."""
-    found.cause = _first_difference(found)
-    told, now = last_tokens(use.before), last_tokens(use.op)
-    if told is None or now is None or not use.size:
+    context.cause = _first_difference(context)
+    before, now = last_tokens(use.before), last_tokens(use.op)
+    if before is None or now is None or not use.size:
         return
-    silent = next((model for model in (found.model, use.model) if model not in models.telling), None)
+    silent = next((model for model in (context.model, use.model) if model not in models.telling), None)
     if silent is not None:
-        if found.cause is not None:
-            found.add_note(f"no call of {silent} tells of a cache: whether anything was lost is not known")
+        if context.cause is not None:
+            context.add_note(f"no call of {silent} tells of a cache: whether anything was lost is not known")
         return
-    found.estimated = use.shared != use.size
-    had = told.cache_read_input_tokens + told.cache_write_input_tokens if use.model in models.writing else told.all_input_tokens
-    found.reusable_tokens = min(told.all_input_tokens * use.shared // use.size, had, now.all_input_tokens)
-    lost = found.reusable_tokens - now.cache_read_input_tokens
-    if found.reusable_tokens < SHORTEST or lost < BLOCK:
-        found.cache = "kept"
-    elif found.parts or (found.messages is not None and found.messages.later):
-        found.cache = "broken"
-    elif found.messages is not None and not found.messages.edits and not found.estimated:
-        found.cache = "missed"
+    context.estimated = use.shared != use.size
+    had = before.cache_read_input_tokens + before.cache_write_input_tokens if use.model in models.writing else before.all_input_tokens
+    context.reusable_tokens = min(before.all_input_tokens * use.shared // use.size, had, now.all_input_tokens)
+    lost = context.reusable_tokens - now.cache_read_input_tokens
+    if context.reusable_tokens < SHORTEST or lost < BLOCK:
+        context.cache = "kept"
+    elif context.parts or (context.messages is not None and context.messages.later):
+        context.cache = "broken"
+    elif context.messages is not None and not context.messages.edits and not context.estimated:
+        context.cache = "missed"
     else:
-        found.add_note("only the end was edited: how much of what comes before it the cache had is not known")
-    if found.cache in ("broken", "missed"):
-        _lost(found, lost, use)
-        found.lost_usd = _cost(lost, now, prices, use.op)
+        context.add_note("only the end was edited: how much of what comes before it the cache had is not known")
+    if context.cache in ("broken", "missed"):
+        _lost(context, lost, use)
+        context.lost_usd = _cost(lost, now, prices, use.op)
 
 
-def _lost(found: CallContext, lost: int, use: Use) -> None:
-    found.lost_tokens = lost
+def _lost(context: CallContext, lost: int, use: Use) -> None:
+    context.lost_tokens = lost
     waited = wait_of(use.before, use.op)
-    found.expired = waited > use.lifetime
-    if found.cache == "missed":
-        found.cause = f"nothing that comes before changed, {since(waited)} after the previous call: {_MAY_BE}"
-    if found.expired:
-        found.add_note(f"{since(waited)} after the previous call its entry may have expired: providers keep one {since(use.lifetime)}")
+    context.expired = waited > use.lifetime
+    if context.cache == "missed":
+        context.cause = f"nothing that comes before changed, {since(waited)} after the previous call: {_MAY_BE}"
+    if context.expired:
+        context.add_note(f"{since(waited)} after the previous call its entry may have expired: providers keep one {since(use.lifetime)}")
 
 
-def _first_difference(found: CallContext) -> str | None:
+def _first_difference(context: CallContext) -> str | None:
     """Return what differs first, what is surely in a cache's key before what may not be; None if the call only appended.
 
     An edit behind all that both calls share explains no loss: it comes last.
     """
-    certain = [change_phrase(change) for change in found.parts if change.what in CERTAIN]
-    doubtful = [change_phrase(change) for change in found.parts if change.what not in CERTAIN]
-    messages = found.messages
+    certain = [change_phrase(change) for change in context.parts if change.what in CERTAIN]
+    doubtful = [change_phrase(change) for change in context.parts if change.what not in CERTAIN]
+    messages = context.messages
     edits = [] if messages is None else [edit_phrase(edit) for edit in messages.edits[:1]]
     behind = messages is not None and messages.kept > 0 and not messages.later
     order = [*certain, *doubtful, *edits] if behind else [*certain, *edits, *doubtful]
@@ -286,15 +286,15 @@ def prompt_of(op: OperationNode, histories: Histories, pool: Pool) -> Prompt:
     return result
 
 
-def _add_parts(found: Prompt, members: Mapping[str, Any], pool: Pool) -> None:
+def _add_parts(prompt: Prompt, members: Mapping[str, Any], pool: Pool) -> None:
     for name, keys in PARTS.items():
-        held = {key: _held(members[key], pool) for key in keys if _is_part(key, members.get(key))}
-        if held:
-            written = msgspec.json.encode(held)
+        resolved = {key: _held(members[key], pool) for key in keys if _is_part(key, members.get(key))}
+        if resolved:
+            written = msgspec.json.encode(resolved)
             data = bare(written)
             value = msgspec.json.decode(data)
-            found.lifetime = max(found.lifetime, asked_in(written))
-            found.parts[name] = PromptPart(content_id(data), text_bytes(data), next(iter(value.values())) if len(value) == 1 else value)
+            prompt.lifetime = max(prompt.lifetime, asked_in(written))
+            prompt.parts[name] = PromptPart(content_id(data), text_bytes(data), next(iter(value.values())) if len(value) == 1 else value)
 
 
 def _is_part(key: str, value: Any) -> bool:
@@ -302,24 +302,24 @@ def _is_part(key: str, value: Any) -> bool:
     return is_object(value) if key == "text" else value is not None
 
 
-def _add_history(found: Prompt, body: Mapping[str, Any], histories: Histories, pool: Pool) -> None:
+def _add_history(prompt: Prompt, body: Mapping[str, Any], histories: Histories, pool: Pool) -> None:
     elsewhere = next((name for name in _ELSEWHERE if body.get(name)), None)
     value = history_in(body)
     if elsewhere:
-        found.note = f"earlier messages are with the provider ({elsewhere})"
+        prompt.note = f"earlier messages are with the provider ({elsewhere})"
         return
     if value is None:
-        found.note = "the request has no messages"
+        prompt.note = "the request has no messages"
         return
     if is_object(value) and isinstance(value.get("$history"), str):
-        found.head = histories.linked(value["$history"], pool)
+        prompt.head = histories.linked(value["$history"], pool)
         count = value.get("count")
-        found.lost = max(0, count - histories.depth[found.head]) if isinstance(count, int) else 0
-        if found.lost:
-            found.note = f"{found.lost:,} of its first messages are lost"
+        prompt.lost = max(0, count - histories.depth[prompt.head]) if isinstance(count, int) else 0
+        if prompt.lost:
+            prompt.note = f"{prompt.lost:,} of its first messages are lost"
         return
     value = _held(value, pool)
-    found.head = histories.listed(value if is_list(value) else [value]) if value is not None else ROOT
+    prompt.head = histories.listed(value if is_list(value) else [value]) if value is not None else ROOT
 
 
 def _held(value: Any, pool: Pool) -> Any:

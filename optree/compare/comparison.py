@@ -149,9 +149,9 @@ def walk(root: Difference) -> Iterator[Difference]:
     """Yield a difference and all below it, in the order of the trees."""
     pending = [root]
     while pending:
-        found = pending.pop()
-        yield found
-        pending.extend(reversed(found.below))
+        difference = pending.pop()
+        yield difference
+        pending.extend(reversed(difference.below))
 
 
 class _Comparer:
@@ -173,16 +173,16 @@ class _Comparer:
         root = self._difference(self.a, self.b)
         at = 0
         while at < len(self.made):
-            found, a, b = self.made[at]
+            difference, a, b = self.made[at]
             at += 1
-            if found.mark == "moved" or (not self.everything and self._is_same(a, b)):
+            if difference.mark == "moved" or (not self.everything and self._is_same(a, b)):
                 continue
             pairs = match(children(a) if a else [], children(b) if b else [], self.content)
-            found.below = [self._difference(pair.a, pair.b, moved=pair.moved) for pair in pairs]
+            difference.below = [self._difference(pair.a, pair.b, moved=pair.moved) for pair in pairs]
         self._find_moves()
         self._nest()
-        for found, _, _ in reversed(self.made):
-            found.differs = found.mark != "same" or any(below.differs for below in found.below)
+        for difference, _, _ in reversed(self.made):
+            difference.differs = difference.mark != "same" or any(below.differs for below in difference.below)
         return root
 
     def _is_same(self, a: Node | None, b: Node | None) -> bool:
@@ -210,42 +210,42 @@ class _Comparer:
     def _find_moves(self) -> None:
         """Make one of what was removed in one place and added in another."""
         removed: defaultdict[str, deque[tuple[Difference, Node]]] = defaultdict(deque)
-        for found, a, _ in self.made:
-            if found.mark == "removed" and a is not None:
-                removed[self.content[id(a)].whole].append((found, a))
+        for difference, a, _ in self.made:
+            if difference.mark == "removed" and a is not None:
+                removed[self.content[id(a)].whole].append((difference, a))
         gone: set[int] = set()
         largest = sorted(self.made, key=lambda one: -one[0].figures_b.ops if one[0].figures_b else 0)  # a whole before its parts
-        for found, _, b in largest:
-            if found.mark != "added" or b is None:
+        for difference, _, b in largest:
+            if difference.mark != "added" or b is None:
                 continue
             places = removed.get(self.content[id(b)].whole)
             while places and places[0][0].mark != "removed":
                 places.popleft()
             if places:
                 before, a = places.popleft()
-                found.mark, found.path_a, found.figures_a = "moved", a.path, self.figures[id(a)]
-                found.delta = delta(found.figures_a, found.figures_b)
-                for part in [*walk(before), *list(walk(found))[1:]]:
+                difference.mark, difference.path_a, difference.figures_a = "moved", a.path, self.figures[id(a)]
+                difference.delta = delta(difference.figures_a, difference.figures_b)
+                for part in [*walk(before), *list(walk(difference))[1:]]:
                     part.mark = "same"
-                found.below = []
+                difference.below = []
                 gone.add(id(before))
-        for found, _, _ in self.made:
-            found.below = [below for below in found.below if id(below) not in gone]
+        for difference, _, _ in self.made:
+            difference.below = [below for below in difference.below if id(below) not in gone]
 
     def _nest(self) -> None:
         """Put ops that were begun within another beneath it."""
-        nodes = {id(found): (a, b) for found, a, b in self.made}
-        for turn in [found for found, _, _ in self.made if found.type == "turn"]:
+        nodes = {id(difference): (a, b) for difference, a, b in self.made}
+        for turn in [difference for difference, _, _ in self.made if difference.type == "turn"]:
             below, turn.below = turn.below, []
             places: dict[tuple[int, str], Difference] = {}
-            for found in below:
+            for difference in below:
                 above = turn
-                for side, (node, path) in enumerate(zip(nodes[id(found)], (found.path_a, found.path_b), strict=True)):
+                for side, (node, path) in enumerate(zip(nodes[id(difference)], (difference.path_a, difference.path_b), strict=True)):
                     if isinstance(node, OperationNode) and node.parent_op is not None:
                         above = places.get((side, node.parent_op), above)
                     if path is not None:
-                        places[side, path] = found
-                above.below.append(found)
+                        places[side, path] = difference
+                above.below.append(difference)
 
 
 def label(node: Node) -> str:
@@ -263,7 +263,7 @@ def _tree(given: Rooted) -> Tree:
 
 def _counted(root: Difference) -> dict[str, dict[str, int]]:
     counts: dict[str, dict[str, int]] = {mark: {"session": 0, "turn": 0, "op": 0} for mark in ("added", "removed", "changed", "moved")}
-    for found in walk(root):
-        if found.mark in counts:
-            counts[found.mark][found.type] += 1
+    for difference in walk(root):
+        if difference.mark in counts:
+            counts[difference.mark][difference.type] += 1
     return counts

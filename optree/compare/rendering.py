@@ -24,32 +24,34 @@ _SECOND = 1000
 class ShownLine(NamedTuple):
     """A node as it is drawn: an op and the sub-agent's session in it are one line. *hidden* counts the nodes that one line stands for."""
 
-    found: Difference
+    difference: Difference
     mark: str
     changes: list[Change]
     below: list[Difference]
     hidden: int = 0
 
 
-def drawn(found: Difference) -> ShownLine:
+def drawn(difference: Difference) -> ShownLine:
     """Return how a node is drawn."""
-    child = found.below[0] if found.type == "op" and found.below else None
-    if child is not None and child.type == "session" and child.mark in (found.mark, "changed", "same"):
-        own = found.changes + [change for change in child.changes if change not in found.changes]
-        return ShownLine(found, found.mark if found.mark != "same" else child.mark, own, [*child.below, *found.below[1:]])
-    return ShownLine(found, found.mark, found.changes, found.below)
+    child = difference.below[0] if difference.type == "op" and difference.below else None
+    if child is not None and child.type == "session" and child.mark in (difference.mark, "changed", "same"):
+        own = difference.changes + [change for change in child.changes if change not in difference.changes]
+        return ShownLine(
+            difference, difference.mark if difference.mark != "same" else child.mark, own, [*child.below, *difference.below[1:]]
+        )
+    return ShownLine(difference, difference.mark, difference.changes, difference.below)
 
 
 def lines(below: list[Difference], *, everything: bool) -> Iterator[ShownLine]:
     """Yield siblings as they are drawn; without *everything*, those that are the same throughout become one line that counts them."""
     same: list[Difference] = []
-    for found in below:
-        if everything or found.differs:
+    for difference in below:
+        if everything or difference.differs:
             yield from _hidden(same)
             same = []
-            yield drawn(found)
+            yield drawn(difference)
         else:
-            same.append(found)
+            same.append(difference)
     yield from _hidden(same)
 
 
@@ -60,22 +62,22 @@ def _hidden(same: list[Difference]) -> Iterator[ShownLine]:
 
 def hidden_phrase(line: ShownLine) -> str:
     """Return what a line says that stands for nodes that are the same."""
-    what = "turn" if line.found.type == "turn" else "op" if line.found.type == "op" else "session"
+    what = "turn" if line.difference.type == "turn" else "op" if line.difference.type == "op" else "session"
     return f"… {line.hidden:,} {what}{'s' if line.hidden > 1 else ''} the same"
 
 
-def path_phrase(found: Difference) -> str:
+def path_phrase(difference: Difference) -> str:
     """Return a node's path, both where they differ."""
-    if found.path_a is None or found.path_b is None or found.path_a == found.path_b:
-        return (found.path_b if found.path_a is None else found.path_a) or ""
-    return f"{found.path_a}→{found.path_b}"
+    if difference.path_a is None or difference.path_b is None or difference.path_a == difference.path_b:
+        return (difference.path_b if difference.path_a is None else difference.path_a) or ""
+    return f"{difference.path_a}→{difference.path_b}"
 
 
-def delta_phrase(found: Difference) -> str:
+def delta_phrase(difference: Difference) -> str:
     """Return how a node's money, tokens and time changed; of what only one session has, what it comes to."""
-    if found.mark in ("added", "removed"):
-        return _sum_phrase((found.figures_b if found.mark == "added" else found.figures_a) or Figures())
-    change = found.delta or Figures()
+    if difference.mark in ("added", "removed"):
+        return _sum_phrase((difference.figures_b if difference.mark == "added" else difference.figures_a) or Figures())
+    change = difference.delta or Figures()
     parts = [signed_dollars(change.cost_usd)] if change.cost_usd else []
     parts += [f"{change.unknown_costs:+,} unknown cost{'s' if abs(change.unknown_costs) > 1 else ''}"] if change.unknown_costs else []
     tokens = (change.input_tokens, change.output_tokens)
@@ -84,9 +86,9 @@ def delta_phrase(found: Difference) -> str:
     return " ".join(parts)
 
 
-def totals_phrases(found: Comparison) -> list[str]:
+def totals_phrases(comparison: Comparison) -> list[str]:
     """Return the figures of both sessions and their deltas, a phrase each; a figure that both lack is left out."""
-    a, b = found.root.figures_a or Figures(), found.root.figures_b or Figures()
+    a, b = comparison.root.figures_a or Figures(), comparison.root.figures_b or Figures()
     phrases = _costs(a, b)
     for name, field in _COUNTED:
         before, after = getattr(a, field), getattr(b, field)
@@ -98,7 +100,9 @@ def totals_phrases(found: Comparison) -> list[str]:
 
 def _costs(a: Figures, b: Figures) -> list[str]:
     """Return what both sessions cost; a difference only where it is known."""
-    one, other = (cost_said(found.cost_usd or 0.0, found.known_costs, found.unknown_costs).removeprefix("cost ") for found in (a, b))
+    one, other = (
+        cost_said(figures.cost_usd or 0.0, figures.known_costs, figures.unknown_costs).removeprefix("cost ") for figures in (a, b)
+    )
     if not one and not other:
         return []
     if a.unknown_costs or b.unknown_costs:
@@ -110,11 +114,11 @@ def _phrase(name: str, before: Any, after: Any, shown: Callable[[Any], str], sig
     return f"{name} {shown(before)}" if before == after else f"{name} {shown(before)} → {shown(after)} ({signed(after - before)})"
 
 
-def counts_phrase(found: Comparison) -> str:
+def counts_phrase(comparison: Comparison) -> str:
     """Return how many nodes differ, and how."""
     parts = [
         f"{number:,} {what}{'s' if number > 1 else ''} {mark}"
-        for mark, by_type in found.counts.items()
+        for mark, by_type in comparison.counts.items()
         for what, number in by_type.items()
         if number
     ]
@@ -175,9 +179,9 @@ def format_comparison(found: Comparison, *, everything: bool = False, paint: Pai
 def _node(line: ShownLine, paint: Paint) -> str:
     if line.hidden:
         return paint("dim", hidden_phrase(line))
-    found = line.found
-    name = found.label if found.type == "op" else f"{found.type} {found.label}".rstrip()
-    parts = [_sign(line, paint), paint("path", path_phrase(found)), name, paint("dim", delta_phrase(found))]
+    difference = line.difference
+    name = difference.label if difference.type == "op" else f"{difference.type} {difference.label}".rstrip()
+    parts = [_sign(line, paint), paint("path", path_phrase(difference)), name, paint("dim", delta_phrase(difference))]
     return " ".join(part for part in parts if part)
 
 
@@ -222,16 +226,16 @@ def format_page(found: Comparison, *, everything: bool = False) -> str:
     return "".join(_page(found, everything=everything))
 
 
-def _page(found: Comparison, *, everything: bool) -> Iterator[str]:
-    title = f"{_text(found.txn_a)} → {_text(found.txn_b)}"
+def _page(comparison: Comparison, *, everything: bool) -> Iterator[str]:
+    title = f"{_text(comparison.txn_a)} → {_text(comparison.txn_b)}"
     yield '<!DOCTYPE html>\n<html lang="en"><head><meta charset="utf-8"><meta name="viewport" content="width=device-width">'
     yield f"<title>{title}</title><style>{_STYLE}</style></head><body>\n<h1>{title}</h1>\n"
-    yield f"<p>{_text(counts_phrase(found))}</p>\n<table>"
-    for phrase in totals_phrases(found):
+    yield f"<p>{_text(counts_phrase(comparison))}</p>\n<table>"
+    for phrase in totals_phrases(comparison):
         name, _, figures = phrase.partition(" ")
         yield f"<tr><th>{_text(name)}</th><td>{_text(figures)}</td></tr>"
     yield "</table>\n"
-    root = drawn(found.root)
+    root = drawn(comparison.root)
     yield f'<div class="{root.mark}">{_html_node(root)}{_html_fields(root)}</div>\n'
     yield from _tree(root, everything=everything)
     yield "</body></html>\n"
@@ -247,7 +251,7 @@ def _tree(root: ShownLine, *, everything: bool) -> Iterator[str]:
         elif line.hidden:
             yield f'<li class="leaf dim">{_text(hidden_phrase(line))}</li>\n'
         elif line.below:
-            opened = " open" if line.found.differs and line.mark not in ("added", "removed") else ""
+            opened = " open" if line.difference.differs and line.mark not in ("added", "removed") else ""
             yield f'<li><details class="{line.mark}"{opened}><summary class="node">{_words(line)}</summary>{_html_fields(line)}<ul>'
             pending.append(("", lines(line.below, everything=everything), "</ul></details></li>\n"))
         else:
@@ -259,12 +263,12 @@ def _html_node(line: ShownLine) -> str:
 
 
 def _words(line: ShownLine) -> str:
-    found = line.found
-    name = found.label if found.type == "op" else f"{found.type} {found.label}".rstrip()
+    difference = line.difference
+    name = difference.label if difference.type == "op" else f"{difference.type} {difference.label}".rstrip()
     sign = SIGNS[line.mark]
     return (
-        f'<span class="sign" title="{_WORDS[line.mark]}">{sign}</span><span class="path">{_text(path_phrase(found))}</span> '
-        f'<span class="name">{_text(name)}</span> <span class="dim">{_text(delta_phrase(found))}</span>'
+        f'<span class="sign" title="{_WORDS[line.mark]}">{sign}</span><span class="path">{_text(path_phrase(difference))}</span> '
+        f'<span class="name">{_text(name)}</span> <span class="dim">{_text(delta_phrase(difference))}</span>'
     )
 
 

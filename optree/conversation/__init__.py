@@ -1,4 +1,8 @@
-"""Conversations: what agents say to each other, as a stream of events that is their state, and the views of it (seeds 000 and 001)."""
+"""Conversations: what agents say to each other, as a stream of events that is their state, and the views of it (seeds 000 and 001).
+
+In come messages by `Session` and its agents, a log, or a tree; out go events, views of them and a tree again. An event is never changed
+once it is in the stream; only `file_home.py` opens files.
+"""
 
 from optree.conversation.agent import Agent, restored
 from optree.conversation.content import answers_of, calls_of, new_entries, text_of, thought_of

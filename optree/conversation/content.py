@@ -58,13 +58,13 @@ def text_of(content: Any) -> str:
 
 def calls_of(entry: TranscriptEntry) -> list[Call]:
     """Return the tool calls that an entry makes."""
-    return [call_of(found) for found in (*tool_calls(entry.tool_calls), *_parts(entry)) if isinstance(found, ToolCallPart)]
+    return [call_of(one) for one in (*tool_calls(entry.tool_calls), *_parts(entry)) if isinstance(one, ToolCallPart)]
 
 
 def answered_by(entry: TranscriptEntry) -> list[str]:
     """Return the ids of the calls whose results an entry holds."""
-    found = [str(entry.tool_call_id)] if entry.tool_call_id else []
-    return found + [one.id or one.name or "" for one in _parts(entry) if isinstance(one, ToolResultPart)]
+    ids = [str(entry.tool_call_id)] if entry.tool_call_id else []
+    return ids + [one.id or one.name or "" for one in _parts(entry) if isinstance(one, ToolResultPart)]
 
 
 def thought_of(entry: TranscriptEntry) -> str:
@@ -94,28 +94,28 @@ def is_utterance(event: AnyEvent) -> bool:
     return isinstance(event, TranscriptEntry) and kind_of(event) == "said" and bool(text_of(event.content))
 
 
-def call_of(found: ToolCallPart) -> Call:
+def call_of(call: ToolCallPart) -> Call:
     """Return a call as entries have it: one without an id goes by its name."""
-    name = found.name or "unknown"
-    return Call(found.id or name, name, "" if found.arguments is None else json_text(found.arguments))
+    name = call.name or "unknown"
+    return Call(call.id or name, name, "" if call.arguments is None else json_text(call.arguments))
 
 
 def call_in(block: Any) -> Call | None:
     """Return the call that a block of content is."""
-    return call_of(found) if isinstance(found := part(block), ToolCallPart) else None
+    return call_of(call) if isinstance(call := part(block), ToolCallPart) else None
 
 
 def result_in(block: Any) -> ToolResultPart | None:
     """Return the result that a block of content is."""
-    return found if isinstance(found := part(block), ToolResultPart) else None
+    return result if isinstance(result := part(block), ToolResultPart) else None
 
 
-def _said(found: Part) -> str:
-    if isinstance(found, TextPart):
-        return found.text
-    if isinstance(found, ToolResultPart):
-        return text_of(found.content)
-    return json_text(found.block) if isinstance(found, Other) else ""
+def _said(one: Part) -> str:
+    if isinstance(one, TextPart):
+        return one.text
+    if isinstance(one, ToolResultPart):
+        return text_of(one.content)
+    return json_text(one.block) if isinstance(one, Other) else ""
 
 
 def _parts(entry: TranscriptEntry) -> list[Part]:
@@ -123,73 +123,73 @@ def _parts(entry: TranscriptEntry) -> list[Part]:
     return [] if isinstance(entry.content, str) else parts(entry.content)
 
 
-def entries_of(found: Any, role: str = "user") -> list[TranscriptEntry]:
+def entries_of(given: Any, role: str = "user") -> list[TranscriptEntry]:
     """Return the entries that a message is: one for each result in it, then one for the rest; none where it says nothing.
 
     Their ids are empty. *role* is that of a message that names none.
     """
-    if not is_message(found):
+    if not is_message(given):
         return []
-    said = message(found, role)
-    if is_object(found) and all(isinstance(one, ReasoningPart) and one.block is found for one in said.parts) and said.parts:
-        thought = "\n".join(one.text for one in said.parts if isinstance(one, ReasoningPart))
-        return [_entry(said.role, None, None, {"reasoning_content": thought})] if thought else []
+    parsed = message(given, role)
+    if is_object(given) and all(isinstance(one, ReasoningPart) and one.block is given for one in parsed.parts) and parsed.parts:
+        thought = "\n".join(one.text for one in parsed.parts if isinstance(one, ReasoningPart))
+        return [_entry(parsed.role, None, None, {"reasoning_content": thought})] if thought else []
     more: dict[str, Any] = {}
-    if is_object(found) and not any(one.block is found for one in said.parts):
-        more = {key: value for key, value in found.items() if key not in MEMBERS and value is not None}
+    if is_object(given) and not any(one.block is given for one in parsed.parts):
+        more = {key: value for key, value in given.items() if key not in MEMBERS and value is not None}
     made: list[TranscriptEntry] = []
-    kept: list[Part] = []
+    rest: list[Part] = []
     calls: list[dict[str, Any]] = []
-    for one in said.parts:
+    for one in parsed.parts:
         if isinstance(one, ToolResultPart):
             made.append(_entry("tool", _tool_content(one.content), one.name, {} if one.block else more))
             made[-1].tool_call_id = one.id or one.name
         elif isinstance(one, ToolCallPart):
             calls.append(_call(one))
         elif one.block is not None:  # else it stays among what is more
-            kept.append(one)
-    if kept or calls or not made:
-        made.append(_entry(said.role, _normal(kept) if kept else None, said.name, more))
+            rest.append(one)
+    if rest or calls or not made:
+        made.append(_entry(parsed.role, _normal(rest) if rest else None, parsed.name, more))
         made[-1].tool_calls = calls or None
     return made
 
 
 def new_entries(request: Any) -> list[TranscriptEntry]:
     """Return what is new in a request, as entries without ids: what follows its last answer, and then its system prompts."""
-    found = history_in(request)
-    if found is None:  # the original ai-agent's may hold figures alone: they are nobody's words
+    history = history_in(request)
+    if history is None:  # the original ai-agent's may hold figures alone: they are nobody's words
         own = is_object(request) and body(request) is request and not any(key in request for key in HISTORY_KEYS)
         return [_entry("user", encode(request).decode(), None, {})] if request and (own or not is_object(request)) else []
-    entries = [entry for one in (found if is_list(found) else [found]) for entry in entries_of(one)]
+    entries = [entry for one in (history if is_list(history) else [history]) for entry in entries_of(one)]
     answered = max((place for place, entry in enumerate(entries) if entry.role == "assistant"), default=-1)
     new = [entry for entry in entries[answered + 1 :] if entry.role != "system"]
     system = [entry for entry in entries if entry.role == "system"]
-    if (told := instructions_in(request)) and told is not found:
-        system += entries_of(told, "system")
+    if (instructions := instructions_in(request)) and instructions is not history:
+        system += entries_of(instructions, "system")
     return new + system
 
 
 def answers_of(response: Any) -> list[TranscriptEntry]:
     """Return the entries that an answer is: a text, a message, or what a provider's interface returns; without those that say nothing."""
-    entries = (entry for answer in answers(response) for held in answer.messages for entry in entries_of(held, "assistant"))
+    entries = (entry for answer in answers(response) for block in answer.messages for entry in entries_of(block, "assistant"))
     return [entry for entry in with_thoughts(entries) if entry.tool_calls or entry.content not in (None, "", []) or is_thought(entry)]
 
 
 def with_thoughts(entries: Iterable[TranscriptEntry]) -> Iterator[TranscriptEntry]:
     """Yield entries in their order; a thought goes with the assistant's entry that follows it, and is one of its own where none does."""
-    held: list[TranscriptEntry] = []
+    thoughts: list[TranscriptEntry] = []
     for entry in entries:
         if is_thought(entry):
-            held.append(entry)
+            thoughts.append(entry)
             continue
-        if held and entry.role == "assistant":
-            thought = "\n".join(filter(None, map(thought_of, held)))
+        if thoughts and entry.role == "assistant":
+            thought = "\n".join(filter(None, map(thought_of, thoughts)))
             yield msgspec.structs.replace(entry, more={"reasoning_content": thought, **entry.more})
         else:
-            yield from held
+            yield from thoughts
             yield entry
-        held.clear()
-    yield from held
+        thoughts.clear()
+    yield from thoughts
 
 
 def body_of(request: Any) -> Any:
@@ -202,33 +202,33 @@ def body_of(request: Any) -> Any:
 def history_in(request: Any) -> Any:
     """Return what of a request is its history: a list of messages, a reference to a pooled one, a text, or None."""
     sent = body_of(request)
-    found = next((sent[key] for key in HISTORY_KEYS if sent.get(key) is not None), None) if is_object(sent) else sent
-    return found if is_message(found) else None
+    history = next((sent[key] for key in HISTORY_KEYS if sent.get(key) is not None), None) if is_object(sent) else sent
+    return history if is_message(history) else None
 
 
 def instructions_in(request: Any) -> Any:
     """Return the instructions that a request has beside its history; None if there are none."""
     sent = body_of(request)
-    found = next((sent[key] for key in SYSTEM_KEYS if sent.get(key)), None) if is_object(sent) else None
-    return found.get("parts", found) if is_object(found) else found
+    instructions = next((sent[key] for key in SYSTEM_KEYS if sent.get(key)), None) if is_object(sent) else None
+    return instructions.get("parts", instructions) if is_object(instructions) else instructions
 
 
 def _entry(role: str, content: Any, name: str | None, more: dict[str, Any]) -> TranscriptEntry:
     return TranscriptEntry(message_id="", role=role, content=content, name=name, more=more)
 
 
-def _call(found: ToolCallPart) -> dict[str, Any]:
+def _call(call_part: ToolCallPart) -> dict[str, Any]:
     """Return a call as OpenAI has it, as which it may have been given."""
-    if is_object(found.block.get("function")):
-        return found.block
-    call = call_of(found)
+    if is_object(call_part.block.get("function")):
+        return call_part.block
+    call = call_of(call_part)
     return {"id": call.id, "type": "function", "function": {"name": call.name, "arguments": call.arguments}}
 
 
-def _normal(kept: list[Part]) -> Any:
+def _normal(rest: list[Part]) -> Any:
     """Return parts as one text where all are texts, as their blocks otherwise."""
-    texts = [one.text for one in kept if isinstance(one, TextPart)]
-    return "\n".join(filter(None, texts)) if len(texts) == len(kept) else [one.block for one in kept]
+    texts = [one.text for one in rest if isinstance(one, TextPart)]
+    return "\n".join(filter(None, texts)) if len(texts) == len(rest) else [one.block for one in rest]
 
 
 def _tool_content(content: Any) -> Any:

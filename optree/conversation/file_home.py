@@ -18,6 +18,7 @@ from optree.conversation.events import AnyEvent
 from optree.conversation.registry import Counters, MakeEvent, Registry
 from optree.conversation.wire import SEED_001, line, read_events, read_one, version_of
 from optree.errors import BusyError, FormatError, StoreError
+from optree.interrupts import pass_on, suppress
 from optree.nodes import OpKind
 from optree.redaction import redact
 from optree.store.compression import is_packed
@@ -103,6 +104,7 @@ class FileHome:
                     with self._log.held():
                         self._write_late()
             except (OSError, StoreError) as error:
+                pass_on(error)
                 self._report(error, f"{self.path} cannot be read on ({error}): what other processes log is not seen here")
         self._settle()
 
@@ -145,6 +147,7 @@ class FileHome:
                 made.append(make(self._next_id()))
                 self._write(made[0])
         except (OSError, StoreError) as error:
+            pass_on(error)
             message = (
                 f"{self.path} does not take what is logged ({error}): the conversation goes on, and it is written later if that is possible"
             )
@@ -202,7 +205,8 @@ class FileHome:
                     self._learn_queued()
                     with self._log.held():
                         self._write_late()
-            except (OSError, StoreError):  # the next call tries again
+            except (OSError, StoreError) as error:  # the next call tries again
+                pass_on(error)
                 return
 
     def _learn(self, data: bytes) -> Iterator[int]:
@@ -250,7 +254,7 @@ class FileHome:
         problem = redact(problem)
         self.reports.append(problem)
         if sys.__stderr__ is not None:  # else the descriptor was closed at start, and may be any file's by now
-            with contextlib.suppress(OSError):
+            with suppress(OSError):
                 os.write(2, f"optree: {one_line(problem)}\n".encode("utf-8", "replace"))
 
 

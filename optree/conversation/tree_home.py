@@ -18,8 +18,8 @@ from optree.builder.outcome import outcome
 from optree.conversation.events import AgentCreated, AnyEvent, PieceOfText, TranscriptEntry, message_of
 from optree.conversation.of_tree import events_of
 from optree.conversation.registry import Counters, MakeEvent, Registry
+from optree.ids import WRITER_SPAN
 from optree.nodes import PIECE_OF_TEXT, OpKind, Status
-from optree.store.journal import WRITER_SPAN
 from optree.tree import Tree, walk_sessions
 from optree.values import is_object
 

@@ -74,13 +74,13 @@ def read_events(path: AnyPath, *, strict: bool = False) -> tuple[list[AnyEvent],
     events: list[AnyEvent] = []
     faults: list[Fault] = []
     with opened(path) as source:
-        for found in stream_events(source):
-            if not isinstance(found, Fault):
-                events += found
+        for read in stream_events(source):
+            if not isinstance(read, Fault):
+                events += read
             elif strict:
-                raise FormatError(found.of(path))
+                raise FormatError(read.of(path))
             else:
-                faults.append(found)
+                faults.append(read)
     return events, faults
 
 
@@ -99,11 +99,11 @@ def stream_events(source: BinaryIO) -> Iterator[list[AnyEvent] | Fault]:
     """
     for number, block in blocks(source):
         try:
-            found = events_of(usual_lines()(block))
+            events = events_of(usual_lines()(block))
         except UNUSUAL:
             yield from _unusual(number, block)
         else:
-            yield found
+            yield events
 
 
 def read_one(data: bytes, number: int = 1) -> tuple[AnyEvent | None, list[str]]:
@@ -128,33 +128,33 @@ def version_of(data: bytes) -> int | None:
     if not any(name.encode() in data for names in _LINKS.values() for name in names):
         return None
     try:
-        found = decode(data)
+        members = decode(data)
     except UNUSUAL:
         return None
-    has = [version for version, names in _LINKS.items() if is_object(found) and any(found.get(name) is not None for name in names)]
+    has = [version for version, names in _LINKS.items() if is_object(members) and any(members.get(name) is not None for name in names)]
     return has[0] if has else None
 
 
 def _unusual(first: int, block: bytes) -> Iterator[list[AnyEvent] | Fault]:
     """Read a block that holds other forms, unknown members, or bad lines: those in the wide form at once, the rest line by line."""
-    for found in decoded(io.BytesIO(block), wide_lines()):
-        if isinstance(found, BadLine):
-            yield from _apart(first + found.line - 1, found.data)
-        elif any(value.odd() for value in found.values):
-            for offset, data in enumerate(found.data.split(b"\n")):
-                yield from _apart(first + found.line - 1 + offset, data)
+    for line_read in decoded(io.BytesIO(block), wide_lines()):
+        if isinstance(line_read, BadLine):
+            yield from _apart(first + line_read.line - 1, line_read.data)
+        elif any(value.odd() for value in line_read.values):
+            for offset, data in enumerate(line_read.data.split(b"\n")):
+                yield from _apart(first + line_read.line - 1 + offset, data)
         else:
-            yield [value.event() for value in found.values]
+            yield [value.event() for value in line_read.values]
 
 
 def _apart(number: int, data: bytes) -> Iterator[list[AnyEvent] | Fault]:
     """Read one line by itself."""
     if not data.strip():
         return
-    event, said = read_line(data, number)
+    event, faults = read_line(data, number)
     if event is not None:
         yield [event]
-    yield from (Fault(number, one) for one in said)
+    yield from (Fault(number, one) for one in faults)
 
 
 def _version_1(event: AnyEvent) -> dict[str, Any]:
@@ -176,18 +176,18 @@ def _version_2(event: AnyEvent) -> dict[str, Any]:
         case TranscriptEntry():
             content = _set(content=event.content)
             several = _set(substance=event.substance, cause=list(event.cause) or None)  # a list, which reads without a second look
-            found = _named(event, "agent_id") | _spoken(event, content) | several
+            members = _named(event, "agent_id") | _spoken(event, content) | several
         case PieceOfText():
-            found = _named(event, "agent_id") | {"content": event.content} | links
+            members = _named(event, "agent_id") | {"content": event.content} | links
         case AgentCreated():
             about = _set(name=event.name, language_model=event.language_model, parent=event.parent)
-            found = _named(event, "agent_id") | links | about
-    return found | _set(timestamp=event.timestamp)
+            members = _named(event, "agent_id") | links | about
+    return members | _set(timestamp=event.timestamp)
 
 
 def _named(event: AnyEvent, *agent: str) -> dict[str, Any]:
-    found = {"message_id": event.message_id, "event_type": event.__struct_config__.tag}
-    return found | {key: event.agent_id for key in agent if event.agent_id}
+    members = {"message_id": event.message_id, "event_type": event.__struct_config__.tag}
+    return members | {key: event.agent_id for key in agent if event.agent_id}
 
 
 def _spoken(event: TranscriptEntry, content: dict[str, Any]) -> dict[str, Any]:
@@ -212,22 +212,22 @@ def _one_or_all(cause: tuple[str, ...]) -> Any:
 
 def read_line(data: bytes, number: int) -> tuple[AnyEvent | None, list[str]]:
     """Return the event on a line, None if there is none to be had, and what was wrong with it. Never raises."""
-    found, said = _parsed(data)
-    if not is_object(found):
-        return None, said or [f"is no JSON object but {type(found).__name__}: {_short(data)}"]
-    kind = found.pop("event_type", None)
-    if kind is None and isinstance(found.get("role"), str):  # files that are older than the seeds say so of no entry
+    members, faults = _parsed(data)
+    if not is_object(members):
+        return None, faults or [f"is no JSON object but {type(members).__name__}: {_short(data)}"]
+    kind = members.pop("event_type", None)
+    if kind is None and isinstance(members.get("role"), str):  # files that are older than the seeds say so of no entry
         kind = "transcript_entry"
     if kind == "transcript_edit":
-        return None, [*said, _EDITED.format(found.get("agent", found.get("agent_id")))]
+        return None, [*faults, _EDITED.format(members.get("agent", members.get("agent_id")))]
     if not isinstance(kind, str) or kind not in _KINDS:
         what = "has no event_type" if kind is None else f"is of a type that is not known, {_short(kind)}"
-        return None, [*said, f"{what}; known are {', '.join(_KINDS)}"]
-    value, mended = _typed(_KINDS[kind], found, number)
-    said += mended
+        return None, [*faults, f"{what}; known are {', '.join(_KINDS)}"]
+    value, mended = _typed(_KINDS[kind], members, number)
+    faults += mended
     if isinstance(value, WideEntry) and value.both():
-        said.append(BOTH)
-    return None if value is None else value.event(), said
+        faults.append(BOTH)
+    return None if value is None else value.event(), faults
 
 
 def _parsed(data: bytes) -> tuple[Any, list[str]]:
@@ -237,42 +237,42 @@ def _parsed(data: bytes) -> tuple[Any, list[str]]:
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         message = "is nested too deeply" if isinstance(error, RecursionError) else f"is not JSON ({error}): {_short(data)}"
     try:
-        found = json.loads(data.decode("utf-8", "replace"))
+        value = json.loads(data.decode("utf-8", "replace"))
     except (ValueError, RecursionError):
         return None, [message]
-    return plain(found), ["holds text or numbers that JSON cannot: they were replaced by marks"]
+    return plain(value), ["holds text or numbers that JSON cannot: they were replaced by marks"]
 
 
-def _typed(kind: type[Wide], found: dict[str, Any], number: int) -> tuple[Wide | None, list[str]]:
+def _typed(kind: type[Wide], given: dict[str, Any], number: int) -> tuple[Wide | None, list[str]]:
     """Return the members as the form's type; what does not fit is mended, left out, or kept apart."""
-    said: list[str] = []
+    faults: list[str] = []
     members: dict[str, Any] = {}
     strange: dict[str, Any] = {}
-    for key, value in found.items():
+    for key, value in given.items():
         if key not in kind.__struct_fields__:
             strange[key] = value
         elif (fitting := _fitting(key, value)) is not None:
             members[key] = fitting
         elif value is not None:
-            said.append(f"left out its {key}, which is {_short(value)}")
+            faults.append(f"left out its {key}, which is {_short(value)}")
     if strange and kind is WideEntry:
         members["more"] = {**members.get("more", {}), **strange}
     elif strange:
-        said.append(f"left out members that are not known here: {', '.join(map(_short, strange))}")
-    return _whole(kind, members, number, said), said
+        faults.append(f"left out members that are not known here: {', '.join(map(_short, strange))}")
+    return _whole(kind, members, number, faults), faults
 
 
-def _whole(kind: type[Wide], members: dict[str, Any], number: int, said: list[str]) -> Wide | None:
+def _whole(kind: type[Wide], members: dict[str, Any], number: int, faults: list[str]) -> Wide | None:
     """Return a value of the type if nothing is missing that it cannot do without. An id is given to one that has none."""
     if kind in (WideEntry, WideCreated) and not (members.get("agent_id") or members.get("agent")):
-        said.append("left out: it names no agent (agent_id)")
+        faults.append("left out: it names no agent (agent_id)")
         return None
     if kind is WideEntry and not members.get("role"):
-        said.append("left out: it has no role")
+        faults.append("left out: it has no role")
         return None
     if not members.get("message_id"):
         members["message_id"] = f"line_{number}"
-        said.append(f"has no message_id: it is called line_{number}")
+        faults.append(f"has no message_id: it is called line_{number}")
     make: Callable[..., Wide] = kind
     return make(**members)
 
@@ -291,8 +291,8 @@ def _name(value: Any) -> str | None:
 
 
 def _names(value: Any) -> tuple[str, ...] | None:
-    found = tuple(map(_name, value if is_list(value) else [value]))
-    return tuple(name for name in found if name is not None) if None not in found else None
+    names = tuple(map(_name, value if is_list(value) else [value]))
+    return tuple(name for name in names if name is not None) if None not in names else None
 
 
 def _objects(value: Any) -> list[dict[str, Any]] | None:

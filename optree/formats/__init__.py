@@ -1,6 +1,7 @@
 """What a file format offers: trees out, and in again. Formats are found by their entry points in the group `FORMATS`.
 
-What optree reads itself stands here: snapshots as plain JSON, and the files of the original ai-agent. Others are packages of their own.
+What optree reads itself stands here: snapshots as plain JSON, and the files of the original ai-agent. Others are packages of their own. A
+file that is read, and a tree that is written, stay as they are.
 """
 
 from __future__ import annotations
@@ -31,6 +32,12 @@ class Read(Struct):
     beside: list[Path] = []
     """Other files that were read with it, as those of sub-agents: what they hold is in the trees."""
 
+    def add(self, path: Path, found: Read) -> None:
+        """Take what was found in one more file."""
+        self.trees += found.trees
+        self.beside += [path, *found.beside]
+        self.faults += [Fault(fault.line, f"{path.name}: {fault.said}") for fault in found.faults]
+
 
 class Format(Protocol):
     """A file format that trees are written to and read from. Detection and reading never change what is there."""
@@ -38,7 +45,7 @@ class Format(Protocol):
     name: str
     """What ``--to`` takes."""
     suffix: str
-    """How its files' names end, such as ``.events.jsonl``."""
+    """How its files' names end, such as ``.events.jsonl``; empty for one that is only read."""
     about: str
     """One line for people."""
     cannot_hold: tuple[str, ...] = ()
@@ -51,12 +58,12 @@ class Format(Protocol):
         """
         return False
 
-    def write(self, tree: Tree, target: Path) -> list[Path]:
+    def write(self, tree: Tree, target: Path) -> list[Path]:  # noqa: ARG002 - as in `detect`
         """Write a tree to a new file, and to more beside it where the format wants them; returns all, the main one first.
 
-        Raises `SetupError` if one of them is there, `OSError`.
+        Raises `SetupError` if one of them is there, `OSError`. A format that is only read inherits this, which raises `SetupError`.
         """
-        ...
+        raise SetupError(f"{self.name} is only read, not written: optree import FILE")
 
     def read(self, path: Path, *, strict: bool = False) -> Read:  # noqa: ARG002 - as in `detect`
         """Read what a file holds, past its faults; with *strict* the first fault is raised as `FormatError`. Raises `OSError`.

@@ -1,7 +1,8 @@
 """Credentials in values and texts, replaced before anything is cut, coloured, joined or shown.
 
-`redact` takes a whole value, `redact_pieces` texts that follow one another, `StreamRedactor` a text that is still being written.
-What is found is in two tables, of forms and of names; `Redaction` adds to them and takes away.
+In comes a whole value (`redact`), texts that follow one another (`redact_pieces`) or one that is still being written (`StreamRedactor`);
+out comes the same without credentials, and what was given stays as it is. What is found is in two tables, of forms and of names;
+`Redaction` adds to them and takes away.
 """
 
 from __future__ import annotations

@@ -218,11 +218,18 @@ account_twin(PyObject *twin, PyObject *const *args, size_t nargsf, PyObject *kwn
             || !part(&figures, PyTuple_GET_ITEM(model, 2)))) {
         plainly = 1;
     } else if (model != NULL && (latency = figures.latency == NULL ? since_begin(self) : Py_NewRef(figures.latency)) != NULL) {
-        PyObject *entry = make_entry(core, node, model, latency, &figures), *record = NULL;
+        PyObject *entry = make_entry(core, node, model, latency, &figures), *record = NULL, *priced = NULL;
+        PyObject *with[3] = {core, entry, chain};
+        if (entry != NULL && figures.cost == Py_None && figures.total > 0 && (priced = PyObject_Vectorcall(price_entry, with, 3, NULL)) == NULL) {
+            Py_CLEAR(entry);
+        } else if (entry != NULL) {
+            figures.cost = GET(entry, entry, cost_usd); /* which the entry holds */
+        }
         if (entry != NULL && (held = enter(stream)) != NULL) {
             record = add_entry(self, core, node, chain, entry, &figures);
             result = record == NULL ? leave(stream, held) : put_and_leave(stream, held, &record, 1);
         }
+        Py_XDECREF(priced);
         Py_XDECREF(record);
         Py_XDECREF(entry);
         Py_XDECREF(held);

@@ -6,7 +6,7 @@
     X(op_type) X(turn_type) X(core_type) X(stream_type) X(op_begin_type) X(op_end_type) X(accounted_type) X(op_node_type) \
     X(turn_node_type) X(entry_type) X(tokens_type) X(totals_type) X(session_node_type) X(log_type) X(chunk_type) X(wants_type) X(entries_type) X(encoded_type) X(payload_type) X(requested_type) \
     X(responded_type) \
-    X(encode_into) X(plain_line) X(provider_and_model) X(handles) X(unset) X(wall) X(from_handler) X(fault) X(faults) X(unrecorded)
+    X(encode_into) X(plain_line) X(provider_and_model) X(price_entry) X(handles) X(unset) X(wall) X(from_handler) X(fault) X(faults) X(unrecorded)
 
 #define DECLARE(name) static PyObject *name;
 OBJECTS(DECLARE)

@@ -1,4 +1,8 @@
-"""The store: journals, snapshots, the ledger, and the way back from disk to a tree."""
+"""The store: journals, snapshots, the ledger, and the way back from disk to a tree.
+
+In come a builder's records, out go files, and from files again trees and damage. Bytes of a journal are never changed, and a file is
+touched by its one writer, or under the session's lock; every call of the system goes through `system.py`.
+"""
 
 from optree.store.damage import Damage
 from optree.store.directory import Directory, Saved

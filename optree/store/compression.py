@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import io
+from collections import deque
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import BinaryIO
+from typing import Any, BinaryIO
 
 from optree.errors import FormatError
+from optree.interrupts import pass_on
 from optree.store.system import open_regular
 
 ZSTD, GZIP = b"\x28\xb5\x2f\xfd", b"\x1f\x8b"
@@ -18,24 +20,37 @@ _WINDOW = 8 << 20
 _CHUNK = 1 << 20
 _SMALL_CHUNK = 1 << 10
 _MAX_FIRST = 16 << 20
+_contexts: deque[Any] = deque(maxlen=4)
+"""zstd's compressors that nobody uses at the moment: `zstandard` is imported where it is needed."""
 
 
 def compressor(name: str) -> Callable[[bytes], bytes]:
     """Return what makes a frame of bytes; frames one after the other are one file. *name* is `zstd`, `gzip` or `none`."""
     if name == "zstd":
+        return _zstd
+    return _gzip if name == "gzip" else bytes
+
+
+def _zstd(data: bytes) -> bytes:
+    """Return a frame; a context, which costs as much as a small frame to make, is one thread's at a time and used again."""
+    try:
+        context = _contexts.pop()
+    except IndexError:
         import zstandard
 
-        return zstandard.ZstdCompressor(level=3, write_checksum=True, write_content_size=True).compress
-    return _gzip if name == "gzip" else bytes
+        context = zstandard.ZstdCompressor(level=3, write_checksum=True, write_content_size=True)
+    found: bytes = context.compress(data)
+    _contexts.append(context)
+    return found
 
 
 def unpacked_frames(pieces: list[bytes]) -> Iterator[bytes]:
     """Yield the contents of zstd frames, for a check before a file is used. Raises what zstandard raises."""
     import zstandard
 
-    decompress = zstandard.ZstdDecompressor().decompressobj
+    decompress = zstandard.ZstdDecompressor().decompress
     for piece in pieces:
-        yield decompress().decompress(piece)
+        yield decompress(piece)
 
 
 def unpack(data: bytes, name: str = "it") -> tuple[bytes, bool]:
@@ -147,7 +162,8 @@ def _gunzip(data: bytes, name: str) -> tuple[bytes, bool]:
                 if out.tell() + len(chunk) > limit_of(len(data)):
                     raise too_large(name, len(data))
                 out.write(chunk)
-    except (EOFError, OSError, zlib.error):
+    except (EOFError, OSError, zlib.error) as error:
+        pass_on(error)
         return _whole_members(data), False
     return out.getvalue(), True
 

@@ -6,7 +6,7 @@ from typing import Any
 
 from msgspec import Struct
 
-from optree.store.directory import KEPT, SUFFIXES, Directory, journals
+from optree.store.directory import KEPT, SUFFIXES, Directory, exists, journals
 from optree.store.reader import Flaw
 from optree.store.system import OS
 from optree.values import is_list
@@ -66,16 +66,16 @@ class Damage(Struct):
 
     def keep(self, txn: str, directory: Directory, system: OS) -> None:
         """Keep the files that this was found in, beside the session, before anything replaces or removes them. Raises `OSError`."""
-        names = {flaw.file for flaw in self.flaws if flaw.kind != TORN}
+        names = {flaw.file for flaw in self.flaws if flaw.kind not in _NOTHING_LOST}
         paths = [path for path in journals(directory.live(txn)) if path.name in names]
         if self.snapshot:
-            paths += [path for path in (directory.snapshot(txn, name) for name in SUFFIXES) if path.is_file()]
+            paths += [path for path in (directory.snapshot(txn, name) for name in SUFFIXES) if exists(path) and path.is_file()]
         folder = directory.sessions / f"{txn}{KEPT}"
         for path in paths:
             system.make_directory(folder)
             places = (folder / f"{path.name}{more}" for more in ("", *(f".{number}" for number in range(2, 1000))))
-            there = next(place for place in places if not place.exists() or place.samefile(path))
-            if not there.exists():
+            there = next(place for place in places if not exists(place) or place.samefile(path))
+            if not exists(there):
                 system.keep(path, there)
             self.kept = f"what was damaged is kept as it was: {folder}"
 

@@ -15,7 +15,7 @@ import os
 import re
 from collections.abc import Generator
 from contextlib import contextmanager
-from errno import EINVAL, ELOOP
+from errno import EDQUOT, EINVAL, ELOOP, ENOSPC
 from functools import lru_cache
 from pathlib import Path
 from stat import S_IFDIR, S_IFLNK, S_IFMT, S_IFREG
@@ -96,7 +96,7 @@ class Directory(Struct, frozen=True):
         return self.sessions / f"{checked(txn)}{LIVE}"
 
     def live_to_write(self, txn: str) -> Path:
-        """Return the live directory of a session, there or not; raises `SetupError` for a link, which may lead anywhere."""
+        """Return the live directory of a session, there or not; raises `SetupError` for a link, which may lead anywhere, and `OSError`."""
         live = self.live(txn)
         if _kind(live) == S_IFLNK:
             raise SetupError(f"{live} is a link: nothing is written through it; put the directory itself there")
@@ -131,17 +131,25 @@ class Directory(Struct, frozen=True):
                 for suffix in (LIVE, *SUFFIXES.values()):
                     txn = path.name.removesuffix(suffix)
                     if txn != path.name and is_txn(txn):
-                        if _kind(path) == (S_IFDIR if suffix == LIVE else S_IFREG):
+                        if _may_be(path, S_IFDIR if suffix == LIVE else S_IFREG):
                             found.setdefault(txn, []).append(path)
                         break
         listed = [_saved(txn, paths) for txn, paths in found.items() if len(paths) > 1 or not _is_unwritten(paths[0])]
         return sorted(listed, key=_begun, reverse=True)
 
     def exact(self, txn: str) -> Saved | None:
-        """Return the session of just this txn, if it is there; what else lies there is not looked through."""
+        """Return the session of just this txn, if it is there; what else lies there is not looked through. Raises `OSError`."""
         paths = [self.sessions / f"{txn}{suffix}" for suffix in (LIVE, *SUFFIXES.values())] if is_txn(txn) else []
         found = [path for path in paths if _kind(path) == (S_IFDIR if path.suffix == LIVE else S_IFREG)]
         return _saved(txn, found) if found else None
+
+    def is_free(self, txn: str) -> bool:
+        """Tell whether a session may be begun under this name: none has it, for certain."""
+        try:
+            return is_txn(txn) and self.exact(txn) is None
+        except OSError as error:
+            pass_on(error)
+            return False
 
     def find(self, txn: str) -> Saved:
         """Return one session by its txn, or the beginning of it; ``last`` is the one that began last.
@@ -150,8 +158,9 @@ class Directory(Struct, frozen=True):
             NotFoundError: There is none, or several begin so; the message names some that are there.
             StoreError: The directory cannot be read.
         """
-        if txn != "last" and (exact := self.exact(txn)):
-            return exact
+        with readable(self.sessions):
+            if txn != "last" and (exact := self.exact(txn)):
+                return exact
         there = self.saved()
         matches = there[:1] if txn == "last" else [saved for saved in there if txn and saved.txn.startswith(txn)]
         if len(matches) == 1:
@@ -183,8 +192,12 @@ def _directory(base: str | Path | None, sessions: str | Path | None, billing: st
 
 
 def recorded(directory: Directory, txn: str) -> Saved | None:
-    """Return the session of just this txn, if a file has anything of it."""
-    found = directory.exact(txn)
+    """Return the session of just this txn, if a file has anything of it that can be looked at."""
+    try:
+        found = directory.exact(txn)
+    except OSError as error:
+        pass_on(error)
+        return None
     return None if found and found.live and not found.snapshot and _is_unwritten(found.live) else found
 
 
@@ -198,6 +211,13 @@ def nothing_saved(directory: Directory, why: object) -> str:
     """Return the text that the directory takes no sessions, and what to do."""
     where = "" if directory.homeless else f" in {directory.sessions}"
     return f"nothing is saved{where}: {why}; the agent runs on (set OPTREE_SESSIONS_DIR to one that can be written)"
+
+
+def refused(error: BaseException, place: Path) -> object:
+    """Return why something could not be written, and what to do if there is no room at *place*."""
+    if isinstance(error, OSError) and error.errno in (ENOSPC, EDQUOT):
+        return f"{error.strerror} in {place}; the agent runs on (make room there: what is not saved yet is saved then)"
+    return error if str(error) else type(error).__name__
 
 
 @contextmanager
@@ -233,7 +253,9 @@ def _saved(txn: str, paths: list[Path]) -> Saved:
     live = next((path for path in paths if path.name.endswith(LIVE)), None)
     snapshots = [path for path in paths if path is not live]
     snapshot = max(snapshots, key=_modified) if snapshots else None
-    newest = max([_modified(path) for path in paths] + [_modified(path) for path in journals(live)])
+    newest = max(map(_modified, paths))
+    with suppress(OSError):  # another user's may not be looked into
+        newest = max([newest, *map(_modified, journals(live))])
     return Saved(txn, snapshot, live, newest)
 
 
@@ -249,11 +271,6 @@ def _is_unwritten(path: Path) -> bool:
     except (OSError, FormatError) as error:
         pass_on(error)
         return False
-
-
-def is_there(path: Path) -> bool:
-    """Tell whether anything has that name, also a link to nothing; as `os.path.lexists`, which keeps a handler's exception for itself."""
-    return _kind(path) != 0
 
 
 def exists(path: Path) -> bool:
@@ -273,13 +290,23 @@ def exists(path: Path) -> bool:
 
 
 def is_directory(path: Path) -> bool:
-    """Tell whether there is a directory of that name, and no link to one."""
+    """Tell whether there is a directory of that name, and no link to one. Raises `OSError` if that cannot be told."""
     return _kind(path) == S_IFDIR
 
 
+def may_be_directory(path: Path) -> bool:
+    """Tell whether there is a directory of that name, or that cannot be told."""
+    return _may_be(path, S_IFDIR)
+
+
 def journals(live: Path | None) -> list[Path]:
-    """Return the journal files of a live directory: by writer, then by segment."""
+    """Return the journal files of a live directory: by writer, then by segment. Raises `OSError`, for one too that cannot be looked at."""
     return [path for path in _named_as_journals(live) if _kind(path) == S_IFREG]
+
+
+def owners_journals(live: Path) -> list[Path]:
+    """Return the owner's journal files of a live directory."""
+    return [path for path in journals(live) if path.name.startswith(OWNERS)]
 
 
 def no_files(live: Path | None) -> list[Path]:
@@ -292,19 +319,31 @@ def _named_as_journals(live: Path | None) -> list[Path]:
         return []
     try:
         names = os.listdir(live)  # Path.glob keeps errors for itself from Python 3.13 on
-    except (FileNotFoundError, PermissionError) as error:  # the session has ended meanwhile, or is another user's
+    except calls.GONE as error:  # the session has ended meanwhile
         pass_on(error)
         return []
     return [Path(live, name) for name in sorted(names) if _JOURNAL.fullmatch(name)]
 
 
 def _kind(path: Path) -> int:
-    """Return what kind of file has this name, a link as such; 0 if there is none."""
+    """Return what kind of file has this name, a link as such; 0 if there is none. Raises `OSError` if that cannot be told."""
     try:
         return S_IFMT(path.lstat().st_mode)
-    except OSError as error:
+    except calls.GONE as error:
         pass_on(error)
         return 0
+    except PermissionError as error:
+        error.filename = str(path.parent)  # it is the directory that may not be looked into
+        raise
+
+
+def _may_be(path: Path, kind: int) -> bool:
+    """Tell whether this kind of file has the name, or that cannot be told: who reads it finds out what is wrong with it."""
+    try:
+        return _kind(path) == kind
+    except OSError as error:
+        pass_on(error)
+        return True
 
 
 def size_of(path: Path) -> int:

@@ -6,6 +6,7 @@ from io import BufferedReader
 from pathlib import Path
 from typing import cast
 
+from optree.interrupts import pass_on
 from optree.store.lines import opened
 
 HEAD_BYTES = 1 << 16
@@ -20,7 +21,8 @@ def head_of(path: Path, limit: int = HEAD_BYTES) -> bytes:
         while len(found) < limit:
             try:
                 piece: bytes = cast("BufferedReader", source).read1(limit - len(found))
-            except (OSError, EOFError):  # what is packed is damaged, or breaks off
+            except (OSError, EOFError) as error:  # what is packed is damaged, or breaks off
+                pass_on(error)
                 break
             if not piece:
                 break

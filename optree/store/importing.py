@@ -7,7 +7,7 @@ from pathlib import Path
 
 from optree.errors import BusyError, OptreeError, SetupError, StoreError
 from optree.nodes import SessionNode
-from optree.store.directory import SUFFIXES, Directory, is_directory
+from optree.store.directory import SUFFIXES, Directory, exists, is_directory
 from optree.store.formats import read_snapshot
 from optree.store.ledger import Ledger
 from optree.store.lock import is_running
@@ -52,7 +52,7 @@ def save(
 def more_there(tree: Tree, directory: Directory) -> str:
     """Return what the session that is there under a tree's txn has more of, as in ``22 ops, not 2``; empty if nothing, or none is there."""
     txn = tree.session.origin_txn_id
-    paths = [path for path in (directory.snapshot(txn, name) for name in SUFFIXES) if path.exists()]
+    paths = [path for path in (directory.snapshot(txn, name) for name in SUFFIXES) if exists(path)]
     try:
         there = [_counts(read_snapshot(path).tree.session) for path in paths]
     except OptreeError:  # there is nothing in it that could be lost
@@ -83,7 +83,7 @@ def _check(txn: str, directory: Directory, *, replace: bool) -> None:
         raise BusyError(
             f"session {txn} was interrupted and has its journals here, which say more: optree load {txn}, or use --sessions-dir"
         )
-    there = [directory.snapshot(txn, name) for name in SUFFIXES if directory.snapshot(txn, name).exists()]
+    there = [directory.snapshot(txn, name) for name in SUFFIXES if exists(directory.snapshot(txn, name))]
     if there and not replace:
         raise SetupError(
             f"session {txn} is there already ({there[0].name}): it stays as it is; --replace puts the imported one in its place"

@@ -17,14 +17,15 @@ from typing import Literal
 from optree import records as r
 from optree import speed
 from optree.errors import StoreError
+from optree.ids import WRITER_SPAN
 from optree.interrupts import from_handler, new_rlock, pass_on, suppress
-from optree.store.numbering import claim, journal_name, some_number
+from optree.store.lock import note_refused
+from optree.store.numbering import claim, journal_name, last_before_another, some_number
 from optree.store.reader import read_journal
 from optree.store.system import OS, REAL
+from optree.store.upkeep import sync_left
 from optree.syscalls import calls
 
-WRITER_SPAN = 1_000_000
-"""Turn and op numbers that writer k gives in sessions it does not own begin at k times this."""
 RETRY_SECONDS = 2.0
 HELD_RECORDS = 20_000
 """Records that are kept in memory until the disk takes them."""
@@ -40,7 +41,7 @@ class Journal:
     __slots__ = (
         *("live", "txn", "sync_level", "last", "dropped", "ordinal", "path", "fd", "problem", "dirty", "_syncs", "_ready", "_os", "_write"),
         *("_version", "_retry_at", "_unsaid", "_unsynced", "_claimed", "_seed", "_held", "_untried", "_named", "_guard", "_syncing"),
-        *("_doomed", "_synced", "_given_up", "_suspect", "_rests", "resolved", "_gaps", "_counted", "refusal"),
+        *("_doomed", "_synced", "_given_up", "_suspect", "_rests", "resolved", "_gaps", "_counted", "refusal", "errno", "_noted"),
     )
 
     def __init__(
@@ -67,7 +68,7 @@ class Journal:
         self.sync_level: Sync = sync
         self._syncs = sync in ("turn", "op")
         self.refusal = ""  # why the disk took nothing the last time that it was its own fault
-        self.problem, self.resolved = "", False  # what went wrong last, and whether all has gone well since
+        self.problem, self.errno, self.resolved = "", 0, False  # what went wrong last, if the system said so its number, whether it is over
         self.dirty = False
         """True while there are records that may not be on the disk itself."""
         self._unsynced: OSError | None = None
@@ -97,6 +98,7 @@ class Journal:
         self._suspect: list[Path] = []
         """Files that could not be synced: what they have since `_synced` is written again."""
         self._claimed = self.fd = self._seed = -1
+        self._noted = ""
         if make:
             self.make(ordinal, above, lazy=lazy)
 
@@ -134,6 +136,11 @@ class Journal:
     def lost(self) -> int:
         """Records that are in no file: given up, or still to be written."""
         return self.dropped + len(self._held)
+
+    @property
+    def unsaid(self) -> int:
+        """Those of them that no gap in a file tells of."""
+        return self._unsaid + len(self._held)
 
     @property
     def tried(self) -> int:
@@ -176,6 +183,7 @@ class Journal:
         if not self.whole and self.fd < 0 and self._retry_at < _NEVER:
             self._retry_at = 0.0
             self._recover()
+        self._note_refused()
         return self.whole
 
     def sync(self) -> bool:
@@ -186,15 +194,23 @@ class Journal:
         rests = self._rests
         if not self.whole or not (self.dirty or self._given_up or self._syncing):  # what another thread syncs is not on the disk yet
             return self.whole
-        self.dirty = False
+        try:
+            self.dirty = False
+            return self._force(rests)
+        except BaseException:  # no memory, an exception out of a handler: it is not known how far it came
+            self.dirty = self.dirty or rests == self._rests
+            raise
+
+    def _force(self, rests: int) -> bool:
+        """Wait for the disk; *rests* is how often the journal had been put to rest before."""
         with self._guard:
             fd, path, last, named = self.fd, self.path, self.last, self._named
             self._syncing += 1
         try:
             if fd >= 0:
                 self._os.datasync(fd)
-            while self._given_up:
-                self._sync_given_up(self._given_up[0])
+            for given_up in [*self._given_up]:
+                self._sync_given_up(given_up)
             if not named:
                 self._os.sync_name(path)
         except OSError as error:  # the pages may be marked clean though they are lost: never use this file again
@@ -213,36 +229,43 @@ class Journal:
                 self._syncing -= 1
                 doomed, self._doomed = ([], self._doomed) if self._syncing else (self._doomed, [])
             self._close_all(doomed)
-        if rests == self._rests:
+        if rests == self._rests and self._unsynced is None and not self._suspect:  # else another thread was told what this one was not
             self._named |= path == self.path
             self._synced = last
         return self.whole and not self.dirty
 
     def rest(self) -> None:
         """Close the file, which is removed next since all of it is saved elsewhere; the next record begins a new one."""
-        self._rests += 1
         self._close_files()
         self.resolved = True
         self.dirty, self._unsynced, self._unsaid = False, None, 0
         self._retry_at, self._untried = 0.0, 0
         self._held.clear()
         self._given_up, self._suspect, self._synced = [], [], self.last
+        self._rests += 1  # at last: a sync that begins before is told that the file has gone
 
     def is_there(self) -> bool:
         """Tell whether the file is still where it was made."""
         return self._os.is_at(self.fd, self.path)
 
-    def renew(self, saved: int, why: str) -> None:
-        """Begin a new file at once in place of one that somebody removed (*why* says how); elsewhere are records up to *saved* only."""
+    def renew(self, saved: int, why: str, *, there: bool = False) -> None:
+        """Begin a new file as soon as may be in place of one that somebody removed, or that is *there* and another process's (see *why*).
+
+        In files that remain are records up to *saved* only, or those behind which another process went on.
+        """
+        saved = max(self._counted, min(saved, last_before_another(self.live, self.ordinal, self._counted, self.last, self._os)))
         said, self._gaps = [gap for gap in self._gaps if gap.n > saved], []
-        gone = max(0, self.last - max(saved, self._counted) - sum(gap.n > self._counted for gap in said))
+        gone = max(0, self.last - saved - sum(gap.n > self._counted for gap in said))
+        self._untried = max(0, self.last - saved)
+        if there:
+            self._given_up.append(self.path)
+        else:
+            self._given_up, self._suspect, self._synced = [], [], self.last
         self._close_files()
-        self._counted = self.last
-        self.dirty, self._unsynced, self._retry_at = False, None, 0.0
-        self._given_up, self._suspect, self._synced = [], [], self.last
+        self._counted, self.dirty, self._unsynced, self._retry_at = self.last, False, None, 0.0
         self.dropped += gone
         self._unsaid += gone + sum(gap.dropped for gap in said)
-        self.problem, self.resolved = why, False
+        self.problem, self.errno, self.resolved = why, 0, False
         self._recover()
 
     def close(self) -> None:
@@ -254,14 +277,26 @@ class Journal:
         if self._claimed >= 0 and self.whole:
             with suppress(OSError):
                 self._os.unlink(self.path)
+        self._note_refused()
+        self.sync_later()
         self._close_files()
 
     def abandon(self, saved: int) -> None:
         """Close the file; what the disk has not taken is lost, but for records up to *saved*, which are elsewhere."""
-        self.dropped += sum(record.n > saved for record in self._held)
+        gone = sum(record.n > saved for record in self._held)
         self._retry_at = 0.0 if self.whole else _NEVER
+        self.dropped += gone
+        self._unsaid += gone
         self._held.clear()
+        self._note_refused()
+        self.sync_later()
         self._close_files()
+
+    def sync_later(self) -> None:
+        """Let what may not be on the disk yet be forced to it aside, by its name: the journal may be closed and forgotten then."""
+        if self.fd >= 0 and (self.dirty or self._syncing) and self.path not in self._given_up:
+            self._given_up.append(self.path)
+        sync_left(self._given_up, self._os, soon=self.sync_level != "write")
 
     def forget(self) -> None:
         """In a forked child: close this process's copy of the descriptor; the parent's lock stays."""
@@ -269,8 +304,14 @@ class Journal:
         self._close_files()
         self._retry_at = _NEVER
 
+    def _note_refused(self) -> None:
+        """Note beside the journal how many records are in no file; the owner does so in LOCK."""
+        if self.ordinal and (self.unsaid or self._noted):
+            self._noted = note_refused(self.live, self.ordinal, self.last, self.unsaid, self._noted, self._os)
+
     def _fault(self, path: Path, error: Exception) -> None:
         self.problem, self.resolved = _said(path, error), False
+        self.errno = (error.errno or 0) if isinstance(error, OSError) else 0
         self.refusal = error.strerror or "" if isinstance(error, OSError) and error.errno not in (EMFILE, ENFILE, EAGAIN) else ""
 
     def _close_files(self) -> None:
@@ -299,6 +340,7 @@ class Journal:
         return r.line(record, self._seed)
 
     def _head(self) -> int:
+        """Write the open file's first line; returns its sum, with which all others begin."""
         segment = int(self.path.stem.rpartition("-")[2])
         first = self._held[0].n if self._held else self.last + 1
         header = r.Header(
@@ -349,8 +391,12 @@ class Journal:
             self._take_back()
             if self._claimed < 0:
                 _, self.path, self._claimed = claim(self.live, self.ordinal, 0, self._os)
-            self.fd, self._claimed = self._claimed, -1
-            self._catch_up()
+            held, self.fd, self._claimed = len(self._held), self._claimed, -1
+            try:
+                self._catch_up()
+            except BaseException as error:  # an interrupt too: what is written later has a first line before it
+                self._not_caught_up(error, begun=len(self._held) < held)
+                raise
         except Exception as error:  # noqa: BLE001 - also what a process lacks that is going down: records are kept all the same
             pass_on(error)
             self._fault(self.live, error)
@@ -376,29 +422,30 @@ class Journal:
         self._suspect = []
 
     def _catch_up(self) -> None:
-        """Begin the file that is open, and write what is held; one that does not take that is emptied, to be begun anew."""
-        begun, self._untried = False, 0
-        try:
-            self._seed = self._head()
-            while self._held:
-                part = [self._held[place] for place in range(min(_AT_ONCE, len(self._held)))]
-                self._os.write_all(self.fd, b"".join([r.line(record, self._seed) for record in part]))
-                begun = True
-                for _ in part:
-                    self._held.popleft()
-            if self._unsaid:
-                gap = r.Gap(time() * 1e3, self._unsaid, self.problem, n=self.last + 1)
-                self._os.write_all(self.fd, r.line(gap, self._seed))
-                self._gaps.append(gap)
-                self.last += 1
-                self._unsaid = 0
-        except OSError as error:
-            pass_on(error)
-            if begun:
-                self._give_up(error)
-            else:
-                self._empty()
-            raise
+        """Begin the file that is open, and write what is held."""
+        self._untried = 0
+        self._seed = self._head()
+        while self._held:
+            part = [self._held[place] for place in range(min(_AT_ONCE, len(self._held)))]
+            self._os.write_all(self.fd, b"".join([r.line(record, self._seed) for record in part]))
+            for _ in part:
+                self._held.popleft()
+        if self._unsaid:
+            gap = r.Gap(time() * 1e3, self._unsaid, self.problem, n=self.last + 1)
+            self._os.write_all(self.fd, r.line(gap, self._seed))
+            self._gaps.append(gap)
+            self.last += 1
+            self._unsaid = 0
+
+    def _not_caught_up(self, error: BaseException, *, begun: bool) -> None:
+        """Empty the open file, to be begun anew, unless it is *begun*: it has records that are held no more. Then go on in another."""
+        if not begun:
+            self._empty()
+        elif isinstance(error, OSError) and not from_handler(error):
+            self._give_up(error)
+        else:
+            self._given_up.append(self.path)
+            self._close_files()
 
     def _empty(self) -> None:
         """Keep an open file of which nothing is needed for the next try."""
@@ -412,13 +459,9 @@ class Journal:
 
     def _sync_given_up(self, path: Path) -> None:
         """Force a file to the disk that takes no more."""
-        if path.is_file():  # else somebody removed it, which is noticed elsewhere
-            fd = self._os.append(path)
-            try:
-                self._os.datasync(fd)
-            finally:
-                self._os.close(fd)
-        self._given_up.remove(path)
+        self._os.datasync_at(path)  # where somebody removed it, that is noticed elsewhere
+        with suppress(ValueError):  # another thread was quicker
+            self._given_up.remove(path)
 
     def _sync_structure(self, batch: list[r.Record]) -> None:
         ends = (r.TurnEnd, r.SessionEnd) if self.sync_level == "turn" else (r.TurnEnd, r.SessionEnd, r.OpEnd, r.Accounted)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable, Sequence
 from errno import EAGAIN
 from pathlib import Path
@@ -58,18 +59,30 @@ class Ledger:
             new = [line for bill in bills for line in self._new(bill)]
             if new:
                 text = b"".join(new)
-                self.system.write_all(fd, text if self.system.ends_whole(fd) else b"\n" + text)
-            self.system.datasync(fd)  # also of what is there already: an earlier try may have failed, or its process have died, before this
+                self._write(fd, text if self.system.ends_whole(fd) else b"\n" + text)
+            self.system.datasync(fd)
             self.system.sync_name(self.path)
             return len(new)
         finally:
             self.system.close(fd)
 
+    def _write(self, fd: int, text: bytes) -> None:
+        """Write lines; where that fails in its middle, take back what is there of them, so that no line stays torn. The file is locked."""
+        begun = os.fstat(fd).st_size
+        try:
+            self.system.write_all(fd, text)
+        except OSError:
+            if begun < os.fstat(fd).st_size < begun + len(text):
+                self.system.truncate(fd, begun)
+            raise
+
     def _new(self, bill: Bill) -> list[bytes]:
-        """Return the lines that are not there yet."""
+        """Return the lines that are not there yet; those that are go to the disk with them, again."""
         if not (bill.again or bill.imported):
             return bill.lines
-        there = self._there(bill.txn) if bill.again else set[str]()
+        there = self._there(bill.txn) if bill.again else dict[str, tuple[int, int]]()
+        if there:  # an earlier try may have failed, or its process have died, before they were on the disk
+            self.system.write_again(self.path, _together(there.values()))
         billed = self._billed() if bill.imported else Bare()
         every = zip(bill.entries, bill.lines, strict=True)
         return [line for entry, line in every if entry["id"] not in there and not billed.claim(entry)]
@@ -102,7 +115,7 @@ class Ledger:
     def _locked(self, seconds: float | None) -> int:
         """Return the open file with its lock."""
         if seconds is not None:
-            fd = lock.take(self.path, self.system, seconds)
+            fd = lock.take(self.path, self.system, seconds, opened=self.system.append)
             if fd < 0:
                 raise BlockingIOError(EAGAIN, "another process is writing to the ledger", str(self.path))
             return fd
@@ -114,16 +127,19 @@ class Ledger:
             raise
         return fd
 
-    def _there(self, txn: str) -> set[str]:
-        """Return the ids of the session's entries that are there. The file may be large: only its lines are looked at."""
+    def _there(self, txn: str) -> dict[str, tuple[int, int]]:
+        """Return the ids of the session's entries that are there, with the place of each line and of the line breaks around it.
+
+        The file may be large: only the session's lines are looked at.
+        """
         data, mark, at = self.system.read(self.path), f'"{txn}'.encode(), 0
-        found: set[str] = set()
+        found: dict[str, tuple[int, int]] = {}
         while (at := data.find(mark, at)) >= 0:
             begin, end = data.rfind(b"\n", 0, at) + 1, data.find(b"\n", at)
             at = end if end >= 0 else len(data)
             entry = _entry(data[begin:at])
             if entry is not None and not is_bare(entry) and entry.get("originTxnId") == txn:
-                found.add(entry["id"])
+                found[entry["id"]] = max(0, begin - 1), min(at + 1, len(data))
         return found
 
     def _billed(self) -> Bare:
@@ -183,6 +199,17 @@ class Bare:
 def is_bare(entry: dict[str, Any]) -> bool:
     """Tell whether an entry has no id."""
     return not isinstance(entry.get("id"), str)
+
+
+def _together(places: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:
+    """Return places in a file, in their order, with those as one that touch each other."""
+    found: list[tuple[int, int]] = []
+    for begin, end in places:
+        if found and begin <= found[-1][1]:
+            found[-1] = found[-1][0], end
+        else:
+            found.append((begin, end))
+    return found
 
 
 def _facts(entry: dict[str, Any], txn: Any) -> tuple[object, ...]:

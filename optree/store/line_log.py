@@ -10,12 +10,13 @@ from __future__ import annotations
 import os
 import threading
 from collections.abc import Callable, Generator, Iterable
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
 from time import monotonic, sleep
 from weakref import WeakSet
 
 from optree.errors import BusyError, StoreError
+from optree.interrupts import suppress
 from optree.store.system import OS, REAL
 from optree.syscalls import calls
 

@@ -2,29 +2,48 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import os
+import re
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from time import monotonic, sleep
+from typing import NamedTuple
 
 from optree.clock import now_ms
 from optree.interrupts import pass_on, suppress
 from optree.store.system import OS, REAL
+from optree.syscalls import calls
 
 TRY_SECONDS = 0.05
 """How long a lock is tried for: a reader that asks who has it takes it for an instant."""
 _PAUSE_SECONDS = 0.003
-_MOST_DIGITS = 16
+_MOST_BYTES = 64
+_NOTED = re.compile(rb"([0-9]{1,16})(?: ([0-9]{1,16}) ([0-9]{1,16}))?")
+_REFUSED = re.compile(r"refused-([0-9]{4,9})-([0-9]{1,16})-([0-9]{1,16})")
 _CLOCKS_APART = 1e3
 """Milliseconds that a file's own time may be behind the clock's: file systems round it down."""
 
 
-def take(path: Path, system: OS = REAL, seconds: float = TRY_SECONDS) -> int:
-    """Lock a file, made if it is missing; returns its descriptor, or -1 if another process has it. Raises `OSError`."""
+class RefusedNote(NamedTuple):
+    """How many records of a writer were in no file when *last* was the number of its last one."""
+
+    writer: str
+    last: int
+    records: int
+
+
+def take(
+    path: Path, system: OS = REAL, seconds: float = TRY_SECONDS, *, fresh: bool = False, opened: Callable[[Path], int] | None = None
+) -> int:
+    """Lock a file, which *opened* opens, made if it is missing; returns its descriptor, or -1 if another process has it. Raises `OSError`.
+
+    In a *fresh* folder, which this process made a moment ago, nobody settles anything.
+    """
     until = monotonic() + seconds
     while True:
-        fd = system.append(path)
+        fd = (opened or system.own)(path)
         try:
-            if system.lock(fd) and system.is_at(fd, path):  # else it was removed between the two calls
+            if system.lock(fd) and (fresh or system.is_at(fd, path)):  # else it was removed between the two calls
                 return fd  # at once: an interrupt hits a call
         except BaseException:
             release([fd], system)
@@ -58,14 +77,16 @@ def release(fds: Iterable[int], system: OS = REAL) -> None:
             system.close(fd)
 
 
-def beat(fd: int, system: OS = REAL) -> None:
+def beat(fd: int, system: OS = REAL, *, last: int = 0, refused: int = 0) -> None:
     """Note in a file whose lock is held that its holder lives: if it is killed, its session is known to have lasted until about now.
 
-    Where that cannot be, as on a full disk, or nothing is held (-1), what is recorded tells how long the session lasted.
+    Also how many records the disk has *refused*, if any, when *last* was the number of the holder's last one. Where that cannot be, or
+    nothing is held (-1), what is recorded tells how long the session lasted.
     """
     if fd >= 0:
         with suppress(OSError):
-            system.rewrite(fd, b"%d" % now_ms())
+            note = b"%d %d %d" % (now_ms(), last, refused) if refused else b"%d" % now_ms()
+            system.rewrite(fd, note.ljust(_MOST_BYTES))
 
 
 def last_beat(live: Path, since: float = 0.0) -> float:
@@ -73,14 +94,61 @@ def last_beat(live: Path, since: float = 0.0) -> float:
 
     What cannot be so is none: a time before *since*, when the session began, or after the file was last written.
     """
-    path = live / "LOCK"
     try:
-        noted, written = REAL.read(path, _MOST_DIGITS), path.stat().st_mtime * 1e3
+        beat, written = _noted(live)[0], (live / "LOCK").stat().st_mtime * 1e3
     except OSError as error:
         pass_on(error)
         return 0.0
-    beat = int(noted) if noted.isdigit() else 0
     return float(beat) if since < beat <= min(now_ms(), written + _CLOCKS_APART) else 0.0
+
+
+def note_refused(live: Path, writer: int, last: int, refused: int, noted: str, system: OS = REAL) -> str:
+    """Note how many records the disk has refused to a process that is not the owner, if any, when *last* was the number of its last one.
+
+    That is the name of a file without a byte, for which a full disk has room. Returns it, or what was *noted* before if it cannot be.
+    """
+    name = f"refused-{writer:04d}-{last}-{refused}" if refused else ""
+    try:
+        if noted and name != noted:
+            system.rename(live / noted, live / name) if name else system.unlink(live / noted)
+        elif name != noted:
+            system.close(system.create(live / name))
+    except OSError as error:
+        pass_on(error)
+        return "" if isinstance(error, FileNotFoundError) else noted
+    return name
+
+
+def notes_of_refused(live: Path) -> list[Path]:
+    """Return the files of `note_refused`."""
+    try:
+        return [live / name for name in os.listdir(live) if _REFUSED.fullmatch(name)]
+    except calls.GONE as error:
+        pass_on(error)
+        return []
+
+
+def refused(live: Path | None) -> list[RefusedNote]:
+    """Return what a session's processes have noted of records that the disk refused."""
+    if live is None:
+        return []
+    notes = [_REFUSED.fullmatch(path.name) for path in notes_of_refused(live)]
+    found = [RefusedNote(one[1], int(one[2]), int(one[3])) for one in notes if one]
+    with suppress(OSError):
+        found.append(RefusedNote("0000", *_noted(live)[1:]))
+    return found
+
+
+def never_written(noted: Iterable[RefusedNote], vector: Mapping[str, int]) -> int:
+    """Return how many of these records are in no file, when *vector* has per writer the number of the last one that is."""
+    return sum(one.records for one in noted if vector.get(one.writer, 0) < one.last)
+
+
+def _noted(live: Path) -> tuple[int, int, int]:
+    """Return what `beat` noted; zeros where it did not. Raises `OSError`."""
+    found = _NOTED.fullmatch(REAL.read(live / "LOCK", _MOST_BYTES).rstrip(b" "))
+    beat, last, count = (int(number or 0) for number in found.groups()) if found else (0, 0, 0)
+    return beat, last, count
 
 
 def is_running(live: Path) -> bool:

@@ -14,6 +14,7 @@ from optree.store.formats import meta_of
 from optree.store.plain_values import object_of
 from optree.store.reader import read_journal
 from optree.store.system import OS
+from optree.syscalls import calls
 
 _WRITER = re.compile(r"[0-9]{4,9}")
 _MOST = 1 << 53
@@ -40,10 +41,34 @@ def known_vector(directory: Directory, txn: str, *, owner: bool, later: bool) ->
         return {} if owner else {f"{some_number():04d}": 0}
 
 
-def last_given(live: Path, vector: dict[str, int], system: OS, writer: int = 0) -> int:
-    """Return the number of a writer's last record that is in any file; the owner is writer 0."""
-    own = [path for path in journals(live) if path.name.startswith(f"j-{writer:04d}-")]
+def last_given(live: Path, vector: dict[str, int], system: OS, writer: int = 0, *, later: bool = False) -> int:
+    """Return the number of a writer's last record that is in any file; the owner is writer 0.
+
+    With *later* a directory that cannot be looked into is one without files: what is recorded goes into it when it can be.
+    """
+    own = list[Path]()
+    try:
+        own += [path for path in journals(live) if path.name.startswith(f"j-{writer:04d}-")]
+    except OSError as error:
+        if not later or from_handler(error):
+            raise
     return max([vector.get(f"{writer:04d}", 0), *(last_number(path, system) for path in own)])
+
+
+def last_before_another(live: Path, writer: int, above: int, last: int, system: OS) -> int:
+    """Return the number of this process's *last* record, or of the one before another process went on as that writer.
+
+    It has gone on behind the record *above*, and may have read what was written here before it began, and nothing later.
+    """
+    me, found, paths = (os.getpid(), calls.nodename()), last, list[Path]()
+    with suppress(OSError):
+        paths = journals(live)
+    for path in paths:
+        with suppress(OSError, StoreError):  # what only a newer optree reads tells nothing
+            header = read_journal(path, last, system).header
+            if header and int(header.writer) == writer and above < header.first <= last and (header.pid, header.host) != me:
+                found = min(found, header.first - 1)
+    return found
 
 
 def vector_of(meta: dict[str, Any]) -> dict[str, int]:
@@ -71,7 +96,7 @@ def journal_name(writer: int, segment: int) -> str:
 def claim(live: Path, writer: int | None, above: int, system: OS, *, fresh: bool = False) -> tuple[int, Path, int]:
     """Make and lock a new journal: a writer's next segment, or (None) the first of the next writer above *above*.
 
-    A *fresh* folder is empty.
+    A *fresh* folder is empty, and nobody settles anything there.
 
     Returns the writer's number, the path, and the descriptor. Raises `OSError` and `StoreError`.
     """
@@ -89,7 +114,7 @@ def claim(live: Path, writer: int | None, above: int, system: OS, *, fresh: bool
             pass_on(error)
         else:
             try:
-                if system.lock(fd) and system.is_at(fd, path):
+                if system.lock(fd) and (fresh or system.is_at(fd, path)):
                     return number, path, fd  # at once: an interrupt hits a call
             except BaseException:
                 system.close(fd)

@@ -90,17 +90,22 @@ def resume_session(
     if (loaded := store.take_loaded()) is None:
         raise RuntimeError("a store that resumes has loaded its session")
     root = loaded.session
-    core = Core(
-        store.txn,
-        store.stream,
-        now=options.now,
-        cycles=options.cycles,
-        redacted=options.redacted,
-        pool=loaded.tree.pool,
-        latest=max(root.ended_at or 0.0, *root.resumed_at, root.started_at),
-    )
-    builder = SessionTreeBuilder.over(core, loaded.session)
-    close_interrupted(builder, core)
-    store.attach(builder)
-    store.snapshot()
+    try:
+        core = Core(
+            store.txn,
+            store.stream,
+            now=options.now,
+            cycles=options.cycles,
+            redacted=options.redacted,
+            pool=loaded.tree.pool,
+            latest=max(root.ended_at or 0.0, *root.resumed_at, root.started_at),
+        )
+        builder = SessionTreeBuilder.over(core, loaded.session)
+        close_interrupted(builder, core)
+        store.attach(builder)
+        store.snapshot()
+    except BaseException:  # an interrupt
+        if stores is None:  # nobody else knows of its files and threads
+            store.discard()
+        raise
     return builder, store, loaded

@@ -10,14 +10,14 @@ from typing import Any
 from msgspec import Struct
 
 from optree.errors import DamagedError, FormatError, NotFoundError, SetupError
-from optree.interrupts import suppress
+from optree.interrupts import pass_on, suppress
 from optree.nodes import OperationNode, SessionNode, TurnNode
 from optree.store.collector import without_collector
 from optree.store.damage import Damage, earlier
 from optree.store.directory import OWNERS, Directory, Saved, exists, is_directory, journals, no_files, readable
 from optree.store.formats import Snapshot, read_snapshot
 from optree.store.interrupted import account_open, open_nodes
-from optree.store.lock import is_running, last_beat
+from optree.store.lock import is_running, last_beat, never_written, refused
 from optree.store.numbering import vector_of
 from optree.store.reader import Flaw, read_journal
 from optree.store.system import OS, REAL
@@ -82,7 +82,7 @@ def _loaded(what: str | Path, directory: Directory, system: OS) -> Loaded:
     saved = _located(what, directory)
     if saved.live is not None:
         with suppress(FileNotFoundError):  # the session ended meanwhile
-            next(saved.live.iterdir(), None)  # which raises where `glob` finds nothing: it may not be read
+            next(saved.live.iterdir(), None)  # which raises where it may not be read: Windows says so of what is being removed too
     begun = time.perf_counter()
     with without_collector() if _size(saved) >= LARGE_BYTES else nullcontext():
         loaded = _load_settled(saved, system)
@@ -130,6 +130,7 @@ def _load_settled(saved: Saved, system: OS) -> Loaded:
         try:
             loaded = _load(saved, system)
         except (FileNotFoundError, DamagedError) as error:
+            pass_on(error)
             failure = error
         if before <= set(journals(saved.live)) and (saved.live is None or is_directory(saved.live)):
             if loaded is None:
@@ -147,7 +148,9 @@ def _load(saved: Saved, system: OS) -> Loaded:
     txn = base.tree.session.origin_txn_id if base else saved.txn
     fold = Fold(txn, base.tree if base else None)
     paths = journals(saved.live)
+    noted = refused(saved.live)  # before the journals are read: they may have all by then
     fold_journals(paths, fold, vector, damage, system)
+    damage.dropped += never_written(noted, vector)
     sources.extend(path.name for path in paths)
     damage.flaws += [Flaw(path.name, 0, 0, "foreign", "is no file, but a directory, a link or a pipe") for path in no_files(saved.live)]
     if base is None and "" not in fold.sessions:
@@ -157,13 +160,14 @@ def _load(saved: Saved, system: OS) -> Loaded:
 
 
 def _snapshot(saved: Saved, damage: Damage, sources: list[str], system: OS) -> Snapshot | None:
-    """Read the snapshot; one that cannot be read does not stop a load that has journals."""
+    """Read the snapshot; one that is damaged does not stop a load that has journals. Raises `OSError` if it cannot be read."""
     if saved.snapshot is None:
         return None
     sources.append(saved.snapshot.name)
     try:
         base = read_snapshot(saved.snapshot, system)
-    except (FormatError, DamagedError, OSError) as error:
+    except (FormatError, DamagedError) as error:
+        pass_on(error)
         if not journals(saved.live) or isinstance(error, FormatError):
             raise
         damage.snapshot, damage.replaced = str(error), _complete(journals(saved.live), system)

@@ -16,13 +16,13 @@ from optree.clock import now_ms
 from optree.interrupts import suppress
 from optree.nodes import SessionNode
 from optree.store.compression import unpacked_frames
-from optree.store.directory import SUFFIXES, TEMPORARY
+from optree.store.directory import SUFFIXES, TEMPORARY, exists, is_directory
 from optree.store.options import StoreOptions
 from optree.store.snapshot import SnapshotWriter
-from optree.store.system import OS
+from optree.store.system import OS, PIECE
 from optree.tree import Tree
 from optree.tree.redacted import redacted
-from optree.tree.text import last_seen, snapshot_summary, untimed_until
+from optree.tree.text import last_seen, totals_summary, untimed_until
 from optree.values import decode
 
 
@@ -49,12 +49,15 @@ def saving(
     if last and writer.compression == "zstd":
         for _ in unpacked_frames(pieces):
             pass
-    system.make_directory(directory.sessions)
-    path = directory.snapshot(root.origin_txn_id, writer.compression)
-    yield from system.replacing(path, pieces, directory.live(root.origin_txn_id))
+    if sum(map(len, pieces)) < PIECE:
+        pieces = [b"".join(pieces)]  # in one write
+    path, live = directory.snapshot(root.origin_txn_id, writer.compression), directory.live(root.origin_txn_id)
+    if not (there := is_directory(live)):
+        system.make_directory(directory.sessions)
+    yield from system.replacing(path, pieces, live if there else None)
     for compression in () if only else SUFFIXES:
         older = directory.snapshot(root.origin_txn_id, compression)
-        if compression != writer.compression and older.exists():
+        if compression != writer.compression and exists(older):
             system.unlink(older)
 
 
@@ -96,7 +99,7 @@ def _meta(root: SessionNode, position: dict[str, int]) -> dict[str, Any]:
             "finalReport": None if root.final_report is UNSET else decode(root.final_report),
         },
         "ingress": root.attributes.get("ingress"),
-        "summary": snapshot_summary(root)["totals"],
+        "summary": totals_summary(root),
         "journal": position,
         "optree": __version__,
     }

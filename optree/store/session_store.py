@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, MutableMapping, Sequence
-from errno import EAGAIN, EDQUOT, ENOSPC
+from errno import EAGAIN
+from functools import partial
 from pathlib import Path
 from time import monotonic
 
@@ -12,10 +13,11 @@ from optree._version import __version__
 from optree.background import Steps, side_by_side
 from optree.builder import SessionTreeBuilder, Stream, Taker
 from optree.errors import BusyError
-from optree.interrupts import from_handler, new_rlock, suppress
+from optree.interrupts import from_handler, new_rlock, pass_on, suppress
 from optree.store import lock
-from optree.store.directory import OWNERS, checked, journals, nothing_saved
+from optree.store.directory import OWNERS, checked, exists, journals, nothing_saved, owners_journals, refused
 from optree.store.journal import Journal
+from optree.store.journals import Journals
 from optree.store.ledger import Ledger
 from optree.store.numbering import known_vector, last_given, saved_vector
 from optree.store.options import StoreOptions
@@ -25,9 +27,7 @@ from optree.store.saving import saving, sweep
 from optree.store.settle import join, leave, remove, settle, settle_beside
 from optree.store.snapshot import SnapshotWriter
 from optree.store.system import PASSING
-from optree.store.upkeep import Late, Upkeep
-
-PATIENCE = 5.0
+from optree.store.upkeep import SETTLE_SECONDS, Late, Upkeep
 
 
 class SessionStore:
@@ -38,8 +38,8 @@ class SessionStore:
     ended = False
     """True once the root session has ended."""
     _closed = _billed = _warned = False
-    _covered = 0
-    """Number of the last record that the last snapshot has."""
+    _covered, _begun, _final = 0, 0, -1
+    """Number of the last record that the last snapshot has, that the last one that was begun has, and that the one for good has, or -1."""
     _healed = 0
     """Records that were given up, and that a snapshot has since."""
     _saved = True
@@ -49,7 +49,7 @@ class SessionStore:
     _fresh = False
     """True if the live directory was made for this session as it began: there is nothing in it to go on from."""
     _left = False
-    """True if the session has ended, and journals remain: another process was still writing to it."""
+    """True if the session has ended, and journals remain, as while another process writes to it."""
 
     def __init__(
         self,
@@ -70,26 +70,23 @@ class SessionStore:
         stands in *stores*: an interrupt behind that leaves none that nobody knows.
         """
         self.txn = checked(txn)
-        self.options, self.owner = options, owner
+        self.options, self.owner, self._os = options, owner, options.system
+        self._unused, self._later = unused, later or not owner
         self.problems: deque[str] = deque(maxlen=32)
         self.current_problems: dict[str, str] = {}
         """What of them is so at this moment, by the step that failed."""
-        self._unused = unused
-        self.live = options.directory.live(txn) if unused else options.directory.live_to_write(txn)
+        self.failed: dict[str, tuple[int, Path]] = {}  # of each step that failed, the last error's number and the place
+        self.live = options.directory.live(txn) if owner else options.directory.live_to_write(txn)
         self.builder: SessionTreeBuilder | None = None
         self.again = resume
         """True if entries of the session may be in the ledger already."""
-        self._os = options.system
-        self._lock_fd, self._guard = -1, new_rlock()
-        self._loaded: Loaded | None = None
+        self._lock_fd, self._guard, self._writing = -1, new_rlock(), new_rlock()
         self._upkeep = Upkeep(self._beat, self._tick, self._save, self._leave, self._problem)
-        self._later = later or not owner
-        self._writing = new_rlock()
         self._writer = SnapshotWriter(options.compression, reuse=not options.redacted)
         try:
             if owner:
                 self._make_files()
-            self._loaded = load_to_resume(txn, options.directory, self._os) if resume else None
+            self._loaded: Loaded | None = load_to_resume(txn, options.directory, self._os) if resume else None
             self.lost = self._loaded.damage.lost() if self._loaded else []
             """What could not be read of the session's files: its snapshots say it."""
             known = {} if unused or resume else known_vector(options.directory, txn, owner=owner, later=self._later)
@@ -141,10 +138,14 @@ class SessionStore:
         self._look()
         done = self._retry() and delivered
         if level == "sync":
-            return done and self._upkeep.within(timeout, self.journal.sync)
+            return done and self._upkeep.within(timeout, self._journals.sync)
         if level == "snapshot" and self.owner:
             return self.finished or (not self._closed and self._upkeep.ask(timeout) and self._saved)
         return done
+
+    def sync_soon(self) -> None:
+        """Let what is to be forced to the disk be so, together with other sessions' journals."""
+        self._upkeep.sync_soon(partial(self._journals.sync, gone=True))
 
     def wait(self, timeout: float) -> bool:
         """Wait until a snapshot that was asked for, as at the end, is tried; False if it is not within *timeout* seconds."""
@@ -166,12 +167,7 @@ class SessionStore:
                 self._release_lock()
         self.stream.close()
         if self.journal.fd >= 0 or not self.finished:  # else what comes later begins a new file, for whoever settles it
-            held = self.stream.enter()
-            try:
-                if not self.unwritable_reason or self.journal.retry():
-                    self.journal.close()
-            finally:
-                self.stream.leave(held)
+            self.stream.alone(self._close_journal)
         if not self.owner:
             self._settle_owners()
         self.stream.subscribe(Late(self._close_again), ordered=False)
@@ -183,15 +179,11 @@ class SessionStore:
             self._closed, self.builder = True, None
             self._upkeep.end()
             self.stream.close()
-            held = self.stream.enter()
             try:
-                self.journal.abandon(self._covered)
-                if self._lock_fd >= 0 and self.journal.lost and not self.again:
-                    with suppress(OSError):
-                        self._remove_unbegun()
+                self.stream.alone(self._abandon)
             finally:
-                self.stream.leave(held)
                 self._writing.release()
+            self._beat()
             self._release_lock()
             self.stream.subscribe(Late(self._close_again), ordered=False)
         return free
@@ -207,11 +199,10 @@ class SessionStore:
     def forget(self) -> None:
         """In a forked child: leave the parent's files alone."""
         self.journal.forget()
-        self._guard = new_rlock()
+        self._guard, self._writing = new_rlock(), new_rlock()
         self._release_lock()
         self.owner, self._later, self._healed = False, True, 0
         self.current_problems.clear()
-        self._writing = new_rlock()
         self._upkeep = Upkeep(self._beat, self._tick, self._save, self._leave, self._problem)
         self.stream.after_fork(())
 
@@ -230,10 +221,12 @@ class SessionStore:
     def _make_files(self) -> None:
         """Make the directory and take its lock."""
         try:
+            if not self._unused:
+                self.options.directory.live_to_write(self.txn)
             self._fresh = bool(self._os.make_directory(self.live))
             if self._unused and not self._fresh:
                 self.options.directory.live_to_write(self.txn)
-            self._lock_fd = lock.take(self.live / "LOCK", self._os)
+            self._lock_fd = lock.take(self.live / "LOCK", self._os, fresh=self._fresh)
         except OSError as error:
             if not self._later or from_handler(error):
                 raise
@@ -259,22 +252,34 @@ class SessionStore:
                     remove(self.live, [], self._os)
         self._release_lock()
 
+    def _close_journal(self, _held: bool) -> None:
+        """Close it with what is left, if it has a file."""
+        if not self.unwritable_reason or self.journal.retry():
+            self.journal.close()
+
+    def _abandon(self, _held: bool) -> None:
+        """Let go of what the disk has not taken."""
+        self.journal.abandon(self._covered)
+        if self._lock_fd >= 0 and self.journal.lost and not self.again:
+            self._remove_unbegun()
+
     def _remove_unbegun(self, *own: Path) -> None:
-        """Remove journals without a record, and these."""
-        there = self._journals(own=True)
-        remove(self.live, [path for path in there if path in own or is_blank(path, self._os)], self._os)
+        """Remove journals without a record, and these, if that is possible."""
+        with suppress(OSError):
+            remove(self.live, [path for path in owners_journals(self.live) if path in own or is_blank(path, self._os)], self._os)
 
     def _own_again(self) -> None:
         """Take the lock for what comes after the session was removed, unless another process has gone on with it."""
-        if self.owner and self._lock_fd < 0:
-            self._lock_fd = lock.take(self.live / "LOCK", self._os)
-            known = saved_vector(self.options.directory, self.txn)
-            if self._lock_fd < 0 or last_given(self.live, known, self._os) > self.journal.tried:
-                self._release_lock()
-                raise BlockingIOError(EAGAIN, "another process goes on with this session")
-        else:
-            self._upkeep.start()
-        self.unwritable_reason = ""
+        with self._guard:  # the thread that writes a snapshot comes here too
+            if self.owner and self._lock_fd < 0:
+                self._lock_fd = lock.take(self.live / "LOCK", self._os)
+                known = saved_vector(self.options.directory, self.txn)
+                if self._lock_fd < 0 or last_given(self.live, known, self._os) > max(self.journal.tried, self._begun):
+                    self._release_lock()
+                    raise BlockingIOError(EAGAIN, "another process goes on with this session")
+            else:
+                self._upkeep.start()
+            self.unwritable_reason = ""
 
     def _release_lock(self) -> None:
         with self._guard:  # two threads may come here
@@ -288,15 +293,13 @@ class SessionStore:
         first = 1
         if self.owner:
             looked = self._loaded or self._fresh
-            first += self.vector.get("0000", 0) if looked else last_given(self.live, self.vector, self._os)
+            first += self.vector.get("0000", 0) if looked else last_given(self.live, self.vector, self._os, later=self._later)
         self.journal = Journal(
             self.live, self.txn, __version__, first=first, sync=self.options.sync, system=self._os, ready=self._own_again, make=False
         )
         writer = 0 if self.owner else None
         self.journal.make(writer, max(map(int, self.vector), default=0), lazy=self._later, fresh=self._fresh)
-
-    def _journals(self, *, own: bool) -> list[Path]:
-        return [path for path in journals(self.live) if path.name.startswith(OWNERS) == own]
+        self._journals = Journals(self.journal, self._os, others=self.owner, fault=partial(self._problem, "files"))
 
     def _close_again(self) -> None:
         """After a record that came when all was closed, as of an object that ends with the process."""
@@ -317,7 +320,7 @@ class SessionStore:
     def _beat(self) -> None:
         if self._guard.acquire(False):
             try:
-                lock.beat(self._lock_fd, self._os)
+                lock.beat(self._lock_fd, self._os, last=self.journal.last, refused=min(self.unwritten, self.journal.unsaid))
             finally:
                 self._guard.release()
 
@@ -329,35 +332,34 @@ class SessionStore:
         if not (written or self._warned or self.unwritable_reason) and self.journal.refusal:
             self.report(nothing_saved(self.options.directory, self.journal.refusal))
         self._warned = not written
-        late = self.ended and (self._left or self.journal.last > self._covered)
-        if self.owner and (late or (not written and self.journal.fd >= 0)):
-            self._upkeep.want(soon=True)
+        late = (self.ended and (self._left or self.journal.last > self._covered)) or (not written and self.journal.fd >= 0)
+        if self.owner and (late or (self.ended and not self.finished)):
+            self._upkeep.want(soon=late)
         if self.options.sync != "write":
-            self.journal.sync()
+            self.sync_soon()
 
     def _retry(self) -> bool:
         """Write what the disk has not taken, if it takes it now; False if there are records that are in no file."""
         if not self.journal.whole:
-            held = self.stream.enter()
-            try:
-                if held:
-                    self.journal.retry()
-            finally:
-                self.stream.leave(held)
+            self.stream.alone(lambda held: held and self.journal.retry())
         return self.journal.whole and not self.unwritten
 
     def _leave(self) -> None:
         """Force the last second to the disk, and let go of the session."""
+        self._beat()
         if self.options.sync != "write" and not self.finished:
-            self.journal.sync()
+            self._journals.sync()
         self._release_lock()
 
     def _look(self) -> None:
-        """Begin new files where somebody removed those that are written, or closed their descriptors.
+        """Look whether the files are there."""
+        self.stream.alone(self._look_for_files)
+
+    def _look_for_files(self, held: bool) -> None:
+        """Begin new files where somebody removed those that are written, or closed their descriptors, or owns the session by now.
 
         The owner's snapshot has what they had (see `_tick`); what a process had written that joined is lost, and counted.
         """
-        held = self.stream.enter()
         journal, snapshot = self.journal, self.options.directory.snapshot(self.txn, self.options.compression)
         try:
             if not held or journal.fd < 0 or (self.owner and self._lock_fd < 0):
@@ -370,18 +372,16 @@ class SessionStore:
             what = f"they were removed from {self.live}" if still else "the program closed their descriptors"
             why = f"{what} while it runs; they are written anew"
             self._problem("files", FileNotFoundError(why))
+            given = max(last_given(self.live, {}, self._os, journal.ordinal), self._covered if exists(snapshot) else 0)
             self._release_lock()
             if there:
                 self._own_again()
             else:
-                saved = {f"{journal.ordinal:04d}": self._covered if snapshot.exists() else 0}
-                journal.renew(last_given(self.live, saved, self._os, journal.ordinal), f"files of session {self.txn}: {why}")
+                journal.renew(given, f"files of session {self.txn}: {why}")
         except OSError as error:
-            if from_handler(error):
-                raise
             self._problem("files", error)
-        finally:
-            self.stream.leave(held)
+            if self.owner and self._lock_fd < 0 and journal.fd >= 0:  # what is written without the lock another process may remove
+                journal.renew(journal.last, str(error), there=True)
 
     def _save(self) -> Steps[None]:
         """Write the snapshot that is due."""
@@ -391,6 +391,9 @@ class SessionStore:
             except BaseException:
                 self._saved = False
                 raise
+            if self._saved:
+                for step in ("last snapshot", "background thread"):
+                    self.current_problems.pop(step, None)
 
     # Snapshots and the end
 
@@ -401,15 +404,17 @@ class SessionStore:
         self.stream.flush()
         # before the nodes are brought up to date: the file may be ahead, never behind
         number, dropped = self.journal.last, self.journal.dropped
-        if not builder.core.settle(PATIENCE):
+        if not builder.core.settle(SETTLE_SECONDS):
             return self._problem("snapshot", TimeoutError("another thread holds the session's lock"))
         position = {**self.vector, f"{self.journal.ordinal:04d}": number}
         try:
-            touched, only = builder.core.touched, self._unused
+            if self._lock_fd < 0:
+                self._own_again()
+            self._begun, touched, only = number, builder.core.touched, self._unused
             yield from saving(builder.whole, position, touched, self.options, self._writer, last=last, lost=self.lost, only=only)
         except Exception as error:  # noqa: BLE001 - the journal still has everything: say it and go on
             return self._problem("snapshot", error)
-        self._covered, self._healed = number, dropped
+        self._covered, self._healed, self._final = number, dropped, number if last else -1
         for step in ("snapshot", "last snapshot", *(["files"] if self._lock_fd >= 0 else [])):
             self.current_problems.pop(step, None)
         return True
@@ -418,37 +423,34 @@ class SessionStore:
         """The root session has ended: join other processes' journals, save, bill, remove. False if it is not saved and billed."""
         if (builder := self.builder) is None or builder.node.ended_at is None:
             return True
-        others = self._journals(own=False)
-        held = lock.hold(others, self._os)
+        there = journals(self.live)
+        held = lock.hold(others := [path for path in there if not path.name.startswith(OWNERS)], self._os)
         try:
             if self._billed and self.journal.last == self._covered and (held is None or not self._left):
                 return True
-            self._left = held is None or not self._join(builder, others)
-            for step in (self._write(last=True), self._bill(builder)):
+            left = held is None or not self.stream.alone(partial(self._join, builder, others))
+            self._left = True  # until the files are gone: nobody closes it before, and leaves them
+            write = [] if self._final == self.journal.last and not others else [self._write(last=True)]
+            for step in (*write, self._bill(builder)):
                 # with others' journals in hand it waits for nobody: those take descriptors
                 if not (side_by_side([step]) == [True] if held else (yield from step)):
+                    self._left = left
                     return False
-            self._left = self._left or not self._remove(others)
+            self._left = left or not self.stream.alone(partial(self._remove, there))
             return True
         finally:
             lock.release(held or [], self._os)
 
-    def _join(self, builder: SessionTreeBuilder, others: list[Path]) -> bool:
+    def _join(self, builder: SessionTreeBuilder, others: list[Path], held: bool) -> bool:
         """Fold the journals of processes that joined into the tree; False if the tree could not be had for it."""
-        if not others:
-            return True
-        held = self.stream.enter()
-        try:
-            if not held:
-                return False
-            builder.core.settle()
-            touched, damage = join(builder.whole, others, self.vector, self._os)
-            damage.keep(self.txn, self.options.directory, self._os)
-            builder.core.touched |= touched
-            self.lost += [line for line in damage.lost() if line not in self.lost]
-            return True
-        finally:
-            self.stream.leave(held)
+        if not (held and (others or lock.notes_of_refused(self.live))):
+            return not others
+        builder.core.settle()
+        touched, damage = join(builder.whole, self.live, others, self.vector, self._os)
+        damage.keep(self.txn, self.options.directory, self._os)
+        builder.core.touched |= touched
+        self.lost += [line for line in damage.lost() if line not in self.lost]
+        return True
 
     def _bill(self, builder: SessionTreeBuilder) -> Steps[bool]:
         again, self.again = self.again, True
@@ -462,21 +464,20 @@ class SessionStore:
         self.current_problems.pop("ledger", None)
         return True
 
-    def _remove(self, others: list[Path]) -> bool:
+    def _remove(self, there: list[Path], held: bool) -> bool:
         """Remove the journals, which the snapshot has; what is recorded later begins new ones. False if something came meanwhile."""
-        held = self.stream.enter()
+        if not held or self.journal.last != self._covered:
+            return False
         try:
-            if not held or self.journal.last != self._covered:
-                return False
             if not self._closed:
                 self.journal.rest()  # first: whoever syncs it at this moment knows then why it is not there
             with self._guard:
-                remove(self.live, [*others, *self._journals(own=True)], self._os, [self._lock_fd] if self._lock_fd >= 0 else [])
+                if self.journal.path not in there:
+                    there += owners_journals(self.live)
+                remove(self.live, there, self._os, [self._lock_fd] if self._lock_fd >= 0 else [], fresh=self._fresh)
                 self._lock_fd = -1
         except OSError as error:
             self._problem("removal of journals", error)
-        finally:
-            self.stream.leave(held)
         return True
 
     def _settle_owners(self) -> None:
@@ -487,11 +488,11 @@ class SessionStore:
             self._problem("settling", error)
 
     def _problem(self, what: str, error: BaseException) -> bool:
-        why: object = error if str(error) else type(error).__name__
-        if isinstance(error, OSError) and error.errno in (ENOSPC, EDQUOT):
-            place = self.options.directory.billing if what == "ledger" else self.options.directory.sessions
-            why = f"{error.strerror} in {place}; the agent runs on (make room there: what is not saved yet is saved then)"
-        said = f"{what} of session {self.txn}: {why}"
+        """Keep what went wrong, and go on; what a signal's handler has raised is raised again."""
+        pass_on(error)
+        place = self.options.directory.billing if what == "ledger" else self.options.directory.sessions
+        self.failed[what] = (getattr(error, "errno", None) or 0, place)
+        said = f"{what} of session {self.txn}: {refused(error, place)}"
         self.current_problems[what] = said
         if said not in self.problems:
             self.problems.append(said)

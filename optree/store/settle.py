@@ -13,10 +13,10 @@ from time import monotonic, time
 from optree import records as r
 from optree.background import Job
 from optree.ids import is_txn
-from optree.interrupts import suppress
+from optree.interrupts import pass_on, suppress
 from optree.store import lock
 from optree.store.damage import Damage
-from optree.store.directory import OWNERS, SUFFIXES, is_directory, journals, size_of
+from optree.store.directory import OWNERS, SUFFIXES, Directory, exists, is_directory, journals, may_be_directory, size_of
 from optree.store.formats import read_meta
 from optree.store.interrupted import close_begun
 from optree.store.ledger import Ledger
@@ -65,8 +65,9 @@ def unsettled(options: StoreOptions) -> list[str]:
     """Return the txns of all sessions with a live directory."""
     try:
         paths = [path for path in options.directory.sessions.iterdir() if path.name.endswith(LIVE)]
-        found = [path.name.removesuffix(LIVE) for path in paths if is_directory(path)]
-    except OSError:
+        found = [path.name.removesuffix(LIVE) for path in paths if may_be_directory(path)]
+    except OSError as error:
+        pass_on(error)
         return []
     return [txn for txn in found if is_txn(txn)]
 
@@ -89,6 +90,7 @@ def settling(options: StoreOptions, txns: list[str] | None = None, *, most: int 
         try:
             settle(txn, options, seconds=0.0, most=most)
         except Exception as error:  # noqa: BLE001 - the next session may be sound
+            pass_on(error)
             yield f"session {txn} cannot be settled: {error}"
         else:
             yield ""
@@ -100,6 +102,16 @@ def settle(txn: str, options: StoreOptions, *, seconds: float = lock.TRY_SECONDS
     One that was never begun is removed. A process that is *leaving* does only what is quick. Raises what reading, writing and locking
     raise.
     """
+    try:
+        return _settled(txn, options, seconds, most=most, leaving=leaving)
+    except FileNotFoundError:
+        if is_directory(options.directory.live(txn)):
+            raise
+        return False  # another process has settled it meanwhile
+
+
+def _settled(txn: str, options: StoreOptions, seconds: float, *, most: int | None, leaving: bool) -> bool:
+    """Do as `settle` does; raises `FileNotFoundError` also where another process does so at the same time."""
     live, system = options.directory.live(txn), options.system
     most = SMALL_BYTES if leaving else most
     if not is_directory(live) or (most is not None and _bytes(txn, options) > most):
@@ -116,30 +128,46 @@ def settle(txn: str, options: StoreOptions, *, seconds: float = lock.TRY_SECONDS
         sweep(live, system)
         paths = journals(live)
         held = lock.hold(paths, system)
-        if held is None or not _settle(load(txn, options.directory, system), live, paths, options, leaving=leaving):
+        loaded = load(txn, options.directory, system) if held is not None else None
+        if loaded is None or not _settle(loaded, live, paths, options, leaving=leaving):
             return False
-        remove(live, paths, system)
+        remove(live, [path for path in paths if path.name in loaded.sources], system)
         return True
     finally:
         leave(live, [*(held or []), owned], system)
 
 
-def join(tree: Tree, paths: list[Path], vector: dict[str, int], system: OS) -> tuple[set[str], Damage]:
-    """Fold what processes wrote that have gone into a tree, end what they left open, and move *vector* on.
+def has_ended(txn: str, directory: Directory) -> bool:
+    """Tell whether a session's snapshot has its end: who has its lock then settles it, or has resumed it."""
+    return any(read_meta(directory.snapshot(txn, name)).get("endedAt") for name in SUFFIXES)
+
+
+def join(tree: Tree, live: Path, paths: list[Path], vector: dict[str, int], system: OS) -> tuple[set[str], Damage]:
+    """Fold what processes wrote in *live* that have gone into a tree, end what they left open, and move *vector* on.
 
     Returns the paths of the ops that it changed, and what could not be read.
     """
     fold, damage = _Noting(tree), Damage()
+    noted = [one for one in lock.refused(live) if one.writer != "0000"]
     fold_journals(paths, fold, vector, damage, system)
+    damage.dropped += lock.never_written(noted, vector)
     fold.finish()
     close_begun(tree.session, paths, system)
     return fold.touched, damage
 
 
-def remove(live: Path, paths: list[Path], system: OS, held: Sequence[int] = ()) -> None:
-    """Remove the journals that were read, let go of locks, and remove the directory, unless another process has put a new one there."""
-    sweep(live, system)
-    for path in [*paths, live / "LOCK"]:
+def remove(live: Path, paths: list[Path], system: OS, held: Sequence[int] = (), *, fresh: bool = False) -> None:
+    """Remove the journals that were read, let go of locks, and remove the directory, unless it has other journals.
+
+    Beside those LOCK stays too: it may note what the disk has refused.
+    In a *fresh* directory, which this process has made, nobody has left a snapshot half written.
+    """
+    if not fresh:
+        sweep(live, system)
+    for path in paths:
+        with suppress(FileNotFoundError):
+            system.unlink(path)
+    for path in () if journals(live) else (*lock.notes_of_refused(live), live / "LOCK"):
         with suppress(FileNotFoundError):
             system.unlink(path)
     leave(live, held, system)
@@ -179,6 +207,8 @@ def _settle(loaded: Loaded, live: Path, paths: list[Path], options: StoreOptions
     if whole and (closed or loaded.vector != loaded.meta.get("journal") or not loaded.meta.get("endedAt")):
         writer = SnapshotWriter(_compression(loaded.txn, options))
         save(loaded.tree, loaded.vector, options, writer, lost=loaded.damage.lost())
+    elif whole:  # who wrote the snapshot may have died before its name was on the disk
+        options.system.sync_name(options.directory.snapshot(loaded.txn, _compression(loaded.txn, options)))
     Ledger(options.directory.billing, options.system).append(loaded.session, again=True, seconds=lock.TRY_SECONDS if leaving else None)
     return whole
 
@@ -188,8 +218,8 @@ def _is_unbegun(txn: str, options: StoreOptions) -> bool:
     directory = options.directory
     live = directory.live(txn)
     paths = journals(live)
-    if {path.name for path in live.iterdir()} - {path.name for path in paths} - {"LOCK"} or any(
-        directory.snapshot(txn, name).exists() for name in SUFFIXES
+    if {*live.iterdir()} - {*paths, *lock.notes_of_refused(live), live / "LOCK"} or any(
+        exists(directory.snapshot(txn, name)) for name in SUFFIXES
     ):
         return False
     latest = max(path.stat().st_mtime for path in [live, *paths])
@@ -211,13 +241,13 @@ def _remove_unbegun(live: Path, system: OS) -> bool:
 
 
 def _compression(txn: str, options: StoreOptions) -> str:
-    there = (name for name in SUFFIXES if options.directory.snapshot(txn, name).exists())
+    there = (name for name in SUFFIXES if exists(options.directory.snapshot(txn, name)))
     return next(there, options.compression)
 
 
 def _seems_ended(txn: str, options: StoreOptions) -> bool:
     """Tell whether a session's root may have ended, without parsing its journals."""
-    ended = any(read_meta(options.directory.snapshot(txn, name)).get("endedAt") for name in SUFFIXES)
+    ended = has_ended(txn, options.directory)
     for path in journals(options.directory.live(txn)):
         tail = b""
         for piece in options.system.pieces(path) if path.name.startswith(OWNERS) else ():

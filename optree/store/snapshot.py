@@ -31,6 +31,7 @@ GROWN_BLOCK = 64
 MAX_NESTED = 60
 """Sessions in each other that a snapshot can hold: decoders give up on JSON that is nested too deep. A journal is flat."""
 _GLUE_BYTES = 1 << 18
+_LONG_BYTES = 1 << 14
 _SUM = re.compile(rb'[0-9a-f]{8}"\}')
 
 
@@ -169,7 +170,8 @@ class SnapshotWriter:
     def _frame(self, data: bytes) -> bytes:
         self.encoded += len(data)
         frame = self._compress(data)
-        time.sleep(0)  # let other threads run: one piece never holds them for long
+        if len(data) > _LONG_BYTES:
+            time.sleep(0)  # let other threads run: one piece never holds them for long
         return frame
 
 

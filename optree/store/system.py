@@ -5,16 +5,21 @@ from __future__ import annotations
 import errno
 import os
 import stat
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from io import FileIO
 from pathlib import Path
-from typing import BinaryIO
+from threading import get_ident
+from time import monotonic
+from typing import BinaryIO, TypeVar
 
 from msgspec import Struct
 
 from optree.background import TURN, Steps, side_by_side
-from optree.interrupts import pass_on
+from optree.interrupts import pass_on, suppress
 from optree.syscalls import calls
 
+T = TypeVar("T")
 PIECE = 1 << 20
 """Bytes that are read at once."""
 _KINDS = {
@@ -32,7 +37,40 @@ PASSING = {
 """Errors of a disk, or a process, that may be over in a while; others want somebody to change something."""
 _NO_DIRECTORY_SYNC = {errno.EACCES, errno.EPERM, errno.EINVAL, errno.EROFS, errno.ENOTSUP, errno.ENOSYS}
 _on_disk: set[tuple[int, int]] = set()
-"""Directories (device, inode) whose own names this process knows to be on disk."""
+"""Directories (device, inode) whose own names, and those of all above them, this process knows to be on disk."""
+_MOST_MADE = 64
+_made: deque[Path] = deque()
+"""Directories that were made since that was last looked at: they may have the number of one that was removed."""
+_waiting: dict[int, float] = {}
+"""The threads that wait for the disk, and since when."""
+calls.register_at_fork(after_in_child=_waiting.clear)
+
+
+def _wait_for_disk(sync: Callable[[T], object], what: T) -> None:
+    """Call what waits for the disk. Raises `OSError`."""
+    me = get_ident()
+    _waiting[me] = monotonic()
+    try:
+        sync(what)
+    finally:
+        _waiting.pop(me, None)
+
+
+def disk_waited_for() -> float:
+    """Return for how many seconds the disk has not answered a thread of this process; 0 if none waits for it."""
+    return monotonic() - min(_waiting.copy().values(), default=monotonic())
+
+
+def _look_at_made() -> list[tuple[Path, tuple[int, int]]]:
+    """Return the directories that were made meanwhile, with their identities: their names are not on disk yet."""
+    found = list[tuple[Path, tuple[int, int]]]()
+    for path in list(_made):
+        with suppress(OSError):
+            found.append((path, _identity(path)))
+            _on_disk.discard(found[-1][1])
+        with suppress(ValueError):  # another thread was quicker
+            _made.remove(path)
+    return found
 
 
 def _identity(path: Path) -> tuple[int, int]:
@@ -95,9 +133,18 @@ class OS:
         flags = os.O_RDWR | os.O_CREAT | os.O_APPEND | calls.O_NOFOLLOW | calls.O_NONBLOCK
         return _opened(calls.open_kept, path, flags, 0o600)
 
+    def own(self, path: Path) -> int:
+        """Open a file whose lock says who owns something, and in which that one notes what `rewrite` is given; made if it is missing."""
+        return _opened(calls.open_kept, path, os.O_RDWR | os.O_CREAT | calls.O_NOFOLLOW | calls.O_NONBLOCK, 0o600)
+
     def open(self, path: Path) -> int:
         """Open a file for its lock only."""
         return _opened(calls.open_kept, path, os.O_RDONLY | calls.O_NOFOLLOW | calls.O_NONBLOCK)
+
+    def open_shared(self, path: Path, *, new: bool = False) -> FileIO:
+        """Open a file that several processes change, or make a *new* one. Forgotten, it is closed: an interrupt leaves none open."""
+        flags = os.O_RDWR | calls.O_NOFOLLOW | calls.O_NONBLOCK | (os.O_CREAT | os.O_EXCL if new else 0)
+        return FileIO(path, "r+", opener=lambda name, _: _opened(calls.open_file, name, flags, 0o600))
 
     def spare(self) -> int:
         """Open a descriptor that is kept so that a file can be opened later."""
@@ -127,16 +174,29 @@ class OS:
             data = data[done:]
             done = self.write(fd, data)
 
-    def rewrite(self, fd: int, data: bytes) -> None:
-        """Replace the few bytes that a file holds, unless they have another name too: then it may be somebody else's file.
+    def rewrite(self, fd: int, data: bytes, start: int = 0) -> None:
+        """Replace the few bytes that a file holds from *start* on, always as many.
 
-        A process that is killed between the two calls leaves none.
+        Not if it has another name too: then it may be somebody else's file.
+        They are written in their place, by one call: where a disk is full a file that has any needs no more room, and they stay until then.
         """
         self._needs_open(fd)
-        if os.fstat(fd).st_nlink != 1:
-            return
-        os.ftruncate(fd, 0)
-        os.write(fd, data)
+        if os.fstat(fd).st_nlink == 1:
+            calls.pwrite(fd, data, start)
+
+    def write_again(self, path: Path, parts: Iterable[tuple[int, int]]) -> None:
+        """Write parts of a file, each from one place to another, as they are once more, in their place.
+
+        Where a sync has failed their pages may be marked clean though they are lost: the next sync passes over what is as it was then.
+        """
+        fd = _opened(calls.open_kept, path, os.O_RDWR | calls.O_NOFOLLOW | calls.O_NONBLOCK)
+        try:
+            for begin, end in parts:
+                at = begin
+                while at < end and (piece := calls.pread(fd, min(PIECE, end - at), at)):
+                    at += calls.pwrite(fd, piece, at)
+        finally:
+            self.close(fd)
 
     def read(self, path: Path, most: int = -1) -> bytes:
         """Return a file's bytes, or the first *most* of them."""
@@ -165,16 +225,25 @@ class OS:
     def datasync(self, fd: int) -> None:
         """Wait until the file's data is on disk."""
         self._needs_open(fd)
-        calls.fdatasync(fd)
+        _wait_for_disk(calls.fdatasync, fd)
+
+    def datasync_at(self, path: Path) -> None:
+        """Wait until the data of the file with that name is on disk, if there is one."""
+        if path.is_file():
+            fd = _opened(calls.open_kept, path, os.O_RDWR | calls.O_NOFOLLOW | calls.O_NONBLOCK)
+            try:
+                self.datasync(fd)
+            finally:
+                self.close(fd)
 
     def sync(self, fd: int) -> None:
         """Wait until the file and its metadata are on disk."""
         self._needs_open(fd)
-        calls.fsync(fd)
+        _wait_for_disk(calls.fsync, fd)
 
     def sync_directory(self, path: Path) -> None:
         """Wait until the names in a directory are on disk."""
-        calls.fsync_directory(path)
+        _wait_for_disk(calls.fsync_directory, path)
 
     def sync_name(self, path: Path) -> None:
         """Wait until the name of a file is on disk, and the names of the directories that it is in.
@@ -182,15 +251,19 @@ class OS:
         Those above the first are asked for once by each process, and passed over where they may not be read.
         """
         self.sync_directory(path.parent)
-        one = Path(os.path.realpath(path.parent))
+        made = [key for other, key in _look_at_made() if other.parent == path.parent.parent]
+        one = Path(os.path.realpath(path.parent, strict=True))  # else it keeps what a handler raises
+        unknown: list[tuple[Path, tuple[int, int]]] = []
         while (key := _identity(one)) not in _on_disk and one.parent != one:
+            unknown.append((one, key))
+            one = one.parent
+        for place, (one, key) in reversed([*enumerate(unknown)]):  # the top first: all above those that are known are known too
             try:
                 self.sync_directory(one.parent)
             except OSError as error:
                 if error.errno not in _NO_DIRECTORY_SYNC:
                     raise
-            _on_disk.add(key)
-            one = one.parent
+            _on_disk.update([] if place else made, [key])  # one call is for all that were made there
 
     def rename(self, old: Path, new: Path) -> None:
         """Replace *new* by *old*, at once."""
@@ -201,6 +274,7 @@ class OS:
         try:
             os.link(path, other, follow_symlinks=False)
         except OSError as error:
+            pass_on(error)
             if error.errno in PASSING:
                 raise
             self.write_whole(other, self.pieces(path))
@@ -212,6 +286,17 @@ class OS:
 
     def make_directory(self, path: Path) -> bool:
         """Make a directory and those above it, private to their owner; False if it is there."""
+        try:
+            os.mkdir(path, 0o700)
+        except OSError as error:
+            pass_on(error)
+            return self._make_directories(path)
+        _made.append(path)
+        if len(_made) > _MOST_MADE:  # where nothing is synced
+            _look_at_made()
+        return True
+
+    def _make_directories(self, path: Path) -> bool:
         missing = [] if _is_directory(path) else [path]
         while missing and not _is_directory(missing[-1].parent):
             missing.append(missing[-1].parent)
@@ -224,7 +309,7 @@ class OS:
                 if not _is_directory(one):
                     raise
                 made = False
-            _on_disk.discard(_identity(one))  # it may have the number of one that was removed
+            _made.append(one)
         return made
 
     def remove_directory(self, path: Path) -> None:
@@ -244,7 +329,10 @@ class OS:
     def is_at(self, fd: int, path: Path) -> bool:
         """Tell whether an open file is the one that has this name now."""
         try:
-            return self.is_open(fd) and os.path.samestat(os.fstat(fd), os.stat(path, follow_symlinks=False))
+            there = os.stat(path, follow_symlinks=False)
+            if isinstance(fd, Descriptor):
+                return fd.identity == (there.st_dev, there.st_ino) and self.is_open(fd)
+            return os.path.samestat(os.fstat(fd), there)
         except calls.GONE as error:
             pass_on(error)
             return False
@@ -274,12 +362,12 @@ class OS:
         side_by_side([self.replacing(path, pieces)])
 
     def replacing(self, path: Path, pieces: Iterable[bytes], aside: Path | None = None) -> Steps[None]:
-        """Replace a file's content as a whole: temporary file (in *aside*, if that directory is there), sync, rename, sync of the name.
+        """Replace a file's content as a whole: temporary file (in the directory *aside*, if given), sync, rename, sync of the name.
 
         Beside others all files are written before the first is waited for, so that one write to the disk can be for all.
         """
         temporary = temporary_for(path)
-        if aside is not None and _is_directory(aside):
+        if aside is not None:
             temporary = aside / temporary.name
         together = True
         try:

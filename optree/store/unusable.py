@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from optree.errors import OptreeError, SetupError
+from optree.interrupts import pass_on
 
 _NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 _ELSEWHERE = "name another place"
@@ -33,6 +34,7 @@ def usable(path: Path) -> Generator[None]:
     except BrokenPipeError:
         raise
     except OSError as error:
+        pass_on(error)
         if error.errno in _NO_ROOM:
             raise OptreeError(f"{path} cannot be written: there is no room; make some, or {_ELSEWHERE}") from error
         why = _WHY.get(error.errno or 0) or f"{error.strerror or error}; {_ELSEWHERE}"

@@ -1,24 +1,37 @@
-"""What is done beside a session by threads that all sessions of a process share: one does what is due each second, one writes snapshots."""
+"""What is done beside a session by threads that all sessions of a process share: one does what is due each second, one writes snapshots.
+
+Where journals are many and the disk is slow, others help the first one to force them to the disk, for as long as there are any.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import suppress
+import threading
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from errno import EMFILE, ENFILE
+from functools import partial
 from itertools import count
-from time import monotonic
+from pathlib import Path
+from time import monotonic, sleep
 from weakref import WeakSet
 
 from optree.background import Job, Steps, Worker, side_by_side
-from optree.interrupts import pass_on
+from optree.interrupts import pass_on, suppress
 from optree.records import Record
-from optree.store.system import REAL
+from optree.store.system import OS, REAL
 from optree.syscalls import calls
 
 SYNC_SECONDS = 1.0
+SETTLE_SECONDS = 5.0
+"""The longest that a snapshot waits for a thread that holds the session's lock."""
 PAUSES = 20
 """After a snapshot that nobody asked for, the next such one comes after this many times what it took, and not within a second."""
 EACH_SECOND = Worker("store")
 """Forces journals to the disk, and says that their owners live."""
+_HELPERS = 7
+"""Threads that force journals to the disk beside that one, where it takes too long by itself."""
+_ALONE_SECONDS = 0.25
+"""So long may that take."""
 _LOOK_SECONDS = 0.01
 _SLOT_SECONDS = 0.05
 """Sessions that begin within such a time are first looked at together, and those that have ended by then not at all."""
@@ -29,13 +42,142 @@ _MOST = 16
 """Sessions in a group: each has a descriptor for its snapshot."""
 _MANY = 16
 """Open sessions from which on descriptors are kept to save them with."""
+_ROOM_SECONDS = 1.0
+_room_until = 0.0
+"""Until then there are taken to be descriptors enough for a group."""
 _spare: list[int] = []
 _open: WeakSet[Upkeep] = WeakSet()
 _asking: dict[Upkeep, None] = {}
 """Those that somebody has asked for a snapshot, in turn."""
 GROUP_SECONDS = 0.05
 """So long snapshots of other sessions are begun beside the first: they wait for the disk together, and a large one holds few of them up."""
-calls.register_at_fork(after_in_child=_asking.clear)
+
+
+class _Syncing:
+    """Forces journals to the disk, those that are due at a time together."""
+
+    def __init__(self) -> None:
+        self._due: deque[Upkeep | _Left] = deque()
+        self._job = Job(EACH_SECOND, self.run, str)
+        self.after_fork()
+
+    def ask(self, one: Upkeep | _Left) -> None:
+        """Let a journal be forced to the disk behind all else that is due."""
+        self._due.append(one)
+        self._job.ask()
+
+    def after_fork(self) -> None:
+        """In a forked child: what was asked for is the parent's, and nobody helps."""
+        self._due.clear()
+        self._seconds = 0.0  # that one of them took
+        self.missed = 0  # files that were closed before they were on the disk, and forgotten
+        self._free = deque(range(_HELPERS))
+
+    def run(self) -> None:
+        """Force all that is due to the disk."""
+        while self._due:
+            if len(self._due) * self._seconds > _ALONE_SECONDS:
+                self._get_help()
+            begun = monotonic()
+            self._sync_one()
+            self._seconds = monotonic() - begun
+
+    def _get_help(self) -> None:
+        for place in [self._free.pop() for _ in range(min(len(self._due), len(self._free)))]:
+            try:
+                threading.Thread(target=self._help, args=(place,), name="optree-sync", daemon=True).start()
+            except Exception as error:  # noqa: BLE001 - no more threads, or memory: then it takes longer
+                pass_on(error)
+                self._free.append(place)
+
+    def _help(self, place: int) -> None:
+        try:
+            while self._due:
+                self._sync_one()
+        finally:
+            self._free.append(place)
+
+    def _sync_one(self) -> None:
+        with suppress(IndexError):  # another was quicker
+            self._due.popleft().sync()
+
+
+class _Left:
+    """A file of a journal that was closed before it was on the disk; it is forced to it by its name, and holds nothing until then."""
+
+    __slots__ = ("_failed", "_is_asked", "_path", "_system")
+
+    def __init__(self, path: Path, system: OS) -> None:
+        self._path, self._system = str(path), system
+        self._is_asked = self._failed = False
+
+    def ask(self) -> None:
+        """Let it be forced to the disk, once."""
+        if not self._is_asked:
+            self._is_asked = True
+            _SYNCING.ask(self)
+
+    def sync(self) -> None:
+        """Force it to the disk; a file that is gone was saved by somebody. What fails is tried again in a second."""
+        try:
+            self._force(Path(self._path))
+        except FileNotFoundError:
+            _left.discard(self)
+        except Exception as error:  # noqa: BLE001 - no memory, no descriptor, or a disk that fails
+            pass_on(error)
+            self._failed = self._failed or (isinstance(error, OSError) and error.errno not in (EMFILE, ENFILE))
+            if self in _left:
+                Job(EACH_SECOND, partial(_SYNCING.ask, self), str).ask(SYNC_SECONDS)
+        else:
+            _left.discard(self)
+
+    def _force(self, path: Path) -> None:
+        if self._failed:  # its pages may be marked clean though they are lost
+            self._system.replace(path, [self._system.read(path)])
+            return
+        self._system.datasync_at(path)
+        self._system.sync_name(path)
+
+
+_left: set[_Left] = set()
+"""What was closed, and is not on the disk yet."""
+_MOST_LEFT = 10_000
+"""Files that are kept in mind so: some 3 MB."""
+_SYNCING = _Syncing()
+
+
+def sync_left(paths: Iterable[Path], system: OS, *, soon: bool) -> None:
+    """Let files that are closed be forced to the disk: *soon*, or when all that was recorded shall be (`left_synced`)."""
+    for path in paths:
+        if len(_left) >= _MOST_LEFT:
+            _SYNCING.missed += 1
+            continue
+        _left.add(one := _Left(path, system))
+        if soon or len(_left) > _MOST_LEFT // 2:
+            one.ask()
+
+
+def left_synced(seconds: float) -> bool:
+    """Wait until what was closed is on the disk; False if it is not within so many seconds, or was too much to be kept in mind."""
+    until, waiting = monotonic() + seconds, _left.copy()
+    for one in waiting:
+        one.ask()
+    if waiting and not EACH_SECOND.start():
+        _SYNCING.run()
+    while waiting & _left:
+        if monotonic() >= until:
+            return False
+        sleep(_LOOK_SECONDS)
+    return not _SYNCING.missed
+
+
+def _after_fork() -> None:
+    _asking.clear()
+    _left.clear()
+    _SYNCING.after_fork()
+
+
+calls.register_at_fork(after_in_child=_after_fork)
 
 
 def _keep_spare() -> None:
@@ -51,14 +193,23 @@ def _give_spare() -> None:
 
 
 def _has_room() -> bool:
-    """Tell whether there are descriptors enough for a group; else each session has those that are kept to save with, one after another."""
+    """Tell whether there are descriptors enough for a group; else each session has those that are kept to save with, one after another.
+
+    It is looked at each second: where the last ones have gone meanwhile, a group is done one after another too.
+    """
+    global _room_until  # noqa: PLW0603 - of the one thread that saves
+    if monotonic() < _room_until:
+        return True
     taken: list[int] = []
     with suppress(OSError):
         while len(taken) < _MOST + _SPARE:
             taken.append(REAL.spare())
     for fd in taken:
         REAL.close(fd)
-    return len(taken) == _MOST + _SPARE
+    if len(taken) < _MOST + _SPARE:
+        return False
+    _room_until = monotonic() + _ROOM_SECONDS
+    return True
 
 
 class Late:
@@ -96,11 +247,13 @@ class Upkeep:
         self._wanted = False
         """True while a snapshot shall be written that nobody waits for."""
         self._started = self._ran = self._stopped = self._gone = False
+        self._sync: Callable[[], object] | None = None
 
     def start(self) -> None:
         """Let what is due each second begin, unless it has; again, where there could be no thread."""
         if not (self._started or self._stopped):
             self._started = self._is_there(EACH_SECOND)
+            self._not_before = monotonic() + SYNC_SECONDS  # one that ends soon is written once
             self._ticking.ask(min(SYNC_SECONDS, 2 * _SLOT_SECONDS - monotonic() % _SLOT_SECONDS))
             _open.add(self)
             if len(_open) >= _MANY and not _spare:
@@ -115,6 +268,24 @@ class Upkeep:
         if not job.wait(seconds, first=True):
             job.cancel()
         return found == [True]
+
+    def sync_soon(self, sync: Callable[[], object]) -> None:
+        """Let a journal be forced to the disk, beside those of other sessions; once, until the disk has answered."""
+        if self._sync is None:
+            try:
+                self._sync = sync
+                _SYNCING.ask(self)
+            except BaseException:  # out of a handler: asked again when it is due next
+                self._sync = None
+                raise
+
+    def sync(self) -> None:
+        """Force it to the disk, on this thread."""
+        if self._sync is not None:
+            try:
+                self._guarded("files", self._sync)
+            finally:  # whatever ends it: it is due again in a second
+                self._sync = None
 
     def ask(self, timeout: float = 0.0) -> bool:
         """Ask for a snapshot, and wait until it is tried; False if it is not within *timeout* seconds."""

@@ -7,6 +7,7 @@ import os
 import resource
 import select
 import sys
+from functools import cache
 from itertools import count
 from typing import TextIO
 
@@ -21,7 +22,7 @@ GONE: tuple[type[OSError], ...] = (FileNotFoundError, NotADirectoryError)
 """What is raised for a name that is no longer there."""
 
 open_file = os.open
-pread = os.pread
+pread, pwrite = os.pread, os.pwrite
 rename = os.replace
 unlink = os.unlink
 register_at_fork = os.register_at_fork
@@ -104,6 +105,21 @@ def funlock(fd: int) -> None:
     fcntl.flock(fd, fcntl.LOCK_UN)
 
 
+def process_start(pid: int) -> str | None:
+    """Return when a process began, which tells it from others of its id; empty where the system does not tell, None if none runs."""
+    try:
+        os.kill(pid, 0)
+        with open(f"/proc/{pid}/stat", "rb") as file:  # noqa: PTH123 - pathlib is not imported for one call
+            fields = file.read().rpartition(b")")[2].split()  # the name before that may hold anything
+    except ProcessLookupError as error:
+        pass_on(error)
+        return None
+    except OSError as error:
+        pass_on(error)
+        return ""
+    return None if fields[0] in (b"Z", b"X") else fields[19].decode()
+
+
 def is_own(found: os.stat_result) -> bool:
     """Tell whether a file is this user's."""
     return found.st_uid == os.getuid()
@@ -114,6 +130,7 @@ def may_name_a_file(_name: str) -> bool:
     return True
 
 
+@cache
 def nodename() -> str:
     """Return the machine's name."""
     return os.uname().nodename

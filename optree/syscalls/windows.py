@@ -39,6 +39,7 @@ _NO_WAIT, _EXCLUSIVE = 0x1, 0x2
 _LOCK_VIOLATION, _NOT_LOCKED, _PENDING = 33, 158, 997
 _INVALID = ctypes.c_void_p(-1).value
 _ENABLE_ESCAPES = 0x4
+_QUERY, _RUNS, _NO_PROCESS = 0x1000, 259, 87
 _DEVICES = frozenset({"con", "prn", "aux", "nul", *(f"{port}{number}" for port in ("com", "lpt") for number in range(10))})
 
 
@@ -60,6 +61,10 @@ _kernel.CreateFileW.argtypes = [
     wintypes.LPCWSTR, wintypes.DWORD, wintypes.DWORD, ctypes.c_void_p, wintypes.DWORD, wintypes.DWORD, wintypes.HANDLE,
 ]  # fmt: skip
 _kernel.CloseHandle.argtypes = [wintypes.HANDLE]
+_kernel.OpenProcess.restype = wintypes.HANDLE
+_kernel.OpenProcess.argtypes = [wintypes.DWORD, wintypes.BOOL, wintypes.DWORD]
+_kernel.GetExitCodeProcess.argtypes = [wintypes.HANDLE, ctypes.POINTER(wintypes.DWORD)]
+_kernel.GetProcessTimes.argtypes = [wintypes.HANDLE, *[ctypes.POINTER(wintypes.FILETIME)] * 4]
 _kernel.LockFileEx.restype = _kernel.UnlockFileEx.restype = wintypes.BOOL
 _kernel.LockFileEx.argtypes = [wintypes.HANDLE, *[wintypes.DWORD] * 4, ctypes.POINTER(_Place)]
 _kernel.UnlockFileEx.argtypes = [wintypes.HANDLE, *[wintypes.DWORD] * 3, ctypes.POINTER(_Place)]
@@ -105,6 +110,12 @@ def pread(fd: int, size: int, offset: int) -> bytes:
     """Read at a place in a file; its position, where nothing else reads, moves. Files that are appended to are written at their end."""
     os.lseek(fd, offset, os.SEEK_SET)
     return os.read(fd, size)
+
+
+def pwrite(fd: int, data: bytes, offset: int) -> int:
+    """Write at a place in a file that is not appended to; its position moves."""
+    os.lseek(fd, offset, os.SEEK_SET)
+    return os.write(fd, data)
 
 
 fsync = fdatasync = os.fsync
@@ -173,6 +184,20 @@ def _lock(fd: int, how: int) -> bool:
 def _beyond() -> _Place:
     """Return the byte that is locked: far beyond every file's end, since what is locked here cannot be read by others."""
     return _Place(Offset=0xFFFF_FFFE, OffsetHigh=0x7FFF_FFFF)
+
+
+def process_start(pid: int) -> str | None:
+    """Return when a process began, which tells it from others of its id; empty where the system does not tell, None if none runs."""
+    handle = _kernel.OpenProcess(_QUERY, False, pid)
+    if not handle:
+        return None if ctypes.get_last_error() == _NO_PROCESS else ""
+    try:
+        code, times = wintypes.DWORD(), [wintypes.FILETIME() for _ in range(4)]
+        if not (_kernel.GetExitCodeProcess(handle, ctypes.byref(code)) and _kernel.GetProcessTimes(handle, *map(ctypes.byref, times))):
+            return ""
+        return str(times[0].dwHighDateTime << 32 | times[0].dwLowDateTime) if code.value == _RUNS else None
+    finally:
+        _kernel.CloseHandle(handle)
 
 
 def is_own(_found: os.stat_result) -> bool:

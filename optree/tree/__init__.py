@@ -1,4 +1,8 @@
-"""The tree: a fold over records, and what can be read from it."""
+"""The tree: a fold over records, and what can be read from it.
+
+In come records (`fold`) or a tree (`unfold`, totals, walks, text), out go a tree, records and figures. Only `fold.py`, `apply.py` and
+`totals.py` change nodes; nothing here opens a file or knows a thread.
+"""
 
 from optree.tree.fold import Fold, Tree
 from optree.tree.path import Path

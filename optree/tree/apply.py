@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 from msgspec import UNSET, Raw, UnsetType
 
 from optree import records as r
 from optree.ids import node_id
-from optree.nodes import AccountingEntry, LogEntry, OperationNode, Payload, Reasoning, ReasoningChunk, SessionNode, TurnNode
+from optree.nodes import SNAPSHOT, AccountingEntry, LogEntry, OperationNode, Payload, Reasoning, ReasoningChunk, SessionNode, TurnNode
 from optree.speed import untracked
 from optree.tree.path import last_index
-from optree.values import MAX_TEXT, decode, encode, raw
+from optree.values import MAX_TEXT, decode, encode, is_object, raw
 
 
 def new_session(origin: str, path: str, trace: str, agent: str, call_path: str, ts: float) -> SessionNode:
@@ -74,6 +75,12 @@ def set_session(session: SessionNode, record: r.SessionSet) -> None:
     session.session_title = record.title if record.title is not None else session.session_title
     session.latest_status = record.latest_status if record.latest_status is not None else session.latest_status
     session.attributes_json = merged(session.attributes_json, record.attributes)
+    if record.prices is not UNSET:
+        before: dict[str, Any] = {} if session.attributes_json is UNSET else decode(session.attributes_json)
+        known: Any = before.get(SNAPSHOT)
+        session.attributes_json = raw({**before, SNAPSHOT: {**(known if is_object(known) else {}), **decode(record.prices)}})
+    if record.final_report is not UNSET:
+        session.final_report = record.final_report
     session.ended_at = _later(session.ended_at, record.ended_at)
 
 
@@ -135,7 +142,8 @@ def end_session(session: SessionNode, record: r.SessionEnd) -> None:
     session.status = record.status
     session.success = None if record.status is None else record.status == "ok"
     session.error = record.error
-    session.final_report = record.final_report
+    if record.final_report is not UNSET:
+        session.final_report = record.final_report
 
 
 def resume_session(session: SessionNode, record: r.SessionResume) -> None:

@@ -281,7 +281,7 @@ class Fold:
         if place is None:
             self._places[key] = len(grown)
             grown.append(record.entry)
-        elif grown[place].status == "ok":  # the same, or that it failed after all, which is never taken back
+        elif not _takes_back(grown[place], record.entry):  # the same, that it failed after all, or what it cost
             grown[place] = record.entry
 
     def _requested(self, record: r.Requested) -> None:
@@ -331,6 +331,11 @@ class Fold:
         r.Pooled: _pooled,
         r.Gap: _gap,
     }
+
+
+def _takes_back(before: AccountingEntry, after: AccountingEntry) -> bool:
+    """Tell whether what is said later of an entry is less than what was: a record that comes again."""
+    return (before.status != "ok" == after.status) or (before.cost_usd is not None and after.cost_usd is None)
 
 
 def _checked(label: str) -> str:

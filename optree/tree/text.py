@@ -98,8 +98,13 @@ def snapshot_summary(root: Rooted, *, live: bool = True) -> dict[str, Any]:
         }
         for session in walk_sessions(root)
     ]
-    totals = {**msgspec.to_builtins(root.totals), "unknownCosts": root.totals.unknown_costs, "agentsRun": len(lines)}
-    return {"lines": lines, "totals": totals, "runStartedAt": root.started_at, "runElapsedSec": lines[0]["elapsedSec"]}
+    return {"lines": lines, "totals": totals_summary(root), "runStartedAt": root.started_at, "runElapsedSec": lines[0]["elapsedSec"]}
+
+
+def totals_summary(root: SessionNode) -> dict[str, Any]:
+    """Return the totals of a tree as plain values, with how many agents ran."""
+    agents = sum(1 for _ in walk_sessions(root))
+    return {**msgspec.to_builtins(root.totals), "unknownCosts": root.totals.unknown_costs, "agentsRun": agents}
 
 
 def last_seen(session: SessionNode) -> float:

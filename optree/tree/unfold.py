@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Generator, Iterable, Iterator
 from itertools import groupby
 
+from msgspec import UNSET
+
 from optree import records as r
 from optree.ids import node_id
 from optree.nodes import OperationNode, SessionNode, TurnNode
@@ -46,8 +48,10 @@ def _session(session: SessionNode, earliest: float, timed: list[_Timed]) -> _Wal
     path, begun = session.path, max(earliest, session.started_at)
     own = _own_id(session.id, session.origin_txn_id, path)
     timed.append((begun, r.SessionBegin(path, session.started_at, session.agent_id, session.call_path, session.attributes_json, own)))
-    if session.session_title is not None or session.latest_status is not None:
-        timed.append((begun, r.SessionSet(path, session.started_at, session.session_title, session.latest_status)))
+    report = session.final_report if session.ended_at is None else UNSET  # else its end has it
+    if session.session_title is not None or session.latest_status is not None or report is not UNSET:
+        told = r.SessionSet(path, session.started_at, session.session_title, session.latest_status, final_report=report)
+        timed.append((begun, told))
     latest = begun
     for ts in session.resumed_at:
         latest = max(latest, ts)

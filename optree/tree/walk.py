@@ -132,6 +132,8 @@ def flatten(root: Rooted) -> Flat:
     logs: list[dict[str, Any]] = []
     accounting: list[dict[str, Any]] = []
     for session, turn, op in walk_ops(root):
+        if not (op.logs or op.accounting):
+            continue
         context = {
             "path": op.path,
             "agentId": session.agent_id,

@@ -5,6 +5,7 @@ import threading
 
 import pytest
 
+import optree
 from optree import SessionTreeBuilder, background
 from optree import records as r
 from optree.builder import Op, Stream, handles
@@ -14,7 +15,9 @@ from optree.builder.outcome import outcome
 from optree.builder.subscriber import Subscriber
 from optree.ids import content_id, trace_id
 from optree.nodes import OperationNode, TurnNode
-from optree.testing import Ticking
+from optree.testing import Ticking, capture
+from optree.tree import Fold
+from optree.tree.unfold import unfold
 from optree.usage import MAX_COUNT
 from optree.values import MAX_TEXT, decode, dumps
 
@@ -77,6 +80,7 @@ def test_records_of_a_session(built):
         },
         {"t": "message", "path": "", "at": 2, "message": {"role": "unknown", "body": {"content": 1}, "cause": ["m1"]}},
         {"t": "message", "path": "", "at": 3, "message": {"role": "unknown", "body": [1]}},
+        {"t": "session.set", "path": "", "finalReport": "r"},
         {"t": "session.end", "path": "", "status": "failed", "error": "why", "finalReport": "r"},
     ] == kept.told()  # fmt: skip
 
@@ -87,6 +91,18 @@ def test_a_report_given_with_the_end_counts(built):
     builder.set_final_report("before")
     builder.end_session(final_report="at the end")
     assert "at the end" == kept.told()[-1]["finalReport"] == decode(builder.node.final_report)
+
+
+def test_a_report_is_there_before_the_end():
+    """What a session gives as its result is recorded when it is set, and kept by an end that tells none."""
+    with capture() as recording, optree.session("a") as session:
+        session.builder.set_final_report({"found": 1})
+        records = [*recording.records], unfold(recording.tree)
+    for found in records:
+        fold = Fold("t")
+        for record in [*found, r.SessionEnd("", 1.0, "ok")]:
+            fold.apply(record)
+        assert {"found": 1} == decode(fold.finish().session.final_report)
 
 
 def test_records_of_turns(built):

@@ -4,6 +4,7 @@ import pytest
 from optree import SessionTreeBuilder
 from optree import records as r
 from optree.builder import Stream
+from optree.builder.histories import PooledHistory
 from optree.nodes import Pool
 from optree.values import decode, raw
 from tests.growth import size
@@ -84,6 +85,17 @@ def test_shape_of_a_request():
     assert (1, len(msgspec.json.encode(messages[0]))) == (payload["messages"]["count"], payload["messages"]["bytes"])
 
 
+@pytest.mark.parametrize(
+    "own", [{"$blob": {"a": 1}}, {"$blob": 1}, {"$blob": ["a"], "b": 2}, {"$blob": "a", "b": 2}, {"$history": {"a": 1}}, {"$history": None}]
+)
+def test_members_that_look_like_references(own):
+    """Members of a request of the program's own stay what they are, though they have the names of references."""
+    builder = SessionTreeBuilder("a")
+    op = builder.begin_op("tool", "m")
+    builder.set_request(op, {"sent": own})
+    assert {"sent": own} == Pool().resolve(decode(op.node.request.payload))
+
+
 def test_branches_share_their_beginning():
     """Histories that part share what they began with; each resolves to its own."""
     builder = SessionTreeBuilder("a")
@@ -134,3 +146,20 @@ def test_credentials_in_headers_are_not_kept():
     op.request(headers={"Authorization": "Bearer s3cret-s3cret", "accept": "json"}, url="u")
     assert {"headers": {"Authorization": "[REDACTED]", "accept": "json"}, "url": "u"} == decode(op.node.request.payload)
     assert b"s3cret" not in b"".join(taker.lines)
+
+
+def test_a_history_grows_in_the_pool():
+    """A history that is told message by message is the same request, of the same size, as one that is given whole; sent twice it is one."""
+    messages = [{"role": "user", "content": "x" * 600}, {"role": "assistant", "content": "y"}, {"role": "user", "content": "z"}]
+    builder = SessionTreeBuilder("a", txn="t")
+    history, empty = PooledHistory(), builder.begin_op("llm", "p:m")
+    builder.set_request(empty, {"temperature": 0}, history)
+    for message in messages:
+        history = builder.core.appended(history, message)
+    grown, whole = builder.begin_op("llm", "p:m"), builder.begin_op("llm", "p:m")
+    builder.set_request(grown, {"temperature": 0}, history)
+    before = dict(builder.core.pool.links)
+    builder.set_request(whole, {"temperature": 0}, messages)
+    assert (whole.node.request, before) == (grown.node.request, builder.core.pool.links)
+    assert {"temperature": 0, "messages": messages} == builder.tree.pool.resolve(decode(grown.node.request.payload))
+    assert {"temperature": 0, "messages": []} == builder.tree.pool.resolve(decode(empty.node.request.payload))

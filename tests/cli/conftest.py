@@ -17,6 +17,9 @@ from unittest.mock import patch
 import pytest
 
 from optree.cli import main
+from optree.store import Directory
+from optree.store.options import StoreOptions
+from optree.store.settle import settle_all
 
 ROOT = Path(__file__).resolve().parents[2]
 PREFIXES = ("OPTREE_", "NO_COLOR", "FORCE_COLOR", "TRACEPARENT")
@@ -139,14 +142,18 @@ class CommandLine:
     def start(self, *command, **options):
         """Start a program with pipes to its stdin, stdout and stderr."""
         pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
-        return subprocess.Popen([*map(str, command)], env=self.env, cwd=self.folder, text=True, **pipes | options)
+        return subprocess.Popen([*map(str, command)], cwd=self.folder, text=True, **{"env": self.env} | pipes | options)
 
     def record(self, *steps, code=0):
-        """Let the agent record a session, under a plain interpreter; returns its txn."""
+        """Let the agent record a session, under a plain interpreter; returns its txn.
+
+        What its exit did not come to, for a slow disk, is done then, as whoever comes next does it: tests may read the files themselves.
+        """
         before = self.txns()
         command = [sys.executable, self.agent, "why", *steps]
         run = subprocess.run(command, check=False, env=self.env, cwd=self.folder, capture_output=True, text=True)
         assert code == run.returncode
+        settle_all(StoreOptions(Directory.of(self.base)))
         [txn] = self.txns() - before
         return txn
 

@@ -12,19 +12,28 @@ import pytest
 from optree.formats.ai_agent import AI_AGENT
 from tests.cli.conftest import CommandLine
 
+READ_ONLY = ["claude-code", "codex", "inspect", "openai-agents"]
 ALL = ["ai-agent", "ai-agent-v1", "ai-agent-v3", "events", "events-v1", "json", "markdown", "transcript"]
 
 
 def test_formats_are_listed(ended):
     """Each format stands in the list with how its files' names end and what it leaves out, for people and as JSON."""
     found = ended.json("formats")
-    assert ALL == [one["name"] for one in found["formats"]]
+    assert ALL == [one["name"] for one in found["formats"] if one["suffix"]]
+    assert READ_ONLY == [one["name"] for one in found["formats"] if not one["suffix"]]
     assert [] == found["problems"]
     assert {".events.jsonl", ".json.gz", ".ai-agent", ".json"} <= {one["suffix"] for one in found["formats"]}
-    assert ["json"] == [one["name"] for one in found["formats"] if not one["cannotHold"]]
+    assert ["json"] == [one["name"] for one in found["formats"] if one["suffix"] and not one["cannotHold"]]
     text = ended.read("formats").stdout
     assert ["NAME", "SUFFIX", "ABOUT"] == text.splitlines()[0].split()
     assert "json leaves out: nothing" in text
+
+
+@pytest.mark.parametrize("name", READ_ONLY)
+def test_what_is_only_read_is_not_written(ended, name):
+    """An export to a format that is only read is refused, and leaves nothing."""
+    assert f"{name} is only read, not written" in ended.read("export", "last", "--to", name, "-o", ended.folder / "out", code=2).stderr
+    assert not (ended.folder / "out").exists()
 
 
 @pytest.mark.parametrize("name", ALL)

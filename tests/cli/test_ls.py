@@ -1,5 +1,6 @@
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -9,7 +10,8 @@ import pytest
 
 from optree.cli import main
 
-ROW = ["txn", "agentId", "state", "startedAt", "durationSeconds", "bytes", "inputTokens", "outputTokens", "cacheReadInputTokens"]
+ROW = ["txn", "agentId", "state", "incomplete", "startedAt", "durationSeconds", "bytes"]
+ROW += ["inputTokens", "outputTokens", "cacheReadInputTokens"]
 
 
 def test_states(optree):
@@ -42,17 +44,23 @@ def test_limit(optree):
 
 def test_empty(optree):
     """Where nothing is, the way to record something is said, and JSON is an empty list."""
+    optree.base.mkdir()
     assert "record one with: optree run -- python your_agent.py" in optree.read("ls").stdout
     assert [] == optree.json("ls")
 
 
-def test_no_directory(optree):
+@pytest.mark.parametrize("command", ["ls", "status"])
+def test_no_directory(optree, command):
     """A directory that was named and is not there, and a path that is none, are errors, not directories without sessions."""
     missing = optree.folder / "missing"
-    for args, env in [(["--sessions-dir", missing], {}), ([], {"OPTREE_SESSIONS_DIR": str(missing)})]:
-        said = optree.read("ls", *args, code=1, env=env)
+    for args, env in [
+        (["--sessions-dir", missing], {}),
+        ([], {"OPTREE_SESSIONS_DIR": str(missing)}),
+        ([], {"OPTREE_BASE_DIR": str(missing)}),
+    ]:
+        said = optree.read(command, *args, code=1, env=env)
         assert ("", True) == (said.stdout, said.stderr.startswith(f"optree: {missing} does not exist"))
-    assert f"optree: {optree.agent} is no directory" in optree.read("ls", "--json", "--sessions-dir", optree.agent, code=1).stderr
+    assert f"optree: {optree.agent} is no directory" in optree.read(command, "--json", "--sessions-dir", optree.agent, code=1).stderr
 
 
 INTERRUPTED = """
@@ -137,6 +145,87 @@ def test_what_was_lost_is_shown(optree):
     assert ([txn], []) == tuple(optree.json("status")[name] for name in ("incomplete", "damaged"))
 
 
+FULL = """
+import resource, optree
+with optree.session("agent"), optree.turn():
+    assert optree.flush()
+    resource.setrlimit(resource.RLIMIT_FSIZE, (4096, resource.RLIM_INFINITY))
+    for _ in range(200):
+        with optree.tool("search"):
+            pass
+"""
+
+
+@pytest.mark.skipif(os.name == "nt", reason="there is no limit of files' sizes there")
+def test_records_that_found_no_room_are_said(optree):
+    """Records that the disk refused until the program ended make a session incomplete: status, ls, tree and load say so, JSON too."""
+    run = optree("run", "--", sys.executable, "-c", FULL)
+    [lost] = re.findall(r"(?m)^optree: (\d+) records are lost, in", run.stderr)
+    [txn] = optree.txns()
+    said = f"{lost} records were never written, since the disk would not take them"
+    assert [txn] == optree.json("status")["incomplete"]
+    assert [("interrupted", True)] == [(row["state"], row["incomplete"]) for row in optree.json("ls")]
+    assert " interrupted, incomplete " in optree.read("ls").stdout
+    assert f"optree: session {txn} is not whole: {said}\n" == optree.read("tree", txn).stderr
+    assert [said] == optree.json("tree", txn)["lost"]
+    assert said in optree.read("load", txn, code=3).stdout
+    optree.read("load", txn, "--", sys.executable, optree.agent, "why")
+    assert [("ended", True)] == [(row["state"], row["incomplete"]) for row in optree.json("ls")]
+    assert [said] == optree.json("tree", txn)["lost"]
+
+
+FILLS = """
+import os, resource, subprocess, sys, optree
+
+def fill():
+    optree.flush()
+    resource.setrlimit(resource.RLIMIT_FSIZE, (4096, resource.RLIM_INFINITY))
+    for _ in range(200):
+        with optree.tool("search"):
+            pass
+"""
+BESIDE = {
+    "forked": """
+with optree.session("agent"), optree.turn(), optree.tool("outer"):
+    if not (pid := os.fork()):
+        fill()
+        sys.exit()
+    os.waitpid(pid, 0)
+    END
+""",
+    "joined": """
+if "OPTREE_PARENT" in os.environ:
+    fill()
+else:
+    with optree.session("agent"), optree.turn(), optree.tool("outer"):
+        subprocess.run([sys.executable, "-c", sys.argv[1]], env=optree.child_env(), check=True)
+        END
+""",
+}
+KILLED = "os.kill(os.getpid(), 9)"
+
+
+@pytest.mark.skipif(os.name == "nt", reason="there is no limit of files' sizes there")
+@pytest.mark.parametrize("end", ["", KILLED], ids=["its owner ends", "its owner is killed"])
+@pytest.mark.parametrize("who", BESIDE)
+def test_records_of_another_process_that_found_no_room_are_said(optree, who, end):
+    """What the disk refused to a forked or a joined process until its end is said of the session, as what it refused to the owner."""
+    script = FILLS + BESIDE[who].replace("END", end or "pass")
+    run = optree("run", "--", sys.executable, "-c", script, script, code=137 if end else 0)
+    [lost] = re.findall(r"(?m)^optree: (\d+) records are lost, in", run.stderr)
+    [txn] = optree.txns()
+    said = f"{lost} records were never written, since the disk would not take them"
+    assert [txn] == optree.json("status")["incomplete"]
+    assert [("interrupted" if end else "ended", True)] == [(row["state"], row["incomplete"]) for row in optree.json("ls")]
+    assert [said] == optree.json("tree", txn)["lost"]
+    assert said in optree.read("load", txn, code=3).stdout
+    if end:
+        optree.read("load", txn, "--", sys.executable, optree.agent, "why")
+    assert [("ended", True)] == [(row["state"], row["incomplete"]) for row in optree.json("ls")]
+    assert [said] == optree.json("tree", txn)["lost"]
+    assert [f"{txn}.json.zst"] == [path.name for path in optree.sessions.iterdir()]
+
+
 def test_loads_little(ended):
     """Listing loads neither rich nor anything of the network."""
     heavy = {"rich", "asyncio", "httpx", "opentelemetry"}
@@ -176,10 +265,11 @@ def test_status(optree, state):
 
 
 def test_status_of_nothing(optree):
-    """A directory that is not there yet is empty, and its place can be written."""
-    found = optree.json("status")
+    """A directory that nobody named and is not there yet is empty, and its place can be written."""
+    del optree.env["OPTREE_BASE_DIR"]
+    found = optree.json("status", env={"HOME": str(optree.folder), "USERPROFILE": str(optree.folder)})
     assert (0, 0, True) == (found["sessions"], found["bytes"], found["writable"])
-    assert not optree.base.exists()
+    assert [] == list(optree.folder.glob(".optree"))
 
 
 LOCKED = """

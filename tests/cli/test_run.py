@@ -80,8 +80,15 @@ def test_nothing_recorded(optree):
     """A program that records nothing is told so, and what to do about it."""
     run = optree("run", "--", "true")
     assert run.stderr.startswith("optree: the program recorded nothing as session ")
-    assert run.stderr.endswith("decorate its agent with @optree.session, and its steps with @optree.llm and @optree.tool\n")
+    assert run.stderr.endswith("@optree.llm and @optree.tool, or record its calls of models by --auto\n")
     assert 1 == len(run.stderr.splitlines())
+
+
+def test_switched_off(optree):
+    """A program that is switched off runs as it does alone, and the line at the end says that it was."""
+    run = optree("run", "--", sys.executable, optree.agent, "why", env={"OPTREE_DISABLED": "1"})
+    assert ("found why\n", "optree: the program recorded nothing: OPTREE_DISABLED='1' switches optree off\n") == (run.stdout, run.stderr)
+    assert set() == optree.txns()
 
 
 def test_nothing_could_be_saved(optree, tmp_path):
@@ -122,6 +129,9 @@ def test_records_that_found_no_room(optree, room):
     assert (f".live but for {int(lost):,} records, which are lost · " in last) == (room > 80)
     assert last.startswith("optree: no session could be saved in ") == (room == 80)
     assert "damaged" not in run.stderr
+    told = optree("run", "--json", "--", sys.executable, "-c", source.replace("AT_FIRST", "").replace("LATER", "")).stderr.splitlines()
+    [lost] = [int(found[1]) for line in told if (found := re.match(r"optree: (\d+) records are lost, in", line))]
+    assert (lost, "nothing" if room == 80 else "interrupted") == tuple(json.loads(told[-1])[name] for name in ("lost", "state"))
 
 
 @pytest.mark.parametrize(("program", "code"), [("no-such-program", 127), (__file__, 126)])
@@ -150,8 +160,8 @@ def test_json(optree):
     run = optree("run", "--json", "--", sys.executable, optree.agent, "why")
     found = json.loads(run.stderr.splitlines()[-1])
     [txn] = optree.txns()
-    assert {"txn", "state", "exit", "saved", "totals", "resume", "others", "more"} == found.keys()
-    assert (txn, "ended", 0, None) == (found["txn"], found["state"], found["exit"], found["resume"])
+    assert {"txn", "state", "lost", "exit", "saved", "totals", "resume", "others", "more"} == found.keys()
+    assert (txn, "ended", 0, 0, None) == (found["txn"], found["state"], found["lost"], found["exit"], found["resume"])
     assert (800, 60, 0.0031) == tuple(found["totals"][name] for name in ("inputTokens", "outputTokens", "costUsd"))
 
 
@@ -214,7 +224,7 @@ def test_json_has_each_session(optree):
     """--json has the other sessions that the program recorded, and how many more there are than are listed."""
     found = json.loads(several(optree, 12, 0, "--json")[-1])
     assert (9, 2, {"ended"}) == (len(found["others"]), found["more"], {one["state"] for one in found["others"]})
-    assert {"txn", "state", "saved", "totals", "resume"} == found["others"][0].keys()
+    assert {"txn", "state", "lost", "saved", "totals", "resume"} == found["others"][0].keys()
 
 
 def test_only_what_comes_without_a_session(optree):

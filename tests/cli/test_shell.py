@@ -2,6 +2,7 @@ import os
 import pty
 import re
 import shlex
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -66,6 +67,51 @@ def test_an_interrupt_while_a_command_starts(optree, where):
     command = [sys.executable, "-c", INTERRUPTED.replace("WHERE", repr(where))]
     ended = subprocess.run(command, env=optree.env, capture_output=True, text=True, check=False)
     assert (130, "", "") == (ended.returncode, ended.stdout, ended.stderr)
+
+
+INTERRUPTING = """
+import os, signal, sys
+
+class Interrupting:
+    def find_spec(self, name, *_):
+        if name == os.environ["WHERE"]:
+            os.kill(os.getpid(), signal.SIGINT)
+
+sys.meta_path.insert(0, Interrupting())
+"""
+SCRIPTS = {
+    "optree": "import sys\nfrom optree.cli import main\nsys.exit(main())\n",
+    "agent.py": "try:\n    import optree\nexcept KeyboardInterrupt:\n    print('pressed')\n",
+}
+
+
+@pytest.mark.skipif(os.name == "nt", reason="no signal ends a process there")
+@pytest.mark.parametrize("where", ["optree._version", "msgspec", "optree.tracing.controls"])
+@pytest.mark.parametrize(
+    ("script", "expected"),
+    [("-m", (-signal.SIGINT, "", "")), ("optree", (-signal.SIGINT, "", "")), ("agent.py", (0, "pressed\n", ""))],
+)
+def test_an_interrupt_while_the_package_is_imported(optree, tmp_path, script, expected, where):
+    """Ctrl-C ends the command by its signal, without a traceback, before it can catch anything; in a program it is the program's."""
+    (tmp_path / "sitecustomize.py").write_text(INTERRUPTING)
+    (tmp_path / "bin").mkdir()
+    (tmp_path / "bin" / script).write_text(SCRIPTS.get(script, ""))
+    command = ["-m", "optree"] if script == "-m" else [str(tmp_path / "bin" / script)]
+    env = optree.env | {"PYTHONPATH": f"{tmp_path}{os.pathsep}{optree.env['PYTHONPATH']}", "WHERE": where}
+    ended = subprocess.run([sys.executable, *command, "ls"], env=env, cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert expected == (ended.returncode, ended.stdout, ended.stderr)
+
+
+@pytest.mark.parametrize("ignored", [True, False])
+def test_what_an_interrupt_does_is_as_before_once_the_package_is_imported(optree, tmp_path, ignored):
+    """A program that is called optree too gets its `KeyboardInterrupt`; where a shell lets Ctrl-C be ignored, it stays ignored."""
+    (tmp_path / "optree").write_text(
+        "import signal\nimport optree\nfound = signal.getsignal(signal.SIGINT)\nprint(getattr(found, 'name', None) or found.__name__)\n"
+    )
+    before = (lambda: signal.signal(signal.SIGINT, signal.SIG_IGN)) if ignored else None
+    command = [sys.executable, tmp_path / "optree"]
+    ended = subprocess.run(command, env=optree.env, cwd=optree.folder, capture_output=True, text=True, check=False, preexec_fn=before)
+    assert ("SIG_IGN\n" if ignored else "default_int_handler\n", "") == (ended.stdout, ended.stderr)
 
 
 @pytest.mark.parametrize("args", [["nosuch"], ["ls", "--nosuch"], ["tree", "--depth", "x"]])

@@ -39,6 +39,18 @@ def test_collector(line, collector, willing):
     assert [] == collector.spans()
 
 
+@pytest.mark.parametrize("willing", [True, False])
+def test_the_collector_that_is_waited_for_is_named_once(line, collector, willing):
+    """Where sessions wait for the collector that the environment names, what it answers stands beside its address."""
+    collector.always = unavailable()
+    mirrored(line, collector.endpoint)
+    collector.always = None if willing else unavailable()
+    said = line.read("status", env={"OTEL_EXPORTER_OTLP_ENDPOINT": collector.endpoint}).stdout
+    [shown] = [row for row in said.splitlines() if collector.endpoint in row]
+    assert shown.startswith(f"waiting for  {collector.endpoint}/v1/traces (1): ")
+    assert ("answers" if willing else "try later") in shown
+
+
 def test_unreadable(line):
     """A pending session that cannot be read is named all the same."""
     gone = dead()

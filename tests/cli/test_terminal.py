@@ -198,7 +198,7 @@ def test_completion_shows_agents_as_text(optree):
 def test_complaints_of_the_library(optree):
     """What tracing itself says on stderr of the traced program's surroundings is one line, without credentials."""
     key = "ghp_" + "a1B2" * 9
-    source = f"import optree\nfrom optree.instrument.runtime import RUNTIME\nRUNTIME.report({key + ' ' + HOSTILE!r})\n"
+    source = f"import optree\nfrom optree.tracing.runtime import RUNTIME\nRUNTIME.problems.report({key + ' ' + HOSTILE!r})\n"
     source += "print(optree.health()['problems'])"
     ran = optree("run", "--", sys.executable, "-c", source)
     assert "optree: [REDACTED] \\x1b[8mhid" in ran.stderr

@@ -25,7 +25,7 @@ def test_depth(ended, depth, paths):
 def test_json(ended):
     """--json gives the tree as a saved file has it."""
     found = ended.json("tree", "--depth", "2")
-    assert ["txn", "state", "session", "pool"] == list(found)
+    assert ["txn", "state", "lost", "session", "pool"] == list(found)
     assert ["1.1", "1.2"] == [op["path"] for op in found["session"]["turns"][0]["ops"]]
     assert [] == found["session"]["turns"][0]["ops"][1]["childSession"]["turns"]
 

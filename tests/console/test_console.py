@@ -345,6 +345,27 @@ def test_a_quiet_console_is_given_what_it_prints(tmp_path):
     assert [r.SessionBegin, r.Entries, r.OpEnd, r.SessionEnd] == [type(record) for record in given.records]
 
 
+def test_a_session_that_goes_well_wakes_no_thread(tmp_path):
+    """With default options nothing of a session without problems is queued for the console's thread; agents of later lines are known."""
+    fd = os.open(tmp_path / "lines", os.O_RDWR | os.O_CREAT)
+    writer = ConsoleWriter("t", LineOptions(), fd)
+    builder = SessionTreeBuilder("a", txn="t", stream=Stream([writer]))
+    writer.look_in(builder.core)
+    below = builder.begin_op("session", "b")
+    child = builder.attach_child_session(below, "b")
+    child.begin_op("tool", "fine").end()
+    child.end_session()
+    below.end()
+    assert 0 == writer._job._begun + len(writer._queue)
+    below = builder.begin_op("session", "c")
+    builder.attach_child_session(below, "c").begin_op("tool", "x").end("failed", "no")
+    below.end()
+    assert writer.flush(LONG)
+    os.close(fd)
+    [line] = (tmp_path / "lines").read_text("utf-8").splitlines()
+    assert re.fullmatch(r"\[txn:t\] \[path:1\.2\.1\.1\] c \[ERR\] ← tool x: failed: no, latency \d+ ms", line)
+
+
 def test_closed_descriptor():
     """A descriptor that takes nothing more holds up and breaks nothing."""
     reading, writing = os.pipe()

@@ -129,6 +129,35 @@ def test_logging_in_a_signal_handler(file):
     session.close()
 
 
+@pytest.mark.parametrize(("use", "call"), [("refresh", "is_open"), ("add", "lock"), ("add", "is_at"), ("add", "write_all")])
+def test_a_time_limit_reaches_the_program(file, use, call, capfd):
+    """A time limit that hits a file of events is the program's, though its exception is an `OSError`; the next events are written."""
+    armed = []
+
+    class Hit(OS):
+        def __getattribute__(self, name):
+            if name == call and armed:
+                armed.clear()
+                signal.raise_signal(signal.SIGUSR1)
+            return super().__getattribute__(name)
+
+    def limit(*_):
+        raise TimeoutError("too long")
+
+    home = FileHome(file, system=Hit())
+    before = signal.signal(signal.SIGUSR1, limit)
+    armed.append(True)
+    try:
+        with pytest.raises(TimeoutError, match="too long"):
+            home.refresh() if use == "refresh" else Session.over(home).log_transcript_entry("agent_001", HELLO)
+    finally:
+        signal.signal(signal.SIGUSR1, before)
+    last = Session.over(home).log_transcript_entry("agent_001", HELLO)
+    home.close()
+    assert last == lines(file)[-1]["message_id"]
+    assert ("", []) == (capfd.readouterr().err, home.reports)
+
+
 def test_a_file_that_stays_locked(file, session, capfd, monkeypatch):
     """Where another process is stopped with the file locked, logging and loading go on; what was logged is written later, in order."""
     slept = []

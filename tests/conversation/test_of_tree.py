@@ -214,7 +214,7 @@ def test_every_source(tmp_path, monkeypatch):
     with optree.session("agent") as session, optree.turn():
         session.message("hello")
         live = SessionViewer(session).get_transcript("agent")
-    assert optree.flush("snapshot")
+    assert optree.flush("snapshot", 60)
     loaded = optree.load(session.txn)
     [path] = tmp_path.rglob("*.json.zst")
     assert [live] * 4 == [SessionViewer(source).get_transcript("agent") for source in (loaded, loaded.tree, session.txn, path)]
@@ -226,7 +226,7 @@ def test_what_could_not_be_read_of_a_saved_session_is_among_the_faults(tmp_path,
     monkeypatch.setenv("OPTREE_BASE_DIR", str(tmp_path))
     with optree.session("agent"), optree.turn(user="q"), optree.tool("search") as op:
         op.log("found")
-    assert optree.flush("snapshot")
+    assert optree.flush("snapshot", 60)
     [path] = tmp_path.rglob("*.json.zst")
     path.write_bytes(path.read_bytes()[:-20])
     assert optree.load(path).damage.lost() == [fault.said for fault in SessionViewer(path).faults] != []

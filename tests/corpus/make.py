@@ -3,7 +3,9 @@
     python -m tests.corpus.make tests/corpus/NAME
 
 Run by the commit whose files are to be kept, with NAME for its version: `tests/corpus/test_corpus.py` reads every such folder with the
-code as it is now. Folders are not made anew. What is recorded follows from SEED; ids and times are those of the run.
+code as it is now. Folders are not made anew; where more is read in a file than before, `expected.json` is changed for that. Since
+calls in transcripts are counted, with unknown cost, so it was for `transcript`. What is recorded follows from SEED; ids and times are those
+of the run.
 """
 
 import gzip

@@ -6,14 +6,14 @@ from pathlib import Path
 import pytest
 
 from optree.builder.stream import WAIT_SECONDS
-from optree.instrument.runtime import EXIT_SECONDS, IDLE_SESSIONS
 from optree.store.journal import HELD_RECORDS
 from optree.store.upkeep import SYNC_SECONDS
+from optree.tracing.runtime import EXIT_SECONDS, IDLE_SESSIONS
 
 ROOT = Path(__file__).parents[2]
 WORDS = {"second": "1"}
 PROMISES = [
-    ("README.md", r"power loss costs at most the last (second)", SYNC_SECONDS),
+    ("README.md", r"power loss costs about the last (second)", SYNC_SECONDS),
     ("README.md", r"The exit of your program is delayed by ([\d.]+) s at most", EXIT_SECONDS),
     ("docs/howto/opentelemetry.md", r"the exit is delayed by ([\d.]+) s at", EXIT_SECONDS),
     ("README.md", r"What the disk refuses is kept, ([\d,]+) records of each session", HELD_RECORDS),

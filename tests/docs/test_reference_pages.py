@@ -23,4 +23,5 @@ def test_api_pages(package):
 def test_settings():
     """The page of settings has each option of `configure`, once, with its variable."""
     rows = re.findall(r"^\| `(\w+)` \| `(\w+)`", (DOCS / "reference" / "settings.md").read_text(), re.MULTILINE)
-    assert sorted((name, f"OPTREE_{name.upper()}") for name in Config.__struct_fields__) == sorted(rows)
+    variables = {name: f"OPTREE_{name.upper()}" for name in Config.__struct_fields__} | {"enabled": "OPTREE_DISABLED"}
+    assert sorted(variables.items()) == sorted(rows)

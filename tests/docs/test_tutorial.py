@@ -31,6 +31,7 @@ def output_of(command, folder):
     """Return what a command of the shell prints, with this Python and this optree first on its path."""
     path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
     environment = {name: value for name, value in os.environ.items() if not name.startswith("OPTREE_")}
-    environment |= {"PATH": path, "HOME": str(folder), "PYTHONPATH": str(ROOT)}
+    # what a program prints comes at once, as on a terminal: a pipe's is held back, and gone when it is killed
+    environment |= {"PATH": path, "HOME": str(folder), "PYTHONPATH": str(ROOT), "PYTHONUNBUFFERED": "1"}
     run = subprocess.run(["sh", "-c", command], cwd=folder, env=environment, capture_output=True, text=True, timeout=60, check=False)
     return (run.stdout + run.stderr).replace("Killed\n", "").replace(str(folder), "/home/ada")  # not each shell says that

@@ -151,3 +151,29 @@ for number in range(100):
         _testcapi.remove_mem_hooks()
 print(refused > 5)
 """
+
+
+def test_a_message_that_finds_no_memory() -> None:
+    """Whichever allocation fails while a message is recorded: the process goes on."""
+    pytest.importorskip("_testcapi")
+    done = subprocess.run([sys.executable, "-c", MESSAGES], capture_output=True, text=True, check=False)
+    assert (0, "alive\n") == (done.returncode, done.stdout), done.stderr
+
+
+MESSAGES = """
+import _testcapi, optree
+from optree.testing import capture
+
+with capture(), optree.session("a") as session, optree.turn():
+    session.message("hi")
+    for number in range(150):
+        _testcapi.set_nomemory(number, number + 1)
+        try:
+            session.message("hi", cause=["m"])
+            session.message({"role": "user", "content": "x" * 200})
+        except MemoryError:
+            pass
+        finally:
+            _testcapi.remove_mem_hooks()
+print("alive")
+"""

@@ -2,6 +2,7 @@
 
 import ctypes
 import threading
+import weakref
 
 import pytest
 
@@ -132,3 +133,25 @@ def test_later_looks_go_on(error):
     later.add("bad", 0.0)
     later.add("good", 0.0)
     assert done.wait(LONG)
+
+
+def test_a_thread_that_is_refused_keeps_nothing_of_the_program(monkeypatch):
+    """What the functions hold that asked for a thread in vain is freed as they return."""
+
+    def refuse(*_):
+        raise RuntimeError("can't start new thread")
+
+    class Held:
+        """What a program's function holds."""
+
+    worker = Worker("refused")
+    job = Job(worker, lambda: None, str)
+    monkeypatch.setattr(background, "start_new_thread", refuse)
+
+    def program():
+        held = Held()
+        assert not job.ask()
+        return weakref.ref(held)
+
+    assert program()() is None
+    assert "can't start new thread" == str(worker.refused)

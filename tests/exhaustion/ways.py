@@ -123,7 +123,7 @@ def _no_working_directory(base: str) -> None:
 
 
 def _no_working_directory_relative(base: str) -> None:
-    os.environ["OPTREE_BASE_DIR"] = "here"
+    os.environ["OPTREE_BASE_DIR"] = os.path.relpath(base)
     _no_working_directory(base)
 
 

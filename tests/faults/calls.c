@@ -37,6 +37,8 @@ struct plan {
     uint32_t noting; /* whether calls are noted */
     _Atomic uint32_t noted;
     char only[64]; /* if it is not empty: calls count if their path has this in it */
+    _Atomic uint64_t asked, granted; /* syncs that began while they are held, and how many of these may end */
+    _Atomic uint32_t held;           /* whether syncs are: a disk whose time a test gives, or that hangs */
     struct note notes[NOTED];
 };
 
@@ -194,6 +196,36 @@ write(int fd, const void *data, size_t size)
     return done;
 }
 
+#define PWRITE(name) \
+    ssize_t name(int fd, const void *data, size_t size, off_t place) \
+    { \
+        REAL(ssize_t, #name, int, const void *, size_t, off_t) \
+        if (path_of(fd) == NULL) { \
+            return real(fd, data, size, place); \
+        } \
+        int what = act(); \
+        if (what == REFUSE) { \
+            return -1; \
+        } \
+        ssize_t done = real(fd, data, what == KILL_WITHIN ? size / 2 : size, place); \
+        die(what); \
+        note("pwrite", paths[fd], "", fd); \
+        return done; \
+    }
+PWRITE(pwrite)
+PWRITE(pwrite64)
+
+/* Wait as long as the disk that is played takes for a sync. */
+static void
+take_time(void)
+{
+    if (plan->held) {
+        for (uint64_t turn = atomic_fetch_add(&plan->asked, 1); plan->held && plan->granted <= turn;) {
+            usleep(500);
+        }
+    }
+}
+
 #define ON_FILE(name) \
     int name(int fd) \
     { \
@@ -201,6 +233,7 @@ write(int fd, const void *data, size_t size)
         if (path_of(fd) == NULL) { \
             return real(fd); \
         } \
+        take_time(); \
         int what = act(); \
         if (what == REFUSE) { \
             return -1; \

@@ -51,7 +51,7 @@ class Plan(ctypes.Structure):
     _fields_ = (
         ("calls", ctypes.c_uint64), ("at", ctypes.c_uint64), ("times", ctypes.c_uint64), ("acted", ctypes.c_uint64),
         ("action", ctypes.c_uint32), ("error", ctypes.c_uint32), ("noting", ctypes.c_uint32), ("noted", ctypes.c_uint32),
-        ("only", ctypes.c_char * 64),
+        ("only", ctypes.c_char * 64), ("asked", ctypes.c_uint64), ("granted", ctypes.c_uint64), ("held", ctypes.c_uint32),
         ("notes", Note * 16384),
     )  # fmt: skip
 

@@ -12,7 +12,7 @@ import threading
 from collections.abc import Callable
 
 import optree
-from optree.instrument.runtime import RUNTIME
+from optree.tracing.runtime import RUNTIME
 
 COST = 0.25
 HIT = "0" * 8 + "-hit"

@@ -1,7 +1,31 @@
-"""A session with something of everything."""
+"""A session with something of everything, and a file of each format."""
+
+import shutil
+from pathlib import Path
 
 from optree.builder import SessionTreeBuilder
+from optree.formats.installed import installed_formats
 from optree.testing import Ticking
+
+FORMATS, _ = installed_formats()
+WRITTEN = [form for form in FORMATS if form.suffix]
+"""Those that are not only read."""
+DATA = Path(__file__).with_name("agents") / "data"
+FILES = {
+    "claude-code": DATA / "claude-code" / "81c21c3f-7545-4734-9c49-5010cf0d5d6d.jsonl",
+    "codex": DATA / "codex" / "rollout-2026-11-23T15-52-04-01a2091b-7850-7d81-ac35-2d30a6d1606e.jsonl",
+    "inspect": DATA / "inspect" / "sums.eval",
+    "openai-agents": DATA / "openai-agents" / "chat.jsonl",
+}
+"""By name of a format that is only read, a file that the program itself wrote."""
+
+
+def placed(form, target):
+    """Put a file of a format at *target*, of the sample session where the format is written; returns it, or the main one of several."""
+    if form.suffix:
+        return form.write(sample(), target)[0]
+    shutil.copyfile(FILES[form.name], target)
+    return target
 
 
 def sample():

@@ -8,15 +8,15 @@ import pytest
 import zstandard
 
 from optree.errors import FormatError, OptreeError
-from optree.formats.installed import detected, installed_formats
+from optree.formats.installed import detected
 from optree.tree import walk_sessions
-from tests.formats.samples import sample
+from tests.formats.samples import FORMATS, WRITTEN, placed, sample
 
-FORMATS, _ = installed_formats()
 NAMES = [form.name for form in FORMATS]
-LINES = [form for form in FORMATS if form.name in ("events", "events-v1", "transcript", "ai-agent-v3")]
+LINES = [form for form in FORMATS if form.name in ("events", "events-v1", "transcript", "ai-agent-v3", "claude-code", "codex")]
 """Formats whose files are a record a line."""
 every = pytest.mark.parametrize("form", FORMATS, ids=NAMES)
+of_written = pytest.mark.parametrize("form", WRITTEN, ids=[form.name for form in WRITTEN])
 of_lines = pytest.mark.parametrize("form", LINES, ids=[form.name for form in LINES])
 
 
@@ -25,8 +25,7 @@ def written(form, tmp_path):
     """Return what to read a sample session from, and the file in it that is to be damaged."""
     target = tmp_path / "out" / f"t{form.suffix}"
     target.parent.mkdir()
-    files = form.write(sample(), target)
-    return target, files[0]
+    return target, placed(form, target)
 
 
 def read(form, path):
@@ -130,7 +129,7 @@ def test_marks_and_line_ends_of_others_do_not_matter(form, written, change):
     before = form.read(target)
     file.write_bytes(change(file.read_bytes()))
     found = form.read(target)
-    assert [] == found.faults
+    assert before.faults == found.faults
     assert [spoken(tree) for tree in before.trees] == [spoken(tree) for tree in found.trees]
 
 
@@ -172,7 +171,7 @@ def test_duplicate_keys_are_read(form, written):
     assert [spoken(tree) for tree in before.trees] == [spoken(tree) for tree in found.trees]
 
 
-@every
+@of_written
 def test_what_is_there_is_not_overwritten(form, written):
     """A second export to the same place is refused, and changes nothing."""
     target, file = written
@@ -182,7 +181,7 @@ def test_what_is_there_is_not_overwritten(form, written):
     assert before == file.read_bytes()
 
 
-@every
+@of_written
 def test_files_are_for_their_owner_only(form, written):
     """What an export writes, only its owner can read."""
     _, file = written

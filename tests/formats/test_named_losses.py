@@ -7,15 +7,13 @@ import pytest
 from hypothesis import HealthCheck, example, given, settings
 
 from optree.cli.format_loss import lacking
-from optree.formats.installed import installed_formats
 from tests.formats.held import WITHOUT, sessions, whole
-from tests.formats.samples import sample
+from tests.formats.samples import WRITTEN, sample
 from tests.formats.streams import streams
 from tests.strategies import play, programs
 
-FORMATS, _ = installed_formats()
-EVENTS = [form for form in FORMATS if form.name.startswith("events")]
-TREES = [form for form in FORMATS if form not in EVENTS]
+EVENTS = [form for form in WRITTEN if form.name.startswith("events")]
+TREES = [form for form in WRITTEN if form not in EVENTS]
 some = settings(max_examples=30, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.differing_executors])
 
 
@@ -81,7 +79,7 @@ def test_a_conversation_alone_is_nothing_lost(form, program):
         assert ([], {}, set()) == (plain["turns"], plain.get("attributes", {}), plain.keys() - BARE)
 
 
-@pytest.mark.parametrize("form", FORMATS, ids=[form.name for form in FORMATS])
+@pytest.mark.parametrize("form", WRITTEN, ids=[form.name for form in WRITTEN])
 @some
 @given(streams)
 def test_each_word_can_be_told(form, tree):

@@ -1,4 +1,4 @@
-"""Out and in again, for every format that is installed."""
+"""Out and in again, for every format that is written."""
 
 import tempfile
 from pathlib import Path
@@ -9,12 +9,12 @@ from hypothesis import HealthCheck, Phase, given, settings
 from optree.formats.installed import installed_formats
 from tests.formats.aspects import ASPECTS, holds
 from tests.formats.held import held
-from tests.formats.samples import sample
+from tests.formats.samples import WRITTEN, sample
 from tests.formats.streams import streams
 from tests.strategies import play, programs
 
-FORMATS, PROBLEMS = installed_formats()
-NAMES = [form.name for form in FORMATS]
+_, PROBLEMS = installed_formats()
+NAMES = [form.name for form in WRITTEN]
 few = settings(
     max_examples=8,
     phases=[Phase.explicit, Phase.reuse, Phase.generate],
@@ -47,7 +47,7 @@ def test_all_formats_are_there():
     assert {"events-v1", "events", "transcript", "markdown", "ai-agent", "ai-agent-v1", "ai-agent-v3", "json"} <= set(NAMES)
 
 
-@pytest.mark.parametrize("form", FORMATS, ids=NAMES)
+@pytest.mark.parametrize("form", WRITTEN, ids=NAMES)
 @some
 @given(programs)
 def test_a_session_is_kept_but_for_what_is_listed(form, program):
@@ -58,7 +58,7 @@ def test_a_session_is_kept_but_for_what_is_listed(form, program):
     assert held(form, tree) == held(form, back)
 
 
-@pytest.mark.parametrize("form", FORMATS, ids=NAMES)
+@pytest.mark.parametrize("form", WRITTEN, ids=NAMES)
 @some
 @given(streams)
 def test_a_conversation_is_kept_but_for_what_is_listed(form, tree):
@@ -80,7 +80,7 @@ def through(form, tree):
 def kept_by_all(form, tree):
     """Assert that a tree which came from a format keeps through every other, and back, what both hold."""
     first = through(form, tree)
-    for other in FORMATS:
+    for other in WRITTEN:
         shared = [name for name in ASPECTS if holds(form, name) and holds(other, name)]
         second = through(other, first)
         third = through(form, second)
@@ -90,7 +90,7 @@ def kept_by_all(form, tree):
             assert expected == ASPECTS[name].of(third), (form.name, other.name, form.name, name)
 
 
-@pytest.mark.parametrize("form", FORMATS, ids=NAMES)
+@pytest.mark.parametrize("form", WRITTEN, ids=NAMES)
 @few
 @given(programs)
 def test_what_two_formats_hold_goes_from_one_to_the_other(form, program):
@@ -98,7 +98,7 @@ def test_what_two_formats_hold_goes_from_one_to_the_other(form, program):
     kept_by_all(form, play(program).folded())
 
 
-@pytest.mark.parametrize("form", FORMATS, ids=NAMES)
+@pytest.mark.parametrize("form", WRITTEN, ids=NAMES)
 @few
 @given(streams)
 def test_a_conversation_goes_from_one_format_to_the_other(form, tree):
@@ -106,7 +106,7 @@ def test_a_conversation_goes_from_one_format_to_the_other(form, tree):
     kept_by_all(form, tree)
 
 
-@pytest.mark.parametrize("form", FORMATS, ids=NAMES)
+@pytest.mark.parametrize("form", WRITTEN, ids=NAMES)
 def test_a_session_with_something_of_everything(form):
     """A session with messages, thoughts, costs, logs, a failure and a sub-agent is kept likewise."""
     tree = sample()
@@ -119,4 +119,4 @@ def test_a_session_with_something_of_everything(form):
 def test_each_part_has_formats_that_hold_it():
     """Every part of a session that is compared is held by several formats, so that the comparisons above are not about nothing."""
     for name in ASPECTS:
-        assert len([form for form in FORMATS if holds(form, name)]) >= 3, name
+        assert len([form for form in WRITTEN if holds(form, name)]) >= 3, name

@@ -21,13 +21,18 @@ from random import Random
 from time import monotonic
 
 import optree
-from optree.instrument.runtime import RUNTIME
+from optree.tracing.runtime import RUNTIME
+from tests.interrupts.injecting import Injection
+from tests.interrupts.joining import JOINS
 from tests.interrupts.resting import Rest, watch_locks
 from tests.interrupts.rounds import KINDS, NAMES, Round, places
+from tests.interrupts.scenarios import PRICES
 from tests.interrupts.signals import Storm
 
-BATCH = 100
+BATCH = 250
 """Exceptions between two looks at what is open when nothing runs."""
+AT_ONCE = 40
+"""Exceptions between two waits for what is to be saved: of sessions that end faster than that, some would be left to the next run."""
 PROBING = 4
 """A session of the program's follows one in so many exceptions; where anything is wrong afterwards, each of the batch's."""
 
@@ -74,6 +79,9 @@ def _run(options: argparse.Namespace, base: Path) -> tuple[int, int]:
         os.dup2(file.fileno(), 2)
     try:
         watch_locks()
+        Injection.compile(base)
+        (base / "prices.json").write_text(PRICES)
+        optree.configure(prices=base / "prices.json")
         with optree.session("first"):  # what is done once per process is done by then
             optree.child_env({})
         rest = Rest(base, said)
@@ -92,10 +100,10 @@ def _each(options: argparse.Namespace, first: int, share: int, rest: Rest) -> tu
     done = flaws = 0
     for name in options.names:
         begun, before = monotonic(), (done, flaws)
-        where, most = places(name, share, first, options.within, every=not options.handlers)
+        where, most = places(name, share, first, options.within, every=not (options.handlers or name in JOINS))
         for kind in KINDS:
             for at in range(0, len(where), BATCH):
-                found = _batch(name, where[at : at + BATCH], kind, rest)
+                found = _batch(name, where[at : at + BATCH], kind, rest, in_handlers=options.handlers)
                 done += len(where[at : at + BATCH])
                 flaws += len(found)
                 for flaw in found[:10]:
@@ -104,13 +112,17 @@ def _each(options: argparse.Namespace, first: int, share: int, rest: Rest) -> tu
     return done, flaws
 
 
-def _batch(name: str, where: list[int], kind: str, rest: Rest) -> list[str]:
+def _batch(name: str, where: list[int], kind: str, rest: Rest, *, in_handlers: bool) -> list[str]:
     """Raise at some places of a call, and look at the process at rest; where that finds something, at each by itself, to tell which."""
-    found = [flaw for place in where for flaw in Round(name, place, kind).run(rest, probing=not place % PROBING)]
+    found = []
+    for number, place in enumerate(where, 1):
+        found += Round(name, place, kind, in_handlers=in_handlers).run(rest, probing=not place % PROBING)
+        if not number % AT_ONCE:
+            optree.flush("snapshot")
     if left := rest.flaws():
         found += [f"{name} at {where[0]} to {where[-1]}, at rest: {flaw}" for flaw in left]
         for place in where:
-            one = Round(name, place, kind)
+            one = Round(name, place, kind, in_handlers=in_handlers)
             found += [f"again, {flaw}" for flaw in one.run(rest)]
             found += [f"again, {one}, at rest: {flaw}" for flaw in rest.flaws()]
     return found

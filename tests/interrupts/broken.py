@@ -18,13 +18,13 @@ from optree import background
 from optree.builder import handles
 from optree.builder.guard import FAULTS
 from optree.builder.stream import Stream
-from optree.instrument import context, faults, runtime, scopes
-from optree.instrument.runtime import RUNTIME
 from optree.store import session_store
 from optree.store.ledger import Ledger
 from optree.store.system import OS
+from optree.tracing import context, faults, runtime, scopes
+from optree.tracing.runtime import RUNTIME
 from tests.interrupts import resting, scenarios
-from tests.interrupts.injecting import NOWHERE
+from tests.interrupts.injecting import NOWHERE, Injection
 from tests.interrupts.rounds import Round, places
 
 close_root, append_all, saving = runtime.Runtime.close_root, Ledger.append_all, session_store.saving
@@ -116,6 +116,7 @@ if __name__ == "__main__":
         with said.open("ab") as file:
             os.dup2(file.fileno(), 2)
         resting.watch_locks()
+        Injection.compile(Path(folder))
         try:
             print(*flaws(sys.argv[1], Path(folder)), sep="\n", flush=True)
         except Exception:  # noqa: BLE001 - descriptor 2 is a file that nobody reads

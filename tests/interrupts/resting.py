@@ -9,23 +9,25 @@ import sys
 import threading
 from collections import Counter
 from collections.abc import Callable, Iterable
+from itertools import count
 from pathlib import Path
 from time import monotonic
 from typing import Any
 from weakref import ref
 
 import optree
-from optree.clock import now_ms
-from optree.instrument.runtime import RUNTIME
+from optree import background, ids
 from optree.interrupts import new_rlock
+from optree.tracing.runtime import RUNTIME
 from optree.tree.walk import walk_ops
+from tests.interrupts.joining import ended_flaws
 from tests.interrupts.scenarios import totals_flaws
 
 PATIENCE = 8.0
-"""Seconds in which what is pending is done."""
+"""Seconds in which what is pending is done, on a machine where `LOOKS` take no longer."""
+LOOKS = 20
+"""So often it is looked, however long that takes."""
 OURS = "optree-"
-SHARED = {f"{OURS}{name}" for name in ("stream", "store", "snapshot", "console")}
-"""Threads that all sessions of a process share."""
 _made: list[ref[Any]] = []
 """Re-entrant locks of optree that a `with` statement takes; a stream replaces its own if an interrupt has left it locked."""
 
@@ -59,8 +61,8 @@ class Rest:
         self._base, self._stderr = base, stderr
         self._times = 0
         self._suspects: list[tuple[ref[Any], str]] = []
-        self._rounds: list[tuple[float, str, bool]] = []
-        """When each exception had been raised, where, and whether a handler may run there."""
+        self._rounds: list[tuple[int, str, bool]] = []
+        """The time in the latest txn when each exception had been raised, where, and whether a handler may run there."""
         self._known: set[str] = set()
         """What was found already."""
         self.sessions: list[Any] = []
@@ -78,7 +80,7 @@ class Rest:
         bytecodes, but a trace function raises there as well: what is held then, where no handler is *possible*, is given back. So a
         descriptor that a function of optree's had just returned is forgotten, and the files that it locks.
         """
-        self._rounds.append((now_ms(), where, possible))
+        self._rounds.append((ids._latest, where, possible))  # they are in order, and ahead of the clock where many begin
         for lock in held_locks():
             while not possible and lock._is_owned():
                 lock.release()
@@ -86,8 +88,8 @@ class Rest:
 
     def flaws(self) -> list[str]:
         """Let what is pending be done, and return what is wrong."""
-        until = monotonic() + PATIENCE
-        while True:
+        joined, until = ended_flaws(), monotonic() + PATIENCE
+        for look in count(1):
             with optree.session("another"):  # a begin closes what has ended
                 pass
             optree.flush("snapshot")
@@ -97,9 +99,9 @@ class Rest:
             found = [flaw for check in checks for flaw in check()]
             self._known.update(flaw for flaw in found if flaw.startswith(("descriptors", "files")) and not self._of_round(flaw)[1])
             found = [flaw for flaw in found if flaw not in self._known]
-            if not found or monotonic() >= until:
+            if not found or (look >= LOOKS and monotonic() >= until):
                 break
-        found += [*self._of_what_is_saved(), *self._of_stderr()]
+        found += [*joined, *self._of_what_is_saved(), *self._of_stderr()]
         self._known.update(found)
         said = [f"{flaw} (of {self._of_round(flaw)[0]})" for flaw in found]
         self._begin()
@@ -108,7 +110,7 @@ class Rest:
     def _of_round(self, flaw: str) -> tuple[str, bool]:
         """Return where was raised what a flaw came of, as the time of its session tells, and whether a handler may run there."""
         begun = int(txn[1], 36) if (txn := re.search(r"([a-z0-9]{8})-[a-z0-9]{8}", flaw)) else sys.maxsize
-        return next(((where, possible) for when, where, possible in self._rounds if when >= begun + 1), ("?", True))
+        return next(((where, possible) for when, where, possible in self._rounds if when >= begun), ("?", True))
 
     def _begin(self) -> None:
         self._times += 1
@@ -119,9 +121,9 @@ class Rest:
         self._counted = _counted()
 
     def _of_threads(self) -> list[str]:
-        """Return threads that are not those that all sessions share, or are there twice."""
-        there = Counter(thread.name for thread in threading.enumerate())
-        found = [f"threads: {number} {name}" for name, number in there.items() if name.startswith(OURS) and number > (name in SHARED)]
+        """Return threads that are not those of a worker, which all sessions share, or are there twice."""
+        there, shared = Counter(thread.name for thread in threading.enumerate()), {worker._name for worker in background._workers}
+        found = [f"threads: {number} {name}" for name, number in there.items() if name.startswith(OURS) and number > (name in shared)]
         tasks = Path("/proc/self/task")
         unknown = len(list(tasks.iterdir())) - len(threading.enumerate()) if tasks.is_dir() else 0
         return [*found, *([f"threads: {unknown} that Python does not know"] if unknown > 0 else [])]

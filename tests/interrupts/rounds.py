@@ -5,12 +5,24 @@ from __future__ import annotations
 from collections.abc import Callable, Collection
 
 import optree
+from tests.interrupts.capturing import CAPTURED, HOOKING, OUTSIDE, captured_flaws, end_program, hook_flaws, hooks
 from tests.interrupts.injecting import NOWHERE, Injection, LateError, Stop
+from tests.interrupts.joining import JOINS, started
 from tests.interrupts.resting import Rest
-from tests.interrupts.scenarios import CALLS, CALLS_WITHIN, ROOTS, left_flaws, probe_flaws, run_flaws, totals_flaws
+from tests.interrupts.scenarios import (
+    CALLS,
+    CALLS_WITHIN,
+    ROOTS,
+    budget_flaws,
+    left_flaws,
+    prices_flaws,
+    probe_flaws,
+    run_flaws,
+    totals_flaws,
+)
 
-NAMES = [*ROOTS, *CALLS_WITHIN]
-ENTERED = [name for name in CALLS_WITHIN if name.startswith(("with", "@", "async")) and "generator" not in name]
+NAMES = [*ROOTS, *JOINS, *CALLS_WITHIN, *CAPTURED, *OUTSIDE, *HOOKING]
+ENTERED = [*CAPTURED] + [name for name in CALLS_WITHIN if name.startswith(("with", "@", "async")) and "generator" not in name]
 """Calls that open nodes and close them; a generator that is hit closes its own blocks when Python closes it."""
 KINDS: dict[str, type[BaseException]] = {"Stop": Stop, "LateError": LateError}
 
@@ -18,9 +30,9 @@ KINDS: dict[str, type[BaseException]] = {"Stop": Stop, "LateError": LateError}
 class Round:
     """Runs the call *name* with an exception at *place*."""
 
-    def __init__(self, name: str, place: int, kind: str = "Stop") -> None:
+    def __init__(self, name: str, place: int, kind: str = "Stop", *, in_handlers: bool = False) -> None:
         self.name = name
-        self.injection = Injection(place, KINDS[kind]("out of a handler"))
+        self.injection = Injection(place, KINDS[kind]("out of a handler"), in_handlers=in_handlers or name in JOINS)
         self.flaws: list[str] = []
 
     def run(self, rest: Rest | None = None, *, probing: bool = True) -> list[str]:
@@ -29,9 +41,24 @@ class Round:
         self._rest = rest
         if self.name in ROOTS:
             self._injected(ROOTS[self.name])
+        elif self.name in JOINS:
+            with started():
+                self._injected(JOINS[self.name])
+        elif self.name in CAPTURED:
+            with hooks(are_in=True):
+                self._within(CAPTURED[self.name])
+                self.flaws += captured_flaws()
+        elif self.name in OUTSIDE:
+            with hooks(are_in=True):
+                self._injected(OUTSIDE[self.name])
+                self.flaws += end_program()
+        elif self.name in HOOKING:
+            with hooks(are_in=self.name != "instrument"):
+                self._injected(HOOKING[self.name])
+                self.flaws += hook_flaws()
         else:
             self._within(CALLS_WITHIN[self.name])
-        self.flaws += run_flaws(calls)
+        self.flaws += run_flaws(calls) + budget_flaws()
         if optree.current_session() is not None:
             self.flaws.append(f"context afterwards: {optree.current_session()} {optree.current()}")
         if probing:
@@ -52,7 +79,7 @@ class Round:
                     self.flaws.append(f"context: {optree.current()}")
                 if self.name in ENTERED and not self.injection.returning and open_in(session) != opened:
                     self.flaws.append(f"still open: {open_in(session)}")
-            self.flaws += totals_flaws(session.builder.node)
+            self.flaws += totals_flaws(session.builder.node) + prices_flaws(session.builder.node)
         if self._rest is not None:
             self._rest.sessions.append(session.builder)
         left = [turn.path for turn in session.builder.node.turns if turn.ended_at is None]
@@ -68,6 +95,7 @@ class Round:
                 self.flaws.append(f"raised {error!r}")
             if (optree.current_session(), optree.current()) != before:  # also while it is handled
                 self.flaws.append(f"context while it is handled: {optree.current_session()} {optree.current()}")
+            error.__traceback__ = error.__context__ = None  # the program lets go of it
         else:
             if self.injection.raised and not self.injection.dropped:
                 self.flaws.append("swallowed")

@@ -8,16 +8,23 @@ from time import monotonic, sleep
 from typing import Any
 
 import optree
-from optree.instrument.runtime import RUNTIME
+from optree.builder.handles import account_late
+from optree.nodes import SNAPSHOT, USAGE_AT_START
+from optree.tracing.runtime import RUNTIME
 from optree.tree.totals import add_op, of_entries
 from optree.tree.walk import walk_ops, walk_sessions
+from optree.values import decode
 
 LONG = 20.0
 CALLS: list[str] = []
 """What the program's own functions were called with."""
+BUDGETS: list[optree.Budget] = []
+"""The budgets that were opened since it was looked at them."""
 KNOWN: set[str] = set()
 """What was found already."""
 USAGE = {"usage": {"prompt_tokens": 5, "completion_tokens": 7}}
+PRICES = '{"openai": {"gpt-4o": {"input": 500000, "output": 250000}}}'
+"""Of tokens, sums of which are exact."""
 
 
 @contextmanager
@@ -119,6 +126,31 @@ def _raising(scope: Any) -> None:
         {}["the program's own"]
 
 
+def _told(op: Any, usage: Any = None) -> None:
+    op.end()
+    if usage is not None:
+        account_late(op, usage)
+
+
+def _limited(*, shared: bool = False) -> None:
+    with optree.budget(usd=1e6, reserve_usd=0.5) as budget:
+        BUDGETS.append(budget)
+        if shared:
+            optree.child_env({})
+        with optree.llm(provider="openai", model="gpt-4o") as op:
+            op.account(cost_usd=0.125)
+        CALLS.append("block")
+
+
+def budget_flaws() -> list[str]:
+    """Return what budgets hold though no call is under way, which of them still limit, and what they count otherwise than the tree."""
+    found = [f"a budget still holds {one.reserved}" for one in BUDGETS if one.reserved["calls"]]
+    found += [f"a budget is still open: {one.used}" for one in BUDGETS if not one.is_over]
+    found += [f"a budget counts {one.used}" for one in BUDGETS if one.used["calls"] > 1 or one.used["usd"] not in (0.0, 0.125)]
+    BUDGETS.clear()
+    return found
+
+
 def _session() -> Any:
     return optree.current_session()
 
@@ -144,12 +176,17 @@ CALLS_WITHIN: dict[str, Callable[[Any], object]] = {
     "@tool generator": lambda _: list(generator("x")),
     "@tool async generator": lambda _: finish(collect(async_generator("x"))),
     "@session in a session": lambda _: agent("why"),
+    "with budget": lambda _: _limited(),
+    "with budget that is shared": lambda _: _limited(shared=True),
     "Op.log": lambda op: op.log("a line"),
     "Op.log with more": lambda op: op.log("a line", "WRN", details={"k": [1, 2]}),
     "Op.think": lambda op: op.think("hm"),
     "Op.chunk": lambda op: (op.chunk("a"), op.chunk("b")),
     "Op.account": lambda op: op.account(input_tokens=3, output_tokens=4, cost_usd=0.5),
     "Op.account of a usage": lambda op: op.account(USAGE, cost_usd=0.25),
+    "Op.account at a price": lambda op: op.account(input_tokens=3, output_tokens=4),
+    "Op.end with usage": lambda op: _told(op.builder.begin_op("llm", "openai:gpt-4o", attributes={USAGE_AT_START: USAGE})),
+    "usage behind an op's end": lambda op: _told(op.builder.begin_op("llm", "openai:gpt-4o"), USAGE),
     "Op.request": lambda op: op.request([{"role": "user", "content": "hi" * 300}], temperature=1),
     "Op.response": lambda op: op.response({"text": "there"}),
     "Op.end": lambda op: (op.log("last"), op.end()),
@@ -205,6 +242,18 @@ def totals_flaws(root: Any) -> list[str]:
     return found
 
 
+def prices_flaws(root: Any) -> list[str]:
+    """Return the entries of a tree whose tokens have a price and that have no cost, or whose price the tree does not say."""
+    found = []
+    for entry in (entry for _, _, op in walk_ops(root) for entry in op.accounting):
+        price = decode(entry.details).get("optree.price") if entry.details else None
+        if (price is not None and price not in root.attributes.get(SNAPSHOT, {})) or (
+            entry.model == "gpt-4o" and entry.tokens and entry.tokens.total_tokens and entry.cost_usd is None
+        ):
+            found.append(f"{entry} where the prices are {root.attributes.get(SNAPSHOT)}")
+    return found
+
+
 def probe_flaws() -> list[str]:
     """Return what is wrong with the next session of the program."""
     found = []
@@ -238,7 +287,11 @@ def run_flaws(before: int) -> list[str]:
 
 
 def left_flaws() -> list[str]:
-    """Return what is open though nothing runs: in no session, after the next one."""
+    """Return what is open though nothing runs: in no session, after as many as are begun until what is open is looked through."""
+    for _ in range(len(RUNTIME.stores) // 8 + 2):  # so often what is open is looked through
+        if any(session.running for session in list(RUNTIME.sessions.values())):
+            with optree.session("another"):
+                pass
     found = [f"open: {txn}" for txn, session in list(RUNTIME.sessions.items()) if session.running]
     until = monotonic() + LONG
     while (stores := [txn for txn, store in list(RUNTIME.stores.items()) if not store.ended and txn not in KNOWN]) and monotonic() < until:

@@ -9,7 +9,7 @@ from typing import Any
 
 import optree
 from tests.interrupts.injecting import Stop, TimeLimitError
-from tests.interrupts.scenarios import CALLS_WITHIN, ROOTS, left_flaws, probe_flaws, totals_flaws
+from tests.interrupts.scenarios import CALLS_WITHIN, ROOTS, budget_flaws, left_flaws, probe_flaws, totals_flaws
 
 LEFT_OUT = ("flush", "health", "configure", "snapshot", "end_session")
 """Calls that take most of the time, or change the options."""
@@ -46,7 +46,7 @@ class Storm:
             sys.unraisablehook = before[1]
         found += [flaw for session in self._sessions for flaw in totals_flaws(session.builder.node)]
         self._sessions.clear()
-        return [*found, *probe_flaws(), *left_flaws()]
+        return [*found, *budget_flaws(), *probe_flaws(), *left_flaws()]
 
     def _once(self) -> list[str]:
         flaws = []

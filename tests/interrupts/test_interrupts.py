@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.interrupts.capturing import CAPTURED, HOOKING, OUTSIDE
+
 ROOT = Path(__file__).resolve().parents[2]
 
 
@@ -36,6 +38,20 @@ def test_signals_at_random_times(pure):
     assert 0 == code, said
 
 
+def test_hooks_that_are_put_in_and_taken_out():
+    """Wherever a handler raises in `instrument`, in `uninstrument` and in an import, the hooks can be taken out, and put in again."""
+    code, said = told("--handlers", "--workers", "1", "--", *HOOKING, pure=True)
+    assert 0 == code, said
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("pure", [True, False])
+def test_calls_that_are_captured(pure):
+    """Wherever a handler raises in a call that is captured, its op ends, and the next call is recorded as one of its own."""
+    code, said = told("--handlers", "--share", "23", "--", *CAPTURED, *OUTSIDE, pure=pure)
+    assert 0 == code, said
+
+
 BEGIN = {
     "open_session",
     "SessionStore.attach",
@@ -59,7 +75,7 @@ def test_a_session_that_is_never_begun_leaves_no_thread():
 LIMITS = """
 import os, random, signal, sys, threading, time
 import optree
-from optree.instrument.runtime import RUNTIME
+from optree.tracing.runtime import RUNTIME
 
 def left():
     threads = sorted(thread.name for thread in threading.enumerate())
@@ -79,8 +95,11 @@ def stop(*_):
     raise Limit
 
 signal.signal(signal.SIGALRM, stop)
-with optree.session("first"):
-    pass
+try:
+    with optree.session("first"):
+        raise Limit
+except Limit:
+    pass  # a failure is told by the console's thread: it is among those of before
 optree.flush("snapshot")
 before, hit, random = left(), 0, random.Random(1)
 while hit < 150:

@@ -69,7 +69,7 @@ GROUPS = {
         (
             "tests/builder",
             "tests/tree",
-            "tests/instrument",
+            "tests/tracing",
             *(f"tests/store/test_{name}.py" for name in ("journal", "snapshot", "resume", "speed")),
         ),
     ),

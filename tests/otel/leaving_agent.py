@@ -8,8 +8,10 @@ import os
 import sys
 import time
 import warnings
+from pathlib import Path
 
 import optree
+from optree.exporting import lock_file
 
 warnings.simplefilter("ignore")
 
@@ -72,6 +74,21 @@ def outliving(*, at_once: bool = False) -> None:
         os._exit(0) if at_once else sys.exit()
 
 
+def while_it_is_settled() -> None:
+    """Do as `outliving`, when nobody delivers any more; while the child ends, somebody settles the session and has its lock for that."""
+    parent, sessions = os.getpid(), Path(os.environ["OPTREE_BASE_DIR"], "sessions")
+    session = optree.current_session()
+    assert session is not None
+    live = sessions / f"{session.txn}.live"
+    if not os.fork():
+        while os.getppid() == parent or [word for word in sessions.glob(".otel/.delivery/*/*") if word.name != "lock"]:
+            time.sleep(0.01)
+        left()
+        optree.flush()
+        assert lock_file(live / "LOCK") >= 0
+        sys.exit()
+
+
 def settle() -> None:
     """Wait until what this process has recorded is delivered."""
     while optree.health()["otel"]["traces"]["waiting"]:
@@ -122,6 +139,7 @@ WITHIN = {
     "mp daemon": by_killed_worker,
     "outliving": outliving,
     "outliving, _exit": lambda: outliving(at_once=True),
+    "outliving, settled": while_it_is_settled,
 }
 WHOLE = {"daemon": daemon, "daemon within": daemon_within, "own session": pool}
 

@@ -11,11 +11,11 @@ from typing import Any, NamedTuple
 import optree
 from optree import Loaded, SessionNode, load
 from optree.ids import node_id, span_id, trace_id
-from optree.instrument import context
-from optree.instrument.mirroring import Mirroring
-from optree.instrument.runtime import RUNTIME
 from optree.nodes import OperationNode, TurnNode
 from optree.store import Directory
+from optree.tracing import context
+from optree.tracing.mirroring import Mirroring
+from optree.tracing.runtime import RUNTIME
 from optree_otel.delivered import is_done, pending
 from tests.otel.backends.spans import Span
 
@@ -76,7 +76,7 @@ def tracing(base: Path, endpoint: str, *arguments: str, **more: str) -> Iterator
 def mirrored(base: Path, endpoint: str, **options: Any) -> Iterator[Mirroring]:
     """Let this process mirror its sessions meanwhile."""
     before, config = RUNTIME.mirroring, RUNTIME.config
-    RUNTIME.mirroring = Mirroring(RUNTIME.report)
+    RUNTIME.mirroring = Mirroring(RUNTIME.problems.report)
     optree.configure(base_dir=base, console=False, otel={"endpoint": endpoint, **options})
     try:
         yield RUNTIME.mirroring

@@ -87,6 +87,10 @@ class Refusing:
         self.sizes.append(len(ExportTraceServiceRequest.FromString(body).resource_spans[0].scope_spans[0].spans))
         return self.answers.pop(0) if len(self.answers) > 1 else self.answers[0]
 
+    def flush(self, _timeout: float) -> str:
+        """Say that nothing is held."""
+        return ""
+
     def close(self) -> None:
         """Do nothing."""
 

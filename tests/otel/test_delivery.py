@@ -218,9 +218,9 @@ def test_what_is_left(tmp_path, protocol):
         assert [str(SPANS)] == SAID.findall(said)
         collector.always = None
         assert collector.wait_until(lambda: arrived(collector, txn), WITHIN)
+        assert until(lambda: delivered_whole(tmp_path, txn), WITHIN)  # the answer has to arrive, too
     by_name = {span.name: span for span in collector.spans()}
     assert by_name["execute_tool search"].span_id == by_name["execute_tool fetch"].parent_span_id  # an op that began in another
-    assert until(lambda: delivered_whole(tmp_path, txn))
     assert until(lambda: [[LOCK]] == [names(folder) for folder in delivery_folders(tmp_path)])
 
 

@@ -7,9 +7,9 @@ from contextlib import ExitStack
 from subprocess import PIPE
 
 import optree
-from optree.instrument import runtime
-from optree.instrument.propagate import _Placed
 from optree.nodes import OperationNode
+from optree.tracing import runtime
+from optree.tracing.propagate import _Placed
 from optree_otel import live
 from optree_otel.delivered import mark_open, writers
 from optree_otel.session_exporter import nodes
@@ -90,7 +90,7 @@ with optree.session(sys.argv[1]) as session, optree.turn(), optree.tool("ask"):
 
 def answer(parent):
     """Call a tool inside another process's op."""
-    with _Placed(None, parent), optree.tool("answer"):
+    with _Placed(None, parent, None), optree.tool("answer"):
         pass
 
 
@@ -134,7 +134,7 @@ def test_live_traces_of_joined_sessions_are_let_go_of(tmp_path, monkeypatch):
         try:
             parent = owner.stdout.readline().strip()
             for number in (1, 2):
-                with _Placed(None, parent), optree.tool("long"):
+                with _Placed(None, parent, None), optree.tool("long"):
                     assert wait_for(lambda: mirroring._mirror.live._watched)
                 assert optree.flush("export", 20)
                 assert wait_for(lambda: not mirroring._mirror.live._watched)

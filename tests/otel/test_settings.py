@@ -14,7 +14,7 @@ from opentelemetry.sdk.resources import OTELResourceDetector
 from opentelemetry.util.re import parse_env_headers
 
 from optree.errors import SetupError
-from optree.instrument.config import OtelOptions
+from optree.tracing.config import OtelOptions
 from optree_otel import make, settings
 from optree_otel.settings import Destination, Protocol, Settings, parsed_headers, resolve
 from optree_otel.signals.scope import Parent

@@ -10,14 +10,12 @@ import zstandard
 
 from optree.errors import FormatError, OptreeError
 from optree.formats.ai_agent import AI_AGENT_V3
-from optree.formats.installed import installed_formats
 from optree.store import compression, load
 from optree.store.lines import check_size, opened
 from tests.cli.conftest import CommandLine
-from tests.formats.samples import sample
+from tests.formats.samples import FORMATS, placed
 from tests.growth import SQUARE, growth
 
-FORMATS, _ = installed_formats()
 PACKERS = {"gzip": lambda data: gzip.compress(data, 9), "zstd": zstandard.ZstdCompressor(19).compress}
 packed = pytest.mark.parametrize("pack", PACKERS.values(), ids=PACKERS)
 every = pytest.mark.parametrize("form", FORMATS, ids=[form.name for form in FORMATS])
@@ -49,7 +47,7 @@ def _small(monkeypatch):
 def test_a_file_of_any_format_that_unpacks_without_end(tmp_path, form, pack):
     """A file of any format, followed by 256 MB of what unpacks from little, is refused by the command line in little memory."""
     target = tmp_path / f"t{form.suffix}"
-    file = form.write(sample(), target)[0]
+    file = placed(form, target)
     data = file.read_bytes()
     data = gzip.decompress(data) if data[:2] == b"\x1f\x8b" else data
     file.write_bytes(pack(data + b" " * (256 << 20)))
@@ -113,7 +111,7 @@ def test_payloads_of_version_3_that_unpack_without_end(tmp_path):
 def test_a_file_nested_without_end(tmp_path, form):
     """JSON, or lines, nested a hundred thousand levels deep in the place of any format's file raise an error of ours, or are faults."""
     target = tmp_path / f"t{form.suffix}"
-    file = form.write(sample(), target)[0]
+    file = placed(form, target)
     data = file.read_bytes()
     plain = gzip.decompress(data) if data[:2] == b"\x1f\x8b" else data
     for nest in (b"[" * 100_000, b'{"a":' * 100_000, b"- " * 50_000):

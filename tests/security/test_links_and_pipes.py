@@ -15,7 +15,6 @@ import pytest
 import zstandard
 
 from optree.errors import OptreeError, SetupError
-from optree.formats.installed import installed_formats
 from optree.store import Directory, load
 from optree.store.formats import read_meta
 from optree.store.options import StoreOptions
@@ -23,9 +22,8 @@ from optree.store.reader import read_journal
 from optree.store.settle import settle, settle_all
 from optree.store.system import open_regular
 from tests.cli.conftest import CommandLine
-from tests.formats.samples import sample
+from tests.formats.samples import FORMATS, WRITTEN, placed, sample
 
-FORMATS, _ = installed_formats()
 every = pytest.mark.parametrize("form", FORMATS, ids=[form.name for form in FORMATS])
 GIGABYTE = 1 << 30
 
@@ -289,7 +287,7 @@ def test_all_that_holds_content_is_its_owners(tmp_path):
     txn = line.record()
     killed = line.record("kill", code=-9)
     made = tmp_path / "made"
-    for form in FORMATS:
+    for form in WRITTEN:
         line.read("export", txn, "--to", form.name, "-o", f"{made}/{form.name}/")
     line.read("diff", txn, killed, "--html", made / "diff.html")
     files = [path for folder in (line.base, made) for path in folder.rglob("*") if path.is_file()]
@@ -352,7 +350,7 @@ def test_a_gigabyte_in_one_line_of_any_format(tmp_path, form):
     """A line of a gigabyte behind the first one of any format's file ends the reading, with little memory, or is passed over."""
     target = tmp_path / "in" / f"t{form.suffix}"
     target.parent.mkdir()
-    file = form.write(sample(), target)[0]
+    file = placed(form, target)
     with file.open("r+b") as out:
         out.truncate(file.stat().st_size + GIGABYTE)
     with within(400 << 20), suppress(OptreeError, OSError):

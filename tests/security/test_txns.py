@@ -10,22 +10,20 @@ import msgspec
 import pytest
 
 from optree.errors import OptreeError
-from optree.formats.installed import installed_formats
 from optree.ids import is_node_id, is_txn, node_id, txn_of
 from optree.store import Directory, load
 from optree.store.importing import save
 from optree.tree import walk_sessions
 from tests.cli.conftest import CommandLine
-from tests.formats.samples import sample
+from tests.formats.samples import WRITTEN, sample
 
 BAD = [
     "../../evil", "/tmp/evil", "..", ".", "", "a/b", "a\\b", "C:\\evil", "a\nb", "a\x1b[8mb", "a\0b", "a" * 65, "a" * 5000, "~root", "-rf",
     "$HOME", "*", ".live", "é", "a\u202eb", "\u2025/\u2025/evil", "a b", " a", "a\n",
     "\uff0e\uff0e\uff0fevil", "%2e%2e%2fevil", "a.json.zst", "CON:",
 ]  # fmt: skip
-FORMATS, _ = installed_formats()
 odd = pytest.mark.parametrize("txn", BAD, ids=[ascii(txn)[:30] for txn in BAD])
-every = pytest.mark.parametrize("form", FORMATS, ids=[form.name for form in FORMATS])
+every = pytest.mark.parametrize("form", WRITTEN, ids=[form.name for form in WRITTEN])
 
 
 def named(txn, child=""):

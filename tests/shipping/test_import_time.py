@@ -1,6 +1,9 @@
 import os
 import subprocess
 import sys
+from pathlib import Path
+
+from optree import _guard
 
 MOST = 60  # modules; 26 of them are Python's, with 3.11: each of `TOO_HEAVY` would add a hundred
 MOST_OWN = 100 + (sys.version_info >= (3, 12))  # modules of optree; one is for Pythons that warn of forks
@@ -33,3 +36,14 @@ def test_import_takes_few_modules_of_its_own():
     loaded = subprocess.run([sys.executable, "-c", code], env=ENVIRON, capture_output=True, text=True, check=True).stdout.split()
     assert [] == [name for name in LATER if name in loaded]
     assert MOST_OWN >= len(loaded)
+
+
+def test_what_comes_before_all_other_imports_imports_nothing():
+    """Until Ctrl-C ends the command `optree` without a traceback, no module is loaded that Python has not loaded itself."""
+    code = """import sys
+before = set(sys.modules)
+with open(sys.argv[1], encoding="utf-8") as file:
+    exec(compile(file.read(), "_guard", "exec"), {"__name__": "_guard"})
+print(*sorted(set(sys.modules) - before))"""
+    run = subprocess.run([sys.executable, "-c", code, str(Path(_guard.__file__))], env=ENVIRON, capture_output=True, text=True, check=True)
+    assert "" == run.stdout.strip()

@@ -30,7 +30,7 @@ def test_errors_are_one_family():
         family |= more
     assert {"SetupError", "StoreError", "InvalidEventError"} <= family
     others = {name for name, above in bases.items() if name not in family and any(one.endswith(("Error", "Exception")) for one in above)}
-    assert {"NotOurs", "WrongError", "NotProtobufError", "UnfitError", "NeedsCareError"} == others
+    assert {"NotOurs", "CarriedRefusal", "WrongError", "NotProtobufError", "UnfitError", "NeedsCareError"} == others
 
 
 def test_public_surface():

@@ -40,9 +40,9 @@ def imported(wheel, folder, code):
 
 
 def test_top_level_names(wheel):
-    """The wheel installs optree and its two exporter packages, and no other top-level name."""
+    """The wheel installs optree and its two exporter packages, and what OPTREE_AUTO has a Python run; no other top-level name."""
     names = {name.split("/")[0] for name in zipfile.ZipFile(wheel).namelist()}
-    assert {"optree", "optree_otel", "optree_formats", INFO} == names
+    assert {"optree", "optree_otel", "optree_formats", "optree_auto.py", "optree-auto.pth", INFO} == names
 
 
 @pytest.mark.parametrize("package", ["optree", "optree_otel", "optree_formats"])

@@ -23,6 +23,12 @@ def _no_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(journal, "RETRY_SECONDS", 0.0)
 
 
+@pytest.fixture(autouse=True)
+def _slow_disk(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let a flush wait for a busy disk, where a test does not say how long."""
+    monkeypatch.setattr(SessionStore.flush, "__defaults__", ("write", 60.0))
+
+
 @pytest.fixture
 def no_input() -> Iterator[None]:
     """Close the standard input, as daemons do: the file that is opened next has its descriptor, 0. Nothing may have it at the end."""

@@ -16,7 +16,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import optree
 from optree.builder import Op
-from optree.instrument.runtime import RUNTIME
+from optree.tracing.runtime import RUNTIME
 
 
 class Pipe:

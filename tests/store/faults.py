@@ -12,8 +12,8 @@ from typing import Any
 from optree.store.system import OS
 
 CALLS = [
-    "create", "append", "write", "read", "pieces", "ends_whole", "datasync", "sync", "sync_directory", "rename", "unlink", "make_directory",
-    "remove_directory", "lock_waiting",
+    "create", "append", "own", "write", "read", "pieces", "ends_whole", "datasync", "sync", "sync_directory", "rename", "unlink",
+    "make_directory", "remove_directory", "lock_waiting",
 ]  # fmt: skip
 
 

@@ -108,7 +108,7 @@ def test_a_log_whose_descriptor_the_program_took(tmp_path, taken):
 AFTER_EACH_OTHER = """
 import contextvars, os, sys
 import optree
-from optree.instrument.runtime import RUNTIME
+from optree.tracing.runtime import RUNTIME
 optree.configure(base_dir=sys.argv[1], console=False)
 
 def numbers():

@@ -1,5 +1,8 @@
 """Imported sessions on disk: saved and billed once, in nobody's place who has more."""
 
+from errno import EACCES
+from pathlib import Path
+
 import pytest
 
 from optree.builder import SessionTreeBuilder
@@ -37,6 +40,33 @@ def session(**more):
     op.end()
     turn.end()
     return builder
+
+
+@pytest.mark.parametrize("name", ["zstd", "gzip"])
+def test_a_session_that_cannot_be_looked_at_is_not_taken_for_missing(directory, monkeypatch, name):
+    """Where `Path.exists` is False for want of a permission, as from Python 3.14 on, nothing is put in a session's place."""
+    path = save(session().tree, directory, compression=name)
+    before, less, stat = path.read_bytes(), session().tree, Path.stat
+
+    def refusing(one, **options):
+        if one == path:
+            raise PermissionError(EACCES, "Permission denied", str(one))
+        return stat(one, **options)
+
+    def exists(one):
+        try:
+            return bool(one.stat())
+        except OSError:
+            return False
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Path, "stat", refusing)
+        for asks in ("exists", "is_file"):
+            patched.setattr(Path, asks, exists)
+        for replace in (False, True):
+            with pytest.raises(PermissionError, match="Permission denied"):
+                save(less, directory, replace=replace)
+    assert ([path], before) == (list(directory.sessions.iterdir()), path.read_bytes())
 
 
 @pytest.mark.parametrize(

@@ -7,6 +7,7 @@ import shutil
 import stat
 import subprocess
 import sys
+import threading
 from pathlib import Path
 from zlib import crc32
 
@@ -14,7 +15,8 @@ import msgspec
 import pytest
 
 import optree
-from optree.store import Directory, journal, load
+from optree import records as r
+from optree.store import Directory, journal, load, upkeep
 from optree.store.directory import journals
 from optree.store.options import StoreOptions
 from optree.store.reader import read_journal
@@ -309,6 +311,164 @@ def test_what_a_full_disk_took_before_is_synced(begin):
     assert [1, 2, 3] == [line["n"] for line in lines(store.journal.path)[1:]]
 
 
+@pytest.mark.parametrize("error", [MemoryError, KeyboardInterrupt])
+def test_a_sync_that_is_ended_is_made_again(tmp_path, monkeypatch, error):
+    """Whatever ends a sync, the next one asks the disk again: nothing is taken for synced that was not."""
+    system = Faulty()
+    own = journal.Journal(tmp_path / "live", "txn-1", "0", ordinal=0, system=system)
+    own.take([r.SessionSet("", 1.0, title="one")])
+    asked, synced = [], system.datasync
+
+    def datasync(fd):
+        asked.append(fd)
+        if len(asked) == 1:
+            raise error
+        synced(fd)
+
+    monkeypatch.setattr(system, "datasync", datasync)
+    with pytest.raises(error):
+        own.sync()
+    assert (True, True, 2) == (own.dirty, own.sync(), len(asked))
+    own.close()
+
+
+class Meeting(OS):
+    """Holds the first sync of a file's data until it is told to go on; others are made, or fail."""
+
+    def __init__(self):
+        self.begun, self.go_on, self.error = threading.Event(), threading.Event(), None
+        self.named = []
+
+    def datasync(self, fd):
+        """Wait, if it is the first."""
+        if not self.begun.is_set():
+            self.begun.set()
+            assert self.go_on.wait(30.0)
+        elif self.error is not None:
+            raise self.error
+        super().datasync(fd)
+
+    def sync_name(self, path):
+        """Note the name."""
+        self.named.append(path)
+
+
+def synced_beside(own, work):
+    """Do some work while another thread waits for the disk; returns what its sync returned, or raised."""
+    found = []
+
+    def sync():
+        try:
+            found.append(own.sync())
+        except Exception as error:  # noqa: BLE001 - what the test looks for
+            found.append(error)
+
+    system = own._os
+    thread = threading.Thread(target=sync)
+    thread.start()
+    assert system.begun.wait(30.0)
+    work()
+    system.go_on.set()
+    thread.join(30.0)
+    return found
+
+
+def test_two_threads_sync_a_file_that_took_no_more(tmp_path):
+    """Two syncs at once meet a file that was given up: both come to their end, and the new segment's name is on the disk."""
+    own = journal.Journal(tmp_path / "live", "txn-1", "0", ordinal=0, system=Meeting())
+    own.take([r.SessionSet("", 1.0, title="one")])
+    own._give_up(OSError(errno.ENOSPC, "full"))
+    told = []
+
+    def other():
+        own._retry_at = 0.0
+        own.take([r.SessionSet("", 2.0, title="two")])
+        told.append(own.sync())
+
+    assert ([True], [True]) == (synced_beside(own, other), told)
+    assert own.path in own._os.named
+    own.close()
+
+
+def test_a_sync_that_succeeds_beside_one_that_fails_vouches_for_nothing(tmp_path):
+    """The system tells one of two threads that pages were lost, and the other one nothing: all is written again."""
+    system = Meeting()
+    own = journal.Journal(tmp_path / "live", "txn-1", "0", ordinal=0, system=system)
+    own.take([r.SessionSet("", 1.0, title="one")])
+    before, told = own.path, []
+
+    def other():
+        system.error = OSError(errno.EIO, os.strerror(errno.EIO))
+        told.append(own.sync())
+        system.error = None
+
+    assert ([False], [False]) == (synced_beside(own, other), told)
+    assert (True, True) == (own.retry(), own.sync())
+    assert (True, ["one"]) == (own.path != before, [one.title for one in read_journal(own.path, 0, OS()).records])
+    own.close()
+
+
+def closed(live, system, **options):
+    """Return a journal that was closed before it was on the disk."""
+    own = journal.Journal(live, "txn-1", "0", ordinal=0, system=system, **options)
+    own.take([r.SessionSet("", 1.0, title="one")])
+    own.close()
+    return own
+
+
+@pytest.mark.parametrize("sync", ["interval", "write"])
+def test_a_journal_that_is_closed_first_is_synced_by_its_name(tmp_path, sync):
+    """What was closed is forced to the disk, at the level `write` when that is asked for, and holds no descriptor then."""
+    system = Faulty()
+    closed(tmp_path / "live", system, sync=sync)
+    assert upkeep.left_synced(30.0)
+    assert (1, set()) == (system.calls["datasync"], upkeep._left)
+
+
+def test_a_closed_journal_whose_sync_fails_is_written_anew(tmp_path, monkeypatch):
+    """After a failed sync the file's pages may be lost though marked clean: the next try is another file with the same content."""
+    monkeypatch.setattr(upkeep, "SYNC_SECONDS", 0.01)
+    system = Faulty("datasync", errno.EIO, first=1, times=1)
+    system.arm()
+    own = closed(tmp_path / "live", system)
+    assert upkeep.left_synced(30.0)
+    assert (1, 1) == (system.calls["datasync"], system.calls["sync"])
+    assert ["one"] == [one.title for one in read_journal(own.path, 0, OS()).records]
+
+
+def test_a_closed_journal_that_has_gone_is_not_waited_for(tmp_path):
+    """Somebody has saved the session, and removed its files."""
+    own = closed(tmp_path / "live", OS(), sync="write")
+    shutil.rmtree(own.live)
+    assert (True, set()) == (upkeep.left_synced(30.0), upkeep._left)
+    assert not own.live.exists()
+
+
+def test_too_many_closed_journals_are_not_said_to_be_synced(tmp_path, monkeypatch):
+    """A process keeps a bounded number of them in mind; where there are more, it does not say that all are on the disk."""
+    monkeypatch.setattr(upkeep, "_MOST_LEFT", 2)
+    monkeypatch.setattr(upkeep._SYNCING, "missed", 0)
+    for number, synced in enumerate([True, False]):
+        monkeypatch.setattr(upkeep, "_left", set())
+        for other in range(2 + number):
+            closed(tmp_path / f"{number} {other}", Held(), sync="write")
+        assert 2 == len(upkeep._left)
+        Held.hung.set()
+        assert synced == upkeep.left_synced(30.0)
+        Held.hung.clear()
+
+
+class Held(OS):
+    """A disk that hangs until it is told not to."""
+
+    hung = threading.Event()
+
+    def datasync(self, fd):
+        """Wait."""
+        assert self.hung.wait(30.0)
+        super().datasync(fd)
+
+
 def test_a_disk_that_refuses_is_left_alone_for_a_while(begin, monkeypatch):
     """After a write, or a new file, that failed no other is tried before its time: what comes meanwhile is counted, and costs nothing."""
     system = Faulty("write", errno.ENOSPC)
@@ -359,7 +519,7 @@ def test_sync_levels_say_when_the_disk_itself_has_it(begin, level, expected):
     assert expected == system.calls["datasync"]
 
 
-@pytest.mark.parametrize("call", ["create", "make_directory", "write", "append"])
+@pytest.mark.parametrize("call", ["create", "make_directory", "write", "own"])
 def test_a_journal_that_cannot_begin_raises_at_once_and_lets_go(directory, call):
     """A store that cannot make its files raises `OSError` and holds no lock: the next try may succeed."""
     system = Faulty(call, errno.EACCES)
@@ -428,3 +588,83 @@ def test_the_sessions_directory_may_be_removed_under_a_session(begin, directory:
     store.flush("snapshot")
     assert 1 == len(builder.node.turns)
     assert "ended" == load("txn-1", directory).state
+
+
+class Interrupted(OS):
+    """Is hit once by a signal's handler that raises, in the middle of a write."""
+
+    hit = False
+
+    def write_all(self, fd, data):
+        """Write half."""
+        if not self.hit:
+            self.hit = True
+            super().write_all(fd, data[: len(data) // 2])
+            raise KeyboardInterrupt
+        super().write_all(fd, data)
+
+
+def test_an_interrupt_in_its_first_line_leaves_no_file_without_one(tmp_path):
+    """A signal's handler raises as the file of a lazy journal is begun: the next record begins it anew, with its first line."""
+    own = journal.Journal(tmp_path / "live", "txn-1", "0", ordinal=0, lazy=True, system=Interrupted())
+    with pytest.raises(KeyboardInterrupt):
+        own.take([r.SessionSet("", 1.0, title="one")])
+    own.take([r.SessionSet("", 2.0, title="two")])
+    own.close()
+    found = read_journal(own.path, 0, OS())
+    assert (["two"], "") == ([record.title for record in found.records], own.problem)
+
+
+class Resting(OS):
+    """Begins to sync a journal where it is closed, and comes to the file's name when that is gone."""
+
+    def __init__(self):
+        self.own, self.synced = None, []
+        self.at_name, self.gone = threading.Event(), threading.Event()
+
+    def close(self, fd):
+        """Let another thread begin."""
+        if self.own is not None:
+            own, self.own = self.own, None
+            self.thread = threading.Thread(target=lambda: self.synced.append(own.sync()))
+            self.thread.start()
+            assert self.at_name.wait(30.0)
+        super().close(fd)
+
+    def sync_name(self, path):
+        """Wait until the file is gone."""
+        self.at_name.set()
+        assert self.gone.wait(30.0)
+        super().sync_name(path)
+
+
+def test_a_sync_that_begins_while_the_journal_is_put_to_rest_misses_no_file(tmp_path):
+    """The file is closed and removed, all of it is saved elsewhere: whoever began to sync it meanwhile finds nothing wrong."""
+    system = Resting()
+    own = journal.Journal(tmp_path / "live", "txn-1", "0", ordinal=0, system=system)
+    own.take([r.SessionSet("", 1.0, title="one")])
+    system.own = own
+    own.rest()
+    own.path.unlink()
+    own.live.rmdir()
+    system.gone.set()
+    system.thread.join(30.0)
+    assert ([True], "") == (system.synced, own.problem)
+
+
+@pytest.mark.parametrize("code", [errno.EIO, errno.EMFILE])
+@pytest.mark.parametrize("first", range(1, 5))
+def test_a_directory_whose_sync_failed_is_synced_by_the_next(tmp_path, first, code):
+    """One directory of those above a file cannot be synced, once: the next sync of the file's name leaves none out."""
+    system, synced = Faulty("sync_directory", code, first, 1), set()
+    sync = system.sync_directory
+    system.sync_directory = lambda path: (sync(path), synced.add(path))
+    system.sync_name(tmp_path / "above")  # what is above is known then
+    three = tmp_path / "one" / "two" / "three"
+    system.make_directory(three)
+    synced.clear()
+    system.arm()
+    with pytest.raises(OSError, match=os.strerror(code)):
+        system.sync_name(three / "file")
+    system.sync_name(three / "file")
+    assert {three, *three.parents[:3]} == synced

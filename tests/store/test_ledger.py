@@ -1,6 +1,7 @@
 """The ledger: each accounting entry once, one line each, whoever else writes."""
 
 import errno
+import fcntl
 import json
 import os
 import subprocess
@@ -15,6 +16,8 @@ from optree.builder import SessionTreeBuilder
 from optree.store import Directory, load, open_session
 from optree.store.ledger import Ledger
 from optree.store.options import StoreOptions
+from optree.store.system import OS
+from optree.syscalls import calls
 from tests.store.faults import Faulty
 from tests.store.test_journal import busy
 
@@ -176,6 +179,24 @@ def test_an_append_that_failed_can_be_made_again(begin, directory, call):
     assert [f"txn-1:1.{number}#{number}" for number in range(1, 6)] == [entry["id"] for entry in ledger.read()]
 
 
+def test_no_part_of_a_line_stays_where_the_disk_is_full(tmp_path):
+    """What a full disk took of some lines is taken back; once there is room each entry is there, once, and every line can be read."""
+
+    class Full(OS):
+        def write_all(self, fd, data):
+            super().write_all(fd, data[: len(data) // 2])
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    path, builder = tmp_path / "ledger.jsonl", agent("txn-1")
+    Ledger(path).append(agent("txn-2").node)
+    whole = path.read_bytes()
+    with pytest.raises(OSError, match="No space left"):
+        Ledger(path, Full()).append(builder.node)
+    assert whole == path.read_bytes()
+    assert 5 == Ledger(path).append(builder.node, again=True)
+    assert (10, 0) == (len(Ledger(path).read()), Ledger(path).book().unreadable)
+
+
 def test_a_ledger_in_a_place_that_is_none_is_said(tmp_path):
     """A billing file whose folder is a file: the session is saved, its journals stay, `problems` says why (S4-105, S4-130)."""
     (tmp_path / "file").write_text("")
@@ -241,3 +262,78 @@ def test_a_session_without_entries_makes_no_ledger(tmp_path):
     assert 0 == Ledger(tmp_path / "ledger.jsonl").append(SessionTreeBuilder("a", txn="txn-1").node)
     assert not (tmp_path / "ledger.jsonl").exists()
     assert [] == Ledger(tmp_path / "ledger.jsonl").read()
+
+
+class Losing(OS):
+    """A disk whose sync fails, for one file: what was written there since the last one is lost, and nobody writes it if nothing does so."""
+
+    def __init__(self, monkeypatch, path):
+        self.path, self.failing = path, 1
+        self.written, self.kept = set(), set()
+        self._pwrite = calls.pwrite
+        monkeypatch.setattr(calls, "pwrite", self.pwrite)
+
+    def write(self, fd, data):
+        """Note which bytes."""
+        begun, done = os.fstat(fd).st_size, os.write(fd, data)
+        return self._note(fd, begun, done)
+
+    def pwrite(self, fd, data, start):
+        """Note which bytes."""
+        assert not fcntl.fcntl(fd, fcntl.F_GETFL) & os.O_APPEND  # Linux would write at the end
+        return self._note(fd, start, self._pwrite(fd, data, start))
+
+    def _is_of(self, fd):
+        return self.path.exists() and os.path.samestat(os.fstat(fd), self.path.stat())
+
+    def _note(self, fd, begun, done):
+        if self._is_of(fd):
+            self.written |= set(range(begun, begun + done))
+        return done
+
+    def datasync(self, fd):
+        """Fail, or keep what was written."""
+        if self._is_of(fd):
+            written, self.written = self.written, set()
+            if self.failing:
+                self.failing -= 1
+                raise OSError(errno.EIO, os.strerror(errno.EIO))
+            self.kept |= written
+        super().datasync(fd)
+
+    @property
+    def is_kept(self):
+        """Tell whether all of the file is on the disk."""
+        return self.kept == set(range(self.path.stat().st_size))
+
+
+@pytest.mark.parametrize("times", [1, 2])
+def test_what_a_sync_that_failed_has_lost_is_written_again(tmp_path, monkeypatch, times):
+    """A sync of the ledger fails, so that its lines are lost though they can be read: before one counts they are written again (S4-106)."""
+    disk = Losing(monkeypatch, tmp_path / "ledger.jsonl")
+    ledger, mine, others = Ledger(disk.path, disk), agent("txn-1").node, agent("txn-2").node
+    disk.failing = 0
+    assert 5 == ledger.append(others)
+    before, disk.failing = disk.path.read_bytes(), times
+    with pytest.raises(OSError, match="Input/output"):
+        ledger.append(mine)
+    for _ in range(times - 1):
+        with pytest.raises(OSError, match="Input/output"):
+            ledger.append(mine, again=True)
+    assert not disk.is_kept
+    assert 0 == Ledger(disk.path, disk).append(mine, again=True)  # as another process does that comes to settle it
+    assert disk.is_kept
+    assert before == disk.path.read_bytes()[: len(before)]
+    assert 10 == len(disk.path.read_bytes().splitlines())
+
+
+def test_journals_stay_until_the_bill_is_on_the_disk(begin, directory, monkeypatch):
+    """A session whose bill could not be synced has its journals, until what is read of the ledger is on the disk too (S4-106)."""
+    disk = Losing(monkeypatch, directory.billing)
+    builder, store = begin(system=disk)
+    busy(builder)
+    builder.end_session()
+    while not store.flush("snapshot", 60):
+        assert store.live.exists()
+    assert (0, True, False) == (disk.failing, disk.is_kept, store.live.exists())
+    assert len(builder.node.turns[0].ops) == len(directory.billing.read_bytes().splitlines())

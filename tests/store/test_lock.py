@@ -32,10 +32,10 @@ class Removing(OS):
         self.last = None
         self.directory = directory
 
-    def append(self, path):
+    def own(self, path):
         """Open, and note which file."""
         self.last = path
-        return super().append(path)
+        return super().own(path)
 
     def create(self, path):
         """Make, and note which file."""
@@ -165,6 +165,57 @@ def test_a_sign_of_life_that_cannot_be_is_none(tmp_path, noted):
     assert began + 1 == last_beat(tmp_path, began)
     (tmp_path / "LOCK").write_bytes(noted)
     assert 0.0 == last_beat(tmp_path, began)
+
+
+@pytest.fixture
+def refused_five(begin, killed):
+    """Return what a process left whose LOCK says that the disk refused five records, and the number of the last one that is there."""
+    builder, store = begin()
+    builder.begin_turn().end()
+    assert store.flush()
+    image, last = killed(), store.journal.last
+    fd = lock.take(image.live("txn-1") / "LOCK")
+    lock.beat(fd, last=last + 3, refused=5)
+    lock.release([fd])
+    return image, last
+
+
+def test_what_the_disk_refused_is_noted_beside_the_sign_of_life(refused_five):
+    """A LOCK that says of records that no file has them is believed as long as no file has the last one of them (S4-97)."""
+    image, last = refused_five
+    assert 0.0 < last_beat(image.live("txn-1"))
+    assert ["5 records were never written, since the disk would not take them"] == load("txn-1", image).damage.lost()
+    (image.live("txn-1") / "LOCK").write_bytes(b"%d %d 5" % (now_ms(), last))
+    assert "clean" == load("txn-1", image).damage.state
+    (image.live("txn-1") / "LOCK").write_bytes(b"%d %d x" % (now_ms(), last + 3))
+    assert "clean" == load("txn-1", image).damage.state
+
+
+def test_what_the_disk_refused_stays_noted_when_the_session_is_let_go(begin, directory):
+    """A session whose last records the disk refused is let go: journal and LOCK stay, and a load says how many are missing (S4-131)."""
+    system = Faulty("write")
+    builder, store = begin(system=system)
+    builder.begin_turn().end()
+    assert store.flush()
+    store._beat()
+    system.arm()
+    builder.begin_turn().end()
+    builder.end_session()
+    store.wait(60.0)
+    assert store.let_go()
+    system.mend()
+    assert [3, True] == [store.unwritten, store.live.exists()]
+    assert ["3 records were never written, since the disk would not take them"] == load("txn-1", directory).damage.lost()
+
+
+def test_what_the_disk_refused_stays_noted_when_a_resume_fails(refused_five, again):
+    """A process that cannot resume a session leaves LOCK, with the note of the one before it, beside the journal (S4-131)."""
+    image, _ = refused_five
+    system = Faulty("create", errno.EMFILE)
+    system.arm()
+    with pytest.raises(OSError, match="Too many"):
+        again("txn-1", image, system=system)
+    assert ["5 records were never written, since the disk would not take them"] == load("txn-1", image).damage.lost()
 
 
 def test_a_failed_sync_closes_nothing_under_its_writer(begin):

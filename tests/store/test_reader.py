@@ -227,6 +227,22 @@ def test_a_line_that_is_there_twice_counts_once(begin, directory):
     ]
 
 
+def test_a_line_that_is_there_twice_is_not_kept_aside(begin, directory):
+    """An interrupt behind a write has the record written again: the session ends without a copy of that file, since nothing is missing."""
+    builder, store = begin()
+    store.flush()
+    joined = SessionStore("txn-1", StoreOptions(directory), owner=False)
+    joined.stream.put(r.OpBegin("1.1000001", 1.0, "tool", "far"))
+    joined.stream.flush()
+    joined.close(0.0)
+    path = joined.journal.path
+    data = path.read_bytes()
+    path.write_bytes(data + data.splitlines(keepends=True)[-1])
+    builder.end_session()
+    store.close(60.0)
+    assert ["txn-1.json.zst"] == sorted(path.name for path in directory.sessions.iterdir())
+
+
 @pytest.mark.parametrize("garbage", [b"\0" * 40, b"garbage", b"\n", b'{"t":"journal","format":9'])
 def test_a_journal_whose_header_is_garbage_loses_the_header(garbage):
     """Of a journal whose first line was damaged all records are read: they are checked by the seed that their checksums agree on."""

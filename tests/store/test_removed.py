@@ -1,6 +1,9 @@
 """Somebody removes the files of a session that runs: it is noticed, said, and written anew."""
 
 import shutil
+import subprocess
+import sys
+import threading
 
 import msgspec
 import pytest
@@ -9,7 +12,7 @@ from optree import records as r
 from optree.errors import BusyError
 from optree.store import SessionStore, load, lock, upkeep
 from optree.store.options import StoreOptions
-from optree.store.system import REAL
+from optree.store.system import OS, REAL
 from optree.tree import walk_ops
 from tests.store.test_journal import busy
 from tests.store.test_settle import wait_for
@@ -70,18 +73,63 @@ def test_a_lock_that_is_removed_is_taken_again(begin):
     assert REAL.is_at(store._lock_fd, store.live / "LOCK")
 
 
-def test_a_lock_that_somebody_else_took_meanwhile_is_said(begin):
-    """The LOCK file is removed and another process takes a new one: that is a problem to be said, and no end of the session."""
+def test_a_lock_that_somebody_else_took_meanwhile_is_said(begin, directory):
+    """The LOCK file is removed and another process takes a new one: nothing is written on until that has gone, and then all of it is."""
     builder, store = begin()
+    busy(builder, 1)
     with store._writing:
         (store.live / "LOCK").unlink()
         other = lock.take(store.live / "LOCK", seconds=5.0)
     try:
         wait_for(lambda: any("another process goes on with this session" in said for said in store.problems))
+        before = store.journal.path.stat().st_size
         busy(builder, 1)
-        assert store.flush()
+        assert (False, False, True) == (store.flush(), store.flush("sync"), 0 < store.unwritten)
+        assert before == store.journal.path.stat().st_size
     finally:
         lock.release([other])
+    wait_for(store.flush)
+    assert 0 == store.unwritten
+    builder.end_session()
+    assert store.close(LONG)
+    loaded = load("txn-1", directory)
+    assert (2, "clean") == (len(loaded.session.turns), loaded.damage.state)
+
+
+SECOND = """
+import sys
+from optree.store import Directory, resume_session
+from optree.store.options import StoreOptions
+builder, store, _ = resume_session("txn-1", StoreOptions(Directory.of(sys.argv[1])))
+builder.begin_turn().end()
+print(store.flush(), flush=True)
+input()
+builder.end_session()
+print(store.close(30.0), flush=True)
+"""
+
+
+@pytest.mark.parametrize("everything", [True, False])
+def test_a_session_with_which_another_process_goes_on_is_that_ones(begin, directory, monkeypatch, everything):
+    """LOCK goes, or all files: what the first owner records behind that is not written, is counted, and spoils nothing (S4-131)."""
+    monkeypatch.setattr(upkeep, "SYNC_SECONDS", LONG)
+    builder, store = begin()
+    builder.begin_turn().end()
+    assert store.flush("snapshot")
+    shutil.rmtree(store.live) if everything else (store.live / "LOCK").unlink()
+    command = [sys.executable, "-c", SECOND, directory.sessions.parent]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as other:
+        assert "True\n" == other.stdout.readline()
+        for _ in range(20):
+            builder.begin_turn().end()
+        assert (False, False, 40) == (store.flush(), store.flush("sync"), store.unwritten)
+        builder.begin_turn().end()
+        assert (False, False, False, 42) == (store.flush(), store.flush("sync"), store.flush("snapshot"), store.unwritten)
+        assert ("True\n", None) == other.communicate("go on\n", LONG)
+    builder.end_session()
+    assert (False, False, 43) == (store.flush(), store.close(LONG), store.unwritten)
+    loaded = load("txn-1", directory)
+    assert (2, "clean", "ended") == (len(loaded.session.turns), loaded.damage.state, loaded.state)
 
 
 def test_a_directory_that_cannot_be_made_again_is_said(begin, directory):
@@ -164,3 +212,70 @@ def test_a_sync_notices_a_journal_that_is_removed(begin, directory, opened, monk
     joined.journal.path.unlink()
     joined.stream.put(r.OpBegin("1.1000002", 2.0, "tool", "two"))
     assert (False, 2) == (joined.flush("sync"), joined.unwritten)
+
+
+class Looking(OS):
+    """Takes its time to look for a file, on one thread."""
+
+    def __init__(self):
+        self.begun, self.go_on, self.thread = threading.Event(), threading.Event(), None
+
+    def is_at(self, fd, path):
+        """Look, later."""
+        if threading.current_thread() is self.thread:
+            self.begun.set()
+            self.go_on.wait(LONG)
+        return super().is_at(fd, path)
+
+
+def test_files_that_the_store_itself_removes_meanwhile_are_not_missed(begin, directory):
+    """A flush looks for the files, for long; the session ends then: its files go when that look is over, nothing is said or left."""
+    system = Looking()
+    builder, store = begin(system=system)
+    busy(builder, 1)
+    system.thread = threading.Thread(target=store.flush)
+    system.thread.start()
+    assert system.begun.wait(LONG)
+    builder.end_session()
+    saved_meanwhile = store.flush("snapshot", 1.0)
+    system.go_on.set()
+    system.thread.join(LONG)
+    wait_for(lambda: store.finished)
+    assert store.close(LONG)
+    assert (False, []) == (saved_meanwhile, list(store.problems))
+    assert ["txn-1.json.zst"] == [path.name for path in directory.sessions.iterdir()]
+    assert "clean" == load("txn-1", directory).damage.state
+
+
+class Billing(OS):
+    """Waits where the ledger is opened."""
+
+    def __init__(self):
+        self.begun, self.go_on = threading.Event(), threading.Event()
+
+    def append(self, path):
+        """Open, later."""
+        if path.name == "accounting.jsonl":
+            self.begun.set()
+            self.go_on.wait(LONG)
+        return super().append(path)
+
+
+def test_a_session_that_is_saved_and_billed_is_not_over_before_its_files_are_gone(begin, directory):
+    """Another thread is at work in the session when its files could go: it is closed by nobody until they have gone, later."""
+    system, taken, free = Billing(), threading.Event(), threading.Event()
+    builder, store = begin(system=system)
+    busy(builder, 1)
+    builder.end_session()
+    assert system.begun.wait(LONG)
+    other = threading.Thread(target=store.stream.alone, args=(lambda held: (taken.set(), free.wait(LONG), held),))
+    other.start()
+    assert taken.wait(LONG)
+    system.go_on.set()
+    wait_for(lambda: store._billed)
+    assert not store.finished
+    free.set()
+    other.join(LONG)
+    wait_for(lambda: store.finished)
+    assert store.close(LONG)
+    assert ["txn-1.json.zst"] == [path.name for path in directory.sessions.iterdir()]

@@ -136,7 +136,7 @@ def test_another_process_finds_it_busy_until_it_ends(begin, directory):
     script = (
         "import sys\nfrom optree.store import Directory, resume_session\nfrom optree.store.session_store import StoreOptions\n"
         "builder, store, loaded = resume_session('txn-1', StoreOptions(Directory.of(sys.argv[1])))\n"
-        "print(loaded.state)\nbuilder.end_session()\nprint(store.flush('snapshot'))"
+        "print(loaded.state)\nbuilder.end_session()\nprint(store.flush('snapshot', 60))"
     )
     env = {**os.environ, "PYTHONPATH": str(Path(optree.__file__).parents[1])}
     command = [sys.executable, "-c", script, str(directory.sessions.parent)]
@@ -195,6 +195,34 @@ def test_a_new_process_gets_numbers_that_no_old_one_had(begin, directory, opened
     later = SessionStore("txn-1", StoreOptions(directory), owner=False)
     opened.append(later)
     assert 2 == later.journal.ordinal
+
+
+@pytest.mark.parametrize("ended", [True, False], ids=["ended", "killed"])
+def test_a_resumed_session_counts_on_from_its_own_turns(begin, directory, opened, again, killed, ended):
+    """After turn 1 comes turn 2, also where a process that had joined began turns and ops in a range of its own meanwhile (S4-99)."""
+    builder, store = begin()
+    builder.begin_turn().end()
+    joined = SessionStore("txn-1", StoreOptions(directory), owner=False)
+    opened.append(joined)
+    for path in ("1000001", "1000002"):
+        joined.stream.put(r.TurnBegin(path, 1.0))
+        joined.stream.put(r.OpBegin(f"{path}.1000001", 1.0, "tool", "far"))
+        joined.stream.put(r.OpEnd(f"{path}.1000001", 2.0, "ok", 1.0))
+        joined.stream.put(r.TurnEnd(path, 2.0, "ok"))
+    joined.close(0.0)
+    if ended:
+        builder.end_session()
+    assert store.flush("snapshot" if ended else "write")
+    image = directory if ended else killed()
+    resumed, after = again("txn-1", image)
+    assert ["1", "1000001", "1000002"] == [turn.path for turn in resumed.node.turns]
+    with_op = resumed.begin_turn()
+    assert ("2", "2.1") == (with_op.path, resumed.begin_op("tool", "next").path)
+    resumed.end_session()
+    assert after.flush("snapshot")
+    loaded = load("txn-1", image)
+    assert ["1", "2", "1000001", "1000002"] == sorted((turn.path for turn in loaded.session.turns), key=int)
+    assert (("ended", "clean"), len(ids(loaded.session))) == ((loaded.state, loaded.damage.state), len(set(ids(loaded.session))))
 
 
 def test_resuming_a_torn_session_keeps_the_old_bytes(begin, killed, again):

@@ -2,6 +2,7 @@
 
 import errno
 import os
+import shutil
 import threading
 import time
 
@@ -397,6 +398,25 @@ def test_what_killed_processes_left_half_written_goes(begin, killed):
     assert (outside / ".tmp-mine").exists()
 
 
+def test_two_that_settle_at_once(begin, killed):
+    """Another process settles a session, and removes its directory, when one comes to its lock: it says so, and no fault of it."""
+    builder, store = begin()
+    busy(builder, 1)
+    with store._writing:  # it is neither saved nor removed while it is copied
+        builder.end_session()
+        store.journal.sync()
+        image = killed()
+
+    class Late(OS):
+        def own(self, path):
+            if path.name == "LOCK":
+                shutil.rmtree(path.parent)
+            return super().own(path)
+
+    assert not settle("txn-1", StoreOptions(image, system=Late()))
+    assert not image.live("txn-1").exists()
+
+
 @pytest.mark.parametrize("files", [{}, {"LOCK": b""}, {"LOCK": b"17", JOURNAL: b""}, {JOURNAL: b'{"t":"journal",'}])
 def test_what_a_process_left_that_was_killed_as_it_began(directory, files):
     """A live directory without any record is removed once nobody can be at it, not before, and not while its lock is held."""
@@ -450,3 +470,28 @@ def test_a_directory_that_may_have_a_record_is_listed(directory, data):
     live.mkdir(parents=True)
     (live / JOURNAL).write_bytes(data)
     assert ["odd"] == [saved.txn for saved in directory.saved()]
+
+
+def test_journals_go_when_the_name_of_the_snapshot_is_on_the_disk(begin, killed):
+    """The owner wrote the last snapshot, and came no further than its rename: who settles syncs the name before the journals go."""
+    system, done = Faulty("sync_directory", errno.EIO), []
+    builder, store = begin(system=system)
+    busy(builder, 1)
+    assert store.flush("sync")
+    system.arm()
+    builder.end_session()
+    assert not store.flush("snapshot")
+    image = killed()
+    system.mend()
+
+    class Noting(OS):
+        def sync_directory(self, path):
+            super().sync_directory(path)
+            done.append(path)
+
+        def unlink(self, path):
+            done.append(path)
+            super().unlink(path)
+
+    assert settle("txn-1", StoreOptions(image, system=Noting()))
+    assert image.sessions in done[: done.index(image.live("txn-1") / JOURNAL)]

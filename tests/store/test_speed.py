@@ -27,6 +27,7 @@ from optree.records import Entries, OpBegin, OpEnd, check
 from optree.speed import plainly
 from optree.store.journal import Journal
 from optree.store.system import OS
+from optree.store.upkeep import left_synced
 from optree.testing import Ticking
 from optree.tree.walk import to_plain
 from tests.store.faults import Faulty, Short
@@ -312,20 +313,22 @@ def test_a_call_from_within_a_write():
 
 @compiled
 def test_nothing_is_kept():
-    """A hundred sessions leave no memory behind: each reference that is taken is given back."""
+    """180 sessions leave less than a block each behind: every reference that is taken is given back."""
 
     def blocks():
         for _ in range(3):
             recorded(busy)
             recorded(busy, Short(5))
+        assert left_synced(60.0)  # till then the names of closed journals are kept, to be forced to the disk
         gc.collect()
         return sys.getallocatedblocks()
 
     blocks()
-    before = blocks()
-    for _ in range(30):
-        blocks()
-    assert blocks() - before < 200
+    kept = 180
+    for _ in range(5):  # what is leaked grows each time; what other threads and the interpreter keep does not
+        before = blocks()
+        kept = min(kept, [blocks() for _ in range(30)][-1] - before)
+    assert kept < 180
 
 
 @compiled

@@ -7,10 +7,10 @@ import optree
 from optree.compare import compare
 from optree.compare.context import context_changes
 from optree.errors import SetupError
-from optree.instrument.config import Config, Options
 from optree.nodes import Pool
 from optree.store import Damage, Loaded
 from optree.testing import capture, shape
+from optree.tracing.config import Config, Options
 from optree.tree import Tree
 
 FUNCTIONS = [

@@ -157,6 +157,8 @@ def places() -> None:
     optree.configure(sync="never")  # type: ignore[arg-type]
     optree.configure(console="off")  # type: ignore[arg-type]
     optree.configure(otel={"endpoint": "http://localhost:4318", "profile": "tempo", "live": True, "content": "span_only"})
+    optree.configure(otel={"exporter": "sdk", "sampler": "parentbased_traceidratio", "sampler_arg": 0.1, "sample_failed": False})
+    optree.configure(otel={"sampler": "half"})  # type: ignore[arg-type]
     optree.configure(otel={"endpont": "http://localhost:4318"})  # type: ignore[arg-type]
     optree.configure(otel={"live": "yes"})  # type: ignore[arg-type]
     optree.configure(otel="yes")  # type: ignore[arg-type]

@@ -31,7 +31,6 @@ from optree_formats.markdown.reader import Entry, Log, read_log
 from optree_formats.markdown.summary import state_at
 
 COMPRESSED = "session-log.compressed.md"
-ARCHIVE = f"{FILE}.zst"
 _COPIES = "session-log.compressed*.md"
 _OF = re.compile(rb"^Compressed: from [^\n]*, sha256 ([0-9a-f]{64})\r?$", re.MULTILINE)
 _HEAD_BYTES = 1 << 16

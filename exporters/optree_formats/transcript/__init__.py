@@ -1,7 +1,8 @@
 """Agent exchange transcripts (seed 002): what a run and its agents, messages and tools did, one line an event, one file a run.
 
-`Recorder` writes them and hands them to subscribers, `read` reads them past whatever is wrong, `follow` writes those of a session that is
-recorded right now, and `FORMAT` turns trees into them and back.
+In come events: `Recorder` writes them and hands them to subscribers. Out they come again by `read`, past whatever is wrong; `follow`
+writes those of a session that is recorded right now, and `FORMAT` turns trees into them and back. Lines that are written are never
+changed.
 """
 
 from optree_formats.transcript.format import FORMAT

@@ -11,8 +11,9 @@ from typing import Any, Final
 import msgspec
 from msgspec import UNSET, Raw, Struct, UnsetType, to_builtins
 
-from optree import OperationNode, SessionNode, TurnNode
+from optree import AccountingEntry, OperationNode, SessionNode, TurnNode
 from optree.exporting import (
+    Accounted,
     Entries,
     Fold,
     OpEnd,
@@ -27,6 +28,7 @@ from optree.exporting import (
     decode,
     is_list,
     is_object,
+    parts_of_name,
     raw,
 )
 from optree_formats.transcript import messages
@@ -104,6 +106,21 @@ class Building:
         """Record what was said in ops: their requests, their answers and their thoughts."""
         for path, talk in self._talks.items():
             self._say(self.fold.ops[path], talk)
+
+    def account(self) -> None:
+        """Give each call that has ended an entry, as one has that nobody accounted for: it counts, and its cost is unknown, not nothing."""
+        calls = [op for turn in self.session.turns for op in turn.ops if op.kind in ("llm", "tool") and op.ended_at is not None]
+        for op in calls:
+            entry = AccountingEntry(f"{op.op_id}#0", op.ended_at or 0.0, "llm" if op.kind == "llm" else "tool", latency=op.latency)
+            if op.status in ("failed", "cancelled", "interrupted"):
+                entry.status, entry.error = "failed", op.error
+            if op.kind == "llm":
+                entry.provider, entry.model = parts_of_name(op.name)
+            else:
+                entry.command = op.name
+                entry.characters_in = op.request.size if op.request else 0
+                entry.characters_out = op.response.size if op.response else 0
+            self.put(Accounted(op.path, entry))
 
     def _say(self, op: OperationNode, talk: Talk) -> None:
         if talk.asked and op.request is None:

@@ -10,7 +10,7 @@ import msgspec
 from msgspec import UNSET
 
 from optree import OperationNode, SetupError, Tree, walk_ops, walk_sessions
-from optree.exporting import Fault, Payload, Read, Reasoning, decode, is_object, open_regular, raw, write_new
+from optree.exporting import Payload, Read, Reasoning, decode, is_object, open_regular, raw, write_new
 from optree_formats.transcript import messages
 from optree_formats.transcript.building import held
 from optree_formats.transcript.of_tree import transcripts
@@ -141,10 +141,7 @@ class Transcript:
         there = {first.get("run_id") for first in runs.values()}
         for one, first in runs.items():
             if not first.get("parent_run_id") or first["parent_run_id"] not in there:
-                found = _read(one, strict=strict)
-                read.trees += found.trees
-                read.beside += [one, *found.beside]
-                read.faults += [Fault(fault.line, f"{one.name}: {fault.said}") for fault in found.faults]
+                read.add(one, _read(one, strict=strict))
         return read
 
 

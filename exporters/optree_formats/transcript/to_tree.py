@@ -117,6 +117,7 @@ def _session(fold: Fold, path: str, run: Run, parent: SessionNode | None, faults
             foreign.take(event, latest)
     building.finish()
     foreign.finish()
+    building.account()
     if kept:
         more[KEPT] = kept
     if parent is not None and run_id_of(node_id(fold.txn, path)) != run.run_id and RUN_ID not in session.attributes:

@@ -1,10 +1,13 @@
 """From OpenTelemetry to optree: files of spans, and spans of a running program, become sessions.
 
-found = read_file("spans.json")
-for tree in sessions(found.spans, found.notes):
-    save(tree, optree.Directory.of())
+    found = read_file("spans.json")
+    for tree in sessions(found.spans, found.notes):
+        save(tree, optree.Directory.of())
 
-provider.add_span_processor(OpTreeSpanProcessor())      # spans of this program, as they happen
+    provider.add_span_processor(OpTreeSpanProcessor())      # spans of this program, as they happen
+
+In come spans of any library, out go sessions, made by a builder with the spans' times. Nothing here changes a span or a file that is
+read.
 """
 
 from __future__ import annotations

@@ -26,7 +26,7 @@ from opentelemetry.context import Context
 from opentelemetry.sdk.trace import ReadableSpan, Span, SpanProcessor
 from opentelemetry.trace import SpanContext, StatusCode, format_span_id, format_trace_id
 
-from optree import Session, SessionTreeBuilder, flush
+from optree import Session, SessionTreeBuilder, configure, flush
 from optree.exporting import (
     Scope,
     SessionBegin,
@@ -69,6 +69,8 @@ class OpTreeSpanProcessor(SpanProcessor):
 
     def on_start(self, span: Span, parent_context: Context | None = None) -> None:  # noqa: ARG002 - the span knows its parent
         """Begin what the span stands for, if it can be told yet."""
+        if not configure().enabled:
+            return
         parent = span.parent
         self._guarded(span, lambda: self._live.start(lambda: _read(span), remote=parent is not None and parent.is_remote))
 
@@ -196,7 +198,7 @@ class LiveSpans:
             members = self._traces.get(span.trace_id, {})
             one = members.get(span.span_id)
             if one is None or one.ended:
-                self.forgotten += 1
+                self.forgotten += configure().enabled
                 return
             one.ended = True
             one.span = span

@@ -21,11 +21,13 @@ def read_file(path: str | Path) -> SpansRead:
     Spans that cannot be read are passed over, each with a note. Raises `NotFoundError`, `FormatError` (none of it is OTLP) and `OSError`.
     """
     path = Path(path)
-    if not path.exists():
-        raise NotFoundError(f"{path} is no file: give one that a Collector's file exporter, Jaeger or Tempo has written")
     if path.is_dir():
         raise NotFoundError(f"{path} is a directory: name the files in it")
-    return read(REAL.read(path), path.name)
+    try:
+        data = REAL.read(path)  # not `Path.exists` before: from Python 3.14 on it is False where a directory may not be read
+    except (FileNotFoundError, NotADirectoryError) as error:
+        raise NotFoundError(f"{path} is no file: give one that a Collector's file exporter, Jaeger or Tempo has written") from error
+    return read(data, path.name)
 
 
 def read(data: bytes, name: str = "the input") -> SpansRead:

@@ -13,7 +13,6 @@ from optree.exporting import text
 UNSET: Final = 0
 OK: Final = 1
 ERROR: Final = 2
-SERVER: Final = 2
 CLIENT: Final = 3
 _ZERO: Final = "0"
 Key = tuple[str, str]

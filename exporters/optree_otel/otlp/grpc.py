@@ -69,6 +69,10 @@ class GrpcTransport:
                 "denied", f"{self._to.shown} answered something that is no OTLP; give a collector's endpoint, such as http://host:4317"
             )
 
+    def flush(self, timeout: float) -> str:  # noqa: ARG002 - nothing is held
+        """Do nothing: what was sent is answered."""
+        return ""
+
     def close(self) -> None:
         """Close the channel; `send` opens another."""
         channel, self._channel = self._channel, None

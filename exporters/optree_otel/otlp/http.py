@@ -82,6 +82,10 @@ class HttpTransport:
             self.close()
             return ExportResult("retry", f"{self._to.shown}: {shown(_reason(error))}{self._hint(error)}")
 
+    def flush(self, timeout: float) -> str:  # noqa: ARG002 - nothing is held
+        """Do nothing: what was sent is answered."""
+        return ""
+
     def close(self) -> None:
         """Close the connection; `send` opens another."""
         session, self._session = self._session, None

@@ -41,9 +41,10 @@ class Clock:
 class _Mark:
     """A place in the queue that somebody waits for."""
 
-    __slots__ = ("done", "given_up", "last", "urgent", "whole")
+    __slots__ = ("done", "given_up", "last", "until", "urgent", "whole")
 
-    def __init__(self, *, last: bool = False) -> None:
+    def __init__(self, timeout: float, *, last: bool = False) -> None:
+        self.until = monotonic() + timeout
         self.done = threading.Event()
         self.whole = False
         self.urgent = True
@@ -99,7 +100,7 @@ class Sender(Generic[T]):
         False if it is not within *timeout* seconds, or if something of it (since the last flush that ended) was lost, rejected, or taken
         out of the full queue. A signal that the collector does not serve is not waited for: True, see `health`.
         """
-        return self._flush(_Mark(), timeout)
+        return self._flush(_Mark(timeout), timeout)
 
     def _flush(self, mark: _Mark, timeout: float) -> bool:
         if not self._queue and self._thread is None:
@@ -119,7 +120,7 @@ class Sender(Generic[T]):
 
         Takes *timeout* seconds at most, and no longer than one attempt where that fails.
         """
-        whole = False if self._closed else self._flush(_Mark(last=True), timeout)
+        whole = False if self._closed else self._flush(_Mark(timeout, last=True), timeout)
         self._closed = True
         self._bell.set()
         return whole
@@ -209,14 +210,21 @@ class Sender(Generic[T]):
         """Let go of everything; a put from now on lets go of itself."""
         self._awake = False
         self._queue.clear()
-        if self._transport is not None:
-            self._transport.close()
-            self._transport = None
+        self._let_go()
+
+    def _let_go(self) -> None:
+        """Close the transport, before the process goes on to its end."""
+        self._closed = True
+        transport, self._transport = self._transport, None
+        if transport is not None:
+            transport.close()
 
     def _turn(self) -> None:
         """Do one thing: sleep, or gather a batch, or send one."""
         self._trim()
         self._answer_marks()
+        if self._closed:
+            return
         if self._batches.off:
             self._batches.give_up(self._taken(len(self._queue)))
         if self._batches.empty:
@@ -249,6 +257,7 @@ class Sender(Generic[T]):
             if not pause.firm and self._hurried():
                 return
             for mark in [mark for mark in list(self._flushing) if mark.last]:
+                self._let_go()
                 mark.done.set()
             self._clock.wait(self._bell, min(left, _SLICE))
             self._trim()
@@ -322,6 +331,14 @@ class Sender(Generic[T]):
         counts = self._batches.counts
         missing = counts.lost + counts.rejected + counts.left
         if not mark.given_up:
-            mark.whole = missing == self._told or bool(self._batches.off)
+            mark.whole = self._passed_on(mark.until) and (missing == self._told or bool(self._batches.off))
             self._told = missing
+        if mark.last:
+            self._let_go()
         mark.done.set()
+
+    def _passed_on(self, until: float) -> bool:
+        """Have what the transport holds itself delivered."""
+        said = "" if self._transport is None else self._transport.flush(max(0.0, until - monotonic()))
+        self._batches.last_error = said or self._batches.last_error
+        return not said

@@ -38,6 +38,10 @@ class Transport(Protocol):
         """Send an encoded ``Export…ServiceRequest``, within *timeout* seconds. Does not raise."""
         ...
 
+    def flush(self, timeout: float) -> str:
+        """Have what was sent, and is held on the way, delivered; returns why not all of it is, "" if it is or nothing is held."""
+        ...
+
     def close(self) -> None:
         """Close what is open; `send` opens it again."""
         ...

@@ -290,9 +290,6 @@ class Profile(msgspec.Struct, frozen=True):
     """Events of a span; beyond, older and less severe ones are left out and counted."""
     attributes: int = 128
     span_bytes: int = 1 << 20
-    http_bytes: int = 15 << 20
-    """Size of a batch over HTTP, before compression."""
-    grpc_bytes: int = 3_500_000
     trace_bytes: int | None = None
     """What one trace may hold in all; sessions beyond it want a trace per turn."""
     turn_in_name: bool = True

@@ -16,7 +16,6 @@ OPERATION: Final = "gen_ai.operation.name"
 PROVIDER: Final = "gen_ai.provider.name"
 CONVERSATION: Final = "gen_ai.conversation.id"
 AGENT_NAME: Final = "gen_ai.agent.name"
-AGENT_ID: Final = "gen_ai.agent.id"
 REQUEST_MODEL: Final = "gen_ai.request.model"
 RESPONSE_MODEL: Final = "gen_ai.response.model"
 RESPONSE_ID: Final = "gen_ai.response.id"
@@ -81,9 +80,6 @@ PROVIDERS: Final = {
 
 # MCP and general
 MCP_METHOD: Final = "mcp.method.name"
-MCP_SESSION: Final = "mcp.session.id"
-MCP_PROTOCOL: Final = "mcp.protocol.version"
-JSONRPC_ID: Final = "jsonrpc.request.id"
 ERROR_TYPE: Final = "error.type"
 OVERFLOW: Final = "otel.metric.overflow"
 """On the point of a metric that stands for all sets of attributes beyond the limit."""

@@ -137,13 +137,25 @@ def here(attributes: Mapping[str, Any], parent: Parent) -> Origin | None:
 
     *attributes* are the session's. OpenTelemetry is not loaded for it: where nobody has, no span can be current.
     """
+    return Origin.of(_above(attributes), parent)
+
+
+def sampled_above(attributes: Mapping[str, Any], parent: Parent) -> bool | None:
+    """Tell whether the span that a session goes on from is sampled; None if it goes on from none. As for `here`."""
+    header = _above(attributes)
+    match = _TRACEPARENT.fullmatch(header) if isinstance(header, str) and parent == "child" else None
+    return None if match is None else bool(int(match[3], 16) & _SAMPLED)
+
+
+def _above(attributes: Mapping[str, Any]) -> object:
+    """Return the ``traceparent`` of the span that is above a session that begins here; None for none."""
     trace = sys.modules.get("opentelemetry.trace")
     if trace is not None:
         found = trace.get_current_span().get_span_context()
         if found.is_valid:
-            return Origin.of(f"00-{found.trace_id:032x}-{found.span_id:016x}-{int(found.trace_flags):02x}", parent)
+            return f"00-{found.trace_id:032x}-{found.span_id:016x}-{int(found.trace_flags):02x}"
     ingress: Any = attributes.get("ingress")
-    return Origin.of(ingress.get("traceparent"), parent) if is_object(ingress) else None
+    return ingress.get("traceparent") if is_object(ingress) else None
 
 
 def op_end(op: OperationNode, scope: SpanScope) -> float:

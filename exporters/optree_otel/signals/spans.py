@@ -28,7 +28,6 @@ from optree_otel.signals.protobuf import (
 )
 
 INTERNAL: Final = 1
-SERVER: Final = 2
 CLIENT: Final = 3
 STATUS_UNSET: Final = 0
 OK: Final = 1

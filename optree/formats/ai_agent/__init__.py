@@ -1,6 +1,7 @@
 """The files of the original ai-agent: snapshots of versions 1 and 2, and the folders of records that are version 3.
 
-`AI_AGENT` is version 2, which holds the most; each of the three reads all of them.
+In come a tree or such files, out go such files or trees; what lies beside them is left alone. `AI_AGENT` is version 2, which holds the
+most; each of the three reads all of them.
 """
 
 from __future__ import annotations

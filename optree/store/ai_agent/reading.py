@@ -40,13 +40,13 @@ class Original(Struct):
 def tree_of(document: dict[str, Any]) -> Original:
     """Return the tree in a document of version 1 or 2, totals summed anew. Raises nothing: what is not there is left out."""
     root = object_of(document.get("opTree"))
-    told = _origin(document, root)
-    origin = txn_of(told, "ai-agent")
+    origin_given = _origin(document, root)
+    origin = txn_of(origin_given, "ai-agent")
     reader = _SnapshotReader(origin, 1 if document.get("version") == 1 else 2)
     tree = Fold(origin, Tree(reader.root(root, text_of(document.get("parentTxnId"))), Pool())).finish()
     reader.keep_rests(tree.session, document)
     meta = {"txn": origin, "reason": document.get("reason"), "source": f"ai-agent {document.get('version')}"}
-    return Original(tree, meta, reader.notes, called(told, origin) if told != UNKNOWN else [])
+    return Original(tree, meta, reader.notes, called(origin_given, origin) if origin_given != UNKNOWN else [])
 
 
 def _origin(document: dict[str, Any], root: dict[str, Any]) -> str:
@@ -54,8 +54,8 @@ def _origin(document: dict[str, Any], root: dict[str, Any]) -> str:
     ops = (op for turn in objects_of(root.get("turns"))[:1] for op in objects_of(turn.get("ops")))
     logged = next((log.get("originTxnId") for op in ops for log in objects_of(op.get("logs"))), None)
     attributes = object_of(root.get("attributes"))
-    told = (document.get("originTxnId"), attributes.get("originTxnId"), logged, root.get("traceId"), root.get("id"))
-    return next((str(name) for name in told if name), UNKNOWN)
+    candidates = (document.get("originTxnId"), attributes.get("originTxnId"), logged, root.get("traceId"), root.get("id"))
+    return next((str(name) for name in candidates if name), UNKNOWN)
 
 
 class _SnapshotReader:
@@ -81,15 +81,15 @@ class _SnapshotReader:
         """Keep what sessions and the file have beside what the tree says, once all is summed."""
         agents = agents_of(root)
         for block, session, order in self._sessions:
-            told = difference(block, session_block(session, self.version, agents[session.path]))
+            rest_of_session = difference(block, session_block(session, self.version, agents[session.path]))
             if order != sorted(order):
-                told["order"] = order
+                rest_of_session["order"] = order
             if session is root:
                 version = document.get("version")
                 file = {key: value for key, value in document.items() if key != "opTree"}
                 rest = difference(file, file_block(root, self.version))
-                told |= {"file": {"version": version, **rest}} if rest or version != VERSIONS[-1] else {}
-            session.attributes_json = kept_in(session.attributes_json, told)
+                rest_of_session |= {"file": {"version": version, **rest}} if rest or version != VERSIONS[-1] else {}
+            session.attributes_json = kept_in(session.attributes_json, rest_of_session)
 
     def _session(self, block: dict[str, Any], path: str, parent: str | None) -> SessionNode:
         agent = str(block.get("agentId") or UNKNOWN)
@@ -115,21 +115,21 @@ class _SnapshotReader:
         if block.get("finalReport") is not None:
             session.final_report = json_of(block["finalReport"])
         taken: set[int] = set()
-        for found in self._objects(block.get("turns"), f"turn of {path or 'the root'}"):
-            self._turn(found, session, taken, object_of(found.get("attributes")), found.get("index"))
+        for item in self._objects(block.get("turns"), f"turn of {path or 'the root'}"):
+            self._turn(item, session, taken, object_of(item.get("attributes")), item.get("index"))
         order = [turn.index for turn in session.turns]
-        for found in self._objects(block.get("steps"), f"step of {path or 'the root'}"):
-            step = {STEP: {key: found[key] for key in ("index", "kind") if key in found}}
-            self._turn(found, session, taken, {**object_of(found.get("attributes")), **step}, None)
+        for item in self._objects(block.get("steps"), f"step of {path or 'the root'}"):
+            step = {STEP: {key: item[key] for key in ("index", "kind") if key in item}}
+            self._turn(item, session, taken, {**object_of(item.get("attributes")), **step}, None)
         self._sessions.append((block, session, order))
         return session
 
     def _id(self, block: dict[str, Any], path: str) -> str:
         """Return a session's transaction id; its node's id where it has none, or one that another session has."""
-        told = (block.get("traceId"), block.get("id"), node_id(self.origin, path))
-        found = next(str(name) for name in told if name and str(name) not in self._ids)
-        self._ids.add(found)
-        return found
+        candidates = (block.get("traceId"), block.get("id"), node_id(self.origin, path))
+        chosen = next(str(name) for name in candidates if name and str(name) not in self._ids)
+        self._ids.add(chosen)
+        return chosen
 
     def _turn(self, block: dict[str, Any], session: SessionNode, taken: set[int], attributes: dict[str, Any], index: Any) -> None:
         if type(index) is not int or index in taken or not 0 <= index < 10**9:
@@ -152,12 +152,12 @@ class _SnapshotReader:
         )
         turn.attributes_json = block_of(attributes)
         session.turns.append(turn)
-        for number, found in enumerate(self._objects(block.get("ops"), f"op of turn {path}"), 1):
-            op = self._op(found, f"{path}.{number}")
+        for number, item in enumerate(self._objects(block.get("ops"), f"op of turn {path}"), 1):
+            op = self._op(item, f"{path}.{number}")
             turn.ops.append(op)
-            self._entries(found, op, Context(session, turn, op, number, self.version))
-            if is_object(found.get("childSession")):
-                self._pending.append((found["childSession"], op, session))
+            self._entries(item, op, Context(session, turn, op, number, self.version))
+            if is_object(item.get("childSession")):
+                self._pending.append((item["childSession"], op, session))
         _close(turn, session)
         turn.attributes_json = kept_in(turn.attributes_json, difference(block, turn_block(turn, self.version)))
 
@@ -187,27 +187,27 @@ class _SnapshotReader:
 
     def _entries(self, block: dict[str, Any], op: OperationNode, context: Context) -> None:
         """Read an op's log lines and its bill, and keep what the block has beside what the op says."""
-        logs = (self._log(found, op.path, context) for found in self._objects(block.get("logs"), f"log of {op.path}"))
+        logs = (self._log(item, op.path, context) for item in self._objects(block.get("logs"), f"log of {op.path}"))
         op.logs = tuple(entry for entry in logs if entry is not None)
         entries: list[AccountingEntry] = []
         rests: list[dict[str, Any]] = []
-        for number, found in enumerate(self._objects(block.get("accounting"), f"accounting of {op.path}"), 1):
-            entry = self._accounted(found, f"{op.op_id}#{number}", op.path)
+        for number, item in enumerate(self._objects(block.get("accounting"), f"accounting of {op.path}"), 1):
+            entry = self._accounted(item, f"{op.op_id}#{number}", op.path)
             if entry is not None:
                 entries.append(entry)
-                rests.append(difference(found, context.accounting_block(entry)))
+                rests.append(difference(item, context.accounting_block(entry)))
         op.accounting = tuple(entries)
-        told = difference(_unloaded(block), op_block(op, part_block(op.request, True), part_block(op.response, True)))
-        op.attributes_json = kept_in(op.attributes_json, {**told, **({"accounting": rests} if any(rests) else {})})
+        rest_of_op = difference(_unloaded(block), op_block(op, part_block(op.request, True), part_block(op.response, True)))
+        op.attributes_json = kept_in(op.attributes_json, {**rest_of_op, **({"accounting": rests} if any(rests) else {})})
 
     def _content(self, op: OperationNode, block: dict[str, Any]) -> None:
         for name in ("request", "response"):
-            found = block.get(name)
-            if is_object(found):
-                size, truncated = found.get("size"), found.get("truncated")
+            part = block.get(name)
+            if is_object(part):
+                size, truncated = part.get("size"), part.get("truncated")
                 payload = Payload(
-                    json_of(found.get("payload")),
-                    text_of(found.get("kind")) if name == "request" else None,
+                    json_of(part.get("payload")),
+                    text_of(part.get("kind")) if name == "request" else None,
                     size if type(size) is int else None,
                     True if truncated is True else None,
                 )
@@ -252,10 +252,10 @@ class _SnapshotReader:
         if value is None:
             return []
         items: list[Any] = value if is_list(value) else [value]
-        found = [item for item in items if is_object(item)]
-        if len(found) < len(items) or not is_list(value):
-            self.notes.append(f"{len(items) - len(found) or 1} {what}: not what it should be, and passed over")
-        return found if is_list(value) else []
+        objects = [item for item in items if is_object(item)]
+        if len(objects) < len(items) or not is_list(value):
+            self.notes.append(f"{len(items) - len(objects) or 1} {what}: not what it should be, and passed over")
+        return objects if is_list(value) else []
 
 
 def _close(turn: TurnNode, session: SessionNode) -> None:
@@ -276,7 +276,7 @@ def _unloaded(block: dict[str, Any]) -> dict[str, Any]:
 
 def _taken(attributes: dict[str, Any], name: str) -> dict[str, str] | None:
     """Take a block of texts out of attributes, if it is one."""
-    found = texts_of(attributes.get(name))
-    if found is not None:
+    texts = texts_of(attributes.get(name))
+    if texts is not None:
         del attributes[name]
-    return found
+    return texts

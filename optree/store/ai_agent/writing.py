@@ -58,17 +58,17 @@ def file_block(root: SessionNode, version: int) -> dict[str, Any]:
 
 def agents_of(root: SessionNode) -> dict[str, int]:
     """Return how many sessions there are at and below each, by its path."""
-    found: dict[str, int] = {}
+    agents: dict[str, int] = {}
     for session in reversed(list(walk_sessions(root))):
-        found[session.path] = 1 + sum(found[child.path] for child in children(session))
-    return found
+        agents[session.path] = 1 + sum(agents[child.path] for child in children(session))
+    return agents
 
 
 def session_block(session: SessionNode, version: int, agents: int) -> dict[str, Any]:
     """Return a session's own members."""
     attributes = session.attributes
     attributes.pop(AS_TOLD, None)
-    found: dict[str, Any] = {
+    block: dict[str, Any] = {
         "id": session.id,
         "traceId": txn_of(session),
         "agentId": session.agent_id,
@@ -84,14 +84,14 @@ def session_block(session: SessionNode, version: int, agents: int) -> dict[str, 
         "turns": [],
     }
     if version > 1:
-        found["steps"] = []
-        found["finalReport"] = None if session.final_report is UNSET else decode(session.final_report)
-    return _set(found)
+        block["steps"] = []
+        block["finalReport"] = None if session.final_report is UNSET else decode(session.final_report)
+    return _set(block)
 
 
 def _totals(session: SessionNode, version: int, agents: int) -> dict[str, Any]:
     totals = session.totals
-    found: dict[str, Any] = {
+    block: dict[str, Any] = {
         "tokensIn": totals.input_tokens,
         "tokensOut": totals.output_tokens,
         "tokensCacheRead": totals.cache_read_input_tokens,
@@ -100,8 +100,8 @@ def _totals(session: SessionNode, version: int, agents: int) -> dict[str, Any]:
         "toolsRun": totals.tools_run,
     }
     if version > 1:
-        found["agentsRun"] = agents
-    return _set(found)
+        block["agentsRun"] = agents
+    return _set(block)
 
 
 def turn_block(turn: TurnNode, version: int) -> dict[str, Any]:
@@ -111,7 +111,7 @@ def turn_block(turn: TurnNode, version: int) -> dict[str, Any]:
     step = step_of(turn) if version > 1 else None
     if step is not None:
         attributes.pop(STEP)
-    found: dict[str, Any] = {
+    block: dict[str, Any] = {
         "id": turn.id,
         **({"index": turn.index} if step is None else step),
         "startedAt": ms(turn.started_at),
@@ -119,14 +119,14 @@ def turn_block(turn: TurnNode, version: int) -> dict[str, Any]:
         "attributes": attributes or None,
         "ops": [],
     }
-    return _set(found)
+    return _set(block)
 
 
 def op_block(op: OperationNode, request: dict[str, Any] | None, response: dict[str, Any] | None) -> dict[str, Any]:
     """Return an op's own members, with its payloads as they are given."""
     attributes = attributes_of_op(op)
     attributes.pop(AS_TOLD, None)
-    found: dict[str, Any] = {
+    block: dict[str, Any] = {
         "opId": op.op_id,
         "kind": op.kind,
         "startedAt": ms(op.started_at),
@@ -140,8 +140,8 @@ def op_block(op: OperationNode, request: dict[str, Any] | None, response: dict[s
     }
     if op.reasoning is not None:
         chunks = [{"text": chunk.text, "ts": ms(chunk.ts)} for chunk in op.reasoning.chunks]
-        found["reasoning"] = _set({"chunks": chunks, "final": op.reasoning.final})
-    return _set(found)
+        block["reasoning"] = _set({"chunks": chunks, "final": op.reasoning.final})
+    return _set(block)
 
 
 def part_block(part: Payload | None, value: Any) -> dict[str, Any] | None:
@@ -174,7 +174,7 @@ class Context:
         details = None if entry.details is UNSET else decode(entry.details)
         if is_object(details):
             details = {key: value for key, value in details.items() if key != AS_TOLD} or None
-        found: dict[str, Any] = {
+        block: dict[str, Any] = {
             "timestamp": ms(entry.timestamp),
             "severity": entry.severity,
             **self.place,
@@ -186,18 +186,18 @@ class Context:
             **self.session,
             "details": details,
         }
-        return _set(found)
+        return _set(block)
 
     def accounting_block(self, entry: AccountingEntry) -> dict[str, Any]:
         """Return an accounting entry."""
-        found: dict[str, Any] = msgspec.json.decode(msgspec.json.encode(entry))  # details are JSON already
-        del found["id"]
-        found |= {"timestamp": ms(entry.timestamp), "status": entry.status}
+        block: dict[str, Any] = msgspec.json.decode(msgspec.json.encode(entry))  # details are JSON already
+        del block["id"]
+        block |= {"timestamp": ms(entry.timestamp), "status": entry.status}
         if entry.latency is not None:
-            found["latency"] = ms(entry.latency)
+            block["latency"] = ms(entry.latency)
         if entry.tokens is not None:
-            found["tokens"] = {"inputTokens": 0, "outputTokens": 0, "totalTokens": 0, **found["tokens"]}
-        return {**found, **_set(self.session)}
+            block["tokens"] = {"inputTokens": 0, "outputTokens": 0, "totalTokens": 0, **block["tokens"]}
+        return {**block, **_set(self.session)}
 
 
 class _DocumentWriter:
@@ -208,31 +208,31 @@ class _DocumentWriter:
         self._resumed = bool(tree.session.resumed_at)
 
     def session(self, session: SessionNode) -> dict[str, Any]:
-        told = told_of(session.attributes_json)
-        found = session_block(session, self._version, self._agents[session.path])
+        rest = told_of(session.attributes_json)
+        block = session_block(session, self._version, self._agents[session.path])
         steps = [turn for turn in session.turns if self._version > 1 and step_of(turn) is not None]
         turns = [turn for turn in session.turns if self._version == 1 or step_of(turn) is None]
-        found["turns"] = [self._turn(turn, session) for turn in _in_order(turns, told.get("order"))]
+        block["turns"] = [self._turn(turn, session) for turn in _in_order(turns, rest.get("order"))]
         if steps:
-            found["steps"] = [self._turn(turn, session) for turn in steps]
-        return restored(found, _without_end(told) if self._resumed else told)
+            block["steps"] = [self._turn(turn, session) for turn in steps]
+        return restored(block, _without_end(rest) if self._resumed else rest)
 
     def _turn(self, turn: TurnNode, session: SessionNode) -> dict[str, Any]:
-        found = turn_block(turn, self._version)
-        found["ops"] = [self._op(op, number, turn, session) for number, op in enumerate(turn.ops, 1)]
-        return restored(found, told_of(turn.attributes_json))
+        block = turn_block(turn, self._version)
+        block["ops"] = [self._op(op, number, turn, session) for number, op in enumerate(turn.ops, 1)]
+        return restored(block, told_of(turn.attributes_json))
 
     def _op(self, op: OperationNode, number: int, turn: TurnNode, session: SessionNode) -> dict[str, Any]:
-        told, context = told_of(op.attributes_json), Context(session, turn, op, number, self._version)
-        bills = objects_of(told.get("accounting"))
-        found = op_block(op, self._part(op.request), self._part(op.response))
-        found["logs"] = [restored(context.log_block(entry), told_of(entry.details)) for entry in op.logs]
-        found["accounting"] = [context.accounting_block(entry) for entry in op.accounting]
+        rest_of_op, context = told_of(op.attributes_json), Context(session, turn, op, number, self._version)
+        bills = objects_of(rest_of_op.get("accounting"))
+        written = op_block(op, self._part(op.request), self._part(op.response))
+        written["logs"] = [restored(context.log_block(entry), told_of(entry.details)) for entry in op.logs]
+        written["accounting"] = [context.accounting_block(entry) for entry in op.accounting]
         if len(bills) == len(op.accounting):
-            found["accounting"] = [restored(block, rest) for block, rest in zip(found["accounting"], bills, strict=True)]
+            written["accounting"] = [restored(block, rest) for block, rest in zip(written["accounting"], bills, strict=True)]
         if op.child_session is not None:
-            found["childSession"] = self.session(op.child_session)
-        return restored(found, told)
+            written["childSession"] = self.session(op.child_session)
+        return restored(written, rest_of_op)
 
     def _part(self, part: Payload | None) -> dict[str, Any] | None:
         return None if part is None else part_block(part, payload(self._pool, part.payload))
@@ -246,12 +246,12 @@ def _in_order(turns: list[TurnNode], order: Any) -> list[TurnNode]:
     return sorted(turns, key=lambda turn: places.get(turn.index, len(places)))
 
 
-def _without_end(told: dict[str, Any]) -> dict[str, Any]:
+def _without_end(rest: dict[str, Any]) -> dict[str, Any]:
     """Return what is kept of a session, but for how it ended."""
-    members = {name: value for name, value in object_of(told.get("members")).items() if name not in _OF_THE_END}
-    pointers = told.get("without")
-    kept = [one for one in pointers if str(one).partition("/")[2].partition("/")[0] not in _OF_THE_END] if is_list(pointers) else []
-    return {"members": members, "without": kept}
+    members = {name: value for name, value in object_of(rest.get("members")).items() if name not in _OF_THE_END}
+    pointers = rest.get("without")
+    left = [one for one in pointers if str(one).partition("/")[2].partition("/")[0] not in _OF_THE_END] if is_list(pointers) else []
+    return {"members": members, "without": left}
 
 
 def _set(block: dict[str, Any]) -> dict[str, Any]:

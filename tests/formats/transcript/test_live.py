@@ -7,10 +7,10 @@ import optree
 from optree.builder import handles
 from optree.console import ConsoleWriter, LineOptions
 from optree.errors import SetupError
-from optree.instrument import Session
 from optree.store import Directory, journal, load, open_session, resume_session
 from optree.store.options import StoreOptions
 from optree.testing import Ticking, capture
+from optree.tracing import Session
 from optree_formats.transcript import FORMAT, follow, read, run_id_of
 from tests.formats.transcript.held import held
 from tests.formats.transcript.trees import CALLS, QUESTION, SYSTEM, ask, descend

@@ -9,6 +9,7 @@ from optree.builder import SessionTreeBuilder
 from optree.errors import SetupError
 from optree.formats.installed import installed_formats
 from optree.testing import Ticking, shape
+from optree.tree import flatten
 from optree_formats.transcript import FORMAT, Event, StepPayload, read, run_id_of
 from optree_formats.transcript.recorder import check
 from optree_formats.transcript.wire import milliseconds
@@ -50,6 +51,29 @@ def test_sessions_with_everything(tree, tmp_path):
     first, second, back = there_and_back(tree, tmp_path)
     assert first == second
     assert (shape(tree), held(tree)) == (shape(back), held(back))
+
+
+def test_calls_count_though_no_transcript_tells_what_they_took(tmp_path):
+    """Model and tool calls that come back are in the totals, as calls whose cost is unknown and of which some failed (S2-64)."""
+    builder = SessionTreeBuilder("agent", txn="t")
+    for name, error in (("openai:gpt-4o", None), ("openai:gpt-4o", "429")):
+        builder.begin_op("llm", name).end("failed" if error else "ok", error)
+    builder.begin_op("tool", "search").end()
+    builder.begin_op("llm", "openai:gpt-4o")
+    _, _, back = there_and_back(builder.tree, tmp_path)
+    totals = back.session.totals
+    assert (2, 1, 1, 0, 0, 2) == (
+        totals.llm_requests,
+        totals.llm_failed,
+        totals.tools_run,
+        totals.tools_failed,
+        totals.known_costs,
+        totals.unknown_costs,
+    )
+    found = flatten(back).accounting
+    told = [(one["type"], one["status"], one.get("model"), one.get("command"), one.get("error")) for one in found]
+    assert [("llm", "ok", "gpt-4o", None, None), ("llm", "failed", "gpt-4o", None, "429"), ("tool", "ok", None, "search", None)] == told
+    assert len(told) == len({one["id"] for one in found})
 
 
 def test_files(tmp_path):

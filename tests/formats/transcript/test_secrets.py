@@ -8,8 +8,8 @@ import pytest
 from msgspec.structs import replace
 
 from optree.builder import SessionTreeBuilder
-from optree.instrument import Session
 from optree.testing import Ticking
+from optree.tracing import Session
 from optree_formats.transcript import ContentBlock, InvalidEventError, Recorder, follow, line, read
 from tests.formats.transcript.lines import RUN
 

@@ -17,8 +17,8 @@ from opentelemetry.trace import Link, NonRecordingSpan, SpanContext, Status, Sta
 
 import optree
 from optree import records
-from optree.instrument.runtime import RUNTIME
 from optree.testing import capture, shape
+from optree.tracing.runtime import RUNTIME
 from optree_otel.incoming import OpTreeSpanProcessor
 from optree_otel.incoming import processor as processor_module
 from tests.otel.incoming.made import AGENT, LLM, TOOL
@@ -93,6 +93,16 @@ def test_live(tracer, recording):
     assert ({"role": "assistant", "content": "so"}, "ok") == (msgspec.json.decode(op.response.payload), op.status)
     agent.end()
     assert ("planner", "ok", ("turn 1", "ok", ("llm openai:gpt-4o", "ok"))) == shape(recording.tree)
+
+
+def test_switched_off(tracer, processor, recording):
+    """Spans that start while optree is switched off are not recorded; one that is open goes on to its end."""
+    with tracer.start_as_current_span("invoke_agent planner", attributes=AGENT):
+        optree.configure(enabled=False)
+        tracer.start_span("chat gpt-4o", attributes=LLM).end()
+    tracer.start_span("invoke_agent planner", attributes=AGENT).end()
+    assert ("planner", "ok", ("turn 1", "ok")) == shape(recording)
+    assert (1, 0) == (len(recording.sessions), processor.forgotten)
 
 
 def test_times(tracer, recording):
@@ -368,7 +378,7 @@ def test_parallel_sessions(tracer, recording):
 
 def test_never_raises(tracer, recording, monkeypatch):
     """A fault of recording does not reach the program, and `health` tells of it."""
-    monkeypatch.setattr(RUNTIME, "problems", [])
+    monkeypatch.setattr(RUNTIME.problems, "reported", [])
     monkeypatch.setattr(processor_module.content, "of_agent", lambda *_: 1 / 0)
     tracer.start_span("invoke_agent planner", attributes=AGENT).end()
     assert 1 == len(recording.sessions)
@@ -446,7 +456,7 @@ def test_on_disk(tracer, tmp_path, monkeypatch):
     monkeypatch.setattr(RUNTIME, "config", msgspec.structs.replace(RUNTIME.config, base_dir=tmp_path, console=False))
     with tracer.start_as_current_span("invoke_agent planner", attributes=AGENT):
         tracer.start_span("chat gpt-4o", attributes=LLM | {"operation.cost": 0.5}).end()
-    assert optree.flush("snapshot")
+    assert optree.flush("snapshot", 60)
     loaded = optree.load("last", optree.Directory.of(tmp_path))
     assert ("planner", "ok", ("turn 1", "ok", ("llm openai:gpt-4o", "ok"))) == shape(loaded.tree)
     assert (0.5, "clean", 1) == (

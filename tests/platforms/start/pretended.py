@@ -13,6 +13,7 @@ import os
 import signal
 import subprocess
 import types
+from collections import deque
 from pathlib import Path
 
 OURS = {"optree", "optree_otel", "optree_formats"}
@@ -86,8 +87,8 @@ def _without_site(command):
 
 # macOS
 
-fullsyncs: list[int] = []
-"""The descriptors that were forced through the drive's cache."""
+fullsyncs: deque[int] = deque(maxlen=100)
+"""The descriptors that were last forced through the drive's cache."""
 _F_FULLFSYNC = 51
 
 
@@ -111,7 +112,7 @@ MACOS: dict[str, dict[str, object]] = {
 
 # Windows
 
-_LOCK_VIOLATION, _NOT_LOCKED, _SHARING_VIOLATION = 33, 158, 32
+_LOCK_VIOLATION, _NOT_LOCKED, _SHARING_VIOLATION, _NO_PROCESS = 33, 158, 32, 87
 _opened: set[int] = set()
 """Descriptors that were opened so that others may rename and remove the file."""
 _locked: set[int] = set()
@@ -173,11 +174,30 @@ def _unlock_file(fd, *_place):
     return 1
 
 
+def _open_process(access, inherited, pid):
+    assert (0x1000, False) == (access, inherited)
+    try:
+        return os.open(f"/proc/{pid}/stat", os.O_RDONLY)
+    except FileNotFoundError:
+        return _fails(_NO_PROCESS)
+
+
+def _exit_code(_fd, code):
+    code._obj.value = 259  # it runs
+    return 1
+
+
+def _times(fd, begun, *_others):
+    begun._obj.dwLowDateTime = int(os.pread(fd, 4096, 0).rpartition(b")")[2].split()[19])
+    return 1
+
+
 class _Kernel:
     def __init__(self, name: str, *, use_last_error: bool) -> None:
         assert (name, use_last_error) == ("kernel32", True)
         self.CreateFileW, self.LockFileEx, self.UnlockFileEx = _Call(_create_file), _Call(_lock_file), _Call(_unlock_file)
         self.CloseHandle = _Call(os.close)
+        self.OpenProcess, self.GetExitCodeProcess, self.GetProcessTimes = _Call(_open_process), _Call(_exit_code), _Call(_times)
         self.GetConsoleMode = self.SetConsoleMode = _Call(lambda *_: 1)
 
 

@@ -1,0 +1,44 @@
+"""What takes spans in place of a collector's address: exporters and processors of opentelemetry-sdk, by option ``exporter``.
+
+The SDK is not loaded for it: where nobody has, nobody can have made one of its objects.
+"""
+
+from __future__ import annotations
+
+import sys
+from typing import Any, Final, cast
+
+STOCK: Final = "sdk"
+"""The word for the stock OTLP exporter inside the SDK's batch processor."""
+_EXPORTER: Final = "opentelemetry.sdk.trace.export", "SpanExporter"
+_PROCESSOR: Final = "opentelemetry.sdk.trace", "SpanProcessor"
+Exporters = tuple[Any, ...]
+"""Exporters, processors, and the word `STOCK`."""
+
+
+def exporters_of(given: object) -> Exporters | None:
+    """Return what an option names, one or a list of them; None if something of it takes no spans."""
+    found: Exporters = tuple(cast("list[Any]", given)) if isinstance(given, (list, tuple)) else (given,)
+    return found if found and all(one == STOCK or is_exporter(one) or is_processor(one) for one in found) else None
+
+
+def is_exporter(given: object) -> bool:
+    """Tell whether this is a SpanExporter."""
+    return _is(given, *_EXPORTER)
+
+
+def is_processor(given: object) -> bool:
+    """Tell whether this is a SpanProcessor."""
+    return _is(given, *_PROCESSOR)
+
+
+def name(exporter: object) -> str:
+    """Return what tells them apart in messages, and on disk: their class, what is in them, and the address that they send to, if any."""
+    inner, address = getattr(exporter, "span_exporter", None), getattr(exporter, "_endpoint", None)
+    inside = f"({name(inner)})" if is_exporter(inner) else f"({address})" if isinstance(address, str) else ""
+    return f"{type(exporter).__module__}.{type(exporter).__qualname__}{inside}"
+
+
+def _is(given: object, module: str, kind: str) -> bool:
+    found = getattr(sys.modules.get(module), kind, None)
+    return found is not None and isinstance(given, found)

@@ -1,0 +1,149 @@
+"""Requests that aiohttp's client sends, recorded: Gemini's asynchronous client is on it where it is installed, and others.
+
+An answer's body is a `StreamReader`, which the parser writes to and the program reads from. It has no room for an attribute, so it becomes
+one of a subclass without any of its own; what that has to know of it stands beside, by its id.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from types import ModuleType
+from typing import Any, Final
+
+from optree.capture.exchange import Exchange, begin
+from optree.capture.hooks import Hook, SentRequest, await_within
+from optree.capture.replay import ACTIVE
+from optree.tracing.faults import guarded
+from optree.values import MAX_ITEMS, encode, is_object, plain
+
+_UNPACKED: Final = frozenset({"gzip", "deflate", "br", "zstd"})
+"""Encodings that aiohttp takes off itself."""
+_MODEL: Final = ("messages", "contents", "input", "prompt")
+"""A request to a model has one of these."""
+
+
+class _Reading:
+    """What is known of a body that the program reads."""
+
+    __slots__ = ("error", "exchange")
+
+    def __init__(self, exchange: Exchange) -> None:
+        self.exchange = exchange
+        self.error: BaseException | None = None
+        """Why the program waited in vain last."""
+
+
+_reading: dict[int, _Reading] = {}
+"""By id of a reader, until its exchange has ended."""
+
+
+def client(module: ModuleType, is_on: Callable[[], bool]) -> list[Hook]:
+    """Hook aiohttp's session where requests are sent. Nothing is done if not *is_on*."""
+    from aiohttp import client_reqrep, streams
+
+    told = {"__slots__": (), "closed": getattr(client_reqrep, "_CONNECTION_CLOSED_EXCEPTION", None)}
+    noted = type("StreamReader", (_NotedReader, streams.StreamReader), told)
+    function = module.ClientSession._request  # noqa: SLF001 - all its methods come by there
+    return [(module.ClientSession, "_request", await_within(function, functools.partial(_sending, noted, is_on)))]
+
+
+def _sending(
+    noted: type[Any], is_on: Callable[[], bool], session: Any = None, method: Any = None, url: Any = None, *_args: Any, **kwargs: Any
+) -> _ClientSending | None:
+    exchange = _begun(session, method, url, kwargs.get("data"), kwargs.get("json")) if is_on() else None
+    if exchange is None:
+        return None
+    unpacks = kwargs.get("auto_decompress")
+    unpacks = getattr(session, "auto_decompress", True) if unpacks is None else bool(unpacks)
+    return _ClientSending(exchange, noted, unpacks=unpacks)
+
+
+@guarded
+def _begun(session: Any, method: Any, url: Any, data: Any, json: Any) -> Exchange | None:
+    if not isinstance(method, str) or method.upper() != "POST":
+        return None
+    if is_object(json):
+        data = encode(plain(json, MAX_ITEMS)) if any(name in json for name in _MODEL) else None
+    body = data.encode() if isinstance(data, str) else bytes(data) if isinstance(data, (bytes, bytearray)) else None
+    if body is None:
+        return None
+    to = session._build_url(url)  # noqa: SLF001 - it may be relative
+    return begin("POST", to.host or "", to.path, body)
+
+
+class _ClientSending(SentRequest):
+    __slots__ = ("_noted", "_unpacks")
+
+    def __init__(self, exchange: Exchange, noted: type[Any], *, unpacks: bool) -> None:
+        super().__init__(exchange, ACTIVE.refusal(exchange.op, "aiohttp"))
+        self._noted, self._unpacks = noted, unpacks
+
+    @guarded
+    def returned(self, response: Any) -> None:
+        """Take the answer, and each piece of its body as the program reads it."""
+        headers, exchange, reader, noted = response.raw_headers, self.exchange, response.content, self._noted
+        if self._unpacks:
+            headers = [(name, value) for name, value in headers if name.lower() != b"content-encoding" or not _is_unpacked(value)]
+        has_body = type(reader) is noted.__bases__[1]  # else there is none, or a reader is somebody else's
+        exchange.responded(response.status, headers, None if has_body else b"")
+        if has_body:
+            _reading[id(reader)] = _Reading(exchange)
+            reader.__class__ = noted
+            if reader.at_eof() or reader.exception() is not None:
+                _end(reader, reader.exception())
+
+
+def _is_unpacked(encoding: bytes) -> bool:
+    return encoding.decode("latin-1").strip().lower() in _UNPACKED
+
+
+class _NotedReader:
+    """What stands before a reader's class: each piece that is read is noted."""
+
+    __slots__ = ()
+    closed: object = None
+    """The exception that a reader has whose answer the program closes."""
+
+    def _read_nowait_chunk(self, n: int) -> bytes:
+        reader: Any = super()
+        piece: bytes = reader._read_nowait_chunk(n)  # noqa: SLF001 - all that is read comes by there
+        reading = _reading.get(id(self))
+        if reading is not None:
+            reading.exchange.note(piece)
+            if reader.at_eof():
+                _end(self, None)
+        return piece
+
+    async def _wait(self, func_name: str) -> None:
+        reader: Any = super()
+        try:
+            await reader._wait(func_name)  # noqa: SLF001 - as above
+        except BaseException as error:
+            if (reading := _reading.get(id(self))) is not None:
+                reading.error = error  # it may be read again
+            raise
+
+    def feed_eof(self) -> None:
+        reader: Any = super()
+        reader.feed_eof()
+        if reader.at_eof():
+            _end(self, None)
+
+    def set_exception(self, exc: Any, *args: Any, **kwargs: Any) -> None:
+        reader: Any = super()
+        reader.set_exception(exc, *args, **kwargs)
+        reading = _reading.get(id(self))
+        if reading is not None:
+            _end(self, (reading.error or GeneratorExit()) if exc is self.closed else exc)
+
+    def __del__(self) -> None:
+        if (reading := _reading.get(id(self))) is not None:
+            _end(self, reading.error or GeneratorExit())
+
+
+def _end(reader: object, error: BaseException | None) -> None:
+    """Take that no more comes."""
+    reading = _reading.pop(id(reader), None)
+    if reading is not None:
+        reading.exchange.ended(error)

@@ -1,0 +1,164 @@
+"""Recorded answers as providers send them: as one document, or as the events of a stream that add up to it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, Final
+
+from optree.values import encode, is_list, is_object
+
+_JSON: Final = "application/json"
+_EVENTS: Final = "text/event-stream"
+_OF_CHUNK: Final = ("id", "object", "created", "model", "service_tier", "system_fingerprint")
+
+
+def body_of(answer: Any, path: str, query: str, request: Any) -> tuple[str, bytes]:
+    """Return an answer's content type and body, as *request* asks for them at *path* with *query*."""
+    low = path.lower().rstrip("/")
+    if ":streamgeneratecontent" in low:
+        return (_EVENTS, _event(answer)) if "alt=sse" in query else (_JSON, encode([answer]))
+    if not (is_object(request) and request.get("stream") is True) or low.endswith(("/api/chat", "/api/generate")):
+        return _JSON, encode(answer)  # Ollama's stream is lines of JSON, of which one may be all
+    if low.endswith("/responses"):
+        return _EVENTS, b"".join(_event(one, name=True) for one in _numbered(_responses(answer)))
+    if low.endswith("/v2/chat"):
+        return _EVENTS, b"".join(_event(one, name=True) for one in _cohere(answer))
+    if not _objects(answer.get("choices")):
+        return _EVENTS, b"".join(_event(one, name=True) for one in _anthropic(answer))
+    chunks = list(_completion(answer) if low.endswith("/completions") and not low.endswith("/chat/completions") else _chat(answer))
+    told = {name: value for name, value in answer.items() if name not in _OF_CHUNK and name != "choices"}
+    if _member(request, "stream_options").get("include_usage") is True:
+        chunks.append({**_head(answer, str(chunks[-1]["object"])), "choices": [], **told})
+    else:
+        chunks[-1] |= told
+    return _EVENTS, b"".join(map(_event, chunks)) + b"data: [DONE]\n\n"
+
+
+def _event(value: Any, *, name: bool = False) -> bytes:
+    head = b"event: " + str(value["type"]).encode() + b"\n" if name else b""
+    return head + b"data: " + encode(value) + b"\n\n"
+
+
+def _member(value: Any, name: str) -> dict[str, Any]:
+    found = value.get(name) if is_object(value) else None
+    return found if is_object(found) else {}
+
+
+def _objects(value: Any) -> list[dict[str, Any]]:
+    return [one for one in value if is_object(one)] if is_list(value) else []
+
+
+def _head(answer: dict[str, Any], kind: str) -> dict[str, Any]:
+    return {name: value for name, value in answer.items() if name in _OF_CHUNK} | {"object": kind}
+
+
+def _chat(answer: dict[str, Any]) -> Iterator[dict[str, Any]]:
+    """Yield the chunks of an answer of OpenAI's chat: what each choice says, then how it ended."""
+    head = _head(answer, "chat.completion.chunk")
+    choices = _objects(answer.get("choices"))
+    for place, choice in enumerate(choices):
+        delta = {"content": None} | _member(choice, "message")
+        if calls := _objects(delta.get("tool_calls")):
+            delta["tool_calls"] = [{"index": at} | call for at, call in enumerate(calls)]
+        yield head | {"choices": [{"index": choice.get("index", place), "delta": delta, "finish_reason": None}]}
+    for place, choice in enumerate(choices):
+        rest = {name: value for name, value in choice.items() if name != "message"}
+        yield head | {"choices": [{"index": place, "finish_reason": None} | rest | {"delta": {}}]}
+
+
+def _completion(answer: dict[str, Any]) -> Iterator[dict[str, Any]]:
+    """Yield the chunks of an answer of OpenAI's completions."""
+    for choice in _objects(answer.get("choices")):
+        yield _head(answer, "text_completion") | {"choices": [{"logprobs": None} | choice]}
+
+
+def _responses(answer: dict[str, Any]) -> Iterator[dict[str, Any]]:
+    """Yield the events of an answer of OpenAI's responses."""
+    answer = {"object": "response"} | answer
+    begun: dict[str, Any] = {name: value for name, value in answer.items() if name != "usage"} | {"output": [], "status": "in_progress"}
+    yield {"type": "response.created", "response": begun}
+    for place, item in enumerate(_objects(answer.get("output"))):
+        of_item = {"output_index": place, "item_id": item.get("id", "")}
+        shown = {name: [] if is_list(value) and name in ("content", "summary") else value for name, value in item.items()}
+        yield {"type": "response.output_item.added", "output_index": place, "item": shown | {"status": "in_progress"}}
+        yield from _parts_of_item(item, of_item)
+        yield {"type": "response.output_item.done", "output_index": place, "item": item}
+    status = answer.get("status", "completed")
+    yield {"type": f"response.{status if status in ('failed', 'incomplete') else 'completed'}", "response": answer}
+
+
+def _parts_of_item(item: dict[str, Any], of_item: dict[str, Any]) -> Iterator[dict[str, Any]]:
+    if isinstance(arguments := item.get("arguments"), str):
+        yield {"type": "response.function_call_arguments.delta", "delta": arguments} | of_item
+        yield {"type": "response.function_call_arguments.done", "arguments": arguments, "name": item.get("name", "")} | of_item
+    for place, part in enumerate(_objects(item.get("summary"))):
+        where = of_item | {"summary_index": place}
+        yield {"type": "response.reasoning_summary_part.added", "part": part | {"text": ""}} | where
+        yield {"type": "response.reasoning_summary_text.delta", "delta": part.get("text", "")} | where
+        yield {"type": "response.reasoning_summary_text.done", "text": part.get("text", "")} | where
+        yield {"type": "response.reasoning_summary_part.done", "part": part} | where
+    for place, part in enumerate(_objects(item.get("content"))):
+        where = of_item | {"content_index": place}
+        name, said = ("refusal", part.get("refusal")) if part.get("type") == "refusal" else ("output_text", part.get("text"))
+        if part.get("type") not in ("refusal", "output_text"):
+            continue
+        kind, member = f"response.{name}", "refusal" if name == "refusal" else "text"
+        yield {"type": "response.content_part.added", "part": part | {member: ""}} | where
+        yield {"type": f"{kind}.delta", "delta": said or "", "logprobs": []} | where
+        yield {"type": f"{kind}.done", member: said or "", "logprobs": []} | where
+        yield {"type": "response.content_part.done", "part": part} | where
+
+
+def _numbered(events: Iterator[dict[str, Any]]) -> Iterator[dict[str, Any]]:
+    for number, event in enumerate(events):
+        yield event | {"sequence_number": number}
+
+
+_STREAMED: Final = {"text": ("text_delta", "text"), "thinking": ("thinking_delta", "thinking")}
+
+
+def _anthropic(answer: dict[str, Any]) -> Iterator[dict[str, Any]]:
+    """Yield the events of an answer of Anthropic's messages."""
+    ended = {"stop_reason": answer.get("stop_reason"), "stop_sequence": answer.get("stop_sequence")}
+    usage = _member(answer, "usage")
+    begun: dict[str, Any] = {"type": "message", "role": "assistant"} | answer | {"content": [], "stop_reason": None, "stop_sequence": None}
+    yield {"type": "message_start", "message": begun | {"usage": usage | {"output_tokens": 0}}}
+    for place, block in enumerate(_objects(answer.get("content"))):
+        kind = str(block.get("type"))
+        shown, deltas = dict(block), list[dict[str, Any]]()
+        if kind in _STREAMED:
+            delta, member = _STREAMED[kind]
+            deltas.append({"type": delta, member: block.get(member, "")})
+            shown[member] = ""
+            if "signature" in shown:
+                deltas.append({"type": "signature_delta", "signature": shown["signature"]})
+                shown["signature"] = ""
+        elif "input" in block:
+            deltas.append({"type": "input_json_delta", "partial_json": encode(block["input"]).decode()})
+            shown["input"] = {}
+        yield {"type": "content_block_start", "index": place, "content_block": shown}
+        for one in deltas:
+            yield {"type": "content_block_delta", "index": place, "delta": one}
+        yield {"type": "content_block_stop", "index": place}
+    yield {"type": "message_delta", "delta": ended, "usage": usage}
+    yield {"type": "message_stop"}
+
+
+def _cohere(answer: dict[str, Any]) -> Iterator[dict[str, Any]]:
+    """Yield the events of an answer of Cohere's chat."""
+    message = _member(answer, "message")
+    yield {"type": "message-start", "id": answer.get("id"), "delta": {"message": {"role": "assistant"}}}
+    if "tool_plan" in message:
+        yield {"type": "tool-plan-delta", "delta": {"message": {"tool_plan": message["tool_plan"]}}}
+    for place, block in enumerate(_objects(message.get("content"))):
+        member = "thinking" if block.get("type") == "thinking" else "text"
+        yield {"type": "content-start", "index": place, "delta": {"message": {"content": block | {member: ""}}}}
+        yield {"type": "content-delta", "index": place, "delta": {"message": {"content": {member: block.get(member, "")}}}}
+        yield {"type": "content-end", "index": place}
+    for place, call in enumerate(_objects(message.get("tool_calls"))):
+        yield {"type": "tool-call-start", "index": place, "delta": {"message": {"tool_calls": call}}}
+        yield {"type": "tool-call-end", "index": place}
+    for place, cited in enumerate(_objects(message.get("citations"))):
+        yield {"type": "citation-start", "index": place, "delta": {"message": {"citations": cited}}}
+        yield {"type": "citation-end", "index": place}
+    yield {"type": "message-end", "delta": {name: value for name, value in answer.items() if name not in ("id", "message")}}

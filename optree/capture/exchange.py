@@ -1,0 +1,498 @@
+"""What passes between a program and a model over HTTP, recorded: an `ObservedCall` is one llm op, an `Exchange` one attempt of it.
+
+A hook says what it sees, in this order: `begin`, then `responded` or `raised`, then `note` for each piece of a body that is still to come,
+then `ended`. None of them raises, and none keeps anything from the program.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterable, Mapping
+from contextvars import ContextVar, Token
+from functools import lru_cache
+from http import HTTPStatus
+from time import monotonic
+from typing import Any, Final, Self
+from weakref import ref
+
+from optree.answers import Piece, model_of, provider_of, whole
+from optree.background import Job, Worker
+from optree.builder import Op
+from optree.builder.core import Encoded
+from optree.builder.handles import account_late, respond_at_end
+from optree.builder.outcome import outcome
+from optree.capture.bodies import MOST_BYTES, Body
+from optree.capture.program import PROGRAM
+from optree.capture.replay import STATUS_CODE
+from optree.capture.requests import Asked, read
+from optree.errors import BudgetExceeded
+from optree.interrupts import new_rlock, pass_on, suppress
+from optree.nodes import USAGE_AT_START, Status
+from optree.redaction import redact
+from optree.tracing import context
+from optree.tracing.budgets import CarriedRefusal
+from optree.tracing.context import Scope
+from optree.tracing.controls import before_flush
+from optree.tracing.faults import fault, guarded
+from optree.tracing.results import ModelResult, name_model
+from optree.tracing.runtime import RUNTIME
+from optree.tracing.scopes import OpScope
+from optree.usage import SERVER_TOOLS, server_tools
+from optree.values import is_list, is_object, raw, text
+
+_REDIRECTED: Final = int(HTTPStatus.MULTIPLE_CHOICES)
+"""The least status of those that bring no answer."""
+_DRAIN_SECONDS: Final = 0.004
+_REQUEST_IDS: Final = (b"x-request-id", b"request-id", b"x-amzn-requestid", b"apim-request-id")
+_HEADERS: Final = frozenset({b"content-type", b"content-encoding", *_REQUEST_IDS})
+_FIGURES: Final = (
+    "usage", "usageMetadata", "usage_metadata", "timings", "meta", "prompt_eval_count", "eval_count", "service_tier"
+)  # fmt: skip
+"""Members of an answer that have figures of what it took, or say what these cost."""
+_WORKER: Final = Worker("capture")
+_LAST: Final = frozenset({"response.completed", "response.failed", "response.incomplete", "message_stop", "message-end"})
+"""Types of a stream's last event."""
+_PIECE_BYTES: Final = 1 << 16
+"""That are read at once."""
+_MOST_WAITING: Final = 4 << 20
+"""Bytes of a stream that may wait to be read; the oldest of more are left out: the last events have the figures."""
+_reading: deque[Exchange] = deque()
+"""Exchanges whose pieces wait for the worker."""
+
+
+class ObservedCall:
+    """One call of a model: an op of its own, or the open one of the program's that it is made in. That it is forgotten ends it too."""
+
+    _finish: Callable[[Op, Status, str | None], None] | None = None
+
+    def __init__(self, op: Op, finish: Callable[[Op, Status, str | None], None] | None) -> None:
+        self.op = op
+        self._finish = finish
+        self.attempts = 0
+        self.is_answered = False
+        """True once a model has begun to answer: what comes after that is another call."""
+        self.is_under_way = False
+        """True while an attempt is: what comes meanwhile is another call, as of a guard or of a task beside."""
+
+    @property
+    def is_own(self) -> bool:
+        """True if the op was begun here."""
+        return self._finish is not None
+
+    @property
+    def is_open(self) -> bool:
+        """True if another attempt belongs to it."""
+        return not self.is_answered and not self.is_under_way and self.op.bare.ended_at is None
+
+    def failed(self, why: str, latency: float) -> None:
+        """Record an attempt that brought no answer."""
+        self.is_under_way = False
+        self.op.log(f"attempt {self.attempts} failed: {why}", "WRN")
+        self.op.account(status="failed", latency=latency)
+
+    def end(self, status: Status, error: str | None) -> None:
+        """End the op, if it is ours."""
+        if self._finish is None:
+            return
+        try:
+            self._finish(self.op, status, error)
+            PROGRAM.answered(self.op)
+        except BaseException:  # an interrupt: what is begun is done whole
+            self._finish(self.op, status, error)
+            PROGRAM.answered(self.op)
+            raise
+
+    def __del__(self) -> None:
+        if self.is_own and self.op.bare.ended_at is None:
+            _end(self, GeneratorExit())
+
+
+class ClientCall:
+    """A call of a client's own, in which it may send several times: the attempts of one op. It lasts as long as this lives, at most."""
+
+    __slots__ = ("__weakref__", "_token", "call")
+
+    def __init__(self) -> None:
+        self.call: ObservedCall | None = None
+        self._token: Token[ref[ClientCall] | None] | None = None
+
+    def __enter__(self) -> Self:
+        self._token = _client.set(ref(self))
+        return self
+
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
+        if self._token is not None:
+            with suppress(ValueError):  # a coroutine that is closed elsewhere
+                _client.reset(self._token)
+        call = self.call
+        if call is not None and call.is_own and call.is_open:
+            _end(call, error)
+        if isinstance(error, CarriedRefusal):
+            raise error.args[0] from None
+
+    def returned(self, value: object) -> None:
+        """Take what the client returns: what it is made of was seen on the wire."""
+
+
+@guarded
+def _end(call: ObservedCall, error: BaseException | None) -> None:
+    call.end(*ended_by(error))
+
+
+def ended_by(error: BaseException | None) -> tuple[Status, str | None]:
+    """Return how a call ended, without credentials: clients' exceptions name whole addresses."""
+    status, said = outcome(error)
+    return status, None if said is None else redact(said)
+
+
+_client: ContextVar[ref[ClientCall] | None] = ContextVar("optree_client", default=None)
+
+
+class ToldCall:
+    """A call of a model that a framework has told of."""
+
+    is_seen = False
+    """True once it has come by here."""
+
+
+TOLD: ContextVar[ToldCall | None] = ContextVar("optree_told_call", default=None)
+"""The one that is under way, if any."""
+
+
+def _client_call() -> ClientCall | None:
+    """Return the call of a client that is under way here."""
+    found = _client.get()
+    return None if found is None else found()
+
+
+def begin(method: str, host: str, path: str, body: bytes) -> Exchange | None:
+    """Take a request that is about to be sent; None if it asks no model."""
+    try:
+        return begin_asked(read(host, path, body) if method == "POST" and is_wanted() else None)
+    except Exception as error:  # noqa: BLE001 - the request is sent, recorded or not
+        fault(error)
+    return None
+
+
+def begin_asked(asked: Asked | None) -> Exchange | None:
+    """Take what a request asks that is about to be sent; None if that asks no model, or is not recorded. It may raise."""
+    if asked is None:
+        return None
+    if (told := TOLD.get()) is not None:
+        told.is_seen = True
+    try:
+        call = _call(asked)
+    except BudgetExceeded as refusal:
+        raise (refusal if _client_call() is None else CarriedRefusal(refusal)) from None
+    return None if call is None else Exchange(call)
+
+
+def is_wanted() -> bool:
+    """Tell whether a request may be recorded: if optree was switched off, as an attempt of a call that is open since before."""
+    client = _client_call()
+    return RUNTIME.config.enabled or context.here() is not None or (client is not None and client.call is not None)
+
+
+def _call(asked: Asked) -> ObservedCall | None:
+    """Return the call that a request belongs to; None if it begins one while optree is switched off."""
+    client = _client_call()
+    if client is not None and client.call is not None and client.call.is_open:
+        return client.call
+    where = context.here()
+    op = None if where is None else where.op
+    if op is not None and op.bare.kind == "llm" and op.bare.ended_at is None and op.bare.response is None:
+        before: ObservedCall | None = op.call
+        if before is not None:
+            if before.is_open:
+                return before
+            op = None  # it has its call
+    else:
+        op = None
+    if op is not None:
+        call = op.call = ObservedCall(op, None)
+        if op.bare.request is None:
+            op.builder.set_request(op, asked.parameters, asked.messages)
+    elif not RUNTIME.config.enabled:
+        return None
+    else:
+        scope = OpScope("llm", *_named(asked.provider, asked.model, asked.host))
+        begun: Scope | None = None
+        try:
+            begun = scope.begin(where) if where is not None else PROGRAM.begin(scope, asked)
+            own: Any = begun.op
+            call = ObservedCall(own, scope.finish)
+            own.builder.set_request(own, asked.parameters, asked.messages)
+        except BaseException:  # an interrupt
+            scope.undo(begun, where or PROGRAM.here())
+            PROGRAM.end_unused()
+            raise
+    if client is not None:
+        client.call = call
+    return call
+
+
+@lru_cache(256)
+def _named(provider: str, model: str | None, host: str) -> tuple[str, Mapping[str, Any], Encoded]:
+    """Return the name of a call's op, its attributes, and these as JSON."""
+    known = {"provider": provider, "model": model, "server.address": host}
+    known = {name: value for name, value in known.items() if value is not None}
+    return ":".join(filter(None, (provider, model))), known, Encoded(raw(known))
+
+
+class _AnswerOverWire(ModelResult):
+    """An answer as it comes over the wire."""
+
+    __slots__ = ()
+    decoded = True
+
+    def returned(self, value: Any) -> None:
+        answer = whole(value, decoded=True) if self._assembly is None else None
+        if answer is None:
+            super().returned(value)
+        else:
+            self._answered(answer, provider_of(value, answer))
+
+    def _record(self, value: Any) -> None:
+        respond_at_end(self._op, value)  # which follows
+
+    def _answered(self, answer: dict[str, Any], provider: str | None, status: Status = "ok") -> None:
+        if self._op.bare.ended_at is None:
+            super()._answered(answer, provider, status)
+            return
+        account_late(self._op, answer)  # the program reads a stream behind its op's end
+        if self._op.spending is not None:
+            self._op.spending.commit(self._op)
+        if status == "ok" and (self._op.bare.response is None or self._op.bare.response.partial):
+            self._op.response(answer)
+
+
+class JoinedAnswer(_AnswerOverWire):
+    """An answer to an op of the program's, which may record it itself. What the program does not say is recorded at the op's end."""
+
+    __slots__ = ()
+
+    def _record(self, value: Any) -> None:
+        self._op.response(value)
+
+    def _came(self, piece: Piece) -> None:
+        """Show nothing before the end: the program may stream it."""
+
+    def _account(self, answer: dict[str, Any], provider: str | None, status: Status = "ok") -> None:  # noqa: ARG002 - as in its base
+        name_model(self._op, model_of(answer), provider)
+        told: dict[str, Any] = {name: answer[name] for name in _FIGURES if name in answer}
+        if tools := server_tools(answer):
+            told[SERVER_TOOLS] = tools
+        self._op.builder.set_op(self._op, **{USAGE_AT_START: told})
+
+
+class Exchange:
+    """One attempt of a call. Pieces of its body are noted as they pass, and read by the worker, the last by `ended`."""
+
+    __slots__ = (
+        *("_asked", "_began", "_body", "_call", "_chunks", "_error", "_is_over", "_limit", "_lock", "_noted", "_read_to"),
+        *("_result", "_status"),
+    )
+
+    def __init__(self, call: ObservedCall) -> None:
+        self._call = call
+        self._began = monotonic()
+        self._lock = new_rlock()
+        self._chunks: deque[tuple[int, bytes]] = deque()
+        """Pieces of the body that wait, each with the number of bytes ahead of it."""
+        self._noted = self._read_to = 0
+        self._limit = MOST_BYTES
+        """If more bytes than this were noted, pieces that wait are left out."""
+        self._body: Body | None = None
+        self._result = _AnswerOverWire(call.op) if call.is_own else JoinedAnswer(call.op)
+        self._status = 0
+        self._error: str | None = None
+        self._is_over = self._asked = False
+        call.attempts += 1
+        call.is_under_way = True
+
+    @property
+    def op(self) -> Op:
+        """The op that it is an attempt of."""
+        return self._call.op
+
+    def __del__(self) -> None:
+        if not getattr(self, "_is_over", True):  # else it never came so far
+            self.ended(GeneratorExit())
+
+    @guarded
+    def raised(self, error: BaseException) -> None:
+        """Take that the request was not answered."""
+        self._end(error)
+
+    @guarded
+    def retried(self, attempts: int) -> None:
+        """Take that the client has sent the request before, so many times."""
+        self._call.op.log(f"{attempts} attempt{'s' * (attempts != 1)} before failed", "WRN")
+
+    @guarded
+    def responded(self, status: int, headers: Iterable[tuple[bytes, bytes]], content: bytes | None) -> None:
+        """Take an answer's head, and its *content*, if that is there already; else each piece of it is noted as it comes."""
+        self._status = status
+        told = {name: value.decode("latin-1") for key, value in headers if (name := key.lower()) in _HEADERS}
+        self._body = Body(told.get(b"content-type", ""), "" if content is not None else told.get(b"content-encoding", ""))
+        if self._call.is_own and (found := next((told[name] for name in _REQUEST_IDS if name in told), None)):
+            self._call.op.builder.set_op(self._call.op, request_id=found)
+        if self._body.is_stream:
+            self._limit = _MOST_WAITING
+        if status < _REDIRECTED:
+            self._call.is_answered = True
+        else:
+            self._call.is_under_way = False  # some clients try again before they have read or closed it
+        if content is not None:
+            self._chunks.append((0, content))
+            self._end(None)
+
+    def note(self, piece: bytes) -> None:
+        """Take a piece of the body as it came."""
+        at = self._noted
+        self._chunks.append((at, piece))
+        self._noted = at + len(piece)
+        if not self._asked:
+            self._asked = True
+            _reading.append(self)
+            _DRAIN.ask(_DRAIN_SECONDS)
+        elif at > self._limit:
+            self._leave_out()
+
+    def _leave_out(self) -> None:
+        """Let the oldest pieces go that wait, as many as are too many; who reads sees that they are missing."""
+        with suppress(IndexError):  # they are being read just now
+            while self._noted - self._chunks[0][0] > _MOST_WAITING:
+                self._chunks.popleft()
+
+    @guarded
+    def ended(self, error: BaseException | None) -> None:
+        """Take that no more comes: *error* is why, or None at the body's end; `GeneratorExit` if the program wants no more."""
+        self._end(error)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
+        self.ended(error)
+
+    def drain(self) -> None:
+        """Read what was noted."""
+        with self._lock:
+            self._asked = False
+            if not self._is_over:
+                self._read()
+                if self._body is not None and self._body.is_over:
+                    self._end(None)  # some programs neither read to the end nor close
+
+    def _read(self, *, last: bool = False) -> None:
+        body = self._body
+        if body is None:
+            return
+        is_more = True
+        while is_more:
+            try:
+                data = self._next(body)
+                is_more = bool(self._chunks)
+                for value in body.feed(data, last=last and not is_more):
+                    try:
+                        self._take(value)
+                    except RecursionError:
+                        body.flaw = "the answer is nested too deep to be recorded"
+            except BaseException:
+                body.stop("an exception broke off the reading of the answer: the rest of it is not recorded")
+                raise
+
+    def _next(self, body: Body) -> bytes:
+        """Return some of the bytes that wait; *body* is told of those before them that were left out."""
+        pieces: list[bytes] = []
+        start = end = self._read_to
+        while self._chunks and end - start < _PIECE_BYTES:
+            at, piece = self._chunks.popleft()
+            if at != end:
+                if pieces:
+                    self._chunks.appendleft((at, piece))
+                    break
+                body.skip(at - end)
+                start = at
+            pieces.append(piece)
+            end = at + len(piece)
+        self._read_to, self._limit = end, end + (_MOST_WAITING if body.is_stream else MOST_BYTES)
+        return pieces[0] if len(pieces) == 1 else b"".join(pieces)
+
+    def _take(self, value: Any) -> None:
+        """Take a value of the body: an event of a stream, or the whole."""
+        if (said := _error_in(value)) is not None:
+            self._error = said
+        elif self._status >= _REDIRECTED:
+            return
+        elif self._body is not None and self._body.is_stream:
+            self._result.take(value)
+            if is_object(value) and value.get("type") in _LAST:
+                self._body.is_over = True
+        elif is_object(value):
+            self._result.returned(value)
+        elif is_list(value):  # Gemini's stream, as one document
+            for one in value:
+                self._result.take(one)
+
+    def _end(self, error: BaseException | None) -> None:
+        with self._lock:
+            if self._is_over:
+                return
+            self._is_over = True
+            try:
+                self._read(last=True)
+                self._finish(error)
+            except BaseException as raised:  # an interrupt, or a fault: what is begun is done whole
+                self._call.is_under_way = False
+                self._call.end(*ended_by(raised))
+                raise
+
+    def _finish(self, error: BaseException | None) -> None:
+        call, body = self._call, self._body
+        if isinstance(error, GeneratorExit) and body is not None and body.is_over:
+            error = None
+        status, said = ended_by(error)
+        if self._error is not None and status != "failed":
+            status, said = "failed", self._error
+        if body is not None and body.flaw is not None:
+            call.op.log(body.flaw, "WRN")
+        if self._status >= _REDIRECTED or (status == "failed" and not call.is_answered):
+            why = f"{self._status} {_phrase(self._status)}" if self._status else ""
+            said = ": ".join(filter(None, (why, self._error if self._status else said)))
+            if self._status:
+                call.op.builder.set_op(call.op, **{STATUS_CODE: self._status})
+            call.failed(said, (monotonic() - self._began) * 1e3)
+            client = _client_call()
+            if client is None or client.call is not call:  # else it may try again
+                call.end("failed", said)
+            return
+        self._result.ended(status)
+        call.end(status, said)
+
+
+def _drain() -> None:
+    with suppress(IndexError):  # another thread was quicker
+        while True:
+            _reading.popleft().drain()
+
+
+def _error_in(value: Any) -> str | None:
+    """Return what an answer, or an event of one, says went wrong."""
+    found = value.get("error") if is_object(value) else None
+    if not found:
+        return None
+    return text(found.get("message") or found) if is_object(found) else text(found)
+
+
+def _phrase(status: int) -> str:
+    try:
+        return HTTPStatus(status).phrase
+    except ValueError as error:
+        pass_on(error)
+        return ""
+
+
+_DRAIN: Final = Job(_WORKER, _drain, lambda error: fault(error) if isinstance(error, Exception) else None)
+before_flush.append(_drain)

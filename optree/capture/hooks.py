@@ -1,0 +1,187 @@
+"""The functions of HTTP clients and of SDKs that calls of models pass, recorded: what stands in their place runs them within a watch."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import AsyncIterator, Callable, Iterator
+from datetime import timedelta
+from types import ModuleType
+from typing import Any, Protocol, Self
+from weakref import ref
+
+from optree.capture.exchange import ClientCall, Exchange, begin
+from optree.capture.replay import ACTIVE, StoredReply
+from optree.tracing.faults import guarded
+
+Hook = tuple[Any, str, Any]
+"""What stands in the place of a function: owner, name and replacement."""
+_sending: dict[int, ref[_Sending]] = {}
+"""By id, requests that are being sent: a hook that another library's is put around, and one around that, see it once."""
+
+
+class Watch(Protocol):
+    """The context manager that a function runs within."""
+
+    def __enter__(self) -> object: ...
+    def __exit__(self, kind: object, error: BaseException | None, trace: object, /) -> None: ...
+    def returned(self, value: Any, /) -> None:
+        """Take what the function returns."""
+
+
+_Given = Callable[[], Any] | None
+"""A watch's `given`, if it has one: called in place of the function."""
+Watching = Callable[..., Watch | None]
+"""Returns, for a function's arguments, what the call runs within; None for one that is left alone."""
+
+
+def http_client(module: ModuleType, is_on: Callable[[], bool]) -> list[Hook]:
+    """Hook httpx or httpx2 where requests are sent: all its ways, and all SDKs on it, come by there. Nothing is done if not *is_on*."""
+    sync = type("Noted", (_Noted, module.SyncByteStream), {})  # httpx asks for its class
+    awaited = type("Noted", (_Noted, module.AsyncByteStream), {})
+    return [
+        (module.Client, "send", run_within(module.Client.send, functools.partial(_send, module, sync, is_on))),
+        (module.AsyncClient, "send", await_within(module.AsyncClient.send, functools.partial(_send, module, awaited, is_on))),
+    ]
+
+
+def sdk_client(module: ModuleType, is_on: Callable[[], bool]) -> list[Hook]:
+    """Hook a client as Stainless generates it (OpenAI, Anthropic, Groq and others): all that one of its calls sends is one op's."""
+
+    def watching(*_args: Any, **_kwargs: Any) -> ClientCall | None:
+        return ClientCall() if is_on() else None
+
+    return [
+        (module.SyncAPIClient, "request", run_within(module.SyncAPIClient.request, watching)),
+        (module.AsyncAPIClient, "request", await_within(module.AsyncAPIClient.request, watching)),
+    ]
+
+
+def run_within(function: Callable[..., Any], watching: Watching) -> Callable[..., Any]:
+    """Return what stands in the place of a function: it runs within what is *watching* it."""
+
+    @functools.wraps(function)
+    def run(*args: Any, **kwargs: Any) -> Any:
+        watch = watching(*args, **kwargs)
+        if watch is None:
+            return function(*args, **kwargs)
+        with watch:
+            given: _Given = getattr(watch, "given", None)
+            value = function(*args, **kwargs) if given is None else given()
+        watch.returned(value)
+        return value
+
+    return run
+
+
+def await_within(function: Callable[..., Any], watching: Watching) -> Callable[..., Any]:
+    """Return the same for a coroutine function."""
+
+    @functools.wraps(function)
+    async def run(*args: Any, **kwargs: Any) -> Any:
+        watch = watching(*args, **kwargs)
+        if watch is None:
+            return await function(*args, **kwargs)
+        with watch:
+            given: _Given = getattr(watch, "given", None)
+            value = await function(*args, **kwargs) if given is None else given()
+        watch.returned(value)
+        return value
+
+    return run
+
+
+def _send(
+    module: ModuleType, noted: type[Any], is_on: Callable[[], bool], _client: Any = None, request: Any = None, *_args: Any, **_kwargs: Any
+) -> _Sending | None:
+    content = getattr(request, "_content", None)  # `content` raises where the body is a stream
+    sending = _sending.get(id(request))
+    if type(content) is not bytes or (sending is not None and sending() is not None) or not is_on():
+        return None
+    exchange = begin(request.method, request.url.host, request.url.path, content)
+    if exchange is None:
+        return None
+    answer = ACTIVE.answer(exchange.op, request.url.path, request.url.query.decode("latin-1"))
+    given = None if answer is None else functools.partial(_given, module, request, answer)
+    return _Sending(id(request), exchange, noted, given)
+
+
+def _given(module: ModuleType, request: Any, answer: StoredReply) -> Any:
+    """Return a recorded answer as the client's response."""
+    response = module.Response(answer.status, headers=answer.headers, content=answer.body, request=request)
+    response.elapsed = timedelta()
+    return response
+
+
+class SentRequest:
+    """A request to a model, while it is sent: a `Watch`, but for what is returned."""
+
+    __slots__ = ("exchange", "given")
+
+    def __init__(self, exchange: Exchange, given: Callable[[], Any] | None) -> None:
+        self.exchange = exchange
+        self.given = given
+        """Called in place of sending it, if it is there."""
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
+        if error is not None:
+            self.exchange.raised(error)
+
+
+class _Sending(SentRequest):
+    """One that is known as long as this lives at the longest, be it left in order or not."""
+
+    __slots__ = ("__weakref__", "_noted", "_request")
+
+    def __init__(self, request: int, exchange: Exchange, noted: type[Any], given: Callable[[], Any] | None) -> None:
+        super().__init__(exchange, given)
+        self._request, self._noted = request, noted
+
+    def __enter__(self) -> Self:
+        _sending[self._request] = ref(self)
+        return self
+
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
+        _sending.pop(self._request, None)
+        super().__exit__(kind, error, trace)
+
+    @guarded
+    def returned(self, response: Any) -> None:
+        """Take the answer: its body, or each piece of it as the program reads it."""
+        content = getattr(response, "_content", None)
+        self.exchange.responded(response.status_code, response.headers.raw, content)
+        if content is None:
+            response.stream = self._noted(response.stream, self.exchange)
+
+
+class _Noted:
+    """A response's stream, with an exchange that notes what passes. That it is forgotten ends that too."""
+
+    def __init__(self, stream: Any, exchange: Exchange) -> None:
+        self._stream, self._exchange = stream, exchange
+
+    def __iter__(self) -> Iterator[bytes]:
+        with self._exchange as exchange:
+            for piece in self._stream:
+                exchange.note(piece)
+                yield piece
+
+    async def __aiter__(self) -> AsyncIterator[bytes]:
+        with self._exchange as exchange:
+            async for piece in self._stream:
+                exchange.note(piece)
+                yield piece
+
+    def close(self) -> None:
+        try:
+            self._stream.close()
+        finally:
+            self._exchange.ended(GeneratorExit())
+
+    async def aclose(self) -> None:
+        try:
+            await self._stream.aclose()
+        finally:
+            self._exchange.ended(GeneratorExit())

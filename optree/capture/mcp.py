@@ -1,0 +1,205 @@
+"""Calls of tools through MCP (the Model Context Protocol): on the client's side tool ops, on the server's side what belongs into them.
+
+The client's request names the op that it is made in, in its `_meta`, where the protocol has a place for what is no argument. A server
+whose process has these hooks too, and which finds that session in its own base directory, records what its tools do there.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from collections.abc import Callable, Mapping
+from contextlib import nullcontext
+from types import ModuleType
+from typing import Any, Final, Self
+
+from optree.builder import Op
+from optree.builder.handles import respond_at_end
+from optree.capture.hooks import Hook
+from optree.capture.program import PROGRAM
+from optree.tracing import context
+from optree.tracing.context import Holder, Scope
+from optree.tracing.faults import guarded
+from optree.tracing.outcome import outcome
+from optree.tracing.propagate import place_of, placed_at
+from optree.tracing.runtime import RUNTIME
+from optree.tracing.scopes import OpScope
+from optree.values import cut, dumped, is_list, is_object, text
+
+PARENT: Final = "optree/parent"
+"""Member of a request's `_meta` that names the op it is made in."""
+ANCESTRY: Final = "optree/ancestry"
+"""Member that has the agents down to that op, as `lead->reader`."""
+_MOST_NAME: Final = 200
+
+
+def client(module: ModuleType, is_on: Callable[[], bool]) -> list[Hook]:
+    """Hook the client's session where tools are called, whatever the transport. Nothing is done if not *is_on*."""
+    function = module.ClientSession.call_tool
+    takes_meta = "meta" in inspect.signature(function).parameters
+
+    @functools.wraps(function)
+    async def call_tool(*args: Any, **kwargs: Any) -> Any:
+        call = _begun(*args, **kwargs) if RUNTIME.config.enabled and is_on() else None
+        if call is None:
+            return await function(*args, **kwargs)
+        with call.scope, call:
+            result = await function(*args, **(call.named(kwargs) if takes_meta else kwargs))
+            call.returned(result)
+        return result
+
+    return [(module.ClientSession, "call_tool", call_tool)]
+
+
+def server(module: ModuleType, is_on: Callable[[], bool]) -> list[Hook]:
+    """Hook a server where it takes a request: one that names a session which lives here is answered within it."""
+    function = module.ServerRunner._on_request  # noqa: SLF001 - servers that were made before are seen here too
+
+    @functools.wraps(function)
+    async def on_request(*args: Any, **kwargs: Any) -> Any:
+        place = _place(*args, **kwargs) if is_on() else None
+        if place is None:
+            return await function(*args, **kwargs)
+        with place:
+            return await function(*args, **kwargs)
+
+    return [(module.ServerRunner, "_on_request", on_request)]
+
+
+@guarded
+def _place(_runner: Any, _dispatched: Any = None, _method: Any = None, params: Any = None, *_args: Any, **_kwargs: Any) -> Any:
+    told = params.get("_meta") if is_object(params) else None
+    return placed_at(told[PARENT], told.get(ANCESTRY)) if is_object(told) and PARENT in told else None
+
+
+@guarded
+def _begun(session: Any, name: Any = None, arguments: Any = None, *_args: Any, **_kwargs: Any) -> _ToolCall:
+    found = getattr(getattr(session, "server_info", None), "name", None)
+    server = found[:_MOST_NAME] if isinstance(found, str) and found else None
+    tool = text(name)[:_MOST_NAME]
+    here = context.here()
+    op = None if here is None else here.op
+    return _ToolCall(server, tool, arguments) if op is None or not _is_of(op, tool) else _JoinedTool(op, server, tool, arguments)
+
+
+def _is_of(op: Op, tool: str) -> bool:
+    """Tell whether an op of the program's is that of a tool's call, and has neither a call nor a result yet."""
+    bare = op.bare
+    named = bare.kind == "tool" and (bare.name == tool or bare.name.endswith(f":{tool}"))
+    return named and op.call is None and bare.response is None and bare.ended_at is None
+
+
+class _Scope(OpScope):
+    """The op of one call. Outside of all sessions it is in the program's."""
+
+    def __init__(self, server: str | None, tool: str, arguments: Any) -> None:
+        super().__init__("tool", f"{server}:{tool}" if server else tool, {"provider": server} if server else {})
+        self._sent = _sent(arguments)
+
+    def begin(self, before: Scope | None, holder: Holder | None = None, arguments: Mapping[str, Any] | None = None) -> Scope:  # noqa: ARG002
+        begun = super().begin(before or PROGRAM.place_of_tool(), holder, self._sent)
+        begun.before = before
+        return begun
+
+
+def _sent(arguments: Any) -> dict[str, Any]:
+    return {} if arguments is None else arguments if is_object(arguments) else {"arguments": arguments}
+
+
+class _ToolCall:
+    """One call of a tool, within its op."""
+
+    def __init__(self, server: str | None, tool: str, arguments: Any) -> None:
+        self.scope: Any = _Scope(server, tool, arguments)
+        self._server, self._tool, self._arguments = server, tool, arguments
+        self._op: Op | None = None
+
+    def __enter__(self) -> Self:
+        self._entered()
+        return self
+
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
+        if error is not None:
+            self._raised(error)
+
+    @guarded
+    def _entered(self) -> None:
+        here = context.here()
+        self._op = op = None if here is None else here.op
+        if op is not None and op.bare.request is None:  # a tool's arguments may have any names
+            op.builder.set_request(op, {"arguments": sent} if "messages" in (sent := _sent(self._arguments)) else sent)
+
+    def named(self, kwargs: dict[str, Any]) -> dict[str, Any]:
+        """Return the arguments of the client's call with the place in its `_meta`; what the program has there itself stays."""
+        return self._with_place(kwargs) or kwargs
+
+    @guarded
+    def _with_place(self, kwargs: dict[str, Any]) -> dict[str, Any] | None:
+        here, given = context.here(), kwargs.get("meta")
+        if here is None or not (given is None or isinstance(given, Mapping)):
+            return None
+        parent, ancestry, traceparent = place_of(here)
+        return {**kwargs, "meta": {"traceparent": traceparent, PARENT: parent, ANCESTRY: ancestry, **(given or {})}}
+
+    @guarded
+    def returned(self, result: Any) -> None:
+        """Take the server's result."""
+        op = self._op
+        if op is None:
+            return
+        told: Any = dumped(functools.partial(result.model_dump, by_alias=True, exclude_none=True))
+        self._respond(op, _payload(told))
+        failed = is_object(told) and told.get("isError") is True
+        self._account(op, "failed" if failed else "ok", said := f"tool_error: {cut(_text_of(told))}" if failed else None)
+        if failed:
+            self._failed(op, said)
+
+    @guarded
+    def _raised(self, error: BaseException) -> None:
+        if self._op is not None:
+            self._account(self._op, "failed", outcome(error)[1])
+
+    def _respond(self, op: Op, payload: Any) -> None:
+        op.response(payload)
+
+    def _failed(self, op: Op, said: str | None) -> None:
+        op.end("failed", said)
+
+    def _account(self, op: Op, status: Any, error: str | None) -> None:
+        sizes = [0 if payload is None else payload.size or 0 for payload in (op.bare.request, op.bare.response)]
+        op.account(status=status, mcp_server=self._server, command=self._tool, characters_in=sizes[0], characters_out=sizes[1], error=error)
+
+
+class _JoinedTool(_ToolCall):
+    """One call within an op of the program's for the same tool, which records what it wants to itself."""
+
+    def __init__(self, op: Op, server: str | None, tool: str, arguments: Any) -> None:
+        super().__init__(server, tool, arguments)
+        op.call = self
+        self.scope = nullcontext()
+
+    def _respond(self, op: Op, payload: Any) -> None:
+        respond_at_end(op, payload)  # unless the program gives another
+
+    def _failed(self, op: Op, said: str | None) -> None:
+        op.log(said or "", "ERR", "response")  # what that means is for the program to say
+
+    def _account(self, op: Op, status: Any, error: str | None) -> None:
+        """Leave that to the end of the op."""
+
+
+def _payload(told: Any) -> Any:
+    """Return what a result says: a text alone as it is, else the result's members, without those of the protocol."""
+    if not is_object(told):
+        return told
+    content = told.get("content")
+    only = content[0] if is_list(content) and len(content) == 1 else None
+    if "structuredContent" not in told and is_object(only) and only.get("type") == "text" and isinstance(said := only.get("text"), str):
+        return said
+    return {name: value for name, value in told.items() if name not in ("_meta", "resultType", "isError")}
+
+
+def _text_of(told: Any) -> str:
+    """Return the texts of a result."""
+    blocks: list[Any] = told["content"] if is_list(told.get("content")) else []
+    return "\n".join(block["text"] for block in blocks if is_object(block) and isinstance(block.get("text"), str))

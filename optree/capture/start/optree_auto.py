@@ -1,0 +1,40 @@
+"""Hooks for the libraries of a program that does not name optree: `optree run --auto`, or OPTREE_AUTO=1 where optree is installed.
+
+Run at the start of each Python of that environment, of any version. It imports nothing of optree before a library comes that is hooked.
+"""
+
+import os
+import sys
+
+LIBRARIES = ("httpx", "httpx2", "openai", "anthropic", "aiohttp", "botocore", "mcp", "agents", "langchain_core", "langgraph")
+
+
+class Finder:
+    """Waits for the first import of a library that is hooked."""
+
+    def find_spec(self, name: str, path: object = None, target: object = None) -> object:
+        """Have the hooks put in, and find the library with them; nothing for another module."""
+        if name not in LIBRARIES:
+            return None
+        if self in sys.meta_path:
+            sys.meta_path.remove(self)
+        try:
+            from optree.capture import FINDER, instrument
+
+            instrument()
+            return FINDER.find_spec(name, path, target)
+        except Exception as error:  # noqa: BLE001 - the program goes on without
+            sys.stderr.write("optree: calls of models are not recorded: %s: %s\n" % (type(error).__name__, error))  # noqa: UP031 - any Python
+            return None
+
+
+def start() -> None:
+    """Wait for the libraries, if the environment asks for it and does not switch optree off; a second call does nothing."""
+    # read as `optree.tracing.config` reads it, of which nothing is imported here
+    if os.environ.get("OPTREE_DISABLED", "").lower() in ("1", "true", "yes", "on"):
+        return
+    if os.environ.get("OPTREE_AUTO", "0") not in ("", "0") and not any(type(one).__name__ == "Finder" for one in sys.meta_path):
+        sys.meta_path.insert(0, Finder())
+
+
+start()

@@ -1,0 +1,18 @@
+"""Has `optree_auto` run, found by PYTHONPATH as `optree run --auto` sets it. Another sitecustomize runs as it would without."""
+
+import os
+import sys
+
+import optree_auto  # noqa: F401 - it starts by itself
+
+HERE = os.path.dirname(os.path.abspath(__file__))
+sys.path[:] = [path for path in sys.path if os.path.abspath(path) != HERE]
+own = sys.modules.pop("sitecustomize", None)
+try:
+    import sitecustomize  # noqa: F401 - the program's
+except ImportError as error:
+    if error.name != "sitecustomize":
+        raise
+finally:
+    if own is not None:
+        sys.modules.setdefault("sitecustomize", own)

@@ -1,0 +1,24 @@
+"""`optree instrument`: the libraries whose calls of models are recorded without a change of the program."""
+
+from __future__ import annotations
+
+import os
+
+from optree.capture import LIBRARIES, release_of
+from optree.cli.options import Json
+from optree.cli.screen import show, show_json, table
+
+
+def instrument(*, as_json: Json = False) -> None:
+    """List the libraries that `optree.instrument()` and `optree run --auto` record calls of models through: installed, tried, on or off.
+
+    Example: [bold]optree instrument[/bold]
+    """
+    on = os.environ.get("OPTREE_AUTO", "0") not in ("", "0")
+    found = [(name, release_of(name), library.tried) for name, library in LIBRARIES.items()]
+    if as_json:
+        show_json({"auto": on, "libraries": [{"name": name, "installed": release, "tried": tried} for name, release, tried in found]})
+        return
+    rows = [(name, release or "not installed", tried) for name, release, tried in found]
+    show("\n".join(table(("LIBRARY", "INSTALLED", "TRIED"), rows)))
+    show(f"\nOPTREE_AUTO is {'on' if on else 'off: optree run --auto, or optree.instrument(), records them'}")

@@ -1,0 +1,118 @@
+"""A session's journals, on their way to the disk: this process's own, and for the owner also those of writers that have gone.
+
+Who records something and goes within a second, as a worker of a pool does, does not come to it: the owner does so then.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from errno import EAGAIN, EMFILE, ENFILE
+from pathlib import Path
+from time import time
+
+from optree.interrupts import new_rlock, pass_on
+from optree.store import lock
+from optree.store.directory import OWNERS, journals
+from optree.store.journal import Journal
+from optree.store.system import OS
+from optree.syscalls import calls
+
+_COARSE_SECONDS = 2.0
+"""The coarsest time that a file system gives a directory: two changes within it may have the same."""
+_State = tuple[int, int, int]
+
+
+class Journals:
+    """Forces them to the disk; for any thread."""
+
+    def __init__(self, own: Journal, system: OS, *, others: bool, fault: Callable[[OSError], object]) -> None:
+        """Begin with all that are there, besides one's *own*; without *others* it is for that one only. *fault* is told what fails."""
+        self._own, self._system, self._others, self._fault = own, system, others, fault
+        self._first = own.path.name
+        self._guard = new_rlock()
+        self._listed = -1.0
+        """The time of the directory when it was listed, if that tells whether something was added since."""
+        self._paths: list[Path] = []
+        self._synced: dict[Path, _State] = {}
+        """What was forced to the disk, as it was before."""
+        self._failed: set[Path] = set()
+        """Those whose sync failed: what they have may be lost, and yet taken for written."""
+
+    def sync(self, *, gone: bool = False) -> bool:
+        """Wait until what was written so far, and the names of the files, are on disk; False if the disk says no.
+
+        With *gone* journals of others are left to writers that live: these do so each second themselves.
+        """
+        done = self._own.sync()
+        return (not self._others or self._sync_others(gone=gone)) and done
+
+    def _sync_others(self, *, gone: bool) -> bool:
+        with self._guard:
+            forced, failed = dict[Path, _State](), list[OSError]()
+            for path, state in self._changed():
+                try:
+                    if self._force(path, state, gone=gone):
+                        forced[path] = state
+                except OSError as error:
+                    pass_on(error)
+                    failed.append(error)
+            try:
+                if forced.keys() - self._synced.keys():
+                    self._system.sync_name(next(iter(forced)))  # which is for all that are new
+                self._synced.update(forced)
+            except FileNotFoundError as error:  # the session has ended meanwhile, and is saved
+                pass_on(error)
+            except OSError as error:
+                pass_on(error)
+                failed.append(error)
+        for one in failed:
+            self._fault(one)
+        return not failed
+
+    def _changed(self) -> Iterator[tuple[Path, _State]]:
+        """Yield what is not on the disk as it is, for all that this process knows; a file without a byte has just been begun."""
+        try:
+            changed = self._live.stat().st_mtime
+        except calls.GONE as error:
+            pass_on(error)
+            return
+        if changed != self._listed:
+            self._paths = [path for path in journals(self._live) if self._is_others(path.name)]
+            self._listed = changed if time() - changed > _COARSE_SECONDS else -1.0
+        for path in self._paths:
+            try:
+                found = path.lstat()
+            except calls.GONE as error:
+                pass_on(error)
+                continue
+            state = found.st_ino, found.st_size, found.st_mtime_ns
+            if found.st_size and state != self._synced.get(path):
+                yield path, state
+
+    @property
+    def _live(self) -> Path:
+        return self._own.live
+
+    def _is_others(self, name: str) -> bool:
+        """Tell whether a journal is another process's: also that of an owner before this one."""
+        return not name.startswith(OWNERS) or name < self._first
+
+    def _force(self, path: Path, state: _State, *, gone: bool) -> bool:
+        """Force a file to the disk; False if that is its writer's, who lives. Raises `OSError`."""
+        held = lock.hold([path], self._system)
+        try:
+            if held is None and gone:
+                return False
+            if path in self._failed:
+                if held is None:
+                    raise BlockingIOError(EAGAIN, "could not be synced, and its writer has not written it again yet", str(path))
+                self._system.write_again(path, [(0, state[1])])
+            self._system.datasync_at(path)
+        except OSError as error:
+            if error.errno not in (EMFILE, ENFILE, EAGAIN):
+                self._failed.add(path)
+            raise
+        finally:
+            lock.release(held or [], self._system)
+        self._failed.discard(path)
+        return True

@@ -1,0 +1,90 @@
+"""A few bytes that several processes change by turns: a small file of fixed size, under its lock.
+
+It has two places, which are written by turns, each with a number and a checksum: what a kill leaves of a write is not read.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from errno import EAGAIN, EBADMSG, EFBIG
+from io import FileIO
+from pathlib import Path
+from time import monotonic, sleep
+from zlib import crc32
+
+from optree.interrupts import suppress
+from optree.store.system import OS, REAL
+
+PLACE_BYTES = 1 << 15
+LOCK_SECONDS = 1.0
+"""How long a change waits for others' changes, each of which takes some 0.1 ms."""
+_PAUSE_SECONDS = 0.0005
+_HEAD = re.compile(rb"([0-9a-f]{8}) ([0-9]{16}) ([0-9]{8})\n")
+_HEAD_BYTES = 35
+
+
+class SharedBytes:
+    """The file at *path*, there or not. Methods raise `OSError`."""
+
+    def __init__(self, path: Path, system: OS = REAL) -> None:
+        self.path, self._os = path, system
+
+    def create(self, data: bytes) -> None:
+        """Make the file, part of which may be left if that fails; a disk that is full later has room for all changes."""
+        self._os.make_directory(self.path.parent)
+        with self._os.open_shared(self.path, new=True) as file:
+            self._os.write_all(file.fileno(), _packed(1, data).ljust(PLACE_BYTES) + b" " * PLACE_BYTES)
+
+    def change(self, function: Callable[[bytes], bytes], seconds: float = LOCK_SECONDS) -> None:
+        """Replace what is there by what *function* makes of it; what it raises leaves all as it is."""
+        with self._os.open_shared(self.path) as file:
+            fd, until = file.fileno(), monotonic() + seconds
+            while not self._os.lock(fd):
+                if monotonic() >= until:
+                    raise BlockingIOError(EAGAIN, "another process has it locked", str(self.path))
+                sleep(_PAUSE_SECONDS)
+            try:
+                number, data = self._read(file)
+                changed = function(data)
+                if changed != data:
+                    number += 1
+                    self._os.rewrite(fd, _packed(number, changed), PLACE_BYTES * (number % 2 == 0))
+            finally:
+                self._os.unlock(fd)  # of a fork's copy too, which closing would leave locked
+
+    def read(self) -> bytes:
+        """Return what is there."""
+        with self._os.open_shared(self.path) as file:
+            return self._read(file)[1]
+
+    def _read(self, file: FileIO) -> tuple[int, bytes]:
+        found = self._os.pread(file.fileno(), 2 * PLACE_BYTES, 0)
+        places = [one for start in (0, PLACE_BYTES) if (one := _unpacked(found[start : start + PLACE_BYTES]))]
+        if not places:
+            raise OSError(EBADMSG, "it is damaged", str(self.path))
+        return max(places)
+
+    def remove(self) -> None:
+        """Remove the file, and its directory if nothing else is in it; where that cannot be, they stay."""
+        with suppress(OSError):
+            self._os.unlink(self.path)
+        with suppress(OSError):
+            self._os.remove_directory(self.path.parent)
+
+
+def _packed(number: int, data: bytes) -> bytes:
+    if len(data) > PLACE_BYTES - _HEAD_BYTES:
+        raise OSError(EFBIG, "more processes share it than there is room for")
+    body = b"%016d %08d\n%b" % (number, len(data), data)
+    return b"%08x %b" % (crc32(body), body)
+
+
+def _unpacked(place: bytes) -> tuple[int, bytes] | None:
+    """Return the number and the bytes of a place; None of one that was not written whole."""
+    head = _HEAD.match(place)
+    if head is None:
+        return None
+    end = _HEAD_BYTES + int(head[3])
+    is_whole = int(head[1], 16) == crc32(place[9:end]) and len(place) >= end
+    return (int(head[2]), place[_HEAD_BYTES:end]) if is_whole else None

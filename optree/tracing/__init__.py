@@ -1,0 +1,32 @@
+"""Decorators and context managers that put the tree into code that exists.
+
+In come the program's calls, with arguments, results and exceptions, and the environment; out go calls of builders, and what the program
+would have got without optree. What the process holds stands in `runtime.py` alone, and what is open where, in the context variable of
+`context.py`.
+"""
+
+from optree.tracing.budgets import Budget, budget
+from optree.tracing.config import Config
+from optree.tracing.controls import configure, current, current_session, flush, health, load
+from optree.tracing.handles import Session
+from optree.tracing.propagate import child_env, wrap
+from optree.tracing.scopes import llm, session, tool, turn
+
+__all__ = [
+    "Budget",
+    "Config",
+    "Session",
+    "budget",
+    "child_env",
+    "configure",
+    "current",
+    "current_session",
+    "flush",
+    "health",
+    "llm",
+    "load",
+    "session",
+    "tool",
+    "turn",
+    "wrap",
+]

@@ -1,0 +1,238 @@
+"""The options of a process: from `configure`, else from the environment, else the defaults."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Final, Literal, TypedDict, get_args
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from optree.builder.core import Cycles
+from optree.builder.stream import Write
+from optree.errors import SetupError
+from optree.interrupts import pass_on
+from optree.prices import read_table
+from optree.redaction import VARIABLE, Redaction
+from optree.store.directory import SUFFIXES, Directory
+from optree.store.journal import Sync
+
+
+class Config(Struct, frozen=True):
+    """The options of a process, as `configure` takes and returns them; each has a variable ``OPTREE_<NAME>`` of the environment."""
+
+    enabled: bool = True
+    """Whether anything is recorded. Its variable is ``OPTREE_DISABLED=1``, which switches off. The program runs on, and what is open is
+    recorded to its end; what begins later is not."""
+    base_dir: str | Path | None = None
+    """Where sessions and ledger are kept, unless the next two say otherwise; by default ``~/.optree``."""
+    sessions_dir: str | Path | None = None
+    """Where sessions are kept; by default ``sessions`` in *base_dir*."""
+    billing_file: str | Path | None = None
+    """The ledger; by default ``accounting.jsonl`` in *base_dir*."""
+    compression: str = "zstd"
+    """How snapshots are compressed: ``zstd``, ``gzip`` or ``none``; all are read."""
+    sync: Sync = "interval"
+    """When data is forced to the disk, so that a loss of power cannot take it: ``interval`` each second, ``turn`` at each turn's end,
+    ``op`` at each operation's end, ``write`` never."""
+    write: Write = "structure"
+    """What the operating system has when a call returns, so that the end of the process cannot take it: ``structure`` (begins, ends,
+    accounting, messages), ``all`` (also logs and reasoning), ``deferred`` (nothing)."""
+    redact: Redaction = Redaction()
+    """What is replaced in all that is shown, exported or saved redacted, beside known credentials. ``OPTREE_REDACT`` is JSON."""
+    redacted_save: bool = False
+    """Whether credentials are replaced before anything is written; by default the disk has all, in files private to their owner."""
+    cycles: Cycles = "mark"
+    """Whether an agent that calls itself, also through others, is marked (``mark``) or refused with `CycleError` (``block``)."""
+    verbose: bool = False
+    """Whether stderr gets a line for each request and response; otherwise warnings and errors only."""
+    trace_llm: bool = False
+    """Whether the lines hold the payloads of LLM calls, capped and redacted."""
+    trace_tools: bool = False
+    """Whether the lines hold the payloads of tool calls, capped and redacted."""
+    console: bool = True
+    """Whether lines are printed on stderr at all."""
+    prices: bool | str | Path = False
+    """Whether a call whose tokens are known gets the cost that nobody gave, by genai-prices; or the path of a file with prices of your own,
+    JSON or TOML, that come first. By default it stays unknown."""
+    otel: Literal["auto", "on", "off"] | Mapping[str, Any] = "auto"
+    """Whether sessions are sent to OpenTelemetry: ``auto`` (if ``OTEL_EXPORTER_OTLP_ENDPOINT`` is set), ``on``, ``off``, or options, which
+    mean ``on``:
+    `endpoint`, `protocol`, `exporter`, `profile`, `live`, `trace_per_turn`, `openinference`, `content`, `services`, `parent`,
+    `deliver_at_exit`, `sampler`, `sampler_arg`, `sample_failed`."""
+
+
+class OtelOptions(TypedDict, total=False):
+    """What `configure(otel={…})` takes; None is as if it were not given."""
+
+    endpoint: str | None
+    protocol: Literal["http/protobuf", "grpc"] | None
+    exporter: Any
+    """``otlp`` (the default), ``sdk``, or a SpanExporter or SpanProcessor of opentelemetry-sdk, or a list of them."""
+    profile: Literal["default", "jaeger", "tempo", "phoenix", "victoriatraces", "mlflow", "logfire"] | None
+    live: bool | None
+    trace_per_turn: bool | None
+    openinference: bool | None
+    content: Literal["no_content", "span_only", "event_only", "span_and_event"] | bool | None
+    services: Literal["auto", "always", "never"] | None
+    parent: Literal["child", "link", "ignore"] | None
+    deliver_at_exit: bool | None
+    sampler: (
+        Literal["always_on", "always_off", "traceidratio", "parentbased_always_on", "parentbased_always_off", "parentbased_traceidratio"]
+        | None
+    )
+    sampler_arg: float | str | None
+    sample_failed: bool | None
+
+
+class Options(TypedDict, total=False):
+    """What `configure` takes: the fields of `Config`, each by its name."""
+
+    enabled: bool
+    base_dir: str | Path | None
+    sessions_dir: str | Path | None
+    billing_file: str | Path | None
+    compression: Literal["zstd", "gzip", "none"]
+    sync: Sync
+    write: Write
+    redact: Redaction | Mapping[str, Any]
+    redacted_save: bool
+    cycles: Cycles
+    verbose: bool
+    trace_llm: bool
+    trace_tools: bool
+    console: bool
+    prices: bool | str | Path
+    otel: Literal["auto", "on", "off"] | OtelOptions
+
+
+_CHOICES = {
+    "compression": tuple(SUFFIXES),
+    "sync": get_args(Sync),
+    "write": get_args(Write),
+    "cycles": get_args(Cycles),
+    "otel": ("auto", "on", "off"),
+}
+_SWITCH: dict[str, bool] = {
+    "": False,
+    "1": True,
+    "true": True,
+    "yes": True,
+    "on": True,
+    "0": False,
+    "false": False,
+    "no": False,
+    "off": False,
+}
+_PATHS = ("base_dir", "sessions_dir", "billing_file")
+DISABLED = "OPTREE_DISABLED"
+"""The variable that switches optree off."""
+
+
+def is_disabled() -> bool:
+    """Tell whether the environment switches optree off."""
+    return _is_on(os.environ.get(DISABLED, ""))
+
+
+def _is_on(value: str) -> bool:
+    return value.lower() in ("1", "true", "yes", "on")
+
+
+def from_environment() -> tuple[Config, list[str]]:
+    """Return what ``OPTREE_<NAME>`` variables say, and texts about those that are passed over."""
+    found: dict[str, Any] = {"enabled": not is_disabled()}
+    problems: list[str] = []
+    for name in Config.__struct_fields__:
+        value = os.environ.get(f"OPTREE_{name.upper()}")
+        if value is None or name in _PATHS or name == "enabled":  # `Directory.of` reads these
+            continue
+        if name == "redact":
+            try:
+                found[name] = Redaction.of(value)
+            except SetupError as error:
+                problems.append(f"{VARIABLE} is passed over, and only what is known by default is replaced: {error}")
+        elif name == "prices":
+            found[name] = _SWITCH.get(value.lower(), value)  # the file is read later
+        elif name not in _CHOICES:
+            found[name] = _is_on(value)
+        elif value in _CHOICES[name]:
+            found[name] = value
+        else:
+            choices = ", ".join(_CHOICES[name])
+            problems.append(f"OPTREE_{name.upper()}={value!r} is not possible and passed over; choose one of {choices}")
+    return Config(**found), problems
+
+
+def _working_directory() -> Path:
+    try:
+        return Path.cwd()
+    except FileNotFoundError as error:  # it is removed
+        pass_on(error)
+        return Path()
+
+
+_BEGAN_IN: Final = _working_directory()
+"""Where a relative path in the environment is: the program may go into another directory."""
+
+
+def directory_of(config: Config) -> Directory:
+    """Return where sessions are kept."""
+    found = Directory.of(config.base_dir, config.sessions_dir, config.billing_file)
+    if found.sessions.is_absolute() and found.billing.is_absolute():
+        return found
+    return Directory(_BEGAN_IN / found.sessions, _BEGAN_IN / found.billing)
+
+
+def variables(config: Config, directory: Directory) -> dict[str, str]:
+    """Return the environment that gives another process what was configured here, but for redaction and for a mapping of `otel`."""
+    before, _ = from_environment()
+    found: dict[str, str] = {}
+    for name in Config.__struct_fields__:
+        value = getattr(config, name)
+        if name == "prices" and not isinstance(value, bool):
+            value = str(Path(value).expanduser().absolute())
+        if name == "enabled":
+            found |= {DISABLED: str(int(not value))} if value != before.enabled else {}
+        elif name not in _PATHS and isinstance(value, (bool, str)) and value != getattr(before, name):
+            found[f"OPTREE_{name.upper()}"] = str(int(value)) if isinstance(value, bool) else value
+    told = filter(None, (os.environ.get(f"OPTREE_{name.upper()}") for name in _PATHS))
+    if any(getattr(config, name) for name in _PATHS) or not all(one.startswith("~") or Path(one).is_absolute() for one in told):
+        found |= {"OPTREE_SESSIONS_DIR": str(directory.sessions), "OPTREE_BILLING_FILE": str(directory.billing)}
+        found |= {"OPTREE_BASE_DIR": str(Path(config.base_dir).expanduser())} if config.base_dir else {}
+    return found
+
+
+def changed(config: Config, options: dict[str, Any]) -> Config:
+    """Return a config with other options; raises `SetupError` for one that does not exist or cannot have that value."""
+    for name, value in options.items():
+        if name not in Config.__struct_fields__:
+            raise SetupError(f"configure() has no option {name!r}; the options are {', '.join(sorted(Config.__struct_fields__))}")
+        if name == "otel" and isinstance(value, Mapping):
+            continue
+        if name == "redact":
+            options = options | {"redact": Redaction.of(value)}
+            continue
+        if name in _CHOICES and value not in _CHOICES[name]:
+            raise SetupError(f"{name}={value!r} is not possible; choose one of {', '.join(_CHOICES[name])}")
+        if name in _PATHS and not isinstance(value, (str, Path, type(None))):
+            raise SetupError(f"{name}={value!r} is not possible; give a path")
+        if name in _PATHS and value and not str(value).startswith("~"):
+            options = options | {name: Path(value).absolute()}  # the program may go into another directory
+            continue
+        if name == "prices" and isinstance(value, (str, Path)):
+            options = options | {"prices": _prices(value)}
+            continue
+        if name not in _CHOICES and name not in _PATHS and not isinstance(value, bool):
+            raise SetupError(f"{name}={value!r} is not possible; give True or False")
+    return replace(config, **options)
+
+
+def _prices(value: str | Path) -> bool | str | Path:
+    """Return whether prices are used, or the path of a file of them. Raises `SetupError` where that cannot be read."""
+    known = _SWITCH.get(value.lower()) if isinstance(value, str) else None
+    if known is None:
+        read_table(value)
+        return value
+    return known

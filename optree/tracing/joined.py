@@ -1,0 +1,47 @@
+"""A session of another process, as this one works in it."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from optree.builder import Op, SessionTreeBuilder, Turn
+from optree.builder.core import Core
+from optree.clock import now_ms
+from optree.ids import trace_id
+from optree.records import OpBegin, TurnBegin
+from optree.store import SessionStore
+from optree.tracing.handles import Session
+from optree.tree import apply
+from optree.tree.path import parent_label
+
+
+class Joined(NamedTuple):
+    """Stand-ins for a session, turn and op of another process."""
+
+    session: Session
+    turn: Turn
+    op: Op | None
+
+    @property
+    def busy(self) -> bool:
+        """True while something is open that this process began there; in a forked child, also what was open in its parent."""
+        core = self.session.builder.core
+        own = [builder for builder in core.builders.values() if builder is not self.session.builder]
+        return bool(core.ops) or self.session.builder.current_turn is not None or any(one.node.ended_at is None for one in own)
+
+
+def stand_in(store: SessionStore, path: str, ancestry: str) -> Joined:
+    """Return a stand-in for the node of another process at *path*, in that one's session, which *store* writes to."""
+    txn, parts = store.txn, path.count(".") + 1
+    turn_path = path if path and parts % 2 else parent_label(path) or "0"
+    node = apply.new_session(txn, parent_label(turn_path), trace_id(txn), ancestry.rpartition("->")[2], ancestry, now_ms())
+    options = store.options
+    core = Core(txn, store.stream, now=options.now, cycles=options.cycles, redacted=options.redacted)
+    builder = SessionTreeBuilder.over(core, node)
+    turn = Turn(builder, apply.begin_turn(node, TurnBegin(turn_path, now_ms())), 1)
+    core.after_fork(store.journal.base)  # as in a forked child: numbers from a range of this writer's own
+    op = None
+    if path and path != turn_path:
+        op = Op.of(builder, turn, apply.begin_op(txn, turn.node, OpBegin(path, now_ms(), "system", "")))
+        op.share()
+    return Joined(Session(builder), turn, op)

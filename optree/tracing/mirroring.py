@@ -1,0 +1,114 @@
+"""The mirror of this process: found when the first session begins, told of every session, asked at flush, exit and health."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping
+from importlib import import_module
+from typing import Any
+
+from optree.builder.core import Core
+from optree.builder.stream import Stream
+from optree.interrupts import pass_on
+from optree.mirrors import MakeMirror, Mirror, Traced
+from optree.store import Directory
+from optree.tracing import context
+
+PACKAGE = "optree_otel"
+"""By name, since it lies above; its entry point would be slow to look up on the thread that begins a session."""
+ENDPOINTS = ("OTEL_EXPORTER_OTLP_ENDPOINT", "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT")
+
+
+class Mirroring:
+    """Holds the mirror, if one is wanted and there is one."""
+
+    def __init__(self, report: Callable[[str], None]) -> None:
+        self._report = report
+        self._mirror: Mirror | None = None
+        self._looked = False
+        self._traced: dict[str, Traced] = {}
+
+    def follow(
+        self,
+        wanted: str,
+        options: Mapping[str, Any],
+        core: Core,
+        stream: Stream,
+        directory: Directory,
+        writer: int,
+        *,
+        resumed: bool = False,
+        saved: bool = True,
+    ) -> None:
+        """Let the mirror have a session from now on, if *wanted* (``auto``, ``on``, ``off``) and the environment say so."""
+        if not self._looked and wanted != "off":
+            self._looked = True
+            self._mirror = self._found(wanted, options)
+            context.follower = self._mirror
+        if self._mirror is None or wanted == "off":
+            return
+        traced = self._traced.get(core.txn)
+        if traced is not None and stream is traced.cores[0].stream and writer:
+            traced.cores.append(core)
+            return
+        traced = self._traced[core.txn] = Traced(core, directory, writer, resumed=resumed, saved=saved)
+        try:
+            taker = self._mirror.attach(traced)
+        except Exception as error:  # noqa: BLE001 - an exporter's fault must not reach the program
+            pass_on(error)
+            self._report(f"OpenTelemetry: session {core.txn} is not sent: {type(error).__name__}: {error}")
+            return
+        if taker is not None:
+            stream.subscribe(taker, ordered=False)
+
+    @property
+    def is_on(self) -> bool:
+        """True if a session was to be sent, and there is where to."""
+        return self._mirror is not None
+
+    def forget(self, txn: str) -> None:
+        """Let go of a session that is over; the mirror keeps what it has to send."""
+        self._traced.pop(txn, None)
+
+    def flush(self, timeout: float) -> bool:
+        """Wait until all is delivered; True as well if nothing is mirrored."""
+        return self._mirror is None or self._mirror.flush(timeout)
+
+    def close(self, timeout: float) -> None:
+        """Deliver what can be delivered within *timeout* seconds."""
+        if self._mirror is not None:
+            self._mirror.close(timeout)
+
+    def hand_over(self, say: Callable[[str], None]) -> None:
+        """Let another process deliver what is left, and *say* so; report it if none can. To be called after `close`, or in place of it."""
+        if self._mirror is None:
+            return
+        if handed_over := self._mirror.hand_over():
+            say(f"OpenTelemetry: {handed_over} spans are being delivered by a process of their own")
+        elif handed_over is None and (left := self._mirror.left()):
+            self._report(
+                f"OpenTelemetry: {left} spans are not sent yet: the next run with the same settings sends them, or optree export --pending"
+            )
+
+    def after_fork(self) -> list[Traced]:
+        """Start anew in a forked child; returns the sessions that were mirrored."""
+        before = list(self._traced.values())
+        self._traced.clear()
+        if self._mirror is not None:
+            self._mirror.after_fork()
+        return before
+
+    def health(self) -> Mapping[str, Any]:
+        """Return what the mirror says of itself."""
+        return {} if self._mirror is None else self._mirror.health()
+
+    def _found(self, wanted: str, options: Mapping[str, Any]) -> Mirror | None:
+        if wanted == "auto" and not options and not any(os.environ.get(name) for name in ENDPOINTS):
+            return None
+        try:
+            make: MakeMirror = import_module(PACKAGE).make
+            return make(options)
+        except Exception as error:  # noqa: BLE001 - an exporter's fault must not reach the program
+            pass_on(error)
+            self._report(f"OpenTelemetry: nothing is sent: {type(error).__name__}: {error}")
+            return None

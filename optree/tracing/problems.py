@@ -1,0 +1,161 @@
+"""What went wrong in this process, and in its stores, as texts for people and as counts."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from errno import EDQUOT, ENOSPC
+from pathlib import Path
+
+from optree.builder.guard import FAULTS
+from optree.console import ConsoleWriter
+from optree.records import Record
+from optree.redaction import callback_errors, redact
+from optree.store import Directory, SessionStore
+from optree.store.directory import may_be_directory, nothing_saved
+from optree.store.system import disk_waited_for
+from optree.tracing.stderr import say
+
+MOST_PROBLEMS = 1000
+"""That are kept for `health`, of all sessions together."""
+_CAUSES = 3
+"""Of sessions' causes of loss that a line names."""
+ANSWER_SECONDS = 2.0
+"""A disk that takes longer than that for a sync is a problem: what was recorded meanwhile is to be on it within about a second."""
+_UNANSWERED = "what was recorded since then is safe from a kill, but not from a loss of power"
+
+
+class Problems:
+    """Keeps each problem once, for `health`, and says it on stderr once, however many sessions have it."""
+
+    def __init__(self, stores: Mapping[str, SessionStore], *, has_console: Callable[[], bool]) -> None:
+        """Ask those of *stores* that are open; with a console a session's log lines say what its stream met."""
+        self.reported: list[str] = []
+        self._stores, self._has_console = stores, has_console
+        self._on_stderr: set[str] = set()
+        """Without the txn of a session."""
+        self._resolved: set[str] = set()
+        """Those of `reported` that are over, unless a store has them."""
+        self._left: dict[str, dict[Path, list[str]]] = {}
+        """By the problem that they are, the live directories of sessions that were let go before they were saved and billed, and why."""
+
+    def report(self, problem: str, *closed: SessionStore) -> None:
+        """Keep a problem, and say it, unless a log line does, of a store that is open or was *closed*."""
+        problem = redact(problem)
+        if problem not in self.reported and len(self.reported) < MOST_PROBLEMS:
+            self.reported.append(problem)
+            stores = (*closed, *list(self._stores.values()))
+            kind = problem
+            for store in stores:
+                kind = kind.replace(store.txn, "TXN")
+            if kind not in self._on_stderr and not (self._has_console() and any(problem in store.stream.reports for store in stores)):
+                self._on_stderr.add(kind)
+                say(problem)
+
+    def report_of_store(self, problem: str) -> None:
+        """Say at once what goes wrong in a store that is open, and that knows itself how long it is so."""
+        self._resolved.add(redact(problem))
+        self.report(problem)
+
+    def resolve(self, problem: str, *, over: bool = True) -> None:
+        """Take that a problem that was reported is over, or is there again."""
+        (self._resolved.add if over else self._resolved.discard)(redact(problem))
+
+    def keep_of(self, store: SessionStore) -> None:
+        """Keep what went wrong in a store that is closed."""
+        current = set(current_problems_of(store))
+        for problem in problems_of(store):
+            self.report(problem, store)
+            over = problem not in current and redact(problem) in self.reported
+            (self._resolved.add if over else self._resolved.discard)(redact(problem))
+
+    def keep_left(self, store: SessionStore) -> None:
+        """Report that a session was let go before it was saved and billed, if it was; that is over once whoever comes has settled it."""
+        if store.unwritten or store.finished:
+            return
+        where = store.options.directory.sessions
+        problem = f"sessions that have ended are left in {where}: the next run saves and bills them, or optree status"
+        self._left.setdefault(problem, {})[store.live] = [*map(redact, current_problems_of(store))]
+        self._resolved.discard(redact(problem))
+        self.report(problem)
+
+    def _look_at_left(self) -> None:
+        """See which of them are settled; not further than to one that is not, since they may be many."""
+        for problem, lives in list(self._left.items()):
+            for live in reversed(list(lives)):
+                if may_be_directory(live):
+                    break
+                self._resolved.update(lives.pop(live, ()))
+            else:
+                self._resolved.add(redact(problem))
+
+    def all(self, of_mirror: Iterable[str] = ()) -> list[str]:
+        """Return all that went wrong, with what the mirror says of itself."""
+        return self._texts(self.reported, problems_of, of_mirror)
+
+    def current(self, of_mirror: Iterable[str] = ()) -> list[str]:
+        """Return what is wrong at this moment."""
+        self._look_at_left()
+        waited = disk_waited_for()
+        hangs = [f"the disk has not answered for {waited:.0f} s: {_UNANSWERED}"] if waited >= ANSWER_SECONDS else []
+        return self._texts([one for one in self.reported if one not in self._resolved], current_problems_of, [*hangs, *of_mirror])
+
+    def _texts(self, reported: list[str], of_store: Callable[[SessionStore], list[str]], of_mirror: Iterable[str]) -> list[str]:
+        of_stores = [problem for store in list(self._stores.values()) for problem in of_store(store)]
+        failed = [f"redact's callback raised for {count} texts, which were replaced whole"] if (count := callback_errors()) else []
+        return [*failed, *map(redact, dict.fromkeys([*reported, *FAULTS.told(), *of_stores, *of_mirror]))]
+
+
+def problems_of(store: SessionStore) -> list[str]:
+    """Return what went wrong in a store, also what is over; why none of its files could be made was said when it began."""
+    if store.unwritable_reason:
+        return [*store.stream.reports]
+    journal = store.journal.problem if not _has_said_no_room(store, store.failed) else ""
+    return [*store.problems, *store.stream.reports, *filter(None, (journal, store.stream.last_failure))]
+
+
+def current_problems_of(store: SessionStore) -> list[str]:
+    """Return what is wrong in a store at this moment."""
+    if store.unwritable_reason:
+        return [nothing_saved(store.options.directory, store.unwritable_reason), *store.stream.reports]
+    current = dict(store.current_problems)
+    is_over = store.journal.resolved and not store.unwritten
+    journal = "" if is_over or _has_said_no_room(store, current) else store.journal.problem
+    return [*dict.fromkeys([*current.values(), *store.stream.reports, *filter(None, (journal, store.stream.last_failure))])]
+
+
+def _has_said_no_room(store: SessionStore, steps: Iterable[str]) -> bool:
+    """Tell whether the session has said, of one of these steps, that there is no room where its journal found none."""
+    failed = (store.journal.errno, store.options.directory.sessions)
+    return store.journal.errno in (ENOSPC, EDQUOT) and any(store.failed.get(step) == failed for step in list(steps))
+
+
+class Unsaved:
+    """Stands where the journal would in a session without files, and counts its records, which are lost."""
+
+    def __init__(self) -> None:
+        self.records = 0
+
+    def take(self, batch: list[Record]) -> None:
+        """Count them."""
+        self.records += len(batch)
+
+
+def counts_of(stores: Sequence[SessionStore], consoles: Sequence[ConsoleWriter]) -> dict[str, int]:
+    """Return what was lost, late or dropped, and how much was recorded."""
+    return {
+        "records": sum(store.journal.last for store in stores),
+        "lost": sum(store.unwritten for store in stores),
+        "late": sum(store.stream.late for store in stores),
+        "failures": sum(store.stream.failures for store in stores),
+        "console_dropped": sum(console.dropped for console in consoles),
+    }
+
+
+def lost_of(records: int, stores: Sequence[SessionStore], directory: Directory) -> str:
+    """Return how many records are lost with the process, and why; empty if none are; *directory* is where those without files would be."""
+    lost = [store for store in stores if store.unwritten]
+    said = sorted({cause for store in lost if (cause := store.unwritable_reason or store.journal.problem)})
+    causes = ", ".join([*said[:_CAUSES], *(["…"] if len(said) > _CAUSES else [])])
+    places = {store.options.directory for store in lost} or {directory}
+    where = ", ".join(sorted("the home directory" if place.homeless else str(place.sessions) for place in places))
+    return f"{records} records are lost, in {where}{causes and f': {causes}'}" if records else ""

@@ -1,0 +1,238 @@
+"""What a decorated function gives back, as it comes and when it is whole: one `Result` for each call, and all that is known of it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+from optree import usage
+from optree.builder import Op, SessionTreeBuilder
+from optree.builder.handles import respond_at_end
+from optree.interrupts import pass_on
+from optree.nodes import USAGE_AT_START, Status
+from optree.tracing.runtime import report_problem
+from optree.values import MAX_TEXT, is_object
+
+if TYPE_CHECKING:
+    from optree.answers import Assembly, Piece
+
+_ASKED = "by stream_options={'include_usage': True}"
+_NEXT = "return the client's answer itself, or call op.response and op.account"
+_REPORTS = frozenset({str, dict, list, int, float})
+
+
+class Result:
+    """The result of one call; this one is not recorded."""
+
+    __slots__ = ()
+
+    def watch(self, value: Any, on_item: Callable[[Any], None], on_end: Callable[[BaseException | None], None]) -> bool:  # noqa: ARG002
+        """Take a result that is a stream, by what the program reads of it; False if it is none."""
+        return False
+
+    def take(self, item: Any) -> bool:  # noqa: ARG002 - for those that take items
+        """Take an item as it comes; False if it is to be kept for the end."""
+        return False
+
+    def returned(self, value: Any) -> None:
+        """Take what was returned, or what was yielded and not taken."""
+
+    def ended(self, status: Status) -> None:
+        """Take that there are no more items."""
+
+
+class Report(Result):
+    """What a session's function returns: its final report."""
+
+    __slots__ = ("_builder",)
+
+    def __init__(self, builder: SessionTreeBuilder) -> None:
+        self._builder = builder
+
+    def returned(self, value: Any) -> None:
+        """Take the report, if it is one."""
+        if type(value) in _REPORTS:  # not isinstance: it asks a proxy for its class, which may raise
+            self._builder.set_final_report(value, with_end=True)
+
+
+class OpResult(Result):
+    """The response of an op; texts are streamed to it."""
+
+    __slots__ = ("_op",)
+
+    def __init__(self, op: Op) -> None:
+        self._op = op
+
+    def take(self, item: Any) -> bool:
+        """Stream a text."""
+        if type(item) is not str:
+            return False
+        self._op.chunk(item)
+        return True
+
+    def returned(self, value: Any) -> None:
+        """Record the response, unless the program did."""
+        if self._op.bare.response is None or self._op.bare.response.partial:
+            self._record(value)
+
+    def _record(self, value: Any) -> None:
+        respond_at_end(self._op, value)
+
+
+class ModelResult(OpResult):
+    """A model's answer: a provider's is read, whole or in chunks. Without `optree.answers` it is a result like others."""
+
+    __slots__ = ("_assembly", "_is_read", "_named", "_room")
+    decoded = False
+    """True where all that is taken is JSON that was decoded."""
+
+    def __init__(self, op: Op) -> None:
+        super().__init__(op)
+        self._assembly: Assembly | None = None
+        self._named = self._is_read = False
+        self._room = MAX_TEXT
+        """Characters of the answer's text that are still recorded as they come."""
+
+    def _record(self, value: Any) -> None:
+        self._op.response(value)  # which is looked at before the end
+
+    def watch(self, value: Any, on_item: Callable[[Any], None], on_end: Callable[[BaseException | None], None]) -> bool:
+        """Watch a provider's stream."""
+        with self._guarded():
+            from optree.provider_streams import Watcher, is_stream, watch
+
+            if is_stream(value):
+                if watch(value, Watcher(on_item, self._read, on_end)):
+                    return True
+                report_problem(
+                    f"a {type(value).__module__}.{type(value).__name__} cannot be watched, and its op ends without an answer: "
+                    "let the function yield what it reads of it"
+                )
+        return False
+
+    def take(self, item: Any) -> bool:
+        """Take a text, or a provider's chunk."""
+        if super().take(item):
+            return True
+        self._assembly = self._assembly or self._begun()
+        piece = self._assembly.take(item, decoded=self.decoded) if self._assembly is not None else None
+        if piece is None or self._assembly is None:
+            return False
+        if not self._named:
+            self._begins(self._assembly)
+        self._came(piece)
+        return True
+
+    def _came(self, piece: Piece) -> None:
+        """Stream what is new in a chunk."""
+        if piece.text and self._room >= 0:
+            self._op.chunk(piece.text)
+            self._room -= len(piece.text)
+            if self._room < 0:
+                self._op.log(f"of an answer with more than {MAX_TEXT:,} characters the rest is not recorded", "WRN")
+        if piece.thought:
+            self._op.think(piece.thought)
+
+    def returned(self, value: Any) -> None:
+        """Record an answer that is whole."""
+        if self._is_read:
+            return
+        if self._assembly is not None and self._assembly.answer:
+            self._assembly.answer["items"] = value  # what no provider's chunk is
+            return
+        with self._guarded():
+            from optree.answers import provider_of, told_in, whole
+
+            if (answer := whole(value, decoded=self.decoded)) is not None:
+                self._answered(answer, provider_of(value, answer))
+                return
+            told = [] if self._op.bare.accounting else told_in(value)
+            for found, provider in told:
+                self._account(found, provider)
+        super().returned(value)
+        self._unread(value)
+
+    def ended(self, status: Status) -> None:
+        """Record the answer that the chunks add up to."""
+        if self._assembly is not None and self._assembly.answer:
+            self._answered(self._assembly.whole(), self._assembly.provider, status)
+
+    def _read(self, value: Any) -> None:
+        """Record a raw response that the program has read; it yields nothing beside."""
+        self.returned(value)
+        self._is_read = True
+
+    def _begun(self) -> Assembly | None:
+        with self._guarded():
+            from optree.answers import Assembly
+
+            return Assembly()
+        return None
+
+    def _answered(self, answer: dict[str, Any], provider: str | None, status: Status = "ok") -> None:
+        """Record a provider's answer: its model and what it took, unless the program said so itself, and what it says, if it is whole."""
+        if all(entry.status == "failed" for entry in self._op.bare.accounting):  # attempts that brought no answer
+            self._account(answer, provider, status)
+        if status == "ok":
+            super().returned(answer)
+
+    def _begins(self, assembly: Assembly) -> None:
+        """Record what a stream tells before its text, which a kill would take: the model, the provider, and the tokens that were sent."""
+        from optree.answers import model_of
+
+        model, told = model_of(assembly.answer), assembly.answer.get("usage")
+        name_model(self._op, model, assembly.provider)
+        self._named = model is not None
+        if is_object(told):
+            self._op.builder.set_op(self._op, **{USAGE_AT_START: told})
+
+    def _account(self, answer: dict[str, Any], provider: str | None, status: Status = "ok") -> None:
+        """Account for what an answer took; one that tells no tokens is reported once, unless it broke off before it could.
+
+        One that was cancelled did not succeed; one that failed is told so by the end of its op, with the error.
+        """
+        from optree.answers import model_of
+
+        op, model = self._op, model_of(answer)
+        asked = name_model(op, model, provider)
+        found = usage.read(answer)
+        known = found.tokens is not None or found.cost_usd is not None or bool(found.fault)
+        if status == "ok" or known:  # else the op's end tells how its call ended, with tokens that nobody knows
+            answered = None if model == asked else model
+            op.account(found if known else None, actual_model=answered, status="failed" if status == "cancelled" else "ok")
+        if status == "ok" and not known:
+            self._say(f"an answer of {model or 'a model'} tells no tokens and counts with 0; OpenAI's chat streams them if asked, {_ASKED}")
+
+    def _unread(self, value: object) -> None:
+        """Report a result that is neither text nor data, where nothing is known of what the call took."""
+        response = self._op.bare.response
+        if not self._op.bare.accounting and response is not None and b'{"$repr":' in bytes(response.payload):
+            kind = type(value)
+            self._say(
+                f"what a model's call returned, a {kind.__module__}.{kind.__qualname__}, is none that is read: it has no tokens; {_NEXT}"
+            )
+
+    def _say(self, flaw: str) -> None:
+        core = self._op.builder.core
+        if core.first_time(flaw):
+            core.stream.report(f"{self._op.path}: {flaw}")
+            self._op.log(flaw, "WRN")
+
+    @contextmanager
+    def _guarded(self) -> Generator[None]:
+        """Keep from the program that a module cannot be read now (no descriptors are left)."""
+        try:
+            yield
+        except (ImportError, OSError) as error:
+            pass_on(error)
+            self._op.builder.core.stream.fault(error)
+
+
+def name_model(op: Op, model: object, provider: object) -> object:
+    """Note on an op which model is asked, unless it says so itself; returns which it is."""
+    known = op.bare.attributes
+    told = {name: one for name, one in (("model", model), ("provider", provider)) if isinstance(one, str) and one and name not in known}
+    if told:
+        op.builder.set_op(op, **told)
+    return known.get("model", told.get("model"))

@@ -1,0 +1,496 @@
+"""What this process holds: its options, its open root sessions, and what happens at fork and at exit."""
+
+from __future__ import annotations
+
+import atexit
+import os
+import sys
+import threading
+from collections import Counter
+from collections.abc import Callable, Mapping
+from functools import partial
+from time import monotonic
+from typing import Any
+
+from optree.background import Job
+from optree.builder import SessionTreeBuilder
+from optree.builder.core import Core
+from optree.builder.guard import UNRECORDED
+from optree.builder.stream import STUCK_SECONDS, Stream
+from optree.clock import now_ms
+from optree.console import ConsoleWriter, LineOptions
+from optree.errors import OptreeError, SetupError
+from optree.ids import is_txn, new_txn
+from optree.interrupts import is_in, new_rlock, pass_on, suppress
+from optree.nodes import Status
+from optree.prices import PRICES
+from optree.records import SessionResume
+from optree.redaction import redact, use
+from optree.store import Directory, SessionStore, open_session, resume_session
+from optree.store.directory import is_directory, nothing_saved, why_not_live
+from optree.store.opening import note_begun, note_lost
+from optree.store.options import StoreOptions
+from optree.store.upkeep import SAVING
+from optree.syscalls import calls
+from optree.tracing.config import Config, changed, directory_of, from_environment
+from optree.tracing.context import ABANDONED, Holder
+from optree.tracing.handles import Session
+from optree.tracing.interrupted import keep_interrupt
+from optree.tracing.joined import Joined, stand_in
+from optree.tracing.mirroring import Mirroring
+from optree.tracing.problems import Problems, Unsaved, counts_of, lost_of
+from optree.tracing.stderr import say
+from optree.values import text
+from optree.visible import coloured
+
+EXIT_SECONDS = 0.25
+"""The longest that optree delays the end of the process."""
+HAND_OVER_SECONDS = 0.1
+"""What of them is kept for starting the process that delivers what a mirror has not sent: 5 ms, and 30 to 50 on a busy machine."""
+IDLE_SESSIONS = 64
+"""Sessions of other processes that stay open here though nothing is open in them: each holds a journal, and its owner waits for that.
+As many have ended here, and wait until the disk takes what it has refused, and four times as many where it hangs."""
+ENDED_SESSIONS = 64
+"""Sessions that have ended here and are still to be saved, at which the next begin waits for one of them: each has its tree and files."""
+_LOOK_SHARE = _LOOK_ENDED = 8
+ROOM_SECONDS = 0.1
+"""The longest that it waits. After a wait in vain none waits for `STUCK_SECONDS`."""
+
+
+class Runtime:
+    """What this process has open."""
+
+    def __init__(self) -> None:
+        self.config, ignored = from_environment()
+        use(self.config.redact)
+        self.stores: dict[str, SessionStore] = {}
+        self.problems = Problems(self.stores, has_console=lambda: self.config.console)
+        for problem in ignored:
+            self.problems.report(problem)
+        self.sessions: dict[str, Session] = {}
+        """Open root sessions by txn."""
+        self.unsaved: dict[str, Unsaved] = {}
+        """Those of them that have no store, by txn, and what is lost of them."""
+        self.holders: dict[str, Holder] = {}
+        """What tells of a root session, by txn, whether the `with` statement that began it is over."""
+        self.consoles: dict[str, ConsoleWriter] = {}
+        self.forked_at = 0.0
+        """When this process was forked from another that traces: nodes that are older are that one's to end."""
+        self.past: Counter[str] = Counter()
+        """What the stores counted that are closed."""
+        self._joined: dict[str, Joined] = {}
+        """Stand-ins for nodes of other processes, by id."""
+        self._detached: dict[str, str] = {}
+        """Txns of sessions that were opened for a node without context, with that node's path."""
+        self._lock = new_rlock()
+        self._no_room_until = 0.0
+        self._unlooked = self._left = 0
+        """Root sessions that were begun since this process last looked which have ended, and how many stores without one were left then."""
+        self.mirroring = Mirroring(self.problems.report)
+
+    def configure(self, **options: Any) -> Config:
+        """Set options; raises `SetupError` for one that does not exist or cannot have that value."""
+        self.config = changed(self.config, options)
+        if "redact" in options:
+            use(self.config.redact)
+        return self.config
+
+    def directory(self) -> Directory:
+        """Return where sessions are kept."""
+        return directory_of(self.config)
+
+    def open_root(self, agent: str, attributes: Mapping[str, Any], holder: Holder | None = None) -> Session:
+        """Begin a root session, or resume one if the environment asks for it (`OPTREE_RESUME`), in this process's first root only."""
+        PRICES.load()
+        with self._lock:
+            self._make_room()
+            detached = bool(attributes.get("detached"))  # leaves the names to the first session that is meant
+            txn, resume = (None, None) if detached else (os.environ.pop(name, None) for name in ("OPTREE_TXN", "OPTREE_RESUME"))
+            session = self._resumed(resume, agent) if resume else self._opened(txn, agent, attributes)
+            if session.txn in self.consoles:
+                self.consoles[session.txn].look_in(session.builder.core)
+            if holder is not None:
+                self.holders[session.txn] = holder
+            self.sessions[session.txn] = session
+            note_begun(session.txn)
+            return session
+
+    def close_root(self, txn: str) -> None:
+        """Forget a root session that has ended; its store writes the last snapshot in the background."""
+        session = self.sessions.pop(txn, None)
+        self.holders.pop(txn, None)
+        self._detached.pop(txn, None)
+        self.mirroring.forget(txn)
+        if session is not None and txn in self.unsaved:
+            session.builder.core.stream.close()
+            self.past["lost"] += self.unsaved.pop(txn).records
+            if txn in self.consoles:
+                self.consoles[txn].close()
+
+    def join(self, parent: str, ancestry: str) -> Joined | None:
+        """Return a stand-in for another process's node *parent* (``<txn>:<path>``), to begin ops in."""
+        txn, _, path = parent.partition(":")
+        if not is_txn(txn):
+            self.problems.report(f"OPTREE_PARENT={redact(parent)[:80]!r} names no session; this process records a session of its own")
+            return None
+        PRICES.load()
+        with self._lock:
+            store = self.stores.get(txn) or self._joined_store(txn)
+            if store is None:
+                return None
+            found = self._joined.pop(parent, None) or self._stand_in(store, path, ancestry)
+            self._joined[parent] = found  # behind those that were not joined for longer
+            return found
+
+    def open_detached(self, agent: str, attributes: Mapping[str, Any], holder: Holder | None = None) -> Session:
+        """Begin a root session for a node that comes without one; it ends with the node that opens first in it."""
+        with self._lock:
+            session = self.open_root(agent, attributes, holder)
+            self._detached[session.txn] = ""
+            return session
+
+    def own_detached(self, builder: SessionTreeBuilder, path: str) -> None:
+        """Let the first node of a detached session own it."""
+        if self._detached and self._detached.get(builder.txn) == "":
+            self._detached[builder.txn] = path
+
+    def close_detached(self, builder: SessionTreeBuilder, path: str, status: Status, error: str | None) -> None:
+        """End a detached session with the node that owns it."""
+        if self._detached and self._detached.get(builder.txn) == path:
+            del self._detached[builder.txn]
+            builder.end_session(status, error)
+            self.close_root(builder.txn)
+
+    def only_session(self) -> Session | None:
+        """Return the root session if exactly one is open: where an op without context belongs."""
+        with self._lock:
+            self._end_abandoned()
+            found = [session for txn, session in list(self.sessions.items()) if txn not in self._detached]
+        return found[0] if len(found) == 1 else None
+
+    def counts(self) -> dict[str, int]:
+        """Return what was recorded, lost, late or dropped, in all that this process has had open."""
+        found = counts_of(list(self.stores.values()), list(self.consoles.values()))
+        found["lost"] += sum(one.records for one in list(self.unsaved.values()))
+        return {name: number + self.past[name] for name, number in found.items()}
+
+    def at_exit(self) -> None:
+        """Deliver what is pending; within `EXIT_SECONDS` in all, whatever the disk does."""
+        try:
+            if self.stores or self.sessions or self.consoles or self.mirroring.is_on:
+                self._deliver_aside()
+        except KeyboardInterrupt:  # pressed again while the process ends: the journal has everything
+            keep_interrupt()
+            return
+        self.mirroring.hand_over(say)
+        lost = lost_of(self.counts()["lost"], list(self.stores.values()), self.directory())
+        for problem in filter(None, [*self.problems.all(self.mirroring.health().get("problems", ())), lost]):
+            self.problems.report(problem)
+        for store in self.stores.values():
+            note_lost(store.txn, store.unwritten)
+        keep_interrupt()
+
+    def _guarded(self, work: Callable[..., object], *given: Any) -> None:
+        """Do some work of a thread; what it raises is said."""
+        try:
+            work(*given)
+        except Exception as error:  # noqa: BLE001 - a thread's traceback is nothing for the program's stderr
+            pass_on(error)
+            with suppress(Exception):  # no memory even for that
+                self.problems.report(f"background thread: {type(error).__name__}: {text(error)}")
+
+    def _deliver_aside(self) -> None:
+        until = monotonic() + (seconds := EXIT_SECONDS - HAND_OVER_SECONDS)
+        try:
+            thread = threading.Thread(target=self._guarded, args=(self._deliver, until), name="optree-exit", daemon=True)
+            thread.start()
+            thread.join(seconds)
+        except Exception as error:  # noqa: BLE001 - no memory, or too late for threads
+            pass_on(error)
+            self._guarded(self._deliver, until)
+
+    def _deliver(self, until: float) -> None:
+        if not any(is_in(thread, _BEGINS) for thread in list(sys._current_frames())):  # noqa: SLF001 # pyright: ignore[reportPrivateUsage]
+            self._guarded(self._end_unbegun)
+        stores, consoles = list(self.stores.values()), list(self.consoles.values())
+        for stream in [*(store.stream for store in stores), *(session.builder.core.stream for session in list(self.sessions.values()))]:
+            stream.flush()
+        for console in consoles:
+            console.flush(max(0.0, until - monotonic()) / (len(consoles) + len(stores)))
+        for store in stores:
+            store.close(max(0.0, until - monotonic()))
+        self.mirroring.close(max(0.0, until - monotonic()))
+
+    def after_fork(self) -> None:
+        """In a forked child: journals and consoles of its own, no threads, and numbers that no other process gives."""
+        self.forked_at = now_ms()
+        self._lock = new_rlock()
+        self.consoles.clear()
+        mirrored = self.mirroring.after_fork()
+        self.past.clear()  # what is lost there is the parent's to say
+        for txn in self.unsaved.keys() & self.sessions.keys():
+            self.unsaved[txn] = Unsaved()
+            self.sessions[txn].builder.core.stream.after_fork((self.unsaved[txn],))
+        for txn, store in list(self.stores.items()):
+            try:
+                self._fork_store(txn, store)
+            except Exception as error:  # noqa: BLE001 - the child runs on, and so do its other sessions
+                pass_on(error)
+                self.problems.report(f"session {txn} is not recorded in a forked process: {error}")
+        for joined in self._joined.values():
+            if joined.session.txn in self.stores:
+                joined.session.builder.core.after_fork(self.stores[joined.session.txn].journal.base)
+        for traced in mirrored:
+            for core in traced.cores if traced.txn in self.stores else ():
+                self._mirror(core, self.stores[traced.txn])
+        self.end_with_multiprocessing()
+
+    def _fork_store(self, txn: str, store: SessionStore) -> None:
+        """Go on with a session in a forked child; one that has ended is the parent's to finish."""
+        if store.ended:
+            del self.stores[txn]
+            store.forget()
+            return
+        store.after_fork()
+        for console in self._console(txn):
+            for session in [*self.sessions.values(), *(joined.session for joined in self._joined.values())]:
+                if session.txn == txn:
+                    console.introduce(session.builder.node)
+                    console.look_in(session.builder.core)
+            store.stream.subscribe(console)
+
+    def end_with_multiprocessing(self) -> None:
+        """Deliver at the end of a process that `multiprocessing` made: one that it forked leaves without `atexit`."""
+        if "multiprocessing.util" in sys.modules:
+            from multiprocessing.process import parent_process
+            from multiprocessing.util import register_after_fork
+
+            register_after_fork(self, _finalize)  # as soon as it is set up
+            if parent_process() is not None:
+                _finalize(self)
+
+    def _options(self) -> StoreOptions:
+        one = self.config
+        return StoreOptions(self.directory(), one.compression, one.sync, one.write, redacted=one.redacted_save, cycles=one.cycles)
+
+    def _make_room(self) -> None:
+        """Let go of what has ended, and wait a moment where that is too much.
+
+        To look through all that is open costs the more, the more there is: it is done once for an eighth of that, or once eight have ended.
+        """
+        self._unlooked += 1
+        ended = len(self.stores) - len(self.sessions)
+        if due := ended >= self._left + _LOOK_ENDED or self._unlooked > len(self.stores) // _LOOK_SHARE:
+            self._unlooked = 0
+            self._end_abandoned()
+        if due or ended >= ENDED_SESSIONS:
+            self._close_ended()
+            self._wait_for_room()
+            self._left = len(self.stores) - len(self.sessions)
+
+    def _close_ended(self) -> None:
+        """Close the stores whose session has ended and is saved, and the consoles that have printed all: they hold files and threads."""
+        for txn in [txn for txn in self.consoles.keys() - self.sessions.keys() if self.consoles[txn].finished]:
+            self.past.update(counts_of([], [self.consoles.pop(txn)]))
+        ended = [store for _, store in self._not_open() if store.owner and store.ended]
+        for store in [store for store in ended if store.finished]:
+            store.close(0.0)  # before it is forgotten: an interrupt leaves it to the next time
+            self._forget_closed(store)
+            ended.remove(store)
+        if len(ended) > IDLE_SESSIONS:
+            refused = [store for store in ended if store.unwritable_reason or store.wait(0.0)]  # tried in vain
+            for store in dict.fromkeys([*refused[:-IDLE_SESSIONS], *ended[: -4 * IDLE_SESSIONS]]):
+                if store.let_go():
+                    self._forget_closed(store)
+                    self.problems.keep_left(store)
+
+    def _not_open(self) -> list[tuple[str, SessionStore]]:
+        """Return the stores whose root session is not open here, in the order in which they began: few, where thousands are open."""
+        return [item for item in list(self.stores.items()) if item[0] not in self.sessions]
+
+    def _forget_closed(self, store: SessionStore) -> None:
+        """Keep what a store that is closed has counted, and what went wrong in it; close its console."""
+        if console := self.consoles.get(store.txn):
+            console.close()
+        del self.stores[store.txn]
+        self.consoles.pop(store.txn, None)
+        self.past.update(counts_of([store], [console] if console else []))
+        self.problems.keep_of(store)
+
+    def _wait_for_room(self) -> None:
+        """Wait a moment where sessions end faster than the disk takes them."""
+        ended = [store for _, store in self._not_open() if store.ended]
+        if len(ended) >= ENDED_SESSIONS and monotonic() >= self._no_room_until:
+            ended = [store for store in ended if not store.wait(0.0)]
+            if len(ended) >= ENDED_SESSIONS and not ended[0].wait(ROOM_SECONDS):
+                self._no_room_until = monotonic() + STUCK_SECONDS
+            self._close_ended()
+
+    def _end_abandoned(self) -> None:
+        """End the sessions that nothing will end any more: a signal's handler raised in the middle of their begin, or of their end."""
+        for txn in [txn for txn, holder in list(self.holders.items()) if holder() is None]:
+            if (session := self.sessions.get(txn)) is not None:
+                session.builder.end_session(*ABANDONED)
+            self.close_root(txn)
+        self._end_unbegun()
+
+    def _end_unbegun(self) -> None:
+        """End the sessions whose begin was interrupted before anybody had them, and close their consoles, which are counted later."""
+        for txn, store in self._not_open():
+            if not store.owner or store.ended or is_in(threading.get_ident(), _BEGINS):
+                continue
+            if store.builder is not None:
+                store.builder.end_session(*ABANDONED)
+            else:
+                store.discard()
+                self.stores.pop(txn, None)
+        for txn in self.consoles.keys() - self.stores.keys() - self.unsaved.keys():
+            if not is_in(threading.get_ident(), _BEGINS):
+                self.consoles[txn].close()
+
+    def _leave_idle(self) -> None:
+        """Close the sessions of other processes that nothing was begun in for longest, and nothing is open in."""
+        joined: dict[str, list[str]] = {}
+        for parent in self._joined:
+            joined.setdefault(parent.partition(":")[0], []).append(parent)
+        idle = [txn for txn, parents in joined.items() if txn in self.stores and not any(self._joined[one].busy for one in parents)]
+        for parent in [parent for txn in idle[:-IDLE_SESSIONS] for parent in joined[txn]]:
+            del self._joined[parent]
+        self._leave(idle[:-IDLE_SESSIONS])
+
+    def _leave(self, txns: list[str]) -> None:
+        """Let go of sessions in which nothing is open."""
+        for txn in txns:
+            self.stores[txn].journal.sync_later()  # while a flush still finds it
+            store, consoles = self.stores.pop(txn), [self.consoles.pop(txn)] if txn in self.consoles else []
+            self.mirroring.forget(txn)
+            self.past.update(counts_of([store], consoles))
+            self.problems.keep_of(store)
+            store.report = self.problems.report
+            for console in consoles:
+                console.close()
+            Job(SAVING, partial(self._guarded, store.close), str).ask()  # aside: who leaves a session last finishes it
+
+    def _opened(self, txn: str | None, agent: str, attributes: Mapping[str, Any]) -> Session:
+        name = txn if txn and self.directory().is_free(txn) else new_txn()
+        console = self._console(name)
+        try:
+            builder, store = open_session(
+                agent, self._options(), txn=name, attributes=attributes, takers=console, later=True, unused=name != txn, stores=self.stores
+            )
+        except (OSError, OptreeError) as error:
+            pass_on(error)
+            self.problems.report(nothing_saved(self.directory(), self.directory().why(error) if isinstance(error, OSError) else error))
+            stream = Stream([self.unsaved.setdefault(name, Unsaved()), *console])
+            builder = SessionTreeBuilder(agent, txn=name, attributes=attributes, stream=stream, cycles=self.config.cycles)
+            self._mirror(builder.core, None)
+            return Session(builder)
+        store.report = self.problems.report_of_store
+        if store.unwritable_reason:
+            self.problems.report_of_store(nothing_saved(self.directory(), store.unwritable_reason))
+        self._mirror(builder.core, store)
+        return Session(builder)
+
+    def _resumed(self, txn: str, agent: str) -> Session:
+        try:
+            builder, store, loaded = resume_session(txn, self._options(), stores=self.stores)
+        except (OSError, OptreeError) as error:
+            pass_on(error)
+            said = str(error)
+            if isinstance(error, OSError):
+                where = error.filename or self.directory().sessions
+                said = f"{where}: {error.strerror or error}; mend that and start again, or begin a new session without OPTREE_RESUME"
+            raise SetupError(f"cannot resume: {said}") from None
+        store.report = self.problems.report_of_store
+        for console in self._console(builder.txn):
+            console.introduce(builder.node, builder.core.pool)
+            console.take([SessionResume("", now_ms())])
+            builder.core.stream.subscribe(console)
+        for line in loaded.damage.lines():
+            self.problems.report(f"session {builder.txn}: {line}")
+        if builder.node.agent_id != agent:
+            self.problems.report(f"session {builder.txn} was begun by agent {builder.node.agent_id}, and goes on with {agent}")
+        self._mirror(builder.core, store, resumed=True)
+        return Session(builder, resumed=True)
+
+    def _joined_store(self, txn: str) -> SessionStore | None:
+        try:
+            if not is_directory(self.directory().live(txn)):
+                raise FileNotFoundError(why_not_live(self.directory(), txn))
+            store = SessionStore(txn, self._options(), owner=False, takers=self._console(txn), stores=self.stores)
+        except (OSError, OptreeError) as error:
+            pass_on(error)
+            self.problems.report(f"cannot join session {txn}: {error}; this process records a session of its own")
+            return None
+        store.report = self.problems.report_of_store
+        self._leave_idle()
+        return store
+
+    def _stand_in(self, store: SessionStore, path: str, ancestry: str) -> Joined:
+        joined = stand_in(store, path, ancestry)
+        if console := self.consoles.get(store.txn):
+            console.introduce(joined.session.builder.node)
+            console.look_in(joined.session.builder.core)
+        self._mirror(joined.session.builder.core, store)
+        return joined
+
+    def _mirror(self, core: Core, store: SessionStore | None, *, resumed: bool = False) -> None:
+        """Mirror a session elsewhere too, if that is wanted; without *store* from memory."""
+        otel = self.config.otel
+        wanted, options = (otel, dict[str, Any]()) if isinstance(otel, str) else ("on", otel)
+        where, writer = (store.options.directory, store.journal.ordinal) if store else (self.directory(), 0)
+        saved = store is not None and not store.unwritable_reason
+        self.mirroring.follow(wanted, options, core, core.stream, where, writer, resumed=resumed, saved=saved)
+
+    def _console(self, txn: str) -> list[ConsoleWriter]:
+        if not self.config.console or sys.__stderr__ is None:
+            return []
+        options = LineOptions(self.config.verbose, self.config.trace_llm, self.config.trace_tools, coloured(sys.stderr))
+        console = self.consoles[txn] = ConsoleWriter(txn, options)
+        return [console]
+
+
+def _finalize(runtime: Runtime) -> None:
+    from multiprocessing.util import Finalize
+
+    Finalize(runtime, runtime.at_exit, exitpriority=0)
+
+
+_BEGINS = (Runtime._opened.__code__, Runtime._resumed.__code__)  # noqa: SLF001  # pyright: ignore[reportPrivateUsage] - of this module's class
+"""Functions in which a session is known by its store alone for a moment."""
+RUNTIME = Runtime()
+atexit.register(RUNTIME.at_exit)
+calls.register_at_fork(after_in_child=RUNTIME.after_fork)
+if sys.version_info >= (3, 12):  # which warns of a fork beside other threads
+    from optree.tracing import fork_warning
+
+    fork_warning.register()
+RUNTIME.end_with_multiprocessing()
+
+
+def ingress() -> dict[str, Any]:
+    """Return where the program was started from, for a root session."""
+    cli: dict[str, Any] = {"argv0": sys.argv[0] if sys.argv else "", "pid": os.getpid()}
+    with suppress(OSError):  # the working directory may have been removed
+        cli["cwd"] = os.getcwd()  # noqa: PTH109 - pathlib is not imported for one call
+    found: dict[str, Any] = {"source": "cli", "cli": cli}
+    if "TRACEPARENT" in os.environ:
+        found["traceparent"] = os.environ["TRACEPARENT"]
+    return found
+
+
+def begin_session(agent: str, attributes: Mapping[str, Any]) -> Session:
+    """Begin a root session that no `with` statement holds, for what another tracer tells of; end it through its builder."""
+    if not RUNTIME.config.enabled:
+        return Session(UNRECORDED["builder"])
+    return RUNTIME.open_root(agent, attributes)
+
+
+def forget_session(txn: str) -> None:
+    """Let go of a root session of `begin_session` that has ended; its last snapshot is written in the background."""
+    RUNTIME.close_root(txn)
+
+
+def report_problem(problem: str) -> None:
+    """Note what went wrong for `optree.health`, and say it once on stderr."""
+    RUNTIME.problems.report(problem)

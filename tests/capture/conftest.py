@@ -1,0 +1,40 @@
+"""A scripted provider, and hooks that are there for one test."""
+
+import gc
+
+import pytest
+
+from optree.capture import instrument, uninstrument
+from optree.testing import capture
+from tests.capture.provider import Provider
+
+
+@pytest.fixture(scope="module")
+def server():
+    """Return a provider that answers as it is told."""
+    provider = Provider()
+    yield provider
+    provider.close()
+    gc.collect()  # a client that a test leaves open fails here, and no test of another module
+
+
+@pytest.fixture
+def provider(server):
+    """Return the same, which was asked nothing yet."""
+    server.requests.clear()
+    return server
+
+
+@pytest.fixture
+def hooked():
+    """Have the hooks in for a test."""
+    instrument()
+    yield
+    uninstrument()
+
+
+@pytest.fixture
+def recording(hooked):  # noqa: ARG001 - the hooks are there before
+    """Return what a test records, with the hooks in."""
+    with capture() as recording:
+        yield recording

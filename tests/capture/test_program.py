@@ -1,0 +1,95 @@
+"""Programs that begin no session themselves get one, with turns by what they ask."""
+
+import signal
+import sys
+
+import pytest
+
+from optree.store import Directory
+from optree.store.recovery import load
+from optree.tree import format_tree, walk_ops
+from optree.values import decode
+from tests.capture.calls import CHAT, CHAT_EVENTS, CHAT_TOOL
+from tests.capture.provider import Reply
+from tests.cli.conftest import CommandLine
+
+AGENT = """
+import sys
+import openai, optree
+optree.instrument()
+client = openai.OpenAI(base_url=sys.argv[1] + "/v1", api_key="none", max_retries=0)
+for question in ("Weather?", "And tomorrow?"):
+    messages = [{"role": "user", "content": question}]
+    while True:
+        said = client.chat.completions.create(model="gpt-5", messages=messages).choices[0].message
+        if not said.tool_calls:
+            break
+        messages.append(said.model_dump(exclude_none=True))
+        messages += [{"role": "tool", "tool_call_id": call.id, "content": "rain"} for call in said.tool_calls]
+print(said.content)
+if len(sys.argv) > 2:
+    raise RuntimeError("broken")
+"""
+STREAMING = """
+import sys
+import openai, optree
+optree.instrument()
+client = openai.OpenAI(base_url=sys.argv[1] + "/v1", api_key="none", max_retries=0)
+for chunk in client.chat.completions.create(model="gpt-5", messages=[{"role": "user", "content": "Weather?"}], stream=True):
+    print(chunk.choices[0].delta.content, optree.flush(), flush=True)
+    if chunk.choices[0].delta.content == "rains":
+        sys.stdin.readline()
+"""
+
+
+@pytest.fixture
+def line(tmp_path):
+    """Return a command line in a folder of its own, with both programs."""
+    line = CommandLine(tmp_path)
+    (line.folder / "weather.py").write_text(AGENT)
+    (line.folder / "streaming.py").write_text(STREAMING)
+    return line
+
+
+def session_of(line):
+    """Return the only session that was saved."""
+    [txn] = line.txns()
+    return load(txn, Directory.of(line.base)).session
+
+
+def run(line, *arguments):
+    """Run a program to its end; return its exit code and what it printed."""
+    process = line.start(sys.executable, *arguments)
+    said, _ = process.communicate()
+    return process.returncode, said
+
+
+def test_a_program_without_sessions_has_one(line, provider):
+    """All calls of a script are in one session with its name, a turn for each question and the calls to answer it."""
+    provider.says(CHAT_TOOL, CHAT, CHAT)
+    assert (0, "It rains\n") == run(line, "weather.py", provider.url)
+    session = session_of(line)
+    assert ("weather", "ok", ["ok", "ok"]) == (session.agent_id, session.status, [turn.status for turn in session.turns])
+    assert [("Weather?", 2), ("And tomorrow?", 1)] == [(turn.prompts["user"], len(turn.ops)) for turn in session.turns]
+    assert 3 == session.totals.llm_requests
+
+
+def test_a_program_that_raises_failed(line, provider):
+    """The session of a script that ends by an exception is failed, with the exception."""
+    provider.says(CHAT)
+    assert 1 == run(line, "weather.py", provider.url, "raise")[0]
+    session = session_of(line)
+    assert ("failed", "RuntimeError: broken") == (session.status, session.error)
+
+
+def test_a_kill_keeps_what_was_streamed(line, provider):
+    """What a stream has brought before a kill is in the journal, as a partial answer."""
+    provider.says(Reply(*CHAT_EVENTS.pieces[:2], b"", kind=CHAT_EVENTS.kind, short=1))
+    process = line.start(sys.executable, "streaming.py", provider.url)
+    assert ["It  True\n", "rains True\n"] == [process.stdout.readline() for _ in range(2)]
+    process.send_signal(signal.SIGKILL)
+    process.communicate()
+    session = session_of(line)
+    [(_, _, op)] = walk_ops(session)
+    assert ("It rains", True, None) == (decode(op.response.payload), op.response.partial, op.ended_at)
+    assert "partial answer, 8 characters" in format_tree(session)

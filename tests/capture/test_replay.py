@@ -1,0 +1,425 @@
+"""A program gets the answers that were recorded, and nothing is sent: the same results, tree and bill, or where it begins to differ."""
+
+import asyncio
+import json
+import sys
+
+import aiohttp
+import anthropic
+import httpx
+import openai
+import pytest
+
+import optree
+from optree.capture import FINDER, uninstrument
+from optree.errors import OptreeError
+from optree.store import Directory
+from optree.store.recovery import load
+from optree.testing import capture, replay, shape
+from optree.tree import walk_ops
+from optree.values import decode
+from tests.capture.calls import CALLS, CHAT, QUESTION
+from tests.capture.provider import Reply, events
+from tests.capture.test_bedrock import client as bedrock
+from tests.capture.test_wire import CASES, COHERE_TOOLS, EVENTS, OLLAMA
+from tests.cli.conftest import CommandLine
+
+pytestmark = pytest.mark.usefixtures("hooked")
+LIMIT = Reply({"error": {"message": "slow down"}}, status=429, headers={"retry-after-ms": "1"})
+
+
+def record(run):
+    """Return what a program returns, and what it records."""
+    with capture() as recording, optree.session("agent"), optree.turn(user="Weather?"):
+        result = run()
+    return result, recording
+
+
+def llms(recording):
+    """Return the calls of models that were recorded."""
+    return [op for _, _, op in walk_ops(recording.tree) if op.kind == "llm"]
+
+
+def told(recording):
+    """Return what is the same each time of a recording: structure, totals, answers, and what was thought."""
+    said = [(op.name, op.status, op.error, op.response and decode(op.response.payload), op.accounting[0].tokens) for op in llms(recording)]
+    return shape(recording.tree), recording.tree.session.totals, said
+
+
+@pytest.mark.parametrize(("call", "reply"), CALLS, ids=[call.__name__ for call, _ in CALLS])
+def test_a_call_of_a_client(provider, call, reply):
+    """A client gets an answer from which its caller reads the same, whole, parsed, streamed or managed, and the tree is the same."""
+    provider.says(reply)
+    expected, recorded = record(lambda: call(provider.url))
+    provider.says(Reply({}, status=500))
+    with replay(recorded.tree):
+        found, again = record(lambda: call(provider.url))
+    assert (expected, 1) == (found, len(provider.requests))
+    assert told(recorded) == told(again)
+    assert [f"test-1:{op.path}" for op in llms(recorded)] == [op.attributes["replay.of"] for op in llms(again)]
+
+
+THOUGHT = [
+    {"type": "message_start", "message": {"id": "m", "type": "message", "role": "assistant", "model": "claude-5", "content": [],
+     "stop_reason": None, "stop_sequence": None, "usage": {"input_tokens": 8, "output_tokens": 1}}},
+    {"type": "content_block_start", "index": 0, "content_block": {"type": "thinking", "thinking": "", "signature": ""}},
+    {"type": "content_block_delta", "index": 0, "delta": {"type": "thinking_delta", "thinking": "Look outside."}},
+    {"type": "content_block_delta", "index": 0, "delta": {"type": "signature_delta", "signature": "c2ln"}},
+    {"type": "content_block_stop", "index": 0},
+    {"type": "content_block_start", "index": 1, "content_block": {"type": "tool_use", "id": "t", "name": "weather", "input": {}}},
+    {"type": "content_block_delta", "index": 1, "delta": {"type": "input_json_delta", "partial_json": '{"city": '}},
+    {"type": "content_block_delta", "index": 1, "delta": {"type": "input_json_delta", "partial_json": '"Athens"}'}},
+    {"type": "content_block_stop", "index": 1},
+    {"type": "message_delta", "delta": {"stop_reason": "tool_use", "stop_sequence": None}, "usage": {"output_tokens": 5}},
+    {"type": "message_stop"},
+]  # fmt: skip
+OUTPUT = [
+    {"type": "reasoning", "id": "r", "summary": [{"type": "summary_text", "text": "Look outside."}]},
+    {"type": "function_call", "id": "f", "call_id": "c", "name": "weather", "arguments": '{"city": "Athens"}', "status": "completed"},
+    {"type": "message", "id": "m", "role": "assistant", "status": "completed", "content": [
+        {"type": "output_text", "text": "I look.", "annotations": []}, {"type": "refusal", "refusal": "I may not."}]},
+]  # fmt: skip
+RESPONSE = {"id": "r-1", "object": "response", "created_at": 1, "model": "gpt-5", "parallel_tool_calls": True, "tool_choice": "auto",
+            "tools": [], "usage": {"input_tokens": 12, "output_tokens": 5, "total_tokens": 17,
+            "input_tokens_details": {"cached_tokens": 0}, "output_tokens_details": {"reasoning_tokens": 3}}}  # fmt: skip
+
+
+def thought(url):
+    """Have Anthropic's client put a stream together."""
+    with anthropic.Anthropic(base_url=url, api_key="none") as client:
+        asked = client.messages.stream(model="claude-5", max_tokens=64, messages=QUESTION)
+        with asked as stream:
+            return stream.get_final_message().model_dump()
+
+
+def responded(url):
+    """Have OpenAI's client put a stream of responses together, and take each of its events."""
+    with openai.OpenAI(base_url=f"{url}/v1", api_key="none") as client:
+        asked = client.responses.stream(model="gpt-5", input="Weather?")
+        with asked as stream:
+            kinds = [event.type for event in stream]
+            return stream.get_final_response().model_dump(), {kind for kind in kinds if "delta" in kind}
+
+
+def response_events():
+    """Return a stream of responses as OpenAI sends it: `responded` reads it, piece by piece."""
+    said = [{"type": "response.created", "response": {**RESPONSE, "output": [], "usage": None, "status": "in_progress"}}]
+    for place, item in enumerate(OUTPUT):
+        where = {"output_index": place, "item_id": item["id"]}
+        empty = {name: [] if name in ("summary", "content") else value for name, value in item.items()}
+        said.append({"type": "response.output_item.added", "output_index": place, "item": empty})
+        if "summary" in item:
+            said.append(
+                {"type": "response.reasoning_summary_part.added", "summary_index": 0, **where, "part": {"type": "summary_text", "text": ""}}
+            )
+            said.append({"type": "response.reasoning_summary_text.delta", "summary_index": 0, **where, "delta": "Look outside."})
+        if "arguments" in item:
+            said.append({"type": "response.function_call_arguments.delta", **where, "delta": item["arguments"]})
+        for at, part in enumerate(item.get("content", ())):
+            name, member = ("refusal", "refusal") if part["type"] == "refusal" else ("output_text", "text")
+            said.append({"type": "response.content_part.added", "content_index": at, **where, "part": {**part, member: ""}})
+            said.append({"type": f"response.{name}.delta", "content_index": at, **where, "delta": part[member], "logprobs": []})
+        said.append({"type": "response.output_item.done", "output_index": place, "item": item})
+    said.append({"type": "response.completed", "response": {**RESPONSE, "output": OUTPUT, "status": "completed"}})
+    return events(*({**one, "sequence_number": number} for number, one in enumerate(said)), done=False, names=True)
+
+
+@pytest.mark.parametrize(("call", "reply"), [(thought, events(*THOUGHT, done=False, names=True)), (responded, response_events())])
+def test_a_stream_is_put_together_again(provider, call, reply):
+    """Of a stream with reasoning, tool calls and several parts a client puts the same together."""
+    provider.says(reply)
+    expected, recorded = record(lambda: call(provider.url))
+    with replay(recorded.tree):
+        found, again = record(lambda: call(provider.url))
+    assert expected == found
+    assert told(recorded) == told(again)
+
+
+def asked_by(respond, url, sent):
+    """Return what asks for it: a client of httpx whose requests *respond* answers."""
+
+    def ask():
+        with httpx.Client(transport=httpx.MockTransport(respond)) as client, client.stream("POST", url, json=sent) as response:
+            response.read()
+
+    return ask
+
+
+def unsent(request):
+    """Fail: nothing is sent."""
+    raise AssertionError(request.url)
+
+
+TOOLS = "".join(f"data: {json.dumps(one)}\n\n" for one in COHERE_TOOLS)
+WIRE = [pytest.param(*case.values[:4], id=case.id) for case in CASES] + [
+    pytest.param("https://api.cohere.com/v2/chat", OLLAMA, EVENTS, TOOLS, id="cohere, tools")
+]
+
+
+@pytest.mark.parametrize(("url", "sent", "kind", "body"), WIRE)
+def test_a_provider(url, sent, kind, body):
+    """What comes of an answer of each interface is the same, whether it came whole or as a stream."""
+    if kind == EVENTS and "google" not in url:
+        sent = {**sent, "stream": True}
+    answered = asked_by(lambda _: httpx.Response(200, headers={"content-type": kind}, content=body.encode()), url, sent)
+    _, recorded = record(answered)
+    with replay(recorded.tree):
+        _, again = record(asked_by(unsent, url, sent))
+    assert told(recorded) == told(again)
+
+
+def test_any_order():
+    """Requests get the answers that the same ones got, also where they come in another order, and where two are the same."""
+    numbers = iter(range(10))
+
+    def respond(request):
+        asked = json.loads(request.content)["messages"][0]["content"]
+        answer = {"index": 0, "message": {"role": "assistant", "content": f"{asked} {next(numbers)}"}, "finish_reason": "stop"}
+        return httpx.Response(200, json={"object": "chat.completion", "model": "m", "choices": [answer]})
+
+    def ask_all(questions, respond):
+        async def one(client, question):
+            body = {"model": "m", "messages": [{"role": "user", "content": question}]}
+            found = await client.post("http://llm.example/v1/chat/completions", json=body)
+            return found.json()["choices"][0]["message"]["content"]
+
+        async def all_at_once():
+            async with httpx.AsyncClient(transport=httpx.MockTransport(respond)) as client:
+                return await asyncio.gather(*(one(client, question) for question in questions))
+
+        return asyncio.run(all_at_once())
+
+    first, recorded = record(lambda: ask_all(["a", "b", "a", "c"], respond))
+    with replay(recorded.tree):
+        found, _ = record(lambda: ask_all(["c", "a", "b", "a"], unsent))
+    assert [first[3], first[0], first[1], first[2]] == found
+
+
+def chat(client, content, **more):
+    """Ask OpenAI's chat."""
+    asked = {"model": "gpt-5", "messages": [{"role": "user", "content": content}], **more}
+    return client.chat.completions.create(**asked).choices[0].message.content
+
+
+def refused(ask):
+    """Return what a client says of a request that is refused."""
+    with pytest.raises(openai.BadRequestError) as raised:
+        ask()
+    return raised.value.body["message"]
+
+
+@pytest.fixture
+def client(provider):
+    """Return a client of OpenAI's as its documentation makes it."""
+    with openai.OpenAI(base_url=f"{provider.url}/v1", api_key="none") as client:
+        yield client
+
+
+@pytest.mark.parametrize(
+    ("content", "more", "where"),
+    [
+        ("Snow?", {}, 'messages[0].content is "Snow?", not "Weather?"'),
+        ("Weather?", {"temperature": 1}, "temperature is 1, not null"),
+        ("Weather?", {"model": "gpt-6"}, 'model is "gpt-6", not "gpt-5"'),
+    ],
+)
+def test_a_request_that_differs(provider, client, content, more, where):
+    """A request that was not recorded is not sent: its client raises where it differs, once, and so does the end of the replay."""
+    provider.says(CHAT)
+    _, recorded = record(lambda: chat(client, "Weather?"))
+    with pytest.raises(AssertionError) as raised, replay(recorded.tree):
+        said, again = record(lambda: refused(lambda: chat(client, content, **more)))
+    assert f"optree replay: not as recorded at 1.1 of test-1: {where}" == said
+    assert f"1.1: not as recorded at 1.1 of test-1: {where}; 1.1 of test-1 was not asked for" == str(raised.value)
+    [op] = llms(again)
+    assert ("failed", f"not as recorded at 1.1 of test-1: {where}") == (op.status, op.attributes["replay.difference"])
+    assert 1 == len(provider.requests)
+
+
+def test_more_calls_than_were_recorded(provider, client):
+    """An answer is given once."""
+    provider.says(CHAT)
+    _, recorded = record(lambda: chat(client, "Weather?"))
+    with pytest.raises(AssertionError, match=r"1\.2: session test-1 has no more calls of a model"), replay(recorded.tree):
+        record(lambda: refused(lambda: [chat(client, "Weather?") for _ in range(2)]))
+
+
+def test_a_call_that_failed(provider, client):
+    """A call that was refused when it was recorded is refused again, with its status, and its client does not try again."""
+    provider.says(LIMIT)
+    with capture() as recorded, optree.session("agent"), optree.turn(), pytest.raises(openai.RateLimitError) as expected:
+        chat(client, "Weather?")
+    assert 3 == len(provider.requests)
+    with replay(recorded.tree), pytest.raises(openai.RateLimitError) as found:
+        record(lambda: chat(client, "Weather?"))
+    assert "slow down" in str(expected.value)
+    assert "slow down" in str(found.value)
+    assert 3 == len(provider.requests)
+
+
+def test_a_call_that_was_broken_off(provider, client):
+    """An answer of which only some was recorded is not given for the whole."""
+    chunk = {"id": "c", "object": "chat.completion.chunk", "model": "m", "choices": [{"index": 0, "delta": {"content": "It "}}]}
+    provider.says(events(chunk, chunk, done=False))
+
+    def ask():
+        with client.chat.completions.create(model="gpt-5", messages=QUESTION, stream=True) as stream:
+            next(stream)
+
+    _, recorded = record(ask)
+    with pytest.raises(AssertionError, match=r"the call at 1\.1 was broken off when it was recorded"), replay(recorded.tree):
+        record(lambda: refused(ask))
+
+
+def test_an_op_of_the_programs_own(provider, client):
+    """A call within an op of the program's is compared by the request that is recorded there, be it the program's or the client's."""
+
+    def ask():
+        with optree.llm(provider="openai", model="gpt-5") as op:
+            op.request({"question": "as the program says it"})
+            said = chat(client, "Weather?")
+        with optree.llm(provider="openai", model="gpt-5"):
+            return said, chat(client, "Snow?")
+
+    provider.says(CHAT)
+    expected, recorded = record(ask)
+    with replay(recorded.tree):
+        found, again = record(ask)
+    assert (expected, 2) == (found, len(provider.requests))
+    assert told(recorded) == told(again)
+
+
+def test_a_fork(provider, client):
+    """Up to an op the answers are those that were recorded; from there on requests are sent, be they the same or others."""
+    provider.says(CHAT)
+    _, recorded = record(lambda: [chat(client, content) for content in ("one", "two", "three")])
+    provider.says(Reply({**json.loads(CHAT.pieces[0]), "choices": [{"index": 0, "message": {"role": "assistant", "content": "It snows"}}]}))
+    with replay(recorded.tree, at="1.3"):
+        found, again = record(lambda: [chat(client, content) for content in ("one", "two", "three", "four")])
+    assert (["It rains", "It rains", "It snows", "It snows"], 5) == (found, len(provider.requests))
+    assert ["test-1:1.1", "test-1:1.2", None, None] == [op.attributes.get("replay.of") for op in llms(again)]
+
+
+def test_a_fork_that_leaves_its_way(provider, client):
+    """A request that was not recorded ahead of the fork is sent, which is said."""
+    provider.says(CHAT)
+    _, recorded = record(lambda: [chat(client, content) for content in ("one", "two")])
+    with pytest.raises(AssertionError, match=r"1\.1 of test-1 was not asked for"), replay(recorded.tree, at="1.2"):
+        _, again = record(lambda: chat(client, "other"))
+    [op] = llms(again)
+    assert ["sent, though 1.1 of test-1, ahead of the fork, was not asked for yet"] == [line.message for line in op.logs]
+
+
+def test_a_fork_at_no_op(provider, client):
+    """A fork at an op that is not there is refused."""
+    provider.says(CHAT)
+    _, recorded = record(lambda: chat(client, "one"))
+    with pytest.raises(OptreeError, match=r"session test-1 has no op 2\.1"), replay(recorded.tree, at="2.1"):
+        pass
+
+
+def test_what_no_answer_can_be_given_through(provider):
+    """A request through aiohttp is refused, and not sent."""
+    provider.says(CHAT)
+    sent = {"model": "gpt-5", "messages": QUESTION}
+
+    async def asking():
+        async with aiohttp.ClientSession() as session, session.post(f"{provider.url}/v1/chat/completions", json=sent) as response:
+            return await response.json()
+
+    _, recorded = record(lambda: asyncio.run(asking()))
+    with replay(recorded.tree), pytest.raises(ConnectionError, match="cannot be given through aiohttp"):
+        record(lambda: asyncio.run(asking()))
+    assert 1 == len(provider.requests)
+
+
+def test_nothing_is_sent_through_botocore(provider):
+    """A request through botocore is refused, and not sent."""
+    client = bedrock(provider.url)
+    provider.says(Reply({"output": {"message": {"role": "assistant", "content": [{"text": "It rains"}]}}, "stopReason": "end_turn"}))
+    asked = {"modelId": "amazon.nova-lite-v1:0", "messages": [{"role": "user", "content": [{"text": "Weather?"}]}]}
+    _, recorded = record(lambda: client.converse(**asked))
+    with replay(recorded.tree), pytest.raises(ConnectionError, match="cannot be given through botocore"):
+        record(lambda: client.converse(**asked))
+    assert 1 == len(provider.requests)
+
+
+def test_hooks_are_there_for_the_block():
+    """Where the program has put no hooks in, they are there for the block only."""
+    uninstrument()
+    _, recorded = record(lambda: None)
+    with replay(recorded.tree):
+        assert FINDER in sys.meta_path
+    assert FINDER not in sys.meta_path
+
+
+AGENT = """
+import sys
+import openai
+client = openai.OpenAI(base_url=sys.argv[1] + "/v1", api_key="none")
+messages = [{"role": "user", "content": "Weather?"}]
+for question in sys.argv[2:]:
+    messages.append(client.chat.completions.create(model="gpt-5", messages=messages).choices[0].message)
+    messages.append({"role": "user", "content": question})
+    print(messages[-2].content)
+"""
+
+
+@pytest.fixture
+def line(tmp_path, provider):
+    """Return a command line with a program that was recorded, and then nobody to answer it."""
+    line = CommandLine(tmp_path)
+    (line.folder / "agent.py").write_text(AGENT)
+    provider.says(CHAT)
+    line("run", "--auto", "--", sys.executable, "agent.py", provider.url, "Athens?", "Rome?")
+    provider.requests.clear()
+    return line
+
+
+def test_replay_of_a_program(line, provider):
+    """`optree replay` runs a program that does not know optree with a session's answers, to the same results, as a session of its own."""
+    [txn] = line.txns()
+    run = line("replay", txn, "--", sys.executable, "agent.py", provider.url, "Athens?", "Rome?")
+    assert ("It rains\nIt rains\n", []) == (run.stdout, provider.requests)
+    assert f"optree: 2 of 2 calls of models were answered as in {txn}\n" in run.stderr
+    [other] = set(line.txns()) - {txn}
+    before, after = (load(one, Directory.of(line.base)).session for one in (txn, other))
+    assert before.totals == after.totals
+
+
+def test_replay_of_a_program_that_was_changed(line, provider):
+    """Its first request that differs is said, with what was not asked for, and the exit code is not 0."""
+    [txn] = line.txns()
+    run = line("replay", txn, "--", sys.executable, "agent.py", provider.url, "Berlin?", "Rome?", code=1)
+    assert ("It rains\n", []) == (run.stdout, provider.requests)
+    said = [one for one in run.stderr.splitlines() if one.startswith("optree: 1 of 2")]
+    expected = f'1 differ, the first at 2.1: not as recorded at 2.1 of {txn}: messages[2].content is "Berlin?", not "Athens?"'
+    assert [f"optree: 1 of 2 calls of models were answered as in {txn}; not asked for: 2.1; {expected}"] == said
+
+
+def test_fork_of_a_program(line, provider):
+    """`optree fork` asks the provider from an op on."""
+    [txn] = line.txns()
+    run = line("fork", txn, "--at", "2.1", "--", sys.executable, "agent.py", provider.url, "Athens?", "Rome?")
+    assert ("It rains\nIt rains\n", 1) == (run.stdout, len(provider.requests))
+    assert f"optree: 1 of 1 calls of models were answered as in {txn}; 1 were asked\n" in run.stderr
+
+
+@pytest.mark.parametrize(
+    ("command", "code", "said"),
+    [
+        (("replay", "last"), 2, "it needs a program"),
+        (("replay", "nosuch", "--", "true"), 1, "nosuch"),
+        (("fork", "last", "--at", "9.1", "--", "true"), 1, "has no op 9.1"),
+        (("fork", "last", "--", "true"), 2, "--at"),
+    ],
+)
+def test_what_cannot_be_replayed(line, command, code, said):
+    """The program is not started without a session, a program, or an op to fork at."""
+    assert said in line(*command, code=code).stderr
+
+
+def test_a_replay_while_optree_is_switched_off(line):
+    """A program that would ask its provider is not started."""
+    line.env["OPTREE_DISABLED"] = "1"
+    assert "OPTREE_DISABLED switches optree off" in line("replay", "last", "--", "true", code=2).stderr

@@ -1,0 +1,121 @@
+"""The journals of a session on their way to the disk: the owner's, and those of other processes that have gone."""
+
+import errno
+import os
+
+import pytest
+
+from optree import records as r
+from optree.store import SessionStore
+from optree.store import journals as journals_module
+from optree.store.options import StoreOptions
+from optree.store.system import OS
+from tests.store.test_journal import busy
+
+
+class Noting(OS):
+    """A disk that notes the files whose data is asked for by name, and refuses them as often as it is told."""
+
+    def __init__(self):
+        self.synced, self.written, self.failing, self.code = [], [], 0, errno.EIO
+
+    def datasync_at(self, path):
+        """Note it, or fail."""
+        if self.failing:
+            self.failing -= 1
+            raise OSError(self.code, os.strerror(self.code))
+        super().datasync_at(path)
+        self.synced.append(path)
+
+    def write_again(self, path, parts):
+        """Note it."""
+        self.written.append(path)
+        super().write_again(path, parts)
+
+
+@pytest.fixture
+def shared(begin, directory):
+    """Return a disk, a session that syncs only when it is asked to, and another process's store of it with a record."""
+    system = Noting()
+    builder, store = begin(system=system, sync="write")
+    busy(builder, 1)
+    store.stream.flush()
+    other = SessionStore("txn-1", StoreOptions(directory, sync="write"), owner=False)
+    other.stream.put(r.SessionSet("", 1.0, title="one"))
+    other.stream.flush()
+    yield system, store, other
+    other.close(0.0)
+
+
+def test_who_has_gone_is_synced_once(shared):
+    """What a process left that has gone is forced to the disk by the next sync, and not again; while it lives it does so itself."""
+    system, store, other = shared
+    assert store._journals.sync(gone=True)
+    assert [] == system.synced
+    other.journal.forget()
+    assert store._journals.sync(gone=True)
+    assert store._journals.sync(gone=True)
+    assert [other.journal.path] == system.synced
+
+
+def test_a_flush_asks_for_what_a_living_process_wrote(shared):
+    """`flush("sync")` is for all that was recorded in the session by then, also by a process that goes on."""
+    system, store, other = shared
+    assert store.flush("sync")
+    other.stream.put(r.SessionSet("", 1.0, title="two"))
+    other.stream.flush()
+    assert [store.flush("sync"), store.flush("sync")] == [True, True]
+    assert [other.journal.path] * 2 == system.synced
+
+
+def test_a_journal_whose_sync_failed_is_written_again(shared):
+    """The disk refuses a journal of a process that has gone: that is said, and a later sync counts when it was written once more."""
+    system, store, other = shared
+    other.journal.forget()
+    before, system.failing = other.journal.path.read_bytes(), 1
+    assert not store.flush("sync")
+    assert ["files of session txn-1: [Errno 5] Input/output error"] == list(store.problems)
+    assert store.flush("sync")
+    assert ([other.journal.path], before) == (system.written, other.journal.path.read_bytes())
+
+
+def test_a_journal_whose_sync_failed_is_its_writers_as_long_as_that_lives(shared):
+    """Nothing is written into the file of a process that lives; what was refused is not on the disk until it goes."""
+    system, store, other = shared
+    system.failing = 1
+    assert [False, False] == [store.flush("sync"), store.flush("sync")]
+    assert [] == system.written
+    other.journal.forget()
+    assert store.flush("sync")
+    assert [other.journal.path] == system.written
+
+
+def test_too_few_descriptors_lose_nothing(shared):
+    """A file that could not be opened was not refused by the disk: it is synced as it is once there is a descriptor."""
+    system, store, other = shared
+    system.failing, system.code = 1, errno.EMFILE
+    assert [False, True] == [store.flush("sync"), store.flush("sync")]
+    assert ([], [other.journal.path]) == (system.written, system.synced)
+
+
+def test_a_session_without_other_processes_is_listed_only_when_something_was_added(begin, monkeypatch):
+    """Each second costs such a session a look at its directory's time, and no list of its files."""
+    listed = []
+    builder, store = begin(sync="write")
+    busy(builder, 1)
+    store.stream.flush()
+    os.utime(store.live, (1.0, 1.0))
+    found = journals_module.journals
+    monkeypatch.setattr(journals_module, "journals", lambda live: listed.append(live) or found(live))
+    assert [True] * 3 == [store._journals.sync(gone=True) for _ in range(3)]
+    assert [store.live] == listed
+
+
+def test_what_an_owner_before_this_one_wrote_is_synced(begin, again, killed):
+    """A session is resumed whose owner was killed before a sync: `flush("sync")` is for that owner's records too."""
+    builder, _ = begin(sync="write")
+    busy(builder, 1)
+    system, image = Noting(), killed()
+    _, store = again("txn-1", image, system=system, sync="write")
+    assert store.flush("sync")
+    assert [image.live("txn-1") / "j-0000-000001.jsonl"] == system.synced

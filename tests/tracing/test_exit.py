@@ -1,0 +1,196 @@
+"""The end of a process: quick, and what it does not come to is settled later."""
+
+import json
+import os
+import subprocess
+import sys
+
+import pytest
+
+import optree
+from optree.store.options import StoreOptions
+from optree.store.settle import settle_all
+
+POOL = """
+    import multiprocessing as mp
+    from concurrent.futures import ProcessPoolExecutor
+
+    def work(number):
+        with optree.llm(provider="p", model="m") as op:
+            op.account(cost_usd=1.0)
+
+    if __name__ == "__main__":
+        pool = ProcessPoolExecutor(1, mp_context=mp.get_context("spawn"))
+        for _ in range(2):
+            with optree.session("root") as session, optree.turn():
+                work(0)
+                pool.submit(optree.wrap(work), 1).result()
+        optree.flush("snapshot")
+        pool.shutdown()
+"""
+
+
+def costs(directory):
+    """Return the ids in the ledger."""
+    return [json.loads(line)["id"] for line in directory.billing.read_text().splitlines()]
+
+
+def test_a_pool_worker_that_outlives_its_session_is_billed(finished, directory):
+    """A pool's worker lives on over several sessions: all that it recorded is in the ledger once, and nothing is left (S4-94, S4-104)."""
+    code, _, err = finished(POOL)
+    assert (0, "") == (code, err)
+    settle_all(StoreOptions(directory))
+    assert (4, 4) == (len(costs(directory)), len(set(costs(directory))))
+    assert [] == [saved.txn for saved in directory.saved() if saved.live is not None]
+
+
+def test_a_session_that_is_not_saved_at_exit_is_settled_by_the_next(finished, directory):
+    """The disk is too slow for the last snapshot: the process ends in time, and the next process in the directory bills it (S4-104)."""
+    code, out, _ = finished("""
+        import time
+        from optree.store.system import OS
+        def slow(self, path, pieces, aside=None): time.sleep(60)
+        OS.replacing = slow
+        with optree.session("root"), optree.turn(), optree.llm(provider="p", model="m") as op:
+            op.account(cost_usd=1.0)
+        import atexit, optree.tracing.runtime as runtime
+        begun = time.monotonic()
+        runtime.RUNTIME.at_exit()
+        print(time.monotonic() - begun)
+    """)
+    assert 0 == code
+    assert float(out) < 5.0
+    assert not directory.billing.exists()
+    assert 1 == len([saved for saved in directory.saved() if saved.live is not None])
+    finished(
+        """
+        with optree.session("next"):
+            end = time.monotonic() + 30
+            while not os.path.exists(os.environ["OPTREE_BASE_DIR"] + "/accounting.jsonl") and time.monotonic() < end:
+                time.sleep(0.005)
+    """,
+        head="import os, time\nimport optree\n",
+    )
+    assert 1 == len(costs(directory))
+
+
+def test_a_fork_leaves_finished_sessions_alone(finished):
+    """A process forks after a session is saved: the child makes no file of that session, nor of one that it records nothing in."""
+    code, out, _ = finished("""
+        import warnings
+        warnings.simplefilter("ignore")
+        with optree.session("over"):
+            pass
+        assert optree.flush("snapshot", 60)
+        live = optree.Directory.of().sessions
+        with optree.session("on") as session:
+            if not (pid := os.fork()):
+                os._exit(0)
+            os.waitpid(pid, 0)
+            print(sum(path.stat().st_size > 0 for path in live.glob("*.live/j-*")), len(list(live.glob("*.live"))))
+            print(optree.load(session.txn).damage.state)
+        print(optree.flush("snapshot"), len(list(live.glob("*.live"))))
+    """)
+    assert (0, "1 1\nclean\nTrue 0\n") == (code, out)
+
+
+def test_a_fork_that_finds_no_room_runs_on(finished):
+    """The child cannot make its journal: it runs on, and says so."""
+    code, out, err = finished("""
+        import warnings
+        warnings.simplefilter("ignore")
+        from optree.store.system import OS
+        with optree.session("on"):
+            def none(self, path): raise RuntimeError("no room")
+            OS.create = none
+            if not (pid := os.fork()):
+                with optree.tool("t") as op:
+                    op.log("on")
+                print("runs on", flush=True)
+                os._exit(0)
+            os.waitpid(pid, 0)
+    """)
+    assert (0, "runs on\n") == (code, out)
+    assert "no room" in err
+
+
+LATE = """
+class Holder:
+    def __init__(self, op):
+        self.op = op
+    def __del__(self):
+        self.op.log("from __del__")
+
+with contextlib.ExitStack() as stack:
+    session, turn = stack.enter_context(optree.session("a")), stack.enter_context(optree.turn())
+    holder = Holder(stack.enter_context(optree.tool("t")))
+    if WAY == "open":
+        stack.pop_all()
+if WAY == "gone":
+    assert optree.flush("snapshot", 60)
+    def go():
+        sessions = optree.Directory.of().sessions
+        shutil.rmtree(sessions)
+        sessions.write_text("a file")
+    atexit.register(go)
+"""
+
+
+@pytest.mark.parametrize("way", ["open", "ended", "gone"])
+def test_what_is_recorded_after_the_exit(way, tmp_path):
+    """A log line of an object that ends with the process is saved all the same, or counted and said where it cannot be."""
+    script = f"import atexit, contextlib, shutil, optree\noptree.configure(console=False)\nWAY = {way!r}\n{LATE}"
+    env = {**os.environ, "OPTREE_BASE_DIR": str(tmp_path), "PYTHONPATH": ":".join(sys.path)}
+    ran = subprocess.run([sys.executable, "-c", script], env=env, capture_output=True, text=True, check=True)
+    if way == "gone":
+        assert ": 1 records are lost (" in ran.stderr
+    else:
+        assert "" == ran.stderr
+        (op,) = [op for *_, op in optree.walk_ops(optree.load("last", optree.Directory.of(tmp_path)).session)]
+        assert ["from __del__"] == [entry.message for entry in op.logs]
+
+
+SESSION_OF_A_FINALIZER = """
+import optree
+
+@optree.session(agent="last")
+def closing():
+    with optree.turn(user="q"), optree.llm(provider="p", model="m") as op:
+        op.account(input_tokens=5, cost_usd=1)
+
+class Last:
+    def __del__(self, closing=closing):
+        closing()
+
+with optree.session("first"):
+    pass
+last = Last()
+"""
+
+
+def test_a_session_of_a_finalizer(finished, tmp_path):
+    """A session that begins while the interpreter goes down is in its journal, with its bill; the next run saves it."""
+    code, _, err = finished(SESSION_OF_A_FINALIZER, env={"OPTREE_BASE_DIR": str(tmp_path)})
+    assert (0, "") == (code, err)
+    directory = optree.Directory.of(tmp_path)
+    bills = {one.agent_id: one.totals.cost_usd for one in (optree.load(saved.txn, directory).session for saved in directory.saved())}
+    assert {"first": 0, "last": 1} == bills
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="only glibc's threads need a library to end")
+def test_without_descriptors_the_end_of_a_thread_ends_no_program(finished):
+    """A thread of optree that wakes up while Python goes down, with no descriptor left, does not abort the process."""
+    code, out, err = finished("""
+        import resource, sys, time
+        from optree.background import Job, Worker
+        job = Job(Worker("late"), lambda: None, print)
+        assert job.wait(60.0)
+        class Last:
+            def __del__(self):
+                job.ask()
+                time.sleep(0.2)  # lets the thread run, to its end
+        sys.modules["last"] = Last()
+        resource.setrlimit(resource.RLIMIT_NOFILE, (0, 0))
+        print("ran")
+    """)
+    assert (0, "ran\n", "") == (code, out, err)

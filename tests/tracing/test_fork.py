@@ -1,0 +1,299 @@
+import sys
+from collections import Counter
+
+import msgspec
+import pytest
+
+import optree
+from optree.store.directory import journals
+from optree.store.reader import read_journal
+
+
+@pytest.mark.parametrize("rounds", [5])
+def test_fork_under_running_threads(rounds, finished, saved):
+    """A process that forks while other threads trace goes on, and so do its children: no deadlock, nothing lost, nothing twice."""
+    code, _, err = finished(
+        f"""
+        import threading
+        sys.setswitchinterval(1e-5)
+        stop = threading.Event()
+
+        @optree.tool
+        def work(name):
+            op = optree.current()
+            op.log(name)
+            op.account(characters_in=1)
+
+        def busy():
+            while not stop.is_set():
+                work("thread")
+
+        with optree.session("root"), optree.turn():
+            threads = [threading.Thread(target=optree.wrap(busy)) for _ in range(3)]
+            [thread.start() for thread in threads]
+            for _ in range({rounds}):
+                work("parent")
+                if (child := os.fork()) == 0:
+                    for _ in range(3):
+                        work("child")
+                    assert optree.flush("sync", 60)
+                    os._exit(0)
+                work("parent")
+                assert 0 == os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+            stop.set()
+            [thread.join() for thread in threads]
+        assert optree.flush("snapshot", 30)
+        """,
+        env={"PYTHONWARNINGS": "error,ignore:This process (pid=:DeprecationWarning"},  # it has threads of its own, as Python says
+    )
+    assert (0, "") == (code, err)
+    loaded = saved()
+    assert ("ended", "clean", []) == (loaded.state, loaded.damage.state, loaded.open_nodes())
+    counted = Counter(entry["message"] for entry in optree.flatten(loaded.session).logs)
+    assert (2 * rounds, 3 * rounds) == (counted["parent"], counted["child"])
+    ops = loaded.session.turns[0].ops
+    assert (len(ops), len(ops)) == (loaded.session.totals.tools_run, sum(counted.values()))
+    assert {1} == {len(op.logs) for op in ops}
+
+
+def test_no_warning_because_of_optrees_threads(finished):
+    """Where warnings are errors, a fork raises for the program's own threads (as of Python 3.15), and not for optree's."""
+    code, out, err = finished("""
+        import threading
+        import warnings
+
+        def forks():
+            try:
+                if (child := os.fork()) == 0:
+                    os._exit(3)
+            except DeprecationWarning:
+                return "raised"
+            return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+
+        filters, stop = list(warnings.filters), threading.Event()
+        with optree.session("root"), optree.turn(), optree.tool("x") as op:
+            op.log("y")
+            optree.flush("sync")
+            print(threading.active_count() > 1, forks(), forks())
+            thread = threading.Thread(target=stop.wait)
+            thread.start()
+            print(forks(), filters == warnings.filters)
+            stop.set()
+            thread.join()
+            print(forks())
+    """)
+    own = "raised" if sys.version_info >= (3, 15) else "3"
+    assert (0, ["True 3 3", f"{own} True", "3"], "") == (code, out.splitlines(), err)
+
+
+def test_no_warning_is_shown_because_of_optrees_threads(finished):
+    """Where Python warns of forks beside threads, it does so for the program's own, each time, and not for optree's."""
+    code, out, err = finished(
+        """
+        import threading
+
+        def forks():
+            if (child := os.fork()) == 0:
+                os._exit(3)
+            print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+
+        stop = threading.Event()
+        with optree.session("root"), optree.turn(), optree.tool("x"):
+            forks()
+            forks()
+            thread = threading.Thread(target=stop.wait)
+            thread.start()
+            forks()
+            forks()
+            stop.set()
+            thread.join()
+            forks()
+        """,
+        env={"PYTHONWARNINGS": "always"},
+    )
+    assert (0, ["3"] * 5) == (code, out.split()), err
+    assert (2 if sys.version_info >= (3, 12) else 0) == err.count("is multi-threaded")
+
+
+def test_both_sides_are_read_while_they_live(script, directory):
+    """Parent and child write a journal each; what both have written is read while neither has ended."""
+    process = script(
+        """
+        with optree.session("root"), optree.turn(), optree.tool("before"):
+            reader, writer = os.pipe()
+            child = os.fork()
+            if child == 0:
+                with optree.tool("child") as op:
+                    op.log("hello from the child")
+                    assert optree.flush()
+                    os.write(writer, b"x")
+                    sys.stdin.read()
+                    os._exit(0)
+            os.read(reader, 1)
+            with optree.tool("parent") as op:
+                op.log("hello from the parent")
+                assert optree.flush()
+                print("ready", flush=True)
+                sys.stdin.read()
+            os.waitpid(child, 0)
+    """,
+        stdin=-1,
+    )
+    assert "ready\n" == process.stdout.readline()
+    (found,) = directory.saved()
+    owner, other = journals(found.live)
+    assert ["0000", "0001"] == [read_journal(path).header.writer for path in (owner, other)]
+    loaded = optree.load(found.txn, directory)
+    assert [("before", "1.1", None), ("parent", "1.2", "1.1"), ("child", "1.1000001", "1.1")] == [
+        (op.name, op.path, op.parent_op) for op in loaded.session.turns[0].ops
+    ]
+    assert {"hello from the child", "hello from the parent"} == {entry["message"] for entry in optree.flatten(loaded.session).logs}
+    assert 5 == len(loaded.open_nodes())
+    process.communicate("", timeout=30)
+    assert ("ended", "clean") == (optree.load(found.txn, directory).state, optree.load(found.txn, directory).damage.state)
+
+
+def test_child_leaves_its_parents_blocks(finished, saved):
+    """A child that leaves the blocks it was forked in ends none of its parent's nodes; its own it does."""
+    code, out, _ = finished("""
+        @optree.tool
+        def stream():
+            yield 1
+            yield 2
+
+        @optree.tool
+        def work():
+            running = stream()
+            next(running)
+            child = os.fork()
+            if child == 0:
+                with optree.tool("own"):
+                    sys.exit(5)
+            print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), flush=True)
+            loaded = optree.load(optree.current_session().txn)
+            print(sorted(op.name for _, _, op in optree.walk_ops(loaded.session) if op.ended_at is None), loaded.state)
+            return sum(running)
+
+        with optree.session("root"), optree.turn(user="go"):
+            work()
+    """)
+    assert (0, ["5", "['stream', 'work'] interrupted"]) == (code, out.splitlines())
+    loaded = saved()
+    assert ("ended", True) == (loaded.state, loaded.session.success)
+    assert {"work": "ok", "stream": "ok", "own": "failed"} == {op.name: op.status for _, _, op in optree.walk_ops(loaded.session)}
+    assert 3 == len(loaded.session.turns[0].ops)
+
+
+def test_parents_lock_is_kept(finished):
+    """A child that ends does not release its parent's session: no other process may take it."""
+    code, _, err = finished("""
+        from optree.store import resume_session
+        from optree.store.options import StoreOptions
+
+        with optree.session("root") as root, optree.turn():
+            child = os.fork()
+            if child == 0:
+                with optree.tool("child"):
+                    pass
+                sys.exit()
+            assert 0 == os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+            try:
+                resume_session(root.txn, StoreOptions(optree.Directory.of()))
+            except optree.BusyError as error:
+                assert "another process" in str(error)
+            else:
+                raise AssertionError("the lock is gone")
+    """)
+    assert (0, "") == (code, err)
+
+
+def test_what_was_pending_is_the_parents(finished, saved):
+    """Log lines that were not written yet when the process forked are written once."""
+    code, _, err = finished("""
+        with optree.session("root"), optree.turn(), optree.tool("work") as op:
+            for number in range(50):
+                op.log(str(number))
+                op.think(str(number))
+                if number % 10 == 0 and os.fork() == 0:
+                    op.log(f"child {number}")
+                    assert optree.flush()
+                    os._exit(0)
+            for _ in range(5):
+                os.wait()
+    """)
+    assert (0, "") == (code, err)
+    (op,) = saved().session.turns[0].ops
+    messages = [entry.message for entry in op.logs]
+    assert [str(number) for number in range(50)] == [message for message in messages if not message.startswith("child")]
+    assert {f"child {number}" for number in range(0, 50, 10)} == {message for message in messages if message.startswith("child")}
+    assert [str(number) for number in range(50)] == [chunk.text for chunk in op.reasoning.chunks]
+
+
+def test_fork_in_a_child_process(finished, saved):
+    """A process that joined a session and forks gives numbers that neither it nor its parent gives."""
+    code, _, err = finished("""
+        import subprocess
+        from textwrap import dedent
+        CHILD = dedent('''
+            import os, optree
+            @optree.tool
+            def work(name):
+                optree.current().log(name)
+            work("child")
+            if (grandchild := os.fork()) == 0:
+                work("grandchild")
+                work("grandchild")
+                assert optree.flush()
+                os._exit(0)
+            work("child")
+            assert os.waitpid(grandchild, 0)[1] == 0
+        ''')
+        with optree.session("root"), optree.turn():
+            subprocess.run([sys.executable, "-c", CHILD], env=optree.child_env(), check=True)
+    """)
+    assert (0, "") == (code, err)
+    ops = saved().session.turns[0].ops
+    assert {"child": 2, "grandchild": 2} == Counter(op.logs[0].message for op in ops)
+    assert ["1.1000001", "1.1000002", "1.2000001", "1.2000002"] == [op.path for op in ops]
+
+
+def test_sessions_of_its_own_in_a_child(finished, directory):
+    """A child that is forked outside of any session has sessions of its own."""
+    code, _, err = finished("""
+        with optree.session("before"):
+            pass
+        for name in ("one", "two"):
+            if os.fork() == 0:
+                with optree.session(name):
+                    pass
+                assert optree.flush("snapshot", 60)
+                os._exit(0)
+        assert [0, 0] == [os.wait()[1] for _ in range(2)]
+    """)
+    assert (0, "") == (code, err)
+    assert {"before", "one", "two"} == {optree.load(saved.txn, directory).session.agent_id for saved in directory.saved()}
+
+
+@pytest.mark.parametrize("redacted", [False, True])
+@pytest.mark.parametrize("ends", [False, True])
+def test_an_answer_that_both_sides_stream(redacted, ends, finished, saved):
+    """A process that is forked in the middle of a stream: what it streams and what its parent streams are in the answer, each once."""
+    code, _, err = finished(f"""
+        optree.configure(redacted_save={redacted})
+        with optree.session("root"), optree.turn(), optree.llm("m") as op:
+            op.chunk("P1\\nP2 ")
+            assert optree.flush()
+            if (child := os.fork()) == 0:
+                op.chunk("C1 C2\\n")
+                assert optree.flush()
+                {ends} and op.end()
+                os._exit(0)
+            os.waitpid(child, 0)
+            op.chunk("P3 P4")
+        assert optree.flush("snapshot", 30)
+    """)
+    assert (0, "") == (code, err)
+    loaded = saved()
+    [op] = loaded.session.turns[0].ops
+    assert ("clean", None) == (loaded.damage.state, op.response.partial)
+    assert "P1\nP2 P3 P4C1 C2\n" == msgspec.json.decode(op.response.payload)

@@ -1,0 +1,45 @@
+import errno
+import os
+
+import pytest
+
+from optree.store import Directory, open_session
+from optree.store.options import StoreOptions
+from optree.store.system import OS
+from optree.tracing.problems import problems_of
+from tests.store.faults import Faulty
+from tests.tracing.conftest import LONG
+
+
+class FullDisk(Faulty):
+    """Has no room for a journal's first write after `arm`, and none for a ledger, ever."""
+
+    def __init__(self, code):
+        super().__init__(code=code, times=1)
+        self.append = self._append
+
+    def _append(self, path):
+        if path.name == "accounting.jsonl":
+            raise OSError(self.code, os.strerror(self.code))
+        return OS.append(self, path)
+
+
+@pytest.mark.parametrize("code", [errno.ENOSPC, errno.EDQUOT])
+@pytest.mark.parametrize(("system", "starts"), [(FullDisk, ["ledger of session", "j-0000"]), (Faulty, ["snapshot of session"])])
+def test_no_room_is_said_once_for_each_place(tmp_path, code, system, starts):
+    """Where there is no room for snapshot and journal one text says it; a ledger elsewhere without room is another's matter (S4-131)."""
+    disk = system(code=code)
+    place = Directory.of(tmp_path / "base", billing=tmp_path / "bills" / "accounting.jsonl")
+    builder, store = open_session("agent", StoreOptions(place, system=disk))
+    disk.arm("write")
+    turn = builder.begin_turn()
+    op = builder.begin_op("llm", "p:m")
+    op.account(input_tokens=1)
+    op.end()
+    turn.end()
+    builder.end_session()
+    store.wait(LONG)
+    said = [one for one in problems_of(store) if os.strerror(code) in one]
+    assert (len(starts), []) == (len(said), [one for one in said if not one.startswith(tuple(starts))]), said
+    disk.mend()
+    store.close(LONG)
