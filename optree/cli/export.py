@@ -7,7 +7,7 @@ import shutil
 import sys
 import tempfile
 from collections.abc import Generator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from time import monotonic, time
 from typing import Annotated, get_args, get_type_hints
@@ -301,9 +301,10 @@ def _workplace(parent: Path) -> Generator[Path, None, None]:
     """Make a directory to write in, and remove it; also those that exports left here that were killed, a day after."""
     REAL.make_directory(parent)
     for path in parent.glob(f"{_PREFIX}*"):
-        found = path.lstat()
-        if calls.is_own(found) and found.st_mtime < time() - _STALE_SECONDS:
-            shutil.rmtree(path, ignore_errors=True)
+        with suppress(*calls.GONE):  # another export has ended meanwhile
+            found = path.lstat()
+            if calls.is_own(found) and found.st_mtime < time() - _STALE_SECONDS:
+                shutil.rmtree(path, ignore_errors=True)
     with tempfile.TemporaryDirectory(prefix=_PREFIX, dir=parent) as folder:
         yield Path(folder)
 

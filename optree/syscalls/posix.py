@@ -21,7 +21,6 @@ O_NOCTTY, O_NOFOLLOW, O_NONBLOCK = os.O_NOCTTY, os.O_NOFOLLOW, os.O_NONBLOCK
 GONE: tuple[type[OSError], ...] = (FileNotFoundError, NotADirectoryError)
 """What is raised for a name that is no longer there."""
 
-open_file = os.open
 pread, pwrite = os.pread, os.pwrite
 rename = os.replace
 unlink = os.unlink
@@ -43,35 +42,60 @@ else:
 
 _MOST_DESCRIPTORS = 1024
 _STDERR = 2
+_NEITHER_READ_NOR_WRITTEN: int = getattr(os, "O_PATH", os.O_RDONLY)
+"""A flag to open a directory with, on Linux so that not even reading it is another error than that of a closed descriptor."""
 _turn = count()
 
 
+def open_file(path: str | os.PathLike[str], flags: int, mode: int = 0o600) -> int:
+    """Open a file, which is no standard stream, also where one is closed: what the program writes there meanwhile is not for it."""
+    streams: list[int] = []  # those that are closed, held open until the file has another number; writing to them fails as before
+    fds: list[int] = []  # filled within one call of C each: a handler that raises behind it leaves none that nobody closes
+    try:
+        try:
+            for fd in range(_STDERR + 1):
+                fcntl.fcntl(fd, fcntl.F_GETFD)
+        except OSError as error:
+            pass_on(error)
+            while not streams or streams[-1] <= _STDERR:
+                streams.extend(map(os.open, ("/",), (_NEITHER_READ_NOR_WRITTEN,)))
+        fds.extend(map(os.open, (path,), (flags,), (mode,)))
+    except BaseException:
+        _close(fds)
+        raise
+    finally:
+        _close(streams)
+    return fds[0]
+
+
 def open_kept(path: str | os.PathLike[str], flags: int, mode: int = 0o600) -> int:
-    """Open a file that stays open, with a descriptor that the program's own files do not get: none of a standard stream that is closed.
+    """Open a file that stays open, with a descriptor that the program's own files do not get.
 
     It is in the upper half of those that there are, each time another one: if the program closes it, no other file has it soon.
     """
     most = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
     half = (most if 0 < most < _MOST_DESCRIPTORS else _MOST_DESCRIPTORS) // 2
     wanted = max(_STDERR + 1, half + next(_turn) % max(half, 1))
-    fds: list[int] = []  # filled within one call of C each: a handler that raises behind it leaves none that nobody closes
+    fds: list[int] = []
     closed: list[None] = []
     try:
-        fds.extend(map(os.open, (path,), (flags,), (mode,)))
+        fds.extend(map(open_file, (path,), (flags,), (mode,)))
         try:
             fds.extend(map(fcntl.fcntl, fds[:1], (fcntl.F_DUPFD_CLOEXEC,), (wanted,)))
         except OSError as error:
-            pass_on(error)
-            if fds[0] > _STDERR:  # no such one is free: this one does
-                return fds[0]
-            fds.extend(map(fcntl.fcntl, fds[:1], (fcntl.F_DUPFD_CLOEXEC,), (_STDERR + 1,)))
+            pass_on(error)  # no such one is free: this one does
+            return fds[0]
         closed.extend(map(os.close, fds[:1]))
     except BaseException:
-        for fd in fds[len(closed) :]:
-            with suppress(OSError):
-                os.close(fd)
+        _close(fds[len(closed) :])
         raise
     return fds[1]
+
+
+def _close(fds: list[int]) -> None:
+    for fd in fds:
+        with suppress(OSError):
+            os.close(fd)
 
 
 def start_sync(fd: int) -> None:

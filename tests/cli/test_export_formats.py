@@ -6,9 +6,12 @@ import os
 import stat
 import subprocess
 import sys
+import threading
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
+from optree.cli.export import _workplace
 from optree.formats.ai_agent import AI_AGENT
 from tests.cli.conftest import CommandLine
 
@@ -243,3 +246,25 @@ def test_wrong_usage(ended, args, said):
     run = ended("export", *args, code=2)
     assert said in run.stderr
     assert "" == run.stdout
+
+
+def test_exports_to_one_directory_at_once(tmp_path):
+    """Where other exports make and remove their directories meanwhile, one writes its own."""
+    done = threading.Event()
+
+    def others():
+        while not done.is_set():
+            for number in range(20):
+                (tmp_path / f".optree-export-{number}").mkdir()
+            for number in range(20):
+                (tmp_path / f".optree-export-{number}").rmdir()
+
+    with ThreadPoolExecutor(1) as pool:
+        running = pool.submit(others)
+        try:
+            for _ in range(200):
+                with _workplace(tmp_path) as folder:
+                    assert folder.is_dir()
+        finally:
+            done.set()
+        running.result()

@@ -156,6 +156,32 @@ def test_descriptors_that_are_kept_to_save_with(tmp_path):
     assert (0, "8 True True\n") == (ran.returncode, ran.stdout), ran.stderr
 
 
+WRITES_WHILE_FILES_ARE_OPENED = """
+import contextlib, os, sys
+os.close(2)
+def write(event, _):
+    if event in ("open", "fcntl.fcntl"):
+        with contextlib.suppress(OSError):
+            os.write(2, b"it says")
+import optree
+optree.configure(base_dir=sys.argv[1], console=False)
+sys.addaudithook(write)
+with optree.session("agent"), optree.turn(), optree.tool("x"):
+    optree.flush("snapshot", 60)
+"""
+
+
+@pytest.mark.skipif(calls.open_kept is calls.open_file, reason="Windows has no such numbers")
+def test_what_is_written_to_a_stream_that_is_closed_is_in_no_file(tmp_path):
+    """A program whose stderr is closed writes there while files are opened: none of them is stderr for a moment."""
+    program = WRITES_WHILE_FILES_ARE_OPENED
+    ran = subprocess.run([sys.executable, "-c", program, str(tmp_path)], capture_output=True, text=True, check=False)
+    assert 0 == ran.returncode
+    files = [path for path in tmp_path.rglob("*") if path.is_file()]
+    assert any(path.name.endswith(".json.zst") for path in files)
+    assert [] == [path.name for path in files if b"it says" in path.read_bytes()]
+
+
 NO_DESCRIPTOR = """
 import os, resource, sys
 from pathlib import Path
