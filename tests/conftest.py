@@ -1,5 +1,6 @@
 import os
 import signal
+import sys
 from collections import Counter
 from importlib.util import find_spec
 
@@ -14,6 +15,10 @@ settings.register_profile(
     "mutants", settings.get_profile("optree"), derandomize=True, database=None, phases=[Phase.explicit, Phase.generate]
 )
 settings.load_profile("optree")
+
+# Images of containers often set it: each of the thousand programs that the tests start would compile all that it imports.
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+sys.dont_write_bytecode = False
 
 BUNDLE = 50
 """Cases of one function that are handed out at once."""
