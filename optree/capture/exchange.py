@@ -73,6 +73,8 @@ class ObservedCall:
         """True once a model has begun to answer: what comes after that is another call."""
         self.is_under_way = False
         """True while an attempt is: what comes meanwhile is another call, as of a guard or of a task beside."""
+        self.is_refused = False
+        """True once an attempt was: its status is the op's, until another comes."""
 
     @property
     def is_own(self) -> bool:
@@ -341,6 +343,8 @@ class Exchange:
             self._limit = _MOST_WAITING
         if status < _REDIRECTED:
             self._call.is_answered = True
+            if self._call.is_refused:
+                self._call.op.builder.set_op(self._call.op, **{STATUS_CODE: status})
         else:
             self._call.is_under_way = False  # some clients try again before they have read or closed it
         if content is not None:
@@ -462,6 +466,7 @@ class Exchange:
             why = f"{self._status} {_phrase(self._status)}" if self._status else ""
             said = ": ".join(filter(None, (why, self._error if self._status else said)))
             if self._status:
+                call.is_refused = True
                 call.op.builder.set_op(call.op, **{STATUS_CODE: self._status})
             call.failed(said, (monotonic() - self._began) * 1e3)
             client = _client_call()

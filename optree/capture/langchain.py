@@ -195,7 +195,7 @@ class _Handler:
         """End it; a session with what it came to."""
         scope = _RUNS.nesting.scope(run_id)
         if scope is not None and scope.op is None and (report := _report(outputs)) is not None:
-            scope.session.builder.set_final_report(report)
+            scope.session.builder.set_final_report(report, with_end=True)  # which follows
         _RUNS.end(run_id)
 
     @guarded

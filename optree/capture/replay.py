@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Callable
-from functools import partial
+from functools import cached_property, partial
 from http import HTTPStatus
 from typing import Any, Final, NamedTuple
 
@@ -19,6 +19,7 @@ from optree.console import resolved
 from optree.errors import OptreeError
 from optree.interrupts import new_rlock
 from optree.nodes import OperationNode, Pool
+from optree.redaction import redact
 from optree.store.recovery import load
 from optree.tracing.faults import fault
 from optree.tracing.runtime import RUNTIME
@@ -33,7 +34,7 @@ OF, DIFFERENCE = "replay.of", "replay.difference"
 """Attributes of an op: whose answer it got, as `<txn>:<path>`, and why none."""
 _SHOWN: Final = 80
 STATUS_CODE: Final = "http.response.status_code"
-"""The attribute that has the HTTP status of an op's last attempt that was refused."""
+"""The attribute that has the HTTP status of an op's last attempt, if one of them was refused."""
 _REFUSED: Final = int(HTTPStatus.BAD_REQUEST)
 """The status of a request that was not recorded: clients do not try again."""
 _JSON: Final = "application/json"
@@ -53,10 +54,13 @@ _Answering = Callable[[Op, str, str], StoredReply | None]
 class _Recorded:
     """A call of a model that was recorded."""
 
-    __slots__ = ("key", "node", "request")
-
     def __init__(self, node: OperationNode, request: Any) -> None:
         self.node, self.request, self.key = node, request, _key(request)
+
+    @cached_property
+    def redacted_key(self) -> str:
+        """The key of the request without credentials."""
+        return _key(redact(_said(self.request)))
 
 
 class Replay:
@@ -91,7 +95,7 @@ class Replay:
             call = self._given.get(name)  # its client tries again
             if call is None:
                 key = _key(request)
-                call = next((one for one in self._left if one.key == key), None)
+                call = next((one for one in self._left if one.key == key), None) or self._without_credentials(request)
             if call is not None:
                 self._given[name] = call
                 if call in self._left:
@@ -111,11 +115,16 @@ class Replay:
         op.builder.set_op(op, **{OF: f"{self._txn}:{call.node.path}"})
         return _recorded(call, path, query)
 
+    def _without_credentials(self, request: Any) -> _Recorded | None:
+        """Return the call that is the same but for credentials, which a file that was exported does not have."""
+        key = _key(redact(_said(request)))
+        return next((one for one in self._left if one.redacted_key == key), None)
+
     def _difference(self, request: Any) -> str:
         if not self._left:
             return f"session {self._txn} has no more calls of a model"
         first = self._left[0]
-        return f"not as recorded at {first.node.path} of {self._txn}: {_first_difference(first.request, request)}"
+        return f"not as recorded at {first.node.path} of {self._txn}: {_first_difference(redact(first.request), redact(request))}"
 
 
 def of_environment() -> Replay | None:

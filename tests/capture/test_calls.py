@@ -80,7 +80,7 @@ def test_attempts_are_one_op(recording, provider, client):
     assert ["failed", "failed", "ok"] == [entry.status for entry in op.accounting]
     said = "failed: 429 Too Many Requests: slow down"
     assert [("WRN", f"attempt 1 {said}"), ("WRN", f"attempt 2 {said}")] == [(log.severity, log.message) for log in op.logs]
-    assert "ok" == op.status
+    assert ("ok", 200) == (op.status, op.attributes["http.response.status_code"])
 
 
 def test_a_call_that_is_refused_for_good_failed(recording, provider, client):

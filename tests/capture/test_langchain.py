@@ -24,12 +24,14 @@ from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.graph import END, START, MessagesState, StateGraph
 from langgraph.prebuilt import ToolNode, tools_condition
 from langgraph.types import Command, Send, interrupt
+from msgspec import UNSET
 
 import optree
 from optree.capture import START as AUTO
 from optree.capture import instrument, uninstrument
 from optree.capture.program import program_name
 from optree.nodes import Tokens
+from optree.records import SessionEnd
 from optree.store import Directory
 from optree.store.recovery import load
 from optree.testing import capture
@@ -101,6 +103,7 @@ def test_a_graph_is_a_session(recording, provider, model):
     assert "It rains" == ask(forecaster(model, weather))
     session = recording.tree.session
     assert ("forecaster", "ok", "It rains") == (session.agent_id, session.status, decode(session.final_report))
+    assert [SessionEnd] == [type(record) for record in recording.records if getattr(record, "final_report", UNSET) is not UNSET]
     [turn] = session.turns
     assert ({"user": "Weather?"}, "ok") == (turn.prompts, turn.status)
     nodes = [op for op in turn.ops if op.attributes.get("type") == "node"]

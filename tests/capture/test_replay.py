@@ -13,10 +13,12 @@ import pytest
 import optree
 from optree.capture import FINDER, uninstrument
 from optree.errors import OptreeError
+from optree.formats.plain_json import PlainJson
 from optree.store import Directory
 from optree.store.recovery import load
 from optree.testing import capture, replay, shape
 from optree.tree import walk_ops
+from optree.tree.redacted import redacted
 from optree.values import decode
 from tests.capture.calls import CALLS, CHAT, QUESTION
 from tests.capture.provider import Reply, events
@@ -342,6 +344,22 @@ def test_nothing_is_sent_through_botocore(provider):
     with replay(recorded.tree), pytest.raises(ConnectionError, match="cannot be given through botocore"):
         record(lambda: client.converse(**asked))
     assert 1 == len(provider.requests)
+
+
+def test_a_recording_without_credentials(provider, client, tmp_path):
+    """A file that was exported, which has no credentials, has the answers of requests that have them."""
+    asked = ["deploy with password=correct-horse-battery", "log in with sk-proj-Zm9vYmFyYmF6cXV4Zm9vYmFyYmF6cXV4Zm9vYmFy"]
+    provider.says(CHAT)
+    _, recorded = record(lambda: [chat(client, content) for content in asked])
+    tree, is_changed = redacted(recorded.tree)
+    [path] = PlainJson().write(tree, tmp_path / "monday.json")
+    with replay(path):
+        found, _ = record(lambda: [chat(client, content) for content in asked])
+    assert (["It rains", "It rains"], True) == (found, is_changed)
+    assert "correct-horse" not in path.read_text()
+    with pytest.raises(AssertionError) as raised, replay(path):
+        record(lambda: refused(lambda: chat(client, "deploy with password=correct-horse-battery now")))
+    assert "correct-horse" not in str(raised.value)
 
 
 def test_hooks_are_there_for_the_block():
