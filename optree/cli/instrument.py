@@ -3,13 +3,20 @@
 from __future__ import annotations
 
 import os
+from typing import Annotated
+
+import typer
 
 from optree.capture import LIBRARIES, release_of
 from optree.cli.options import Json
 from optree.cli.screen import show, show_json, table
 
 
-def instrument(*, as_json: Json = False) -> None:
+def instrument(
+    *,
+    _list: Annotated[bool, typer.Option("--list", help="List them, as without it.")] = False,
+    as_json: Json = False,
+) -> None:
     """List the libraries that `optree.instrument()` and `optree run --auto` record calls of models through: installed, tried, on or off.
 
     Example: [bold]optree instrument[/bold]

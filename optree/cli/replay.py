@@ -10,6 +10,7 @@ import typer
 
 from optree.capture.replay import DIFFERENCE, FORK_AT, OF, REPLAY, Replay
 from optree.cli.options import BillingFile, Otel, SessionsDir, TraceLlm, TraceTools, Txn, Verbose, directory
+from optree.cli.program import command_line
 from optree.cli.run import Tracing, run_traced
 from optree.cli.screen import complain
 from optree.errors import SetupError
@@ -87,4 +88,8 @@ def _run(txn: str, at: str | None, command: list[str] | None, where: Directory, 
     if different:
         said.append(f"{len(different)} differ, the first at {different[0].path}: {different[0].attributes[DIFFERENCE]}")
     complain("; ".join(said))
+    if ran.txns and (different or missing):
+        complain(f"what changed: optree diff {loaded.txn} {ran.txns[0]}")
+    if missing and at is None:
+        complain(f"with new answers from there on, if it is to change: optree fork {loaded.txn} --at {missing[0]} -- {command_line(command)}")
     raise typer.Exit(ran.code or (_DIFFERENT if different or missing else 0))

@@ -15,6 +15,7 @@ import typer
 from typer.core import TyperCommand
 
 from optree.capture import START
+from optree.capture.replay import FORK_AT
 from optree.cli.options import (
     Auto,
     BillingFile,
@@ -255,7 +256,8 @@ def _report(outcome: _Outcome, tracing: Tracing) -> None:
                 (f"session {one.row.txn} {_said(one.row, outcome)} in {one.file}{_lost(one.row, outcome)}", format_totals(one.row.totals)),
             )
         )
-        complain(f"{said}; go on with: {outcome.resume(one.row.txn)}" if one.row.state in _RESUMED else said)
+        goes_on = one.row.state in _RESUMED and (tracing.replay is None or FORK_AT in tracing.replay)  # a replay that goes on would ask models
+        complain(f"{said}; go on with: {outcome.resume(one.row.txn)}" if goes_on else said)
     if more:
         complain(f"and {more:,} more session{'' if more == 1 else 's'} (optree ls)")
     if not named:

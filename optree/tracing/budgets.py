@@ -319,7 +319,7 @@ def budget(
         reserve_tokens: How many tokens a call may take; by default as above.
 
     Raises:
-        ValueError: A figure is no finite number from 0 on, or *soft* no part.
+        ValueError: A figure is no finite number from 0 on, *soft* no part, or there is no limit.
     """
     limits = {"usd": usd, "tokens": tokens, "calls": calls, "seconds": seconds}
     reserve = {"usd": ("reserve_usd", reserve_usd), "tokens": ("reserve_tokens", reserve_tokens)}
@@ -328,6 +328,8 @@ def budget(
     part = None if soft is None else _number("soft", soft)
     if part is not None and not 0 < part <= 1:
         raise ValueError(f"budget(soft={part!r}) is no part of a limit: give a number above 0, and 1 at most")
+    if not known:
+        raise ValueError("budget() limits nothing: give usd, tokens, calls or seconds")
     from optree.tracing.spending import Account, BudgetState  # few programs have a budget
 
     return Budget(Account(BudgetState(known, held, part, time())))
@@ -392,7 +394,8 @@ def _number(name: str, value: object) -> float:
         with suppress(TypeError, ValueError, OverflowError):
             found = float(cast("Any", value))
     if not (isfinite(found) and found >= 0):
-        raise ValueError(f"budget({name}={redact(text(value))[:80]}) is no amount: give a finite number, 0 or above")
+        said = redact(text(value))[:80]
+        raise ValueError(f"budget({name}={repr(said) if isinstance(value, str) else said}) is no amount: give a finite number, 0 or above")
     return value if type(value) is int and value < _MOST_INT else found
 
 

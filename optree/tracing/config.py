@@ -127,6 +127,8 @@ _SWITCH: dict[str, bool] = {
     "off": False,
 }
 _PATHS = ("base_dir", "sessions_dir", "billing_file")
+PATH_VARIABLES = tuple(f"OPTREE_{name.upper()}" for name in _PATHS)
+"""Variables that say where sessions are."""
 DISABLED = "OPTREE_DISABLED"
 """The variable that switches optree off."""
 

@@ -16,7 +16,7 @@ from optree.store.directory import may_be_directory
 from optree.syscalls import calls
 from optree.tracing import context
 from optree.tracing.budgets import OUTSIDE, VARIABLE, Limiter, common, joined, outside, reference
-from optree.tracing.config import variables
+from optree.tracing.config import PATH_VARIABLES, variables
 from optree.tracing.context import CURRENT, REMOTE, Holder, Scope
 from optree.tracing.faults import fault
 from optree.tracing.handles import Session
@@ -48,7 +48,7 @@ def child_env(env: dict[str, str] | None = None) -> dict[str, str]:
     ```
 
     Args:
-        env: The variables to start from; by default those of this process.
+        env: The variables to start from; by default those of this process. Where they name no directory of optree's, it is this process's.
 
     Returns:
         A new dict. Where no session is open, it names none, and the child records sessions of its own.
@@ -67,7 +67,8 @@ def child_env(env: dict[str, str] | None = None) -> dict[str, str]:
 
 
 def _joining(env: dict[str, str]) -> dict[str, str]:
-    found = env | variables(RUNTIME.config, RUNTIME.directory())
+    told = {} if any(name in env for name in PATH_VARIABLES) else {name: os.environ[name] for name in PATH_VARIABLES if name in os.environ}
+    found = told | env | variables(RUNTIME.config, RUNTIME.directory())
     scope = context.here()
     found.pop(VARIABLE, None)
     if budget := reference(outside() if scope is None else scope.budget):

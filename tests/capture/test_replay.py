@@ -12,6 +12,7 @@ import pytest
 
 import optree
 from optree.capture import FINDER, uninstrument
+from optree.cli.program import command_line
 from optree.errors import OptreeError
 from optree.formats.plain_json import PlainJson
 from optree.store import Directory
@@ -413,6 +414,13 @@ def test_replay_of_a_program_that_was_changed(line, provider):
     said = [one for one in run.stderr.splitlines() if one.startswith("optree: 1 of 2")]
     expected = f'1 differ, the first at 2.1: not as recorded at 2.1 of {txn}: messages[2].content is "Berlin?", not "Athens?"'
     assert [f"optree: 1 of 2 calls of models were answered as in {txn}; not asked for: 2.1; {expected}"] == said
+    [other] = set(line.txns()) - {txn}
+    command = command_line([sys.executable, "agent.py", provider.url, "Berlin?", "Rome?"])
+    assert run.stderr.endswith(
+        f"optree: what changed: optree diff {txn} {other}\n"
+        f"optree: with new answers from there on, if it is to change: optree fork {txn} --at 2.1 -- {command}\n"
+    )
+    assert "go on with" not in run.stderr
 
 
 def test_fork_of_a_program(line, provider):

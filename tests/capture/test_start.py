@@ -124,5 +124,6 @@ def test_a_python_without_optree(line, tmp_path):
 def test_the_list(line):
     """`optree instrument` lists each library with the release that is installed and the one that was tried."""
     said = line("instrument").stdout
+    assert said == line("instrument", "--list").stdout
     assert {"httpx", "httpx2", "openai", "anthropic"} <= set(said.split())
     assert "OPTREE_AUTO is off" in said

@@ -4,6 +4,7 @@ import asyncio
 import errno
 import os
 import pickle
+import re
 import subprocess
 import threading
 from concurrent.futures import ThreadPoolExecutor
@@ -74,7 +75,7 @@ def taken(budget):
         ({"seconds": 0}, {}, 0, "seconds"),
         ({"usd": 1.0, "reserve_usd": 0.4}, {"usd": 0.1}, 7, "usd"),
         ({"tokens": Decimal(100), "reserve_tokens": 60}, {"input_tokens": 20}, 3, "tokens"),
-        ({}, {"usd": 5.0}, 100, None),
+        ({"calls": 1000}, {"usd": 5.0}, 100, None),
     ],
 )
 @pytest.mark.usefixtures("recording")
@@ -250,6 +251,19 @@ def test_what_is_no_amount_is_refused(name, wrong):
     """A figure that is no finite number from 0 on raises a ValueError that names it."""
     with pytest.raises(ValueError, match=rf"budget\({name}="):
         optree.budget(**{name: wrong})
+
+
+def test_a_text_is_shown_as_one():
+    """A text that looks like a number is shown with its quotes."""
+    with pytest.raises(ValueError, match=re.escape("budget(usd='1') is no amount")):
+        optree.budget(usd="1")
+
+
+@pytest.mark.parametrize("figures", [{}, {"soft": 0.5}, {"reserve_usd": 1}])
+def test_a_budget_without_a_limit_is_refused(figures):
+    """A budget that limits nothing is a mistake, and the error names the limits."""
+    with pytest.raises(ValueError, match="give usd, tokens, calls or seconds"):
+        optree.budget(**figures)
 
 
 @pytest.mark.parametrize("soft", [0, 1.5])

@@ -168,6 +168,11 @@ def test_child_env(monkeypatch, recording):
     monkeypatch.setenv("OPTREE_RESUME", "x")
     given = {"PATH": "/bin", "OPTREE_RESUME": "x", "OPTREE_TXN": "y"}
     assert given == optree.child_env(given)
+    with monkeypatch.context() as patch:  # a directory of its own wins
+        patch.setenv("OPTREE_BASE_DIR", "/here")
+        assert [{**given, "OPTREE_BASE_DIR": "/here"}, {"OPTREE_SESSIONS_DIR": "/there"}] == [
+            optree.child_env(given), optree.child_env({"OPTREE_SESSIONS_DIR": "/there"})
+        ]  # fmt: skip
     with optree.session("a") as root, optree.turn(), optree.session("b"), optree.turn():
         with optree.tool("c") as op:
             found = optree.child_env(given)
