@@ -176,8 +176,8 @@ def replay(what: str | Path | Tree, at: str | None = None) -> Generator[None, No
     ```
 
     Args:
-        what: As for `optree.load`: a txn, or a file, such as the snapshot of a session, or what `optree export TXN --to json` writes, without
-            credentials; or a tree.
+        what: As for `optree.load`: a txn, or a file, such as the snapshot of a session, or what `optree export TXN --to json` writes, which
+            has no credentials; or a tree.
         at: The path of an op or turn: what was called before it began gets its answer, all other requests are sent.
 
     Raises:

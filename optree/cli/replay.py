@@ -91,5 +91,7 @@ def _run(txn: str, at: str | None, command: list[str] | None, where: Directory, 
     if ran.txns and (different or missing):
         complain(f"what changed: optree diff {loaded.txn} {ran.txns[0]}")
     if missing and at is None:
-        complain(f"with new answers from there on, if it is to change: optree fork {loaded.txn} --at {missing[0]} -- {command_line(command)}")
+        complain(
+            f"with new answers from there on, if it is to change: optree fork {loaded.txn} --at {missing[0]} -- {command_line(command)}"
+        )
     raise typer.Exit(ran.code or (_DIFFERENT if different or missing else 0))

@@ -256,7 +256,9 @@ def _report(outcome: _Outcome, tracing: Tracing) -> None:
                 (f"session {one.row.txn} {_said(one.row, outcome)} in {one.file}{_lost(one.row, outcome)}", format_totals(one.row.totals)),
             )
         )
-        goes_on = one.row.state in _RESUMED and (tracing.replay is None or FORK_AT in tracing.replay)  # a replay that goes on would ask models
+        goes_on = one.row.state in _RESUMED and (
+            tracing.replay is None or FORK_AT in tracing.replay
+        )  # a replay that goes on would ask models
         complain(f"{said}; go on with: {outcome.resume(one.row.txn)}" if goes_on else said)
     if more:
         complain(f"and {more:,} more session{'' if more == 1 else 's'} (optree ls)")
