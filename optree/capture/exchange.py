@@ -7,28 +7,25 @@ then `ended`. None of them raises, and none keeps anything from the program.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping
-from contextvars import ContextVar, Token
+from collections.abc import Iterable, Mapping
 from functools import lru_cache
 from http import HTTPStatus
 from time import monotonic
 from typing import Any, Final, Self
-from weakref import ref
 
 from optree.answers import Piece, model_of, provider_of, whole
 from optree.background import Job, Worker
 from optree.builder import Op
 from optree.builder.core import Encoded
 from optree.builder.handles import account_late, respond_at_end
-from optree.builder.outcome import outcome
 from optree.capture.bodies import MOST_BYTES, Body
+from optree.capture.observed import TOLD, ObservedCall, client_call, ended_by
 from optree.capture.program import PROGRAM
 from optree.capture.replay import STATUS_CODE
 from optree.capture.requests import Asked, read
 from optree.errors import BudgetExceeded
 from optree.interrupts import new_rlock, pass_on, suppress
 from optree.nodes import USAGE_AT_START, Status
-from optree.redaction import redact
 from optree.tracing import context
 from optree.tracing.budgets import CarriedRefusal
 from optree.tracing.context import Scope
@@ -60,113 +57,6 @@ _reading: deque[Exchange] = deque()
 """Exchanges whose pieces wait for the worker."""
 
 
-class ObservedCall:
-    """One call of a model: an op of its own, or the open one of the program's that it is made in. That it is forgotten ends it too."""
-
-    _finish: Callable[[Op, Status, str | None], None] | None = None
-
-    def __init__(self, op: Op, finish: Callable[[Op, Status, str | None], None] | None) -> None:
-        self.op = op
-        self._finish = finish
-        self.attempts = 0
-        self.is_answered = False
-        """True once a model has begun to answer: what comes after that is another call."""
-        self.is_under_way = False
-        """True while an attempt is: what comes meanwhile is another call, as of a guard or of a task beside."""
-        self.is_refused = False
-        """True once an attempt was: its status is the op's, until another comes."""
-
-    @property
-    def is_own(self) -> bool:
-        """True if the op was begun here."""
-        return self._finish is not None
-
-    @property
-    def is_open(self) -> bool:
-        """True if another attempt belongs to it."""
-        return not self.is_answered and not self.is_under_way and self.op.bare.ended_at is None
-
-    def failed(self, why: str, latency: float) -> None:
-        """Record an attempt that brought no answer."""
-        self.is_under_way = False
-        self.op.log(f"attempt {self.attempts} failed: {why}", "WRN")
-        self.op.account(status="failed", latency=latency)
-
-    def end(self, status: Status, error: str | None) -> None:
-        """End the op, if it is ours."""
-        if self._finish is None:
-            return
-        try:
-            self._finish(self.op, status, error)
-            PROGRAM.answered(self.op)
-        except BaseException:  # an interrupt: what is begun is done whole
-            self._finish(self.op, status, error)
-            PROGRAM.answered(self.op)
-            raise
-
-    def __del__(self) -> None:
-        if self.is_own and self.op.bare.ended_at is None:
-            _end(self, GeneratorExit())
-
-
-class ClientCall:
-    """A call of a client's own, in which it may send several times: the attempts of one op. It lasts as long as this lives, at most."""
-
-    __slots__ = ("__weakref__", "_token", "call")
-
-    def __init__(self) -> None:
-        self.call: ObservedCall | None = None
-        self._token: Token[ref[ClientCall] | None] | None = None
-
-    def __enter__(self) -> Self:
-        self._token = _client.set(ref(self))
-        return self
-
-    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
-        if self._token is not None:
-            with suppress(ValueError):  # a coroutine that is closed elsewhere
-                _client.reset(self._token)
-        call = self.call
-        if call is not None and call.is_own and call.is_open:
-            _end(call, error)
-        if isinstance(error, CarriedRefusal):
-            raise error.args[0] from None
-
-    def returned(self, value: object) -> None:
-        """Take what the client returns: what it is made of was seen on the wire."""
-
-
-@guarded
-def _end(call: ObservedCall, error: BaseException | None) -> None:
-    call.end(*ended_by(error))
-
-
-def ended_by(error: BaseException | None) -> tuple[Status, str | None]:
-    """Return how a call ended, without credentials: clients' exceptions name whole addresses."""
-    status, said = outcome(error)
-    return status, None if said is None else redact(said)
-
-
-_client: ContextVar[ref[ClientCall] | None] = ContextVar("optree_client", default=None)
-
-
-class ToldCall:
-    """A call of a model that a framework has told of."""
-
-    is_seen = False
-    """True once it has come by here."""
-
-
-TOLD: ContextVar[ToldCall | None] = ContextVar("optree_told_call", default=None)
-"""The one that is under way, if any."""
-
-
-def _client_call() -> ClientCall | None:
-    """Return the call of a client that is under way here."""
-    found = _client.get()
-    return None if found is None else found()
-
-
 def begin(method: str, host: str, path: str, body: bytes) -> Exchange | None:
     """Take a request that is about to be sent; None if it asks no model."""
     try:
@@ -185,19 +75,19 @@ def begin_asked(asked: Asked | None) -> Exchange | None:
     try:
         call = _call(asked)
     except BudgetExceeded as refusal:
-        raise (refusal if _client_call() is None else CarriedRefusal(refusal)) from None
+        raise (refusal if client_call() is None else CarriedRefusal(refusal)) from None
     return None if call is None else Exchange(call)
 
 
 def is_wanted() -> bool:
     """Tell whether a request may be recorded: if optree was switched off, as an attempt of a call that is open since before."""
-    client = _client_call()
+    client = client_call()
     return RUNTIME.config.enabled or context.here() is not None or (client is not None and client.call is not None)
 
 
 def _call(asked: Asked) -> ObservedCall | None:
     """Return the call that a request belongs to; None if it begins one while optree is switched off."""
-    client = _client_call()
+    client = client_call()
     if client is not None and client.call is not None and client.call.is_open:
         return client.call
     where = context.here()
@@ -469,7 +359,7 @@ class Exchange:
                 call.is_refused = True
                 call.op.builder.set_op(call.op, **{STATUS_CODE: self._status})
             call.failed(said, (monotonic() - self._began) * 1e3)
-            client = _client_call()
+            client = client_call()
             if client is None or client.call is not call:  # else it may try again
                 call.end("failed", said)
             return

@@ -9,7 +9,8 @@ from types import ModuleType
 from typing import Any, Protocol, Self
 from weakref import ref
 
-from optree.capture.exchange import ClientCall, Exchange, begin
+from optree.capture.exchange import Exchange, begin
+from optree.capture.observed import ClientCall
 from optree.capture.replay import ACTIVE, StoredReply
 from optree.tracing.faults import guarded
 

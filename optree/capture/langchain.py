@@ -14,9 +14,9 @@ from types import ModuleType
 from typing import Any, Final
 
 from optree.builder import Op
-from optree.capture.exchange import ended_by
 from optree.capture.hooks import Hook
 from optree.capture.nesting import OUTSIDE, PLACE, FrameworkCall, Nesting
+from optree.capture.observed import ended_by
 from optree.capture.program import PROGRAM, program_name
 from optree.nodes import Status
 from optree.tracing import context

@@ -11,7 +11,8 @@ from typing import Any, Final
 from weakref import ref
 
 from optree.builder import Op
-from optree.capture.exchange import TOLD, JoinedAnswer, ToldCall
+from optree.capture.exchange import JoinedAnswer
+from optree.capture.observed import TOLD, ToldCall
 from optree.capture.program import PROGRAM
 from optree.capture.requests import Asked
 from optree.clock import now_ms

@@ -14,9 +14,9 @@ from types import ModuleType
 from typing import Any, Final, Self
 from weakref import WeakKeyDictionary
 
-from optree.capture.exchange import ended_by
 from optree.capture.hooks import Hook, await_within
 from optree.capture.nesting import FrameworkCall, Nesting
+from optree.capture.observed import ended_by
 from optree.capture.program import asked_last
 from optree.nodes import Status
 from optree.redaction import redact
