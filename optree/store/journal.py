@@ -470,7 +470,8 @@ class Journal:
 
 
 def _said(path: Path, error: Exception) -> str:
-    name = error.filename if isinstance(error, FileExistsError | NotADirectoryError) and error.filename else path.name
+    mine = path.name if path.suffix != ".jsonl" else os.path.join(*path.parts[-2:])
+    name = error.filename if isinstance(error, FileExistsError | NotADirectoryError) and error.filename else mine
     return f"{name}: {(error.strerror if isinstance(error, OSError) else None) or error}"
 
 

@@ -333,7 +333,7 @@ class SessionStore:
             self.report(nothing_saved(self.options.directory, self.journal.refusal))
         self._warned = not written
         late = (self.ended and (self._left or self.journal.last > self._covered)) or (not written and self.journal.fd >= 0)
-        if self.owner and (late or (self.ended and not self.finished)):
+        if self.owner and (late or not self._saved or (self.ended and not self.finished)):
             self._upkeep.want(soon=late)
         if self.options.sync != "write":
             self.sync_soon()

@@ -6,6 +6,7 @@ settled from disk, by whoever comes first: any step may be done twice, and does 
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from time import monotonic, time
@@ -40,6 +41,10 @@ LEFT_SECONDS = 3600.0
 """A temporary file to which nothing was written for so long was left by a process that was killed."""
 BEGIN_SECONDS = 60.0
 """Nobody begins a session for that long: a live directory without any record was left by a process that was killed as it began."""
+AGAIN_SECONDS = 5.0
+"""After a session could not be settled that was let go here, it is tried again."""
+_left: deque[tuple[str, StoreOptions]] = deque()
+"""Sessions that ended here and were let go before they were saved and billed."""
 _looked: dict[Path, float] = {}
 """Per directory, when this process looks there again."""
 _END, _RESUME = b'{"t":"session.end","path":""', b'{"t":"session.resume","path":""'
@@ -59,6 +64,32 @@ def settle_beside(options: StoreOptions) -> None:
     if is_due(options):
         steps = settling(options, most=BACKGROUND_BYTES)
         Job(SAVING, lambda: None if next(steps, None) is None else 0.0, str).ask()  # in between others have their turn
+
+
+def settle_later(txn: str, options: StoreOptions) -> None:
+    """Settle a session that was let go before it was saved and billed, as soon as that is possible: its descriptors are closed."""
+    _left.append((txn, options))
+    _SETTLING.ask(AGAIN_SECONDS)
+
+
+def _settle_left() -> float | None:
+    """Settle the first of them; returns after how many seconds the next one is due."""
+    if not _left:
+        return None
+    txn, options = _left[0]
+    try:
+        settle(txn, options, seconds=0.0, most=BACKGROUND_BYTES)
+    except OSError as error:
+        pass_on(error)
+        _left.rotate(-1)
+        return AGAIN_SECONDS
+    except Exception as error:  # noqa: BLE001 - it is damaged: who settles it later says so
+        pass_on(error)
+    _left.popleft()
+    return 0.0
+
+
+_SETTLING = Job(SAVING, _settle_left, str)
 
 
 def unsettled(options: StoreOptions) -> list[str]:

@@ -5,11 +5,11 @@ Where journals are many and the disk is slow, others help the first one to force
 
 from __future__ import annotations
 
+import os
 import threading
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from errno import EMFILE, ENFILE
-from functools import partial
 from itertools import count
 from pathlib import Path
 from time import monotonic, sleep
@@ -105,29 +105,37 @@ class _Syncing:
 class _Left:
     """A file of a journal that was closed before it was on the disk; it is forced to it by its name, and holds nothing until then."""
 
-    __slots__ = ("_failed", "_is_asked", "_path", "_system")
+    __slots__ = ("_failed", "_is_due", "_path", "_system", "refusals", "why")
 
     def __init__(self, path: Path, system: OS) -> None:
         self._path, self._system = str(path), system
-        self._is_asked = self._failed = False
+        self._is_due = self._failed = False
+        self.refusals, self.why = 0, ""  # how often it could not be, and why the last time
+
+    def __str__(self) -> str:
+        return os.path.join(*Path(self._path).parts[-2:])
 
     def ask(self) -> None:
-        """Let it be forced to the disk, once."""
-        if not self._is_asked:
-            self._is_asked = True
+        """Let it be forced to the disk, if that is not due already."""
+        if not self._is_due:
+            self._is_due = True
             _SYNCING.ask(self)
 
     def sync(self) -> None:
         """Force it to the disk; a file that is gone was saved by somebody. What fails is tried again in a second."""
         try:
-            self._force(Path(self._path))
+            try:
+                self._force(Path(self._path))
+            finally:
+                self._is_due = False
         except FileNotFoundError:
             _left.discard(self)
         except Exception as error:  # noqa: BLE001 - no memory, no descriptor, or a disk that fails
             pass_on(error)
             self._failed = self._failed or (isinstance(error, OSError) and error.errno not in (EMFILE, ENFILE))
-            if self in _left:
-                Job(EACH_SECOND, partial(_SYNCING.ask, self), str).ask(SYNC_SECONDS)
+            self.why = (isinstance(error, OSError) and error.strerror) or type(error).__name__
+            self.refusals += 1
+            _AGAIN.ask(SYNC_SECONDS)
         else:
             _left.discard(self)
 
@@ -143,6 +151,8 @@ _left: set[_Left] = set()
 """What was closed, and is not on the disk yet."""
 _MOST_LEFT = 10_000
 """Files that are kept in mind so: some 3 MB."""
+_NAMED = 10
+"""Of those that the disk has refused, so many are named."""
 _SYNCING = _Syncing()
 
 
@@ -158,17 +168,37 @@ def sync_left(paths: Iterable[Path], system: OS, *, soon: bool) -> None:
 
 
 def left_synced(seconds: float) -> bool:
-    """Wait until what was closed is on the disk; False if it is not within so many seconds, or was too much to be kept in mind."""
-    until, waiting = monotonic() + seconds, _left.copy()
+    """Wait until what was closed is on the disk; False if the disk refuses it, or is not done in so many seconds, or it was too much."""
+    until, waiting = monotonic() + seconds, {one: one.refusals for one in _left.copy()}
     for one in waiting:
         one.ask()
     if waiting and not EACH_SECOND.start():
         _SYNCING.run()
-    while waiting & _left:
-        if monotonic() >= until:
+    while waiting := {one: refusals for one, refusals in waiting.items() if one in _left}:
+        if monotonic() >= until or any(one.refusals > refusals for one, refusals in waiting.items()):
             return False
         sleep(_LOOK_SECONDS)
     return not _SYNCING.missed
+
+
+def left_unsynced() -> list[str]:
+    """Return what of it the disk has refused, and why, as texts for people."""
+    refused = [one for one in _left.copy() if one.refusals]
+    found = [f"{one}, closed, is not on the disk: {one.why}; it is tried again each second" for one in refused[:_NAMED]]
+    if len(refused) > _NAMED:
+        found.append(f"{len(refused) - _NAMED} more files of journals, closed, are not on the disk")
+    if _SYNCING.missed:
+        found.append(f"{_SYNCING.missed} files of journals were closed, and are not known to be on the disk: they were too many")
+    return found
+
+
+def _ask_again() -> None:
+    for one in _left.copy():
+        if one.refusals:
+            one.ask()
+
+
+_AGAIN = Job(EACH_SECOND, _ask_again, str)
 
 
 def _after_fork() -> None:

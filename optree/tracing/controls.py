@@ -149,7 +149,7 @@ def flush(level: Literal["write", "sync", "snapshot", "export"] = "write", timeo
             survives a loss of power; ``snapshot`` into the snapshot of each session that is open or has ended and is still to be saved
             here; ``export`` to the OpenTelemetry collector, what has ended. Of sessions that this process let go of since too many had
             ended behind a slow disk (`health` says that they are left) no snapshot is waited for: they are whole in their journals, and
-            whoever settles them saves them.
+            they are saved once that is possible, by this process or the next.
         timeout: Seconds to wait at most, for all sessions together.
 
     Returns:

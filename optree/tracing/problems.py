@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from errno import EDQUOT, ENOSPC
 from pathlib import Path
@@ -13,10 +14,13 @@ from optree.redaction import callback_errors, redact
 from optree.store import Directory, SessionStore
 from optree.store.directory import may_be_directory, nothing_saved
 from optree.store.system import disk_waited_for
+from optree.store.upkeep import left_unsynced
 from optree.tracing.stderr import say
 
 MOST_PROBLEMS = 1000
 """That are kept for `health`, of all sessions together."""
+_NAMED = 10
+"""Of sessions with lost records the latest, which are named."""
 _CAUSES = 3
 """Of sessions' causes of loss that a line names."""
 ANSWER_SECONDS = 2.0
@@ -37,6 +41,8 @@ class Problems:
         """Those of `reported` that are over, unless a store has them."""
         self._left: dict[str, dict[Path, list[str]]] = {}
         """By the problem that they are, the live directories of sessions that were let go before they were saved and billed, and why."""
+        self._lost: dict[tuple[Path, str], _Lost] = {}
+        """By place and reason, the sessions that were let go with records that are in no file."""
 
     def report(self, problem: str, *closed: SessionStore) -> None:
         """Keep a problem, and say it, unless a log line does, of a store that is open or was *closed*."""
@@ -69,14 +75,26 @@ class Problems:
             (self._resolved.add if over else self._resolved.discard)(redact(problem))
 
     def keep_left(self, store: SessionStore) -> None:
-        """Report that a session was let go before it was saved and billed, if it was; that is over once whoever comes has settled it."""
+        """Report that a session was let go before it was saved and billed, if it was; that is over once it is settled, by whomever.
+
+        Of one with records that are in no file that is for good, and stands with others of its kind in place of what went wrong in it.
+        """
+        where = store.options.directory.sessions
+        if store.unwritten:
+            why = store.unwritable_reason or store.journal.refusal or store.journal.problem
+            self._lost.setdefault((where, why), _Lost()).add(store)
+            self._resolved.update(map(redact, problems_of(store)))
         if store.unwritten or store.finished:
             return
-        where = store.options.directory.sessions
-        problem = f"sessions that have ended are left in {where}: the next run saves and bills them, or optree status"
+        problem = f"sessions that have ended are left in {where}: they are saved and billed once that is possible, by the next run too"
         self._left.setdefault(problem, {})[store.live] = [*map(redact, current_problems_of(store))]
         self._resolved.discard(redact(problem))
         self.report(problem)
+
+    @property
+    def lost_for(self) -> list[str]:
+        """Why records are lost of sessions that were let go."""
+        return [why for _, why in list(self._lost)]
 
     def _look_at_left(self) -> None:
         """See which of them are settled; not further than to one that is not, since they may be many."""
@@ -97,12 +115,34 @@ class Problems:
         self._look_at_left()
         waited = disk_waited_for()
         hangs = [f"the disk has not answered for {waited:.0f} s: {_UNANSWERED}"] if waited >= ANSWER_SECONDS else []
-        return self._texts([one for one in self.reported if one not in self._resolved], current_problems_of, [*hangs, *of_mirror])
+        lost = [one.told(*key) for key, one in list(self._lost.items())]
+        reported = [one for one in self.reported if one not in self._resolved]
+        return self._texts([*reported, *lost], current_problems_of, [*left_unsynced(), *hangs, *of_mirror])
 
     def _texts(self, reported: list[str], of_store: Callable[[SessionStore], list[str]], of_mirror: Iterable[str]) -> list[str]:
         of_stores = [problem for store in list(self._stores.values()) for problem in of_store(store)]
         failed = [f"redact's callback raised for {count} texts, which were replaced whole"] if (count := callback_errors()) else []
         return [*failed, *map(redact, dict.fromkeys([*reported, *FAULTS.told(), *of_stores, *of_mirror]))]
+
+
+class _Lost:
+    """What is lost of sessions that were let go, in one place and for one reason."""
+
+    def __init__(self) -> None:
+        self._records = self._sessions = 0
+        self._latest: deque[str] = deque(maxlen=_NAMED)
+
+    def add(self, store: SessionStore) -> None:
+        """Count one in."""
+        self._records += store.unwritten
+        self._sessions += 1
+        self._latest.appendleft(store.txn)
+
+    def told(self, where: Path, why: str) -> str:
+        """Return it as a text for people."""
+        more = ", …" if self._sessions > len(self._latest) else ""
+        of = f"{self._sessions} sessions that have ended ({', '.join(self._latest)}{more})"
+        return f"{self._records} records are lost of {of}, in {where}: {why}"
 
 
 def problems_of(store: SessionStore) -> list[str]:
@@ -151,10 +191,13 @@ def counts_of(stores: Sequence[SessionStore], consoles: Sequence[ConsoleWriter])
     }
 
 
-def lost_of(records: int, stores: Sequence[SessionStore], directory: Directory) -> str:
-    """Return how many records are lost with the process, and why; empty if none are; *directory* is where those without files would be."""
+def lost_of(records: int, stores: Sequence[SessionStore], directory: Directory, before: Iterable[str]) -> str:
+    """Return how many records are lost with the process, and why; empty if none are.
+
+    *directory* is where those without files would be; *before* is why those are that were lost before.
+    """
     lost = [store for store in stores if store.unwritten]
-    said = sorted({cause for store in lost if (cause := store.unwritable_reason or store.journal.problem)})
+    said = sorted({*before, *(cause for store in lost if (cause := store.unwritable_reason or store.journal.problem))})
     causes = ", ".join([*said[:_CAUSES], *(["…"] if len(said) > _CAUSES else [])])
     places = {store.options.directory for store in lost} or {directory}
     where = ", ".join(sorted("the home directory" if place.homeless else str(place.sessions) for place in places))

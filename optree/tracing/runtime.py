@@ -30,6 +30,7 @@ from optree.store import Directory, SessionStore, open_session, resume_session
 from optree.store.directory import is_directory, nothing_saved, why_not_live
 from optree.store.opening import note_begun, note_lost
 from optree.store.options import StoreOptions
+from optree.store.settle import settle_later
 from optree.store.upkeep import SAVING
 from optree.syscalls import calls
 from optree.tracing.config import Config, changed, directory_of, from_environment
@@ -183,7 +184,7 @@ class Runtime:
             keep_interrupt()
             return
         self.mirroring.hand_over(say)
-        lost = lost_of(self.counts()["lost"], list(self.stores.values()), self.directory())
+        lost = lost_of(self.counts()["lost"], list(self.stores.values()), self.directory(), self.problems.lost_for)
         for problem in filter(None, [*self.problems.all(self.mirroring.health().get("problems", ())), lost]):
             self.problems.report(problem)
         for store in self.stores.values():
@@ -303,6 +304,7 @@ class Runtime:
                 if store.let_go():
                     self._forget_closed(store)
                     self.problems.keep_left(store)
+                    settle_later(store.txn, store.options)
 
     def _not_open(self) -> list[tuple[str, SessionStore]]:
         """Return the stores whose root session is not open here, in the order in which they began: few, where thousands are open."""

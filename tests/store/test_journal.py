@@ -16,7 +16,7 @@ import pytest
 
 import optree
 from optree import records as r
-from optree.store import Directory, journal, load, upkeep
+from optree.store import Directory, journal, load
 from optree.store.directory import journals
 from optree.store.options import StoreOptions
 from optree.store.reader import read_journal
@@ -406,56 +406,6 @@ def test_a_sync_that_succeeds_beside_one_that_fails_vouches_for_nothing(tmp_path
     assert (True, True) == (own.retry(), own.sync())
     assert (True, ["one"]) == (own.path != before, [one.title for one in read_journal(own.path, 0, OS()).records])
     own.close()
-
-
-def closed(live, system, **options):
-    """Return a journal that was closed before it was on the disk."""
-    own = journal.Journal(live, "txn-1", "0", ordinal=0, system=system, **options)
-    own.take([r.SessionSet("", 1.0, title="one")])
-    own.close()
-    return own
-
-
-@pytest.mark.parametrize("sync", ["interval", "write"])
-def test_a_journal_that_is_closed_first_is_synced_by_its_name(tmp_path, sync):
-    """What was closed is forced to the disk, at the level `write` when that is asked for, and holds no descriptor then."""
-    system = Faulty()
-    closed(tmp_path / "live", system, sync=sync)
-    assert upkeep.left_synced(30.0)
-    assert (1, set()) == (system.calls["datasync"], upkeep._left)
-
-
-def test_a_closed_journal_whose_sync_fails_is_written_anew(tmp_path, monkeypatch):
-    """After a failed sync the file's pages may be lost though marked clean: the next try is another file with the same content."""
-    monkeypatch.setattr(upkeep, "SYNC_SECONDS", 0.01)
-    system = Faulty("datasync", errno.EIO, first=1, times=1)
-    system.arm()
-    own = closed(tmp_path / "live", system)
-    assert upkeep.left_synced(30.0)
-    assert (1, 1) == (system.calls["datasync"], system.calls["sync"])
-    assert ["one"] == [one.title for one in read_journal(own.path, 0, OS()).records]
-
-
-def test_a_closed_journal_that_has_gone_is_not_waited_for(tmp_path):
-    """Somebody has saved the session, and removed its files."""
-    own = closed(tmp_path / "live", OS(), sync="write")
-    shutil.rmtree(own.live)
-    assert (True, set()) == (upkeep.left_synced(30.0), upkeep._left)
-    assert not own.live.exists()
-
-
-def test_too_many_closed_journals_are_not_said_to_be_synced(tmp_path, monkeypatch):
-    """A process keeps a bounded number of them in mind; where there are more, it does not say that all are on the disk."""
-    monkeypatch.setattr(upkeep, "_MOST_LEFT", 2)
-    monkeypatch.setattr(upkeep._SYNCING, "missed", 0)
-    for number, synced in enumerate([True, False]):
-        monkeypatch.setattr(upkeep, "_left", set())
-        for other in range(2 + number):
-            closed(tmp_path / f"{number} {other}", Held(), sync="write")
-        assert 2 == len(upkeep._left)
-        Held.hung.set()
-        assert synced == upkeep.left_synced(30.0)
-        Held.hung.clear()
 
 
 class Held(OS):

@@ -16,7 +16,7 @@ import pytest
 import optree
 from optree import records as r
 from optree.nodes import SessionNode
-from optree.store import load, open_session
+from optree.store import load, open_session, upkeep
 from optree.store.directory import journals
 from optree.store.formats import read_meta
 from optree.store.ledger import Ledger
@@ -27,6 +27,7 @@ from optree.tree import flatten, walk_ops
 from tests.store.faults import CALLS, Faulty
 from tests.store.golden.make import program
 from tests.store.test_journal import busy
+from tests.store.test_settle import wait_for
 
 ROOT = str(Path(optree.__file__).parents[1])
 
@@ -192,6 +193,20 @@ def test_no_fault_of_the_disk_reaches_the_program(begin, call, code):
     harmless = ("append", "own", "read", "pieces", "ends_whole", "remove_directory", "unlink", "lock_waiting", "make_directory")
     assert store.problems or store.journal.problem or call in harmless
     store.close(1.0)
+
+
+def test_a_snapshot_that_is_refused_is_written_once_that_is_possible(begin, monkeypatch):
+    """Of a session that goes on without a flush, too: then nothing is wrong any more (S4-131)."""
+    monkeypatch.setattr(upkeep, "SYNC_SECONDS", 0.01)
+    system = Faulty("sync", errno.ENOSPC)
+    builder, store = begin(system=system)
+    busy(builder, 1)
+    system.arm()
+    assert not store.flush("snapshot")
+    assert [True] == ["No space left on device" in said for said in store.current_problems.values()]
+    system.mend()
+    wait_for(lambda: not store.current_problems)
+    assert (builder.node.ended_at, True) == (None, store.flush())
 
 
 @pytest.mark.parametrize("first", range(1, 40, 3))
@@ -381,7 +396,7 @@ def test_a_journal_that_somebody_removes_is_not_synced(begin):
     builder.begin_turn().end()
     disk.happens = lambda: shutil.rmtree(store.live)
     assert not store.flush("sync", 60)
-    assert f"{store.journal.path.name}: No such file or directory" == store.journal.problem
+    assert f"{Path(*store.journal.path.parts[-2:])}: No such file or directory" == store.journal.problem
 
 
 def test_what_another_thread_syncs_is_not_said_to_be_on_the_disk(directory):

@@ -1,0 +1,88 @@
+"""Files that are closed before they are on the disk: they are forced to it by their names."""
+
+import errno
+import shutil
+from pathlib import Path
+from time import monotonic
+
+import pytest
+
+from optree import records as r
+from optree.store import journal, upkeep
+from optree.store.reader import read_journal
+from optree.store.system import OS
+from tests.store.faults import Faulty
+from tests.store.test_journal import Held
+from tests.store.test_settle import wait_for
+
+
+def closed(live, system, **options):
+    """Return a journal that was closed before it was on the disk."""
+    own = journal.Journal(live, "txn-1", "0", ordinal=0, system=system, **options)
+    own.take([r.SessionSet("", 1.0, title="one")])
+    own.close()
+    return own
+
+
+@pytest.mark.parametrize("sync", ["interval", "write"])
+def test_a_journal_that_is_closed_first_is_synced_by_its_name(tmp_path, sync):
+    """What was closed is forced to the disk, at the level `write` when that is asked for, and holds no descriptor then."""
+    system = Faulty()
+    closed(tmp_path / "live", system, sync=sync)
+    assert upkeep.left_synced(30.0)
+    assert (1, set()) == (system.calls["datasync"], upkeep._left)
+
+
+def test_a_closed_journal_whose_sync_fails_is_written_anew(tmp_path, monkeypatch):
+    """After a failed sync the file's pages may be lost though marked clean: the next try is another file with the same content."""
+    monkeypatch.setattr(upkeep, "SYNC_SECONDS", 0.01)
+    system = Faulty("datasync", errno.EIO, first=1, times=1)
+    system.arm()
+    own = closed(tmp_path / "live", system)
+    wait_for(lambda: upkeep.left_synced(30.0))
+    assert (1, 1) == (system.calls["datasync"], system.calls["sync"])
+    assert ["one"] == [one.title for one in read_journal(own.path, 0, OS()).records]
+
+
+@pytest.mark.parametrize("sync", ["interval", "write"])
+def test_a_closed_journal_that_the_disk_refuses_is_not_waited_for(tmp_path, monkeypatch, sync):
+    """Where the disk refuses it for good, each flush says so as soon as it has, and which file it is; once it takes it, all is well."""
+    monkeypatch.setattr(upkeep, "_left", set())
+    monkeypatch.setattr(upkeep, "SYNC_SECONDS", 0.05)
+    calls = [Faulty(name, errno.EIO) for name in ("datasync", "sync")]
+    system = Faulty()
+    system.datasync, system.sync = calls[0].datasync, calls[1].sync
+    for one in calls:
+        one.arm()
+    own, begun = closed(tmp_path / "txn-1.live", system, sync=sync), monotonic()
+    assert (False, False) == (upkeep.left_synced(300.0), upkeep.left_synced(300.0))
+    assert monotonic() - begun < 100.0
+    said = f"{Path('txn-1.live', own.path.name)}, closed, is not on the disk: Input/output error; it is tried again each second"
+    assert [said] == upkeep.left_unsynced()
+    for one in calls:
+        one.mend()
+    wait_for(lambda: not upkeep._left)
+    assert (True, []) == (upkeep.left_synced(30.0), upkeep.left_unsynced())
+    assert ["one"] == [one.title for one in read_journal(own.path, 0, OS()).records]
+
+
+def test_a_closed_journal_that_has_gone_is_not_waited_for(tmp_path):
+    """Somebody has saved the session, and removed its files."""
+    own = closed(tmp_path / "live", OS(), sync="write")
+    shutil.rmtree(own.live)
+    assert (True, set()) == (upkeep.left_synced(30.0), upkeep._left)
+    assert not own.live.exists()
+
+
+def test_too_many_closed_journals_are_not_said_to_be_synced(tmp_path, monkeypatch):
+    """A process keeps a bounded number of them in mind; where there are more, it does not say that all are on the disk."""
+    monkeypatch.setattr(upkeep, "_MOST_LEFT", 2)
+    monkeypatch.setattr(upkeep._SYNCING, "missed", 0)
+    for number, synced in enumerate([True, False]):
+        monkeypatch.setattr(upkeep, "_left", set())
+        for other in range(2 + number):
+            closed(tmp_path / f"{number} {other}", Held(), sync="write")
+        assert 2 == len(upkeep._left)
+        Held.hung.set()
+        assert synced == upkeep.left_synced(30.0)
+        Held.hung.clear()
