@@ -119,13 +119,16 @@ class Ledger:
             if fd < 0:
                 raise BlockingIOError(EAGAIN, "another process is writing to the ledger", str(self.path))
             return fd
-        fd = self.system.append(self.path)
-        try:
-            self.system.lock_waiting(fd)
-        except BaseException:
+        while True:
+            fd = self.system.append(self.path)
+            try:
+                self.system.lock_waiting(fd)
+                if self.system.is_at(fd, self.path):  # else somebody has put another file in its place, or removed it, meanwhile
+                    return fd
+            except BaseException:
+                self.system.close(fd)
+                raise
             self.system.close(fd)
-            raise
-        return fd
 
     def _there(self, txn: str) -> dict[str, tuple[int, int]]:
         """Return the ids of the session's entries that are there, with the place of each line and of the line breaks around it.

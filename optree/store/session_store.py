@@ -312,10 +312,7 @@ class SessionStore:
 
     def _session_ended(self, path: str) -> None:
         self.ended = self.ended or not path
-        if path:
-            self._upkeep.want()
-        else:
-            self._upkeep.ask()
+        (self._upkeep.want if path else self._upkeep.ask)()
 
     def _beat(self) -> None:
         if self._guard.acquire(False):
@@ -431,7 +428,8 @@ class SessionStore:
             left = held is None or not self.stream.alone(partial(self._join, builder, others))
             self._left = True  # until the files are gone: nobody closes it before, and leaves them
             write = [] if self._final == self.journal.last and not others else [self._write(last=True)]
-            for step in (*write, self._bill(builder)):
+            self._billed &= not write
+            for step in (*write, *([] if self._billed else [self._bill(builder)])):
                 # with others' journals in hand it waits for nobody: those take descriptors
                 if not (side_by_side([step]) == [True] if held else (yield from step)):
                     self._left = left
@@ -477,7 +475,8 @@ class SessionStore:
                 remove(self.live, there, self._os, [self._lock_fd] if self._lock_fd >= 0 else [], fresh=self._fresh)
                 self._lock_fd = -1
         except OSError as error:
-            self._problem("removal of journals", error)
+            return self._problem("removal of journals", error)
+        self.current_problems.pop("removal of journals", None)
         return True
 
     def _settle_owners(self) -> None:

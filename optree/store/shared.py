@@ -38,18 +38,27 @@ class SharedBytes:
 
     def change(self, function: Callable[[bytes], bytes], seconds: float = LOCK_SECONDS) -> None:
         """Replace what is there by what *function* makes of it; what it raises leaves all as it is."""
+        until = monotonic() + seconds
+        while not self._changed(function, until):
+            pass
+
+    def _changed(self, function: Callable[[bytes], bytes], until: float) -> bool:
+        """Do so; False if somebody has removed or replaced the file before it was locked."""
         with self._os.open_shared(self.path) as file:
-            fd, until = file.fileno(), monotonic() + seconds
+            fd = file.fileno()
             while not self._os.lock(fd):
                 if monotonic() >= until:
                     raise BlockingIOError(EAGAIN, "another process has it locked", str(self.path))
                 sleep(_PAUSE_SECONDS)
             try:
+                if not self._os.is_at(fd, self.path):
+                    return False
                 number, data = self._read(file)
                 changed = function(data)
                 if changed != data:
                     number += 1
                     self._os.rewrite(fd, _packed(number, changed), PLACE_BYTES * (number % 2 == 0))
+                return True
             finally:
                 self._os.unlock(fd)  # of a fork's copy too, which closing would leave locked
 

@@ -179,6 +179,23 @@ def test_an_append_that_failed_can_be_made_again(begin, directory, call):
     assert [f"txn-1:1.{number}#{number}" for number in range(1, 6)] == [entry["id"] for entry in ledger.read()]
 
 
+@pytest.mark.parametrize("removed", [True, False])
+def test_a_ledger_that_is_replaced_while_it_is_waited_for(tmp_path, removed):
+    """Another process has it locked, and puts another file in its place, or none: the lines are in the file that has the name (S4-106)."""
+    path, replaced = tmp_path / "ledger.jsonl", []
+
+    class Replaced(OS):
+        def lock_waiting(self, fd):
+            super().lock_waiting(fd)
+            if not replaced:
+                replaced.append(path.rename(tmp_path / "before.jsonl"))
+                if not removed:
+                    path.touch()
+
+    assert 5 == Ledger(path, Replaced()).append(agent("txn-1").node)
+    assert (b"", 5) == (replaced[0].read_bytes(), len(Ledger(path).read()))
+
+
 def test_no_part_of_a_line_stays_where_the_disk_is_full(tmp_path):
     """What a full disk took of some lines is taken back; once there is room each entry is there, once, and every line can be read."""
 

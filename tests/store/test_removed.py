@@ -1,5 +1,6 @@
 """Somebody removes the files of a session that runs: it is noticed, said, and written anew."""
 
+import errno
 import shutil
 import subprocess
 import sys
@@ -11,9 +12,11 @@ import pytest
 from optree import records as r
 from optree.errors import BusyError
 from optree.store import SessionStore, load, lock, upkeep
+from optree.store.ledger import Ledger
 from optree.store.options import StoreOptions
 from optree.store.system import OS, REAL
 from optree.tree import walk_ops
+from tests.store.faults import Faulty
 from tests.store.test_journal import busy
 from tests.store.test_settle import wait_for
 
@@ -212,6 +215,23 @@ def test_a_sync_notices_a_journal_that_is_removed(begin, directory, opened, monk
     joined.journal.path.unlink()
     joined.stream.put(r.OpBegin("1.1000002", 2.0, "tool", "two"))
     assert (False, 2) == (joined.flush("sync"), joined.unwritten)
+
+
+@pytest.mark.parametrize("call", ["unlink", "remove_directory"])
+def test_journals_that_cannot_be_removed_are_later(begin, directory, call):
+    """What refuses that is a problem as long as it does: then they go, the session is billed once, and nothing is wrong (S4-131)."""
+    system = Faulty(call, errno.EACCES)
+    builder, store = begin(system=system)
+    busy(builder, 1)
+    system.arm()
+    builder.end_session()
+    wait_for(lambda: system.calls[call] > 2 if call == "unlink" else store.finished)
+    assert [call == "unlink"] * 2 == ["removal of journals" in store.current_problems, not store.finished]
+    system.mend()
+    wait_for(lambda: store.finished)
+    assert ({}, 1) == (store.current_problems, system.calls["append"])
+    assert store.close(LONG)
+    assert ([call == "remove_directory"], 1) == ([store.live.exists()], len(Ledger(directory.billing).read()))
 
 
 class Looking(OS):

@@ -513,6 +513,26 @@ def test_a_file_that_is_damaged(tmp_path):
     assert ["cannot join a budget"] == [problem[:20] for problem in optree.health()["problems"]]
 
 
+def test_a_file_that_is_replaced_before_it_is_locked(tmp_path):
+    """Nothing is written into a file that has lost its name meanwhile; where none has it by then, that is said."""
+
+    class Replacing(OS):
+        replaced = False
+
+        def lock(self, fd):
+            if not self.replaced:
+                self.replaced = True
+                shared.path.rename(tmp_path / "before")
+                SharedBytes(shared.path).create(b"other")
+            return super().lock(fd)
+
+    system = Replacing()
+    shared = SharedBytes(tmp_path / "one" / "shared", system)
+    shared.create(b"first")
+    shared.change(lambda data: data + b" second")
+    assert (b"first", b"other second") == (SharedBytes(tmp_path / "before").read(), shared.read())
+
+
 def test_files_of_budgets_that_were_killed_go(script, directory):
     """The file of a budget that was killed with all its processes is removed by one that comes an hour later, others stay."""
     agent = "with optree.budget(calls=1):\n    optree.child_env()\n    print('in', flush=True)\n    sys.stdin.read()"
