@@ -25,12 +25,15 @@ HERE = Path(__file__).resolve().parents[2]
 _LEAVES = (str(path.relative_to(HERE)) for path in sorted(HERE.glob("tests/test_*.py")))
 QUICK = (*_LEAVES, *(f"tests/{name}" for name in ("tree", "builder", "console", "tracing", "store")), "-m", "not slow")
 CACHE = Path(os.environ.get("OPTREE_PYTHONS_DIR") or Path.home() / ".cache/optree/pythons").resolve()
-SHARED = ("/etc/resolv.conf", "/etc/hosts", "/etc/ssl", "/usr/share/ca-certificates", "/usr/local/share/ca-certificates", "/etc/pip.conf")
+SHARED = ("/etc/resolv.conf", "/etc/hosts", "/etc/pip.conf")
 """How this machine reaches others: so does a root."""
+COPIED = ("/etc/ssl", "/usr/share/ca-certificates", "/usr/local/share/ca-certificates")
+"""Whom it trusts. A root has copies, since its packages write there."""
 ENTER = """
-root=$1 shared=$2 folder=$3; shift 3
+root=$1 copied=$2 shared=$3 folder=$4; shift 4
 mount -t proc proc "$root/proc" || mount --rbind /proc "$root/proc"
 mount --rbind /dev "$root/dev"
+for path in $copied; do mkdir -p "$root$path"; cp -au "$path/." "$root$path"; done
 for path in $shared; do
   if [ -d "$path" ]; then mkdir -p "$root$path"; else mkdir -p "$(dirname "$root$path")"; touch "$root$path"; fi
   mount --rbind "$path" "$root$path"
@@ -171,8 +174,10 @@ def install(inside: list[str], *packages: str) -> None:
 def entering(root: Path, folder: Path, *shared: Path) -> list[str]:
     """Return what a command is put behind to run in a root, in a folder there."""
     named = [value for name, value in os.environ.items() if name.startswith(("PIP_", "SSL_")) and Path(value).is_absolute()]
-    paths = " ".join(path for path in dict.fromkeys([*SHARED, *named, *map(str, shared)]) if Path(path).exists())
-    return ["unshare", "--mount", "--propagation", "private", "sh", "-ec", ENTER, "enter", str(root), paths, str(folder)]
+    elsewhere = [path for path in named if not any(Path(path).is_relative_to(one) for one in COPIED)]
+    paths = " ".join(path for path in dict.fromkeys([*SHARED, *elsewhere, *map(str, shared)]) if Path(path).exists())
+    copied = " ".join(path for path in COPIED if Path(path).exists())
+    return ["unshare", "--mount", "--propagation", "private", "sh", "-ec", ENTER, "enter", str(root), copied, paths, str(folder)]
 
 
 def copy(folder: Path) -> None:
