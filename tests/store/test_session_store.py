@@ -195,6 +195,47 @@ def test_no_fault_of_the_disk_reaches_the_program(begin, call, code):
     store.close(1.0)
 
 
+class Noting(OS):
+    """Notes what one thread asks of the disk."""
+
+    def __init__(self):
+        self.thread, self.made = threading.get_ident(), []
+        for name in {*CALLS, "lock"} - {"ends_whole", "read", "pieces"}:
+            setattr(self, name, self._noted(name, getattr(super(), name)))
+
+    def _noted(self, name, real):
+        def call(*args):
+            if threading.get_ident() == self.thread:
+                self.made.append(name)
+            return real(*args)
+
+        return call
+
+    def taken(self):
+        """Return what was noted since the last time."""
+        found, self.made = self.made, []
+        return found
+
+
+def test_what_the_caller_waits_for(directory, opened):
+    """A begin is seven calls on the caller's thread, one after another, any other structural call one, a log line none (decision 006)."""
+    system = Noting()
+    options = StoreOptions(directory, system=system)
+    for number in (1, 2):
+        builder, store = open_session("agent", options, txn=f"txn-{number}", later=True, unused=True)
+        opened.append(store)
+    assert ["make_directory", "own", "lock", "create", "lock", "write", "write"] == system.taken()[-7:]
+    turn = builder.begin_turn()
+    assert ["write"] == system.taken()
+    op = builder.begin_op("tool", "work")
+    assert ["write"] == system.taken()
+    op.log("line")
+    assert [] == system.taken()
+    for end in (op.end, turn.end, builder.end_session):
+        end()
+        assert ["write"] == system.taken()
+
+
 def test_a_snapshot_that_is_refused_is_written_once_that_is_possible(begin, monkeypatch):
     """Of a session that goes on without a flush, too: then nothing is wrong any more (S4-131)."""
     monkeypatch.setattr(upkeep, "SYNC_SECONDS", 0.01)
