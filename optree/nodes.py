@@ -117,10 +117,16 @@ class AccountingEntry(_Leaf):
     """What went wrong."""
     details: Raw | UnsetType = UNSET
     """What else was said of it, as a JSON object: members of a provider's usage, and figures under names that optree does not know."""
+    retried: bool = False
+    """True for an attempt that failed and was made again: the last attempt is the call, and the others count as none."""
+    replay_of: str | None = None
+    """``<txn>:<path>`` of the op whose recorded answer the call got: nobody was paid."""
 
 
 SNAPSHOT = "pricingSnapshot"
 """The attribute of a session that holds the prices by which entries in it, and below it, were billed, by name (seed 004)."""
+REPLAY_OF = "replay.of"
+"""The attribute of an op that got a recorded answer: ``<txn>:<path>`` of the op that has it."""
 USAGE_AT_START = "usage_at_start"
 """The attribute of an llm op that holds the tokens that its provider told as a stream began: all that is known of one that breaks off."""
 PIECE_OF_TEXT = "piece_of_text"
@@ -163,7 +169,7 @@ class Totals(_Leaf):
     upstream_inference_cost_usd: float = 0.0
     """US dollars that routers paid to the providers behind them."""
     llm_requests: int = 0
-    """Accounting entries of requests to models."""
+    """Calls of models that are accounted for; attempts of one count once."""
     llm_failed: int = 0
     """Those of them that failed."""
     tools_run: int = 0

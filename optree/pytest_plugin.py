@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from optree.capture.program import PROGRAM
 from optree.testing import Recording, capture
 from optree.tree.text import format_tree
 
@@ -27,10 +28,12 @@ def optree_session(request: pytest.FixtureRequest) -> Generator[Recording, None,
 
 
 @pytest.hookimpl(wrapper=True)
-def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, Any, Any]:
-    """Add the trees to the report of a test that failed."""
+def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) -> Generator[None, Any, Any]:
+    """Add the trees to the report of a test that failed. A session of calls outside of all sessions ends with the test, as that ended."""
     report = yield
     recording = item.stash.get(_RECORDING, None)
+    if recording is not None and (call.when == "call" or report.failed):
+        PROGRAM.end(call.excinfo.value if report.failed and call.excinfo is not None else None, recording.sessions)
     if report.failed and recording is not None:
         trees = [(f"optree session {session.txn}", format_tree(session)) for session in recording.sessions]
         report.sections += trees or [("optree", "no session was recorded")]

@@ -23,6 +23,7 @@ from unittest.mock import patch
 
 from optree.builder import SessionTreeBuilder, Stream
 from optree.capture import FINDER, instrument, uninstrument
+from optree.capture.program import PROGRAM
 from optree.capture.replay import ACTIVE, Replay
 from optree.clock import Clock
 from optree.nodes import OperationNode, TurnNode
@@ -109,7 +110,8 @@ def capture(now: Clock | None = None) -> Generator[Recording, None, None]:
     """Record the root sessions that begin inside the block in memory: no files, no lines on stderr, no OpenTelemetry.
 
     It holds for the whole process: what other threads and tasks begin meanwhile is recorded too. Inside the block no session is open
-    that was open before, and no parent in another process is joined. It records also where optree is switched off. The sessions' txns are
+    that was open before, and no parent in another process is joined; what was open goes on behind it. A session of calls that are made
+    outside of all sessions ends with the block. It records also where optree is switched off. The sessions' txns are
     ``test-1``, ``test-2`` and so on.
 
     ```python
@@ -149,6 +151,7 @@ def capture(now: Clock | None = None) -> Generator[Recording, None, None]:
             patch.object(RUNTIME, "sessions", dict[str, Session]()),
             patch.object(RUNTIME, "_detached", dict[str, str]()),
             patch.object(RUNTIME, "forked_at", 0.0),
+            PROGRAM.apart(),
         ):
             yield recording
     finally:

@@ -6,6 +6,9 @@ import sys
 
 import pytest
 
+from optree.store import Directory
+from optree.store.recovery import load
+
 TESTS = """
 import optree
 import pytest
@@ -94,6 +97,50 @@ def test_nothing_recorded(said):
     """That nothing was recorded is said to a test that asked for a recording, and to no other."""
     assert "no session was recorded" in said["test_records_nothing"]
     assert "optree" not in said["test_does_not_record"]
+
+
+CALLS = """
+import httpx
+import optree
+
+CHOICE = {"index": 0, "message": {"role": "assistant", "content": "It rains"}, "finish_reason": "stop"}
+ANSWER = {"object": "chat.completion", "model": "m", "choices": [CHOICE], "usage": {"prompt_tokens": 1, "completion_tokens": 1}}
+client = httpx.Client(transport=httpx.MockTransport(lambda request: httpx.Response(200, json=ANSWER)))
+
+
+def ask(question):
+    sent = {"model": "m", "messages": [{"role": "user", "content": question}]}
+    client.post("http://llm.example/v1/chat/completions", json=sent)
+
+
+optree.instrument()
+ask("before")
+
+
+def test_fails(optree_session):
+    ask("within")
+    raise KeyError("city")
+
+
+def test_passes(optree_session):
+    ask("within")
+
+
+def test_without():
+    ask("behind")
+"""
+
+
+def test_calls_outside_of_sessions(tmp_path):
+    """Calls that begin no session have one that ends as their test did; the program's own, which was open before, goes on behind it."""
+    (tmp_path / "test_agent.py").write_text(CALLS)
+    command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "--color=no", "test_agent.py"]
+    env = {"PATH": "", "HOME": str(tmp_path), "OPTREE_BASE_DIR": str(tmp_path / "base")}
+    run = subprocess.run(command, cwd=tmp_path, env=env, capture_output=True, text=True, check=False)
+    assert re.search(r"✗ failed 1 llm.*KeyError: 'city'\n└─ 1 turn ✓ within\n", re.sub(r" [0-9.]+ (ms|s)", "", run.stdout)), run.stdout
+    session = load("last", Directory.of(tmp_path / "base")).session
+    assert [("before", "ok"), ("behind", "ok")] == [(turn.prompts["user"], turn.status) for turn in session.turns]
+    assert [path.name for path in (tmp_path / "base" / "sessions").glob("*.json*")] == [f"{session.id}.json.zst"]
 
 
 def test_a_test_that_passes_shows_nothing(said):

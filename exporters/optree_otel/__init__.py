@@ -30,6 +30,14 @@ def make(options: Mapping[str, Any]) -> OtelMirror | None:
     return None if settings.disabled or settings.traces is None else OtelMirror(settings, options)
 
 
+def wrong_options(options: Mapping[str, Any]) -> list[str]:
+    """Return what is wrong with options, whatever the environment says: a sentence each."""
+    from optree_otel.settings import resolve
+
+    assumed = {"OTEL_TRACES_SAMPLER": "traceidratio"}  # else nobody looks at its argument
+    return [problem.replace(" and passed over", "").replace(" and it is passed over", "") for problem in resolve(options, assumed).problems]
+
+
 def __getattr__(name: str) -> Any:
     if name == "OpTreeSpanProcessor":
         from optree_otel.incoming.processor import OpTreeSpanProcessor

@@ -58,6 +58,8 @@ class EntryState(Struct, eq=False):
     """What `optree.capture` knows of the call that the program makes within it; here it lives no longer than the handle."""
     spending: Any = None
     """What budgets hold for it; as above."""
+    replayed: str | None = None
+    """The op whose recorded answer it got: what is accounted for here cost nothing."""
 
     def pending(self, put: Put, *, last: bool = False) -> bool:
         """Put the entries that are not delivered yet, once. Within a step, or called by the stream.

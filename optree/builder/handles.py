@@ -26,7 +26,7 @@ from optree.clock import monotonic
 from optree.nodes import USAGE_AT_START, AccountingEntry, OperationNode, Payload, Severity, Status, parts_of_name
 from optree.redaction import may_hold_secret, remembered
 from optree.tree import apply
-from optree.tree.totals import add_entry, add_failure, is_possible_cost
+from optree.tree.totals import add_entry, add_failure, is_possible_cost, take_retried
 from optree.tree.walk import recount
 from optree.usage import counts_beside, plain_tokens
 from optree.values import cut, decode
@@ -209,7 +209,7 @@ class Op(EntryState, eq=False):
                     self._warn(flaw)
             if strange is not None and self.builder.core.first_time(strange):
                 self._warn(strange)
-            self.builder.core.price(entry, self.builder.chain)
+            self._price(entry)
             stream = self.builder.core.stream
             held = stream.enter()
             try:
@@ -232,6 +232,13 @@ class Op(EntryState, eq=False):
             return AccountingEntry(identity, core.now_ms(), "tool", ended, latency, command=node.name)
         return AccountingEntry(identity, core.now_ms(), "llm", ended, latency, *model_of(node))
 
+    def _price(self, entry: AccountingEntry) -> None:
+        """Give an entry the cost that it has; one of a recorded answer none, whatever the provider or the program says."""
+        if self.replayed is None:
+            self.builder.core.price(entry, self.builder.chain)
+            return
+        entry.replay_of, entry.cost_usd, entry.upstream_inference_cost_usd = self.replayed, 0.0, None
+
     def _add(self, entry: AccountingEntry) -> None:
         """Add an entry to the op and to the totals; within a step."""
         node, builder = self.bare, self.builder
@@ -251,7 +258,7 @@ class Op(EntryState, eq=False):
         core = self.builder.core
         told = replace(entry)
         take_usage(core, told, (usage,), {}, None)
-        core.price(told, self.builder.chain)
+        self._price(told)
 
         def change(_put: object) -> None:
             self.bare.accounting = tuple(told if one is entry else one for one in self.bare.accounting)
@@ -260,6 +267,21 @@ class Op(EntryState, eq=False):
             self._mend(told)
 
         core.stream.step(change)
+
+    def tried_again(self, entry: AccountingEntry) -> None:
+        """Take that an attempt which was accounted for as failed is made again."""
+        stream = self.builder.core.stream
+        held = stream.enter()
+        try:
+            entry.retried = True
+            for session in self.builder.chain:
+                take_retried(session.totals)
+            stream.put(records.Accounted(self.path, entry))
+        except BaseException:
+            self._mend(entry)
+            raise
+        finally:
+            stream.leave(held)
 
     def _mend(self, entry: AccountingEntry) -> None:
         """Record an entry whole of which an interrupt left a part, and count the totals anew."""
@@ -377,7 +399,7 @@ class Op(EntryState, eq=False):
             entry = self._entry("failed" if status != "ok" else "ok", latency)
             entry.error = error
             take_usage(self.builder.core, entry, (told,), {}, None)
-            self.builder.core.price(entry, self.builder.chain)
+            self._price(entry)
             self._add(entry)
         elif node.accounting:
             last = node.accounting[-1]
@@ -397,6 +419,7 @@ class Op(EntryState, eq=False):
             if node.kind == "tool":
                 entry.characters_in = node.request.size if node.request else 0
                 entry.characters_out = node.response.size if node.response else 0
+            self._price(entry)
             self._add(entry)
 
     def _mark(self) -> None:

@@ -19,6 +19,7 @@ from optree.builder import Op
 from optree.builder.core import Encoded
 from optree.builder.handles import account_late, respond_at_end
 from optree.capture.bodies import MOST_BYTES, Body
+from optree.capture.failures import was_not_sent
 from optree.capture.observed import TOLD, ObservedCall, client_call, ended_by
 from optree.capture.program import PROGRAM
 from optree.capture.replay import STATUS_CODE
@@ -199,8 +200,7 @@ class Exchange:
         self._status = 0
         self._error: str | None = None
         self._is_over = self._asked = False
-        call.attempts += 1
-        call.is_under_way = True
+        call.begins()
 
     @property
     def op(self) -> Op:
@@ -358,7 +358,7 @@ class Exchange:
             if self._status:
                 call.is_refused = True
                 call.op.builder.set_op(call.op, **{STATUS_CODE: self._status})
-            call.failed(said, (monotonic() - self._began) * 1e3)
+            call.failed(said, (monotonic() - self._began) * 1e3, is_free=bool(self._status) or was_not_sent(error))
             client = client_call()
             if client is None or client.call is not call:  # else it may try again
                 call.end("failed", said)

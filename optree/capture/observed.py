@@ -11,7 +11,7 @@ from optree.builder import Op
 from optree.builder.outcome import outcome
 from optree.capture.program import PROGRAM
 from optree.interrupts import suppress
-from optree.nodes import Status
+from optree.nodes import AccountingEntry, Status
 from optree.redaction import redact
 from optree.tracing.budgets import CarriedRefusal
 from optree.tracing.faults import guarded
@@ -26,6 +26,8 @@ class ObservedCall:
         self.op = op
         self._finish = finish
         self.attempts = 0
+        self._failed: AccountingEntry | None = None
+        """What the last attempt was accounted for by, if that failed."""
         self.is_answered = False
         """True once a model has begun to answer: what comes after that is another call."""
         self.is_under_way = False
@@ -43,11 +45,20 @@ class ObservedCall:
         """True if another attempt belongs to it."""
         return not self.is_answered and not self.is_under_way and self.op.bare.ended_at is None
 
-    def failed(self, why: str, latency: float) -> None:
-        """Record an attempt that brought no answer."""
+    def begins(self) -> None:
+        """Take that an attempt begins; one that failed before it was no call of its own."""
+        self.attempts += 1
+        self.is_under_way = True
+        entry, self._failed = self._failed, None
+        if entry is not None and entry.status == "failed":
+            self.op.tried_again(entry)
+
+    def failed(self, why: str, latency: float, *, is_free: bool) -> None:
+        """Record an attempt that brought no answer; one *is free* that the provider refused."""
         self.is_under_way = False
         self.op.log(f"attempt {self.attempts} failed: {why}", "WRN")
-        self.op.account(status="failed", latency=latency)
+        self.op.account(status="failed", latency=latency, cost_usd=0.0 if is_free else None)
+        self._failed = next(iter(self.op.bare.accounting[-1:]), None)
 
     def end(self, status: Status, error: str | None) -> None:
         """End the op, if it is ours."""

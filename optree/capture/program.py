@@ -5,6 +5,8 @@ from __future__ import annotations
 import atexit
 import os
 import sys
+from collections.abc import Collection, Generator
+from contextlib import contextmanager
 from pathlib import PurePath
 from typing import Any, Final
 from weakref import ref
@@ -136,19 +138,40 @@ class Program:
     def _open(self) -> Session:
         session = self._session
         if session is None or session.txn not in RUNTIME.sessions:
-            atexit.register(self._end, os.getpid())
+            atexit.unregister(self._end_at_exit)
+            atexit.register(self._end_at_exit, os.getpid())
             opened = _Opened()
             session = RUNTIME.open_root(program_name(), {"ingress": ingress()}, ref(opened))
             self._opened, self._session, self._turns, self._waiting = opened, session, {}, {}
         return session
 
-    @guarded
-    def _end(self, pid: int) -> None:
+    def _end_at_exit(self, pid: int) -> None:
         """End the session with the program; in a child that was forked from it, nothing."""
+        if os.getpid() == pid:
+            self.end(getattr(sys, "last_exc", None) or getattr(sys, "last_value", None))
+
+    @contextmanager
+    def apart(self) -> Generator[None, None, None]:
+        """Have calls in the block in a session of their own, which ends with it; what was begun before goes on behind it."""
+        before = self._session, self._turns, self._waiting, self._opened
+        self._session, self._turns, self._waiting, self._opened = None, {}, {}, None
+        raised: BaseException | None = None
+        try:
+            yield
+        except BaseException as error:
+            raised = error
+            raise
+        finally:
+            self.end(raised)
+            self._session, self._turns, self._waiting, self._opened = before
+
+    @guarded
+    def end(self, raised: BaseException | None, of: Collection[Session] | None = None) -> None:
+        """End the session, if there is one, and it is one *of* these."""
         session = self._session
-        if session is None or session.txn not in RUNTIME.sessions or os.getpid() != pid:
+        if session is None or session.txn not in RUNTIME.sessions or (of is not None and session not in of):
             return
-        status, error = outcome(getattr(sys, "last_exc", None) or getattr(sys, "last_value", None))
+        status, error = outcome(raised)
         for turn in list(self._turns.values()):
             turn.end(status, error)
         session.builder.end_session(status, error)

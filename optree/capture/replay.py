@@ -18,7 +18,7 @@ from optree.capture.answering import body_of
 from optree.console import resolved
 from optree.errors import OptreeError
 from optree.interrupts import new_rlock
-from optree.nodes import OperationNode, Pool
+from optree.nodes import REPLAY_OF, OperationNode, Pool
 from optree.redaction import redact
 from optree.store.recovery import load
 from optree.tracing.faults import fault
@@ -30,8 +30,8 @@ from optree.values import decode, is_list, is_object, truncated
 
 REPLAY, FORK_AT = "OPTREE_REPLAY", "OPTREE_FORK_AT"
 """Variables of the environment: the session whose answers a program gets, and the path from which on it gets its provider's."""
-OF, DIFFERENCE = "replay.of", "replay.difference"
-"""Attributes of an op: whose answer it got, as `<txn>:<path>`, and why none."""
+COST, DIFFERENCE = "replay.cost_usd", "replay.difference"
+"""Attributes of an op: what the answer cost when it was recorded, which is not paid again, and why it got none."""
 _SHOWN: Final = 80
 STATUS_CODE: Final = "http.response.status_code"
 """The attribute that has the HTTP status of an op's last attempt, if one of them was refused."""
@@ -112,7 +112,9 @@ class Replay:
             op.builder.set_op(op, **{DIFFERENCE: why})
             op.log(said, "ERR")
             return _failed(_REFUSED, said)
-        op.builder.set_op(op, **{OF: f"{self._txn}:{call.node.path}"})
+        op.replayed = f"{self._txn}:{call.node.path}"
+        costs = [entry.cost_usd for entry in call.node.accounting if entry.cost_usd is not None]
+        op.builder.set_op(op, **{REPLAY_OF: op.replayed}, **({COST: sum(costs)} if any(costs) else {}))
         return _recorded(call, path, query)
 
     def _without_credentials(self, request: Any) -> _Recorded | None:

@@ -72,7 +72,7 @@ def ledger(
         show_json({**head, **body, **tail})
     else:
         table_of = table(("", *sums.HEAD), sums.rows(_groups(lines), sums.total(lines)), " rrrrrrr")
-        show("\n".join(_said(verdict) if check else [*table_of, *sums.credits_said(lines)]), fold=True)
+        show("\n".join(_said(verdict) if check else [*table_of, *sums.credits_said(lines), *sums.replayed_said(lines)]), fold=True)
         if not check:
             sums.say_pending(sums.pending(where))
     sums.say_repeated(book, where, checked=check)

@@ -8,12 +8,13 @@ from typing import Annotated
 
 import typer
 
-from optree.capture.replay import DIFFERENCE, FORK_AT, OF, REPLAY, Replay
+from optree.capture.replay import DIFFERENCE, FORK_AT, REPLAY, Replay
 from optree.cli.options import BillingFile, Otel, SessionsDir, TraceLlm, TraceTools, Txn, Verbose, directory
 from optree.cli.program import command_line
 from optree.cli.run import Tracing, run_traced
 from optree.cli.screen import complain
 from optree.errors import SetupError
+from optree.nodes import REPLAY_OF
 from optree.store.directory import Directory, exists
 from optree.store.recovery import load
 from optree.tracing.config import DISABLED, is_disabled
@@ -77,7 +78,7 @@ def _run(txn: str, at: str | None, command: list[str] | None, where: Directory, 
     told = {REPLAY: source} | ({} if at is None else {FORK_AT: at})
     ran = run_traced(command, where, replace(tracing, replay=told))
     ops = [op for name in ran.txns for _, _, op in walk_ops(load(name, where).session) if op.kind == "llm"]
-    given = {str(op.attributes[OF]).rpartition(":")[2] for op in ops if OF in op.attributes}
+    given = {str(op.attributes[REPLAY_OF]).rpartition(":")[2] for op in ops if REPLAY_OF in op.attributes}
     different = [op for op in ops if DIFFERENCE in op.attributes]
     missing = [path for path in recorded if path not in given]
     said = [f"{len(given)} of {len(recorded)} calls of models were answered as in {loaded.txn}"]

@@ -54,7 +54,7 @@ class Sum:
 
     def add(self, entry: AccountingEntry) -> None:
         """Add one entry."""
-        self.calls += 1
+        self.calls += not entry.retried
         self.pico_dollars += pico(entry.cost_usd or 0.0)
         add_entry(self.totals, entry)
 
@@ -144,6 +144,13 @@ def credits_said(lines: Sequence[SumLine]) -> list[str]:
     return [f"includes {message} {dollars_of(credited.pico_dollars)}: entries with a negative cost, which lower these sums"]
 
 
+def replayed_said(lines: Sequence[SumLine]) -> list[str]:
+    """Return a line that tells of calls that got recorded answers, if there are any."""
+    count = sum(line.entry.replay_of is not None and not line.entry.retried for line in lines)
+    said = "1 call" if count == 1 else f"{count:,} calls"
+    return [f"{said} got a recorded answer (optree replay, optree fork), and cost nothing"] if count else []
+
+
 def rows(groups: dict[str, dict[str, Sum]], whole: Sum) -> list[tuple[str, ...]]:
     """Return the rows of a table: a heading for each group, its sums below, and the total."""
     found: list[tuple[str, ...]] = []
@@ -230,6 +237,8 @@ def _line(entry: dict[str, Any]) -> SumLine:
     said: dict[str, Any] = {**entry, "tokens": counts, **known}
     found = AccountingEntry(str(entry.get("id") or ""), said["timestamp"] or 0.0, "llm" if entry.get("type") == "llm" else "tool")
     found.status = "failed" if entry.get("status") == "failed" else "ok"
+    found.retried = entry.get("retried") is True
+    found.replay_of = of if isinstance(of := entry.get("replayOf"), str) else None
     found.tokens = msgspec.convert(stored_parts(counts), Tokens)
     found.cost_usd, found.characters_in, found.characters_out = said["costUsd"], said["charactersIn"], said["charactersOut"]
     return SumLine(said, found)

@@ -65,7 +65,7 @@ def prices(entries: Iterable[AccountingEntry]) -> dict[tuple[str | None, str | N
     """Return the prices that can be worked out, by provider and model."""
     rows: defaultdict[tuple[str | None, str | None], list[tuple[list[float], float]]] = defaultdict(list)
     for entry in entries:
-        if entry.tokens is not None and entry.cost_usd is not None and entry.status == "ok":
+        if entry.tokens is not None and entry.cost_usd is not None and entry.status == "ok" and entry.replay_of is None:
             counts = [float(getattr(entry.tokens, name)) for name in COUNTS]
             rows[entry.provider, entry.model].append((counts, entry.cost_usd))
     return {model: derived for model, known in rows.items() if (derived := _derived(known)) is not None}

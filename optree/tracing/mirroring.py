@@ -9,6 +9,7 @@ from typing import Any
 
 from optree.builder.core import Core
 from optree.builder.stream import Stream
+from optree.errors import SetupError
 from optree.interrupts import pass_on
 from optree.mirrors import MakeMirror, Mirror, Traced
 from optree.store import Directory
@@ -17,6 +18,17 @@ from optree.tracing import context
 PACKAGE = "optree_otel"
 """By name, since it lies above; its entry point would be slow to look up on the thread that begins a session."""
 ENDPOINTS = ("OTEL_EXPORTER_OTLP_ENDPOINT", "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT")
+
+
+def check_options(options: Mapping[str, Any]) -> None:
+    """Raise `SetupError` for options of the mirror that are not possible. Where it is not installed, that is said when a session begins."""
+    try:
+        wrong: list[str] = import_module(PACKAGE).wrong_options(options)
+    except ImportError as error:
+        pass_on(error)
+        return
+    if wrong:
+        raise SetupError(f"otel: {'; '.join(wrong)}")
 
 
 class Mirroring:
@@ -107,7 +119,10 @@ class Mirroring:
             return None
         try:
             make: MakeMirror = import_module(PACKAGE).make
-            return make(options)
+            made = make(options)
+            for problem in () if made is None else made.health().get("problems", ()):
+                self._report(problem)  # what the environment says and is not possible
+            return made  # noqa: TRY300 - as all that may raise
         except Exception as error:  # noqa: BLE001 - an exporter's fault must not reach the program
             pass_on(error)
             self._report(f"OpenTelemetry: nothing is sent: {type(error).__name__}: {error}")

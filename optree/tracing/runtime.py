@@ -38,7 +38,7 @@ from optree.tracing.context import ABANDONED, Holder
 from optree.tracing.handles import Session
 from optree.tracing.interrupted import keep_interrupt
 from optree.tracing.joined import Joined, stand_in
-from optree.tracing.mirroring import Mirroring
+from optree.tracing.mirroring import Mirroring, check_options
 from optree.tracing.problems import Problems, Unsaved, counts_of, lost_of
 from optree.tracing.stderr import say
 from optree.values import text
@@ -91,7 +91,10 @@ class Runtime:
 
     def configure(self, **options: Any) -> Config:
         """Set options; raises `SetupError` for one that does not exist or cannot have that value."""
-        self.config = changed(self.config, options)
+        found = changed(self.config, options)
+        if isinstance(otel := options.get("otel"), Mapping):
+            check_options(otel)
+        self.config = found
         if "redact" in options:
             use(self.config.redact)
         return self.config

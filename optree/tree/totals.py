@@ -41,8 +41,9 @@ def add_entry(totals: Totals, entry: AccountingEntry) -> None:
         totals.characters_in += entry.characters_in or 0
         totals.characters_out += entry.characters_out or 0
         return
-    totals.llm_requests += 1
-    totals.llm_failed += failed
+    if not entry.retried:
+        totals.llm_requests += 1
+        totals.llm_failed += failed
     if entry.upstream_inference_cost_usd and is_possible_cost(entry.upstream_inference_cost_usd):
         totals.upstream_inference_cost_usd += entry.upstream_inference_cost_usd
 
@@ -53,6 +54,12 @@ def add_failure(totals: Totals, entry: AccountingEntry) -> None:
         totals.llm_failed += 1
     else:
         totals.tools_failed += 1
+
+
+def take_retried(totals: Totals) -> None:
+    """Take a call of a model back that was counted as failed: it is an attempt that is made again."""
+    totals.llm_requests -= 1
+    totals.llm_failed -= 1
 
 
 def has_unknown_cost(entry: AccountingEntry) -> bool:

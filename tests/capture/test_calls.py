@@ -71,13 +71,17 @@ def test_the_request_is_recorded(recording, provider):
 
 
 def test_attempts_are_one_op(recording, provider, client):
-    """What a client sends again after a refusal is one op, with an entry and a log line for each attempt that failed."""
+    """What a client sends again after a refusal is one op and one call, with an entry that cost nothing and a log line for each attempt."""
     provider.says(REFUSED, REFUSED, CHAT)
     client = client.with_options(max_retries=2)
     with optree.session("agent"), optree.turn():
         client.chat.completions.create(model="gpt-5", messages=QUESTION)
     op = only_op(recording)
-    assert ["failed", "failed", "ok"] == [entry.status for entry in op.accounting]
+    assert [("failed", True, 0.0), ("failed", True, 0.0), ("ok", False, None)] == [
+        (entry.status, entry.retried, entry.cost_usd) for entry in op.accounting
+    ]
+    totals = recording.tree.session.totals
+    assert (1, 0, 1) == (totals.llm_requests, totals.llm_failed, totals.unknown_costs)
     said = "failed: 429 Too Many Requests: slow down"
     assert [("WRN", f"attempt 1 {said}"), ("WRN", f"attempt 2 {said}")] == [(log.severity, log.message) for log in op.logs]
     assert ("ok", 200) == (op.status, op.attributes["http.response.status_code"])
@@ -90,7 +94,9 @@ def test_a_call_that_is_refused_for_good_failed(recording, provider, client):
     with optree.session("agent"), optree.turn(), pytest.raises(openai.RateLimitError):
         client.chat.completions.create(model="gpt-5", messages=QUESTION)
     op = only_op(recording)
-    assert ("failed", 2) == (op.status, len(op.accounting))
+    assert ("failed", [True, False]) == (op.status, [entry.retried for entry in op.accounting])
+    totals = recording.tree.session.totals
+    assert (1, 1, 0) == (totals.llm_requests, totals.llm_failed, totals.unknown_costs)
     assert "RateLimitError" in op.error
     assert "slow down" in op.error
 
@@ -102,7 +108,7 @@ def test_a_call_that_finds_no_server_failed(recording):
     with optree.session("agent"), optree.turn(), pytest.raises(openai.APIConnectionError):
         chat(provider.url)
     op = only_op(recording)
-    assert ("failed", ["failed"]) == (op.status, [entry.status for entry in op.accounting])
+    assert ("failed", [("failed", 0.0)]) == (op.status, [(entry.status, entry.cost_usd) for entry in op.accounting])
     assert "ConnectError" in op.logs[0].message
 
 

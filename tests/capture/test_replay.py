@@ -9,6 +9,7 @@ import anthropic
 import httpx
 import openai
 import pytest
+from msgspec.structs import replace
 
 import optree
 from optree.capture import FINDER, uninstrument
@@ -292,6 +293,40 @@ def test_an_op_of_the_programs_own(provider, client):
     assert told(recorded) == told(again)
 
 
+PAID = Reply(
+    {
+        "id": "c", "object": "chat.completion", "created": 1, "model": "gpt-5",
+        "choices": [{"index": 0, "message": {"role": "assistant", "content": "It rains"}, "finish_reason": "stop"}],
+        "usage": {"prompt_tokens": 12, "completion_tokens": 5, "total_tokens": 17, "cost": 0.25},
+    }
+)  # fmt: skip
+
+
+def test_what_is_replayed_costs_nothing(provider, client):
+    """A replay costs nothing in the tree and in a budget, and says what the recorded answer had cost, whoever accounts for it."""
+
+    def ask():
+        with optree.budget(usd=5.0) as budget:
+            chat(client, "Weather?")
+            with optree.llm(provider="openai", model="gpt-5") as op:
+                chat(client, "Snow?")
+                op.account(input_tokens=12, output_tokens=5, cost_usd=0.5)
+            with optree.llm(provider="openai", model="gpt-5"):
+                chat(client, "Hail?")
+        return budget.used["usd"], budget.used["tokens"], budget.unknown_cost
+
+    provider.says(PAID)
+    expected, recorded = record(ask)
+    with replay(recorded.tree):
+        found, again = record(ask)
+    assert ((1.0, 51, 0), (0.0, 51, 0)) == (expected, found)
+    before, after = recorded.tree.session.totals, again.tree.session.totals
+    assert (replace(before, cost_usd=0.0), 1.0) == (after, before.cost_usd)
+    assert [(f"test-1:1.{at}", f"test-1:1.{at}", cost) for at, cost in ((1, 0.25), (2, 0.5), (3, 0.25))] == [
+        (op.attributes["replay.of"], op.accounting[0].replay_of, op.attributes["replay.cost_usd"]) for op in llms(again)
+    ]
+
+
 def test_a_fork(provider, client):
     """Up to an op the answers are those that were recorded; from there on requests are sent, be they the same or others."""
     provider.says(CHAT)
@@ -403,7 +438,11 @@ def test_replay_of_a_program(line, provider):
     assert f"optree: 2 of 2 calls of models were answered as in {txn}\n" in run.stderr
     [other] = set(line.txns()) - {txn}
     before, after = (load(one, Directory.of(line.base)).session for one in (txn, other))
-    assert before.totals == after.totals
+    assert (2, 0) == (before.totals.unknown_costs, after.totals.unknown_costs)
+    assert before.totals == replace(after.totals, unknown_costs=2, known_costs=0)
+    assert "2 calls got a recorded answer (optree replay, optree fork), and cost nothing" in line("cost", other).stdout
+    lines = [json.loads(one) for one in Directory.of(line.base).billing.read_text().splitlines()]
+    assert [None, None, f"{txn}:1.1", f"{txn}:2.1"] == [one.get("replayOf") for one in lines]
 
 
 def test_replay_of_a_program_that_was_changed(line, provider):

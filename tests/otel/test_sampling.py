@@ -1,5 +1,6 @@
 """Sampling by session: what is not sampled is not sent, is on disk all the same, and is never told to be delivered."""
 
+import re
 import subprocess
 import sys
 import threading
@@ -85,6 +86,33 @@ def test_options(options, variables, found, problem):
     said = resolve(options, variables)
     assert (found, bool(problem)) == (said.sampler, bool(said.problems))
     assert problem in " ".join(said.problems)
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"sampler": "half"}, "otel: sampler='half' is not possible; choose one of always_on"),
+        ({"sampler_arg": "half"}, "otel: sampler_arg='half' is not possible; give a share"),
+        ({"exporter": "zipkin"}, "otel: exporter='zipkin' takes no spans; give a SpanExporter"),
+        ({"exporter": object}, "takes no spans"),
+        ({"exportr": "sdk"}, "there is no option 'exportr'; the options are endpoint"),
+    ],
+)
+def test_a_wrong_option_is_refused(options, said):
+    """`configure` refuses what is not possible, and says what is; nothing is changed."""
+    before = optree.configure()
+    with pytest.raises(optree.SetupError, match=re.escape(said)):
+        optree.configure(otel=options, verbose=True)
+    assert before == optree.configure()
+
+
+def test_a_wrong_variable_is_said_at_the_start(tmp_path):
+    """What the environment says and is not possible is said when the first session begins, and the session is sent."""
+    code = "import optree, sys\nwith optree.session('lead'):\n    print('begun', file=sys.stderr, flush=True)"
+    env = environ(tmp_path, "http://127.0.0.1:9", OTEL_TRACES_SAMPLER="traceidratio", OTEL_TRACES_SAMPLER_ARG="half")
+    said = subprocess.run([sys.executable, "-c", code], env=env, capture_output=True, text=True, timeout=120, check=True).stderr
+    assert "OTEL_TRACES_SAMPLER_ARG='half' is not possible and passed over" in said.partition("begun")[0]
+    assert 1 == said.count("OTEL_TRACES_SAMPLER_ARG")
 
 
 def test_what_is_not_sampled(tmp_path):
