@@ -268,7 +268,7 @@ class Op(EntryState, eq=False):
 
         core.stream.step(change)
 
-    def tried_again(self, entry: AccountingEntry) -> None:
+    def _tried_again(self, entry: AccountingEntry) -> None:
         """Take that an attempt which was accounted for as failed is made again."""
         stream = self.builder.core.stream
         held = stream.enter()
@@ -455,6 +455,12 @@ def account_late(op: Op, usage: object) -> None:
         op._take_late(entry, usage)  # noqa: SLF001 # pyright: ignore[reportPrivateUsage] - of this module
     finally:
         stream.leave(held)
+
+
+@guarded
+def tried_again(op: Op, entry: AccountingEntry) -> None:
+    """Take that an attempt which was accounted for as failed is made again: it was no call."""
+    op._tried_again(entry)  # noqa: SLF001 # pyright: ignore[reportPrivateUsage] - of this module
 
 
 def model_of(node: OperationNode) -> tuple[str | None, str | None]:

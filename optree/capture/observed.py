@@ -8,6 +8,7 @@ from typing import Self
 from weakref import ref
 
 from optree.builder import Op
+from optree.builder.handles import tried_again
 from optree.builder.outcome import outcome
 from optree.capture.program import PROGRAM
 from optree.interrupts import suppress
@@ -51,7 +52,7 @@ class ObservedCall:
         self.is_under_way = True
         entry, self._failed = self._failed, None
         if entry is not None and entry.status == "failed":
-            self.op.tried_again(entry)
+            tried_again(self.op, entry)
 
     def failed(self, why: str, latency: float, *, is_free: bool) -> None:
         """Record an attempt that brought no answer; one *is free* that the provider refused."""

@@ -126,7 +126,8 @@ def call_of(name):
     owner = {"Session": session, "Turn": optree.current().turn, "Op": optree.current(), "SessionTreeBuilder": session.builder}
     owner = optree.budget(usd=1) if kind == "Budget" else owner.get(kind)
     if not member:
-        return lambda: getattr(optree, name)(*ARGUMENTS.get(name, ()))
+        named = {"calls": 9} if name == "budget" else {}  # which must have a limit
+        return lambda: getattr(optree, name)(*ARGUMENTS.get(name, ()), **named)
     if isinstance(inspect.getattr_static(type(owner), member), property):
         return lambda: getattr(owner, member)
     given = (optree.current().turn, "said") if member in ("set_assistant", "end_turn") else ARGUMENTS.get(member, ())
