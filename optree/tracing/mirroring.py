@@ -20,8 +20,10 @@ PACKAGE = "optree_otel"
 ENDPOINTS = ("OTEL_EXPORTER_OTLP_ENDPOINT", "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT")
 
 
-def check_options(options: Mapping[str, Any]) -> None:
+def check_options(options: object) -> None:
     """Raise `SetupError` for options of the mirror that are not possible. Where it is not installed, that is said when a session begins."""
+    if not isinstance(options, Mapping):
+        return
     try:
         wrong: list[str] = import_module(PACKAGE).wrong_options(options)
     except ImportError as error:

@@ -92,8 +92,7 @@ class Runtime:
     def configure(self, **options: Any) -> Config:
         """Set options; raises `SetupError` for one that does not exist or cannot have that value."""
         found = changed(self.config, options)
-        if isinstance(otel := options.get("otel"), Mapping):
-            check_options(otel)
+        check_options(options.get("otel"))
         self.config = found
         if "redact" in options:
             use(self.config.redact)
