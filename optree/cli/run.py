@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import sys
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -31,7 +30,7 @@ from optree.cli.options import (
     place,
 )
 from optree.cli.program import NOT_EXECUTABLE, NOT_FOUND, command_line, run_program
-from optree.cli.screen import complain, figures, json_line
+from optree.cli.screen import complain, figures, json_line, tell
 from optree.cli.sessions import Row, describe, settled
 from optree.errors import BusyError, SetupError
 from optree.ids import is_txn, new_txn
@@ -246,7 +245,7 @@ def _report(outcome: _Outcome, tracing: Tracing) -> None:
     listed = outcome.listed()
     more = len(outcome.others) - len(listed)
     if tracing.as_json:
-        sys.stderr.write(json_line(_plain(outcome, listed, more)) + "\n")
+        tell(json_line(_plain(outcome, listed, more)))
         return
     named = [*([outcome.named] if outcome.named else []), *listed]
     for one in named:

@@ -28,13 +28,22 @@ class Closed(io.TextIOBase):
         """Raise `OutputError`."""
         raise OutputError("stdout cannot be written: it is closed")
 
+    @property
+    def buffer(self) -> io.BufferedIOBase:
+        """Raise `OutputError`."""
+        raise OutputError("stdout cannot be written: it is closed")
+
 
 def stand_in() -> None:
     """Put a stream in the place of each that is closed: writing to stdout is an error, what is said on stderr is lost."""
     if sys.stdout is None:  # pyright: ignore[reportUnnecessaryComparison] - it is, after `>&-`
         sys.stdout = Closed()
     if sys.stderr is None:  # pyright: ignore[reportUnnecessaryComparison]
-        sys.stderr = open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115, PTH123 - for as long as the process lives
+        sys.stderr = _nowhere()
+
+
+def _nowhere() -> io.TextIOWrapper:
+    return open(os.devnull, "w", encoding="utf-8")  # noqa: PTH123 - for as long as the process lives
 
 
 AFTER_SECONDS = 1.0
@@ -220,7 +229,16 @@ def json_line(value: Any) -> str:
 
 def complain(text: str) -> None:
     """Say on stderr, in one line, what is wrong, credentials replaced."""
-    sys.stderr.write("optree: " + one_line(" ".join(redact(text).split("\n"))) + "\n")
+    tell("optree: " + one_line(" ".join(redact(text).split("\n"))))
+
+
+def tell(line: str) -> None:
+    """Write a line on stderr. Where that takes none it is lost, and so are those that follow: nothing else depends on it."""
+    try:
+        sys.stderr.write(line + "\n")
+        sys.stderr.flush()
+    except OSError:
+        sys.stderr = _nowhere()  # the interpreter would try to write it once more at its end
 
 
 def line_of(text: str) -> str:

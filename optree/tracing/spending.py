@@ -212,6 +212,8 @@ class Account:
                         raise
                     pass_on(error)
                     self._refused(error)
+                else:
+                    self._shared()
             return self.path
 
     @property
@@ -226,6 +228,7 @@ class Account:
                 self._change(self._put_row)
                 self.is_over = True  # from here on there may be no file
                 self._file.remove()
+            self._shared()
 
     def after_fork(self) -> None:
         """In a forked child: what the parent took and holds is the parent's to say, and so is the end."""
@@ -293,9 +296,13 @@ class Account:
                 self._refused(error)
                 change(self.state)
             else:
-                if self._problem:
-                    RUNTIME.problems.resolve(self._problem)
-                    self._problem = ""
+                self._shared()
+
+    def _shared(self) -> None:
+        """Note that no process counts alone any more."""
+        if self._problem:
+            RUNTIME.problems.resolve(self._problem)
+            self._problem = ""
 
     def _refused(self, error: Exception) -> None:
         self._refused_until = monotonic() + _PAUSE_SECONDS

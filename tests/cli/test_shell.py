@@ -137,13 +137,31 @@ def test_unreadable_directory(ended):
 
 
 @pytest.mark.parametrize("redirection", [">/dev/full", ">&-", ">&- 2>&-"])
-@pytest.mark.parametrize("command", ["tree", "ls --json", "logs", "--help", "tree --help", "--version"])
+@pytest.mark.parametrize("command", ["tree", "ls --json", "logs", "export last --to events -o -", "--help", "tree --help", "--version"])
 def test_stdout_that_takes_nothing(ended, command, redirection):
     """Where stdout is full or closed, one line says so, and the exit code is 1."""
     line = f"exec {shlex.join(ended.command())} {command} {redirection}"
     run = subprocess.run(["sh", "-c", line], env=ended.env, check=False, capture_output=True, text=True)
     expected = "" if "2>" in redirection else "optree: stdout cannot be written: "
     assert (1, expected, 0 if "2>" in redirection else 1) == (run.returncode, run.stderr[: len(expected)], len(run.stderr.splitlines()))
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="only Linux has such a device")
+@pytest.mark.parametrize(
+    ("command", "code"),
+    [
+        ("run -- sh -c 'exit 7'", 7),
+        ("run --json -- sh -c 'exit 7'", 7),
+        ("load last -- sh -c 'exit 7'", 7),
+        ("export last --to events --force -o x.jsonl", 0),
+        ("tree nosuch", 1),
+    ],
+)
+def test_stderr_that_takes_nothing(ended, command, code):
+    """Where stderr is full, what would be said is lost, and the exit code is what it is without."""
+    line = f"exec {shlex.join(ended.command())} {command} 2>/dev/full"
+    run = subprocess.run(["sh", "-c", line], env=ended.env, cwd=ended.folder, check=False, stdout=subprocess.DEVNULL)
+    assert code == run.returncode
 
 
 @pytest.mark.parametrize(

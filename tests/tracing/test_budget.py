@@ -495,6 +495,16 @@ def test_a_disk_that_refuses(monkeypatch, call_of_disk):
         assert 3 == calls_until_refused()[0]
 
 
+def test_a_budget_that_was_never_shared_is_no_problem_once_it_is_over(monkeypatch):
+    """What the disk refused of a budget whose block is left is over: nobody counts against it any more."""
+    disk = Refusing("open_shared")
+    monkeypatch.setattr(spending, "SharedBytes", lambda path: SharedBytes(path, disk))
+    with optree.session("lead"), optree.budget(calls=6):
+        optree.child_env()
+        assert 1 == len(optree.health()["problems"])
+    assert [] == optree.health()["problems"]
+
+
 def test_a_file_that_is_damaged(tmp_path):
     """What is no budget's file is said, and the calls go on; of a write that was broken off what was there before is read."""
     shared = SharedBytes(tmp_path / "one" / "shared")
