@@ -211,10 +211,9 @@ calls.register_at_fork(after_in_child=_after_fork)
 
 
 def _keep_spare() -> None:
-    """Take descriptors for saving; on its thread. Where open sessions had all that there are, none of them could ever be closed."""
+    """Take descriptors for saving. Where open sessions had all that there are, none of them could ever be closed."""
     with suppress(OSError):
-        while len(_spare) < _SPARE:
-            _spare.append(REAL.spare())
+        _spare.extend(REAL.spare() for _ in range(_SPARE - len(_spare)))
 
 
 def _give_spare() -> None:
@@ -286,8 +285,10 @@ class Upkeep:
             self._not_before = monotonic() + SYNC_SECONDS  # one that ends soon is written once
             self._ticking.ask(min(SYNC_SECONDS, 2 * _SLOT_SECONDS - monotonic() % _SLOT_SECONDS))
             _open.add(self)
-            if len(_open) >= _MANY and not _spare:
-                Job(SAVING, _keep_spare, str).ask()
+            if len(_open) == _MANY:
+                _keep_spare()  # at once: others may take all that there are before the thread that saves has its turn
+            elif len(_open) > _MANY and not _spare:
+                Job(SAVING, _keep_spare, str).ask()  # behind what is just being saved with them
 
     def within(self, seconds: float, work: Callable[[], bool]) -> bool:
         """Return what some work returns that the disk may hang in; False if that takes longer than so many seconds."""

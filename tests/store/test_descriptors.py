@@ -182,6 +182,17 @@ def test_what_is_written_to_a_stream_that_is_closed_is_in_no_file(tmp_path):
     assert [] == [path.name for path in files if b"it says" in path.read_bytes()]
 
 
+@pytest.mark.skipif(calls.open_kept is calls.open_file, reason="on Windows numbers are not chosen")
+def test_descriptors_are_kept_before_others_take_them(tmp_path):
+    """The thread that saves has no turn while sessions begin: they have left descriptors to be saved with by then."""
+    busy_thread = "import threading\nupkeep.Job(upkeep.SAVING, threading.Event().wait, print).ask()\ncontexts ="
+    program = (
+        MANY_OPEN.partition("optree.flush")[0].replace("contexts =", busy_thread, 1) + "print(len(upkeep._spare), flush=True)\nos._exit(0)"
+    )
+    ran = subprocess.run([sys.executable, "-c", program, str(tmp_path)], capture_output=True, text=True, check=False)
+    assert (0, "8\n") == (ran.returncode, ran.stdout), ran.stderr
+
+
 NO_DESCRIPTOR = """
 import os, resource, sys
 from pathlib import Path

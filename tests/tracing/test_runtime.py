@@ -341,7 +341,7 @@ with contextlib.suppress(OSError):
         os.dup(1)  # and the program has all others
 for context, session in zip(contexts, sessions):
     context.run(session.__exit__, None, None, None)
-whole = optree.flush('snapshot', 60)
+whole = any(optree.flush('snapshot', 60) for _ in range(30))  # one in which a session met no descriptor is False
 print(whole, optree.health()['lost'])
 """
 
