@@ -19,7 +19,7 @@ from optree.builder import Op
 from optree.builder.core import Encoded
 from optree.builder.handles import account_late, respond_at_end
 from optree.capture.bodies import MOST_BYTES, Body
-from optree.capture.failures import was_not_sent
+from optree.capture.failures import class_of_error, class_of_status, status_of, was_not_sent
 from optree.capture.observed import TOLD, ObservedCall, client_call, ended_by
 from optree.capture.program import PROGRAM
 from optree.capture.replay import STATUS_CODE
@@ -358,11 +358,15 @@ class Exchange:
             if self._status:
                 call.is_refused = True
                 call.op.builder.set_op(call.op, **{STATUS_CODE: self._status})
-            call.failed(said, (monotonic() - self._began) * 1e3, is_free=bool(self._status) or was_not_sent(error))
+            told = self._status or status_of(error)
+            call.failed(said, (monotonic() - self._began) * 1e3, is_free=told >= _REDIRECTED or was_not_sent(error))
+            call.failure = class_of_status(told, said) if told else class_of_error(error)
             client = client_call()
             if client is None or client.call is not call:  # else it may try again
                 call.end("failed", said)
             return
+        if status == "failed":
+            call.failure = class_of_error(error) if self._error is None else class_of_status(self._status, self._error)
         self._result.ended(status)
         call.end(status, said)
 

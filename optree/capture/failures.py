@@ -1,11 +1,75 @@
-"""What is known of why a call failed."""
+"""Why a call failed, by the classes of seed 004: the same for all providers, SDKs and tools."""
 
 from __future__ import annotations
 
-from typing import Final
+from http import HTTPStatus
+from typing import Any, Final, Literal
 
+from optree.interrupts import pass_on
+from optree.values import is_object, text
+
+ERROR_TYPE: Final = "error.type"
+"""The attribute of an op that failed which has the class, where one is known."""
+FailureClass = Literal["auth", "quota", "rate_limit", "network", "timeout", "model", "invalid"]
+_BY_STATUS: Final[dict[int, FailureClass]] = {
+    HTTPStatus.UNAUTHORIZED: "auth",
+    HTTPStatus.PAYMENT_REQUIRED: "quota",
+    HTTPStatus.FORBIDDEN: "auth",
+    HTTPStatus.NOT_FOUND: "model",
+    HTTPStatus.PROXY_AUTHENTICATION_REQUIRED: "auth",
+    HTTPStatus.REQUEST_TIMEOUT: "timeout",
+    HTTPStatus.TOO_MANY_REQUESTS: "rate_limit",
+    HTTPStatus.GATEWAY_TIMEOUT: "timeout",
+}
+_OF_QUOTA: Final = ("insufficient_quota", "quotaexceeded", "current quota", "credit balance", "billing")
+"""What providers say with other statuses where nothing is left to pay with."""
+_BY_NAME: Final[dict[str, FailureClass]] = {
+    **dict.fromkeys(("ConnectionError", "TransportError", "ClientConnectionError", "ClientPayloadError", "HTTPClientError"), "network"),
+    **dict.fromkeys(("APIConnectionError", "SSLError", "gaierror", "IncompleteRead"), "network"),
+    **dict.fromkeys(("ValueError", "TypeError", "ValidationError", "APIResponseValidationError"), "invalid"),
+    "PermissionError": "auth",
+}
+"""By names of exceptions, of Python's and of clients'."""
+_BY_RPC: Final[dict[int, FailureClass]] = {-32001: "timeout", -32600: "invalid", -32601: "invalid", -32602: "invalid"}
+"""By code of an error of JSON-RPC, as MCP has it."""
 _NOT_SENT: Final = frozenset({"ConnectError", "ConnectTimeout", "PoolTimeout", "ClientConnectorError", "EndpointConnectionError"})
 """Names of clients' exceptions (httpx, aiohttp, botocore) that are raised before a request is sent."""
+
+
+def class_of_status(status: int, said: str | None) -> FailureClass:
+    """Return the class of an answer that is an error: its HTTP status, and what the provider *said*."""
+    low = (said or "").lower()
+    if any(one in low for one in _OF_QUOTA):
+        return "quota"
+    if status < HTTPStatus.BAD_REQUEST:  # an error among the events of a stream
+        return "rate_limit" if "rate limit" in low else "model"
+    return _BY_STATUS.get(status) or ("invalid" if status < HTTPStatus.INTERNAL_SERVER_ERROR else "model")
+
+
+def class_of_error(error: BaseException | None) -> FailureClass | None:
+    """Return the class of an exception; None for one that is of none."""
+    if error is None:
+        return None
+    if (status := status_of(error)) >= HTTPStatus.BAD_REQUEST:
+        return class_of_status(status, text(error))
+    names = [kind.__name__ for kind in type(error).__mro__]
+    if any("Timeout" in name for name in names):
+        return "timeout"
+    if status in _BY_RPC:
+        return _BY_RPC[status]
+    return next((_BY_NAME[name] for name in names if name in _BY_NAME), None)
+
+
+def status_of(error: BaseException | None) -> int:
+    """Return the HTTP status that a client's exception tells; 0 for none."""
+    try:
+        response: Any = getattr(error, "response", None)
+        told = response.get("ResponseMetadata", {}).get("HTTPStatusCode") if is_object(response) else getattr(response, "status_code", None)
+        found = [told, getattr(error, "status_code", None), getattr(error, "status", None), getattr(error, "code", None)]
+    except Exception as flaw:  # noqa: BLE001 - anybody's code
+        pass_on(flaw)
+        return 0
+    return next((one for one in found if type(one) is int), 0)
 
 
 def was_not_sent(error: BaseException | None) -> bool:

@@ -14,6 +14,7 @@ from types import ModuleType
 from typing import Any, Final
 
 from optree.builder import Op
+from optree.capture.failures import ERROR_TYPE, class_of_error
 from optree.capture.hooks import Hook
 from optree.capture.nesting import OUTSIDE, PLACE, FrameworkCall, Nesting
 from optree.capture.observed import ended_by
@@ -95,6 +96,8 @@ class _Runs:
         scope = self.nesting.scope(run)
         if error is not None and status == "ok" and scope is not None and scope.op is not None:
             scope.op.log(f"{type(error).__name__}: {text(error)}")
+        if status == "failed" and scope is not None and scope.op is not None and (why := class_of_error(error)) is not None:
+            scope.op.builder.set_op(scope.op, **{ERROR_TYPE: why})
         self.nesting.end(run, status, said)
 
     def op(self, run: Hashable) -> Op | None:
@@ -138,6 +141,7 @@ def _call_ended(run_id: Any, answer: Any, error: Any) -> None:
             call.op()
     finally:
         if call is not None:
+            call.call.failure = class_of_error(error)
             call.call.end(answer, *_ended_by(error))
         _RUNS.nesting.end(run_id)
 

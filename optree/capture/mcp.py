@@ -15,6 +15,7 @@ from typing import Any, Final, Self
 
 from optree.builder import Op
 from optree.builder.handles import respond_at_end
+from optree.capture.failures import ERROR_TYPE, class_of_error
 from optree.capture.hooks import Hook
 from optree.capture.program import PROGRAM
 from optree.tracing import context
@@ -158,6 +159,8 @@ class _ToolCall:
     def _raised(self, error: BaseException) -> None:
         if self._op is not None:
             self._account(self._op, "failed", outcome(error)[1])
+            if (why := class_of_error(error)) is not None:
+                self._op.builder.set_op(self._op, **{ERROR_TYPE: why})
 
     def _respond(self, op: Op, payload: Any) -> None:
         op.response(payload)

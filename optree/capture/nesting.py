@@ -12,6 +12,7 @@ from weakref import ref
 
 from optree.builder import Op
 from optree.capture.exchange import JoinedAnswer
+from optree.capture.failures import ERROR_TYPE, FailureClass
 from optree.capture.observed import TOLD, ToldCall
 from optree.capture.program import PROGRAM
 from optree.capture.requests import Asked
@@ -186,6 +187,7 @@ class FrameworkCall(ToldCall):
         self._began = now_ms()
         self._op: Op | None = None
         self._is_own = True
+        self.failure: FailureClass | None = None
         TOLD.set(self)
 
     @guarded
@@ -219,5 +221,5 @@ class FrameworkCall(ToldCall):
         if answer is not None:
             (ModelResult if self._is_own else _JoinedAnswer)(op).returned(answer)
         if self._is_own:
-            op.end(status, error)
+            op.end(status, error, **({ERROR_TYPE: self.failure} if status == "failed" and self.failure is not None else {}))
             PROGRAM.answered(op)

@@ -10,6 +10,7 @@ from weakref import ref
 from optree.builder import Op
 from optree.builder.handles import tried_again
 from optree.builder.outcome import outcome
+from optree.capture.failures import ERROR_TYPE, FailureClass
 from optree.capture.program import PROGRAM
 from optree.interrupts import suppress
 from optree.nodes import AccountingEntry, Status
@@ -29,6 +30,8 @@ class ObservedCall:
         self.attempts = 0
         self._failed: AccountingEntry | None = None
         """What the last attempt was accounted for by, if that failed."""
+        self.failure: FailureClass | None = None
+        """Why it failed; for an op of the program's it is the end of that which tells it."""
         self.is_answered = False
         """True once a model has begun to answer: what comes after that is another call."""
         self.is_under_way = False
@@ -50,7 +53,7 @@ class ObservedCall:
         """Take that an attempt begins; one that failed before it was no call of its own."""
         self.attempts += 1
         self.is_under_way = True
-        entry, self._failed = self._failed, None
+        entry, self._failed, self.failure = self._failed, None, None
         if entry is not None and entry.status == "failed":
             tried_again(self.op, entry)
 
@@ -65,6 +68,8 @@ class ObservedCall:
         """End the op, if it is ours."""
         if self._finish is None:
             return
+        if status == "failed" and self.failure is not None:
+            self.op.builder.set_op(self.op, **{ERROR_TYPE: self.failure})
         try:
             self._finish(self.op, status, error)
             PROGRAM.answered(self.op)

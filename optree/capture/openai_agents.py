@@ -14,6 +14,7 @@ from types import ModuleType
 from typing import Any, Final, Self
 from weakref import WeakKeyDictionary
 
+from optree.capture.failures import ERROR_TYPE, FailureClass, class_of_error
 from optree.capture.hooks import Hook, await_within
 from optree.capture.nesting import FrameworkCall, Nesting
 from optree.capture.observed import ended_by
@@ -125,13 +126,15 @@ _OUTSIDE: Final = Nesting()
 class _Told:
     """What is known of a span from its beginning on."""
 
-    __slots__ = ("around", "call", "failure", "nesting", "run")
+    __slots__ = ("around", "call", "failure", "nesting", "run", "why")
 
     def __init__(self) -> None:
         self.around = sys.exception()
         """In the handling of which it began: not its own."""
         self.failure: str | None = None
         """What went wrong in it, though nothing was raised out of it."""
+        self.why: FailureClass | None = None
+        """The class of that."""
         self.run = _run.get()
         self.nesting = _OUTSIDE if self.run is None else self.run.nesting
         self.call: FrameworkCall | None = None
@@ -185,6 +188,7 @@ def _agent_began(span: Any, data: Any, told: _Told) -> None:
 def _span_failed(span: Any, error: Any = None, *_how: Any) -> None:
     if (told := _spans.get(span)) is not None:
         told.failure = ended_by(_in_flight(told))[1] or redact(_said_of(error))
+        told.why = class_of_error(_in_flight(told))
 
 
 def _in_flight(told: _Told) -> BaseException | None:
@@ -202,7 +206,9 @@ def _span_ended(span: Any, *_how: Any) -> None:
     status, said = ended_by(_in_flight(told))
     if status == "ok" and told.failure is not None:
         status, said = "failed", told.failure
+    why = class_of_error(_in_flight(told)) or told.why
     if told.call is not None:
+        told.call.failure = why
         _call_ended(told.call, data, status, said)
     elif data.type == "handoff":
         _handed_over(span, data, told, status, said)
@@ -210,6 +216,8 @@ def _span_ended(span: Any, *_how: Any) -> None:
         scope = told.nesting.scope(span)
         if scope is not None and scope.op is not None and data.type != "agent":
             _record(scope.op, data)
+            if status == "failed" and why is not None:
+                scope.op.builder.set_op(scope.op, **{ERROR_TYPE: why})
         told.nesting.end(span, status, said)
 
 

@@ -272,7 +272,8 @@ class OpScope(_Instrument[Op]):
     def _end(self, handle: Op, status: Status, error: str | None) -> None:
         if handle.spending is not None:
             handle.spending.commit(handle)  # ahead of the end: what it logs belongs into the op
-        handle.end(status, error)
+        why = getattr(handle.call, "failure", None) if status == "failed" else None
+        handle.end(status, error, **({} if why is None else {"error.type": why}))
         if handle.spending is not None:
             handle.spending.commit(handle)
         RUNTIME.close_detached(handle.builder, handle.path, status, error)

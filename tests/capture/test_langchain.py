@@ -130,7 +130,7 @@ def test_a_tool_that_raises_failed(recording, provider, model):
     with pytest.raises(ValueError, match="no thermometer in Athens"):
         ask(forecaster(model, renamed))
     [op] = ops_of(recording, "weather")
-    assert ("failed", "ValueError: no thermometer in Athens") == (op.status, op.error)
+    assert ("failed", "ValueError: no thermometer in Athens", "invalid") == (op.status, op.error, op.attributes["error.type"])
     assert ("failed", op.error) == (recording.tree.session.status, recording.tree.session.error)
 
 

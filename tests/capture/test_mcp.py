@@ -236,7 +236,7 @@ def test_a_call_that_is_refused(recording):
     bare = ask("wait", read_timeout_seconds=0.05)
     assert (MCPError, bare.code, str(bare)) == (type(hooked), hooked.code, str(hooked))
     op = only_op(recording)
-    assert ("failed", f"MCPError: {bare}") == (op.status, op.error)
+    assert ("failed", f"MCPError: {bare}", "timeout") == (op.status, op.error, op.attributes["error.type"])
     assert [("failed", "wait")] == [(entry.status, entry.command) for entry in op.accounting]
 
 

@@ -173,7 +173,7 @@ def test_a_tool_that_raises_failed(recording, provider):
     provider.says(Reply(body(calls("broken"))), RAINS)
     assert "It rains" == run(ask())
     op = op_of(recording, "broken")
-    assert ("failed", "ValueError: no such thermometer") == (op.status, op.error)
+    assert ("failed", "ValueError: no such thermometer", "invalid") == (op.status, op.error, op.attributes["error.type"])
     assert "ok" == recording.tree.session.status
 
 

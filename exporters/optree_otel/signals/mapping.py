@@ -392,9 +392,15 @@ def outcome(node: SessionNode | TurnNode | OperationNode) -> Outcome:
         attributes: list[Attribute] = [(names.STATUS, status)]
         return Outcome(STATUS_UNSET, "", [*attributes, (names.ERROR, error)] if error else attributes)
     if status == "failed":
-        return Outcome(ERROR, error or "failed", [(names.STATUS, status), (names.ERROR_TYPE, error_type(error))])
+        return Outcome(ERROR, error or "failed", [(names.STATUS, status), (names.ERROR_TYPE, _class(node) or error_type(error))])
     attributes = [(names.STATUS, "interrupted"), (names.ERROR_TYPE, "interrupted")]
     return Outcome(ERROR, "interrupted", [*attributes, (names.ERROR, error)] if error else attributes)
+
+
+def _class(node: SessionNode | TurnNode | OperationNode) -> str | None:
+    """Return the class of failure that a captured op has."""
+    found = attributes_of(node.attributes_json).get(names.ERROR_TYPE) if node.attributes_json is not UNSET else None
+    return found if isinstance(found, str) else None
 
 
 def error_type(error: str | None) -> str:

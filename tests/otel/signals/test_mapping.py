@@ -365,6 +365,12 @@ def test_the_class_of_an_error_is_one_only_if_it_looks_like_one(error, expected)
     assert expected == told(one_op(status="failed", error=error))[names.ERROR_TYPE]
 
 
+def test_the_class_of_a_captured_failure_is_that_of_its_op():
+    """What captured ops say of why they failed stands in the span, once."""
+    found = one_op(status="failed", error="RateLimitError: slow down", attributes={"error.type": "rate_limit"}).attributes
+    assert ["rate_limit"] == [value for key, value in found if key == names.ERROR_TYPE]
+
+
 def test_an_open_node_is_interrupted_where_it_was_last_heard_of():
     """A crash left it: the end is the last thing known, or what the caller says."""
     builder = SessionTreeBuilder("agent", txn=TXN, now=Ticking())

@@ -1,0 +1,122 @@
+"""Why calls failed: seven classes, the same for all providers, in the tree and in spans."""
+
+import httpx
+import openai
+import pytest
+from botocore.exceptions import ClientError
+
+import optree
+from optree.capture.failures import class_of_error, class_of_status
+from optree.tree import walk_ops
+from tests.capture.calls import QUESTION
+from tests.capture.provider import EVENTS
+
+ASKED = {"model": "gpt-5", "messages": QUESTION}
+OVERLOADED = 'data: {"type": "error", "error": {"type": "overloaded_error", "message": "Overloaded"}}\n\n'
+
+
+def refusing(status, said):
+    """Return what answers with a status and an error."""
+    return lambda _: httpx.Response(status, json={"error": {"message": said}})
+
+
+def raising(kind):
+    """Return what raises in place of an answer."""
+
+    def respond(request):
+        raise kind("no answer", request=request)
+
+    return respond
+
+
+FAILURES = [
+    ("auth", refusing(401, "bad key")),
+    ("auth", refusing(403, "not yours")),
+    ("quota", refusing(402, "nothing left")),
+    ("quota", refusing(429, "You exceeded your current quota, please check your plan")),
+    ("quota", refusing(400, "Your credit balance is too low")),
+    ("rate_limit", refusing(429, "slow down")),
+    ("timeout", refusing(408, "too slow")),
+    ("timeout", refusing(504, "too slow")),
+    ("timeout", raising(httpx.ReadTimeout)),
+    ("timeout", raising(httpx.ConnectTimeout)),
+    ("network", raising(httpx.ConnectError)),
+    ("network", raising(httpx.RemoteProtocolError)),
+    ("model", refusing(404, "no such model")),
+    ("model", refusing(500, "down")),
+    ("model", refusing(529, "overloaded")),
+    ("model", lambda _: httpx.Response(200, headers={"content-type": EVENTS}, text=OVERLOADED)),
+    ("invalid", refusing(400, "messages: at least one")),
+    ("invalid", refusing(422, "no such field")),
+]
+
+
+@pytest.mark.parametrize(("expected", "respond"), FAILURES, ids=[f"{at}-{expected}" for at, (expected, _) in enumerate(FAILURES)])
+@pytest.mark.parametrize("is_joined", [False, True])
+def test_the_class_of_a_failure(recording, expected, respond, is_joined):
+    """An op whose call failed has the class of that as `error.type`, with the message, be it the program's op or not (S4-45)."""
+    with optree.session("agent"), optree.turn(), httpx.Client(transport=httpx.MockTransport(respond)) as client:
+
+        def ask():
+            found = client.post("https://api.openai.com/v1/chat/completions", json=ASKED)
+            if is_joined and (found.is_error or "overloaded" in found.text):
+                raise RuntimeError("no answer")
+
+        try:
+            if is_joined:
+                with optree.llm("planner"):
+                    ask()
+            else:
+                ask()
+        except (httpx.HTTPError, RuntimeError):
+            pass
+    [op] = [op for _, _, op in walk_ops(recording.tree)]
+    assert ("failed", expected) == (op.status, op.attributes.get("error.type"))
+
+
+def test_what_went_well_at_last_has_none(recording):
+    """A call that was refused, and answered when it was made again, has no class."""
+    answers = iter([httpx.Response(429, json={}), httpx.Response(200, json={"object": "chat.completion", "model": "m", "choices": []})])
+    transport = httpx.MockTransport(lambda _: next(answers))
+    with optree.session("agent"), optree.turn(), openai.OpenAI(api_key="none", http_client=httpx.Client(transport=transport)) as client:
+        client.with_options(max_retries=1).chat.completions.create(**ASKED)
+    [op] = [op for _, _, op in walk_ops(recording.tree)]
+    assert ("ok", None) == (op.status, op.attributes.get("error.type"))
+
+
+def refused_by_aws(code, status):
+    """Return what botocore raises."""
+    return ClientError({"Error": {"Code": code}, "ResponseMetadata": {"HTTPStatusCode": status}}, "Converse")
+
+
+class OddError(Exception):
+    """An exception whose attributes cannot be read."""
+
+    @property
+    def response(self):
+        """Fail."""
+        raise RuntimeError("odd")
+
+
+@pytest.mark.parametrize(
+    ("expected", "error"),
+    [
+        ("timeout", TimeoutError()),
+        ("network", ConnectionResetError()),
+        ("auth", PermissionError()),
+        ("invalid", ValueError("no city")),
+        ("rate_limit", refused_by_aws("ThrottlingException", 429)),
+        ("quota", refused_by_aws("ServiceQuotaExceededException", 400)),
+        (None, KeyError("city")),
+        (None, OddError()),
+        (None, None),
+    ],
+)
+def test_the_class_of_an_exception(expected, error):
+    """Exceptions of Python's and of clients' are told by their class and status; others have no class."""
+    assert expected == class_of_error(error)
+
+
+def test_a_status_without_a_text():
+    """A status alone has its class."""
+    assert ["auth", "invalid", "model"] == [class_of_status(status, None) for status in (401, 418, 503)]
