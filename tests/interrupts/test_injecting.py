@@ -70,6 +70,9 @@ def test_the_compiled_trace_function_raises_at_the_same_places(monkeypatch, tmp_
 
 
 @pytest.mark.usefixtures("_uncollected")
+@pytest.mark.skipif(
+    sys.version_info >= (3, 13), reason="there a trace function is told of more bytecodes with each run: places have no numbers"
+)
 def test_it_is_raised_at_the_next_place_where_a_handler_runs(monkeypatch, call):
     """Where what comes before has drifted, it is raised at the next place where a handler runs, not between two bytecodes."""
     monkeypatch.setattr(Injection, "quick", None)
