@@ -293,7 +293,8 @@ def test_a_stream_that_breaks_off(provider, recording):
 def test_a_stream_that_the_program_leaves(provider, recording, way):
     """A stream that the program closes, or reads no more of, is cancelled, with what had come."""
     hold = threading.Event()
-    provider.says(streamed(*EVENTS[:7], b"".join(EVENTS[7:]), hold=hold))
+    padded = event("contentBlockDelta", CONVERSED[6][1] | {"p": "x" * 65536})  # botocore reads as many bytes at a time
+    provider.says(streamed(*EVENTS[:6], padded, b"".join(EVENTS[7:]), hold=hold))
     with optree.session("agent"), optree.turn():
         stream = client(provider.url).converse_stream(modelId=MODEL, messages=QUESTION)["stream"]
         events = iter(stream)
