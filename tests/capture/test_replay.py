@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import shutil
 import sys
 
 import aiohttp
@@ -419,14 +420,23 @@ for question in sys.argv[2:]:
 """
 
 
+@pytest.fixture(scope="module")
+def ran(tmp_path_factory, server):
+    """Return the folder of a command line with a program that was recorded."""
+    line = CommandLine(tmp_path_factory.mktemp("ran"))
+    (line.folder / "agent.py").write_text(AGENT)
+    server.says(CHAT)
+    line("run", "--auto", "--", sys.executable, "agent.py", server.url, "Athens?", "Rome?")
+    return line.folder
+
+
 @pytest.fixture
-def line(tmp_path, provider):
-    """Return a command line with a program that was recorded, and then nobody to answer it."""
+def line(ran, tmp_path, provider):
+    """Return a command line with that program and its session, and a provider that was asked nothing since."""
+    shutil.copytree(ran, tmp_path, dirs_exist_ok=True)
     line = CommandLine(tmp_path)
     (line.folder / "agent.py").write_text(AGENT)
     provider.says(CHAT)
-    line("run", "--auto", "--", sys.executable, "agent.py", provider.url, "Athens?", "Rome?")
-    provider.requests.clear()
     return line
 
 
@@ -481,7 +491,7 @@ def test_fork_of_a_program(line, provider):
 )
 def test_what_cannot_be_replayed(line, command, code, said):
     """The program is not started without a session, a program, or an op to fork at."""
-    assert said in line(*command, code=code).stderr
+    assert said in line.read(*command, code=code).stderr
 
 
 def test_a_replay_while_optree_is_switched_off(line):

@@ -5,6 +5,7 @@ import inspect
 import sys
 from contextlib import nullcontext
 from pathlib import Path
+from traceback import walk_stack
 
 import pytest
 
@@ -110,7 +111,7 @@ class Fault:
         self.seen += 1
         if self.seen == self.place:
             self.where = f"{Path(code.co_filename).name} {code.co_qualname}"
-            self.is_of_a_limit = any(one.frame.f_code is BUDGET for one in inspect.getouterframes(sys._getframe(1)))
+            self.is_of_a_limit = any(one.f_code is BUDGET for one, _ in walk_stack(sys._getframe(1)))
             raise self.error
 
 
