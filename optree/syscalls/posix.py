@@ -49,18 +49,9 @@ _turn = count()
 
 def open_file(path: str | os.PathLike[str], flags: int, mode: int = 0o600) -> int:
     """Open a file, which is no standard stream, also where one is closed: what the program writes there meanwhile is not for it."""
-    fds: list[int] = []
-    try:
-        _open_into(fds, path, flags, mode)
-    except BaseException:
-        _close(fds)
-        raise
-    return fds[0]
-
-
-def _open_into(fds: list[int], path: str | os.PathLike[str], flags: int, mode: int) -> None:
-    """Open a file into a list, within one call of C: a handler that raises behind it leaves none that its caller does not close."""
     streams: list[int] = []  # those that are closed, held open until the file has another number; writing to them fails as before
+    fds: list[int] = []  # filled within one call of C each: a handler that raises behind it leaves none that nobody closes
+    closed: list[None] = []
     try:
         try:
             for fd in range(_STDERR + 1):
@@ -70,8 +61,12 @@ def _open_into(fds: list[int], path: str | os.PathLike[str], flags: int, mode: i
             while not streams or streams[-1] <= _STDERR:
                 streams.extend(map(os.open, ("/",), (_NEITHER_READ_NOR_WRITTEN,)))
         fds.extend(map(os.open, (path,), (flags,), (mode,)))
-    finally:
-        _close(streams)
+        if streams:
+            closed.extend(map(os.close, streams))
+    except BaseException:
+        _close([*fds, *streams[len(closed) :]])
+        raise
+    return fds[0]
 
 
 def open_kept(path: str | os.PathLike[str], flags: int, mode: int = 0o600) -> int:
@@ -85,7 +80,7 @@ def open_kept(path: str | os.PathLike[str], flags: int, mode: int = 0o600) -> in
     fds: list[int] = []
     closed: list[None] = []
     try:
-        _open_into(fds, path, flags, mode)
+        fds.extend(map(open_file, (path,), (flags,), (mode,)))
         try:
             fds.extend(map(fcntl.fcntl, fds[:1], (fcntl.F_DUPFD_CLOEXEC,), (wanted,)))
         except OSError as error:
