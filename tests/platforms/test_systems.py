@@ -48,6 +48,13 @@ def told(system, tmp_path_factory):
     return path
 
 
+def test_without_stubs_nothing_is_taken_away_and_that_fails(system, monkeypatch):
+    """Where typeshed's stubs are missing no test would miss anything: the run ends before its first, and says what to install."""
+    monkeypatch.setattr(Path, "rglob", lambda *_: iter(()))
+    with pytest.raises(SystemExit, match=r"needs typeshed's stubs.*make \.venv/has-dev"):
+        differences(system)
+
+
 @pytest.fixture
 def run(system, told, tmp_path):
     """Return a function that runs Python as on that system, in a directory of its own."""

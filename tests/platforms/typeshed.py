@@ -5,11 +5,13 @@ import sys
 from importlib.util import find_spec
 from pathlib import Path
 
+MISSING = "tests.platforms needs typeshed's stubs, which mypy brings: make .venv/has-dev, or pip install --force-reinstall mypy"
+
 
 def differences(system: str) -> dict[str, object]:
     """Return what Linux has and *system* lacks: names by module, and whole modules."""
-    spec = find_spec("mypy")
-    assert spec is not None, "mypy has the stubs: make .venv/has-dev"
+    if (spec := find_spec("mypy")) is None:
+        raise SystemExit(MISSING)
     stubs = Path(str(spec.origin)).parent / "typeshed" / "stdlib"
     lacking: dict[str, list[str]] = {}
     absent: list[str] = []
@@ -22,6 +24,8 @@ def differences(system: str) -> dict[str, object]:
                 absent.append(module)
             elif here - there:
                 lacking[module] = sorted(here - there)
+    if not lacking:
+        raise SystemExit(f"{MISSING}: there are none in {stubs}")
     return {"lacking": lacking, "absent": absent}
 
 
