@@ -25,7 +25,7 @@ from msgspec import Struct
 from optree.errors import FormatError, NotFoundError, SetupError, StoreError
 from optree.ids import is_txn, txn_time
 from optree.interrupts import pass_on, suppress
-from optree.store.lock import is_running
+from optree.store.lock import has_recorded, is_running
 from optree.store.reader import LIVE, is_blank
 from optree.syscalls import calls
 
@@ -260,8 +260,8 @@ def _saved(txn: str, paths: list[Path]) -> Saved:
 
 
 def _is_unwritten(path: Path) -> bool:
-    """Tell whether a live directory has nothing but its lock, and files without a byte or journals without a record."""
-    if path.suffix != LIVE:
+    """Tell whether a live directory has nothing but its lock, and files without a byte or journals without a record, and never had."""
+    if path.suffix != LIVE or has_recorded(path):
         return False
     try:
         return all(

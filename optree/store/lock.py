@@ -144,6 +144,16 @@ def never_written(noted: Iterable[RefusedNote], vector: Mapping[str, int]) -> in
     return sum(one.records for one in noted if vector.get(one.writer, 0) < one.last)
 
 
+def has_recorded(live: Path) -> bool:
+    """Tell whether a session's owner has noted that it lives, and no record that the disk refused: its journal had a record by then."""
+    try:
+        beat, _, count = _noted(live)
+    except OSError as error:
+        pass_on(error)
+        return False
+    return bool(beat) and not count
+
+
 def _noted(live: Path) -> tuple[int, int, int]:
     """Return what `beat` noted; zeros where it did not. Raises `OSError`."""
     found = _NOTED.fullmatch(REAL.read(live / "LOCK", _MOST_BYTES).rstrip(b" "))

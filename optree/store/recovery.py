@@ -13,11 +13,11 @@ from optree.errors import DamagedError, FormatError, NotFoundError, SetupError
 from optree.interrupts import pass_on, suppress
 from optree.nodes import OperationNode, SessionNode, TurnNode
 from optree.store.collector import without_collector
-from optree.store.damage import Damage, earlier
-from optree.store.directory import OWNERS, Directory, Saved, exists, is_directory, journals, no_files, readable
+from optree.store.damage import TORN, Damage, earlier
+from optree.store.directory import OWNERS, Directory, Saved, exists, is_directory, journals, no_files, readable, size_of
 from optree.store.formats import Snapshot, read_snapshot
 from optree.store.interrupted import account_open, open_nodes
-from optree.store.lock import is_running, last_beat, never_written, refused
+from optree.store.lock import has_recorded, is_running, last_beat, never_written, refused
 from optree.store.numbering import vector_of
 from optree.store.reader import Flaw, read_journal
 from optree.store.system import OS, REAL
@@ -152,6 +152,7 @@ def _load(saved: Saved, system: OS) -> Loaded:
     fold_journals(paths, fold, vector, damage, system)
     damage.dropped += never_written(noted, vector)
     sources.extend(path.name for path in paths)
+    damage.flaws += _emptied(saved.live, base, vector, damage)
     damage.flaws += [Flaw(path.name, 0, 0, "foreign", "is no file, but a directory, a link or a pipe") for path in no_files(saved.live)]
     if base is None and "" not in fold.sessions:
         without = f"no record in {', '.join(sources)}" if sources else "no files"
@@ -180,6 +181,23 @@ def _snapshot(saved: Saved, damage: Damage, sources: list[str], system: OS) -> S
     damage.snapshot, damage.renamed, damage.earlier = said or base.damage, base.renamed, earlier(base.meta)
     damage.replaced = bool(base.damage) and _complete(journals(saved.live), system)
     return None if damage.replaced else base
+
+
+def _emptied(live: Path | None, base: Snapshot | None, vector: dict[str, int], damage: Damage) -> list[Flaw]:
+    """Say what has become of the owner's journal where nothing is left of it, though it had a record before anybody had the session.
+
+    That it had is known by the owner's sign of life, or by what other processes recorded. Beside a snapshot there need be no journal, and
+    it may be empty if the session had ended and was just begun anew.
+    """
+    own = [path for path in journals(live) if path.name.startswith(OWNERS)]
+    if live is None or any(flaw.file.startswith(OWNERS) and flaw.kind != TORN for flaw in damage.flaws):
+        return []
+    if base is None:
+        gone = "0000" not in vector and (has_recorded(live) or (bool(vector) and not damage.dropped))
+    else:
+        gone = bool(own) and not base.meta.get("endedAt") and not any(map(size_of, own)) and has_recorded(live)
+    name = own[0].name if own else f"{OWNERS}000001.jsonl"
+    return [Flaw(name, 0, 0, "lost records", "what the owner recorded is gone: no record is left in it")] if gone else []
 
 
 def _complete(paths: list[Path], system: OS) -> bool:

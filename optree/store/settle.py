@@ -245,9 +245,11 @@ def _settle(loaded: Loaded, live: Path, paths: list[Path], options: StoreOptions
 
 
 def _is_unbegun(txn: str, options: StoreOptions) -> bool:
-    """Tell whether all that there is of a session are files without a record, and nobody has just made them."""
+    """Tell whether all that there is of a session are files without a record, which never had one, and nobody has just made them."""
     directory = options.directory
     live = directory.live(txn)
+    if lock.has_recorded(live):
+        return False
     paths = journals(live)
     if {*live.iterdir()} - {*paths, *lock.notes_of_refused(live), live / "LOCK"} or any(
         exists(directory.snapshot(txn, name)) for name in SUFFIXES

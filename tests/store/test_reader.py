@@ -94,7 +94,7 @@ def test_every_truncation_is_a_torn_tail_or_harmless():
 
 
 def test_an_empty_file_is_no_damage():
-    """A file of no bytes was made, and nothing was written to it: the disk refused its first line, or its process was killed before."""
+    """By itself a file of no bytes tells nothing: it was made, and nothing was written yet. `test_emptied.py` has what tells more."""
     found = read(b"")
     assert [] == found.flaws
     assert (None, []) == (found.header, found.records)

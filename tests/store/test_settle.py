@@ -417,7 +417,7 @@ def test_two_that_settle_at_once(begin, killed):
     assert not image.live("txn-1").exists()
 
 
-@pytest.mark.parametrize("files", [{}, {"LOCK": b""}, {"LOCK": b"17", JOURNAL: b""}, {JOURNAL: b'{"t":"journal",'}])
+@pytest.mark.parametrize("files", [{}, {"LOCK": b""}, {"LOCK": b"17 3 3", JOURNAL: b""}, {JOURNAL: b'{"t":"journal",'}])
 def test_what_a_process_left_that_was_killed_as_it_began(directory, files):
     """A live directory without any record is removed once nobody can be at it, not before, and not while its lock is held."""
     live = directory.live("unbegun")
