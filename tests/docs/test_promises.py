@@ -7,8 +7,9 @@ import pytest
 
 from optree.builder.stream import WAIT_SECONDS
 from optree.store.journal import HELD_RECORDS
+from optree.store.settle import BACKGROUND_BYTES
 from optree.store.upkeep import SYNC_SECONDS
-from optree.tracing.runtime import EXIT_SECONDS, IDLE_SESSIONS
+from optree.tracing.runtime import EXIT_SECONDS, IDLE_SESSIONS, ROOM_SECONDS
 
 ROOT = Path(__file__).parents[2]
 WORDS = {"second": "1"}
@@ -21,6 +22,8 @@ PROMISES = [
     ("docs/reference/files.md", r"could be kept meanwhile \(([\d,]+) records\)", HELD_RECORDS),
     ("docs/reliability.md", r"Of sessions that have ended, the last (\d+) wait", IDLE_SESSIONS),
     ("docs/decisions/006-waiting-is-bounded.md", r"others wait, at most ([\d.]+) s", WAIT_SECONDS),
+    ("docs/decisions/006-waiting-is-bounded.md", r"a begin waits ([\d.]+) s at most", ROOM_SECONDS),
+    ("docs/reference/files.md", r"only sessions of at most (\d+) MiB", BACKGROUND_BYTES / (1 << 20)),
 ]
 
 

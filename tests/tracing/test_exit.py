@@ -10,6 +10,7 @@ import pytest
 import optree
 from optree.store.options import StoreOptions
 from optree.store.settle import settle_all
+from optree.tracing.runtime import EXIT_SECONDS
 
 POOL = """
     import multiprocessing as mp
@@ -194,3 +195,53 @@ def test_without_descriptors_the_end_of_a_thread_ends_no_program(finished):
         print("ran")
     """)
     assert (0, "ran\n", "") == (code, out, err)
+
+
+WAITS = """
+import atexit, contextlib, functools, os, select, subprocess, sys, threading, time
+asked, depth = [], []
+
+def counted(owner, name, place):
+    wait = getattr(owner, name)
+
+    @functools.wraps(wait)
+    def count(*given, **named):
+        here = len(depth) > 0 and threading.current_thread() is threading.main_thread()
+        if here and len(depth) == 1 and name != "start":  # which waits for the thread's first line
+            seconds = given[place] if len(given) > place else next((named[one] for one in ("timeout", "seconds") if one in named), None)
+            asked.append(float("inf") if seconds is None else max(0.0, seconds))
+        depth.extend([1] if here else [])
+        try:
+            return wait(*given, **named)
+        finally:
+            if here:
+                depth.pop()
+
+    setattr(owner, name, count)
+
+for one in ((time, "sleep", 0), (threading.Thread, "start", 1), (threading.Thread, "join", 1), (threading.Event, "wait", 1),
+            (threading.Condition, "wait", 1), (subprocess.Popen, "wait", 1), (subprocess.Popen, "communicate", 2), (select, "select", 3)):
+    counted(*one)
+atexit.register(lambda: print(sum(asked)))
+import optree
+from optree.background import Job, Wake
+counted(Job, "wait", 1)
+counted(Wake, "wait", 1)
+import optree.store.system as system
+from _thread import allocate_lock
+for_ever = allocate_lock()
+for_ever.acquire()
+system.OS.replacing = system.OS.unlink = lambda *given, **named: for_ever.acquire()
+atexit.register(lambda: depth.append(1))  # optree's own hook is below this one
+"""
+
+
+@pytest.mark.parametrize("sessions", [0, 1, 32])
+def test_exit_asks_for_no_longer_waits(sessions, finished):
+    """What the end of the process asks to wait for a disk that hangs comes to `EXIT_SECONDS` at most, however fast the machine is."""
+    code, out, _ = finished(
+        f"for _ in range({sessions}):\n    with optree.session('a'), optree.turn(), optree.tool('b') as op: op.log('c')", head=WAITS
+    )
+    assert 0 == code
+    assert (sessions > 0) == (float(out) > 0)
+    assert EXIT_SECONDS >= float(out)
