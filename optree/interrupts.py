@@ -7,12 +7,14 @@ too. What is caught there for safety's sake must not be kept from the program th
 from __future__ import annotations
 
 import _thread
+import os
 import sys
 import threading
 from collections.abc import Collection
 from threading import get_ident
 from types import CodeType, FrameType
-from typing import Any, cast
+from typing import Any, Final, cast
+from weakref import WeakSet
 
 
 def from_handler(error: BaseException) -> bool:
@@ -99,9 +101,27 @@ _RLock: Any = type("RLock", (_thread.RLock,), {"__enter__": _enter})
 
 
 def new_rlock() -> threading.RLock:
-    """Return a re-entrant lock for `with`, which no exception out of a handler leaves locked.
+    """Return a re-entrant lock for `with`, which no exception out of a handler leaves locked, and no fork in a child without its holder.
 
     On Python 3.14 that happens to the standard library's, if a handler raises just behind its `__enter__`, which is C
     (https://github.com/python/cpython/issues/148874).
     """
-    return cast(threading.RLock, _RLock()) if sys.version_info[:2] == (3, 14) else threading.RLock()
+    lock = cast(threading.RLock, _RLock()) if sys.version_info[:2] == (3, 14) else threading.RLock()
+    _LOCKS.add(lock)
+    return lock
+
+
+_LOCKS: Final[WeakSet[threading.RLock]] = WeakSet()
+"""All that `new_rlock` has made."""
+
+
+def _after_fork() -> None:
+    """In a forked child: free the locks whose holders are not in it; those of the thread that forked are its own to leave."""
+    for lock in list(_LOCKS):
+        held: Any = lock
+        if not held._is_owned():  # noqa: SLF001 - there is no other way to see it
+            held._at_fork_reinit()  # noqa: SLF001 - as `threading` does with its own
+
+
+if sys.platform != "win32":
+    os.register_at_fork(after_in_child=_after_fork)  # ahead of all others, which may take such locks

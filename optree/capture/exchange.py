@@ -1,7 +1,8 @@
 """What passes between a program and a model over HTTP, recorded: an `ObservedCall` is one llm op, an `Exchange` one attempt of it.
 
 A hook says what it sees, in this order: `begin`, then `responded` or `raised`, then `note` for each piece of a body that is still to come,
-then `ended`. None of them raises, and none keeps anything from the program.
+then `ended`. None of them raises, and none keeps anything from the program. In a forked child nothing is recorded of an attempt of the
+parent's, which goes on there.
 """
 
 from __future__ import annotations
@@ -219,11 +220,14 @@ class Exchange:
     @guarded
     def retried(self, attempts: int) -> None:
         """Take that the client has sent the request before, so many times."""
-        self._call.op.log(f"{attempts} attempt{'s' * (attempts != 1)} before failed", "WRN")
+        if not self._call.is_inherited:
+            self._call.op.log(f"{attempts} attempt{'s' * (attempts != 1)} before failed", "WRN")
 
     @guarded
     def responded(self, status: int, headers: Iterable[tuple[bytes, bytes]], content: bytes | None) -> None:
         """Take an answer's head, and its *content*, if that is there already; else each piece of it is noted as it comes."""
+        if self._call.is_inherited:
+            return
         self._status = status
         told = {name: value.decode("latin-1") for key, value in headers if (name := key.lower()) in _HEADERS}
         self._body = Body(told.get(b"content-type", ""), "" if content is not None else told.get(b"content-encoding", ""))
@@ -243,6 +247,8 @@ class Exchange:
 
     def note(self, piece: bytes) -> None:
         """Take a piece of the body as it came."""
+        if self._call.is_inherited:
+            return
         at = self._noted
         self._chunks.append((at, piece))
         self._noted = at + len(piece)
@@ -274,7 +280,7 @@ class Exchange:
         """Read what was noted."""
         with self._lock:
             self._asked = False
-            if not self._is_over:
+            if not self._is_over and not self._call.is_inherited:
                 self._read()
                 if self._body is not None and self._body.is_over:
                     self._end(None)  # some programs neither read to the end nor close
@@ -335,6 +341,8 @@ class Exchange:
             if self._is_over:
                 return
             self._is_over = True
+            if self._call.is_inherited:
+                return
             try:
                 self._read(last=True)
                 self._finish(error)

@@ -17,6 +17,7 @@ from optree.nodes import AccountingEntry, Status
 from optree.redaction import redact
 from optree.tracing.budgets import CarriedRefusal
 from optree.tracing.faults import guarded
+from optree.tracing.runtime import RUNTIME
 
 
 class ObservedCall:
@@ -27,6 +28,7 @@ class ObservedCall:
     def __init__(self, op: Op, finish: Callable[[Op, Status, str | None], None] | None) -> None:
         self.op = op
         self._finish = finish
+        self._forked_at = RUNTIME.forked_at
         self.attempts = 0
         self._failed: AccountingEntry | None = None
         """What the last attempt was accounted for by, if that failed."""
@@ -45,9 +47,14 @@ class ObservedCall:
         return self._finish is not None
 
     @property
+    def is_inherited(self) -> bool:
+        """True if it is another process's: this one was forked since."""
+        return self._forked_at != RUNTIME.forked_at
+
+    @property
     def is_open(self) -> bool:
         """True if another attempt belongs to it."""
-        return not self.is_answered and not self.is_under_way and self.op.bare.ended_at is None
+        return not self.is_answered and not self.is_under_way and not self.is_inherited and self.op.bare.ended_at is None
 
     def begins(self) -> None:
         """Take that an attempt begins; one that failed before it was no call of its own."""
@@ -65,8 +72,8 @@ class ObservedCall:
         self._failed = next(iter(self.op.bare.accounting[-1:]), None)
 
     def end(self, status: Status, error: str | None) -> None:
-        """End the op, if it is ours."""
-        if self._finish is None:
+        """End the op, if it is ours; in a forked child it is the parent's to end."""
+        if self._finish is None or self.is_inherited:
             return
         if status == "failed" and self.failure is not None:
             self.op.builder.set_op(self.op, **{ERROR_TYPE: self.failure})

@@ -9,7 +9,6 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
-from threading import RLock
 from typing import Any, NamedTuple, Protocol
 
 from msgspec import Struct
@@ -18,6 +17,7 @@ from optree.builder import Op
 from optree.conversation.content import answered_by, calls_of
 from optree.conversation.dialects import USER
 from optree.conversation.events import AgentCreated, AnyEvent, TranscriptEntry
+from optree.interrupts import new_rlock
 from optree.nodes import OpKind
 from optree.values import decode, is_object
 
@@ -59,7 +59,7 @@ class Counters:
 
     def __init__(self, base: int = 0, span: int | None = None) -> None:
         """Count from *base* on; with a *span*, numbers of other writers' ranges do not count."""
-        self.lock = RLock()
+        self.lock = new_rlock()
         self.message = base
         self.agent = base
         self._end = None if span is None else base + span
