@@ -40,7 +40,7 @@ def test_a_live_directory_that_is_removed_is_made_again(begin, directory, killed
     assert store.flush()
     shutil.rmtree(directory.sessions if everything else store.live)
     wait_for(lambda: store.problems)
-    wait_for(lambda: store.live.exists() and directory.snapshot("txn-1").exists() and store._healed == store.journal.lost)
+    wait_for(lambda: store.live.exists() and directory.snapshot("txn-1").exists() and 0 < store._healed == store.journal.lost)
     assert f"files of session txn-1: they were removed from {store.live} while it runs; they are written anew" == store.problems[0]
     busy(builder, 1)
     assert store.flush()
