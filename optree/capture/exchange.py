@@ -338,11 +338,9 @@ class Exchange:
 
     def _end(self, error: BaseException | None) -> None:
         with self._lock:
-            if self._is_over:
+            if self._is_over or self._call.is_inherited:
                 return
             self._is_over = True
-            if self._call.is_inherited:
-                return
             try:
                 self._read(last=True)
                 self._finish(error)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import atexit
 import importlib
 import json
-import os
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
@@ -170,6 +169,6 @@ def end_program() -> list[str]:
         return []
     nodes = [node for turn in session.builder.node.turns for node in (turn, *turn.ops)]
     found = [f"open in the program's session: {node.path}" for node in nodes if node.ended_at is None]
-    PROGRAM._end(os.getpid())
-    atexit.unregister(PROGRAM._end)
+    PROGRAM.end(None)
+    atexit.unregister(PROGRAM._end_at_exit)
     return found

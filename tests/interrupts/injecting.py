@@ -63,7 +63,7 @@ class Injection:
         self._in_handlers = in_handlers
         self.where = ""
         self.returning = False
-        """True if it hit the return of a function: the frame that the handler is given then keeps what is returned, unlike a real one."""
+        """True if it hit the return of a function, or the bytecode of it: the frame that it is given then keeps what is returned."""
         self.functions: list[str] = []
         """Those of the places that were passed, if it is raised nowhere."""
         self.stacks: list[int] = []
@@ -121,7 +121,8 @@ class Injection:
 
     def _hit(self, frame: FrameType, event: str, same: bool, before: int) -> None:
         """Raise at an event of a function, if that is possible there; the one before it was in the *same*, at *before*."""
-        code, self.returning = frame.f_code, event == "return"
+        code = frame.f_code
+        self.returning = event == "return" or dis.opname[code.co_code[frame.f_lasti]] == "RETURN_VALUE"
         self._before = id(frame) if same else 0, before
         self.possible = self._may_run(frame, event)
         if self._in_handlers and not self.possible:
