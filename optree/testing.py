@@ -17,7 +17,6 @@ from collections.abc import Generator, Mapping
 from contextlib import contextmanager
 from itertools import count
 from pathlib import Path
-from threading import Lock
 from typing import Any
 from unittest.mock import patch
 
@@ -26,6 +25,7 @@ from optree.capture import FINDER, instrument, uninstrument
 from optree.capture.program import PROGRAM
 from optree.capture.replay import ACTIVE, Replay
 from optree.clock import Clock
+from optree.interrupts import new_rlock
 from optree.nodes import OperationNode, TurnNode
 from optree.records import Record
 from optree.tracing import Session
@@ -72,7 +72,7 @@ class Recording:
         self.records: list[Record] = []
         """All that happened, in order."""
         self._now = now
-        self._lock = Lock()
+        self._lock = new_rlock()
 
     @property
     def tree(self) -> Tree:

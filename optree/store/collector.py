@@ -38,7 +38,6 @@ class _Collector:
 
     def _after_fork(self) -> None:
         """The threads that held it are not in the child."""
-        self._lock = new_rlock()
         if self._holders and self._was_on:
             gc.enable()
         self._holders = 0

@@ -300,7 +300,7 @@ class Journal:
 
     def forget(self) -> None:
         """In a forked child: close this process's copy of the descriptor; the parent's lock stays."""
-        self._guard, self._syncing = new_rlock(), 0  # whoever had it is not in the child
+        self._syncing = 0  # whoever did is not in the child
         self._close_files()
         self._retry_at = _NEVER
 

@@ -199,7 +199,6 @@ class SessionStore:
     def forget(self) -> None:
         """In a forked child: leave the parent's files alone."""
         self.journal.forget()
-        self._guard, self._writing = new_rlock(), new_rlock()
         self._release_lock()
         self.owner, self._later, self._healed = False, True, 0
         self.current_problems.clear()

@@ -227,7 +227,6 @@ class Runtime:
     def after_fork(self) -> None:
         """In a forked child: journals and consoles of its own, no threads, and numbers that no other process gives."""
         self.forked_at = now_ms()
-        self._lock = new_rlock()
         self.consoles.clear()
         mirrored = self.mirroring.after_fork()
         self.past.clear()  # what is lost there is the parent's to say

@@ -232,7 +232,7 @@ class Account:
 
     def after_fork(self) -> None:
         """In a forked child: what the parent took and holds is the parent's to say, and so is the end."""
-        self._lock, self._is_own = new_rlock(), False
+        self._is_own = False
         self._open.clear()
         self._counted, self._largest = {0: Amount()}, Amount()
 

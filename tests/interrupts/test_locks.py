@@ -63,7 +63,6 @@ def test_a_lock_is_re_entrant():
 
 NOT_THE_PROGRAMS = {
     "optree/cli/screen.py": "a command's",
-    "optree/testing.py": "a test's, which nothing is to be recorded of after an exception",
     "exporters/optree_formats/markdown/writer.py": "a log's that no traced program writes; a forked child asks whether it is locked",
     "exporters/optree_otel/mirror.py": "of the threads that send",
 }

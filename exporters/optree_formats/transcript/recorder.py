@@ -339,7 +339,7 @@ class Subscription:
         self.closed = False
         self._buffer = buffer
         self._queue: deque[Event] = deque()
-        self._ready = Condition()
+        self._ready = Condition(new_rlock())
         self._warned_at = -WARN_SECONDS
         self._unsaid = 0
 
