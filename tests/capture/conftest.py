@@ -9,6 +9,24 @@ from optree.testing import capture
 from tests.capture.provider import Provider
 
 
+def outcome(function):
+    """Return what a program comes to."""
+    try:
+        return function()
+    except Exception as error:  # noqa: BLE001 - it is compared
+        return type(error), str(error)
+
+
+def with_hooks(function):
+    """Return what a function does, called with the hooks in, and recorded."""
+    instrument()
+    try:
+        with capture():
+            return function()
+    finally:
+        uninstrument()
+
+
 @pytest.fixture(scope="module")
 def server():
     """Return a provider that answers as it is told."""

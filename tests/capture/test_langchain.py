@@ -38,6 +38,7 @@ from optree.testing import capture
 from optree.tree import walk_ops, walk_sessions
 from optree.values import decode
 from tests.capture.calls import CHAT, CHAT_EVENTS, CHAT_TOOL
+from tests.capture.conftest import outcome, with_hooks
 from tests.capture.provider import Reply
 from tests.cli.conftest import ROOT, CommandLine
 
@@ -404,14 +405,6 @@ def test_a_loop_of_the_programs_own(recording, provider, model):
     assert ["llm", "tool", "tool", "llm"] == [op.kind for op in turn.ops]
 
 
-def outcome(function):
-    """Return what a program comes to."""
-    try:
-        return function()
-    except Exception as error:  # noqa: BLE001 - it is compared
-        return type(error), str(error)
-
-
 CASES = {"plain": [CHAT], "tools": [CHAT_TOOL, CHAT], "refused": [REFUSED], "nonsense": [Reply(b"{")], "broken off": [Reply(b"{", short=9)]}
 
 
@@ -425,14 +418,7 @@ def test_the_program_sees_no_difference(provider, model, case, tools):
         provider.says(*CASES[case])
         return outcome(lambda: ask(forecaster(model, tools))), [path for path, _ in provider.requests]
 
-    without = result()
-    instrument()
-    try:
-        with capture():
-            hooked = result()
-    finally:
-        uninstrument()
-    assert without == hooked
+    assert result() == with_hooks(result)
 
 
 def test_a_fault_of_ours_is_none_of_the_programs(recording, provider, model, monkeypatch):

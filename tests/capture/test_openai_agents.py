@@ -19,6 +19,7 @@ from optree.store.recovery import load  # noqa: E402
 from optree.testing import capture  # noqa: E402
 from optree.tree import walk_ops, walk_sessions  # noqa: E402
 from optree.values import decode  # noqa: E402
+from tests.capture.conftest import outcome, with_hooks  # noqa: E402
 from tests.capture.provider import Reply, events  # noqa: E402
 from tests.cli.conftest import ROOT, CommandLine  # noqa: E402
 
@@ -384,14 +385,6 @@ def test_a_trace_of_several_runs(request, recording, provider):
     assert ["session", "system", "session"] == [op.kind for _, _, op in walk_ops(recording.tree) if op.kind != "llm"]
 
 
-def outcome(function):
-    """Return what a program comes to."""
-    try:
-        return function()
-    except Exception as error:  # noqa: BLE001 - it is compared
-        return type(error), str(error)
-
-
 CASES = {
     "plain": ([RAINS], forecaster),
     "tools": ([ASKS, RAINS], forecaster),
@@ -415,14 +408,7 @@ def test_the_program_sees_no_difference(provider, case):
         agents.set_default_openai_client(client, use_for_tracing=False)
         return outcome(lambda: run(ask(agent()))), [path for path, _ in provider.requests]
 
-    without = result()
-    instrument()
-    try:
-        with capture():
-            hooked = result()
-    finally:
-        uninstrument()
-    assert without == hooked
+    assert result() == with_hooks(result)
 
 
 def test_a_fault_of_ours_is_none_of_the_programs(recording, provider, monkeypatch):

@@ -154,6 +154,15 @@ def names(directory: Directory) -> dict[str, list[str]]:
     return {op.name: [entry.message for entry in op.logs] for one in found for *_, op in walk_ops(one.session)}
 
 
+def on_the_disk(name: str, loaded: Preload, base: Path, folder: Path, seconds: float) -> list[str]:
+    """Return the log lines of an op as they are on disk for sure, once they are, within so many seconds."""
+    until = time.monotonic() + seconds
+    while name not in (found := names(image(loaded, base, folder / "image"))):
+        assert time.monotonic() < until, "it is not synced"
+        time.sleep(0.05)
+    return found[name]
+
+
 @pytest.fixture
 def loaded():
     """Return a library that notes calls."""
@@ -218,11 +227,7 @@ def test_the_last_second_is_on_the_disk(loaded, who, tmp_path):
     process, told, base = started(loaded, PROGRAMS[who].replace("WORK", "work('mine'); wait('recorded')"))
     try:
         assert ["recorded"] == told
-        until = time.monotonic() + LONG
-        while "mine" not in (found := names(image(loaded, base, tmp_path / "image"))):
-            assert time.monotonic() < until, "it is never synced"
-            time.sleep(0.05)
-        assert ["mine log"] == found["mine"]
+        assert ["mine log"] == on_the_disk("mine", loaded, base, tmp_path, LONG)
     finally:
         process.communicate(b"x", timeout=LONG)
 
@@ -238,11 +243,7 @@ def test_what_a_process_recorded_that_has_gone_is_on_the_disk(loaded, who, asked
     process, told, base = started(loaded, f"{unless}{begin}\n{program}\n{end}")
     try:
         assert [True if asked else "recorded"] == told
-        until = time.monotonic() + (0 if asked else LONG)
-        while "mine" not in (found := names(image(loaded, base, tmp_path / "image"))):
-            assert time.monotonic() < until, "it is not synced"
-            time.sleep(0.05)
-        assert ["mine log"] == found["mine"]
+        assert ["mine log"] == on_the_disk("mine", loaded, base, tmp_path, 0 if asked else LONG)
     finally:
         process.communicate(b"x", timeout=LONG)
 
