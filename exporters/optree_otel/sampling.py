@@ -51,7 +51,7 @@ def sampler(find: Callable[[str], tuple[str, Any]], problems: list[str]) -> Samp
     source, name = find("sampler")
     ratio, by_parent = SAMPLERS.get(str(name).strip().lower(), (1.0, False))
     if name is not None and str(name).strip().lower() not in SAMPLERS:
-        problems.append(f"{source}={name!r} is not possible and passed over; choose one of {', '.join(SAMPLERS)}")
+        problems.append(impossible(source, name, f"choose one of {', '.join(SAMPLERS)}"))
     return Sampler(_share(*find("sampler_arg"), problems) if ratio is None else ratio, by_parent)
 
 
@@ -63,8 +63,13 @@ def _share(source: str, said: object, problems: list[str]) -> float:
         share = -1.0
     if 0 <= share <= 1:
         return share
-    problems.append(f"{source}={said!r} is not possible and passed over; give a share of all sessions, from 0 to 1")
+    problems.append(impossible(source, said, "give a share of all sessions, from 0 to 1"))
     return 1.0
+
+
+def impossible(source: str, value: object, advice: str) -> str:
+    """Say that an option cannot have a value, or that a variable of the environment can not, which is passed over then."""
+    return f"{source}={value!r} is not possible{' and passed over' if source.isupper() else ''}; {advice}"
 
 
 class Sampling:

@@ -25,7 +25,7 @@ from optree import Redaction
 from optree.exporting import REDACTED, redact
 from optree_otel.delivered import Addressee
 from optree_otel.exporter_option import STOCK, Exporters, exporters_of, name
-from optree_otel.sampling import Sampler, sampler
+from optree_otel.sampling import Sampler, impossible, sampler
 from optree_otel.signals.scope import Parent
 
 Profile = Literal["default", "jaeger", "tempo", "phoenix", "victoriatraces", "mlflow", "logfire"]
@@ -163,9 +163,7 @@ class _Options:
         self._environ = environ
         self._problems = problems
         listed = ", ".join(OPTIONS)
-        problems.extend(
-            f"there is no option {name!r} and it is passed over; the options are {listed}" for name in given if name not in OPTIONS
-        )
+        problems.extend(f"there is no option {name!r}; the options are {listed}" for name in given if name not in OPTIONS)
 
     def find(self, name: str) -> tuple[str, Any]:
         """Return what the value comes from, and the value; None where there is none."""
@@ -207,7 +205,7 @@ class _Options:
         return otherwise
 
     def _passed_over(self, source: str, value: object, advice: str) -> None:
-        self._problems.append(f"{source}={value!r} is not possible and passed over; {advice}")
+        self._problems.append(impossible(source, value, advice))
 
 
 def _disabled(environ: Mapping[str, str], problems: list[str]) -> bool:
@@ -281,7 +279,7 @@ def _content(options: _Options, environ: Mapping[str, str], problems: list[str])
     if said in get_args(Content):
         return cast("Content", said)
     if said not in _YES | _NO:
-        problems.append(f"{source}={value!r} is not possible and passed over; choose one of true, false, {', '.join(get_args(Content))}")
+        problems.append(impossible(source, value, f"choose one of true, false, {', '.join(get_args(Content))}"))
     return "span_only" if said in _YES else "no_content"
 
 
