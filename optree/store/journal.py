@@ -41,7 +41,7 @@ class Journal:
     __slots__ = (
         *("live", "txn", "sync_level", "last", "dropped", "ordinal", "path", "fd", "problem", "dirty", "_syncs", "_ready", "_os", "_write"),
         *("_version", "_retry_at", "_unsaid", "_unsynced", "_claimed", "_seed", "_held", "_untried", "_named", "_guard", "_syncing"),
-        *("_doomed", "_synced", "_given_up", "_suspect", "_rests", "resolved", "_gaps", "_counted", "refusal", "errno", "_noted"),
+        *("_closing", "_doomed", "_synced", "_given_up", "_suspect", "_rests", "resolved", "_gaps", "_counted", "refusal", "errno", "_noted"),
     )
 
     def __init__(
@@ -85,6 +85,8 @@ class Journal:
         self._retry_at, self._unsaid = 0.0, 0
         self._guard = new_rlock()
         """Held for moments: to close no file while it is synced."""
+        self._closing = new_rlock()
+        """Held while a file is closed, which two threads may come to do."""
         self._syncing = self._rests = 0
         self._doomed: list[int] = []
         """Descriptors that are closed when nobody syncs."""
@@ -328,7 +330,8 @@ class Journal:
     def _close_all(self, fds: list[int]) -> None:
         for fd in fds:
             try:
-                self._os.close(fd)
+                with self._closing:
+                    self._os.close(fd)
             except OSError as error:  # it is closed; where a file system writes only then, what it had may be gone
                 pass_on(error)
                 self._fault(self.path, error)

@@ -602,6 +602,35 @@ def test_a_sync_that_begins_while_the_journal_is_put_to_rest_misses_no_file(tmp_
     assert ([True], "") == (system.synced, own.problem)
 
 
+class ClosingTwice(OS):
+    """Has another thread close a journal's file that is known to be open, and is closed next."""
+
+    def __init__(self):
+        self.own, self.closed = None, []
+
+    def is_open(self, fd):
+        """Tell it once the other thread has closed the file too, or waits."""
+        found = super().is_open(fd)
+        self.closed += [fd] if found else []
+        if self.own is not None:
+            own, self.own = self.own, None
+            self.thread = threading.Thread(target=own.rest)
+            self.thread.start()
+            self.thread.join(0.2)
+        return found
+
+
+def test_two_threads_close_a_journal(tmp_path):
+    """Its file is closed once: the second close would be of whatever file has the descriptor by then, or a bad descriptor's."""
+    system = ClosingTwice()
+    own = journal.Journal(tmp_path / "live", "txn-1", "0", ordinal=0, system=system)
+    own.take([r.SessionSet("", 1.0, title="one")])
+    fd, system.own, system.closed = own.fd, own, []
+    own.rest()
+    system.thread.join(30.0)
+    assert ([fd], "") == (system.closed, own.problem)
+
+
 @pytest.mark.parametrize("code", [errno.EIO, errno.EMFILE])
 @pytest.mark.parametrize("first", range(1, 5))
 def test_a_directory_whose_sync_failed_is_synced_by_the_next(tmp_path, first, code):
