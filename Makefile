@@ -23,7 +23,9 @@ demo: $(VENV)/has-demo $(VENV)/has-weights $(if $(JAEGER),$(VENV)/has-otel) ## a
 
 # A process for each core; tests that share what they start run in one of them (tests/conftest.py). In order: long ones are not the last.
 # A process that crashes ends the run: pytest-xdist 3.8 would start another, and wait for ever for the rest of the crashed one's bundle.
-PARALLEL := --numprocesses auto --dist loadgroup --no-loadscope-reorder --max-worker-restart=0
+# So does a test that hangs, with all threads' stacks: the longest takes two minutes where nothing else runs.
+PARALLEL := --numprocesses auto --dist loadgroup --no-loadscope-reorder --max-worker-restart=0 \
+	-o faulthandler_timeout=900 -o faulthandler_exit_on_timeout=true
 
 test: $(VENV)/has-demo $(VENV)/has-weights $(VENV)/has-otel $(VENV)/has-test ## the tests, but for the slow ones
 	@$(PY) -m pytest $(PARALLEL) -m "not slow"
