@@ -6,6 +6,7 @@ too. What is caught there for safety's sake must not be kept from the program th
 
 from __future__ import annotations
 
+import _frozen_importlib
 import _thread
 import os
 import sys
@@ -123,5 +124,44 @@ def _after_fork() -> None:
             held._at_fork_reinit()  # noqa: SLF001 - as `threading` does with its own
 
 
+_LOADED_LATER: Final = frozenset(
+    {
+        *(
+            "optree",
+            "optree_otel",
+            "optree_formats",
+            "aiohttp",
+            "brotli",
+            "brotlicffi",
+            "datetime",
+            "difflib",
+            "email",
+            "genai_prices",
+            "gzip",
+        ),
+        *("hashlib", "httpx", "importlib", "ipaddress", "json", "multiprocessing", "ruamel", "tomllib", "uuid", "zlib", "zstandard"),
+    }
+)
+"""The packages that optree's functions import when they are called."""
+
+
+def _forget_imports() -> None:
+    """In a forked child: forget what a thread that is not in it was importing for optree; it would be waited for, and is imported anew.
+
+    Python leaves the locks of such modules locked (https://github.com/python/cpython/issues/50970). What the program itself imports,
+    other than the same packages, is not touched.
+    """
+    locks: dict[str, Any] = getattr(_frozen_importlib, "_module_locks", {})
+    owners = {name: lock.owner for name, found in list(locks.items()) if (lock := found()) is not None and lock.owner != get_ident()}
+    loading: set[int] = set()  # threads that load one of these packages: what they began to load after it, it imports
+    for name in [*(name for name in sys.modules if name in owners), *owners]:  # as they were begun; at last what was looked for
+        if owners[name] in loading or name.partition(".")[0] in _LOADED_LATER:
+            loading.update({owners[name]} - {None})
+            locks.pop(name, None)
+            if getattr(getattr(sys.modules.get(name), "__spec__", None), "_initializing", False):
+                del sys.modules[name]
+
+
 if sys.platform != "win32":
+    os.register_at_fork(after_in_child=_forget_imports)
     os.register_at_fork(after_in_child=_after_fork)  # ahead of all others, which may take such locks

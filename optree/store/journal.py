@@ -40,8 +40,9 @@ class Journal:
 
     __slots__ = (
         *("live", "txn", "sync_level", "last", "dropped", "ordinal", "path", "fd", "problem", "dirty", "_syncs", "_ready", "_os", "_write"),
-        *("_version", "_retry_at", "_unsaid", "_unsynced", "_claimed", "_seed", "_held", "_untried", "_named", "_guard", "_syncing"),
-        *("_closing", "_doomed", "_synced", "_given_up", "_suspect", "_rests", "resolved", "_gaps", "_counted", "refusal", "errno", "_noted"),
+        *("_version", "_retry_at", "_unsaid", "_unsynced", "_claimed", "_seed", "_held", "_untried", "_named", "_guard"),
+        *("_syncing", "_doomed", "_synced", "_given_up", "_suspect", "_rests", "resolved", "_gaps", "_counted", "refusal", "errno"),
+        *("_closing", "_noted"),
     )
 
     def __init__(

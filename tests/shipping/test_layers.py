@@ -1,6 +1,9 @@
 import ast
 from pathlib import Path
 
+from optree import interrupts
+
+FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
 ROOT = Path(__file__).resolve().parents[2]
 PACKAGE = ROOT / "optree"
 CEILING = 500  # lines in a file
@@ -32,6 +35,15 @@ def test_facade_imports_are_seen():
     """The check above sees each way to import the facade, and lets submodules pass."""
     path = Path("optree/tree/made_up.py")
     assert ["optree", "optree", "turn", "__init__", "llm", "tool"] == facade_imports(EVERY_WAY, path)
+
+
+def test_what_functions_import_is_known():
+    """A forked child imports anew what a thread that is not in it was importing for optree: all that functions import is listed for it."""
+    sources = [path for root in (PACKAGE, ROOT / "exporters") for path in root.rglob("*.py") if path.parent != PACKAGE / "cli"]
+    functions = [one for path in sources for one in ast.walk(ast.parse(path.read_text())) if isinstance(one, FUNCTIONS)]
+    found = [one for function in functions for one in ast.walk(function) if isinstance(one, ast.Import | ast.ImportFrom)]
+    names = {name for one in found for name in ([alias.name for alias in one.names] if isinstance(one, ast.Import) else [one.module])}
+    assert interrupts._LOADED_LATER == {name.partition(".")[0] for name in names} - {"time"}  # which is a part of Python itself
 
 
 def test_no_circles():

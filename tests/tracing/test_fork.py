@@ -1,4 +1,5 @@
 import sys
+import textwrap
 from collections import Counter
 
 import msgspec
@@ -297,3 +298,89 @@ def test_an_answer_that_both_sides_stream(redacted, ends, finished, saved):
     [op] = loaded.session.turns[0].ops
     assert ("clean", None) == (loaded.damage.state, op.response.partial)
     assert "P1\nP2 P3 P4C1 C2\n" == msgspec.json.decode(op.response.payload)
+
+
+HELD = """
+    import signal
+    import threading
+    from importlib.machinery import PathFinder
+
+    begun, go_on = threading.Event(), threading.Event()
+
+    class Held:
+        def find_spec(self, name, path=None, target=None):
+            if name != {module!r} or begun.is_set():
+                return None
+            spec = PathFinder.find_spec(name, path)
+            load = spec.loader.exec_module
+
+            def wait_and_load(module):
+                begun.set()
+                go_on.wait(60)
+                load(module)
+
+            spec.loader.exec_module = wait_and_load
+            return spec
+
+    sys.meta_path.insert(0, Held())
+    """
+
+
+@pytest.mark.parametrize(
+    ("module", "call"),
+    [
+        ("optree.tracing.spending", "with optree.budget(calls=5) as budget: assert {'calls': 5} == budget.limits"),
+        ("optree.store.shared", "with optree.budget(calls=5) as budget: assert {'calls': 5} == budget.limits"),
+        (
+            "optree.provider_streams",
+            "with optree.session('a'), optree.turn(): assert {'model': 'm'} == optree.llm(lambda: {'model': 'm'})()",
+        ),
+        ("zstandard", "with optree.session('a'): pass\n    assert optree.flush('snapshot', 30)"),
+    ],
+)
+def test_what_another_thread_was_importing_for_optree_at_the_fork(module, call, finished):
+    """A forked child imports it anew: it waits for no thread that is not in it, be it the program's or optree's own."""
+    code, out, err = finished(
+        textwrap.dedent(HELD.format(module=module))
+        + textwrap.dedent(f"""
+def work():
+    {call}
+
+assert {module!r} not in sys.modules
+thread = threading.Thread(target=work)
+thread.start()
+assert begun.wait(60)
+if (child := os.fork()) == 0:
+    signal.alarm(30)
+    work()
+    os._exit(0)
+print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+go_on.set()
+thread.join()
+work()
+"""),
+        env={"PYTHONWARNINGS": "error,ignore:This process (pid=:DeprecationWarning"},
+    )
+    assert (0, "0\n", "") == (code, out, err)
+
+
+def test_what_another_thread_was_importing_for_the_program_at_the_fork(finished, tmp_path):
+    """That stays as Python leaves it: the program's own module is there, half imported, and does not run a second time."""
+    (tmp_path / "own.py").write_text("import optree\nprint('runs')\n")
+    code, out, err = finished(
+        textwrap.dedent(HELD.format(module="own"))
+        + textwrap.dedent("""
+thread = threading.Thread(target=__import__, args=("own",))
+thread.start()
+assert begun.wait(60)
+module = sys.modules["own"]
+if (child := os.fork()) == 0:
+    with optree.session("a"):
+        os._exit(3 if sys.modules.get("own") is module else 4)
+print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), flush=True)
+go_on.set()
+thread.join()
+"""),
+        env={"PYTHONWARNINGS": "error,ignore:This process (pid=:DeprecationWarning"},
+    )
+    assert (0, "3\nruns\n", "") == (code, out, err)
