@@ -163,5 +163,5 @@ def _forget_imports() -> None:
 
 
 if sys.platform != "win32":
-    os.register_at_fork(after_in_child=_forget_imports)
     os.register_at_fork(after_in_child=_after_fork)  # ahead of all others, which may take such locks
+    os.register_at_fork(after_in_child=_forget_imports)

@@ -1,8 +1,8 @@
 """What passes between a program and a model over HTTP, recorded: an `ObservedCall` is one llm op, an `Exchange` one attempt of it.
 
 A hook says what it sees, in this order: `begin`, then `responded` or `raised`, then `note` for each piece of a body that is still to come,
-then `ended`. None of them raises, and none keeps anything from the program. In a forked child nothing is recorded of an attempt of the
-parent's, which goes on there.
+then `ended`. None of them raises, but `begin`, which refuses what a budget does not allow; none keeps anything else from the program. In a
+forked child nothing is recorded of an attempt of the parent's, which goes on there.
 """
 
 from __future__ import annotations

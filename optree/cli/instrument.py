@@ -10,6 +10,7 @@ import typer
 from optree.capture import LIBRARIES, release_of
 from optree.cli.options import Json
 from optree.cli.screen import show, show_json, table
+from optree.tracing.config import is_on
 
 
 def instrument(
@@ -21,7 +22,7 @@ def instrument(
 
     Example: [bold]optree instrument[/bold]
     """
-    on = os.environ.get("OPTREE_AUTO", "0") not in ("", "0")
+    on = is_on(os.environ.get("OPTREE_AUTO", ""))
     found = [(name, release_of(name), library.tried) for name, library in LIBRARIES.items()]
     if as_json:
         show_json({"auto": on, "libraries": [{"name": name, "installed": release, "tried": tried} for name, release, tried in found]})

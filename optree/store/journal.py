@@ -1,7 +1,7 @@
 """The journal: one writer's append-only file, valid JSONL, one checksum a line.
 
-A journal never raises for what the disk does. What it could not write it keeps and tries again every few seconds, in a new segment, under
-the same numbers; of more than `HELD_RECORDS` it counts the rest, and says in a `gap` record how much is missing.
+Once it is made, a journal never raises for what the disk does. What it could not write it keeps and tries again each second, in a new
+segment, under the same numbers; of more than `HELD_RECORDS` it counts the rest, and says in a `gap` record how much is missing.
 """
 
 from __future__ import annotations

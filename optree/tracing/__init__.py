@@ -1,8 +1,8 @@
 """Decorators and context managers that put the tree into code that exists.
 
 In come the program's calls, with arguments, results and exceptions, and the environment; out go calls of builders, and what the program
-would have got without optree. What the process holds stands in `runtime.py` alone, and what is open where, in the context variable of
-`context.py`.
+would have got without optree. What the process holds stands in `runtime.py`, but for open budgets (`budgets.py`, `spending.py`), and
+what is open where, in the context variable of `context.py`.
 """
 
 from optree.tracing.budgets import Budget, budget

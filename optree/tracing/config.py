@@ -135,10 +135,11 @@ DISABLED = "OPTREE_DISABLED"
 
 def is_disabled() -> bool:
     """Tell whether the environment switches optree off."""
-    return _is_on(os.environ.get(DISABLED, ""))
+    return is_on(os.environ.get(DISABLED, ""))
 
 
-def _is_on(value: str) -> bool:
+def is_on(value: str) -> bool:
+    """Tell whether a variable's value is on."""
     return value.lower() in ("1", "true", "yes", "on")
 
 
@@ -158,7 +159,7 @@ def from_environment() -> tuple[Config, list[str]]:
         elif name == "prices":
             found[name] = _SWITCH.get(value.lower(), value)  # the file is read later
         elif name not in _CHOICES:
-            found[name] = _is_on(value)
+            found[name] = is_on(value)
         elif value in _CHOICES[name]:
             found[name] = value
         else:

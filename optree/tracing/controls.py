@@ -76,7 +76,7 @@ def current_session() -> Session | None:
 def configure(**options: Unpack[Options]) -> Config:
     """Set options of this process, for the sessions that begin from now on; what is not given stays as it was.
 
-    What is given wins over the environment (``OPTREE_<NAME>``), and that over the defaults.
+    *otel* is given before the first session. What is given wins over the environment (``OPTREE_<NAME>``), and that over the defaults.
 
     ```python
     import optree

@@ -379,7 +379,7 @@ def llm(function: F, /) -> F: ...
 @overload
 def llm(name: str | None = None, /, *, provider: str | None = None, model: str | None = None, **attributes: Any) -> OpScope: ...
 def llm(name: Any = None, /, *, provider: str | None = None, model: str | None = None, **attributes: Any) -> Any:
-    """Record one request to a model. A retry is another operation.
+    """Record one request to a model. What a client sends again within it is an attempt of the same operation.
 
     It is a decorator and a context manager, whose `with` gives an `optree.Op`. Decorated, the function's arguments are the request, with
     ``messages``, ``model`` and ``provider`` understood, and what it returns or streams is the response: answers of OpenAI, Anthropic,

@@ -127,3 +127,13 @@ def test_the_list(line):
     assert said == line("instrument", "--list").stdout
     assert {"httpx", "httpx2", "openai", "anthropic"} <= set(said.split())
     assert "OPTREE_AUTO is off" in said
+
+
+@pytest.mark.parametrize(("value", "is_on"), [("1", True), ("Yes", True), ("0", False), ("off", False), ("", False)])
+def test_it_is_on_as_any_switch(line, value, is_on):
+    """What the variable says is read as each other switch of the environment: by the list, and where Python starts."""
+    environment = line.env | {"OPTREE_AUTO": value, "PYTHONPATH": START}
+    ask = "import sys; print(any(type(one).__name__ == 'Finder' for one in sys.meta_path))"
+    run = subprocess.run([sys.executable, "-c", ask], env=environment, capture_output=True, text=True, check=True)
+    said = line("instrument", env={"OPTREE_AUTO": value}).stdout
+    assert (f"{is_on}\n", True) == (run.stdout, f"OPTREE_AUTO is {'on' if is_on else 'off'}" in said)

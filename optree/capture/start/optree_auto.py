@@ -28,12 +28,16 @@ class Finder:
             return None
 
 
+def _is_on(variable: str) -> bool:
+    return os.environ.get(variable, "").lower() in ("1", "true", "yes", "on")
+
+
 def start() -> None:
     """Wait for the libraries, if the environment asks for it and does not switch optree off; a second call does nothing."""
     # read as `optree.tracing.config` reads it, of which nothing is imported here
-    if os.environ.get("OPTREE_DISABLED", "").lower() in ("1", "true", "yes", "on"):
+    if _is_on("OPTREE_DISABLED"):
         return
-    if os.environ.get("OPTREE_AUTO", "0") not in ("", "0") and not any(type(one).__name__ == "Finder" for one in sys.meta_path):
+    if _is_on("OPTREE_AUTO") and not any(type(one).__name__ == "Finder" for one in sys.meta_path):
         sys.meta_path.insert(0, Finder())
 
 
