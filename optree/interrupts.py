@@ -125,22 +125,30 @@ def _after_fork() -> None:
 
 
 _LOADED_LATER: Final = frozenset(
-    {
-        *(
-            "optree",
-            "optree_otel",
-            "optree_formats",
-            "aiohttp",
-            "brotli",
-            "brotlicffi",
-            "datetime",
-            "difflib",
-            "email",
-            "genai_prices",
-            "gzip",
-        ),
-        *("hashlib", "httpx", "importlib", "ipaddress", "json", "multiprocessing", "ruamel", "tomllib", "uuid", "zlib", "zstandard"),
-    }
+    [
+        "optree",
+        "optree_otel",
+        "optree_formats",
+        "aiohttp",
+        "brotli",
+        "brotlicffi",
+        "datetime",
+        "difflib",
+        "email",
+        "genai_prices",
+        "gzip",
+        "hashlib",
+        "httpx",
+        "importlib",
+        "ipaddress",
+        "json",
+        "multiprocessing",
+        "ruamel",
+        "tomllib",
+        "uuid",
+        "zlib",
+        "zstandard",
+    ]
 )
 """The packages that optree's functions import when they are called."""
 

@@ -15,13 +15,13 @@ from typing import Any, Final, Self
 
 from optree.builder import Op
 from optree.builder.handles import respond_at_end
+from optree.builder.outcome import outcome
 from optree.capture.failures import ERROR_TYPE, class_of_error
 from optree.capture.hooks import Hook
 from optree.capture.program import PROGRAM
 from optree.tracing import context
 from optree.tracing.context import Holder, Scope
 from optree.tracing.faults import guarded
-from optree.tracing.outcome import outcome
 from optree.tracing.propagate import place_of, placed_at
 from optree.tracing.runtime import RUNTIME
 from optree.tracing.scopes import OpScope

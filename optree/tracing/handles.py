@@ -9,10 +9,8 @@ from optree.builder import SessionTreeBuilder
 from optree.builder.guard import FAULTS, fault, guarded
 from optree.nodes import PIECE_OF_TEXT, OperationNode, SessionNode, Totals
 from optree.tree import Tree, walk_ops
-from optree.tree.answered import NO_RESULT, answered
+from optree.tree.answered import answered
 from optree.values import decode, is_object
-
-__all__ = ["NO_RESULT", "Session", "answered"]
 
 
 class Session:

@@ -10,6 +10,7 @@ from typing import Any, Generic, NoReturn, TypeVar, overload
 from optree.builder import Op, SessionTreeBuilder, Turn
 from optree.builder.core import Encoded
 from optree.builder.guard import FAULTS, UNRECORDED
+from optree.builder.outcome import outcome
 from optree.errors import BudgetExceeded, SetupError
 from optree.nodes import OperationNode, OpKind, SessionNode, Status, TurnNode
 from optree.tracing import context
@@ -18,7 +19,6 @@ from optree.tracing.context import ABANDONED, CURRENT, Holder, Scope
 from optree.tracing.faults import fault
 from optree.tracing.handles import Session, interrupted
 from optree.tracing.holding import ContextManager, HeldScope, abandon, abandon_last, abandon_turn, clear_frames, take_held
-from optree.tracing.outcome import outcome
 from optree.tracing.propagate import home, remote
 from optree.tracing.results import ModelResult, OpResult, Report, Result, name_model
 from optree.tracing.runtime import RUNTIME, ingress, report_problem

@@ -13,6 +13,7 @@ from types import MappingProxyType
 from typing import Any, NamedTuple, Protocol, Self, TypeVar
 
 from optree.builder.guard import FAULTS
+from optree.builder.outcome import outcome
 from optree.errors import SetupError
 from optree.interrupts import pass_on
 from optree.nodes import Status
@@ -20,7 +21,6 @@ from optree.tracing import context
 from optree.tracing.context import CURRENT, Holder, Scope
 from optree.tracing.faults import fault, guarded
 from optree.tracing.holding import Exit, HeldScope, take_held
-from optree.tracing.outcome import outcome
 from optree.tracing.results import Result
 from optree.tracing.runtime import RUNTIME
 from optree.tracing.unrecorded import PIECE, SESSION, UnrecordedPiece

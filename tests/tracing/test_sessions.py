@@ -7,8 +7,8 @@ import pytest
 
 import optree
 from optree.testing import shape
-from optree.tracing.handles import NO_RESULT, answered
 from optree.tree import walk_sessions
+from optree.tree.answered import NO_RESULT, answered
 
 ASKED = {"role": "assistant", "tool_calls": [{"id": "c1", "type": "function", "function": {"name": "search", "arguments": "{}"}}]}
 LOST = {"role": "tool", "tool_call_id": "c1", "content": NO_RESULT}
