@@ -39,7 +39,8 @@ class Mirroring:
     def __init__(self, report: Callable[[str], None]) -> None:
         self._report = report
         self._mirror: Mirror | None = None
-        self._looked = False
+        self._taken: tuple[str, Mapping[str, Any]] | None = None
+        """What was wanted when the first session began."""
         self._traced: dict[str, Traced] = {}
 
     def follow(
@@ -55,10 +56,13 @@ class Mirroring:
         saved: bool = True,
     ) -> None:
         """Let the mirror have a session from now on, if *wanted* (``auto``, ``on``, ``off``) and the environment say so."""
-        if not self._looked and wanted != "off":
-            self._looked = True
-            self._mirror = self._found(wanted, options)
-            context.follower = self._mirror
+        if wanted != "off" and self._taken != (wanted, options):
+            before, self._taken = self._taken, (wanted, options)
+            if before is None:
+                self._mirror = self._found(wanted, options)
+                context.follower = self._mirror
+            else:
+                self._report("OpenTelemetry: configure(otel=…) is not taken once a session has begun: give it before the first one")
         if self._mirror is None or wanted == "off":
             return
         traced = self._traced.get(core.txn)

@@ -3,6 +3,7 @@ import os
 
 import pytest
 
+import optree
 from optree.store import Directory, open_session
 from optree.store.options import StoreOptions
 from optree.store.system import OS
@@ -45,3 +46,14 @@ def test_no_room_is_said_once_for_each_place(tmp_path, code, system, parts):
     assert (len(parts), []) == (len(said), [one for one in said if not any(part in one for part in parts)]), said
     disk.mend()
     store.close(LONG)
+
+
+def test_where_to_send_is_given_before_the_first_session():
+    """A mirror that is configured once a session has begun is not taken: a problem says so, once; the same again is none, nor is off."""
+    said = "OpenTelemetry: configure(otel=…) is not taken once a session has begun: give it before the first one"
+    found = []
+    for otel in ("auto", "auto", "off", "auto", {"endpoint": "http://127.0.0.1:9"}, {"endpoint": "http://127.0.0.1:9"}):
+        optree.configure(otel=otel, console=False)
+        with optree.session("a"):
+            found.append(optree.health()["problems"].count(said))
+    assert [0, 0, 0, 0, 1, 1] == found
