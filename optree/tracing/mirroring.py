@@ -56,13 +56,12 @@ class Mirroring:
         saved: bool = True,
     ) -> None:
         """Let the mirror have a session from now on, if *wanted* (``auto``, ``on``, ``off``) and the environment say so."""
-        if wanted != "off" and self._taken != (wanted, options):
-            before, self._taken = self._taken, (wanted, options)
-            if before is None:
-                self._mirror = self._found(wanted, options)
-                context.follower = self._mirror
-            else:
-                self._report("OpenTelemetry: configure(otel=…) is not taken once a session has begun: give it before the first one")
+        if wanted != "off" and self._taken is None:
+            self._taken = wanted, options
+            self._mirror = self._found(wanted, options)
+            context.follower = self._mirror
+        elif wanted != "off" and self._taken != (wanted, options):
+            self._report("OpenTelemetry: configure(otel=…) is not taken once a session has begun: give it before the first one")
         if self._mirror is None or wanted == "off":
             return
         traced = self._traced.get(core.txn)
