@@ -25,7 +25,7 @@ demo: $(VENV)/has-demo $(VENV)/has-weights $(if $(JAEGER),$(VENV)/has-otel) ## a
 # A process that crashes ends the run: pytest-xdist 3.8 would start another, and wait for ever for the rest of the crashed one's bundle.
 # So does a test that hangs, with all threads' stacks: the longest takes two minutes where nothing else runs.
 PARALLEL := --numprocesses auto --dist loadgroup --no-loadscope-reorder --max-worker-restart=0 \
-	-o faulthandler_timeout=900 -o faulthandler_exit_on_timeout=true
+	-o faulthandler_timeout=900 -o faulthandler_exit_on_timeout=true $(RERUNS)
 
 test: $(VENV)/has-demo $(VENV)/has-weights $(VENV)/has-otel $(VENV)/has-test ## the tests, but for the slow ones
 	@$(PY) -m pytest $(PARALLEL) -m "not slow"

@@ -68,7 +68,7 @@ class DeliveredFile:
         """Make the file and lock it: from now on the session counts as pending until it is done, and is left to this process."""
         self._write(b"")
         with suppress(OSError):
-            if not self._held and (fd := lock_file(self.path, seconds=0.0)) >= 0:
+            if not self._held and (fd := lock_file(self.path)) >= 0:
                 self._held = [fd]
 
     @property

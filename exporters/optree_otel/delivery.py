@@ -76,8 +76,8 @@ def _round(mirror: OtelMirror, sessions: Path, left: Sequence[Path]) -> bool:
         return monotonic() < until
 
     directory = Directory.of(None, sessions, None)
-    sweep(mirror, directory, go_on=has_room, most=MOST_BYTES)
-    if outliving := outlived(mirror, directory):  # a process that is killed can leave no word
+    missed = any(one.missing for one in sweep(mirror, directory, go_on=has_room, most=MOST_BYTES))
+    if (outliving := outlived(mirror, directory)) or missed:  # a process that is killed can leave no word
         _wait(lambda: not any(is_sending(sessions, txn) for txn in outliving))
         sweep(mirror, directory, go_on=has_room, most=MOST_BYTES)
     while not mirror.flush(1.0):

@@ -6,6 +6,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from optree.errors import SetupError
+from optree.exporting import lock_shared, unlock
+from optree.store import lock
 from optree_otel.delivered import DeliveredFile, delivered, forget, is_done, is_sending, kept, mark_done, pending, reopen
 
 
@@ -55,6 +57,18 @@ def test_lines_of_others(tmp_path: Path, line: bytes):
     file.path.write_bytes(line + b"\n")
     file.add(["5"])
     assert {"5"} == delivered(tmp_path, "txn-1") - {"1"}
+
+
+def test_begun_while_somebody_asks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """A process that asks who sends a session, and has its file locked for that, does not keep the one that begins from having it."""
+    first = DeliveredFile(tmp_path, "txn-1", "0")
+    first.add(["1"])
+    asking = lock_shared([first.path])
+    assert asking
+    monkeypatch.setattr(lock, "sleep", lambda _: unlock([asking.pop()]))
+    first.begin()
+    assert first.held
+    assert [] == asking
 
 
 def test_pending_until_done(tmp_path: Path):

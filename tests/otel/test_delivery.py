@@ -148,7 +148,8 @@ def test_each_to_its_own(tmp_path, hogs):
             firsts.append(ask(tmp_path, slow.endpoint, "open words", **CONTENT, **more)[0])
             seconds.append(ask(tmp_path, quick.endpoint, "private words")[0])
         for collector, txns in ((slow, firsts), (quick, seconds)):
-            assert collector.wait_until(lambda c=collector, t=txns: arrived(c, *t, spans=ASKED), 2 * WITHIN)
+            collector.wait_until(lambda c=collector, t=txns: arrived(c, *t, spans=ASKED), 2 * WITHIN)
+        assert ([ASKED] * 3, [ASKED] * 3) == ([len(of(slow, txn)) for txn in firsts], [len(of(quick, txn)) for txn in seconds])
         assert until(lambda: not unsent(tmp_path), WITHIN)
     assert ([set()] * 3, [set()] * 3) == ([of(slow, txn) for txn in seconds], [of(quick, txn) for txn in firsts])
     assert (True, False, False) == ("open words" in heard(slow), "private words" in heard(slow), "private words" in heard(quick))
@@ -291,6 +292,7 @@ def test_waits_for_the_end(tmp_path, monkeypatch):
 
     def swept(*_, **__):
         assert 3 == len(waits)
+        return []
 
     monkeypatch.setattr(delivery, "sleep", wait)
     monkeypatch.setattr(delivery, "sweep", swept)
