@@ -1,3 +1,6 @@
+import os
+import signal
+import subprocess
 import sys
 import textwrap
 from collections import Counter
@@ -7,7 +10,10 @@ import pytest
 
 import optree
 from optree.store.directory import journals
+from optree.store.options import StoreOptions
 from optree.store.reader import read_journal
+from optree.store.settle import settle_all
+from tests.tracing.conftest import LONG, ROOT
 
 
 @pytest.mark.parametrize("rounds", [5])
@@ -298,6 +304,61 @@ def test_an_answer_that_both_sides_stream(redacted, ends, finished, saved):
     [op] = loaded.session.turns[0].ops
     assert ("clean", None) == (loaded.damage.state, op.response.partial)
     assert "P1\nP2 P3 P4C1 C2\n" == msgspec.json.decode(op.response.payload)
+
+
+@pytest.mark.parametrize("own", [False, True])
+@pytest.mark.parametrize("resumed", [False, True])
+def test_a_parent_that_is_killed_while_its_child_streams(own, resumed, script, directory, saved):
+    """What both had streamed by then is loaded, the child's answer goes on to its end, also beside a resume, and the resume has it all."""
+    parent = script(
+        f"""
+        import signal
+        with optree.session("root"), optree.turn(), optree.llm("m") as op:
+            op.chunk("P1 ")
+            if os.fork() == 0:
+                stream = optree.llm("c").__enter__() if {own} else op
+                stream.chunk("C1 ")
+                sys.stdin.readline()
+                os.kill(os.getppid(), signal.SIGKILL)
+                stream.chunk("C2 ")
+                print(optree.flush(), flush=True)
+                sys.stdin.readline()
+                stream.chunk("C3")
+                stream.end()
+                print(optree.flush("sync", 60), optree.health()["lost"], flush=True)
+                os._exit(0)
+            op.chunk("P2 ")
+            print(optree.flush(), flush=True)
+            signal.pause()
+        """,
+        stdin=subprocess.PIPE,
+    )
+
+    def texts():
+        return {op.name: msgspec.json.decode(op.response.payload) for _, _, op in optree.walk_ops(saved().session)}
+
+    def answers():
+        print(file=parent.stdin, flush=True)
+        said = parent.stdout.readline()
+        return said, saved().damage.state, texts()
+
+    def resume():
+        environ = os.environ | {"PYTHONPATH": str(ROOT)}
+        program = "import optree\nwith optree.session('root'), optree.turn(): pass\nassert optree.flush('snapshot', 60)"
+        command = [sys.executable, "-m", "optree", "load", saved().session.origin_txn_id, "--", sys.executable, "-c", program]
+        subprocess.run(command, env=environ, capture_output=True, check=True)
+
+    assert "True\n" == parent.stdout.readline()
+    assert ("True\n", "clean", {"m": "P1 P2 ", "c": "C1 C2 "} if own else {"m": "P1 P2 C1 C2 "}) == answers()
+    assert -signal.SIGKILL == parent.wait(LONG)
+    if resumed:
+        resume()
+    whole = {"m": "P1 P2 ", "c": "C1 C2 C3"} if own else {"m": "P1 P2 C1 C2 C3"}
+    assert ("True 0\n", "clean", whole) == answers()
+    if not resumed:
+        resume()
+    assert [] == settle_all(StoreOptions(directory))
+    assert ("ended", [], whole) == (saved().state, saved().open_nodes(), texts())
 
 
 HELD = """
