@@ -51,6 +51,17 @@ LIBRARIES: Final = {
             "agents.tracing.traces": "openai_agents:traces",
         },
     ),
+    "pydantic-ai-slim": Library(
+        "2.68",
+        3,
+        {
+            "pydantic_ai.agent": "pydantic_ai:agents",
+            "pydantic_ai.tool_manager": "pydantic_ai:tools",
+            "pydantic_ai.capabilities.combined": "pydantic_ai:outputs",
+            "pydantic_ai._agent_graph": "pydantic_ai:models",
+            "pydantic_ai.models._continuation": "pydantic_ai:streams",
+        },
+    ),
     "langchain-core": Library("1.7", 2, {"langchain_core.tracers.context": "langchain:callbacks"}),
     "langgraph": Library("1.2", 2, {"langgraph.pregel.main": "langchain:graphs"}),
 }

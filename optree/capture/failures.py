@@ -27,6 +27,7 @@ _BY_NAME: Final[dict[str, FailureClass]] = {
     **dict.fromkeys(("ConnectionError", "TransportError", "ClientConnectionError", "ClientPayloadError", "HTTPClientError"), "network"),
     **dict.fromkeys(("APIConnectionError", "SSLError", "gaierror", "IncompleteRead"), "network"),
     **dict.fromkeys(("ValueError", "TypeError", "ValidationError", "APIResponseValidationError"), "invalid"),
+    **dict.fromkeys(("ModelRetry", "ToolRetryError"), "invalid"),
     "PermissionError": "auth",
 }
 """By names of exceptions, of Python's and of clients'."""

@@ -14,12 +14,11 @@ from types import ModuleType
 from typing import Any, Final
 
 from optree.builder import Op
-from optree.capture.failures import ERROR_TYPE, class_of_error
+from optree.capture.failures import class_of_error
 from optree.capture.hooks import Hook
 from optree.capture.nesting import OUTSIDE, PLACE, FrameworkCall, Nesting
 from optree.capture.observed import ended_by
-from optree.capture.program import PROGRAM, program_name
-from optree.nodes import Status
+from optree.capture.program import program_name
 from optree.tracing import context
 from optree.tracing.faults import guarded
 from optree.tracing.scopes import OpScope
@@ -92,18 +91,12 @@ class _Runs:
     def end(self, run: Hashable, error: Any = None) -> None:
         """End a run."""
         self.skipped.pop(run, None)
-        status, said = _ended_by(error)
-        scope = self.nesting.scope(run)
-        if error is not None and status == "ok" and scope is not None and scope.op is not None:
-            scope.op.log(f"{type(error).__name__}: {text(error)}")
-        if status == "failed" and scope is not None and scope.op is not None and (why := class_of_error(error)) is not None:
-            scope.op.builder.set_op(scope.op, **{ERROR_TYPE: why})
-        self.nesting.end(run, status, said)
-
-    def op(self, run: Hashable) -> Op | None:
-        """Return the op of a run that is one."""
-        scope = self.nesting.scope(run)
-        return None if scope is None else scope.op
+        if not _is_left_in_order(error):
+            self.nesting.fail(run, error)
+            return
+        if (op := self.nesting.op(run)) is not None:
+            op.log(f"{type(error).__name__}: {text(error)}")
+        self.nesting.end(run)
 
 
 _RUNS: Final = _Runs()
@@ -142,7 +135,7 @@ def _call_ended(run_id: Any, answer: Any, error: Any) -> None:
     finally:
         if call is not None:
             call.call.failure = class_of_error(error)
-            call.call.end(answer, *_ended_by(error))
+            call.call.end(answer, *(("ok", None) if _is_left_in_order(error) else ended_by(error)))
         _RUNS.nesting.end(run_id)
 
 
@@ -212,12 +205,13 @@ class _Handler:
         self, serialized: Any, input_str: Any, *, run_id: Any, parent_run_id: Any = None, inputs: Any = None, **told: Any
     ) -> None:
         """Begin a tool's op, with its arguments."""
-        _begin_tool(_name(serialized, told, "tool"), inputs if is_object(inputs) else {"input": input_str}, run_id, parent_run_id)
+        sent = inputs if is_object(inputs) else {"input": input_str}
+        _RUNS.nesting.begin_tool(run_id, _name(serialized, told, "tool"), sent, _RUNS.above(parent_run_id))
 
     @guarded
     def on_tool_end(self, output: Any, *, run_id: Any, **_told: Any) -> None:
         """End it, with its result."""
-        op = _RUNS.op(run_id)
+        op = _RUNS.nesting.op(run_id)
         if op is not None and op.bare.response is None:  # else it was told by what runs the tool, as MCP
             op.response(output.content if getattr(output, "type", None) == "tool" else output)
         _RUNS.end(run_id)
@@ -227,7 +221,7 @@ class _Handler:
     @guarded
     def on_retriever_start(self, serialized: Any, query: Any, *, run_id: Any, parent_run_id: Any = None, **told: Any) -> None:
         """Begin a retriever's op, which is a tool's."""
-        _begin_tool(_name(serialized, told, "retriever"), {"query": query}, run_id, parent_run_id)
+        _RUNS.nesting.begin_tool(run_id, _name(serialized, told, "retriever"), {"query": query}, _RUNS.above(parent_run_id))
 
     on_retriever_end = on_tool_end
     on_retriever_error = on_chain_error
@@ -264,39 +258,20 @@ class _Handler:
     @guarded
     def on_retry(self, retry_state: Any, *, run_id: Any, **_told: Any) -> None:
         """Note that something is tried again."""
-        if (op := _RUNS.op(run_id)) is not None:
+        if (op := _RUNS.nesting.op(run_id)) is not None:
             said = ended_by(retry_state.outcome.exception() if retry_state.outcome is not None else None)[1]
             op.log(f"attempt {retry_state.attempt_number} failed: {said}", "WRN")
 
     @guarded
     def on_custom_event(self, name: Any, data: Any, *, run_id: Any, **_told: Any) -> None:
         """Note what the program tells of itself."""
-        if (op := _RUNS.op(run_id)) is not None:
+        if (op := _RUNS.nesting.op(run_id)) is not None:
             op.log(text(name), details=data if is_object(data) else {"data": data})
 
 
-def _begin_tool(name: str, sent: dict[str, Any], run_id: Any, parent_run_id: Any) -> None:
-    kind = _Tool(name)
-    scope = _RUNS.nesting.begin(run_id, kind, _RUNS.above(parent_run_id), sent)
-    if scope is not None and scope.op is not None:
-        kind.called(scope.op, sent)  # arguments that are named as a request's members are
-
-
-class _Tool(OpScope):
-    """The op of a tool's call. Outside of all sessions it is in the program's."""
-
-    def __init__(self, name: str) -> None:
-        super().__init__("tool", name, {})
-
-    def begin(self, before: Any, holder: Any = None, arguments: Mapping[str, Any] | None = None) -> Any:
-        """Begin it."""
-        return super().begin(before or PROGRAM.place_of_tool(), holder, arguments)
-
-
-def _ended_by(error: Any) -> tuple[Status, str | None]:
-    if any(kind.__name__ == "GraphBubbleUp" for kind in type(error).__mro__):  # an interrupt, or a command to another graph
-        return "ok", None
-    return ended_by(error)
+def _is_left_in_order(error: Any) -> bool:
+    """Tell whether an exception is an interrupt, or a command to another graph."""
+    return any(kind.__name__ == "GraphBubbleUp" for kind in type(error).__mro__)
 
 
 def _name(serialized: Any, told: Mapping[str, Any], default: str) -> str:

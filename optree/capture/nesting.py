@@ -12,8 +12,8 @@ from weakref import ref
 
 from optree.builder import Op
 from optree.capture.exchange import JoinedAnswer
-from optree.capture.failures import ERROR_TYPE, FailureClass
-from optree.capture.observed import TOLD, ToldCall
+from optree.capture.failures import ERROR_TYPE, FailureClass, class_of_error
+from optree.capture.observed import TOLD, ToldCall, ended_by
 from optree.capture.program import PROGRAM
 from optree.capture.requests import Asked
 from optree.clock import now_ms
@@ -25,6 +25,7 @@ from optree.tracing.results import ModelResult
 from optree.tracing.runtime import RUNTIME
 from optree.tracing.scopes import OpScope, SessionScope, TurnScope
 from optree.tracing.unrecorded import SESSION
+from optree.values import decode, is_object
 
 _MOST_OPEN: Final = 10_000
 """Nodes of one framework; of more, those that were begun first are ended: they never will be."""
@@ -49,6 +50,17 @@ class _OpenPlace:
 PLACE: Final = _OpenPlace()
 OUTSIDE: Final = object()
 """Stands for what is above a node that is part of none of its framework's."""
+
+
+class _Tool(OpScope):
+    """The op of a tool's call. Outside of all sessions it is in the program's."""
+
+    def __init__(self, name: str) -> None:
+        super().__init__("tool", name, {})
+
+    def begin(self, before: Scope | None, holder: Holder | None = None, arguments: Mapping[str, Any] | None = None) -> Scope:
+        """Begin it."""
+        return super().begin(before or PROGRAM.place_of_tool(), holder, arguments)
 
 
 class _OpenNode:
@@ -134,10 +146,34 @@ class Nesting:
         if self.begin(key, SessionScope(agent, more), above) is not None:
             self.begin((key, _TURN), TurnScope(user, system, {}), key)
 
+    @guarded
+    def begin_tool(self, key: Hashable, name: str, sent: Any, above: Hashable = None) -> None:
+        """Begin the op of a tool's call, with its arguments."""
+        kind, told = _Tool(name), arguments_of(sent)
+        scope = self.begin(key, kind, above, told)
+        if scope is not None and scope.op is not None:
+            kind.called(scope.op, told)  # arguments that are named as a request's members are
+
     def scope(self, key: Hashable) -> Scope | None:
         """Return the scope of a node that is open."""
         node = self._open.get(key)
         return None if node is None else node.scope
+
+    def op(self, key: Hashable) -> Op | None:
+        """Return the op of a node that is one."""
+        scope = self.scope(key)
+        return None if scope is None else scope.op
+
+    @guarded
+    def fail(self, key: Hashable, error: BaseException | None) -> None:
+        """End a node by what was raised out of it; an op that failed has the class of that."""
+        status, said = ended_by(error)
+        try:
+            op = self.op(key)
+            if status == "failed" and op is not None and (why := class_of_error(error)) is not None:
+                op.builder.set_op(op, **{ERROR_TYPE: why})
+        finally:
+            self.end(key, status, said)
 
     @guarded
     def end(self, key: Hashable, status: Status = "ok", error: str | None = None) -> None:
@@ -166,6 +202,15 @@ def _end(node: _OpenNode, status: Status, error: str | None) -> None:
     if CURRENT.get() is scope:
         context.leave(scope)
     scope.finish, scope.holder = None, _over  # in other contexts it is left by who comes next there
+
+
+def arguments_of(sent: Any) -> dict[str, Any]:
+    """Return a tool's arguments, which may come as JSON."""
+    try:
+        told = decode(sent.encode()) if isinstance(sent, str) else sent
+    except ValueError:
+        told = sent
+    return told if is_object(told) else {} if told is None else {"input": told}
 
 
 class _JoinedAnswer(JoinedAnswer):

@@ -16,7 +16,7 @@ from weakref import WeakKeyDictionary
 
 from optree.capture.failures import ERROR_TYPE, FailureClass, class_of_error
 from optree.capture.hooks import Hook, await_within
-from optree.capture.nesting import FrameworkCall, Nesting
+from optree.capture.nesting import FrameworkCall, Nesting, arguments_of
 from optree.capture.observed import ended_by
 from optree.capture.program import asked_last
 from optree.nodes import Status
@@ -24,7 +24,7 @@ from optree.redaction import redact
 from optree.tracing import context
 from optree.tracing.faults import guarded
 from optree.tracing.scopes import OpScope, SessionScope
-from optree.values import decode, is_list, is_object, text
+from optree.values import is_list, is_object, text
 
 _IsOn = Callable[[], bool]
 _OWN_SPAN: Final = "Agent run"
@@ -225,7 +225,7 @@ def _record(op: Any, data: Any) -> None:
     """Record what an op of a span's sent and got."""
     if data.type == "function":
         if data.input is not None:
-            OpScope("tool", None, {}).called(op, _arguments(data.input))
+            OpScope("tool", None, {}).called(op, arguments_of(data.input))
         if data.output is not None and op.bare.response is None:  # else it was told by what runs the tool, as MCP
             op.response(data.output)
     elif data.type == "guardrail":
@@ -234,14 +234,6 @@ def _record(op: Any, data: Any) -> None:
             op.log(f"guardrail {data.name} was triggered", "WRN")
     elif data.type == "mcp_tools":
         op.response(data.result)
-
-
-def _arguments(sent: Any) -> dict[str, Any]:
-    try:
-        told = decode(sent.encode()) if isinstance(sent, str) else sent
-    except ValueError:
-        told = sent
-    return told if is_object(told) else {"input": told}
 
 
 def _handed_over(span: Any, data: Any, told: _Told, status: Status, said: str | None) -> None:
