@@ -23,6 +23,15 @@ _BY_STATUS: Final[dict[int, FailureClass]] = {
 }
 _OF_QUOTA: Final = ("insufficient_quota", "quotaexceeded", "current quota", "credit balance", "billing")
 """What providers say with other statuses where nothing is left to pay with."""
+_BY_WORDS: Final[tuple[tuple[FailureClass, tuple[str, ...]], ...]] = (
+    ("quota", _OF_QUOTA),
+    ("rate_limit", ("rate limit", "rate_limit", "too many requests")),
+    ("auth", ("unauthorized", "unauthenticated", "forbidden", "permission denied", "access denied", "authentication", "api key")),
+    ("timeout", ("timed out", "timeout")),
+    ("network", ("connection refused", "connection reset", "connection closed", "connection error", "econn", "enotfound", "unreachable")),
+    ("invalid", ("validation error", "invalid", "unknown tool")),
+)
+"""What is said of failures where nothing else tells them, in the order in which it is looked for."""
 _BY_NAME: Final[dict[str, FailureClass]] = {
     **dict.fromkeys(("ConnectionError", "TransportError", "ClientConnectionError", "ClientPayloadError", "HTTPClientError"), "network"),
     **dict.fromkeys(("APIConnectionError", "SSLError", "gaierror", "IncompleteRead"), "network"),
@@ -39,12 +48,18 @@ _NOT_SENT: Final = frozenset({"ConnectError", "ConnectTimeout", "PoolTimeout", "
 
 def class_of_status(status: int, said: str | None) -> FailureClass:
     """Return the class of an answer that is an error: its HTTP status, and what the provider *said*."""
-    low = (said or "").lower()
-    if any(one in low for one in _OF_QUOTA):
+    told = class_of_text(said or "")
+    if told == "quota":
         return "quota"
     if status < HTTPStatus.BAD_REQUEST:  # an error among the events of a stream
-        return "rate_limit" if "rate limit" in low else "model"
+        return told or "model"
     return _BY_STATUS.get(status) or ("invalid" if status < HTTPStatus.INTERNAL_SERVER_ERROR else "model")
+
+
+def class_of_text(said: str) -> FailureClass | None:
+    """Return the class of a failure that is told by a text alone; None for one that is of none."""
+    low = said.lower()
+    return next((kind for kind, words in _BY_WORDS if any(one in low for one in words)), None)
 
 
 def class_of_error(error: BaseException | None) -> FailureClass | None:
@@ -56,8 +71,8 @@ def class_of_error(error: BaseException | None) -> FailureClass | None:
     names = [kind.__name__ for kind in type(error).__mro__]
     if any("Timeout" in name for name in names):
         return "timeout"
-    if status in _BY_RPC:
-        return _BY_RPC[status]
+    if status < 0:
+        return _BY_RPC.get(status) or class_of_text(text(error))
     return next((_BY_NAME[name] for name in names if name in _BY_NAME), None)
 
 

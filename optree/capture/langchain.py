@@ -214,6 +214,8 @@ class _Handler:
         op = _RUNS.nesting.op(run_id)
         if op is not None and op.bare.response is None:  # else it was told by what runs the tool, as MCP
             op.response(output.content if getattr(output, "type", None) == "tool" else output)
+        if getattr(output, "status", None) == "error":
+            _RUNS.nesting.refuse(run_id, text(output.content))
         _RUNS.end(run_id)
 
     on_tool_error = on_chain_error

@@ -16,7 +16,7 @@ from typing import Any, Final, Self
 from optree.builder import Op
 from optree.builder.handles import respond_at_end
 from optree.builder.outcome import outcome
-from optree.capture.failures import ERROR_TYPE, class_of_error
+from optree.capture.failures import ERROR_TYPE, FailureClass, class_of_error, class_of_text
 from optree.capture.hooks import Hook
 from optree.capture.program import PROGRAM
 from optree.tracing import context
@@ -152,20 +152,24 @@ class _ToolCall:
         self._respond(op, _payload(told))
         failed = is_object(told) and told.get("isError") is True
         self._account(op, "failed" if failed else "ok", said := f"tool_error: {cut(_text_of(told))}" if failed else None)
-        if failed:
+        if said is not None:
+            self._classify(op, class_of_text(said))
             self._failed(op, said)
 
     @guarded
     def _raised(self, error: BaseException) -> None:
         if self._op is not None:
             self._account(self._op, "failed", outcome(error)[1])
-            if (why := class_of_error(error)) is not None:
-                self._op.builder.set_op(self._op, **{ERROR_TYPE: why})
+            self._classify(self._op, class_of_error(error))
+
+    def _classify(self, op: Op, why: FailureClass | None) -> None:
+        if why is not None:
+            op.builder.set_op(op, **{ERROR_TYPE: why})
 
     def _respond(self, op: Op, payload: Any) -> None:
         op.response(payload)
 
-    def _failed(self, op: Op, said: str | None) -> None:
+    def _failed(self, op: Op, said: str) -> None:
         op.end("failed", said)
 
     def _account(self, op: Op, status: Any, error: str | None) -> None:
@@ -180,12 +184,17 @@ class _JoinedTool(_ToolCall):
         super().__init__(server, tool, arguments)
         op.call = self
         self.scope = nullcontext()
+        self.failure: FailureClass | None = None
+        """Why it failed, for the end of the op."""
 
     def _respond(self, op: Op, payload: Any) -> None:
         respond_at_end(op, payload)  # unless the program gives another
 
-    def _failed(self, op: Op, said: str | None) -> None:
-        op.log(said or "", "ERR", "response")  # what that means is for the program to say
+    def _classify(self, op: Op, why: FailureClass | None) -> None:  # noqa: ARG002 - which may yet end well
+        self.failure = why
+
+    def _failed(self, op: Op, said: str) -> None:
+        op.log(said, "ERR", "response")  # what that means is for the program to say
 
     def _account(self, op: Op, status: Any, error: str | None) -> None:
         """Leave that to the end of the op."""

@@ -12,12 +12,13 @@ from weakref import ref
 
 from optree.builder import Op
 from optree.capture.exchange import JoinedAnswer
-from optree.capture.failures import ERROR_TYPE, FailureClass, class_of_error
+from optree.capture.failures import ERROR_TYPE, FailureClass, class_of_error, class_of_text
 from optree.capture.observed import TOLD, ToldCall, ended_by
 from optree.capture.program import PROGRAM
 from optree.capture.requests import Asked
 from optree.clock import now_ms
 from optree.nodes import Status
+from optree.redaction import redact
 from optree.tracing import context
 from optree.tracing.context import CURRENT, Holder, Scope
 from optree.tracing.faults import guarded
@@ -25,7 +26,7 @@ from optree.tracing.results import ModelResult
 from optree.tracing.runtime import RUNTIME
 from optree.tracing.scopes import OpScope, SessionScope, TurnScope
 from optree.tracing.unrecorded import SESSION
-from optree.values import decode, is_object
+from optree.values import cut, decode, is_object
 
 _MOST_OPEN: Final = 10_000
 """Nodes of one framework; of more, those that were begun first are ended: they never will be."""
@@ -174,6 +175,13 @@ class Nesting:
                 op.builder.set_op(op, **{ERROR_TYPE: why})
         finally:
             self.end(key, status, said)
+
+    @guarded
+    def refuse(self, key: Hashable, said: str) -> None:
+        """End a tool's op that failed by what its result says."""
+        if (op := self.op(key)) is not None and (why := class_of_text(said)) is not None:
+            op.builder.set_op(op, **{ERROR_TYPE: why})
+        self.end(key, "failed", redact(f"tool_error: {cut(said)}"))
 
     @guarded
     def end(self, key: Hashable, status: Status = "ok", error: str | None = None) -> None:

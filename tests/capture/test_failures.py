@@ -6,7 +6,7 @@ import pytest
 from botocore.exceptions import ClientError
 
 import optree
-from optree.capture.failures import class_of_error, class_of_status
+from optree.capture.failures import class_of_error, class_of_status, class_of_text
 from optree.tree import walk_ops
 from tests.capture.calls import QUESTION
 from tests.capture.provider import EVENTS
@@ -120,3 +120,31 @@ def test_the_class_of_an_exception(expected, error):
 def test_a_status_without_a_text():
     """A status alone has its class."""
     assert ["auth", "invalid", "model"] == [class_of_status(status, None) for status in (401, 418, 503)]
+
+
+SAID = [
+    ("auth", "Error executing tool issues: 401 Unauthorized"),
+    ("auth", "Authentication failed: bad credentials"),
+    ("auth", "Invalid API key"),
+    ("quota", "You exceeded your current quota"),
+    ("rate_limit", "API rate limit exceeded for user 7"),
+    ("rate_limit", "429 Too Many Requests"),
+    ("timeout", "The request timed out after 30 s"),
+    ("timeout", "504 Gateway Timeout"),
+    ("network", "connect ECONNREFUSED 127.0.0.1:80"),
+    ("network", "[Errno 111] Connection refused"),
+    ("network", "Connection closed"),
+    ("network", "getaddrinfo ENOTFOUND api.example.org"),
+    ("invalid", "1 validation error for weatherArguments: city is missing"),
+    ("invalid", "Unknown tool: wether"),
+    ("invalid", "MCP error -32602: Invalid arguments"),
+    (None, "Error executing tool weather"),
+    (None, "no author has said so"),
+    (None, ""),
+]
+
+
+@pytest.mark.parametrize(("expected", "said"), SAID)
+def test_the_class_of_a_text(expected, said):
+    """Where a failure is told by a text alone it is told by the words that are used for it; others have no class (S4-45)."""
+    assert expected == class_of_text(said)

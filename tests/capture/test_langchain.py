@@ -18,7 +18,7 @@ from langchain_core.output_parsers import StrOutputParser
 from langchain_core.prompts import ChatPromptTemplate
 from langchain_core.retrievers import BaseRetriever
 from langchain_core.runnables import RunnableLambda, RunnableParallel
-from langchain_core.tools import tool
+from langchain_core.tools import ToolException, tool
 from langchain_openai import ChatOpenAI
 from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.graph import END, START, MessagesState, StateGraph
@@ -133,6 +133,22 @@ def test_a_tool_that_raises_failed(recording, provider, model):
     [op] = ops_of(recording, "weather")
     assert ("failed", "ValueError: no thermometer in Athens", "invalid") == (op.status, op.error, op.attributes["error.type"])
     assert ("failed", op.error) == (recording.tree.session.status, recording.tree.session.error)
+
+
+def test_a_tool_whose_exception_the_model_is_told(recording, provider, model):
+    """A tool whose exception becomes what the model is told failed with that text; the graph goes on."""
+    provider.says(CHAT_TOOL, CHAT)
+
+    @tool
+    def weather(city: str) -> str:
+        """Do nothing good."""
+        raise ToolException(f"{city}: connection refused")
+
+    weather.handle_tool_error = True
+    ask(forecaster(model, weather))
+    [op] = ops_of(recording, "weather")
+    assert ("failed", "tool_error: Athens: connection refused", "network") == (op.status, op.error, op.attributes["error.type"])
+    assert ("Athens: connection refused", "ok") == (decode(op.response.payload), recording.tree.session.status)
 
 
 def test_async(recording, provider):

@@ -1,12 +1,14 @@
 """Calls of tools through MCP are ops, and what a server's tools do is part of the session that called them."""
 
 import asyncio
+import contextlib
 import sys
 
 import pytest
 from mcp import Client, MCPError
 from mcp.server import MCPServer
 from mcp.server.mcpserver import Context
+from mcp.server.mcpserver.exceptions import ToolError
 
 import optree
 from optree.capture import instrument, uninstrument
@@ -128,6 +130,18 @@ def fail() -> str:
 
 
 @server.tool()
+def refuse(why: str) -> str:
+    """Raise what the client is to be told."""
+    raise ToolError(why)
+
+
+@server.tool()
+def break_off(why: str) -> str:
+    """Answer by an error of the protocol."""
+    raise MCPError(code=-32603, message=why)
+
+
+@server.tool()
 async def wait() -> str:
     """Never return."""
     return await asyncio.Event().wait()
@@ -226,6 +240,41 @@ def test_an_error_of_the_tool(recording):
     op = only_op(recording)
     assert ("failed", "tool_error: Error executing tool fail") == (op.status, op.error)
     assert [("failed", "library", op.error)] == [(entry.status, entry.mcp_server, entry.error) for entry in op.accounting]
+
+
+@pytest.mark.parametrize(
+    ("tool", "arguments", "expected"),
+    [
+        ("refuse", {"why": "401 Unauthorized"}, "auth"),
+        ("refuse", {"why": "API rate limit exceeded"}, "rate_limit"),
+        ("refuse", {"why": "no such city"}, None),
+        ("refuse", {}, "invalid"),
+        ("break_off", {"why": "quotaExceeded"}, "quota"),
+        ("break_off", {"why": "the request timed out"}, "timeout"),
+        ("nosuchtool", {}, "invalid"),
+    ],
+)
+def test_the_class_of_an_error_of_the_tool(recording, tool, arguments, expected):
+    """A tool that failed has the class of what its server says, as a result or as an error of the protocol (S4-45, S4-49)."""
+    with optree.session("lead"), optree.turn():
+        ask(tool, arguments)
+    op = only_op(recording)
+    assert ("failed", expected) == (op.status, (op.attributes or {}).get("error.type"))
+
+
+@pytest.mark.parametrize("is_handled", [False, True])
+def test_the_class_of_an_error_within_the_programs_own_op(recording, is_handled):
+    """The program's own op for a tool has the class of what the server says, if the program lets it fail."""
+
+    @optree.tool
+    def refuse():
+        if ask("refuse", {"why": "401 Unauthorized"}).is_error and not is_handled:
+            raise RuntimeError("refused")
+
+    with optree.session("lead"), optree.turn(), contextlib.suppress(RuntimeError):
+        refuse()
+    op = only_op(recording)
+    assert (("ok", None) if is_handled else ("failed", "auth")) == (op.status, (op.attributes or {}).get("error.type"))
 
 
 def test_a_call_that_is_refused(recording):
