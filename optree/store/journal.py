@@ -146,6 +146,11 @@ class Journal:
         return self._unsaid + len(self._held)
 
     @property
+    def forced(self) -> int:
+        """Number of the last record that is on the disk, or was saved elsewhere."""
+        return self._synced
+
+    @property
     def tried(self) -> int:
         """Number of the last record of which anything may be in a file."""
         return self.last - self._untried
@@ -194,20 +199,20 @@ class Journal:
 
         Then there is a new segment from the next record or `retry` on, which has again what was not synced. For any thread.
         """
-        rests = self._rests
+        rests, last = self._rests, self.last
         if not self.whole or not (self.dirty or self._given_up or self._syncing):  # what another thread syncs is not on the disk yet
             return self.whole
         try:
             self.dirty = False
-            return self._force(rests)
+            return self._force(rests, last)
         except BaseException:  # no memory, an exception out of a handler: it is not known how far it came
             self.dirty = self.dirty or rests == self._rests
             raise
 
-    def _force(self, rests: int) -> bool:
-        """Wait for the disk; *rests* is how often the journal had been put to rest before."""
+    def _force(self, rests: int, last: int) -> bool:
+        """Wait for the disk; *rests* is how often the journal had been put to rest before, *last* the number of the last record then."""
         with self._guard:
-            fd, path, last, named = self.fd, self.path, self.last, self._named
+            fd, path, named = self.fd, self.path, self._named
             self._syncing += 1
         try:
             if fd >= 0:

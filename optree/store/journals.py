@@ -25,9 +25,14 @@ _State = tuple[int, int, int]
 class Journals:
     """Forces them to the disk; for any thread."""
 
-    def __init__(self, own: Journal, system: OS, *, others: bool, fault: Callable[[OSError], object]) -> None:
-        """Begin with all that are there, besides one's *own*; without *others* it is for that one only. *fault* is told what fails."""
-        self._own, self._system, self._others, self._fault = own, system, others, fault
+    def __init__(
+        self, own: Journal, system: OS, *, others: bool, fault: Callable[[OSError], object], forced: Callable[[], object] = lambda: None
+    ) -> None:
+        """Begin with all that are there, besides one's *own*; without *others* it is for that one only.
+
+        *fault* is told what fails, *forced* that something of one's own was forced to the disk.
+        """
+        self._own, self._system, self._others, self._fault, self._forced = own, system, others, fault, forced
         self._first = own.path.name
         self._guard = new_rlock()
         self._listed = -1.0
@@ -43,8 +48,16 @@ class Journals:
 
         With *gone* journals of others are left to writers that live: these do so each second themselves.
         """
-        done = self._own.sync()
+        done = self.sync_own()
         return (not self._others or self._sync_others(gone=gone)) and done
+
+    def sync_own(self) -> bool:
+        """Do so for one's own."""
+        before = self._own.forced
+        done = self._own.sync()
+        if self._own.forced != before:
+            self._forced()
+        return done
 
     def _sync_others(self, *, gone: bool) -> bool:
         with self._guard:

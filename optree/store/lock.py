@@ -80,12 +80,12 @@ def release(fds: Iterable[int], system: OS = REAL) -> None:
 def beat(fd: int, system: OS = REAL, *, last: int = 0, refused: int = 0) -> None:
     """Note in a file whose lock is held that its holder lives: if it is killed, its session is known to have lasted until about now.
 
-    Also how many records the disk has *refused*, if any, when *last* was the number of the holder's last one. Where that cannot be, or
-    nothing is held (-1), what is recorded tells how long the session lasted.
+    Also the number of its *last* record that is on the disk; or how many the disk has *refused*, when *last* was the last one of all. Where
+    that cannot be, or nothing is held (-1), what is recorded tells how long the session lasted.
     """
     if fd >= 0:
         with suppress(OSError):
-            note = b"%d %d %d" % (now_ms(), last, refused) if refused else b"%d" % now_ms()
+            note = b"%d %d %d" % (now_ms(), last, refused) if last else b"%d" % now_ms()
             system.rewrite(fd, note.ljust(_MOST_BYTES))
 
 
@@ -137,6 +137,14 @@ def refused(live: Path | None) -> list[RefusedNote]:
     with suppress(OSError):
         found.append(RefusedNote("0000", *_noted(live)[1:]))
     return found
+
+
+def last_forced(live: Path | None) -> int:
+    """Return the number of the last record of which a session's owner has noted that it is on the disk; 0 if it has not."""
+    with suppress(OSError):
+        _, last, count = _noted(live) if live is not None else (0, 0, 0)
+        return 0 if count else last
+    return 0
 
 
 def never_written(noted: Iterable[RefusedNote], vector: Mapping[str, int]) -> int:

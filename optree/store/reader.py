@@ -58,6 +58,8 @@ class JournalFile(Struct):
     flaws: list[Flaw] = []
     unknown: int = 0
     """Records of types that this version does not know; they are left out."""
+    last: int = 0
+    """Number of the last record that is there, known or not; of a file without one what its first line says was before it."""
 
     @property
     def first(self) -> int:
@@ -107,6 +109,7 @@ def read_journal(path: Path, after: int = 0, system: OS = REAL) -> JournalFile:
             found.flaws.append(Flaw(path.name, offset, 0, "lost records", f"records {expected} to {number - 1} are missing"))
             holes.append(range(expected, number))
         expected = max(expected, number + 1)
+    found.last = max(0, expected - 1)
     if found.header is None and (other := _accounts_of_another(path, found.records)):
         return _foreign(path, other, system)
     return found

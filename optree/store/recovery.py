@@ -9,6 +9,7 @@ from typing import Any
 
 from msgspec import Struct
 
+from optree import records as r
 from optree.errors import DamagedError, FormatError, NotFoundError, SetupError
 from optree.interrupts import pass_on, suppress
 from optree.nodes import OperationNode, SessionNode, TurnNode
@@ -17,7 +18,7 @@ from optree.store.damage import TORN, Damage, earlier
 from optree.store.directory import OWNERS, Directory, Saved, exists, is_directory, journals, no_files, readable, size_of
 from optree.store.formats import Snapshot, read_snapshot
 from optree.store.interrupted import account_open, open_nodes
-from optree.store.lock import has_recorded, is_running, last_beat, never_written, refused
+from optree.store.lock import has_recorded, is_running, last_beat, last_forced, never_written, refused
 from optree.store.numbering import vector_of
 from optree.store.reader import Flaw, read_journal
 from optree.store.system import OS, REAL
@@ -107,6 +108,8 @@ def load_to_resume(txn: str, directory: Directory, system: OS = REAL) -> Loaded:
             f"the file of {txn} holds session {loaded.txn}, whose files would be written: give it the name of that, and go on then"
         )
     loaded.damage.keep(txn, directory, system)
+    if forced := last_forced(directory.live(txn)):
+        loaded.vector["0000"] = max(loaded.vector.get("0000", 0), forced)  # what is gone has had its numbers
     return loaded
 
 
@@ -148,11 +151,11 @@ def _load(saved: Saved, system: OS) -> Loaded:
     txn = base.tree.session.origin_txn_id if base else saved.txn
     fold = Fold(txn, base.tree if base else None)
     paths = journals(saved.live)
-    noted = refused(saved.live)  # before the journals are read: they may have all by then
-    fold_journals(paths, fold, vector, damage, system)
+    noted, forced = refused(saved.live), last_forced(saved.live)  # before the journals are read: they may have all by then
+    reach = fold_journals(paths, fold, vector, damage, system, holes=base is None or bool(vector))
     damage.dropped += never_written(noted, vector)
     sources.extend(path.name for path in paths)
-    damage.flaws += _emptied(saved.live, base, vector, damage)
+    damage.flaws += _gone(saved.live, base, vector, forced, reach, damage)
     damage.flaws += [Flaw(path.name, 0, 0, "foreign", "is no file, but a directory, a link or a pipe") for path in no_files(saved.live)]
     if base is None and "" not in fold.sessions:
         without = f"no record in {', '.join(sources)}" if sources else "no files"
@@ -183,21 +186,27 @@ def _snapshot(saved: Saved, damage: Damage, sources: list[str], system: OS) -> S
     return None if damage.replaced else base
 
 
-def _emptied(live: Path | None, base: Snapshot | None, vector: dict[str, int], damage: Damage) -> list[Flaw]:
-    """Say what has become of the owner's journal where nothing is left of it, though it had a record before anybody had the session.
+def _gone(live: Path | None, base: Snapshot | None, vector: dict[str, int], forced: int, reach: int, damage: Damage) -> list[Flaw]:
+    """Say what of the owner's is gone: its journals *reach* less far than to the record of which it noted that it was *forced* to the disk.
 
-    That it had is known by the owner's sign of life, or by what other processes recorded. Beside a snapshot there need be no journal, and
-    it may be empty if the session had ended and was just begun anew.
+    Or nothing is left of it, though it had a record before anybody had the session. That it had is known by its sign of life, or by what
+    other processes recorded. Beside a snapshot there need be no journal, and it may be empty if the session had ended and was begun anew.
     """
     own = [path for path in journals(live) if path.name.startswith(OWNERS)]
-    if live is None or any(flaw.file.startswith(OWNERS) and flaw.kind != TORN for flaw in damage.flaws):
+    name = own[-1].name if own else f"{OWNERS}000001.jsonl"
+    left = "0000" in vector if base is None else not own or any(map(size_of, own))
+    told = any(flaw.file.startswith(OWNERS) and flaw.kind != TORN for flaw in damage.flaws)
+    if forced > (last := vector.get("0000", 0)):
+        said = f"records {last + 1} to {forced} are missing, which were on the disk"
+    elif live is None or told or (base is not None and base.meta.get("endedAt")):
         return []
-    if base is None:
-        gone = "0000" not in vector and (has_recorded(live) or (bool(vector) and not damage.dropped))
+    elif base is not None and forced > reach:
+        said = f"records {reach + 1} to {forced} are gone from it, which the snapshot has; what came behind them may be missing"
+    elif left or not (has_recorded(live) or (base is None and vector and not damage.dropped)):
+        return []
     else:
-        gone = bool(own) and not base.meta.get("endedAt") and not any(map(size_of, own)) and has_recorded(live)
-    name = own[0].name if own else f"{OWNERS}000001.jsonl"
-    return [Flaw(name, 0, 0, "lost records", "what the owner recorded is gone: no record is left in it")] if gone else []
+        said = "what the owner recorded is gone: no record is left in it"
+    return [Flaw(name, size_of(own[-1]) if own else 0, 0, "lost records", said)]
 
 
 def _complete(paths: list[Path], system: OS) -> bool:
@@ -207,19 +216,28 @@ def _complete(paths: list[Path], system: OS) -> bool:
     return read_journal(paths[0], 0, system).first == 1
 
 
-def fold_journals(paths: list[Path], fold: Fold, vector: dict[str, int], damage: Damage, system: OS) -> None:
-    """Fold what the vector does not cover, move the vector on, and add what could not be read to the damage."""
+def fold_journals(paths: list[Path], fold: Fold, vector: dict[str, int], damage: Damage, system: OS, *, holes: bool = True) -> int:
+    """Fold what the vector does not cover, move the vector on, and add what could not be read to the damage.
+
+    With *holes* that records are missing before a file is told, where no gap in it does. Returns the number up to which the owner's
+    files reach.
+    """
+    reach = 0
     for path in paths:
         writer = path.stem.split("-")[1]
-        found = read_journal(path, vector.get(writer, 0), system)
+        found = read_journal(path, last := vector.get(writer, 0), system)
         begun = found.header is not None or writer == "0000"  # a forked process makes its file before it has anything to record
         damage.flaws += [flaw for flaw in found.flaws if begun or flaw.size]
         damage.unknown += found.unknown
+        if holes and found.header and found.header.first > last + 1 and not any(isinstance(record, r.Gap) for record in found.records):
+            damage.flaws.append(Flaw(path.name, 0, 0, "lost records", f"records {last + 1} to {found.header.first - 1} are missing"))
         for record in found.records:
             fold.apply(record)
-        if found.records:
-            vector[writer] = max(vector.get(writer, 0), found.records[-1].n)
+        if found.last:
+            vector[writer] = max(last, found.last)
+            reach = max(reach, found.last) if writer == "0000" else reach
     damage.dropped, damage.missing, damage.misplaced = fold.dropped, fold.missing, fold.misplaced
+    return reach
 
 
 def _size(saved: Saved) -> int:

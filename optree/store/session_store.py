@@ -296,9 +296,8 @@ class SessionStore:
         self.journal = Journal(
             self.live, self.txn, __version__, first=first, sync=self.options.sync, system=self._os, ready=self._own_again, make=False
         )
-        writer = 0 if self.owner else None
-        self.journal.make(writer, max(map(int, self.vector), default=0), lazy=self._later, fresh=self._fresh)
-        self._journals = Journals(self.journal, self._os, others=self.owner, fault=partial(self._problem, "files"))
+        self.journal.make(0 if self.owner else None, max(map(int, self.vector), default=0), lazy=self._later, fresh=self._fresh)
+        self._journals = Journals(self.journal, self._os, others=self.owner, fault=partial(self._problem, "files"), forced=self._beat)
 
     def _close_again(self) -> None:
         """After a record that came when all was closed, as of an object that ends with the process."""
@@ -314,10 +313,14 @@ class SessionStore:
         (self._upkeep.want if path else self._upkeep.ask)()
 
     def _beat(self) -> None:
-        if self._guard.acquire(False):
-            try:
-                lock.beat(self._lock_fd, self._os, last=self.journal.last, refused=min(self.unwritten, self.journal.unsaid))
-            finally:
+        held: list[bool] = []  # filled within one call of C: a handler that raises behind it leaves nothing locked
+        try:
+            held.extend(map(self._guard.acquire, (False,)))
+            if held[0]:
+                refused = min(self.unwritten, self.journal.unsaid)
+                lock.beat(self._lock_fd, self._os, last=self.journal.last if refused else self.journal.forced, refused=refused)
+        finally:
+            if any(held):
                 self._guard.release()
 
     def _tick(self) -> None:
@@ -387,27 +390,26 @@ class SessionStore:
             except BaseException:
                 self._saved = False
                 raise
-            if self._saved:
-                for step in ("last snapshot", "background thread"):
-                    self.current_problems.pop(step, None)
+            for step in ("last snapshot", "background thread") if self._saved else ():
+                self.current_problems.pop(step, None)
 
     # Snapshots and the end
 
     def _write(self, *, last: bool = False) -> Steps[bool]:
-        builder = self.builder
-        if builder is None:
+        if (builder := self.builder) is None:
             return False
         self.stream.flush()
         # before the nodes are brought up to date: the file may be ahead, never behind
         number, dropped = self.journal.last, self.journal.dropped
         if not builder.core.settle(SETTLE_SECONDS):
             return self._problem("snapshot", TimeoutError("another thread holds the session's lock"))
-        position = {**self.vector, f"{self.journal.ordinal:04d}": number}
         try:
             if self._lock_fd < 0:
                 self._own_again()
-            self._begun, touched, only = number, builder.core.touched, self._unused
-            yield from saving(builder.whole, position, touched, self.options, self._writer, last=last, lost=self.lost, only=only)
+            if not last:  # then whoever finds less in the journal than the snapshot has knows that it was cut
+                self._journals.sync_own()
+            self._begun, touched, position = number, builder.core.touched, {**self.vector, f"{self.journal.ordinal:04d}": number}
+            yield from saving(builder.whole, position, touched, self.options, self._writer, last=last, lost=self.lost, only=self._unused)
         except Exception as error:  # noqa: BLE001 - the journal still has everything: say it and go on
             return self._problem("snapshot", error)
         self._covered, self._healed, self._final = number, dropped, number if last else -1

@@ -211,6 +211,8 @@ class _Judge:
     def read(self, loaded: Any) -> None:
         """Take up a loaded session."""
         self.damaged |= loaded.damage.state == "damaged"
+        if self.damaged and self.point.action != REFUSE:
+            self.wrong.append(f"it was killed, and its files are called damaged: {loaded.damage.lines()}")
         found = list(walk_ops(loaded.session))
         paths = [op.path for *_, op in found]
         if len(paths) != len(set(paths)):

@@ -155,9 +155,10 @@ def test_a_session_whose_totals_overflowed_is_read(begin, directory, figure):
 
 def test_a_torn_journal_is_normal_and_a_corrupt_one_is_damage(begin, directory):
     """The cut end of a killed process is a `torn tail`; a change in the middle is `damaged`; both load, with place and size."""
-    builder, store = begin()
+    builder, store = begin(sync="write")
     program(builder)
     path = journal_alone(directory, store)
+    builder.begin_op("tool", "not on the disk yet")
     data = path.read_bytes()
     path.write_bytes(data[:-9])
     torn = load("txn-1", directory)
