@@ -17,12 +17,12 @@ from optree.capture.requests import Asked
 from optree.interrupts import new_rlock
 from optree.messages import TextPart, ToolCallPart, ToolResultPart, answers, message
 from optree.tracing.budgets import common, outside
-from optree.tracing.context import ABANDONED, Scope
+from optree.tracing.context import ABANDONED, Scope, ingress
 from optree.tracing.faults import guarded
 from optree.tracing.handles import Session
 from optree.tracing.holding import abandon_turn, clear_frames
 from optree.tracing.propagate import remote
-from optree.tracing.runtime import RUNTIME, ingress
+from optree.tracing.runtime import RUNTIME
 from optree.tracing.scopes import OpScope
 from optree.values import decode
 

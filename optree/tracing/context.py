@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import sys
 from collections.abc import Callable
 from contextvars import ContextVar
 from typing import Any, Protocol
@@ -9,6 +11,7 @@ from typing import Any, Protocol
 from msgspec import Struct
 
 from optree.builder import Op, Turn
+from optree.interrupts import suppress
 from optree.nodes import Status
 from optree.tracing.handles import Session
 
@@ -133,3 +136,14 @@ def leave(scope: Scope, outermost: Scope | None = None) -> None:
 def _path(scope: Scope) -> str:
     place = scope.op or scope.turn
     return scope.session.path if place is None else place.path
+
+
+def ingress() -> dict[str, Any]:
+    """Return where the program was started from, for a root session."""
+    cli: dict[str, Any] = {"argv0": sys.argv[0] if sys.argv else "", "pid": os.getpid()}
+    with suppress(OSError):  # the working directory may have been removed
+        cli["cwd"] = os.getcwd()  # noqa: PTH109 - pathlib is not imported for one call
+    found: dict[str, Any] = {"source": "cli", "cli": cli}
+    if "TRACEPARENT" in os.environ:
+        found["traceparent"] = os.environ["TRACEPARENT"]
+    return found

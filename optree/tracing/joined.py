@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
 from typing import NamedTuple
 
+from optree.background import Job
 from optree.builder import Op, SessionTreeBuilder, Turn
 from optree.builder.core import Core
 from optree.clock import now_ms
 from optree.ids import trace_id
 from optree.records import OpBegin, TurnBegin
 from optree.store import SessionStore
+from optree.store.upkeep import SAVING
 from optree.tracing.handles import Session
 from optree.tree import apply
 from optree.tree.path import parent_label
@@ -45,3 +49,41 @@ def stand_in(store: SessionStore, path: str, ancestry: str) -> Joined:
         op = Op.of(builder, turn, apply.begin_op(txn, turn.node, OpBegin(path, now_ms(), "system", "")))
         op.share()
     return Joined(Session(builder), turn, op)
+
+
+class Leaving:
+    """Stores of other processes' sessions that this one lets go of: they are closed aside, and counted as they are until then."""
+
+    def __init__(self) -> None:
+        self._closed: dict[SessionStore, bool] = {}
+
+    def stores(self, *, closed: bool = True) -> list[SessionStore]:
+        """Return them, or without those that are *closed*."""
+        return [store for store, done in list(self._closed.items()) if closed or not done]
+
+    def add(self, store: SessionStore) -> None:
+        """Take one up, at first; then it may be forgotten elsewhere."""
+        self._closed[store] = False
+
+    def close(self, store: SessionStore, closing: Callable[[SessionStore], object]) -> None:
+        """Let one be closed aside: who leaves a session last finishes it."""
+        Job(SAVING, partial(self._close, store, closing), str).ask()
+
+    def _close(self, store: SessionStore, closing: Callable[[SessionStore], object]) -> None:
+        try:
+            closing(store)
+        finally:
+            self._closed[store] = True
+
+    def take(self) -> list[SessionStore]:
+        """Return those that are closed, and forget them."""
+        found = [store for store, done in list(self._closed.items()) if done]
+        for store in found:
+            del self._closed[store]
+        return found
+
+    def after_fork(self) -> None:
+        """In a forked child: they are the parent's."""
+        for store in self.stores():
+            store.forget()
+        self._closed.clear()

@@ -17,11 +17,11 @@ from optree.syscalls import calls
 from optree.tracing import context
 from optree.tracing.budgets import OUTSIDE, VARIABLE, Limiter, common, joined, outside, reference
 from optree.tracing.config import PATH_VARIABLES, variables
-from optree.tracing.context import CURRENT, REMOTE, Holder, Scope
+from optree.tracing.context import CURRENT, REMOTE, Holder, Scope, ingress
 from optree.tracing.faults import fault
 from optree.tracing.handles import Session
 from optree.tracing.holding import Exit, HeldScope, take_held
-from optree.tracing.runtime import RUNTIME, ingress
+from optree.tracing.runtime import RUNTIME
 from optree.tracing.unrecorded import PIECE, UnrecordedPiece
 
 P = ParamSpec("P")

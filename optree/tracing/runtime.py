@@ -8,11 +8,9 @@ import sys
 import threading
 from collections import Counter
 from collections.abc import Callable, Mapping
-from functools import partial
 from time import monotonic
 from typing import Any
 
-from optree.background import Job
 from optree.builder import SessionTreeBuilder
 from optree.builder.core import Core
 from optree.builder.guard import UNRECORDED
@@ -31,13 +29,12 @@ from optree.store.directory import is_directory, nothing_saved, why_not_live
 from optree.store.opening import note_begun, note_lost
 from optree.store.options import StoreOptions
 from optree.store.settle import settle_later
-from optree.store.upkeep import SAVING
 from optree.syscalls import calls
 from optree.tracing.config import Config, changed, directory_of, from_environment
 from optree.tracing.context import ABANDONED, Holder
 from optree.tracing.handles import Session
 from optree.tracing.interrupted import keep_interrupt
-from optree.tracing.joined import Joined, stand_in
+from optree.tracing.joined import Joined, Leaving, stand_in
 from optree.tracing.mirroring import Mirroring, check_options
 from optree.tracing.problems import Problems, Unsaved, counts_of, lost_of
 from optree.tracing.stderr import say
@@ -81,6 +78,7 @@ class Runtime:
         """What the stores counted that are closed."""
         self._joined: dict[str, Joined] = {}
         """Stand-ins for nodes of other processes, by id."""
+        self._leaving = Leaving()
         self._detached: dict[str, str] = {}
         """Txns of sessions that were opened for a node without context, with that node's path."""
         self._lock = new_rlock()
@@ -173,23 +171,23 @@ class Runtime:
 
     def counts(self) -> dict[str, int]:
         """Return what was recorded, lost, late or dropped, in all that this process has had open."""
-        found = counts_of(list(self.stores.values()), list(self.consoles.values()))
+        found = counts_of(self._held(), list(self.consoles.values()))
         found["lost"] += sum(one.records for one in list(self.unsaved.values()))
         return {name: number + self.past[name] for name, number in found.items()}
 
     def at_exit(self) -> None:
         """Deliver what is pending; within `EXIT_SECONDS` in all, whatever the disk does."""
         try:
-            if self.stores or self.sessions or self.consoles or self.mirroring.is_on:
+            if self._held() or self.sessions or self.consoles or self.mirroring.is_on:
                 self._deliver_aside()
         except KeyboardInterrupt:  # pressed again while the process ends: the journal has everything
             keep_interrupt()
             return
         self.mirroring.hand_over(say)
-        lost = lost_of(self.counts()["lost"], list(self.stores.values()), self.directory(), self.problems.lost_for)
+        lost = lost_of(self.counts()["lost"], self._held(), self.directory(), self.problems.lost_for)
         for problem in filter(None, [*self.problems.all(self.mirroring.health().get("problems", ())), lost]):
             self.problems.report(problem)
-        for store in self.stores.values():
+        for store in self._held():
             note_lost(store.txn, store.unwritten)
         keep_interrupt()
 
@@ -215,7 +213,7 @@ class Runtime:
     def _deliver(self, until: float) -> None:
         if not any(is_in(thread, _BEGINS) for thread in list(sys._current_frames())):  # noqa: SLF001 # pyright: ignore[reportPrivateUsage]
             self._guarded(self._end_unbegun)
-        stores, consoles = list(self.stores.values()), list(self.consoles.values())
+        stores, consoles = [*self.stores.values(), *self._leaving.stores(closed=False)], list(self.consoles.values())
         for stream in [*(store.stream for store in stores), *(session.builder.core.stream for session in list(self.sessions.values()))]:
             stream.flush()
         for console in consoles:
@@ -230,6 +228,7 @@ class Runtime:
         self.consoles.clear()
         mirrored = self.mirroring.after_fork()
         self.past.clear()  # what is lost there is the parent's to say
+        self._guarded(self._leaving.after_fork)
         for txn in self.unsaved.keys() & self.sessions.keys():
             self.unsaved[txn] = Unsaved()
             self.sessions[txn].builder.core.stream.after_fork((self.unsaved[txn],))
@@ -363,16 +362,27 @@ class Runtime:
 
     def _leave(self, txns: list[str]) -> None:
         """Let go of sessions in which nothing is open."""
+        self.past.update(counts_of(self._leaving.take(), []))
         for txn in txns:
-            self.stores[txn].journal.sync_later()  # while a flush still finds it
-            store, consoles = self.stores.pop(txn), [self.consoles.pop(txn)] if txn in self.consoles else []
+            store, consoles = self.stores[txn], [self.consoles.pop(txn)] if txn in self.consoles else []
+            store.journal.sync_later()  # while a flush still finds it
+            self._leaving.add(store)
+            del self.stores[txn]
             self.mirroring.forget(txn)
-            self.past.update(counts_of([store], consoles))
+            self.past.update(counts_of([], consoles))
             self.problems.keep_of(store)
             store.report = self.problems.report
             for console in consoles:
                 console.close()
-            Job(SAVING, partial(self._guarded, store.close), str).ask()  # aside: who leaves a session last finishes it
+            self._leaving.close(store, self._close_left)
+
+    def _close_left(self, store: SessionStore) -> None:
+        self._guarded(store.close)
+        self._guarded(self.problems.keep_of, store)
+
+    def _held(self) -> list[SessionStore]:
+        """Return all stores that are not closed, and those of them that were let go of whose counts are not in `past` yet."""
+        return [*list(self.stores.values()), *self._leaving.stores()]
 
     def _opened(self, txn: str | None, agent: str, attributes: Mapping[str, Any]) -> Session:
         name = txn if txn and self.directory().is_free(txn) else new_txn()
@@ -469,17 +479,6 @@ if sys.version_info >= (3, 12):  # which warns of a fork beside other threads
 
     fork_warning.register()
 RUNTIME.end_with_multiprocessing()
-
-
-def ingress() -> dict[str, Any]:
-    """Return where the program was started from, for a root session."""
-    cli: dict[str, Any] = {"argv0": sys.argv[0] if sys.argv else "", "pid": os.getpid()}
-    with suppress(OSError):  # the working directory may have been removed
-        cli["cwd"] = os.getcwd()  # noqa: PTH109 - pathlib is not imported for one call
-    found: dict[str, Any] = {"source": "cli", "cli": cli}
-    if "TRACEPARENT" in os.environ:
-        found["traceparent"] = os.environ["TRACEPARENT"]
-    return found
 
 
 def begin_session(agent: str, attributes: Mapping[str, Any]) -> Session:

@@ -15,13 +15,13 @@ from optree.errors import BudgetExceeded, SetupError
 from optree.nodes import OperationNode, OpKind, SessionNode, Status, TurnNode
 from optree.tracing import context
 from optree.tracing.budgets import outside, session_ends
-from optree.tracing.context import ABANDONED, CURRENT, Holder, Scope
+from optree.tracing.context import ABANDONED, CURRENT, Holder, Scope, ingress
 from optree.tracing.faults import fault
 from optree.tracing.handles import Session, interrupted
 from optree.tracing.holding import ContextManager, HeldScope, abandon, abandon_last, abandon_turn, clear_frames, take_held
 from optree.tracing.propagate import home, remote
 from optree.tracing.results import ModelResult, OpResult, Report, Result, name_model
-from optree.tracing.runtime import RUNTIME, ingress, report_problem
+from optree.tracing.runtime import RUNTIME, report_problem
 from optree.tracing.unrecorded import IN_OP, IN_SESSION, IN_TURN, SESSION, SwitchedOff
 from optree.tracing.wrapping import F, name_of, wrapped
 from optree.values import raw, text

@@ -71,3 +71,17 @@ def test_an_empty_journal_that_never_had_a_record_is_no_session(directory, note)
     (live / "LOCK").write_bytes(note.ljust(64) if note else b"")
     (live / JOURNAL).write_bytes(b"")
     assert [] == directory.saved()
+
+
+@pytest.mark.parametrize("level", ["sync", "snapshot"])
+def test_what_was_forced_in_a_sessions_first_moment_is_known_to_have_been(begin, directory, level):
+    """Before its owner's first sign of life is due: a journal that was forced to the disk, and is empty, had records (S4-97)."""
+    builder, store = begin()
+    busy(builder)
+    assert store.flush(level)
+    last = store.journal.last
+    directory.snapshot("txn-1").unlink(missing_ok=True)
+    (store.live / JOURNAL).write_bytes(b"")
+    assert ["txn-1"] == [saved.txn for saved in directory.saved()]
+    with pytest.raises(DamagedError, match=f"records 1 to {last} are missing, which were on the disk"):
+        load("last", directory)
