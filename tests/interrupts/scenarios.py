@@ -9,7 +9,9 @@ from typing import Any
 
 import optree
 from optree.builder.handles import account_late
+from optree.clock import now_ms
 from optree.nodes import SNAPSHOT, USAGE_AT_START
+from optree.records import OpEnd
 from optree.tracing.runtime import RUNTIME
 from optree.tree.totals import add_op, of_entries
 from optree.tree.walk import walk_ops, walk_sessions
@@ -142,6 +144,18 @@ def _limited(*, shared: bool = False) -> None:
         CALLS.append("block")
 
 
+def _told_of_budget() -> None:
+    with optree.budget(usd=1e6) as budget:
+        BUDGETS.append(budget)
+        CALLS.append(f"{budget.limits} {budget.used} {budget.reserved} {budget.unknown_cost}")
+
+
+def _explicit() -> None:
+    builder = optree.SessionTreeBuilder("explicit")
+    builder.begin_op("tool", "t", turn=builder.begin_turn(user="u")).log("line")
+    builder.end_session()
+
+
 def budget_flaws() -> list[str]:
     """Return what budgets hold though no call is under way, which of them still limit, and what they count otherwise than the tree."""
     found = [f"a budget still holds {one.reserved}" for one in BUDGETS if one.reserved["calls"]]
@@ -160,6 +174,7 @@ ROOTS: dict[str, Callable[[], object]] = {
     "@session": lambda: agent("why"),
     "llm without session": lambda: block(lambda: optree.llm("alone"))(None),
     "turn without session": lambda: block(lambda: optree.turn(user="alone"))(None),
+    "SessionTreeBuilder": _explicit,
 }
 """Calls where no session is open."""
 
@@ -178,6 +193,7 @@ CALLS_WITHIN: dict[str, Callable[[Any], object]] = {
     "@session in a session": lambda _: agent("why"),
     "with budget": lambda _: _limited(),
     "with budget that is shared": lambda _: _limited(shared=True),
+    "Budget.used": lambda _: _told_of_budget(),
     "Op.log": lambda op: op.log("a line"),
     "Op.log with more": lambda op: op.log("a line", "WRN", details={"k": [1, 2]}),
     "Op.think": lambda op: op.think("hm"),
@@ -194,8 +210,9 @@ CALLS_WITHIN: dict[str, Callable[[Any], object]] = {
     "Op.node": lambda op: (op.log("seen"), op.node),
     "Turn.assistant": lambda op: op.turn.assistant("said"),
     "Turn.end": lambda op: op.turn.end(),
-    "Session.message": lambda op: op.builder.append_message({"role": "user", "content": "hi"}, cause=["m"]),
-    "Session.title": lambda op: op.builder.set_title("t", status="s", attributes={"a": 1}),
+    "Op.id": lambda op: op.id,
+    "Session.message": lambda _: _session().message({"role": "user", "content": "hi"}, cause=["m"]),
+    "Session.title": lambda _: _session().title("t"),
     "begin_op": lambda op: op.builder.begin_op("tool", "explicit").end(),
     "begin_turn": lambda op: op.builder.begin_turn(user="explicit").end(),
     "append_log": lambda op: op.builder.append_log(op, "a line"),
@@ -203,10 +220,18 @@ CALLS_WITHIN: dict[str, Callable[[Any], object]] = {
     "append_chunk": lambda op: op.builder.append_chunk(op, "a"),
     "append_accounting": lambda op: op.builder.append_accounting(op, {"input_tokens": 1}),
     "append_message": lambda op: op.builder.append_message("hi"),
+    "append_message with a cause": lambda op: op.builder.append_message({"role": "user", "content": "hi"}, cause=["m"]),
     "set_request": lambda op: op.builder.set_request(op, {"temperature": 1}, [{"role": "user", "content": "hi"}]),
     "set_response": lambda op: op.builder.set_response(op, "there"),
     "set_op": lambda op: op.builder.set_op(op, extra=1),
     "set_title": lambda op: op.builder.set_title("t"),
+    "set_title with more": lambda op: op.builder.set_title("t", status="s", attributes={"a": 1}),
+    "set_assistant": lambda op: op.builder.set_assistant(op.turn, "said"),
+    "end_turn": lambda op: op.builder.end_turn(op.turn),
+    "end_op": lambda op: op.builder.end_op(op.builder.begin_op("tool", "t").id, "failed", "no"),
+    "op": lambda op: op.builder.op(op.node.path),
+    "record": lambda op: op.builder.record(OpEnd(op.builder.begin_op("tool", "t").node.path, now_ms(), "ok", 0.0)),
+    "SessionTreeBuilder.tree": lambda op: (op.builder.tree, op.builder.ancestry(), op.builder.txn, op.builder.running),
     "set_final_report": lambda op: op.builder.set_final_report("done"),
     "attach_child_session": lambda op: op.builder.attach_child_session(op.builder.begin_op("tool", "t"), "sub").end_session(),
     "end_session": lambda op: op.builder.end_session(),
@@ -214,6 +239,7 @@ CALLS_WITHIN: dict[str, Callable[[Any], object]] = {
     "Session.status": lambda _: _session().status("at work"),
     "Session.history": lambda _: _session().history(),
     "Session.tree": lambda _: _session().tree,
+    "Session.txn": lambda _: (_session().txn, _session().path, _session().agent, _session().running),
     "Session.totals": lambda _: _session().totals,
     "flush write": lambda op: (op.log("x"), optree.flush("write")),
     "flush sync": lambda op: (op.log("x"), optree.flush("sync")),
