@@ -9,7 +9,7 @@ import typer
 
 from optree.cli import sums
 from optree.cli.options import BillingFile, Json, SessionsDir, TxnOrLast, directory
-from optree.cli.screen import complain, show, show_json, table
+from optree.cli.screen import show, show_json, table
 from optree.cli.sessions import open_session, say_lost, settled
 from optree.cli.sums import Sum, SumLine
 from optree.store.ledger import Book
@@ -45,19 +45,18 @@ def cost(
         say_lost(loaded)
         book, scope = Book(flatten(loaded.session).accounting), loaded.txn
     lines, poor = sums.readable(book.entries, first)
-    torn = book.unreadable + poor
     pending = sums.pending(where) if all_sessions else 0
     if as_json:
-        tail = {"notEnded": pending, "unreadable": torn, "repeated": book.repeated}
+        damage = {"unreadable": len(book.unreadable) + poor, "damagedLines": book.unreadable}
+        tail = {"notEnded": pending, **damage, "repeated": book.repeated}
         show_json({"of": scope, "since": first or None, **_plain(lines), **tail})
     else:
         show("\n".join(_table(lines)), fold=True)
         sums.say_pending(pending)
     sums.say_repeated(book, where)
-    if torn:
-        one, more = ("line of", "lines of") if all_sessions else ("accounting entry of session", "accounting entries of session")
-        complain(f"{torn:,} {one if torn == 1 else more} {scope} cannot be read, or not in full; what cannot be read is not in these sums")
-        raise typer.Exit(sums.DAMAGED)
+    one, more = ("line of", "lines of") if all_sessions else ("accounting entry of session", "accounting entries of session")
+    if code := sums.say_unreadable(book, poor, f"{one} {scope}", f"{more} {scope}"):
+        raise typer.Exit(code)
 
 
 def _groups(lines: Sequence[SumLine]) -> dict[str, dict[str, Sum]]:

@@ -11,7 +11,7 @@ import typer
 
 from optree.cli import sums
 from optree.cli.options import BillingFile, Json, SessionsDir, directory
-from optree.cli.screen import complain, show, show_json, table, working
+from optree.cli.screen import show, show_json, table, working
 from optree.cli.sessions import settled
 from optree.cli.sums import Sum, SumLine
 from optree.errors import OptreeError
@@ -63,11 +63,10 @@ def ledger(
     settled(where)
     book = sums.read_ledger(where)
     lines, poor = sums.readable(book.entries, first)
-    torn = book.unreadable + poor
     verdict = _checked(where, lines, first, book.conflicting) if check else {}
     if as_json:
         head = {"of": str(where.billing), "since": first or None}
-        tail = {"repeated": book.repeated, "unreadable": torn}
+        tail = {"repeated": book.repeated, "unreadable": len(book.unreadable) + poor, "damagedLines": book.unreadable}
         body = verdict if check else _sums(where, lines)
         show_json({**head, **body, **tail})
     else:
@@ -76,13 +75,11 @@ def ledger(
         if not check:
             sums.say_pending(sums.pending(where))
     sums.say_repeated(book, where, checked=check)
-    if torn:
-        what = "line" if torn == 1 else "lines"
-        complain(f"{torn:,} {what} of {where.billing} cannot be read, or not in full; what cannot be read is not in these sums")
+    damage = sums.say_unreadable(book, poor, f"line of {where.billing}", f"lines of {where.billing}")
     if verdict.get("differing"):
         raise typer.Exit(DIFFERS)
-    if torn:
-        raise typer.Exit(sums.DAMAGED)
+    if damage:
+        raise typer.Exit(damage)
 
 
 def _sums(where: Directory, lines: Sequence[SumLine]) -> dict[str, Any]:

@@ -23,6 +23,8 @@ from optree.usage import MAX_COUNT, MAX_DOLLARS
 from optree.values import is_object
 
 DAMAGED = 3
+MOST_LINES = 10
+"""So many damaged lines are said by their numbers."""
 SINCE_HELP = "Only what came since: a date (2025-11-30), a time, or a span (30m, 24h, 7d)."
 HEAD = ("CALLS", "FAILED", "INPUT", "CACHED", "WRITTEN", "OUTPUT", "COST")
 _SPANS = {"m": 60e3, "h": 3600e3, "d": 86400e3, "w": 7 * 86400e3}
@@ -107,6 +109,17 @@ def say_repeated(book: Book, where: Directory, *, checked: bool = False) -> None
         count = len(book.conflicting)
         what = "line of {} has the id of another and says" if count == 1 else "lines of {} have the ids of others and say"
         complain(f"{count:,} {what.format(where.billing)} something else; the first counts{advice}")
+
+
+def say_unreadable(book: Book, poor: int, one: str, more: str) -> int:
+    """Say which lines are damaged, and of how many some figures are none; returns the exit code. *one* and *more* name what is counted."""
+    if not (torn := len(book.unreadable) + poor):
+        return 0
+    numbers = [f"{number:,}" for number in book.unreadable[:MOST_LINES]]
+    left = len(book.unreadable) - len(numbers)
+    which = f" (damaged: line {', '.join(numbers)}{f' and {left:,} more' if left else ''})" if numbers else ""
+    complain(f"{torn:,} {one if torn == 1 else more} cannot be read, or not in full{which}; what cannot be read is not in these sums")
+    return DAMAGED
 
 
 def total(lines: Iterable[SumLine]) -> Sum:

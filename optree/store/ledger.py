@@ -12,6 +12,7 @@ import msgspec
 from msgspec import Struct
 
 from optree.nodes import SessionNode
+from optree.records import check, is_summed, summed
 from optree.store import lock
 from optree.store.system import OS, REAL
 from optree.tree.totals import stored_parts
@@ -27,7 +28,8 @@ class Book(Struct):
     """Lines that say again what another line says."""
     conflicting: list[tuple[dict[str, Any], dict[str, Any]]] = []
     """Lines with the session and id of an earlier one that say something else, each behind that one, which alone is in *entries*."""
-    unreadable: int = 0
+    unreadable: list[int] = []
+    """The numbers of lines that are no JSON object, or whose checksum is not theirs; lines count from 1."""
 
 
 class Ledger:
@@ -49,7 +51,7 @@ class Ledger:
     def bill(self, session: SessionNode, *, again: bool, imported: bool = False) -> Bill:
         """Return the entries of a session's whole tree, to be appended with others; the rest as of `append`."""
         entries = flatten(session).accounting
-        return Bill(self, session.origin_txn_id, entries, [encode(entry) + b"\n" for entry in entries], again, imported)
+        return Bill(self, session.origin_txn_id, entries, [summed(encode(entry)[:-1]) for entry in entries], again, imported)
 
     def append_all(self, bills: Sequence[Bill], seconds: float | None = None) -> int:
         """Append what several sessions have, in one write; returns how many entries. Raises as `append`; part of it may be there then."""
@@ -97,10 +99,12 @@ class Ledger:
         A line repeats another if it has its session and id and says the same; without an id, as the original's, if it has its bytes.
         """
         book, seen = Book(), dict[object, dict[str, Any]]()
-        for line in filter(bytes.strip, self._lines()):
+        for number, line in enumerate(self._lines(), 1):
+            if not line.strip():
+                continue
             entry = _entry(line)
             if entry is None:
-                book.unreadable += 1
+                book.unreadable.append(number)
                 continue
             key = line.strip() if is_bare(entry) else (_plain(entry.get("originTxnId")), entry["id"])
             first = seen.setdefault(key, entry)
@@ -152,7 +156,7 @@ class Ledger:
 
     def _lines(self) -> list[bytes]:
         try:
-            return self.system.read(self.path).splitlines()
+            return self.system.read(self.path).split(b"\n")
         except FileNotFoundError:
             return []
 
@@ -239,8 +243,15 @@ def _plain(value: Any) -> object:
 
 
 def _entry(line: bytes) -> dict[str, Any] | None:
+    """Return what a line says, without its checksum; None if it is no object, or if the checksum is not its own. Not each line has one."""
+    line = line.strip()
+    if is_summed(line) and not check(line):
+        return None
     try:
         entry = msgspec.json.decode(line)
-    except msgspec.DecodeError:
+    except (msgspec.DecodeError, UnicodeDecodeError):
         return None
-    return entry if is_object(entry) else None
+    if not is_object(entry):
+        return None
+    entry.pop("c", None)
+    return entry

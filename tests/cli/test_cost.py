@@ -15,7 +15,19 @@ SUM = [
 def test_one_session(ended):
     """A session's cost is told by agent, by model and by tool, under exact names."""
     found = ended.json("cost", ended.txn)
-    assert ["of", "since", "total", "byAgent", "byModel", "byTool", "credits", "notEnded", "unreadable", "repeated"] == list(found)
+    assert [
+        "of",
+        "since",
+        "total",
+        "byAgent",
+        "byModel",
+        "byTool",
+        "credits",
+        "notEnded",
+        "unreadable",
+        "damagedLines",
+        "repeated",
+    ] == list(found)
     assert [*SUM, "costUsd", "unknownCosts"] == list(found["total"])
     assert ["researcher", "helper"] == [one["name"] for one in found["byAgent"]]
     [model], [tool] = found["byModel"], found["byTool"]

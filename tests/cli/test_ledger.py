@@ -30,9 +30,8 @@ def test_sums(optree):
     ]
     write_ledger(optree, entries)
     found = optree.json("ledger")
-    assert ["of", "since", "total", "byDay", "byAgent", "byModel", "bySession", "credits", "notEnded", "repeated", "unreadable"] == list(
-        found
-    )
+    groups = ["byDay", "byAgent", "byModel", "bySession"]
+    assert ["of", "since", "total", *groups, "credits", "notEnded", "repeated", "unreadable", "damagedLines"] == list(found)
     assert (4, 2400, 2000, 128, 0.0031, 1) == tuple(
         found["total"][name] for name in ("calls", "inputTokens", "cacheReadInputTokens", "outputTokens", "costUsd", "unknownCosts")
     )
@@ -160,7 +159,9 @@ def test_a_line_that_cannot_be_read(optree):
     with (optree.base / "accounting.jsonl").open("a") as file:
         file.write("torn\n")
     found = optree.json("ledger", code=3)
-    assert (1, 1) == (found["unreadable"], found["total"]["calls"])
+    assert (1, [2], 1) == (found["unreadable"], found["damagedLines"], found["total"]["calls"])
+    said = f"1 line of {optree.base}/accounting.jsonl cannot be read, or not in full (damaged: line 2); what cannot"
+    assert [True, True] == [said in optree.read(*command, code=3).stderr for command in (["ledger"], ["cost", "--all"])]
 
 
 def test_what_the_original_billed_is_not_billed_again(optree, tmp_path):

@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from zlib import crc32
 
 import msgspec
 import pytest
@@ -45,7 +46,9 @@ def test_a_line_says_all_of_an_llm_call(tmp_path):
     """An LLM entry names provider, model, their actual ones, tokens, costs, status, latency, and where it belongs (S4-101, S4-102)."""
     builder = agent("txn-1")
     assert 5 == Ledger(tmp_path / "new" / "ledger.jsonl").append(builder.node)
-    first = json.loads((tmp_path / "new" / "ledger.jsonl").read_text().splitlines()[0])
+    line = (tmp_path / "new" / "ledger.jsonl").read_bytes().splitlines()[0]
+    first = json.loads(line)
+    assert b"%08x" % crc32(line[: line.rindex(b',"c":')]) == first.pop("c").encode()
     assert builder.node.turns[0].ops[0].accounting[0].timestamp == first.pop("timestamp")
     assert {
         "id": "txn-1:1.1#1", "type": "llm", "status": "ok", "latency": 7.0, "provider": "openai", "model": "gpt-4o",
@@ -211,7 +214,7 @@ def test_no_part_of_a_line_stays_where_the_disk_is_full(tmp_path):
         Ledger(path, Full()).append(builder.node)
     assert whole == path.read_bytes()
     assert 5 == Ledger(path).append(builder.node, again=True)
-    assert (10, 0) == (len(Ledger(path).read()), Ledger(path).book().unreadable)
+    assert (10, []) == (len(Ledger(path).read()), Ledger(path).book().unreadable)
 
 
 def test_a_ledger_in_a_place_that_is_none_is_said(tmp_path):
@@ -238,8 +241,37 @@ def test_lines_that_say_the_same_are_one_entry(tmp_path):
         b"\n".join([original, *ours, b"", b"{torn", b"[]", b"  ", original + b"\r", b'{"id":7}', b"\t" + original, other])
     )
     assert [{"type": "llm", "costUsd": 1.0}, {"id": "t:1.1#1", "costUsd": 2.0}, {"id": 7}] == ledger.book().entries
-    assert (3, 2) == (ledger.book().repeated, ledger.book().unreadable)
+    assert (3, [5, 6]) == (ledger.book().repeated, ledger.book().unreadable)
     assert [({"id": "t:1.1#1", "costUsd": 2.0}, {"id": "t:1.1#1", "costUsd": 3.0})] == ledger.book().conflicting
+
+
+def test_no_flipped_bit_is_taken_for_what_was_billed(tmp_path):
+    """Whichever bit of a line is flipped, what is read is what was billed, the line is named, and a resume bills what it said again."""
+    ledger, builder = Ledger(tmp_path / "ledger.jsonl"), agent("txn-1", calls=1)
+    ledger.append(builder.node)
+    whole, entries = ledger.path.read_bytes(), ledger.read()
+    ends = [end for end, byte in enumerate(whole) if byte == ord("\n")]
+    for bit in range((len(whole) - 1) * 8):  # the last newline says nothing
+        at, flipped = bit // 8, bytearray(whole)
+        flipped[at] ^= 1 << bit % 8
+        ledger.path.write_bytes(flipped)
+        book, number = ledger.book(), 1 + sum(end < at for end in ends)
+        altered = [entry for entry in book.entries if entry not in entries]
+        assert ([], [], True) == (altered, book.conflicting, number in book.unreadable), (at, bytes(flipped))
+        assert len(entries) - 2 <= len(book.entries) < len(entries), at
+        if bit % 97 == 0:
+            assert len(entries) - len(book.entries) == ledger.append(builder.node, again=True)
+            assert len(entries) == len(ledger.read()), at
+
+
+def test_lines_without_a_checksum_are_read(tmp_path):
+    """Lines of another program, of a version before, or that were rewritten with `c` left out, are read as they are."""
+    ledger, builder = Ledger(tmp_path / "ledger.jsonl"), agent("txn-1")
+    ledger.append(builder.node)
+    entries = ledger.read()
+    ledger.path.write_text("".join(f"{json.dumps(entry)}\n" for entry in entries))
+    assert (entries, []) == (ledger.book().entries, ledger.book().unreadable)
+    assert 0 == ledger.append(builder.node, again=True)
 
 
 def test_lines_of_another_kind_are_no_hindrance(tmp_path):
