@@ -20,7 +20,6 @@ from optree.builder import Op
 from optree.builder.core import Encoded
 from optree.builder.handles import account_late, respond_at_end
 from optree.capture.bodies import MOST_BYTES, Body
-from optree.capture.failures import class_of_error, class_of_status, status_of, was_not_sent
 from optree.capture.observed import TOLD, ObservedCall, client_call, ended_by
 from optree.capture.program import PROGRAM
 from optree.capture.replay import STATUS_CODE
@@ -32,6 +31,7 @@ from optree.tracing import context
 from optree.tracing.budgets import CarriedRefusal
 from optree.tracing.context import Scope
 from optree.tracing.controls import before_flush
+from optree.tracing.failures import class_of_error, class_of_status, status_of, was_not_sent
 from optree.tracing.faults import fault, guarded
 from optree.tracing.results import ModelResult, name_model
 from optree.tracing.runtime import RUNTIME

@@ -14,12 +14,12 @@ from types import ModuleType
 from typing import Any, Final
 
 from optree.builder import Op
-from optree.capture.failures import class_of_error
 from optree.capture.hooks import Hook
 from optree.capture.nesting import OUTSIDE, PLACE, FrameworkCall, Nesting
 from optree.capture.observed import ended_by
 from optree.capture.program import program_name
 from optree.tracing import context
+from optree.tracing.failures import class_of_error
 from optree.tracing.faults import guarded
 from optree.tracing.scopes import OpScope
 from optree.values import is_list, is_object, text

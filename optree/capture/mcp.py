@@ -16,11 +16,11 @@ from typing import Any, Final, Self
 from optree.builder import Op
 from optree.builder.handles import respond_at_end
 from optree.builder.outcome import outcome
-from optree.capture.failures import ERROR_TYPE, FailureClass, class_of_error, class_of_text
 from optree.capture.hooks import Hook
 from optree.capture.program import PROGRAM
 from optree.tracing import context
 from optree.tracing.context import Holder, Scope
+from optree.tracing.failures import ERROR_TYPE, FailureClass, class_of_error, class_of_text
 from optree.tracing.faults import guarded
 from optree.tracing.propagate import place_of, placed_at
 from optree.tracing.runtime import RUNTIME

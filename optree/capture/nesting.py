@@ -12,7 +12,6 @@ from weakref import ref
 
 from optree.builder import Op
 from optree.capture.exchange import JoinedAnswer
-from optree.capture.failures import ERROR_TYPE, FailureClass, class_of_error, class_of_text
 from optree.capture.observed import TOLD, ToldCall, ended_by
 from optree.capture.program import PROGRAM
 from optree.capture.requests import Asked
@@ -21,6 +20,7 @@ from optree.nodes import Status
 from optree.redaction import redact
 from optree.tracing import context
 from optree.tracing.context import CURRENT, Holder, Scope
+from optree.tracing.failures import ERROR_TYPE, FailureClass, class_of_error, class_of_text
 from optree.tracing.faults import guarded
 from optree.tracing.results import ModelResult
 from optree.tracing.runtime import RUNTIME

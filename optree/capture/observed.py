@@ -10,12 +10,12 @@ from weakref import ref
 from optree.builder import Op
 from optree.builder.handles import tried_again
 from optree.builder.outcome import outcome
-from optree.capture.failures import ERROR_TYPE, FailureClass
 from optree.capture.program import PROGRAM
 from optree.interrupts import suppress
 from optree.nodes import AccountingEntry, Status
 from optree.redaction import redact
 from optree.tracing.budgets import CarriedRefusal
+from optree.tracing.failures import ERROR_TYPE, FailureClass
 from optree.tracing.faults import guarded
 from optree.tracing.runtime import RUNTIME
 

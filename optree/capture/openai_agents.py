@@ -14,7 +14,6 @@ from types import ModuleType
 from typing import Any, Final, Self
 from weakref import WeakKeyDictionary
 
-from optree.capture.failures import ERROR_TYPE, FailureClass, class_of_error
 from optree.capture.hooks import Hook, await_within
 from optree.capture.nesting import FrameworkCall, Nesting, arguments_of
 from optree.capture.observed import ended_by
@@ -22,6 +21,7 @@ from optree.capture.program import asked_last
 from optree.nodes import Status
 from optree.redaction import redact
 from optree.tracing import context
+from optree.tracing.failures import ERROR_TYPE, FailureClass, class_of_error
 from optree.tracing.faults import guarded
 from optree.tracing.scopes import OpScope, SessionScope
 from optree.values import is_list, is_object, text

@@ -14,10 +14,10 @@ from contextlib import asynccontextmanager
 from types import ModuleType
 from typing import Any, Final, Self
 
-from optree.capture.failures import class_of_error
 from optree.capture.hooks import Hook, await_within
 from optree.capture.nesting import FrameworkCall, Nesting, arguments_of
 from optree.capture.observed import ended_by
+from optree.tracing.failures import class_of_error
 from optree.tracing.faults import guarded
 from optree.tracing.scopes import OpScope
 from optree.values import is_list, text

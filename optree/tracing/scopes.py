@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Mapping
-from functools import lru_cache
-from typing import Any, Generic, NoReturn, TypeVar, overload
+from functools import lru_cache, partial
+from typing import Any, Final, Generic, NoReturn, TypeVar, overload
 
 from optree.builder import Op, SessionTreeBuilder, Turn
 from optree.builder.core import Encoded
@@ -16,7 +16,8 @@ from optree.nodes import OperationNode, OpKind, SessionNode, Status, TurnNode
 from optree.tracing import context
 from optree.tracing.budgets import outside, session_ends
 from optree.tracing.context import ABANDONED, CURRENT, Holder, Scope, ingress
-from optree.tracing.faults import fault
+from optree.tracing.failures import ERROR_TYPE, class_of_raised
+from optree.tracing.faults import fault, unless_faulty
 from optree.tracing.handles import Session, interrupted
 from optree.tracing.holding import ContextManager, HeldScope, abandon, abandon_last, abandon_turn, clear_frames, take_held
 from optree.tracing.propagate import home, remote
@@ -27,6 +28,8 @@ from optree.tracing.wrapping import F, name_of, wrapped
 from optree.values import raw, text
 
 H = TypeVar("H", Session, Turn, Op)
+_CLASSIFIED: Final = ("llm", "tool")
+"""Kinds of ops whose failures have a class."""
 
 
 class _Instrument(ContextManager, Generic[H]):
@@ -272,11 +275,17 @@ class OpScope(_Instrument[Op]):
     def _end(self, handle: Op, status: Status, error: str | None) -> None:
         if handle.spending is not None:
             handle.spending.commit(handle)  # ahead of the end: what it logs belongs into the op
-        why = getattr(handle.call, "failure", None) if status == "failed" else None
-        handle.end(status, error, **({} if why is None else {"error.type": why}))
+        why = self._class(handle, error) if status == "failed" else None
+        handle.end(status, error, **({} if why is None else {ERROR_TYPE: why}))
         if handle.spending is not None:
             handle.spending.commit(handle)
         RUNTIME.close_detached(handle.builder, handle.path, status, error)
+
+    def _class(self, handle: Op, error: str | None) -> str | None:
+        """Return the class of a failure, unless the program says so itself."""
+        if self._kind not in _CLASSIFIED or ERROR_TYPE in handle.bare.attributes:
+            return None
+        return getattr(handle.call, "failure", None) or unless_faulty(partial(class_of_raised, error), None)
 
     def called(self, handle: Op, arguments: Mapping[str, Any]) -> None:
         if handle.bare.request is not None:

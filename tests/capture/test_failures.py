@@ -3,10 +3,8 @@
 import httpx
 import openai
 import pytest
-from botocore.exceptions import ClientError
 
 import optree
-from optree.capture.failures import class_of_error, class_of_status, class_of_text
 from optree.tree import walk_ops
 from tests.capture.calls import QUESTION
 from tests.capture.provider import EVENTS
@@ -82,69 +80,3 @@ def test_what_went_well_at_last_has_none(recording):
         client.with_options(max_retries=1).chat.completions.create(**ASKED)
     [op] = [op for _, _, op in walk_ops(recording.tree)]
     assert ("ok", None) == (op.status, op.attributes.get("error.type"))
-
-
-def refused_by_aws(code, status):
-    """Return what botocore raises."""
-    return ClientError({"Error": {"Code": code}, "ResponseMetadata": {"HTTPStatusCode": status}}, "Converse")
-
-
-class OddError(Exception):
-    """An exception whose attributes cannot be read."""
-
-    @property
-    def response(self):
-        """Fail."""
-        raise RuntimeError("odd")
-
-
-@pytest.mark.parametrize(
-    ("expected", "error"),
-    [
-        ("timeout", TimeoutError()),
-        ("network", ConnectionResetError()),
-        ("auth", PermissionError()),
-        ("invalid", ValueError("no city")),
-        ("rate_limit", refused_by_aws("ThrottlingException", 429)),
-        ("quota", refused_by_aws("ServiceQuotaExceededException", 400)),
-        (None, KeyError("city")),
-        (None, OddError()),
-        (None, None),
-    ],
-)
-def test_the_class_of_an_exception(expected, error):
-    """Exceptions of Python's and of clients' are told by their class and status; others have no class."""
-    assert expected == class_of_error(error)
-
-
-def test_a_status_without_a_text():
-    """A status alone has its class."""
-    assert ["auth", "invalid", "model"] == [class_of_status(status, None) for status in (401, 418, 503)]
-
-
-SAID = [
-    ("auth", "Error executing tool issues: 401 Unauthorized"),
-    ("auth", "Authentication failed: bad credentials"),
-    ("auth", "Invalid API key"),
-    ("quota", "You exceeded your current quota"),
-    ("rate_limit", "API rate limit exceeded for user 7"),
-    ("rate_limit", "429 Too Many Requests"),
-    ("timeout", "The request timed out after 30 s"),
-    ("timeout", "504 Gateway Timeout"),
-    ("network", "connect ECONNREFUSED 127.0.0.1:80"),
-    ("network", "[Errno 111] Connection refused"),
-    ("network", "Connection closed"),
-    ("network", "getaddrinfo ENOTFOUND api.example.org"),
-    ("invalid", "1 validation error for weatherArguments: city is missing"),
-    ("invalid", "Unknown tool: wether"),
-    ("invalid", "MCP error -32602: Invalid arguments"),
-    (None, "Error executing tool weather"),
-    (None, "no author has said so"),
-    (None, ""),
-]
-
-
-@pytest.mark.parametrize(("expected", "said"), SAID)
-def test_the_class_of_a_text(expected, said):
-    """Where a failure is told by a text alone it is told by the words that are used for it; others have no class (S4-45)."""
-    assert expected == class_of_text(said)

@@ -398,7 +398,7 @@ def outcome(node: SessionNode | TurnNode | OperationNode) -> Outcome:
 
 
 def _class(node: SessionNode | TurnNode | OperationNode) -> str | None:
-    """Return the class of failure that a captured op has."""
+    """Return the class of failure that an op has."""
     found = attributes_of(node.attributes_json).get(names.ERROR_TYPE) if node.attributes_json is not UNSET else None
     return found if isinstance(found, str) else None
 

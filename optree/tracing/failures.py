@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from http import HTTPStatus
+import sys
 from typing import Any, Final, Literal
 
+from optree.builder.outcome import outcome
 from optree.interrupts import pass_on
 from optree.values import is_object, text
 
@@ -12,15 +13,17 @@ ERROR_TYPE: Final = "error.type"
 """The attribute of an op that failed which has the class, where one is known."""
 FailureClass = Literal["auth", "quota", "rate_limit", "network", "timeout", "model", "invalid"]
 _BY_STATUS: Final[dict[int, FailureClass]] = {
-    HTTPStatus.UNAUTHORIZED: "auth",
-    HTTPStatus.PAYMENT_REQUIRED: "quota",
-    HTTPStatus.FORBIDDEN: "auth",
-    HTTPStatus.NOT_FOUND: "model",
-    HTTPStatus.PROXY_AUTHENTICATION_REQUIRED: "auth",
-    HTTPStatus.REQUEST_TIMEOUT: "timeout",
-    HTTPStatus.TOO_MANY_REQUESTS: "rate_limit",
-    HTTPStatus.GATEWAY_TIMEOUT: "timeout",
+    401: "auth",
+    402: "quota",
+    403: "auth",
+    404: "model",
+    407: "auth",
+    408: "timeout",
+    429: "rate_limit",
+    504: "timeout",
 }
+_BAD_REQUEST: Final = 400
+_SERVER_ERROR: Final = 500
 _OF_QUOTA: Final = ("insufficient_quota", "quotaexceeded", "current quota", "credit balance", "billing")
 """What providers say with other statuses where nothing is left to pay with."""
 _BY_WORDS: Final[tuple[tuple[FailureClass, tuple[str, ...]], ...]] = (
@@ -51,9 +54,9 @@ def class_of_status(status: int, said: str | None) -> FailureClass:
     told = class_of_text(said or "")
     if told == "quota":
         return "quota"
-    if status < HTTPStatus.BAD_REQUEST:  # an error among the events of a stream
+    if status < _BAD_REQUEST:  # an error among the events of a stream
         return told or "model"
-    return _BY_STATUS.get(status) or ("invalid" if status < HTTPStatus.INTERNAL_SERVER_ERROR else "model")
+    return _BY_STATUS.get(status) or ("invalid" if status < _SERVER_ERROR else "model")
 
 
 def class_of_text(said: str) -> FailureClass | None:
@@ -66,7 +69,7 @@ def class_of_error(error: BaseException | None) -> FailureClass | None:
     """Return the class of an exception; None for one that is of none."""
     if error is None:
         return None
-    if (status := status_of(error)) >= HTTPStatus.BAD_REQUEST:
+    if (status := status_of(error)) >= _BAD_REQUEST:
         return class_of_status(status, text(error))
     names = [kind.__name__ for kind in type(error).__mro__]
     if any("Timeout" in name for name in names):
@@ -74,6 +77,12 @@ def class_of_error(error: BaseException | None) -> FailureClass | None:
     if status < 0:
         return _BY_RPC.get(status) or class_of_text(text(error))
     return next((_BY_NAME[name] for name in names if name in _BY_NAME), None)
+
+
+def class_of_raised(said: str | None) -> FailureClass | None:
+    """Return the class of the exception that is being raised or handled, if it is the one that an op's error *said*."""
+    error = sys.exception()
+    return class_of_error(error) if error is not None and outcome(error)[1] == said else None
 
 
 def status_of(error: BaseException | None) -> int:
