@@ -5,10 +5,12 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 pytest.importorskip("mypy", reason="typeshed's stubs come with mypy: make .venv/has-dev")
+from optree.speed import compile as building
 from tests.platforms.typeshed import differences
 
 ROOT = Path(__file__).parents[2]
@@ -182,7 +184,64 @@ def test_lacking():
     assert f"{system}: needs os.{'fdatasync'}" in ran.stdout
 
 
+@pytest.mark.parametrize("arguments", [[], ["die"]])
+def test_what_is_kept_is_its_owners_alone(run, system, agent, tmp_path, arguments):
+    """Each folder is made with 0700, whatever the umask: that makes it its owner's on Windows too, as of Python 3.12.4. Files have 0600."""
+    code = f"import os, runpy, sys; os.umask(0); sys.argv[1:] = {arguments}; runpy.run_path({str(agent)!r})"
+    assert (9 if arguments else 7) == run("-c", code).returncode
+    kept = [path for path in (tmp_path / "base").rglob("*") if path.is_dir() or system == "darwin"]
+    assert [] == [path for path in kept if path.stat().st_mode & 0o777 != (0o700 if path.is_dir() else 0o600)]
+    assert any(path.name.endswith(".live" if arguments else "sessions") for path in kept)
+
+
 WINDOWS = pytest.mark.parametrize("system", ["win32"], indirect=True)
+
+
+@WINDOWS
+def test_what_is_promised_is_flushed(run, agent):
+    """Journal, snapshot and ledger are forced to the disk by `os.fsync`, which is FlushFileBuffers there; no directory is."""
+    code = f"""
+import atexit, os, runpy
+real, synced = os.fsync, []
+def fsync(fd):
+    synced.append(os.path.realpath(f"/proc/self/fd/{{fd}}"))
+    real(fd)
+def say():
+    print(*(any(end in one for one in synced) for end in ("/accounting.jsonl", ".live/", ".json.zst")), any(map(os.path.isdir, synced)))
+os.fsync = fsync
+atexit.register(say)
+runpy.run_path({str(agent)!r})
+"""
+    ran = run("-c", code)
+    assert "True True\nTrue []\nTrue True True False\n" == ran.stdout, ran.stderr
+
+
+@WINDOWS
+def test_colours_are_asked_of_the_console(run):
+    """A console that has no mode, or that refuses escape sequences, gets no colours; of the others they are asked beside what it has."""
+    code = """
+import sys
+from optree.syscalls import windows
+asked = []
+def get(handle, mode):
+    mode._obj.value = 3
+    return 1
+def put(handle, mode):
+    asked.append(mode)
+    return 1
+for windows._kernel.GetConsoleMode, windows._kernel.SetConsoleMode in ((get, put), (get, lambda *_: 0), (lambda *_: 0, put)):
+    print(windows.shows_colours(sys.stdout), asked)
+"""
+    ran = run("-c", code)
+    assert "True [7]\nFalse [7]\nFalse [7]\n" == ran.stdout, ran.stderr
+
+
+def test_nothing_is_compiled_there(monkeypatch):
+    """On Windows the build takes no compiler, also if one is named: the package is built without compiled parts."""
+    monkeypatch.setattr(building, "os", SimpleNamespace(name="nt", environ={"CC": "gcc"}))
+    hook = object.__new__(building.Compile)
+    with pytest.raises(OSError, match="no compiler is known for cpython on"):
+        hook._compiled("optree/speed/_twins", ".pyd")
 
 
 @WINDOWS
