@@ -65,12 +65,13 @@ from optree.redaction import VARIABLE as REDACTION_VARIABLE
 from optree.redaction import settings as redaction_settings
 from optree.speed import usable as usable_accelerator
 from optree.store.compression import unpack
+from optree.store.descriptors import open_regular
 from optree.store.lock import hold as lock_shared
 from optree.store.lock import release as unlock
 from optree.store.lock import take as lock_file
 from optree.store.settle import has_ended
 from optree.store.snapshot import MAX_NESTED
-from optree.store.system import OS, REAL, open_regular
+from optree.store.system import OS, REAL
 from optree.syscalls import register_at_fork
 from optree.tracing.context import Scope, current_scope
 from optree.tracing.runtime import begin_session, forget_session, report_problem

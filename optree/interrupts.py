@@ -13,6 +13,7 @@ import sys
 import threading
 from collections.abc import Collection
 from threading import get_ident
+from time import monotonic, sleep
 from types import CodeType, FrameType
 from typing import Any, Final, cast
 from weakref import WeakSet
@@ -153,21 +154,50 @@ _LOADED_LATER: Final = frozenset(
 """The packages that optree's functions import when they are called."""
 
 
+_IMPORT_SECONDS: Final = 1.0
+"""How long a fork waits for imports that other threads make for optree."""
+
+
+def _imported_elsewhere() -> list[str]:
+    """Return the modules that other threads are importing for optree: these packages, and what such a thread began to import after one."""
+    locks: dict[str, Any] = getattr(_frozen_importlib, "_module_locks", {})
+    owners = {name: lock.owner for name, found in list(locks.items()) if (lock := found()) is not None and lock.owner != get_ident()}
+    loading: set[int] = set()
+    result: list[str] = []
+    for name in [*(name for name in list(sys.modules) if name in owners), *owners]:  # as they were begun; at last what was looked for
+        if owners[name] in loading or name.partition(".")[0] in _LOADED_LATER:
+            loading.update({owners[name]} - {None})
+            result.append(name)
+    return result
+
+
+def wait_for_imports() -> None:
+    """Before a fork: the child could only make anew what another thread is importing, and not all modules can be made twice.
+
+    Not where that may be `logging`: it would have its hooks called after this fork, of which it was not asked before.
+    """
+    until = monotonic() + _IMPORT_SECONDS
+    while hasattr(sys.modules.get("logging"), "shutdown") and monotonic() < until and _imported_elsewhere():
+        sleep(0.001)
+
+
 def _forget_imports() -> None:
-    """In a forked child: forget what a thread that is not in it was importing for optree; it would be waited for, and is imported anew.
+    """In a forked child: forget what a thread that is not in it was importing for optree still; it is imported anew, and not waited for.
 
     Python leaves the locks of such modules locked (https://github.com/python/cpython/issues/50970). What the program itself imports,
     other than the same packages, is not touched.
     """
     locks: dict[str, Any] = getattr(_frozen_importlib, "_module_locks", {})
-    owners = {name: lock.owner for name, found in list(locks.items()) if (lock := found()) is not None and lock.owner != get_ident()}
-    loading: set[int] = set()  # threads that load one of these packages: what they began to load after it, it imports
-    for name in [*(name for name in sys.modules if name in owners), *owners]:  # as they were begun; at last what was looked for
-        if owners[name] in loading or name.partition(".")[0] in _LOADED_LATER:
-            loading.update({owners[name]} - {None})
-            locks.pop(name, None)
-            if getattr(getattr(sys.modules.get(name), "__spec__", None), "_initializing", False):
-                del sys.modules[name]
+    for name in _imported_elsewhere():
+        locks.pop(name, None)
+        if getattr(getattr(sys.modules.get(name), "__spec__", None), "_initializing", False):
+            del sys.modules[name]
+            for part in [one for one, module in sys.modules.items() if one.startswith(f"{name}.") and _is_python(module)]:
+                del sys.modules[part]  # only by being loaded they become attributes of the new one
+
+
+def _is_python(module: object) -> bool:
+    return str(getattr(getattr(module, "__spec__", None), "origin", "")).endswith(".py")
 
 
 if sys.platform != "win32":

@@ -11,6 +11,7 @@ import re
 import sys
 from _thread import get_ident
 from collections.abc import Callable, Mapping
+from importlib import import_module
 from pathlib import Path
 from typing import Any, Final, cast
 
@@ -231,6 +232,7 @@ class PriceFinder:
         library: Any = None
         self._reader = get_ident()
         try:
+            import_module("logging")  # for which a fork does not wait, as it does for what comes now (`optree.interrupts`)
             from genai_prices import data_snapshot
 
             data_snapshot.get_snapshot()

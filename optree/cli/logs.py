@@ -20,11 +20,11 @@ from optree.cli.sessions import find_node, open_session, say_lost
 from optree.console import Line, LineOptions, LineRenderer
 from optree.errors import FormatError
 from optree.nodes import Severity
+from optree.store.descriptors import open_regular
 from optree.store.directory import Directory, journals
 from optree.store.lock import is_running
 from optree.store.reader import agreed_seed, of_another
 from optree.store.recovery import Loaded
-from optree.store.system import open_regular
 from optree.tree.path import Path as NodePath
 from optree.tree.unfold import unfold
 from optree.visible import coloured

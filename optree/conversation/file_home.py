@@ -22,9 +22,10 @@ from optree.interrupts import pass_on, suppress
 from optree.nodes import OpKind
 from optree.redaction import redact
 from optree.store.compression import is_packed
+from optree.store.descriptors import open_regular
 from optree.store.line_log import LineLog
 from optree.store.lines import Fault
-from optree.store.system import OS, REAL, open_regular
+from optree.store.system import OS, REAL
 from optree.store.unusable import usable
 from optree.visible import one_line
 

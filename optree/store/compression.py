@@ -10,7 +10,7 @@ from typing import Any, BinaryIO
 
 from optree.errors import FormatError
 from optree.interrupts import pass_on
-from optree.store.system import open_regular
+from optree.store.descriptors import open_regular
 
 ZSTD, GZIP = b"\x28\xb5\x2f\xfd", b"\x1f\x8b"
 MAX_BYTES = 1 << 30

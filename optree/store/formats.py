@@ -15,8 +15,9 @@ from optree.interrupts import pass_on
 from optree.nodes import Pool, SessionNode
 from optree.patterns import Pattern
 from optree.store.compression import GZIP, ZSTD, first_frame, unpack
+from optree.store.descriptors import open_regular
 from optree.store.snapshot import VERSION, meta_sum, sum_fits
-from optree.store.system import OS, REAL, open_regular
+from optree.store.system import OS, REAL
 from optree.tree.fold import Tree
 from optree.tree.walk import name_safely, walk_sessions
 from optree.values import TypedDecoder, is_list, is_object

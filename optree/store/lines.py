@@ -19,7 +19,7 @@ import zstandard
 
 from optree.errors import FormatError
 from optree.store.compression import GZIP, ZSTD, is_packed, limit_of, too_large
-from optree.store.system import open_regular
+from optree.store.descriptors import open_regular
 from optree.values import text
 
 T = TypeVar("T")

@@ -112,6 +112,10 @@ def claim(live: Path, writer: int | None, above: int, system: OS, *, fresh: bool
             fd = system.create(path)
         except FileExistsError as error:
             pass_on(error)
+        except FileNotFoundError as error:  # in a forked child: the parent has just ended the session, and removed the directory
+            pass_on(error)
+            system.make_directory(live)
+            continue
         else:
             try:
                 if system.lock(fd) and (fresh or system.is_at(fd, path)):

@@ -11,24 +11,18 @@ from io import FileIO
 from pathlib import Path
 from threading import get_ident
 from time import monotonic
-from typing import BinaryIO, TypeVar
+from typing import TypeVar
 
 from msgspec import Struct
 
 from optree.background import TURN, Steps, side_by_side
 from optree.interrupts import pass_on, suppress
+from optree.store.descriptors import Descriptor, SharedFile, forget, is_open, open_regular, opened, opened_for_lock
 from optree.syscalls import calls
 
 T = TypeVar("T")
 PIECE = 1 << 20
 """Bytes that are read at once."""
-_KINDS = {
-    stat.S_IFIFO: "a pipe",
-    stat.S_IFSOCK: "a socket",
-    stat.S_IFCHR: "a device",
-    stat.S_IFBLK: "a device",
-    stat.S_IFDIR: "a directory",
-}
 
 
 PASSING = {
@@ -87,77 +81,38 @@ def _is_directory(path: Path) -> bool:
         return False
 
 
-class Descriptor(int):
-    """A file's descriptor, and which file it was opened for: a program may close it, and get the same number for a file of its own."""
-
-    identity: tuple[int, int]
-
-
-def _opened(opening: Callable[..., int], path: str | os.PathLike[str], flags: int, *mode: int, regular: bool = True) -> Descriptor:
-    """Open a file, of which an interrupt leaves no descriptor; raises `OSError` where it must be *regular* and is something else."""
-    fds: list[int] = []  # filled within one call of C: a handler that raises behind it leaves none that nobody closes
-    try:
-        fds.extend(map(opening, (path,), (flags,), *((one,) for one in mode)))
-        kept, found = Descriptor(fds[0]), os.fstat(fds[0])
-        kind = stat.S_IFMT(found.st_mode)
-        if regular and kind != stat.S_IFREG:
-            raise OSError(  # noqa: TRY301 - closed below
-                errno.EINVAL, f"it is {_KINDS.get(kind, 'something else')}, and no file", os.fspath(path)
-            )
-    except BaseException:
-        for fd in fds:
-            os.close(fd)
-        raise
-    kept.identity = found.st_dev, found.st_ino
-    return kept
-
-
-def open_regular(path: str | os.PathLike[str]) -> BinaryIO:
-    """Open a regular file for reading. Raises `OSError`, also for a pipe, a device or a directory, without waiting for its other end."""
-    return open(path, "rb", opener=_open_regular)  # which owns the descriptor within that call of C
-
-
-def _open_regular(path: str, _flags: int) -> int:
-    return _opened(calls.open_file, path, os.O_RDONLY | calls.O_NONBLOCK | calls.O_NOCTTY)
-
-
 class OS:
     """The real calls. Every method may raise `OSError`."""
 
     def create(self, path: Path) -> int:
         """Create a new file for appending, private to its owner; fails if it is there. Returns a descriptor."""
-        return _opened(calls.open_kept, path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND | calls.O_NOFOLLOW, 0o600)
+        return opened_for_lock(calls.open_kept, path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND | calls.O_NOFOLLOW)
 
     def append(self, path: Path) -> int:
         """Open a file for appending, made if it is missing."""
         flags = os.O_RDWR | os.O_CREAT | os.O_APPEND | calls.O_NOFOLLOW | calls.O_NONBLOCK
-        return _opened(calls.open_kept, path, flags, 0o600)
+        return opened_for_lock(calls.open_kept, path, flags)
 
     def own(self, path: Path) -> int:
         """Open a file whose lock says who owns something, and in which that one notes what `rewrite` is given; made if it is missing."""
-        return _opened(calls.open_kept, path, os.O_RDWR | os.O_CREAT | calls.O_NOFOLLOW | calls.O_NONBLOCK, 0o600)
+        return opened_for_lock(calls.open_kept, path, os.O_RDWR | os.O_CREAT | calls.O_NOFOLLOW | calls.O_NONBLOCK)
 
     def open(self, path: Path) -> int:
         """Open a file for its lock only."""
-        return _opened(calls.open_kept, path, os.O_RDONLY | calls.O_NOFOLLOW | calls.O_NONBLOCK)
+        return opened_for_lock(calls.open_kept, path, os.O_RDONLY | calls.O_NOFOLLOW | calls.O_NONBLOCK)
 
     def open_shared(self, path: Path, *, new: bool = False) -> FileIO:
         """Open a file that several processes change, or make a *new* one. Forgotten, it is closed: an interrupt leaves none open."""
         flags = os.O_RDWR | calls.O_NOFOLLOW | calls.O_NONBLOCK | (os.O_CREAT | os.O_EXCL if new else 0)
-        return FileIO(path, "r+", opener=lambda name, _: _opened(calls.open_file, name, flags, 0o600))
+        return SharedFile(path, flags)
 
     def spare(self) -> int:
         """Open a descriptor that is kept so that a file can be opened later."""
-        return _opened(calls.open_kept, os.devnull, os.O_RDONLY, regular=False)
+        return opened(calls.open_kept, os.devnull, os.O_RDONLY, regular=False)
 
     def is_open(self, fd: int) -> bool:
         """Tell whether a descriptor is still that of the file that it was opened for."""
-        try:
-            found = os.fstat(fd)
-        except OSError as error:
-            pass_on(error)
-            return False
-        return not isinstance(fd, Descriptor) or fd.identity == (found.st_dev, found.st_ino)
+        return is_open(fd)
 
     def _needs_open(self, fd: int) -> None:
         if not self.is_open(fd):
@@ -189,7 +144,7 @@ class OS:
 
         Where a sync has failed their pages may be marked clean though they are lost: the next sync passes over what is as it was then.
         """
-        fd = _opened(calls.open_kept, path, os.O_RDWR | calls.O_NOFOLLOW | calls.O_NONBLOCK)
+        fd = opened(calls.open_kept, path, os.O_RDWR | calls.O_NOFOLLOW | calls.O_NONBLOCK)
         try:
             for begin, end in parts:
                 at = begin
@@ -230,7 +185,7 @@ class OS:
     def datasync_at(self, path: Path) -> None:
         """Wait until the data of the file with that name is on disk, if there is one."""
         if path.is_file():
-            fd = _opened(calls.open_kept, path, os.O_RDWR | calls.O_NOFOLLOW | calls.O_NONBLOCK)
+            fd = opened(calls.open_kept, path, os.O_RDWR | calls.O_NOFOLLOW | calls.O_NONBLOCK)
             try:
                 self.datasync(fd)
             finally:
@@ -354,8 +309,11 @@ class OS:
 
     def close(self, fd: int) -> None:
         """Close a descriptor, unless it is another file's by now; locks that it held are released when its last copy is closed."""
-        if self.is_open(fd):
-            os.close(fd)
+        try:
+            if self.is_open(fd):
+                os.close(fd)
+        finally:
+            forget(fd)
 
     def replace(self, path: Path, pieces: Iterable[bytes]) -> None:
         """Replace a file's content as a whole, and wait until it is on disk with its name."""

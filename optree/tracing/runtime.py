@@ -19,7 +19,7 @@ from optree.clock import now_ms
 from optree.console import ConsoleWriter, LineOptions
 from optree.errors import OptreeError, SetupError
 from optree.ids import is_txn, new_txn
-from optree.interrupts import is_in, new_rlock, pass_on, suppress
+from optree.interrupts import is_in, new_rlock, pass_on, suppress, wait_for_imports
 from optree.nodes import Status
 from optree.prices import PRICES
 from optree.records import SessionResume
@@ -473,7 +473,7 @@ _BEGINS = (Runtime._opened.__code__, Runtime._resumed.__code__)  # noqa: SLF001 
 """Functions in which a session is known by its store alone for a moment."""
 RUNTIME = Runtime()
 atexit.register(RUNTIME.at_exit)
-calls.register_at_fork(after_in_child=RUNTIME.after_fork)
+calls.register_at_fork(before=wait_for_imports, after_in_child=RUNTIME.after_fork)
 if sys.version_info >= (3, 12):  # which warns of a fork beside other threads
     from optree.tracing import fork_warning
 

@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 
 from optree.store import lock
-from optree.store.system import REAL, open_regular
+from optree.store.descriptors import open_regular
+from optree.store.system import REAL
 from tests.interrupts.injecting import NOWHERE, Injection, Stop
 
 OPENING = {

@@ -16,11 +16,11 @@ import zstandard
 
 from optree.errors import OptreeError, SetupError
 from optree.store import Directory, load
+from optree.store.descriptors import open_regular
 from optree.store.formats import read_meta
 from optree.store.options import StoreOptions
 from optree.store.reader import read_journal
 from optree.store.settle import settle, settle_all
-from optree.store.system import open_regular
 from tests.cli.conftest import CommandLine
 from tests.formats.samples import FORMATS, WRITTEN, placed, sample
 

@@ -1,7 +1,10 @@
 """Locks: who owns a session, and who only asked."""
 
 import errno
+import json
 import os
+import subprocess
+import sys
 import threading
 from pathlib import Path
 
@@ -247,3 +250,117 @@ def test_a_late_record_does_not_disturb_a_new_owner(begin, directory, again):
     busy(resumed, 1)
     with pytest.raises(BusyError):
         SessionStore("txn-1", StoreOptions(directory))
+
+
+class Ending(OS):
+    """Removes the live directory before the first file is made in it, as a parent does that ends the session just after a fork."""
+
+    ended = False
+
+    def create(self, path):
+        """Make a file where there was a directory a moment ago."""
+        if not self.ended:
+            self.ended = True
+            path.parent.rmdir()
+        return super().create(path)
+
+
+def test_a_journal_for_a_session_that_has_just_ended(tmp_path):
+    """A forked child has a journal, and no problem, where its parent ends the session in that moment."""
+    live = tmp_path / "txn-1.live"
+    live.mkdir()
+    journal = Journal(live, "txn-1", "1", system=Ending())
+    assert ("", [journal.path]) == (journal.problem, journals(live))
+    journal.close()
+
+
+FORKED_WHILE_A_THREAD_OPENS = """
+import os, sys, threading
+from pathlib import Path
+from optree.store import descriptors, lock
+from optree.syscalls import calls
+from optree.store.system import REAL
+
+path, begun, fds = Path(sys.argv[1]), threading.Event(), []
+
+def slowly(name, flags, mode):
+    fd = calls.open_kept(name, flags, mode)
+    begun.set()
+    while not descriptors._forking:
+        pass
+    return fd
+
+def opened(path):
+    return descriptors.opened_for_lock(slowly, path, os.O_RDWR | os.O_CREAT)
+
+thread = threading.Thread(target=lambda: fds.append(lock.take(path, opened=opened)))
+thread.start()
+begun.wait()
+"""
+FORKED_WHILE_A_THREAD_BILLS = """
+import os, sys, threading
+from pathlib import Path
+from optree.store.ledger import Bill, Ledger
+from optree.store.system import OS, REAL
+
+path, begun, go_on = Path(sys.argv[1]), threading.Event(), threading.Event()
+
+class Slow(OS):
+    def write_all(self, fd, data):
+        begun.set()
+        go_on.wait()
+        super().write_all(fd, data)
+
+def bill(system, txn):
+    ledger = Ledger(path, system)
+    return ledger.append_all([Bill(ledger, txn, [{"id": "1"}], [b'{"id":"1","originTxnId":"%b"}' % txn.encode()])], 0.0)
+
+thread = threading.Thread(target=bill, args=(Slow(), "a"))
+thread.start()
+begun.wait()
+"""
+CHILD = """
+told, end = os.pipe()
+ready, lives = os.pipe()
+if (child := os.fork()) == 0:
+    os.close(end)
+    os.write(lives, b"1")
+    os.read(told, 1)
+    os._exit(0)
+os.read(ready, 1)
+"""
+
+
+def _ran(program, path):
+    done = subprocess.run([sys.executable, "-c", program, path], capture_output=True, text=True, timeout=60, check=False)
+    return done.stdout or done.stderr
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="no process is forked there")
+def test_a_forked_child_has_no_part_in_a_lock_that_a_thread_takes_just_then(tmp_path):
+    """The lock is free as soon as who took it closes the file, though a child lives that was forked while it was being opened."""
+    program = (
+        FORKED_WHILE_A_THREAD_OPENS + CHILD + "thread.join()\nREAL.close(fds[0])\nprint(fds[0] >= 0, lock.take(path, seconds=0.0) >= 0)"
+    )
+    assert "True True\n" == _ran(program, tmp_path / "LOCK")
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="no process is forked there")
+def test_a_forked_child_does_not_keep_the_ledger_from_others(tmp_path):
+    """A child that was forked while another thread was billing does not have the ledger locked beyond that; it bills, too."""
+    child = CHILD.replace("os.read(told, 1)", "os.read(told, 1)\n    bill(REAL, 'child')")
+    program = (
+        FORKED_WHILE_A_THREAD_BILLS + child + "go_on.set()\nthread.join()\nprint(bill(REAL, 'b'))\nos.close(end)\nos.waitpid(child, 0)"
+    )
+    path = tmp_path / "accounting.jsonl"
+    assert "1\n" == _ran(program, path)
+    assert ["a", "b", "child"] == [json.loads(line)["originTxnId"] for line in path.read_text().splitlines()]
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="no process is forked there")
+def test_a_fork_waits_for_a_slow_disk_no_longer_than_a_moment(tmp_path):
+    """Where a file takes long to be opened, the process is forked all the same."""
+    program = (
+        FORKED_WHILE_A_THREAD_OPENS.replace("descriptors._forking", "forked") + CHILD + "forked.append(child)\nthread.join()\nprint(True)"
+    )
+    assert "True\n" == _ran("forked = []\n" + program, tmp_path / "LOCK")

@@ -425,6 +425,57 @@ work()
     assert (0, "0\n", "") == (code, out, err)
 
 
+def test_a_fork_waits_for_what_another_thread_imports_for_optree(finished):
+    """The child has what that thread ended meanwhile, and does not import it a second time, which not all modules bear."""
+    code, out, err = finished(
+        textwrap.dedent(HELD.format(module="zstandard"))
+        + textwrap.dedent("""
+import logging
+with optree.session('a'): pass
+assert begun.wait(60)
+os.register_at_fork(before=go_on.set)
+if (child := os.fork()) == 0:
+    os._exit(3 + sys.modules["zstandard"].__spec__._initializing)
+print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+"""),
+        env={"PYTHONWARNINGS": "error,ignore:This process (pid=:DeprecationWarning"},
+    )
+    assert (0, "3\n", "") == (code, out, err)
+
+
+def test_a_package_of_which_parts_are_there_is_imported_anew_as_a_whole(finished):
+    """Where another thread was importing a package for optree for longer, the child has all of it, as the program does."""
+    code, out, err = finished(
+        textwrap.dedent(HELD.format(module="asyncio.unix_events"))
+        + textwrap.dedent("""
+from importlib.abc import Loader
+from importlib.machinery import ModuleSpec
+
+class Later(Loader):
+    def find_spec(self, name, path=None, target=None):
+        return ModuleSpec(name, self) if name == "tomllib" else None
+
+    def exec_module(self, module):
+        import asyncio
+
+sys.meta_path.insert(0, Later())
+assert not {"asyncio", "tomllib"} & {*sys.modules}
+thread = threading.Thread(target=__import__, args=("tomllib",))  # as optree's functions do
+thread.start()
+assert begun.wait(60)
+if (child := os.fork()) == 0:
+    signal.alarm(30)
+    import asyncio
+    os._exit(asyncio.run(asyncio.sleep(0, 3)))
+print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+go_on.set()
+thread.join()
+"""),
+        env={"PYTHONWARNINGS": "error,ignore:This process (pid=:DeprecationWarning"},
+    )
+    assert (0, "3\n", "") == (code, out, err)
+
+
 def test_what_another_thread_was_importing_for_the_program_at_the_fork(finished, tmp_path):
     """That stays as Python leaves it: the program's own module is there, half imported, and does not run a second time."""
     (tmp_path / "own.py").write_text("import optree\nprint('runs')\n")

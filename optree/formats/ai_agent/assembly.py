@@ -17,9 +17,9 @@ from optree.ids import is_node_id, is_txn, node_id, txn_of
 from optree.nodes import AccountingEntry, Payload, Status
 from optree.store.ai_agent.terms import IN_FIELDS, name_of
 from optree.store.compression import limit_of
+from optree.store.descriptors import open_regular
 from optree.store.lines import opened
 from optree.store.plain_values import block_of, json_of, kind_of, number_of, object_of, objects_of, text_of, texts_of
-from optree.store.system import open_regular
 from optree.tree import Fold, Tree
 from optree.tree.fold import UNKNOWN
 from optree.tree.totals import leave_out_impossible
