@@ -118,6 +118,7 @@ def test_its_own_results(way: str, tmp_path: Path, library: Path, whole: Counter
         assert without.result().own == done.own, done.errors
         assert done.of("holds") is True
         found = Counter[str]() if WAYS[way].unreadable else recorded(base)
+    print(f"{way}: {found.total()} of {whole.total()} ops")  # noqa: T201 - with -s: the table in docs/reliability.md
     assert Counter() == found - whole
     if found != whole and not way.startswith(("fork", "threads")):  # what a process would have recorded that never was is not missing
         assert done.health["lost"] or done.health["problems"]
