@@ -13,11 +13,14 @@ pydantic_ai = pytest.importorskip("pydantic_ai", reason="the framework is not th
 
 from pydantic import BaseModel  # noqa: E402
 from pydantic_ai import Agent, ApprovalRequired, DeferredToolRequests, ModelRetry, PromptedOutput, RunContext, ToolOutput  # noqa: E402
+from pydantic_ai.capabilities import AbstractCapability, Instrumentation  # noqa: E402
 from pydantic_ai.exceptions import ModelHTTPError, UnexpectedModelBehavior  # noqa: E402
+from pydantic_ai.models.anthropic import AnthropicModel  # noqa: E402
 from pydantic_ai.models.fallback import FallbackModel  # noqa: E402
 from pydantic_ai.models.function import FunctionModel  # noqa: E402
-from pydantic_ai.models.openai import OpenAIChatModel  # noqa: E402
+from pydantic_ai.models.openai import OpenAIChatModel, OpenAIResponsesModel  # noqa: E402
 from pydantic_ai.models.test import TestModel  # noqa: E402
+from pydantic_ai.providers.anthropic import AnthropicProvider  # noqa: E402
 from pydantic_ai.providers.openai import OpenAIProvider  # noqa: E402
 
 import optree  # noqa: E402
@@ -27,7 +30,7 @@ from optree.store import Directory  # noqa: E402
 from optree.store.recovery import load  # noqa: E402
 from optree.tree import walk_ops, walk_sessions  # noqa: E402
 from optree.values import decode  # noqa: E402
-from tests.capture.calls import CHAT, CHAT_EVENTS, USAGE  # noqa: E402
+from tests.capture.calls import CHAT, CHAT_EVENTS, MESSAGE, MESSAGE_EVENTS, RESPONSE, RESPONSE_EVENTS, USAGE  # noqa: E402
 from tests.capture.conftest import outcome, with_hooks  # noqa: E402
 from tests.capture.provider import EVENTS, Reply, events  # noqa: E402
 from tests.cli.conftest import CommandLine  # noqa: E402
@@ -414,6 +417,41 @@ def test_another_model_answers(recording, provider, model):
     assert "It rains" == ask(model, Agent(FallbackModel(first, first, second), name="forecaster"))
     assert [("gpt-5", "failed"), ("gpt-5", "failed"), ("gpt-6", "ok")] == [(name, status) for _, _, name, status in shape(recording)]
     assert 8 == recording.tree.session.totals.input_tokens
+
+
+class Unchanged(AbstractCapability):
+    """What has streams opened before they are read."""
+
+    async def on_model_request_error(self, _context, *, request_context, error):  # noqa: ARG002 - as the framework calls it
+        """Change nothing."""
+        raise error
+
+
+@pytest.mark.parametrize("is_streamed", [False, True])
+@pytest.mark.parametrize("name", ["chat", "responses", "messages"])
+def test_each_client_is_counted_once(recording, provider, model, name, is_streamed):
+    """A call is one op by each client, with the framework's own instrumentation on, and where a capability may recover it."""
+    if name == "chat":
+        provider.says(CHAT_EVENTS if is_streamed else CHAT)
+    elif name == "responses":
+        provider.says(RESPONSE_EVENTS if is_streamed else RESPONSE)
+        model = OpenAIResponsesModel("gpt-5", provider=OpenAIProvider(base_url=f"{provider.url}/v1", api_key="none"))
+    else:
+        provider.says(MESSAGE_EVENTS if is_streamed else MESSAGE)
+        model = AnthropicModel("claude-5", provider=AnthropicProvider(base_url=provider.url, api_key="none"))
+
+    async def asking():
+        agent = Agent(model, name="forecaster", capabilities=[Unchanged(), Instrumentation()])
+        if is_streamed:
+            async with agent.run_stream("Weather?") as result:
+                return await result.get_output()
+        return (await agent.run("Weather?")).output
+
+    assert "It rains" == run(model, asking())
+    totals = recording.tree.session.totals
+    assert ([("1.1", "llm", "ok")], 1, 8, 5) == (
+        [(path, kind, status) for path, kind, _, status in shape(recording)], totals.llm_requests, totals.input_tokens, totals.output_tokens
+    )  # fmt: skip
 
 
 def test_a_cancelled_run(recording, provider, model):
