@@ -116,7 +116,7 @@ class DeliveredFile:
                     line = b"\n" + line
                 self._torn = bool(line) and os.write(file, line) != len(line)
             finally:
-                os.close(file)
+                REAL.close(file)
         except OSError as error:
             self._torn = True
             self.fail(error)

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from optree.errors import SetupError
 from optree.exporting import lock_shared, unlock
-from optree.store import lock
+from optree.store import descriptors, lock
 from optree_otel.delivered import DeliveredFile, delivered, forget, is_done, is_sending, kept, mark_done, pending, reopen
 
 
@@ -57,6 +57,17 @@ def test_lines_of_others(tmp_path: Path, line: bytes):
     file.path.write_bytes(line + b"\n")
     file.add(["5"])
     assert {"5"} == delivered(tmp_path, "txn-1") - {"1"}
+
+
+def test_what_was_opened_is_forgotten(tmp_path: Path):
+    """A process that notes for long keeps nothing of the files that it has closed."""
+    before = len(descriptors._for_locks)
+    for number in range(3):
+        file = DeliveredFile(tmp_path, f"txn-{number}", "0")
+        file.begin()
+        file.add(["1"])
+        file.release()
+    assert before == len(descriptors._for_locks)
 
 
 def test_begun_while_somebody_asks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
