@@ -45,8 +45,7 @@ class Mirroring:
 
     def follow(
         self,
-        wanted: str,
-        options: Mapping[str, Any],
+        otel: str | Mapping[str, Any],
         core: Core,
         stream: Stream,
         directory: Directory,
@@ -55,13 +54,13 @@ class Mirroring:
         resumed: bool = False,
         saved: bool = True,
     ) -> None:
-        """Let the mirror have a session from now on, if *wanted* (``auto``, ``on``, ``off``) and the environment say so."""
+        """Let the mirror have a session from now on, if *otel* (``auto``, ``on``, ``off``, or options) and the environment say so."""
+        wanted, options = _wanted(otel)
         if wanted != "off" and self._taken is None:
-            self._taken = wanted, options
+            self._taken = wanted, dict(options)
             self._mirror = self._found(wanted, options)
             context.follower = self._mirror
-        elif wanted != "off" and self._taken != (wanted, options):
-            self._report("OpenTelemetry: configure(otel=…) is not taken once a session has begun: give it before the first one")
+        self.compare(otel)
         if self._mirror is None or wanted == "off":
             return
         traced = self._traced.get(core.txn)
@@ -77,6 +76,11 @@ class Mirroring:
             return
         if taker is not None:
             stream.subscribe(taker, ordered=False)
+
+    def compare(self, otel: str | Mapping[str, Any]) -> None:
+        """Report it if another mirror is wanted now than the first session has begun with."""
+        if otel != "off" and self._taken is not None and self._taken != _wanted(otel):
+            self._report("OpenTelemetry: configure(otel=…) is not taken once a session has begun: give it before the first one")
 
     @property
     def is_on(self) -> bool:
@@ -132,3 +136,7 @@ class Mirroring:
             pass_on(error)
             self._report(f"OpenTelemetry: nothing is sent: {type(error).__name__}: {error}")
             return None
+
+
+def _wanted(otel: str | Mapping[str, Any]) -> tuple[str, Mapping[str, Any]]:
+    return (otel, {}) if isinstance(otel, str) else ("on", otel)

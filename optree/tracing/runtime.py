@@ -94,6 +94,8 @@ class Runtime:
         self.config = found
         if "redact" in options:
             use(self.config.redact)
+        if "otel" in options:
+            self.mirroring.compare(found.otel)
         return self.config
 
     def directory(self) -> Directory:
@@ -449,11 +451,9 @@ class Runtime:
 
     def _mirror(self, core: Core, store: SessionStore | None, *, resumed: bool = False) -> None:
         """Mirror a session elsewhere too, if that is wanted; without *store* from memory."""
-        otel = self.config.otel
-        wanted, options = (otel, dict[str, Any]()) if isinstance(otel, str) else ("on", otel)
         where, writer = (store.options.directory, store.journal.ordinal) if store else (self.directory(), 0)
         saved = store is not None and not store.unwritable_reason
-        self.mirroring.follow(wanted, options, core, core.stream, where, writer, resumed=resumed, saved=saved)
+        self.mirroring.follow(self.config.otel, core, core.stream, where, writer, resumed=resumed, saved=saved)
 
     def _console(self, txn: str) -> list[ConsoleWriter]:
         if not self.config.console or sys.__stderr__ is None:

@@ -57,3 +57,15 @@ def test_where_to_send_is_given_before_the_first_session(capfd):
         with optree.session("a"):
             found.append(optree.health()["problems"].count(said))
     assert ([0, 0, 0, 0, 1, 1, 1], 1) == (found, capfd.readouterr().err.count(said))
+
+
+def test_where_to_send_is_given_during_the_only_session():
+    """It is a problem as soon as it is given; so is the same mapping with another content."""
+    optree.configure(otel={"endpoint": "http://127.0.0.1:9", "deliver_at_exit": False})
+    with optree.session("a"):
+        options = {"endpoint": "http://127.0.0.1:9", "deliver_at_exit": False}
+        optree.configure(otel=options)
+        before = len(optree.health()["problems"])
+        options["endpoint"] = "http://127.0.0.1:10"
+        optree.configure(otel=options)
+        assert ["is not taken once a session has begun" in one for one in optree.health()["problems"][before:]] == [True]
