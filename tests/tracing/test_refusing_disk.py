@@ -205,7 +205,7 @@ optree.flush('snapshot', 60)  # all is imported
 with optree.session('agent'), optree.turn():
     with optree.llm(provider='p', model='m') as op:
         op.account(cost_usd=0.5)
-    optree.flush('sync', 60)
+    optree.flush('snapshot', 60)  # nobody has a file open that is closed below
     taken = []
     with contextlib.suppress(OSError):
         while True:
