@@ -10,6 +10,7 @@ import pytest
 import optree
 from optree import records as r
 from optree.builder.guard import FAULTS
+from optree.prices import PRICES
 from optree.testing import capture
 from optree.tracing.runtime import RUNTIME
 
@@ -30,6 +31,7 @@ def runtime(tmp_path, monkeypatch):
         store.close(LONG)
     FAULTS.__init__()
     RUNTIME.__init__()
+    PRICES.use(False)
     assert optree.current_session() is None
 
 
