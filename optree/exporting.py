@@ -23,7 +23,7 @@ The names, by what they are for:
   `usage_dollars`
 - files: `open_file`, `open_regular`, `decoded_lines`, `line_blocks`, `LineBlock`, `BadLine`, `LineLog`, `unpack`, `OS`, `REAL`, and
   locks on them: `lock_file`, `lock_shared`, `unlock`; what they say of a session: `has_ended`
-- inside a program: `begin_session`, `forget_session`, `current_scope`, `Scope`, `report_problem`, `pass_on`, `new_rlock`,
+- inside a program: `begin_session`, `forget_session`, `current_scope`, `Scope`, `report_problem`, `pass_on`, `new_rlock`, `if_free`,
   `register_at_fork`, `Wake`, `usable_accelerator`
 """
 
@@ -37,7 +37,7 @@ from optree.builder.histories import PooledHistory
 from optree.builder.stream import Taker
 from optree.clock import now_ms
 from optree.ids import is_txn, node_id, span_id, trace_id, txn_of
-from optree.interrupts import new_rlock, pass_on
+from optree.interrupts import if_free, new_rlock, pass_on
 from optree.mirrors import EXPORTERS, Delivery, Exporter, MakeMirror, Mirror, Resender, SpanReader, Traced
 from optree.nodes import OpKind, Payload, Pool, Reasoning, ReasoningChunk, Severity, Status, Tokens, parts_of_name
 from optree.records import (
@@ -221,6 +221,7 @@ __all__ = [
     "forget_session",
     "format_named",
     "has_ended",
+    "if_free",
     "installed_formats",
     "is_list",
     "is_message",

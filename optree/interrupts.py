@@ -11,12 +11,14 @@ import _thread
 import os
 import sys
 import threading
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from threading import get_ident
 from time import monotonic, sleep
 from types import CodeType, FrameType
-from typing import Any, Final, cast
+from typing import Any, Final, TypeVar, cast
 from weakref import WeakSet
+
+T = TypeVar("T")
 
 
 def from_handler(error: BaseException) -> bool:
@@ -115,6 +117,20 @@ def new_rlock() -> threading.RLock:
 
 _LOCKS: Final[WeakSet[threading.RLock]] = WeakSet()
 """All that `new_rlock` has made."""
+
+
+def if_free(lock: threading.Lock | threading.RLock, work: Callable[[], T], seconds: float = 0.0) -> T | None:
+    """Do some work with a lock that is free within *seconds* (-1 is for ever), and return what it returns; None if it is not free.
+
+    No exception out of a handler leaves it locked, as it may behind a call of `acquire`: it is noted in the same call of C that takes it.
+    """
+    held: list[bool] = []
+    try:
+        held.extend(map(lock.acquire, (True,), (seconds,)))
+        return work() if held[0] else None
+    finally:
+        if True in held:  # a call here would run handlers
+            lock.release()
 
 
 def _after_fork() -> None:

@@ -12,7 +12,21 @@ from contextlib import suppress
 from time import monotonic
 from typing import TYPE_CHECKING, Any, Final
 
-from optree.exporting import OpBegin, OpEnd, Record, Remembered, SessionBegin, SessionEnd, Traced, TurnBegin, TurnEnd, now_ms, pass_on, text
+from optree.exporting import (
+    OpBegin,
+    OpEnd,
+    Record,
+    Remembered,
+    SessionBegin,
+    SessionEnd,
+    Traced,
+    TurnBegin,
+    TurnEnd,
+    if_free,
+    now_ms,
+    pass_on,
+    text,
+)
 from optree_otel.live_trace import CLOSE, HEARTBEAT, LONG_SECONDS, OPEN, LiveItem, LiveTrace, Made
 from optree_otel.otlp.batches import EncodedItem
 from optree_otel.session_exporter import ROOT, Key
@@ -223,7 +237,7 @@ class Live(Remembered):
         self._thread: threading.Thread | None = None
 
     def _rouse(self) -> None:
-        if self._thread is None and not self._stopped.is_set():
+        if (self._thread is None or not self._thread.is_alive()) and not self._stopped.is_set():
             try:
                 self._thread = threading.Thread(target=self._run, name="optree-otel-live", daemon=True)
                 self._thread.start()
@@ -242,22 +256,20 @@ class Live(Remembered):
 
     def look(self, seconds: float = -1.0) -> None:
         """Put on its way what has come since the last look; *seconds* is how long to wait for another thread that does, -1 for ever."""
-        if not self._looking.acquire(timeout=seconds):
-            return
-        try:
-            now = monotonic()
-            for watched in list(self._watched.values()):
-                self._take(watched, now)
-                self._anchor_long(watched, now)
-                if watched.trace.begun is None and not watched.ended:
-                    self._beat(watched, now)
-                if watched.over and now - watched.heard > LATE_SECONDS:
-                    txn = watched.trace.exporter.txn
-                    self._watched.pop(txn, None)
-                    if watched.trace.records:  # some came just now
-                        self._watched[txn] = watched
-        finally:
-            self._looking.release()
+        if_free(self._looking, self._look, seconds)
+
+    def _look(self) -> None:
+        now = monotonic()
+        for watched in list(self._watched.values()):
+            self._take(watched, now)
+            self._anchor_long(watched, now)
+            if watched.trace.begun is None and not watched.ended:
+                self._beat(watched, now)
+            if watched.over and now - watched.heard > LATE_SECONDS:
+                txn = watched.trace.exporter.txn
+                self._watched.pop(txn, None)
+                if watched.trace.records:  # some came just now
+                    self._watched[txn] = watched
 
     def _take(self, watched: Watched, now: float) -> None:
         records = watched.trace.records

@@ -13,7 +13,7 @@ from optree._version import __version__
 from optree.background import Steps, side_by_side
 from optree.builder import SessionTreeBuilder, Stream, Taker
 from optree.errors import BusyError
-from optree.interrupts import from_handler, new_rlock, pass_on, suppress
+from optree.interrupts import from_handler, if_free, new_rlock, pass_on, suppress
 from optree.store import lock
 from optree.store.directory import OWNERS, checked, exists, journals, nothing_saved, owners_journals, refused
 from optree.store.journal import Journal
@@ -175,14 +175,7 @@ class SessionStore:
 
     def let_go(self) -> bool:
         """Close a session that has ended: whoever settles it finishes what is on disk, the rest is lost. False while it is saved."""
-        if free := self._writing.acquire(False):
-            self._closed, self.builder = True, None
-            self._upkeep.end()
-            self.stream.close()
-            try:
-                self.stream.alone(self._abandon)
-            finally:
-                self._writing.release()
+        if free := bool(if_free(self._writing, self._abandon)):
             self._beat()
             self._release_lock()
             self.stream.subscribe(Late(self._close_again), ordered=False)
@@ -256,8 +249,15 @@ class SessionStore:
         if not self.unwritable_reason or self.journal.retry():
             self.journal.close()
 
-    def _abandon(self, _held: bool) -> None:
-        """Let go of what the disk has not taken."""
+    def _abandon(self) -> bool:
+        """Stop what is done for the session, and let go of what the disk has not taken."""
+        self._closed, self.builder = True, None
+        self._upkeep.end()
+        self.stream.close()
+        self.stream.alone(self._abandon_journal)
+        return True
+
+    def _abandon_journal(self, _held: bool) -> None:
         self.journal.abandon(self._covered)
         if self._lock_fd >= 0 and self.journal.lost and not self.again:
             self._remove_unbegun()
@@ -313,15 +313,12 @@ class SessionStore:
         (self._upkeep.want if path else self._upkeep.ask)()
 
     def _beat(self) -> None:
-        held: list[bool] = []  # filled within one call of C: a handler that raises behind it leaves nothing locked
-        try:
-            held.extend(map(self._guard.acquire, (False,)))
-            if held[0]:
-                refused = min(self.unwritten, self.journal.unsaid)
-                lock.beat(self._lock_fd, self._os, last=self.journal.last if refused else self.journal.forced, refused=refused)
-        finally:
-            if any(held):
-                self._guard.release()
+        if_free(self._guard, self._note)
+
+    def _note(self) -> None:
+        """Note in LOCK that this process lives, and what the disk has."""
+        refused = min(self.unwritten, self.journal.unsaid)
+        lock.beat(self._lock_fd, self._os, last=self.journal.last if refused else self.journal.forced, refused=refused)
 
     def _tick(self) -> None:
         """Do what is due each second: tell that this process lives, force the journal to the disk, look for what came late, heal gaps."""

@@ -339,7 +339,8 @@ class Subscription:
         self.closed = False
         self._buffer = buffer
         self._queue: deque[Event] = deque()
-        self._ready = Condition(new_rlock())
+        self._lock = new_rlock()
+        self._ready = Condition(self._lock)  # which an exception out of a handler leaves locked where it is entered itself
         self._warned_at = -WARN_SECONDS
         self._unsaid = 0
 
@@ -350,19 +351,19 @@ class Subscription:
 
     def get(self, timeout: float | None = None) -> Event | None:
         """Return the next event; None if none comes within *timeout* seconds, or the subscription is closed and empty."""
-        with self._ready:
+        with self._lock:
             self._ready.wait_for(lambda: self._queue or self.closed, timeout)
             return self._queue.popleft() if self._queue else None
 
     def cancel(self) -> None:
         """Close it: no further events come, what waits can still be had. The second call does nothing."""
-        with self._ready:
+        with self._lock:
             self.closed = True
             self._ready.notify_all()
 
     def offer(self, event: Event) -> bool:
         """Queue an event; False if there was no room for it."""
-        with self._ready:
+        with self._lock:
             if self.closed:
                 return True
             if len(self._queue) < self._buffer:

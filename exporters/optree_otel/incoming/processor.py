@@ -324,24 +324,25 @@ class Later(Generic[T]):
         self._work = work
         self._items: list[tuple[float, int, T]] = []
         self._numbers = count()
-        self._changed = threading.Condition()
+        self._lock = new_rlock()
+        self._changed = threading.Condition(self._lock)  # which an exception out of a handler leaves locked where it is entered itself
         self._thread: threading.Thread | None = None
 
     def add(self, item: T, seconds: float) -> None:
         """Take an item; beyond `MOST` none is taken."""
-        with self._changed:
+        with self._lock:
             if len(self._items) >= MOST:
                 return
             heappush(self._items, (monotonic() + seconds, next(self._numbers), item))
             self._changed.notify()
-            if self._thread is not None:
+            if self._thread is not None and self._thread.is_alive():
                 return
-            self._thread = threading.Thread(target=self._run, name="optree-otel-later", daemon=True)
-        try:
-            self._thread.start()
-        except Exception as error:  # noqa: BLE001 - no more threads or memory: there is no other look
-            pass_on(error)
-            self._thread = None
+            try:
+                self._thread = threading.Thread(target=self._run, name="optree-otel-later", daemon=True)
+                self._thread.start()
+            except Exception as error:  # noqa: BLE001 - no more threads or memory: there is no other look
+                pass_on(error)
+                self._thread = None
 
     def _run(self) -> None:
         while True:
@@ -350,7 +351,7 @@ class Later(Generic[T]):
 
     def _next(self) -> T:
         """Wait for the next item that is due."""
-        with self._changed:
+        with self._lock:
             while True:
                 wait = self._items[0][0] - monotonic() if self._items else None
                 if wait is not None and wait <= 0:

@@ -11,7 +11,7 @@ from typing import Any, Generic, TypeVar
 
 from msgspec.structs import asdict
 
-from optree.exporting import Wake, pass_on, redact, text
+from optree.exporting import Wake, if_free, pass_on, redact, text
 from optree_otel.otel_context import suppress_instrumentation
 from optree_otel.otlp.batches import Batches, Limits, Pause, Source
 from optree_otel.otlp.responses import ExportResult
@@ -173,18 +173,23 @@ class Sender(Generic[T]):
         if self._closed:
             self._queue.clear()
             return False
-        self._awake = True
-        if self._thread is None and self._starting.acquire(blocking=False):
-            try:
-                self._start()
-            finally:
-                self._starting.release()
-        self._bell.set()
+        try:
+            self._awake = True
+            if not self._has_thread():
+                if_free(self._starting, self._start)
+            self._bell.set()
+        except BaseException:  # a handler's: the next put tries again
+            self._awake = False
+            raise
         return self._thread is not None
+
+    def _has_thread(self) -> bool:
+        """Tell whether there is a thread: a handler that raises in the middle of its start may leave none."""
+        return self._thread is not None and self._thread.is_alive()
 
     def _start(self) -> None:
         """Start the thread, unless another caller did."""
-        if self._thread is None:
+        if not self._has_thread():
             try:
                 self._thread = threading.Thread(target=self._run, name=f"optree-otel-{self._signal}", daemon=True)
                 self._thread.start()
