@@ -345,7 +345,8 @@ class OtelMirror:
         for exporter in self.exporters.values():
             exporter.file.release()
         self.exporters = {}
-        self._left = 0
+        self._left = self._past = self.large = self._passed_over = 0
+        self.others, self.faults = {}, ExportFaults()
         self._handed_over = None
         self._shared, self._unswept = {}, []
         self._settling = threading.RLock()

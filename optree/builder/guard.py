@@ -27,6 +27,10 @@ class Faults:
     __slots__ = ("calls", "problems", "stack")
 
     def __init__(self) -> None:
+        self.clear()
+
+    def clear(self) -> None:
+        """Begin anew, as in a forked child."""
         self.calls = 0
         """Calls that were not recorded, or not whole, and that no session's stream counts."""
         self.stack = 0

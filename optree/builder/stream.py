@@ -266,6 +266,8 @@ class Stream:
         self._serve(takers, takers[1:])
         self._lock = threading.RLock()
         self._delivering = self._awake = False
+        self.late = self.failures = 0
+        self.last_failure, self.reports = "", []
         self._job = Job(_DELIVERY, self._run, self.fault)
 
     def fault(self, error: BaseException | str) -> None:

@@ -157,6 +157,12 @@ def callback_errors() -> int:
     return _failed
 
 
+def forget_callback_errors() -> None:
+    """In a forked child: they are the parent's."""
+    global _failed  # noqa: PLW0603 - as the engine
+    _failed = 0
+
+
 def _count() -> None:
     global _failed  # noqa: PLW0603 - as the engine
     _failed += 1

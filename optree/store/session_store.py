@@ -194,7 +194,8 @@ class SessionStore:
         self.journal.forget()
         self._release_lock()
         self.owner, self._later, self._healed = False, True, 0
-        self.current_problems.clear()
+        for said in (self.problems, self.current_problems, self.failed):
+            said.clear()
         self._upkeep = Upkeep(self._beat, self._tick, self._save, self._leave, self._problem)
         self.stream.after_fork(())
 

@@ -20,7 +20,7 @@ def fault(error: Exception) -> None:
     FAULTS.add(error)
     with suppress(Exception):  # no memory or stack even for that
         for problem in FAULTS.problems:
-            report_problem(problem)
+            report_problem(problem, happened=True)
 
 
 def unless_faulty(read: Callable[[], T], otherwise: T) -> T:

@@ -36,8 +36,8 @@ def check_options(options: object) -> None:
 class Mirroring:
     """Holds the mirror, if one is wanted and there is one."""
 
-    def __init__(self, report: Callable[[str], None]) -> None:
-        self._report = report
+    def __init__(self, report: Callable[[str], None], report_happened: Callable[[str], None]) -> None:
+        self._report, self._report_happened = report, report_happened
         self._mirror: Mirror | None = None
         self._taken: tuple[str, Mapping[str, Any]] | None = None
         """What was wanted when the first session began."""
@@ -72,7 +72,7 @@ class Mirroring:
             taker = self._mirror.attach(traced)
         except Exception as error:  # noqa: BLE001 - an exporter's fault must not reach the program
             pass_on(error)
-            self._report(f"OpenTelemetry: session {core.txn} is not sent: {type(error).__name__}: {error}")
+            self._report_happened(f"OpenTelemetry: session {core.txn} is not sent: {type(error).__name__}: {error}")
             return
         if taker is not None:
             stream.subscribe(taker, ordered=False)
@@ -107,7 +107,7 @@ class Mirroring:
         if handed_over := self._mirror.hand_over():
             say(f"OpenTelemetry: {handed_over} spans are being delivered by a process of their own")
         elif handed_over is None and (left := self._mirror.left()):
-            self._report(
+            self._report_happened(
                 f"OpenTelemetry: {left} spans are not sent yet: the next run with the same settings sends them, or optree export --pending"
             )
 

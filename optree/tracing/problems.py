@@ -10,7 +10,7 @@ from pathlib import Path
 from optree.builder.guard import FAULTS
 from optree.console import ConsoleWriter
 from optree.records import Record
-from optree.redaction import callback_errors, redact
+from optree.redaction import callback_errors, forget_callback_errors, redact
 from optree.store import Directory, SessionStore
 from optree.store.directory import may_be_directory, nothing_saved
 from optree.store.system import disk_waited_for
@@ -43,6 +43,8 @@ class Problems:
         """By the problem that they are, the live directories of sessions that were let go before they were saved and billed, and why."""
         self._lost: dict[tuple[Path, str], _Lost] = {}
         """By place and reason, the sessions that were let go with records that are in no file."""
+        self._happened: set[str] = set()
+        """Those of `reported` that tell of what this process did, and not of how it is set up."""
 
     def report(self, problem: str, *closed: SessionStore) -> None:
         """Keep a problem, and say it, unless a log line does, of a store that is open or was *closed*."""
@@ -57,10 +59,24 @@ class Problems:
                 self._on_stderr.add(kind)
                 say(problem)
 
+    def report_happened(self, problem: str, *closed: SessionStore) -> None:
+        """Do as `report` does with what has happened to a session or in a thread: a forked child leaves it to this process."""
+        self._happened.add(redact(problem))
+        self.report(problem, *closed)
+
     def report_of_store(self, problem: str) -> None:
         """Say at once what goes wrong in a store that is open, and that knows itself how long it is so."""
         self._resolved.add(redact(problem))
-        self.report(problem)
+        self.report_happened(problem)
+
+    def after_fork(self) -> None:
+        """In a forked child: keep how the process is set up, which is the child's too; what has happened is the parent's to say."""
+        self.reported = [one for one in self.reported if one not in self._happened]
+        self._happened.clear()
+        self._left.clear()
+        self._lost.clear()
+        FAULTS.clear()
+        forget_callback_errors()
 
     def resolve(self, problem: str, *, over: bool = True) -> None:
         """Take that a problem that was reported is over, or is there again."""
@@ -70,7 +86,7 @@ class Problems:
         """Keep what went wrong in a store that is closed."""
         current = set(current_problems_of(store))
         for problem in problems_of(store):
-            self.report(problem, store)
+            self.report_happened(problem, store)
             over = problem not in current and redact(problem) in self.reported
             (self._resolved.add if over else self._resolved.discard)(redact(problem))
 
@@ -89,7 +105,7 @@ class Problems:
         problem = f"sessions that have ended are left in {where}: they are saved and billed once that is possible, by the next run too"
         self._left.setdefault(problem, {})[store.live] = [*map(redact, current_problems_of(store))]
         self._resolved.discard(redact(problem))
-        self.report(problem)
+        self.report_happened(problem)
 
     @property
     def lost_for(self) -> list[str]:

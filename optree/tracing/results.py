@@ -107,7 +107,8 @@ class ModelResult(OpResult):
                     return True
                 report_problem(
                     f"a {type(value).__module__}.{type(value).__name__} cannot be watched, and its op ends without an answer: "
-                    "let the function yield what it reads of it"
+                    "let the function yield what it reads of it",
+                    happened=True,
                 )
         return False
 

@@ -85,7 +85,7 @@ class Runtime:
         self._no_room_until = 0.0
         self._unlooked = self._left = 0
         """Root sessions that were begun since this process last looked which have ended, and how many stores without one were left then."""
-        self.mirroring = Mirroring(self.problems.report)
+        self.mirroring = Mirroring(self.problems.report, self.problems.report_happened)
 
     def configure(self, **options: Any) -> Config:
         """Set options; raises `SetupError` for one that does not exist or cannot have that value."""
@@ -200,7 +200,7 @@ class Runtime:
         except Exception as error:  # noqa: BLE001 - a thread's traceback is nothing for the program's stderr
             pass_on(error)
             with suppress(Exception):  # no memory even for that
-                self.problems.report(f"background thread: {type(error).__name__}: {text(error)}")
+                self.problems.report_happened(f"background thread: {type(error).__name__}: {text(error)}")
 
     def _deliver_aside(self) -> None:
         until = monotonic() + (seconds := EXIT_SECONDS - HAND_OVER_SECONDS)
@@ -230,6 +230,7 @@ class Runtime:
         self.consoles.clear()
         mirrored = self.mirroring.after_fork()
         self.past.clear()  # what is lost there is the parent's to say
+        self.problems.after_fork()
         self._guarded(self._leaving.after_fork)
         for txn in self.unsaved.keys() & self.sessions.keys():
             self.unsaved[txn] = Unsaved()
@@ -422,9 +423,9 @@ class Runtime:
             console.take([SessionResume("", now_ms())])
             builder.core.stream.subscribe(console)
         for line in loaded.damage.lines():
-            self.problems.report(f"session {builder.txn}: {line}")
+            self.problems.report_happened(f"session {builder.txn}: {line}")
         if builder.node.agent_id != agent:
-            self.problems.report(f"session {builder.txn} was begun by agent {builder.node.agent_id}, and goes on with {agent}")
+            self.problems.report_happened(f"session {builder.txn} was begun by agent {builder.node.agent_id}, and goes on with {agent}")
         self._mirror(builder.core, store, resumed=True)
         return Session(builder, resumed=True)
 
@@ -493,6 +494,6 @@ def forget_session(txn: str) -> None:
     RUNTIME.close_root(txn)
 
 
-def report_problem(problem: str) -> None:
-    """Note what went wrong for `optree.health`, and say it once on stderr."""
-    RUNTIME.problems.report(problem)
+def report_problem(problem: str, *, happened: bool = False) -> None:
+    """Note what went wrong for `optree.health`, and say it once on stderr. What has *happened* a forked child leaves to its parent."""
+    (RUNTIME.problems.report_happened if happened else RUNTIME.problems.report)(problem)

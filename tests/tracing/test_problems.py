@@ -1,4 +1,5 @@
 import errno
+import json
 import os
 
 import pytest
@@ -69,3 +70,90 @@ def test_where_to_send_is_given_during_the_only_session():
         options["endpoint"] = "http://127.0.0.1:10"
         optree.configure(otel=options)
         assert ["is not taken once a session has begun" in one for one in optree.health()["problems"][before:]] == [True]
+
+
+PARENTS = """
+import json
+from pathlib import Path
+from optree.redaction import redact
+from optree.tracing.faults import fault
+from optree.tracing.runtime import RUNTIME
+
+def raises(text):
+    raise ValueError(text)
+
+def many_ended():
+    for _ in range(90):
+        with optree.session("a"), optree.turn(), optree.llm(provider="p", model="m") as op:
+            op.account(input_tokens=1)
+    for store in list(RUNTIME.stores.values()):
+        assert store.wait(60)
+    with optree.session("a"):
+        pass
+
+def told():
+    said = optree.health()
+    return [*said["problems"], *RUNTIME.problems.all(), *(name for name in ("lost", "late", "failures") if said[name])]
+
+base = Path(os.environ["OPTREE_BASE_DIR"])
+(base / "accounting.jsonl").mkdir(parents=True)
+many_ended()
+(base / "file").touch()
+optree.configure(sessions_dir=base / "file" / "sessions")
+many_ended()
+optree.configure(sessions_dir=base / "sessions")
+with optree.session("a") as session, optree.turn(), optree.tool(7) as op:
+    op.log("a line", details=object())
+    session.builder.core.stream.fault("a step failed")
+    session.builder.core.stream.report("an odd value")
+    session.builder.core.stream.late += 1
+    RUNTIME.stores[session.txn]._problem("snapshot", OSError(5, "Input/output error"))
+    fault(ValueError("a fault"))
+    RUNTIME._guarded(raises, "in a thread")
+    optree.configure(redact={"callback": raises})
+    redact("a text")
+    optree.configure(redact={})
+    parents, (reader, writer) = told(), os.pipe()
+    if (child := os.fork()) == 0:
+        os.write(writer, json.dumps(told()).encode())
+        os._exit(0)
+    os.waitpid(child, 0)
+    print(json.dumps([parents, json.loads(os.read(reader, 1 << 16))]))
+"""
+OF_PARENT = [
+    *("sessions that have ended are left in ", "ledger of session ", " are lost of ", "tool() was given a name", "a step failed"),
+    *("an odd value", "snapshot of session ", "a fault", "in a thread", "redact's callback raised", "lost", "late", "failures"),
+]
+"""Parts of what a process says that has all these problems."""
+
+
+def test_a_forked_child_says_of_its_parents_problems_only_how_both_are_set_up(finished):
+    """What went wrong in the parent's sessions and threads is the parent's to say; a setting that is ignored is so in the child too."""
+    code, out, err = finished(PARENTS, env={"OPTREE_SYNC": "sometimes"})
+    assert 0 == code, err
+    parents, childs = json.loads(out)
+    assert [] == [part for part in OF_PARENT if not any(part in one for one in parents)]
+    assert ["OPTREE_SYNC"] * 2 == [one[:11] for one in childs], childs
+
+
+def test_a_forked_child_says_nothing_of_what_went_wrong_in_its_parents_mirror(finished):
+    """Faults of the mirror, and what it has left of earlier runs, are the parent's to say."""
+    code, out, err = finished("""
+        from optree.tracing.runtime import RUNTIME
+        optree.configure(otel={"endpoint": "http://127.0.0.1:9", "deliver_at_exit": False})
+
+        def told():
+            parts = ("faults of the mirror", "too large", "passed over")
+            return sum(part in one for part in parts for one in optree.health()["problems"])
+
+        with optree.session("a"):
+            mirror = RUNTIME.mirroring._mirror
+            mirror.faults.note(ValueError("a fault"))
+            mirror.large = mirror._passed_over = 1
+            print(told(), flush=True)
+            if (child := os.fork()) == 0:
+                print(told(), flush=True)
+                os._exit(0)
+            os.waitpid(child, 0)
+    """)
+    assert (0, ["3", "0"]) == (code, out.split()), err

@@ -100,7 +100,7 @@ class OpTreeSpanProcessor(SpanProcessor):
         try:
             work()
         except Exception as error:  # noqa: BLE001 - must not reach the traced program
-            report_problem(f"a span of {span.name!r} is not recorded: {type(error).__name__}: {error}")
+            report_problem(f"a span of {span.name!r} is not recorded: {type(error).__name__}: {error}", happened=True)
         finally:
             self._inside.on = False
 
@@ -226,7 +226,7 @@ class LiveSpans:
                 if one.looks < len(LOOKS):
                     self._later.add(one, LOOKS[one.looks] - LOOKS[one.looks - 1])
         except Exception as error:  # noqa: BLE001 - the thread goes on with the next one
-            report_problem(f"a span of {one.span.name!r} is not recorded: {type(error).__name__}: {error}")
+            report_problem(f"a span of {one.span.name!r} is not recorded: {type(error).__name__}: {error}", happened=True)
 
     def _place(self, one: _Open) -> None:
         """Begin a span's node, after those of all spans above it that have none yet."""
