@@ -93,11 +93,12 @@ class suppress:  # noqa: N801 - as in contextlib
 def _enter(self: Any) -> bool:
     before: int = self._recursion_count()  # there is no other way to see it
     try:
-        return bool(self.acquire())  # a handler may run behind that too
-    except BaseException:
+        self.acquire()
+    except BaseException:  # a handler runs behind that too
         while self._recursion_count() > before:
             self.release()
         raise
+    return True
 
 
 _RLock: Any = type("RLock", (_thread.RLock,), {"__enter__": _enter})

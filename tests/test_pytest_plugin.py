@@ -65,7 +65,8 @@ def said(tmp_path_factory):
     """Return what pytest says of each test, as it is run by a user, by the test's name."""
     folder = tmp_path_factory.mktemp("project")
     (folder / "test_agent.py").write_text(TESTS)
-    command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "--color=no", "test_agent.py"]
+    quietly = ["-p", "no:cacheprovider", "--color=no", "-W", "ignore::DeprecationWarning"]  # of other plugins, on newer Pythons
+    command = [sys.executable, "-m", "pytest", *quietly, "test_agent.py"]
     run = subprocess.run(command, cwd=folder, env={"PATH": "", "HOME": str(folder)}, capture_output=True, text=True, check=False)
     assert (1, "") == (run.returncode, run.stderr)
     assert ["test_agent.py"] == [path.name for path in folder.iterdir() if path.name != "__pycache__"]
@@ -134,7 +135,8 @@ def test_without():
 def test_calls_outside_of_sessions(tmp_path):
     """Calls that begin no session have one that ends as their test did; the program's own, which was open before, goes on behind it."""
     (tmp_path / "test_agent.py").write_text(CALLS)
-    command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "--color=no", "test_agent.py"]
+    quietly = ["-p", "no:cacheprovider", "--color=no", "-W", "ignore::DeprecationWarning"]  # of other plugins, on newer Pythons
+    command = [sys.executable, "-m", "pytest", *quietly, "test_agent.py"]
     env = {"PATH": "", "HOME": str(tmp_path), "OPTREE_BASE_DIR": str(tmp_path / "base")}
     run = subprocess.run(command, cwd=tmp_path, env=env, capture_output=True, text=True, check=False)
     assert re.search(r"✗ failed 1 llm.*KeyError: 'city'\n└─ 1 turn ✓ within\n", re.sub(r" [0-9.]+ (ms|s)", "", run.stdout)), run.stdout

@@ -24,7 +24,7 @@ _KINDS = {
 }
 _FORK_SECONDS: Final = 0.2
 """How long a fork waits for those who open files."""
-_LONG_SECONDS: Final = 2.0
+_LONG_SECONDS: Final = 0.5
 """Who is at something for longer is not waited for: the disk hangs, or an exception out of a handler left the mark behind."""
 _PAUSE_SECONDS: Final = 0.0005
 _for_locks: dict[int, Descriptor] = {}

@@ -120,7 +120,9 @@ def test_its_own_results(way: str, tmp_path: Path, library: Path, whole: Counter
         found = Counter[str]() if WAYS[way].unreadable else recorded(base)
     print(f"{way}: {found.total()} of {whole.total()} ops")  # noqa: T201 - with -s: the table in docs/reliability.md
     assert Counter() == found - whole
-    if found != whole and not way.startswith(("fork", "threads")):  # what a process would have recorded that never was is not missing
+    # Python 3.14 runs no finalizer at its end where threads have small stacks: the program does without it, too.
+    wanted = whole if any(name == "finalizer" for name, _ in done.told) else whole - Counter(["double"])
+    if found != wanted and not way.startswith(("fork", "threads")):  # what a process would have recorded that never was is not missing
         assert done.health["lost"] or done.health["problems"]
 
 
