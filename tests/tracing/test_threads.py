@@ -9,6 +9,8 @@ import pytest
 
 import optree
 from optree import records as r
+from optree.store.system import OS
+from tests.tracing.conftest import LONG
 
 THREADS = 8
 CALLS = 200
@@ -339,3 +341,26 @@ def test_a_thought_after_the_end_is_saved_redacted(finished, directory):
     [saved] = directory.saved()
     (_, _, op) = next(optree.walk_ops(optree.load(saved.txn, directory).session))
     assert "first then password=[REDACTED]" == "".join(chunk.text for chunk in op.reasoning.chunks)
+
+
+def test_open_sessions_go_on_while_a_begin_hangs(runtime, monkeypatch):
+    """Where the directory of a session hangs that another thread begins, calls in an open session return, and so does health."""
+    make, hangs, go_on = OS.make_directory, threading.Event(), threading.Event()
+
+    def hang(system, path):
+        hangs.set()
+        assert go_on.wait(LONG)
+        return make(system, path)
+
+    with optree.session("open"), optree.turn():
+        monkeypatch.setattr(OS, "make_directory", hang)
+        thread = threading.Thread(target=optree.session("hangs").__enter__)
+        thread.start()
+        assert hangs.wait(LONG)
+        with optree.tool("goes on") as op:
+            op.log("a line")
+        assert ["ok", True, True] == [op.node.status, optree.flush(), optree.health()["ok"]]
+        assert (True, 1) == (thread.is_alive(), len(runtime.sessions))
+        go_on.set()
+        thread.join()
+    assert 1 == len(runtime.sessions)
