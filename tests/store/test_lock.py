@@ -102,6 +102,16 @@ def test_without_a_standard_input(tmp_path):
     lock.release([held])
 
 
+def test_a_shorter_sign_of_life_leaves_nothing_of_a_longer_one(tmp_path):
+    """What the disk had refused is not counted any more once it has taken it."""
+    fd = lock.take(tmp_path / "LOCK")
+    lock.beat(fd, last=1_000_000, refused=20_000)
+    assert [("0000", 1_000_000, 20_000)] == lock.refused(tmp_path)
+    lock.beat(fd, last=7)
+    assert (7, [("0000", 7, 0)], True) == (lock.last_forced(tmp_path), lock.refused(tmp_path), last_beat(tmp_path) > 0.0)
+    lock.release([fd])
+
+
 @pytest.mark.usefixtures("no_input")
 def test_a_session_without_a_standard_input(begin, directory):
     """A program without a standard input records a session as any other; nothing is left open."""
