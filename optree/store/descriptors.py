@@ -121,8 +121,11 @@ class SharedFile(FileIO):
     def close(self) -> None:
         """Close it."""
         super().close()
-        for fd in self._fds:
+        for fd in getattr(self, "_fds", ()):
             forget(fd)
+
+    def __del__(self) -> None:
+        self.close()  # ahead of Python, which would warn of it
 
 
 def _is_at(what: dict[int, float], me: int) -> bool:

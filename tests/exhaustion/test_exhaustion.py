@@ -126,10 +126,13 @@ def test_its_own_results(way: str, tmp_path: Path, library: Path, whole: Counter
         assert done.health["lost"] or done.health["problems"]
 
 
-@pytest.mark.skipif(
+makes_functions = pytest.mark.skipif(
     sys.version_info[:2] == (3, 13),
     reason="where a function cannot be made, 3.13.0 forgets a reference that others hold: https://github.com/python/cpython/issues/122752",
 )
+
+
+@makes_functions
 def test_json_of_what_finds_no_memory() -> None:
     """Whichever allocation fails while a payload or a record is encoded: MemoryError, and no dead process."""
     pytest.importorskip("_testcapi")
@@ -156,6 +159,7 @@ print(refused > 5)
 """
 
 
+@makes_functions
 def test_a_message_that_finds_no_memory() -> None:
     """Whichever allocation fails while a message is recorded: the process goes on."""
     pytest.importorskip("_testcapi")

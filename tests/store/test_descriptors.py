@@ -3,6 +3,7 @@
 import os
 import subprocess
 import sys
+import warnings
 
 import msgspec
 import pytest
@@ -10,6 +11,7 @@ import pytest
 from optree import records as r
 from optree.errors import BusyError
 from optree.store import SessionStore, load, upkeep
+from optree.store.descriptors import SharedFile, is_open
 from optree.store.line_log import LineLog
 from optree.store.options import StoreOptions
 from optree.syscalls import calls
@@ -92,6 +94,17 @@ def test_descriptors_that_are_closed(begin, killed):
     assert 0 == store.unwritten
     loaded = load("txn-1", killed())
     assert ("clean", msgspec.json.encode(builder.tree)) == (loaded.damage.state, msgspec.json.encode(loaded.tree))
+
+
+def test_a_shared_file_that_is_forgotten_is_closed_without_a_warning(tmp_path):
+    """As where an interrupt hit who had it: Python would warn of a file that nobody closed."""
+    with warnings.catch_warnings(record=True) as told:
+        warnings.simplefilter("always")
+        file = SharedFile(tmp_path / "file", os.O_RDWR | os.O_CREAT)
+        number = file.fileno()
+        assert is_open(number)
+        del file
+    assert ([], False) == (told, is_open(number))
 
 
 def test_a_log_whose_descriptor_the_program_took(tmp_path, taken):
