@@ -58,7 +58,7 @@ def messages(
     *,
     txn: Annotated[
         str,
-        typer.Argument(metavar="TXN|FILE", help="A session, or a file of events (seeds 000 and 001).", autocompletion=_complete),
+        typer.Argument(metavar="TXN|FILE", help="A session, or a file of events.", autocompletion=_complete),
     ] = "last",
     view: Annotated[
         MessageView, typer.Option("--view", help="What to look at; see below.", show_choices=False, metavar="NAME")
