@@ -344,9 +344,8 @@ class OtelMirror:
                 sender.after_fork()
         for exporter in self.exporters.values():
             exporter.file.release()
-        self.exporters = {}
         self._left = self._past = self.large = self._passed_over = 0
-        self.others, self.faults = {}, ExportFaults()
+        self.exporters, self.others, self.faults = {}, {}, ExportFaults()
         self._handed_over = None
         self._shared, self._unswept = {}, []
         self._settling = threading.RLock()

@@ -76,7 +76,7 @@ def tracing(base: Path, endpoint: str, *arguments: str, **more: str) -> Iterator
 def mirrored(base: Path, endpoint: str, **options: Any) -> Iterator[Mirroring]:
     """Let this process mirror its sessions meanwhile."""
     before, config = RUNTIME.mirroring, RUNTIME.config
-    RUNTIME.mirroring = Mirroring(RUNTIME.problems.report)
+    RUNTIME.mirroring = Mirroring(RUNTIME.problems.report, RUNTIME.problems.report_happened)
     optree.configure(base_dir=base, console=False, otel={"endpoint": endpoint, **options})
     try:
         yield RUNTIME.mirroring
