@@ -160,6 +160,10 @@ print(refused > 5)
 
 
 @makes_functions
+@pytest.mark.skipif(
+    sys.version_info[:2] == (3, 15),
+    reason="3.15.0 frees twice what list.append finds no memory for: https://github.com/python/cpython/issues/151818",
+)
 def test_a_message_that_finds_no_memory() -> None:
     """Whichever allocation fails while a message is recorded: the process goes on."""
     pytest.importorskip("_testcapi")
