@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from msgspec import UNSET
+from msgspec import UNSET, Raw
 
 from optree import clock, nodes, records, speed, values
 from optree.builder import entries, handles
@@ -36,6 +36,7 @@ def install() -> None:
         entries_type=records.Entries,
         encoded_type=Encoded,
         payload_type=nodes.Payload,
+        raw_type=Raw,
         requested_type=records.Requested,
         responded_type=records.Responded,
         encode_into=values.encode_into,

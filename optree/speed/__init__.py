@@ -26,7 +26,7 @@ else:
         _twins = None
 
 
-CONTRACT = 12
+CONTRACT = 13
 """Rises whenever the two sides expect something else of each other: what was compiled before, in a checkout, is then left alone."""
 
 
@@ -56,6 +56,15 @@ def prepare_journal(journal: type) -> None:
     if _usable:
         with suppress(LookupError, TypeError, AttributeError):  # then records go to it the Python way
             _twins.prepare_journal(journal)
+
+
+def prepare_calls(**names: Any) -> bool:
+    """Tell the twins what calls of decorated functions are made of; False where there are none, or these are not what they expect."""
+    if _usable:
+        with suppress(LookupError, TypeError, AttributeError):
+            _twins.prepare_calls(names)
+            return True
+    return False
 
 
 def quicken(owner: type | ModuleType, *names: str) -> None:

@@ -47,6 +47,7 @@ core_of(PyObject *builder)
 #include "entries.h"
 #include "accounting.h"
 #include "ops.h"
+#include "calls.h"
 #include "present.h"
 
 /* Count a call that found the stack full. */
@@ -210,7 +211,8 @@ static const struct {
 } TWINS[] = {
     {"log", log_twin, &nothing}, {"think", think_twin, &nothing}, {"chunk", chunk_twin, &nothing}, {"account", account_twin, &nothing},
     {"end", end_twin, &nothing}, {"begin_op", begin_op_twin, &unrecorded}, {"read_entries", read_entries_twin, NULL},
-    {"leave", leave_twin, NULL}, {"_is_plain", is_plain_twin, NULL},
+    {"leave", leave_twin, NULL}, {"_is_plain", is_plain_twin, NULL}, {"_begun", begun_twin, NULL},
+    {"__get__", exit_twin, NULL}, {"__enter__", enter_twin, NULL},
 };
 
 static PyObject *
@@ -239,10 +241,19 @@ twin(PyObject *module, PyObject *args)
     return NULL;
 }
 
+#define TAKE(name) \
+    { \
+        PyObject *found = PyDict_GetItemString(given, #name); \
+        if (found == NULL) { \
+            PyErr_SetString(PyExc_LookupError, #name); \
+            return NULL; \
+        } \
+        put(&name, Py_NewRef(found)); \
+    }
+
 #define TAKE_FIELD(type, name) \
     if ((at_##type##_##name = offset_of(type##_type, #name)) < 0) { \
-        Py_CLEAR(journal_type); /* nothing is a journal then */ \
-        return NULL; \
+        goto missing; \
     }
 
 /* Tell whether this is the interpreter whose objects are known here: of several in a process, only the first gets twins. */
@@ -270,17 +281,7 @@ prepare(PyObject *module, PyObject *given)
         PyErr_SetString(PyExc_TypeError, "prepare(names)");
         return NULL;
     }
-#define TAKE(name) \
-    { \
-        PyObject *found = PyDict_GetItemString(given, #name); \
-        if (found == NULL) { \
-            PyErr_SetString(PyExc_LookupError, #name); \
-            return NULL; \
-        } \
-        put(&name, Py_NewRef(found)); \
-    }
     OBJECTS(TAKE)
-#undef TAKE
     FIELDS(TAKE_FIELD)
     PyObject *const records[3] = {op_begin_type, op_end_type, accounted_type};
     for (int which = 0; which < 3; which++) {
@@ -295,6 +296,8 @@ prepare(PyObject *module, PyObject *given)
         at_n = offset;
     }
     Py_RETURN_NONE;
+missing:
+    return NULL;
 }
 
 static PyObject *
@@ -306,6 +309,27 @@ prepare_journal(PyObject *module, PyObject *given)
     put(&journal_type, Py_NewRef(given));
     JOURNAL_FIELDS(TAKE_FIELD)
     Py_RETURN_NONE;
+missing:
+    Py_CLEAR(journal_type); /* nothing is a journal then */
+    return NULL;
+}
+
+static PyObject *
+prepare_calls(PyObject *module, PyObject *given)
+{
+    if (!is_at_home()) {
+        return NULL;
+    }
+    if (!PyDict_Check(given)) {
+        PyErr_SetString(PyExc_TypeError, "prepare_calls(names)");
+        return NULL;
+    }
+    CALL_OBJECTS(TAKE)
+    CALL_FIELDS(TAKE_FIELD)
+    Py_RETURN_NONE;
+missing:
+    Py_CLEAR(scope_type); /* no call is plain then */
+    return NULL;
 }
 
 static PyObject *
@@ -321,6 +345,7 @@ static PyMethodDef METHODS[] = {
     {"untracked", untracked, METH_O, "Return a list, which the collector looks at no more."},
     {"prepare", prepare, METH_O, "Take the types and functions of the Python side; raises where they are not as they must be."},
     {"prepare_journal", prepare_journal, METH_O, "Take the type of journals; raises where it is not as it must be."},
+    {"prepare_calls", prepare_calls, METH_O, "Take the types and functions of decorated calls; raises where they are not as they must be."},
     {"presence", presence, METH_VARARGS, "Return a function that tells which of given texts stand in a text."},
     {"twin", twin, METH_VARARGS, "Return the quick twin of a method, given its name and itself."},
     {NULL, NULL, 0, NULL},
@@ -341,7 +366,8 @@ PyInit__twins(void)
 #undef INTERN
     if ((zero = PyLong_FromLong(0)) == NULL || (one = PyLong_FromLong(1)) == NULL || (thousand = PyFloat_FromDouble(1e3)) == NULL
         || (no_entries = PyTuple_New(0)) == NULL || (usual_severity = PyUnicode_InternFromString("VRB")) == NULL
-        || PyType_Ready(&TwinType) < 0) {
+        || PyType_Ready(&TwinType) < 0 || PyType_Ready(&PieceType) < 0 || PyType_Ready(&LeavesType) < 0
+        || (names_of_beginning = PyTuple_Pack(4, text_turn, text_parent, text_attributes, text_request)) == NULL) {
         return NULL;
     }
     return made(&MODULE);

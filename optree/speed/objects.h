@@ -5,7 +5,7 @@
 #define OBJECTS(X) \
     X(op_type) X(turn_type) X(core_type) X(stream_type) X(op_begin_type) X(op_end_type) X(accounted_type) X(op_node_type) \
     X(turn_node_type) X(entry_type) X(tokens_type) X(totals_type) X(session_node_type) X(log_type) X(chunk_type) X(wants_type) X(entries_type) X(encoded_type) X(payload_type) X(requested_type) \
-    X(responded_type) \
+    X(responded_type) X(raw_type) \
     X(encode_into) X(plain_line) X(provider_and_model) X(price_entry) X(handles) X(unset) X(wall) X(from_handler) X(fault) X(faults) X(unrecorded)
 
 #define DECLARE(name) static PyObject *name;
@@ -17,7 +17,7 @@ static PyObject *journal_type; /* NULL until `prepare_journal` */
 /* Fields, as offsets into their objects: X(type, attribute). */
 
 #define FIELDS(X) \
-    X(op, builder) X(op, turn) X(op, bare) X(op, path) X(op, _now) X(op, _clean) X(op, _t0) X(op, _raw) X(op, _logs) X(op, _streamed) X(op, _awaited) X(op, _returned) X(op, replayed) \
+    X(op, builder) X(op, turn) X(op, bare) X(op, path) X(op, _now) X(op, _clean) X(op, _t0) X(op, _raw) X(op, _logs) X(op, _streamed) X(op, _awaited) X(op, _returned) X(op, spending) X(op, replayed) \
     X(turn, node) X(turn, path) X(turn, _counter) X(turn, _epoch) \
     X(core, txn) X(core, stream) X(core, recorded) X(core, now) X(core, _latest) X(core, epoch) X(core, ops) X(core, ended) \
     X(core, numbers) X(core, touched) X(core, redacted) \
@@ -50,8 +50,9 @@ static Py_ssize_t at_n;  /* of `Record.n`, the same in all records */
 
 #define TEXTS(X) \
     X(llm) X(tool) X(session) X(system) X(ok) X(acquire) X(release) X(_wait) X(_mark) X(_rouse) X(_deliver) X(_place) X(pending) X(fault) \
-    X(leave) X(append) X(appendleft) X(popleft) X(n) X(request) X(short_request) X(take) X(_poison) X(write_all) X(core) X(chain) X(input_tokens) X(output_tokens) \
-    X(cache_read_tokens) X(cache_write_tokens) X(cost_usd) X(latency) X(turn) X(parent) X(attributes) X(monotonic) X(stack)
+    X(leave) X(append) X(appendleft) X(popleft) X(n) X(request) X(take) X(_poison) X(write_all) X(core) X(chain) X(input_tokens) X(output_tokens) \
+    X(cache_read_tokens) X(cache_write_tokens) X(cost_usd) X(latency) X(turn) X(parent) X(attributes) X(monotonic) X(stack) \
+    X(end) X(begin_op) X(called) X(finish) X(follower) X(messages) X(_detached) X(_kind) X(_name) X(_block) X(_attributes) X(_held) X(_left) X(config) X(enabled) X(enter)
 
 #define DECLARE(name) static PyObject *text_##name;
 TEXTS(DECLARE)

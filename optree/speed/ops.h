@@ -90,18 +90,23 @@ count_tool(PyObject *chain)
     return 0;
 }
 
-/* Put a request's payload in its place, a new reference; 0 where the pool is needed, -1 for an error. */
+/* Put a request's payload in its place, a new reference; 0 where it is not plain, or the pool is needed, -1 for an error. */
 static int
-take_request(PyObject *core, Beginning *given)
+take_request(Beginning *given)
 {
-    PyObject *args[3] = {core, given->kind == text_llm ? text_llm : text_tool, given->request};
-    PyObject *payload = PyObject_VectorcallMethod(text_short_request, args, 3, NULL);
-    if (!is_a(payload, payload_type)) {
-        Py_XDECREF(payload);
-        return payload == NULL ? -1 : 0;
+    static const Py_ssize_t pooled = 512; /* as core.POOL_BYTES */
+    PyObject *data = PyDict_CheckExact(given->request) ? plain_json(given->request) : NULL;
+    if (data == NULL || PyBytes_GET_SIZE(data) >= pooled) {
+        Py_XDECREF(data);
+        return 0;
     }
+    PyObject *fields[3] = {PyObject_CallOneArg(raw_type, data), given->kind == text_llm ? text_llm : text_tool, PyLong_FromSsize_t(PyBytes_GET_SIZE(data))};
+    PyObject *payload = fields[0] == NULL || fields[2] == NULL ? NULL : PyObject_Vectorcall(payload_type, fields, 3, NULL);
+    Py_XDECREF(fields[0]);
+    Py_XDECREF(fields[2]);
+    Py_DECREF(data);
     given->request = payload;
-    return 1;
+    return payload == NULL ? -1 : 1;
 }
 
 /* Give a new op its request, within a step; returns the record. */
@@ -135,7 +140,7 @@ begin_op_twin(PyObject *twin, PyObject *const *args, size_t nargsf, PyObject *kw
         Py_DECREF(core);
         PLAINLY;
     }
-    int sent = given.request == Py_None ? 1 : take_request(core, &given);
+    int sent = given.request == Py_None ? 1 : take_request(&given);
     if (sent <= 0) {
         Py_XDECREF(chain);
         Py_DECREF(core);

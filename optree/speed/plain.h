@@ -92,3 +92,17 @@ is_plain_twin(PyObject *twin, PyObject *const *args, size_t nargsf, PyObject *kw
     }
     return PyBool_FromLong(is_plain(args[0], PyLong_AsLong(args[1]), &room));
 }
+
+/* Return a value as JSON, in bytes; NULL, without an error, where that is not plain. */
+static PyObject *
+plain_json(PyObject *value)
+{
+    double room = 100000; /* as values.MAX_ITEMS */
+    PyObject *body = is_plain(value, 0, &room) ? encoded(value) : NULL;
+    PyObject *data = body == NULL ? NULL : PyBytes_FromStringAndSize(PyByteArray_AS_STRING(body), PyByteArray_GET_SIZE(body));
+    if (body != NULL) {
+        give_back(body);
+    }
+    PyErr_Clear();
+    return data;
+}

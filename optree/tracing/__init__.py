@@ -5,12 +5,15 @@ would have got without optree. What the process holds stands in `runtime.py`, bu
 what is open where, in the context variable of `context.py`.
 """
 
+from optree.tracing import quick
 from optree.tracing.budgets import Budget, budget
 from optree.tracing.config import Config
 from optree.tracing.controls import configure, current, current_session, flush, health, load
 from optree.tracing.handles import Session
 from optree.tracing.propagate import child_env, wrap
 from optree.tracing.scopes import llm, session, tool, turn
+
+quick.install()
 
 __all__ = [
     "Budget",

@@ -45,7 +45,7 @@ class Exit:
     """
 
     def __init__(self, *, awaited: bool = False) -> None:
-        self._left: Any = _awaited if awaited else _left
+        self._left: Any = _awaited if awaited else left
         self._nothing: Any = _nothing_awaited if awaited else _nothing
 
     def __get__(self, instance: Any, owner: type) -> Any:
@@ -79,13 +79,45 @@ def take_held(instance: Any) -> HeldScope:
     )
 
 
-def _left(instance: Any, _kind: object, error: BaseException | None, _trace: object, *, held: HeldScope | None = None) -> None:
+def left(instance: Any, _kind: object, error: BaseException | None, _trace: object, *, held: HeldScope | None = None) -> None:
+    """Leave what was entered; raises nothing but what is the program's."""
     try:
         instance.leave(held.scope if held is not None else None, error)
     except RecursionError:  # nothing can be called here: who comes next ends what was left open
         FAULTS.stack += 1
     except Exception as flaw:  # noqa: BLE001 - no memory, a fault of ours: it must not reach the program
         fault(flaw)
+
+
+def block_not_entered(instrument: Any, scope: Scope | None, op: Op | None, before: Scope | None, error: BaseException) -> Any:
+    """Take what a compiled `__enter__` raised, of an *op* perhaps that no scope has; returns what the block gets, which records nothing."""
+    try:
+        try:
+            if op is not None and scope is None:
+                op.end(*ABANDONED)
+            raise error  # noqa: TRY301 - as it came out of C
+        except BaseException:
+            instrument.undo(scope, before)
+            raise
+    except RecursionError:
+        FAULTS.stack += 1
+    except Exception as flaw:  # noqa: BLE001 - the block runs, recorded or not
+        fault(flaw)
+    return instrument.unrecorded
+
+
+def left_block(instance: Any, held: HeldScope, error: BaseException | None, flaw: BaseException | None) -> None:
+    """Leave a block that was entered by a compiled `__enter__`, as `Exit` does; *flaw* is what a compiled `__exit__` raised as it tried."""
+    try:
+        try:
+            instance.leave(held.scope, error)
+        finally:
+            if flaw is not None:
+                raise flaw
+    except RecursionError:  # as above
+        FAULTS.stack += 1
+    except Exception as fault_of_ours:  # noqa: BLE001 - as above
+        fault(fault_of_ours)
 
 
 def _nothing(_kind: object, _error: BaseException | None, _trace: object) -> None:
@@ -97,7 +129,7 @@ async def _nothing_awaited(_kind: object, _error: BaseException | None, _trace: 
 
 
 async def _awaited(instance: Any, _kind: object, error: BaseException | None, _trace: object, *, held: HeldScope | None = None) -> None:
-    _left(instance, None, error, None, held=held)
+    left(instance, None, error, None, held=held)
 
 
 class ContextManager:

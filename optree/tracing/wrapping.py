@@ -12,6 +12,7 @@ from collections.abc import AsyncGenerator, Callable, Generator, Mapping
 from types import MappingProxyType
 from typing import Any, NamedTuple, Protocol, Self, TypeVar
 
+from optree.builder import Op
 from optree.builder.guard import FAULTS
 from optree.builder.outcome import outcome
 from optree.errors import SetupError
@@ -19,7 +20,7 @@ from optree.interrupts import pass_on
 from optree.nodes import Status
 from optree.tracing import context
 from optree.tracing.context import CURRENT, Holder, Scope
-from optree.tracing.faults import fault, guarded
+from optree.tracing.faults import fault, guarded, unless_faulty
 from optree.tracing.holding import Exit, HeldScope, take_held
 from optree.tracing.results import Result
 from optree.tracing.runtime import RUNTIME
@@ -226,7 +227,7 @@ class _Piece:
         try:
             try:
                 held, before = take_held(self), context.here()
-                arguments = _bound(self._names, self._args, self._kwargs)
+                arguments = bound_arguments(self._names, self._args, self._kwargs)
                 scope = self._scope = held.scope = instrument.begin(before, held.holder, arguments)
                 instrument.called(scope.handle, arguments)
                 if scope.session is not SESSION:
@@ -244,12 +245,7 @@ class _Piece:
         """Record and return what the function returned; the node of a stream is open until the program has read it."""
         try:
             if self._scope is not None:
-                handle = self._scope.handle
-                result = self._instrument.result(handle)
-                items = _Items(self._instrument, handle, result)
-                self._open = result.watch(value, items.keep, items.end)
-                if not self._open:
-                    result.returned(value)
+                self._open = _taken(self._instrument, self._scope, value)
         except RecursionError:
             FAULTS.stack += 1
         except Exception as error:  # noqa: BLE001 - the program has its result, recorded or not
@@ -258,18 +254,65 @@ class _Piece:
 
     def leave(self, _scope: Scope | None, error: BaseException | None) -> None:
         """End the node, then put back what was before."""
-        scope = self._scope
-        if scope is None:
-            return
+        if self._scope is not None:
+            _leave(self._instrument, self._scope, self._open, error)
+
+
+def not_entered(instrument: Instrument, scope: Scope | None, op: Op | None, before: Scope | None, error: BaseException) -> None:
+    """Take what a compiled piece raised where it begins, of an *op* perhaps that no scope has yet: as `_Piece.__enter__` does."""
+    try:
+        if op is not None and scope is None:
+            op.end(*context.ABANDONED)
+        if isinstance(error, RecursionError):
+            FAULTS.stack += 1
+        elif isinstance(error, Exception):
+            fault(error)
+        else:
+            raise error  # noqa: TRY301 - as it came out of C
+    except BaseException:
+        instrument.undo(scope, before)
+        raise
+
+
+def take_result(instrument: Instrument, scope: Scope, value: Any) -> bool:
+    """Take what a function returned, for a compiled piece; True for a stream, whose node ends when the program has read it."""
+    return unless_faulty(functools.partial(_taken, instrument, scope, value), otherwise=False)
+
+
+def _taken(instrument: Instrument, scope: Scope, value: Any) -> bool:
+    handle = scope.handle
+    result = instrument.result(handle)
+    items = _Items(instrument, handle, result)
+    if result.watch(value, items.keep, items.end):
+        return True
+    result.returned(value)
+    return False
+
+
+def _leave(instrument: Instrument, scope: Scope, is_stream: bool, error: BaseException | None) -> None:
+    try:
+        if not is_stream:
+            instrument.finish(scope.handle, *outcome(error))
+    except BaseException:  # an interrupt: what is begun is done whole
+        instrument.finish(scope.handle, *outcome(error))
+        raise
+    finally:
+        if CURRENT.get() is scope:
+            context.leave(scope)
+
+
+def left_call(instrument: Instrument, scope: Scope, is_stream: bool, error: BaseException | None, flaw: BaseException | None) -> None:
+    """End the node of a compiled piece, then put back what was before, as `Exit` does; *flaw* is what it raised as it tried that."""
+    try:
         try:
-            if not self._open:
-                self._instrument.finish(scope.handle, *outcome(error))
-        except BaseException:  # an interrupt: what is begun is done whole
-            self._instrument.finish(scope.handle, *outcome(error))
-            raise
+            _leave(instrument, scope, is_stream, error)
         finally:
-            if CURRENT.get() is scope:
-                context.leave(scope)
+            if flaw is not None:
+                raise flaw
+    except RecursionError:  # nothing can be called here: who comes next ends what was left open
+        FAULTS.stack += 1
+    except Exception as fault_of_ours:  # noqa: BLE001 - no memory, a fault of ours: it must not reach the program
+        fault(fault_of_ours)
 
 
 class _Items:
@@ -328,7 +371,7 @@ class _Stream(_Items):
     def __init__(self, instrument: Instrument, names: Names, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         before, scope = context.here(), None
         try:
-            arguments = _bound(names, args, kwargs)
+            arguments = bound_arguments(names, args, kwargs)
             scope = self._scope = self._within = instrument.begin(before, None, arguments)
             scope.piece = scope
             self._held: HeldScope | None = None
@@ -366,7 +409,7 @@ def _parameters(function: Callable[..., Any]) -> Names:
     return Names(positional, next((one.name for one in parameters if one.kind is one.VAR_POSITIONAL), "args"), defaults)
 
 
-def _bound(names: Names, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
+def bound_arguments(names: Names, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
     """Return a call's arguments by name; `self` and `cls` are left out, further positional ones go under the name of the ``*args``."""
     found = dict(zip(names.positional, args, strict=False))
     if names.positional[:1] in (["self"], ["cls"]):
