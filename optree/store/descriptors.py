@@ -112,7 +112,14 @@ class SharedFile(FileIO):
     def __init__(self, path: Path, flags: int) -> None:
         """Open it. Raises `OSError`."""
         self._fds: list[Descriptor] = []
-        super().__init__(path, "r+", opener=lambda name, _: self._opened(name, flags))
+        try:
+            super().__init__(path, "r+", opener=lambda name, _: self._opened(name, flags))
+        except BaseException:  # an interrupt, perhaps before Python has taken what is open
+            if self.closed:
+                for fd in self._fds:
+                    os.close(fd)
+            self.close()
+            raise
 
     def _opened(self, name: str, flags: int) -> int:
         self._fds.append(opened_for_lock(calls.open_file, name, flags))

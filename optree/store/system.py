@@ -5,9 +5,9 @@ from __future__ import annotations
 import errno
 import os
 import stat
-from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from io import FileIO
+from itertools import count
 from pathlib import Path
 from threading import get_ident
 from time import monotonic
@@ -33,8 +33,9 @@ _NO_DIRECTORY_SYNC = {errno.EACCES, errno.EPERM, errno.EINVAL, errno.EROFS, errn
 _on_disk: set[tuple[int, int]] = set()
 """Directories (device, inode) whose own names, and those of all above them, this process knows to be on disk."""
 _MOST_MADE = 64
-_made: deque[Path] = deque()
+_made: dict[int, Path] = {}
 """Directories that were made since that was last looked at: they may have the number of one that was removed."""
+_numbers = count()
 _waiting: dict[int, float] = {}
 """The threads that wait for the disk, and since when."""
 calls.register_at_fork(after_in_child=_waiting.clear)
@@ -58,12 +59,11 @@ def disk_waited_for() -> float:
 def _look_at_made() -> list[tuple[Path, tuple[int, int]]]:
     """Return the directories that were made meanwhile, with their identities: their names are not on disk yet."""
     found = list[tuple[Path, tuple[int, int]]]()
-    for path in list(_made):
+    for number, path in _made.copy().items():
         with suppress(OSError):
             found.append((path, _identity(path)))
             _on_disk.discard(found[-1][1])
-        with suppress(ValueError):  # another thread was quicker
-            _made.remove(path)
+        _made.pop(number, None)  # another thread may have been quicker
     return found
 
 
@@ -246,7 +246,7 @@ class OS:
         except OSError as error:
             pass_on(error)
             return self._make_directories(path)
-        _made.append(path)
+        _made[next(_numbers)] = path
         if len(_made) > _MOST_MADE:  # where nothing is synced
             _look_at_made()
         return True
@@ -264,7 +264,7 @@ class OS:
                 if not _is_directory(one):
                     raise
                 made = False
-            _made.append(one)
+            _made[next(_numbers)] = one
         return made
 
     def remove_directory(self, path: Path) -> None:

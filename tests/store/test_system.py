@@ -1,0 +1,58 @@
+"""The calls of the operating system, where several threads and signals meet in them."""
+
+import os
+from pathlib import Path
+
+import pytest
+
+from optree.store import system
+from optree.store.descriptors import SharedFile
+from optree.store.system import OS
+
+
+def open_files(directory):
+    """Return the files below a directory that this process has open."""
+    there = [one.readlink() for one in Path("/proc/self/fd").iterdir() if one.is_symlink()]
+    return [path for path in there if path.is_relative_to(directory)]
+
+
+def test_directories_are_made_while_names_are_synced(tmp_path, monkeypatch):
+    """Other threads make directories, and sync names, while a thread looks at those that were made: the sync is done."""
+    made, identity = [], system._identity
+
+    class Compared(type(tmp_path)):
+        """A path at whose comparison another thread makes a directory."""
+
+        __hash__ = type(tmp_path).__hash__
+
+        def __eq__(self, other):
+            OS().make_directory(tmp_path / f"made-{len(made)}")
+            return super().__eq__(other)
+
+    def identified(path):
+        if not made:
+            made.append(path)
+            system._look_at_made()  # another thread is quicker
+            OS().make_directory(Compared(tmp_path / "compared"))
+        return identity(path)
+
+    OS().make_directory(tmp_path / "first")
+    (tmp_path / "file").write_bytes(b"")
+    monkeypatch.setattr(system, "_identity", identified)
+    OS().sync_name(tmp_path / "file")
+    assert [tmp_path / "first"] == made
+
+
+@pytest.mark.skipif(not Path("/proc/self/fd").is_dir(), reason="tells open files by Linux's /proc")
+def test_a_shared_file_that_an_interrupt_leaves_is_closed(tmp_path, monkeypatch):
+    """A handler that raises before Python has the descriptor of a file for a lock leaves nothing open."""
+    opened = SharedFile._opened
+
+    def interrupted(self, name, flags):
+        opened(self, name, flags)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(SharedFile, "_opened", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        SharedFile(tmp_path / "shared", os.O_RDWR | os.O_CREAT)
+    assert [] == open_files(tmp_path)
