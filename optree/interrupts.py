@@ -65,7 +65,10 @@ def of_handler(error: BaseException) -> BaseException | None:
 
 
 def is_in(thread: int, functions: Collection[CodeType]) -> bool:
-    """Tell whether a thread is inside one of some functions, this call's caller and its own left out: a mark alone may be left behind."""
+    """Tell by a thread's stack whether one of some functions is running; of the calling thread, its two nearest callers are left out.
+
+    A flag could have been left set by an exception.
+    """
     # There is no other way to see them.
     frame = sys._getframe(3) if thread == get_ident() else sys._current_frames().get(thread)  # noqa: SLF001 # pyright: ignore[reportPrivateUsage]
     while frame is not None:

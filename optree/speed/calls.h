@@ -169,7 +169,7 @@ begun_twin(PyObject *twin, PyObject *const *args, size_t nargsf, PyObject *kwnam
     return (PyObject *)made;
 }
 
-/* As `wrapping._bound`; what is not plain is left to it. */
+/* As `wrapping.bound_arguments`; what is not plain is left to it. */
 static PyObject *
 bound(Piece *piece)
 {
@@ -361,7 +361,7 @@ leave_piece(Piece *piece, PyObject *error)
     return left;
 }
 
-/* As `holding._left` of a block. */
+/* As `holding.left` of a block; what is not plain goes to `holding.left_block`. */
 static PyObject *
 leave_block(PyObject *instrument, PyObject *held, PyObject *error)
 {

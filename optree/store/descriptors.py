@@ -71,7 +71,7 @@ def opened(opening: Callable[..., int], path: str | os.PathLike[str], flags: int
 
 
 def opened_for_lock(opening: Callable[..., int], path: str | os.PathLike[str], flags: int) -> Descriptor:
-    """Open a file, made private to its owner if it is, for a lock that a forked child does not share.
+    """Open a file, created with mode 0600 if it is missing, for a lock that a forked child does not share.
 
     A child's copy of the descriptor would keep the lock beyond this process, and from this process beyond the lock's release.
     """
@@ -93,7 +93,7 @@ def opened_for_lock(opening: Callable[..., int], path: str | os.PathLike[str], f
 
 
 def forget(fd: int) -> None:
-    """Leave a descriptor that is closed, or another file's by now."""
+    """Stop tracking a descriptor that is closed, or another file's by now."""
     _for_locks.pop(id(fd), None)
 
 

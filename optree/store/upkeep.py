@@ -168,7 +168,10 @@ def sync_left(paths: Iterable[Path], system: OS, *, soon: bool) -> None:
 
 
 def left_synced(seconds: float) -> bool:
-    """Wait until what was closed is on the disk; False if the disk refuses it, or is not done in so many seconds, or it was too much."""
+    """Wait until what was closed is on the disk; False if the disk refuses it, or is not done in so many seconds, or it was too much.
+
+    Where no thread can be had, this one syncs, however long that takes.
+    """
     until, waiting = monotonic() + seconds, {one: one.refusals for one in _left.copy()}
     for one in waiting:
         one.ask()
@@ -253,7 +256,7 @@ class Late:
 
 
 class Upkeep:
-    """Calls *tick* each second, and *save* when that is asked for or wanted; *leave* last, when both are over.
+    """Calls *begin* once, within 0.1 s, then *tick* each second, *save* when that is asked for or wanted, and *leave* last.
 
     What any of them raises goes to *fault*, and it is tried again when it is due. What *save* returns is done beside other sessions'.
     """
@@ -291,7 +294,10 @@ class Upkeep:
                 Job(SAVING, _keep_spare, str).ask()  # behind what is just being saved with them
 
     def within(self, seconds: float, work: Callable[[], bool]) -> bool:
-        """Return what some work returns that the disk may hang in; False if that takes longer than so many seconds."""
+        """Return what some work returns that the disk may hang in; False if that takes longer than so many seconds.
+
+        Where no thread can be had, it is done here, however long that takes.
+        """
         found: list[bool] = []
         if not self._is_there(EACH_SECOND):
             return work()

@@ -38,7 +38,9 @@ _NO_ROOM = HeldScope()
 
 
 class Exit:
-    """`__exit__`, or with *awaited* `__aexit__`, of a class whose method `leave` takes the scope that is left, and the exception.
+    """A descriptor for `__exit__`, or with *awaited* for `__aexit__`, of a class whose method `leave` takes the scope and the exception.
+
+    Each `with` statement gets a callable of its own, whose weak reference tells when the block is gone.
 
     Its objects keep in `_held` what the `with` statement of this thread has that is about to enter them. Called on the class, as
     `contextlib.ExitStack` does, or without a `with` statement, it is a method like others, and nothing tells that the block is over but it.

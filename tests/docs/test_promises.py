@@ -16,7 +16,7 @@ from optree.tracing.runtime import EXIT_SECONDS, IDLE_SESSIONS, ROOM_SECONDS
 ROOT = Path(__file__).parents[2]
 WORDS = {"second": "1"}
 PROMISES = [
-    ("README.md", r"power loss costs about the last (second)", SYNC_SECONDS),
+    ("README.md", r"A power cut costs about the last (second)", SYNC_SECONDS),
     ("README.md", r"The exit of your program is delayed by ([\d.]+) s at most", EXIT_SECONDS),
     ("docs/howto/opentelemetry.md", r"the exit is delayed by ([\d.]+) s at", EXIT_SECONDS),
     ("README.md", r"What the disk refuses is kept, ([\d,]+) records of each session", HELD_RECORDS),
