@@ -137,12 +137,13 @@ class Program:
 
     def _open(self) -> Session:
         session = self._session
-        if session is None or session.txn not in RUNTIME.sessions:
+        if session is None or self._opened is None or session.txn not in RUNTIME.sessions:
             atexit.unregister(self._end_at_exit)
             atexit.register(self._end_at_exit, os.getpid())
-            opened = _Opened()
+            self._opened, opened = None, _Opened()
             session = RUNTIME.open_root(program_name(), {"ingress": ingress()}, ref(opened))
-            self._opened, self._session, self._turns, self._waiting = opened, session, {}, {}
+            self._session, self._turns, self._waiting = session, {}, {}
+            self._opened = opened  # last: without it the next begin ends the session
         return session
 
     def _end_at_exit(self, pid: int) -> None:
