@@ -29,6 +29,8 @@ _LONG_SECONDS: Final = 0.5
 _PAUSE_SECONDS: Final = 0.0005
 _for_locks: dict[int, Descriptor] = {}
 """The descriptors that are open for a lock, by the objects' ids."""
+_users: dict[int, int] = {}
+"""The threads that use such a descriptor from its opening to its close, by the object's id."""
 _opening: dict[int, float] = {}
 """The threads that open a file for its lock, and since when."""
 _forking: dict[int, float] = {}
@@ -70,8 +72,10 @@ def opened(opening: Callable[..., int], path: str | os.PathLike[str], flags: int
     return kept
 
 
-def opened_for_lock(opening: Callable[..., int], path: str | os.PathLike[str], flags: int) -> Descriptor:
+def opened_for_lock(opening: Callable[..., int], path: str | os.PathLike[str], flags: int, *, used: bool = False) -> Descriptor:
     """Open a file, created with mode 0600 if it is missing, for a lock that a forked child does not share.
+
+    What is *used* by this thread alone until it is closed, is left to it where it forks meanwhile, which only a signal's handler can do.
 
     A child's copy of the descriptor would keep the lock beyond this process, and from this process beyond the lock's release.
     """
@@ -81,6 +85,8 @@ def opened_for_lock(opening: Callable[..., int], path: str | os.PathLike[str], f
     try:
         _opening[me] = monotonic()
         fds.append(opened(opening, path, flags, 0o600))
+        if used:
+            _users[id(fds[0])] = me
         _for_locks[id(fds[0])] = fds[0]
         _opening.pop(me, None)
     except BaseException:
@@ -95,6 +101,7 @@ def opened_for_lock(opening: Callable[..., int], path: str | os.PathLike[str], f
 def forget(fd: int) -> None:
     """Stop tracking a descriptor that is closed, or another file's by now."""
     _for_locks.pop(id(fd), None)
+    _users.pop(id(fd), None)
 
 
 def open_regular(path: str | os.PathLike[str]) -> BinaryIO:
@@ -122,7 +129,7 @@ class SharedFile(FileIO):
             raise
 
     def _opened(self, name: str, flags: int) -> int:
-        self._fds.append(opened_for_lock(calls.open_file, name, flags))
+        self._fds.append(opened_for_lock(calls.open_file, name, flags, used=True))
         return self._fds[0]
 
     def close(self) -> None:
@@ -154,11 +161,14 @@ def _after_fork() -> None:
     """In a forked child: close its copies of what is for the parent's locks, also of what only threads know that are not in it."""
     _forking.clear()
     _opening.clear()
-    for fd in list(_for_locks.values()):
+    me = get_ident()
+    for key, fd in list(_for_locks.items()):
+        if _users.get(key) == me:  # it forked in a handler, and goes on with the file when that is over
+            continue
         with suppress(OSError):
             if is_open(fd):
                 os.close(fd)
-    _for_locks.clear()
+        forget(fd)
 
 
 calls.register_at_fork(before=_before_fork, after_in_parent=_after_fork_in_parent, after_in_child=_after_fork)

@@ -250,8 +250,9 @@ class Runtime:
         self.end_with_multiprocessing()
 
     def _fork_store(self, txn: str, store: SessionStore) -> None:
-        """Go on with a session in a forked child; one that has ended is the parent's to finish."""
-        if store.ended:
+        """Go on with a session in a forked child; one that has ended, or whose begin or end was interrupted, is the parent's to finish."""
+        holder, is_begun = self.holders.get(txn), txn in self.sessions or not store.owner or is_in(threading.get_ident(), _BEGINS)
+        if store.ended or not is_begun or (holder is not None and holder() is None):
             del self.stores[txn]
             store.forget()
             return

@@ -7,6 +7,7 @@ import pytest
 
 from optree.store import system
 from optree.store.descriptors import SharedFile
+from optree.store.shared import SharedBytes
 from optree.store.system import OS
 
 
@@ -56,3 +57,28 @@ def test_a_shared_file_that_an_interrupt_leaves_is_closed(tmp_path, monkeypatch)
     with pytest.raises(KeyboardInterrupt):
         SharedFile(tmp_path / "shared", os.O_RDWR | os.O_CREAT)
     assert [] == open_files(tmp_path)
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="nothing forks there")
+def test_a_fork_in_the_middle_of_a_change_goes_on_with_the_file(tmp_path):
+    """A handler forks while a shared file is changed: the child changes it too, and what it opened meanwhile stays its own."""
+    shared, children, mine = SharedBytes(tmp_path / "shared"), [], []
+    shared.create(b"before")
+
+    def change(data):
+        if child := os.fork():
+            children.append(child)
+            return data + b", then the parent"
+        mine.append(os.open(tmp_path / "mine", os.O_WRONLY | os.O_CREAT))
+        return data + b", then the child"
+
+    try:
+        shared.change(change)
+        if mine:
+            os.write(mine[0], b"the child's own")
+    finally:
+        if mine:
+            os._exit(0)
+    assert 0 == os.waitpid(children[0], 0)[1]
+    assert b"the child's own" == (tmp_path / "mine").read_bytes()
+    assert shared.read() in {b"before, then the parent", b"before, then the child"}

@@ -12,6 +12,7 @@ import optree
 from optree.store.directory import journals
 from optree.store.options import StoreOptions
 from optree.store.reader import read_journal
+from optree.store.session_store import SessionStore
 from optree.store.settle import settle_all
 from tests.tracing.conftest import LONG, ROOT
 
@@ -496,3 +497,23 @@ thread.join()
         env={"PYTHONWARNINGS": "error,ignore:This process (pid=:DeprecationWarning"},
     )
     assert (0, "3\nruns\n", "") == (code, out, err)
+
+
+def test_a_session_whose_begin_was_interrupted_is_not_the_childs(directory, monkeypatch):
+    """A child that is forked before the parent has put an interrupted begin away makes no journal there: no folder is left of it."""
+
+    def interrupted(_store, _builder):
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(SessionStore, "attach", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            optree.session("hit").__enter__()
+    child = os.fork()
+    if not child:
+        os._exit(0)
+    assert 0 == os.waitpid(child, 0)[1]
+    with optree.session("next"):
+        pass
+    assert optree.flush("snapshot", LONG)
+    assert [] == [path.name for path in directory.sessions.iterdir() if path.suffix == ".live"]
