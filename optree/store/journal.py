@@ -41,7 +41,7 @@ class Journal:
 
     __slots__ = (
         *("live", "txn", "sync_level", "last", "dropped", "ordinal", "path", "fd", "problem", "dirty", "_syncs", "_ready", "_os", "_write"),
-        *("_version", "_retry_at", "_unsaid", "_unsynced", "_claimed", "_seed", "_held", "_untried", "_named", "_guard"),
+        *("_version", "_retry_at", "_unsaid", "_unsynced", "_claimed", "_seed", "_held", "_again", "_untried", "_named", "_guard"),
         *("_syncing", "_doomed", "_synced", "_given_up", "_suspect", "_rests", "resolved", "_gaps", "_counted", "refusal", "errno"),
         *("_closing", "_noted"),
     )
@@ -79,6 +79,7 @@ class Journal:
         self.dropped = 0
         """Records that are given up: more than could be kept until the disk takes them."""
         self._held: deque[r.Record] = deque()
+        self._again: list[Path] = []
         """Records to be written, under the numbers that they have, as soon as the disk takes them."""
         self._untried = 0
         """How many of them, the last ones, are in no file even in part."""
@@ -232,6 +233,7 @@ class Journal:
             self._fault(path, error)
             self._suspect += self._given_up
             self._given_up, self._unsynced, self.dirty = [], error, True
+            self._os.mark_unsynced([*self._suspect, path] if self.ordinal else (), unsynced=True)
             return False
         finally:
             with self._guard:
@@ -429,7 +431,7 @@ class Journal:
         self.dropped += gone
         self._unsaid += gone
         self._held.extendleft(reversed(back))
-        self._suspect = []
+        self._again, self._suspect = [*self._again, *self._suspect], []
 
     def _catch_up(self) -> None:
         """Begin the file that is open, and write what is held."""
@@ -446,6 +448,8 @@ class Journal:
             self._gaps.append(gap)
             self.last += 1
             self._unsaid = 0
+        again, self._again = self._again, []
+        self._os.mark_unsynced(again, unsynced=False)  # all that they have is in this file
 
     def _not_caught_up(self, error: BaseException, *, begun: bool) -> None:
         """Empty the open file, to be begun anew, unless it is *begun*: it has records that are held no more. Then go on in another."""

@@ -5,6 +5,7 @@ Who records something and goes within a second, as a worker of a pool does, does
 
 from __future__ import annotations
 
+import stat
 from collections.abc import Callable, Iterator
 from errno import EAGAIN, EMFILE, ENFILE
 from pathlib import Path
@@ -19,7 +20,8 @@ from optree.syscalls import calls
 
 _COARSE_SECONDS = 2.0
 """The coarsest time that a file system gives a directory: two changes within it may have the same."""
-_State = tuple[int, int, int]
+_State = tuple[int, int, int, bool]
+"""A file's number, size and time, and whether a sync of it has failed that its writer has not made good."""
 
 
 class Journals:
@@ -65,7 +67,7 @@ class Journals:
             for path, state in self._changed():
                 try:
                     if self._force(path, state, gone=gone):
-                        forced[path] = state
+                        forced[path] = (*state[:3], False)
                 except OSError as error:
                     pass_on(error)
                     failed.append(error)
@@ -98,8 +100,9 @@ class Journals:
             except calls.GONE as error:
                 pass_on(error)
                 continue
-            state = found.st_ino, found.st_size, found.st_mtime_ns
-            if found.st_size and state != self._synced.get(path):
+            unsynced = bool(found.st_mode & stat.S_IXUSR)
+            state = found.st_ino, found.st_size, found.st_mtime_ns, unsynced
+            if found.st_size and (unsynced or state != self._synced.get(path)):
                 yield path, state
 
     @property
@@ -116,11 +119,13 @@ class Journals:
         try:
             if held is None and gone:
                 return False
-            if path in self._failed:
+            if path in self._failed or state[3]:
                 if held is None:
                     raise BlockingIOError(EAGAIN, "could not be synced, and its writer has not written it again yet", str(path))
                 self._system.write_again(path, [(0, state[1])])
             self._system.datasync_at(path)
+            if state[3]:
+                self._system.mark_unsynced([path], unsynced=False)
         except OSError as error:
             if error.errno not in (EMFILE, ENFILE, EAGAIN):
                 self._failed.add(path)

@@ -224,6 +224,12 @@ class OS:
         """Replace *new* by *old*, at once."""
         calls.rename(old, new)
 
+    def mark_unsynced(self, paths: Iterable[Path], *, unsynced: bool) -> None:
+        """Tell other processes by a journal's mode whether a sync of it has failed that was not made good since (not on Windows)."""
+        for path in paths:
+            with suppress(OSError):
+                path.chmod(0o700 if unsynced else 0o600)
+
     def keep(self, path: Path, other: Path) -> None:
         """Give a file another name beside its own, or make a copy where there can be no such name; both are on disk then."""
         try:

@@ -90,6 +90,42 @@ def test_a_journal_whose_sync_failed_is_its_writers_as_long_as_that_lives(shared
     assert [other.journal.path] == system.written
 
 
+class RefusingOnce(OS):
+    """A disk that refuses the first sync of a descriptor."""
+
+    refused = False
+
+    def datasync(self, fd):
+        """Fail, or do it."""
+        if not self.refused:
+            self.refused = True
+            raise OSError(errno.EIO, os.strerror(errno.EIO))
+        super().datasync(fd)
+
+
+def test_a_sync_that_another_process_was_refused_is_known(shared):
+    """What a process knows may be lost, the session's owner does not call safe, until that has written it again."""
+    system, store, other = shared
+    other.journal._os = RefusingOnce()
+    assert not other.journal.sync()
+    assert [False, False] == [store.flush("sync"), store.flush("sync")]
+    assert other.journal.retry()
+    assert [True, True] == [store.flush("sync"), store.flush("sync")]
+    assert [] == system.written
+
+
+def test_a_sync_that_a_process_was_refused_which_has_gone_is_made_good(shared):
+    """Of a process that has gone since, the owner writes the file again in its place, once, and then its sync counts."""
+    system, store, other = shared
+    other.journal._os = RefusingOnce()
+    assert not other.journal.sync()
+    path = other.journal.path
+    before = path.read_bytes()
+    other.journal.forget()
+    assert [True, True] == [store.flush("sync"), store.flush("sync")]
+    assert ([path], before, 0o600) == (system.written, path.read_bytes(), path.stat().st_mode & 0o777)
+
+
 def test_too_few_descriptors_lose_nothing(shared):
     """A file that could not be opened was not refused by the disk: it is synced as it is once there is a descriptor."""
     system, store, other = shared
