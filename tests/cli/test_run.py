@@ -2,6 +2,7 @@ import json
 import os
 import pty
 import re
+import select
 import shlex
 import signal
 import sys
@@ -263,12 +264,13 @@ print(seen, flush=True)
 """
 
 
-@pytest.mark.parametrize("name", ["SIGTERM", "SIGINT", "SIGHUP", "SIGUSR1"])
+@pytest.mark.parametrize("name", ["SIGTERM", "SIGINT", "SIGHUP", "SIGQUIT", "SIGUSR1", "SIGUSR2"])
 def test_signals_are_forwarded(optree, name):
     """A signal to `optree run` reaches the program, once, and `optree run` waits for it."""
     process = optree.start(*optree.command("run", "--", sys.executable, "-c", SIGNALLED, name))
     assert "ready\n" == process.stdout.readline()
     process.send_signal(getattr(signal, name))
+    assert select.select([process.stdout], [], [], 30.0)[0], "the program was told nothing"
     assert "got it\n" == process.stdout.readline(), process.communicate(timeout=20)[1]
     out, _ = process.communicate()
     assert (f"['{name}']\n", 0) == (out, process.returncode)
