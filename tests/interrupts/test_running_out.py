@@ -70,7 +70,7 @@ WAYS = {
     "message": lambda: run.message("x"), "history": lambda: run.history(), "tree": lambda: run.tree,
     "snapshot": lambda: run.builder.snapshot(),
     "with session": lambda: entered(optree.session("a")), "with llm": lambda: entered(optree.llm("x")),
-    "with turn": lambda: entered(optree.turn()),
+    "with turn": lambda: entered(optree.turn()), "with tool": lambda: entered(optree.tool("t")),
 }
 
 def deep(levels, call):
@@ -99,7 +99,7 @@ def test_every_way_in_at_every_depth(pure):
     """Where the program can call a function that calls another, each call of optree returns; it is counted and said once."""
     environ = os.environ | {"OPTREE_PURE": pure}
     done = subprocess.run([sys.executable, "-c", DEPTHS], capture_output=True, text=True, check=False, env=environ)
-    assert (0, "1 True 28\n") == (done.returncode, done.stdout), done.stderr
+    assert (0, "1 True 29\n") == (done.returncode, done.stdout), done.stderr
 
 
 FIRST_LLM = """
