@@ -171,28 +171,63 @@ def test_descriptors_that_are_kept_to_save_with(tmp_path):
 
 WRITES_WHILE_FILES_ARE_OPENED = """
 import contextlib, os, sys
-os.close(2)
+for fd in map(int, sys.argv[2:]):
+    os.close(fd)
+def say():
+    for fd in range(3):
+        with contextlib.suppress(OSError):
+            os.write(fd, b"it says")
 def write(event, _):
     if event in ("open", "fcntl.fcntl"):
-        with contextlib.suppress(OSError):
-            os.write(2, b"it says")
+        say()
 import optree
 optree.configure(base_dir=sys.argv[1], console=False)
 sys.addaudithook(write)
-with optree.session("agent"), optree.turn(), optree.tool("x"):
+with optree.session("agent"), optree.turn(), optree.llm(provider="openai", model="m") as op:
+    op.account(cost_usd=0.1)
     optree.flush("snapshot", 60)
+    say()
+say()
 """
 
 
 @pytest.mark.skipif(calls.open_kept is calls.open_file, reason="Windows has no such numbers")
-def test_what_is_written_to_a_stream_that_is_closed_is_in_no_file(tmp_path):
-    """A program whose stderr is closed writes there while files are opened: none of them is stderr for a moment."""
-    program = WRITES_WHILE_FILES_ARE_OPENED
-    ran = subprocess.run([sys.executable, "-c", program, str(tmp_path)], capture_output=True, text=True, check=False)
-    assert 0 == ran.returncode
+@pytest.mark.parametrize("closed", ["0", "2", "01", "012"])
+def test_what_is_written_to_a_stream_that_is_closed_is_in_no_file(tmp_path, closed):
+    """A program whose standard streams are closed writes there, also while files are opened: none is a stream, not for a moment."""
+    command = [sys.executable, "-c", WRITES_WHILE_FILES_ARE_OPENED, str(tmp_path), *closed]
+    ran = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False)
+    assert 0 == ran.returncode, ran.stderr
     files = [path for path in tmp_path.rglob("*") if path.is_file()]
     assert any(path.name.endswith(".json.zst") for path in files)
+    assert any(path.name == "accounting.jsonl" for path in files)
     assert [] == [path.name for path in files if b"it says" in path.read_bytes()]
+
+
+EXECUTES = """
+import os, sys
+import optree
+optree.configure(base_dir=sys.argv[1], console=False)
+HAS = '''
+import os, sys
+links = [os.path.join("/proc/self/fd", fd) for fd in os.listdir("/proc/self/fd")]
+print([path for path in map(os.readlink, filter(os.path.islink, links)) if ".live" in path], flush=True)
+sys.stdin.read()
+'''
+with optree.session("agent"), optree.turn(), optree.tool("x"):
+    optree.flush("sync", 60)
+    os.execv(sys.executable, [sys.executable, "-c", HAS])
+"""
+
+
+@pytest.mark.skipif(not os.path.isdir("/proc/self/fd"), reason="tells open files by Linux's /proc")  # noqa: PTH112
+def test_a_program_that_takes_this_ones_place_has_none_of_its_files(directory, again):
+    """`os.execv` in an open session: the new program has no file of it, and while it runs the session is resumed by another process."""
+    command = [sys.executable, "-c", EXECUTES, str(directory.sessions.parent)]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        assert "[]\n" == process.stdout.readline(), process.communicate()[1]
+        builder, _ = again("last", directory)
+        assert (["x"], None) == ([op.name for _, _, op in walk_ops(builder.tree)], process.poll())
 
 
 @pytest.mark.skipif(calls.open_kept is calls.open_file, reason="on Windows numbers are not chosen")
