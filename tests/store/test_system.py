@@ -1,5 +1,6 @@
 """The calls of the operating system, where several threads and signals meet in them."""
 
+import errno
 import os
 from pathlib import Path
 
@@ -9,6 +10,7 @@ from optree.store import system
 from optree.store.descriptors import SharedFile
 from optree.store.shared import SharedBytes
 from optree.store.system import OS
+from optree.syscalls import calls
 
 
 def open_files(directory):
@@ -82,3 +84,56 @@ def test_a_fork_in_the_middle_of_a_change_goes_on_with_the_file(tmp_path):
     assert 0 == os.waitpid(children[0], 0)[1]
     assert b"the child's own" == (tmp_path / "mine").read_bytes()
     assert shared.read() in {b"before, then the parent", b"before, then the child"}
+
+
+DONE = {
+    "write_all": lambda fd: OS().write_all(fd, b"new"),
+    "rewrite": lambda fd: OS().rewrite(fd, b"new"),
+    "truncate": lambda fd: OS().truncate(fd, 0),
+    "datasync": lambda fd: OS().datasync(fd),
+    "sync": lambda fd: OS().sync(fd),
+    "lock": lambda fd: OS().lock(fd),
+    "lock_shared": lambda fd: OS().lock_shared(fd),
+    "lock_waiting": lambda fd: OS().lock_waiting(fd),
+}
+
+
+@pytest.fixture
+def taken(tmp_path):
+    """Return a descriptor whose number is another file's by now, and that file, with content."""
+    other = tmp_path / "other"
+    other.write_bytes(b"other")
+    fd, mine = OS().append(tmp_path / "file"), os.open(other, os.O_RDWR)
+    os.dup2(mine, fd)
+    os.close(mine)
+    yield fd, other
+    OS().close(fd)  # which forgets it
+    os.close(int(fd))
+
+
+@pytest.mark.parametrize("name", DONE)
+def test_nothing_is_done_to_a_file_that_took_the_number(taken, monkeypatch, name):
+    """A descriptor's number is another file's: `EBADF`, and that file is neither written to, nor synced, nor locked."""
+    (fd, other), synced = taken, []
+    monkeypatch.setattr(calls, "fsync", synced.append)
+    monkeypatch.setattr(calls, "fdatasync", synced.append)
+    with pytest.raises(OSError, match="the program closed the file's descriptor") as raised:
+        DONE[name](fd)
+    locking = os.open(other, os.O_RDWR)
+    try:
+        assert calls.flock(locking)
+    finally:
+        os.close(locking)
+    assert (errno.EBADF, b"other", []) == (raised.value.errno, other.read_bytes(), synced)
+
+
+def test_the_lock_of_a_file_that_took_the_number_stays(taken):
+    """`unlock` of a descriptor whose number is another file's leaves that file's lock, and the file has not the name."""
+    fd, other = taken
+    assert calls.flock(int(fd))
+    OS().unlock(fd)
+    locking = os.open(other, os.O_RDWR)
+    try:
+        assert [False, False] == [calls.flock(locking), OS().is_at(fd, other)]
+    finally:
+        os.close(locking)
