@@ -2,6 +2,7 @@
 
 import errno
 import os
+import time
 
 import pytest
 
@@ -11,6 +12,8 @@ from optree.store import journals as journals_module
 from optree.store.options import StoreOptions
 from optree.store.system import OS
 from tests.store.test_journal import busy
+
+LONG = 60.0
 
 
 class Noting(OS):
@@ -145,6 +148,21 @@ def test_a_session_without_other_processes_is_listed_only_when_something_was_add
     monkeypatch.setattr(journals_module, "journals", lambda live: listed.append(live) or found(live))
     assert [True] * 3 == [store._journals.sync(gone=True) for _ in range(3)]
     assert [store.live] == listed
+
+
+def test_a_journal_that_is_made_in_the_same_tick_is_synced(shared, directory, opened):
+    """The directory has the time that it had when it was listed, since that is coarse: what was made meanwhile is found all the same."""
+    system, store, other = shared
+    tick = time.time() + LONG  # is the present one for as long as the test may take
+    os.utime(store.live, (tick, tick))
+    assert store._journals.sync()
+    late = SessionStore("txn-1", StoreOptions(directory, sync="write"), owner=False)
+    opened.append(late)
+    late.stream.put(r.SessionSet("", 1.0, title="late"))
+    late.stream.flush()
+    os.utime(store.live, (tick, tick))
+    assert store._journals.sync()
+    assert [other.journal.path, late.journal.path] == system.synced
 
 
 def test_what_an_owner_before_this_one_wrote_is_synced(begin, again, killed):
