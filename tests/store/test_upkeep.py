@@ -86,3 +86,25 @@ def test_too_many_closed_journals_are_not_said_to_be_synced(tmp_path, monkeypatc
         Held.hung.set()
         assert synced == upkeep.left_synced(30.0)
         Held.hung.clear()
+
+
+def test_a_snapshot_that_nobody_waits_for_leaves_a_pause(monkeypatch):
+    """The next one that is only wanted begins after `PAUSES` times as long as the last one took, where that is more than a second."""
+    monkeypatch.setattr(upkeep, "SYNC_SECONDS", 0.0)  # instead of that second
+    saved = []
+
+    def save():
+        begun = monotonic()
+        while monotonic() < begun + 0.02:
+            pass
+        saved.append((begun, monotonic()))
+
+    def nothing():
+        pass
+
+    one = upkeep.Upkeep(nothing, nothing, save, nothing, lambda what, error: saved.append((what, error)))
+    for number in (1, 2):
+        one.want()
+        wait_for(lambda number=number: len(saved) == number)
+    (begun, ended), (next_begun, _) = saved
+    assert next_begun - ended >= upkeep.PAUSES * (ended - begun)
