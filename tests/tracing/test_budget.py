@@ -7,8 +7,10 @@ import pickle
 import re
 import subprocess
 import threading
+import time
 from concurrent.futures import ThreadPoolExecutor
 from decimal import Decimal
+from pathlib import Path
 
 import pytest
 
@@ -410,8 +412,12 @@ def test_a_child_that_outlives_the_block_is_not_limited(script):
     assert "8\n" == process.communicate("\n", timeout=LONG)[0]
 
 
-def test_a_killed_process_holds_nothing(script):
-    """What was reserved by a process that is killed is free again; what it had counted stays counted."""
+ON_LINUX = pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="tells by Linux's /proc that a process has ended")
+
+
+@pytest.mark.parametrize("is_reaped", [True, pytest.param(False, marks=ON_LINUX)])
+def test_a_killed_process_holds_nothing(script, is_reaped):
+    """What was reserved by a process that is killed is free again, also where nobody has waited for it; what it had counted stays."""
     agent = f"""{AGENT}
 with optree.session("child"):
     call()
@@ -427,7 +433,10 @@ with optree.session("child"):
             call(usd=0.01)
         op.account(cost_usd=0.0)
         process.kill()
-        process.wait(LONG)
+        if is_reaped:
+            process.wait(LONG)
+        else:
+            os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)
         assert 3 == calls_until_refused(usd=0.01)[0]
         assert (0.04, 0.0) == (budget.used["usd"], budget.reserved["usd"])
 
@@ -559,3 +568,19 @@ def test_files_of_budgets_that_were_killed_go(script, directory):
         left = {*(directory.sessions / "budgets").iterdir()} - {budget.account.path}
     assert 1 == len(left & {*files})
     running[1].communicate(timeout=LONG)
+
+
+@pytest.mark.parametrize(("minutes", "is_left"), [(50, True), (70, False)])
+def test_the_file_of_a_budget_is_removed_after_an_hour(script, directory, minutes, is_left):
+    """The file of a budget whose only process was killed stays for an hour: somebody may look at it, or have just been given it."""
+    agent = "with optree.budget(calls=1):\n    optree.child_env()\n    print('in', flush=True)\n    sys.stdin.read()"
+    process = script(agent, stdin=subprocess.PIPE)
+    assert "in\n" == process.stdout.readline()
+    process.kill()
+    process.wait(LONG)
+    [path] = (directory.sessions / "budgets").iterdir()
+    made = time.time() - 60 * minutes
+    os.utime(path, (made, made))
+    with optree.budget(calls=1):
+        optree.child_env()
+        assert is_left == path.exists()
