@@ -8,7 +8,7 @@ import optree
 from optree.store import Directory, open_session
 from optree.store.options import StoreOptions
 from optree.store.system import OS
-from optree.tracing.problems import problems_of
+from optree.tracing.problems import Problems, problems_of
 from tests.store.faults import Faulty
 from tests.tracing.conftest import LONG
 
@@ -70,6 +70,14 @@ def test_where_to_send_is_given_during_the_only_session():
         options["endpoint"] = "http://127.0.0.1:10"
         optree.configure(otel=options)
         assert ["is not taken once a session has begun" in one for one in optree.health()["problems"][before:]] == [True]
+
+
+def test_so_many_problems_are_kept():
+    """A program that meets ever new problems keeps the first thousand."""
+    problems = Problems({}, has_console=lambda: True)
+    for number in range(1001):
+        problems.report(f"problem {number}")
+    assert [f"problem {number}" for number in range(1000)] == problems.all()
 
 
 PARENTS = """
