@@ -166,6 +166,30 @@ def test_an_op_that_changes_after_its_end_is_encoded_anew(begin, directory):
     assert b'"late answer"' == bytes(found.response.payload)
 
 
+def test_what_comes_late_to_an_op_of_a_sub_agent_is_loaded(begin, directory):
+    """A log line and a cost that come to a sub-agent's op when its turns are in a snapshot are loaded, after the session's end too."""
+    builder, store = begin()
+    turn = builder.begin_turn()
+    parent = builder.begin_op("session", "child")
+    child = builder.attach_child_session(parent, "child")
+    inner = child.begin_turn()
+    op = child.begin_op("tool", "t")
+    op.log("first")
+    op.end()
+    inner.end()
+    child.end_session()
+    parent.end()
+    turn.end()
+    assert store.flush("snapshot")
+    op.log("late")
+    op.account(cost_usd=1.0)
+    builder.end_session()
+    assert store.flush("snapshot")
+    assert not store.live.exists()
+    found = load("txn-1", directory).session.turns[0].ops[0].child_session.turns[0].ops[0]
+    assert (["first", "late"], [None, 1.0]) == ([entry.message for entry in found.logs], [entry.cost_usd for entry in found.accounting])
+
+
 def late_op(builder, turn):
     """Begin an op in a turn that has ended."""
     builder.begin_op("tool", "late", turn=turn).end()
