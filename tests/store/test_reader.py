@@ -16,7 +16,7 @@ from optree.store import SessionStore, load
 from optree.store.directory import Directory
 from optree.store.numbering import last_number, saved_vector
 from optree.store.options import StoreOptions
-from optree.store.reader import read_journal
+from optree.store.reader import agreed_seed, read_journal
 from optree.store.system import OS
 from optree.tree import walk_ops
 
@@ -280,6 +280,16 @@ def test_lines_that_do_not_agree_are_not_shown(lines):
     assert ([], None) == (found.records, found.header)
     (flaw,) = found.flaws
     assert ("corrupt", "its first line is damaged, and without it too few other lines can be checked") == (flaw.kind, flaw.said)
+
+
+def test_two_lines_that_agree_beside_more_that_do_not_are_not_shown():
+    """Without a first line two lines agree on a seed, and five that were changed in other places on none: nothing is shown."""
+    changed = [line[:place] + bytes([line[place] ^ 1]) + line[place + 1 :] for place, line in enumerate(LINES[3:8], 10)]
+    data = b"".join([b"garbage\n", *LINES[1:3], *changed])
+    assert None is agreed_seed(GOLDEN, Memory(data))
+    assert SEED == agreed_seed(GOLDEN, Memory(b"".join([b"garbage\n", *LINES[1:3], changed[0]])))
+    found = read(data)
+    assert ([], None, ["corrupt"]) == (found.records, found.header, [flaw.kind for flaw in found.flaws])
 
 
 def test_a_text_that_was_replaced_in_many_lines_is_not_shown():
