@@ -137,3 +137,40 @@ def test_the_lock_of_a_file_that_took_the_number_stays(taken):
         assert [False, False] == [calls.flock(locking), OS().is_at(fd, other)]
     finally:
         os.close(locking)
+
+
+class Noting(OS):
+    """Notes what was waited for: of a file its size, of a directory the names in it."""
+
+    def __init__(self):
+        self.synced = {}
+
+    def sync(self, fd):
+        """Note which file, by its number: it may have no name yet that is known here."""
+        super().sync(fd)
+        self.synced[os.fstat(fd).st_ino] = os.fstat(fd).st_size
+
+    def sync_directory(self, path):
+        """Note the names."""
+        super().sync_directory(path)
+        self.synced[path] = sorted(one.name for one in path.iterdir())
+
+
+def no_links(*_names, **_options):
+    """Refuse a second name, as some file systems do."""
+    raise OSError(errno.EPERM, os.strerror(errno.EPERM))
+
+
+@pytest.mark.parametrize("links", [True, False], ids=["another name", "a copy"])
+def test_a_file_that_is_kept_is_on_the_disk(tmp_path, monkeypatch, links):
+    """The name of what is kept of a damaged file is on the disk, and where there can be no second name, so are the bytes of its copy."""
+    if not links:
+        monkeypatch.setattr(os, "link", no_links)
+    (tmp_path / "kept").mkdir()
+    (tmp_path / "damaged").write_bytes(b"what is left")
+    noting = Noting()
+    noting.keep(tmp_path / "damaged", tmp_path / "kept" / "damaged")
+    number = (tmp_path / "kept" / "damaged").stat().st_ino
+    assert b"what is left" == (tmp_path / "kept" / "damaged").read_bytes()
+    assert ["damaged"] == noting.synced.get(tmp_path / "kept")
+    assert (None if links else len(b"what is left")) == noting.synced.get(number)
