@@ -475,3 +475,21 @@ def test_no_snapshot_without_the_lock(directory, opened):
     assert store.close(60.0)
     loaded = load("txn-1", directory)
     assert ("clean", msgspec.json.encode(builder.tree)) == (loaded.damage.state, msgspec.json.encode(loaded.tree))
+
+
+def test_what_the_disk_refused_at_last_is_noted_when_the_session_is_let_go(begin, directory, monkeypatch):
+    """A session that ended is let go of just after a refusal, before anything is done each second: a load says how many are missing."""
+    monkeypatch.setattr(upkeep, "SYNC_SECONDS", 60.0)
+    system = Faulty("rename")
+    builder, store = begin(system=system, sync="write")
+    op = builder.begin_op("llm", "p:m")
+    op.end()
+    system.arm()
+    builder.end_session()
+    assert not store.flush("snapshot")
+    assert store._upkeep._ticking.wait(60.0)  # the sign of life that is given once as a session begins
+    system.arm("write")
+    op.account(cost_usd=1.0)
+    assert store.let_go()
+    assert [1, True] == [store.unwritten, store.live.exists()]
+    assert ["1 records were never written, since the disk would not take them"] == load("txn-1", directory).damage.lost()
