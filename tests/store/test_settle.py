@@ -10,6 +10,7 @@ import pytest
 from msgspec import structs
 
 from optree import records as r
+from optree.background import Job
 from optree.errors import DamagedError, NotFoundError
 from optree.nodes import AccountingEntry
 from optree.store import SessionStore, journal, load, lock, upkeep
@@ -18,7 +19,7 @@ from optree.store.directory import journals
 from optree.store.formats import read_meta
 from optree.store.ledger import Ledger
 from optree.store.options import StoreOptions
-from optree.store.settle import LEFT_SECONDS, settle, settle_all
+from optree.store.settle import LEDGER_BYTES, LEFT_SECONDS, settle, settle_all
 from optree.store.system import OS
 from tests.store.faults import Faulty
 from tests.store.test_journal import busy
@@ -161,6 +162,41 @@ def test_a_process_that_leaves_settles_only_what_is_small(left, monkeypatch):
     assert settle("txn-1", StoreOptions(left))
 
 
+def test_sessions_begun_one_after_another_look_once(begin, directory, monkeypatch):
+    """Of 20 sessions that are begun in a directory one looks through it for what is to be settled, the others do not."""
+    looked, unsettled = [], settle_module.unsettled
+    monkeypatch.setattr(settle_module, "unsettled", lambda options: looked.append(options.directory) or unsettled(options))
+    for _ in range(20):
+        begin()
+    assert Job(upkeep.SAVING, lambda: None, str).wait(LONG)  # behind all that was asked for before
+    assert [directory] == looked
+
+
+def test_one_that_cannot_be_settled_holds_up_no_other(begin, killed, monkeypatch):
+    """Of two sessions that were let go the first can never be saved: the second is billed all the same, the first once it can be."""
+    monkeypatch.setattr(settle_module, "AGAIN_SECONDS", 0.01)
+    system = Faulty("rename")
+    system.arm()
+    for txn in ("txn-1", "txn-2"):
+        builder, store = begin(system=system, txn=txn)
+        busy(builder, 1)
+        builder.end_session()
+        assert not store.flush("snapshot")
+    image = killed()
+    system.mend()
+    broken = Faulty("rename", errno.EIO)
+    broken.arm()
+    try:
+        settle_module.settle_later("txn-1", StoreOptions(image, system=broken))
+        settle_module.settle_later("txn-2", StoreOptions(image))
+        wait_for(lambda: ["txn-2:1.1#1"] == (billed(image) if image.billing.exists() else []))
+        assert image.live("txn-1").exists()
+    finally:
+        broken.mend()
+        wait_for(lambda: not settle_module._left)
+    assert ["txn-1:1.1#1", "txn-2:1.1#1"] == billed(image)
+
+
 def test_the_background_settles_only_what_is_small(left, begin, monkeypatch):
     """An agent does not load a large session that another one left; an explicit settling does, as a command asks for it."""
     monkeypatch.setattr("optree.store.settle.BACKGROUND_BYTES", 100)
@@ -177,6 +213,19 @@ def test_the_background_settles_only_what_is_small(left, begin, monkeypatch):
     assert left.live("txn-1").exists()
     assert [] == settle_all(StoreOptions(left))
     assert not left.live("txn-1").exists()
+
+
+def test_a_process_that_leaves_does_not_search_a_large_ledger(left):
+    """A ledger of more than 64 MiB is not searched at exit: the session stays as it is, and is billed where the ledger is small enough."""
+    left.billing.parent.mkdir(parents=True, exist_ok=True)
+    left.billing.touch()
+    os.truncate(left.billing, LEDGER_BYTES + 1)  # sparse: it takes no room
+    before = names(left)
+    assert not settle("txn-1", StoreOptions(left), leaving=True)
+    assert (before, LEDGER_BYTES + 1) == (names(left), left.billing.stat().st_size)
+    os.truncate(left.billing, 0)
+    assert settle("txn-1", StoreOptions(left), leaving=True)
+    assert 2 == len(billed(left))
 
 
 def test_damage_stays_to_be_seen(left):
