@@ -16,7 +16,7 @@ import pytest
 
 import optree
 from optree import records as r
-from optree.store import Directory, journal, load
+from optree.store import Directory, journal, load, upkeep
 from optree.store.directory import journals
 from optree.store.options import StoreOptions
 from optree.store.reader import read_journal
@@ -294,6 +294,38 @@ def test_only_what_was_not_synced_is_written_again(begin):
     assert not store.flush("sync")
     assert store.flush("sync")
     assert [synced + 1] == [line["n"] for line in lines(store.journal.path)[1:]]
+
+
+class Halving(OS):
+    """Loses the second half of the file whose sync it fails, once it is told to."""
+
+    losing = False
+
+    def datasync(self, fd):
+        """Sync, or cut and refuse."""
+        if self.losing:
+            self.losing = False
+            os.ftruncate(fd, os.fstat(fd).st_size // 2)
+            raise OSError(errno.EIO, os.strerror(errno.EIO))
+        super().datasync(fd)
+
+
+def test_what_a_failed_sync_has_lost_is_counted(begin, monkeypatch):
+    """A file that could not be synced is cut when it is read back: what is in no file is counted and said until a snapshot has it."""
+    monkeypatch.setattr(upkeep, "SYNC_SECONDS", 60.0)  # no snapshot of its own accord
+    system = Halving()
+    builder, store = begin(system=system, sync="write")
+    builder.begin_turn()
+    assert store.flush("sync")
+    busy(builder, 10)
+    system.losing = True
+    assert not store.flush("sync")
+    assert (gone := store.journal.last - read_journal(store.journal.path).last) > 1
+    assert not store.flush("sync")
+    assert (gone, gone) == (store.journal.dropped, store.unwritten)
+    assert [gone] == [line["dropped"] for line in lines(store.journal.path) if line["t"] == "gap"]
+    assert store.flush("snapshot")
+    assert (True, 0) == (store.flush("sync"), store.unwritten)
 
 
 def test_what_a_full_disk_took_before_is_synced(begin):
