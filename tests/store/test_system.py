@@ -39,6 +39,7 @@ def test_directories_are_made_while_names_are_synced(tmp_path, monkeypatch):
             OS().make_directory(Compared(tmp_path / "compared"))
         return identity(path)
 
+    monkeypatch.setattr(system, "_made", {})  # without what other tests have made
     OS().make_directory(tmp_path / "first")
     (tmp_path / "file").write_bytes(b"")
     monkeypatch.setattr(system, "_identity", identified)
