@@ -128,6 +128,7 @@ def test_nothing_is_done_to_a_file_that_took_the_number(taken, monkeypatch, name
     locking = os.open(other, os.O_RDWR)
     try:
         assert calls.flock(locking)
+        calls.funlock(locking)
     finally:
         os.close(locking)
     assert (errno.EBADF, b"other", False) == (raised.value.errno, other.read_bytes(), fd in synced)

@@ -412,12 +412,8 @@ def test_a_child_that_outlives_the_block_is_not_limited(script):
     assert "8\n" == process.communicate("\n", timeout=LONG)[0]
 
 
-ON_LINUX = pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="tells by Linux's /proc that a process has ended")
-
-
-@pytest.mark.parametrize("is_reaped", [True, pytest.param(False, marks=ON_LINUX)])
-def test_a_killed_process_holds_nothing(script, is_reaped):
-    """What was reserved by a process that is killed is free again, also where nobody has waited for it; what it had counted stays."""
+def check_killed(script, wait):
+    """Kill a process that has a call under way, and compare what the budget has once that has been waited for."""
     agent = f"""{AGENT}
 with optree.session("child"):
     call()
@@ -433,12 +429,20 @@ with optree.session("child"):
             call(usd=0.01)
         op.account(cost_usd=0.0)
         process.kill()
-        if is_reaped:
-            process.wait(LONG)
-        else:
-            os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)
+        wait(process)
         assert 3 == calls_until_refused(usd=0.01)[0]
         assert (0.04, 0.0) == (budget.used["usd"], budget.reserved["usd"])
+
+
+def test_a_killed_process_holds_nothing(script):
+    """What was reserved by a process that is killed is free again; what it had counted stays counted."""
+    check_killed(script, lambda process: process.wait(LONG))
+
+
+@pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="elsewhere such a process is taken to live")
+def test_a_killed_process_that_its_parent_has_not_reaped_holds_nothing(script):
+    """The same as soon as the process has ended, though its number is taken until its parent asks for its end."""
+    check_killed(script, lambda process: os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT))
 
 
 @pytest.mark.usefixtures("recording")
