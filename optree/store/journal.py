@@ -26,8 +26,7 @@ from optree.store.system import OS, REAL
 from optree.store.upkeep import sync_left
 from optree.syscalls import calls
 
-RETRY_SECONDS = 2.0
-"""After a refusal `take` does not ask the disk for so long; `retry`, each second, does."""
+RETRY_SECONDS = 2.0  # after a refusal `take` does not ask the disk for so long; `retry`, each second, does
 HELD_RECORDS = 20_000
 """Records that are kept in memory until the disk takes them."""
 _AT_ONCE = 256
