@@ -26,7 +26,6 @@ _FEWEST = 2
 _WHOSE = re.compile(rb'"txn":"([^"]*)","writer":"([0-9]+)","segment":([0-9]{1,9}),')
 """What the first line says of the file, as it is written."""
 _Line = tuple[int, bytes, int, bool]
-_MISSING = "lost records"
 _TORN_HEADER = "ends inside its first line, before anything was recorded"
 _HEADER_BYTES = 4096
 """No header comes to that."""
@@ -59,8 +58,6 @@ class JournalFile(Struct):
     flaws: list[Flaw] = []
     unknown: int = 0
     """Records of types that this version does not know; they are left out."""
-    gap: tuple[int, int] = 0, 0
-    """Number of its gap, also of one up to *after*, and how many records that says are in no file."""
     last: int = 0
     """Number of the last record that is there, known or not; of a file without one what its first line says was before it."""
 
@@ -109,10 +106,9 @@ def read_journal(path: Path, after: int = 0, system: OS = REAL) -> JournalFile:
             continue
         number = _take(found, line, offset, after)
         if number > expected:
-            found.flaws.append(Flaw(path.name, offset, 0, _MISSING, f"records {expected} to {number - 1} are missing"))
+            found.flaws.append(Flaw(path.name, offset, 0, "lost records", f"records {expected} to {number - 1} are missing"))
             holes.append(range(expected, number))
         expected = max(expected, number + 1)
-    _take_as_told(found, holes)
     found.last = max(0, expected - 1)
     if found.header is None and (other := _accounts_of_another(path, found.records)):
         return _foreign(path, other, system)
@@ -202,18 +198,9 @@ def _take(found: JournalFile, line: bytes, offset: int, after: int) -> int:
     if record is None:
         found.unknown += 1
         return _number(line)
-    if isinstance(record, r.Gap):
-        found.gap = record.n, record.dropped
     if record.n > after:
         found.records.append(record)
     return record.n
-
-
-def _take_as_told(found: JournalFile, holes: list[range]) -> None:
-    """Let be what is missing if the gap behind it counts it: what could not be read back after a failed sync has its numbers left out."""
-    number, dropped = found.gap
-    if all(hole.stop <= number for hole in holes) and sum(map(len, holes)) <= dropped:
-        found.flaws = [flaw for flaw in found.flaws if flaw.kind != _MISSING]
 
 
 def _header(path: Path, line: bytes) -> r.Header | None:

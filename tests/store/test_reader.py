@@ -118,19 +118,6 @@ def test_missing_lines_are_seen_by_their_numbers():
     assert ["records 5 to 7 are missing"] == [flaw.said for flaw in found.flaws]
 
 
-def test_missing_numbers_that_a_gap_behind_them_tells_of_are_no_flaw():
-    """Its writer says behind them how many records it could not read back of a file that it could not sync: that is told once."""
-    missed = ["records 5 to 7 are missing"]
-    for dropped, expected in ((2, missed), (3, []), (4, [])):
-        gap = line(r.Gap(1.0, dropped, n=len(LINES)), SEED)
-        for after in (0, 6, len(LINES)):
-            found = read(b"".join([*LINES[:5], *LINES[8:], gap]), after)
-            assert expected == [flaw.said for flaw in found.flaws], (dropped, after)
-            assert len(LINES) == found.last
-    before = line(r.Gap(1.0, 3, n=4), SEED)
-    assert missed == [flaw.said for flaw in read(b"".join([*LINES[:4], before, *LINES[8:]])).flaws]
-
-
 def test_zeros_behind_the_end_are_a_torn_tail():
     """Zeros, as a file system leaves them after power loss, are no records."""
     found = read(DATA + bytes(4096))
