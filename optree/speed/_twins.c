@@ -42,14 +42,6 @@ core_of(PyObject *builder)
     return core;
 }
 
-#include "stream.h"
-#include "plain.h"
-#include "entries.h"
-#include "accounting.h"
-#include "ops.h"
-#include "calls.h"
-#include "present.h"
-
 /* Count a call that found the stack full. */
 static void
 count_overflow(void)
@@ -61,6 +53,14 @@ count_overflow(void)
     Py_XDECREF(count);
     Py_XDECREF(more);
 }
+
+#include "stream.h"
+#include "plain.h"
+#include "entries.h"
+#include "accounting.h"
+#include "ops.h"
+#include "calls.h"
+#include "present.h"
 
 /* Count what a quick function raised of its own, as the Python function's guard does; returns what it returns then. */
 static PyObject *

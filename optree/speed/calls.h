@@ -251,6 +251,18 @@ enter_call(Piece *piece, PyObject **handle)
     return result < 0 ? -1 : enter_scope(piece->scope);
 }
 
+/* Return what a Python function gave that stands in for C's work; where the stack had no room even for that, it is counted, and *instead* it is. */
+static PyObject *
+unless_full(PyObject *result, PyObject *instead)
+{
+    if (result == NULL && PyErr_ExceptionMatches(PyExc_RecursionError)) {
+        PyErr_Clear();
+        count_overflow();
+        return Py_NewRef(instead);
+    }
+    return result;
+}
+
 /* Take the error that is set, with its traceback. */
 static PyObject *
 fetched(void)
@@ -275,7 +287,7 @@ piece_enter(PyObject *self, PyObject *unused)
     if (enter_call(piece, &handle) < 0) {
         PyObject *error = fetched(), *scope = piece->scope == NULL ? Py_None : piece->scope;
         PyObject *given[5] = {piece->instrument, scope, handle == NULL ? Py_None : handle, piece->before, error};
-        int result = done(PyObject_Vectorcall(not_entered, given, 5, NULL));
+        int result = done(unless_full(PyObject_Vectorcall(not_entered, given, 5, NULL), Py_None));
         Py_XDECREF(handle);
         Py_DECREF(error);
         return result < 0 ? NULL : Py_NewRef(self);
@@ -313,7 +325,7 @@ piece_result(PyObject *self, PyObject *value)
     PyObject *op = piece->scope == NULL ? NULL : GET(piece->scope, scope, op);
     if (op != NULL && !(is_a(op, op_type) && is_a(GET(op, op, bare), op_node_type) && keep_result(op, value))) {
         PyObject *given[3] = {piece->instrument, piece->scope, value};
-        PyObject *open = PyObject_Vectorcall(take_result, given, 3, NULL);
+        PyObject *open = unless_full(PyObject_Vectorcall(take_result, given, 3, NULL), Py_False);
         if (open == NULL) {
             return NULL;
         }
@@ -356,7 +368,7 @@ leave_piece(Piece *piece, PyObject *error)
     }
     PyObject *flaw = result < 0 ? fetched() : Py_NewRef(Py_None);
     PyObject *given[5] = {piece->instrument, piece->scope, piece->open ? Py_True : Py_False, error, flaw};
-    PyObject *left = PyObject_Vectorcall(left_call, given, 5, NULL);
+    PyObject *left = unless_full(PyObject_Vectorcall(left_call, given, 5, NULL), Py_None);
     Py_DECREF(flaw);
     return left;
 }
@@ -371,7 +383,7 @@ leave_block(PyObject *instrument, PyObject *held, PyObject *error)
         Py_RETURN_NONE;
     }
     PyObject *flaw = result < 0 ? fetched() : Py_NewRef(Py_None), *given[4] = {instrument, held, error, flaw};
-    PyObject *left = PyObject_Vectorcall(left_block, given, 4, NULL);
+    PyObject *left = unless_full(PyObject_Vectorcall(left_block, given, 4, NULL), Py_None);
     Py_DECREF(flaw);
     return left;
 }
@@ -465,7 +477,7 @@ enter_twin(PyObject *twin, PyObject *const *args, size_t nargsf, PyObject *kwnam
     if (result == NULL) {
         PyObject *error = fetched();
         PyObject *given[5] = {args[0], scope == NULL ? Py_None : scope, handle == NULL ? Py_None : handle, before, error};
-        result = PyObject_Vectorcall(block_not_entered, given, 5, NULL);
+        result = unless_full(PyObject_Vectorcall(block_not_entered, given, 5, NULL), unrecorded);
         Py_DECREF(error);
     }
     Py_XDECREF(scope);

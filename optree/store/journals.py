@@ -94,16 +94,24 @@ class Journals:
         if changed != self._listed:
             self._paths = [path for path in journals(self._live) if self._is_others(path.name)]
             self._listed = changed if time() - changed > _COARSE_SECONDS else -1.0
+        marked = self._paths and not self._is_executable(self._live / "LOCK")  # else all files there seem so, as on vfat
         for path in self._paths:
             try:
                 found = path.lstat()
             except calls.GONE as error:
                 pass_on(error)
                 continue
-            unsynced = bool(found.st_mode & stat.S_IXUSR)
+            unsynced = bool(marked and found.st_mode & stat.S_IXUSR)
             state = found.st_ino, found.st_size, found.st_mtime_ns, unsynced
             if found.st_size and (unsynced or state != self._synced.get(path)):
                 yield path, state
+
+    def _is_executable(self, path: Path) -> bool:
+        try:
+            return bool(path.lstat().st_mode & stat.S_IXUSR)
+        except OSError as error:
+            pass_on(error)
+            return False
 
     @property
     def _live(self) -> Path:

@@ -5,6 +5,7 @@ It has two places, which are written by turns, each with a number and a checksum
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Callable
 from errno import EAGAIN, EBADMSG, EFBIG
@@ -43,7 +44,11 @@ class SharedBytes:
             pass
 
     def _changed(self, function: Callable[[bytes], bytes], until: float) -> bool:
-        """Do so; False if somebody has removed or replaced the file before it was locked."""
+        """Do so; False if somebody has removed or replaced the file before it was locked, and in a child that a handler forked meanwhile.
+
+        The child has the same lock as its parent, which goes on: it takes one of its own, and leaves the parent's locked.
+        """
+        process = os.getpid()
         with self._os.open_shared(self.path) as file:
             fd = file.fileno()
             while not self._os.lock(fd):
@@ -55,12 +60,15 @@ class SharedBytes:
                     return False
                 number, data = self._read(file)
                 changed = function(data)
+                if os.getpid() != process:
+                    return False
                 if changed != data:
                     number += 1
                     self._os.rewrite(fd, _packed(number, changed), PLACE_BYTES * (number % 2 == 0))
-                return True
+                return os.getpid() == process
             finally:
-                self._os.unlock(fd)  # of a fork's copy too, which closing would leave locked
+                if os.getpid() == process:
+                    self._os.unlock(fd)  # of a fork's copy too, which closing would leave locked
 
     def read(self) -> bytes:
         """Return what is there."""

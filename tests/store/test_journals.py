@@ -129,6 +129,14 @@ def test_a_sync_that_a_process_was_refused_which_has_gone_is_made_good(shared):
     assert ([path], before, 0o600) == (system.written, path.read_bytes(), path.stat().st_mode & 0o777)
 
 
+def test_a_file_system_that_shows_all_files_as_executable_marks_none(shared):
+    """Where modes tell nothing, as on vfat, LOCK seems to be executable too: a journal that does is one like others."""
+    _, store, other = shared
+    for path in (other.journal.path, store.live / "LOCK"):
+        path.chmod(0o700)
+    assert [True, True] == [store.flush("sync"), store.flush("sync")]
+
+
 def test_too_few_descriptors_lose_nothing(shared):
     """A file that could not be opened was not refused by the disk: it is synced as it is once there is a descriptor."""
     system, store, other = shared
