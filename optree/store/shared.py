@@ -40,15 +40,17 @@ class SharedBytes:
     def change(self, function: Callable[[bytes], bytes], seconds: float = LOCK_SECONDS) -> None:
         """Replace what is there by what *function* makes of it; what it raises leaves all as it is."""
         until = monotonic() + seconds
-        while not self._changed(function, until):
-            pass
+        process = -1
+        while process != os.getpid():  # in a child that a handler forked meanwhile, once more
+            process = os.getpid()
+            while not self._changed(function, until, process):
+                process = os.getpid()
 
-    def _changed(self, function: Callable[[bytes], bytes], until: float) -> bool:
+    def _changed(self, function: Callable[[bytes], bytes], until: float, process: int) -> bool:
         """Do so; False if somebody has removed or replaced the file before it was locked, and in a child that a handler forked meanwhile.
 
         The child has the same lock as its parent, which goes on: it takes one of its own, and leaves the parent's locked.
         """
-        process = os.getpid()
         with self._os.open_shared(self.path) as file:
             fd = file.fileno()
             while not self._os.lock(fd):
