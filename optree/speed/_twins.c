@@ -366,7 +366,7 @@ PyInit__twins(void)
 #undef INTERN
     if ((zero = PyLong_FromLong(0)) == NULL || (one = PyLong_FromLong(1)) == NULL || (thousand = PyFloat_FromDouble(1e3)) == NULL
         || (no_entries = PyTuple_New(0)) == NULL || (usual_severity = PyUnicode_InternFromString("VRB")) == NULL
-        || PyType_Ready(&TwinType) < 0 || PyType_Ready(&PieceType) < 0 || PyType_Ready(&LeavesType) < 0
+        || PyType_Ready(&TwinType) < 0 || PyType_Ready(&PieceType) < 0 || PyType_Ready(&ExitType) < 0
         || (names_of_beginning = PyTuple_Pack(4, text_turn, text_parent, text_attributes, text_request)) == NULL) {
         return NULL;
     }

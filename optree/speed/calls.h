@@ -27,7 +27,7 @@ typedef struct {
     PyObject_HEAD
     PyObject *instrument, *names, *args, *kwargs, *before;
     PyObject *scope;  /* NULL where nothing was begun */
-    PyObject *leaves; /* what `__exit__` gives, once */
+    PyObject *exiting; /* what `__exit__` gives, once */
     PyObject *holder; /* the weak reference to it */
     int open;         /* its node ends when the program has read what it returned */
 } Piece;
@@ -38,9 +38,9 @@ typedef struct {
     PyObject *piece; /* or the instrument */
     PyObject *held;  /* NULL of a piece */
     PyObject *weak;
-} Leaves;
+} Exit;
 
-static PyTypeObject PieceType, LeavesType;
+static PyTypeObject PieceType, ExitType;
 
 /* Tell whether a scope is plain: its `with` statement lasts, and it is in no generator's piece. */
 static int
@@ -120,9 +120,9 @@ leave_scope(PyObject *scope)
 
 /* Return an `__exit__`, and in *holder* the weak reference to it. */
 static PyObject *
-new_leaves(PyObject *piece, PyObject *held, PyObject **holder)
+new_exit(PyObject *piece, PyObject *held, PyObject **holder)
 {
-    Leaves *made = PyObject_GC_New(Leaves, &LeavesType);
+    Exit *made = PyObject_GC_New(Exit, &ExitType);
     if (made == NULL) {
         return NULL;
     }
@@ -159,9 +159,9 @@ begun_twin(PyObject *twin, PyObject *const *args, size_t nargsf, PyObject *kwnam
     made->before = before;
     made->scope = made->holder = NULL;
     made->open = 0;
-    made->leaves = new_leaves((PyObject *)made, NULL, &made->holder);
+    made->exiting = new_exit((PyObject *)made, NULL, &made->holder);
     PyObject_GC_Track(made);
-    if (made->leaves == NULL) {
+    if (made->exiting == NULL) {
         Py_DECREF(made);
         PyErr_Clear();
         PLAINLY;
@@ -389,15 +389,15 @@ leave_block(PyObject *instrument, PyObject *held, PyObject *error)
 }
 
 static PyObject *
-leaves_call(PyObject *self, PyObject *args, PyObject *kwargs)
+exit_call(PyObject *self, PyObject *args, PyObject *kwargs)
 {
     if (PyTuple_GET_SIZE(args) != 3) {
         PyErr_SetString(PyExc_TypeError, "__exit__(kind, error, traceback)");
         return NULL;
     }
-    Leaves *leaves = (Leaves *)self;
+    Exit *exiting = (Exit *)self;
     PyObject *error = PyTuple_GET_ITEM(args, 1);
-    return leaves->held == NULL ? leave_piece((Piece *)leaves->piece, error) : leave_block(leaves->piece, leaves->held, error);
+    return exiting->held == NULL ? leave_piece((Piece *)exiting->piece, error) : leave_block(exiting->piece, exiting->held, error);
 }
 
 /* Blocks */
@@ -406,26 +406,26 @@ leaves_call(PyObject *self, PyObject *args, PyObject *kwargs)
 static PyObject *
 exit_twin(PyObject *twin, PyObject *const *args, size_t nargsf, PyObject *kwnames)
 {
-    PyObject *left = NULL, *held = NULL, *leaves = NULL, *holder = NULL;
+    PyObject *left = NULL, *held = NULL, *exiting = NULL, *holder = NULL;
     if (scope_type != NULL && PyVectorcall_NARGS(nargsf) == 3 && kwnames == NULL && kind_of(args[1]) != NULL
         && (left = PyObject_GetAttr(args[0], text__left)) == left_method) {
         held = ((PyTypeObject *)held_type)->tp_alloc((PyTypeObject *)held_type, 0);
     }
-    if (held != NULL && (leaves = new_leaves(args[1], held, &holder)) != NULL) {
+    if (held != NULL && (exiting = new_exit(args[1], held, &holder)) != NULL) {
         SET(held, held, scope, Py_NewRef(Py_None));
         SET(held, held, holder, holder);
         SET(held, held, thread, PyLong_FromUnsignedLong(PyThread_get_thread_ident()));
         if (GET(held, held, thread) == NULL || PyObject_SetAttr(args[1], text__held, held) < 0) {
-            Py_CLEAR(leaves);
+            Py_CLEAR(exiting);
         }
     }
     Py_XDECREF(left);
     Py_XDECREF(held);
-    if (leaves == NULL) {
+    if (exiting == NULL) {
         PyErr_Clear();
         PLAINLY;
     }
-    return leaves;
+    return exiting;
 }
 
 /* Return what the `with` statement has that enters an instrument now, a new reference; NULL, perhaps with an error, if it has nothing. */
@@ -489,10 +489,10 @@ enter_twin(PyObject *twin, PyObject *const *args, size_t nargsf, PyObject *kwnam
 
 /* What stands in a `with` statement as `__exit__`: there is one of each piece. */
 static PyObject *
-piece_leaves(PyObject *self, void *unused)
+piece_exit(PyObject *self, void *unused)
 {
-    PyObject *found = ((Piece *)self)->leaves;
-    ((Piece *)self)->leaves = NULL;
+    PyObject *found = ((Piece *)self)->exiting;
+    ((Piece *)self)->exiting = NULL;
     if (found == NULL) {
         PyErr_SetString(PyExc_AttributeError, "__exit__");
     }
@@ -502,29 +502,29 @@ piece_leaves(PyObject *self, void *unused)
 /* Their types */
 
 static int
-leaves_traverse(PyObject *self, visitproc visit, void *arg)
+exit_traverse(PyObject *self, visitproc visit, void *arg)
 {
-    Py_VISIT(((Leaves *)self)->piece);
-    Py_VISIT(((Leaves *)self)->held);
+    Py_VISIT(((Exit *)self)->piece);
+    Py_VISIT(((Exit *)self)->held);
     return 0;
 }
 
 static int
-leaves_clear(PyObject *self)
+exit_clear(PyObject *self)
 {
-    Py_CLEAR(((Leaves *)self)->piece);
-    Py_CLEAR(((Leaves *)self)->held);
+    Py_CLEAR(((Exit *)self)->piece);
+    Py_CLEAR(((Exit *)self)->held);
     return 0;
 }
 
 static void
-leaves_dealloc(PyObject *self)
+exit_dealloc(PyObject *self)
 {
     PyObject_GC_UnTrack(self);
-    if (((Leaves *)self)->weak != NULL) {
+    if (((Exit *)self)->weak != NULL) {
         PyObject_ClearWeakRefs(self);
     }
-    leaves_clear(self);
+    exit_clear(self);
     PyObject_GC_Del(self);
 }
 
@@ -538,7 +538,7 @@ piece_traverse(PyObject *self, visitproc visit, void *arg)
     Py_VISIT(piece->kwargs);
     Py_VISIT(piece->before);
     Py_VISIT(piece->scope);
-    Py_VISIT(piece->leaves);
+    Py_VISIT(piece->exiting);
     Py_VISIT(piece->holder);
     return 0;
 }
@@ -553,7 +553,7 @@ piece_clear(PyObject *self)
     Py_CLEAR(piece->kwargs);
     Py_CLEAR(piece->before);
     Py_CLEAR(piece->scope);
-    Py_CLEAR(piece->leaves);
+    Py_CLEAR(piece->exiting);
     Py_CLEAR(piece->holder);
     return 0;
 }
@@ -573,19 +573,19 @@ static PyMethodDef piece_methods[] = {
 };
 
 static PyGetSetDef piece_properties[] = {
-    {"__exit__", piece_leaves, NULL, NULL, NULL},
+    {"__exit__", piece_exit, NULL, NULL, NULL},
     {NULL, NULL, NULL, NULL, NULL},
 };
 
-static PyTypeObject LeavesType = {
-    PyVarObject_HEAD_INIT(NULL, 0).tp_name = "optree.speed._twins.Leaves",
-    .tp_basicsize = sizeof(Leaves),
+static PyTypeObject ExitType = {
+    PyVarObject_HEAD_INIT(NULL, 0).tp_name = "optree.speed._twins.Exit",
+    .tp_basicsize = sizeof(Exit),
     .tp_flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC,
-    .tp_weaklistoffset = offsetof(Leaves, weak),
-    .tp_call = leaves_call,
-    .tp_dealloc = leaves_dealloc,
-    .tp_traverse = leaves_traverse,
-    .tp_clear = leaves_clear,
+    .tp_weaklistoffset = offsetof(Exit, weak),
+    .tp_call = exit_call,
+    .tp_dealloc = exit_dealloc,
+    .tp_traverse = exit_traverse,
+    .tp_clear = exit_clear,
 };
 
 static PyTypeObject PieceType = {

@@ -8,6 +8,7 @@ frames of a traceback, and that dies with the statement.
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable
 from functools import partial
 from sys import getrefcount
 from threading import get_ident
@@ -108,11 +109,11 @@ def block_not_entered(instrument: Any, scope: Scope | None, op: Op | None, befor
     return instrument.unrecorded
 
 
-def left_block(instance: Any, held: HeldScope, error: BaseException | None, flaw: BaseException | None) -> None:
-    """Leave a block that was entered by a compiled `__enter__`, as `Exit` does; *flaw* is what a compiled `__exit__` raised as it tried."""
+def left_after(flaw: BaseException | None, leave: Callable[[], None]) -> None:
+    """Leave what was entered in C, as `left` does; *flaw* is what a compiled `__exit__` raised as it tried, raised behind it."""
     try:
         try:
-            instance.leave(held.scope, error)
+            leave()
         finally:
             if flaw is not None:
                 raise flaw
@@ -120,6 +121,11 @@ def left_block(instance: Any, held: HeldScope, error: BaseException | None, flaw
         FAULTS.stack += 1
     except Exception as fault_of_ours:  # noqa: BLE001 - as above
         fault(fault_of_ours)
+
+
+def left_block(instance: Any, held: HeldScope, error: BaseException | None, flaw: BaseException | None) -> None:
+    """Leave a block that was entered by a compiled `__enter__`."""
+    left_after(flaw, partial(instance.leave, held.scope, error))
 
 
 def _nothing(_kind: object, _error: BaseException | None, _trace: object) -> None:

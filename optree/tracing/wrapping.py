@@ -21,7 +21,7 @@ from optree.nodes import Status
 from optree.tracing import context
 from optree.tracing.context import CURRENT, Holder, Scope
 from optree.tracing.faults import fault, guarded, unless_faulty
-from optree.tracing.holding import Exit, HeldScope, take_held
+from optree.tracing.holding import Exit, HeldScope, left_after, take_held
 from optree.tracing.results import Result
 from optree.tracing.runtime import RUNTIME
 from optree.tracing.unrecorded import PIECE, SESSION, UnrecordedPiece
@@ -302,17 +302,8 @@ def _leave(instrument: Instrument, scope: Scope, is_stream: bool, error: BaseExc
 
 
 def left_call(instrument: Instrument, scope: Scope, is_stream: bool, error: BaseException | None, flaw: BaseException | None) -> None:
-    """End the node of a compiled piece, then put back what was before, as `Exit` does; *flaw* is what it raised as it tried that."""
-    try:
-        try:
-            _leave(instrument, scope, is_stream, error)
-        finally:
-            if flaw is not None:
-                raise flaw
-    except RecursionError:  # nothing can be called here: who comes next ends what was left open
-        FAULTS.stack += 1
-    except Exception as fault_of_ours:  # noqa: BLE001 - no memory, a fault of ours: it must not reach the program
-        fault(fault_of_ours)
+    """End the node of a compiled piece, then put back what was before."""
+    left_after(flaw, functools.partial(_leave, instrument, scope, is_stream, error))
 
 
 class _Items:

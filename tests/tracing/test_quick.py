@@ -261,7 +261,7 @@ def test_it_is_taken():
         assert "Piece" == type(given[0](*given[1])).__name__
         scope = optree.llm("y")
         left = scope.__exit__
-        assert ("Leaves", "HeldScope") == (type(left).__name__, type(scope._held).__name__)
+        assert ("Exit", "HeldScope") == (type(left).__name__, type(scope._held).__name__)
         with optree.llm("z") as op:
             assert op is context.CURRENT.get().op
     assert {"Twin"} == {
