@@ -260,6 +260,8 @@ class Gap(Record, tag="gap"):
     ts: float
     dropped: int
     reason: str = ""
+    omitted: list[tuple[int, int]] = []
+    """Of those that had a number already, since a sync that failed lost them: first and last number of each row of them."""
 
 
 AnyRecord = (

@@ -308,9 +308,13 @@ class Stream:
                     most -= len(batch)
                     begun = monotonic() if self._stuck_until else 0.0
                     for taker, wants in self._takers:
+                        found = batch[:] if wants is None else [record for record in batch if wants.has(record)]
                         try:
-                            if found := batch[:] if wants is None else [record for record in batch if wants.has(record)]:
-                                taker.take(found)
+                            if found:
+                                try:
+                                    taker.take(found)
+                                except MemoryError:  # of the call itself, it may be: twice does no harm
+                                    taker.take(found)
                         except Exception as error:  # noqa: BLE001 - must not reach the traced program
                             pass_on(error)
                             self.fault(error)

@@ -41,9 +41,32 @@ read_beginning(Beginning *given, PyObject *const *args, Py_ssize_t positional, P
         && (given->parent == Py_None || is_a(given->parent, op_type));
 }
 
+/* Give a new op its request, within a step; returns the record. */
+static PyObject *
+request_node(PyObject *handle, PyObject *core, PyObject *payload)
+{
+    SET(GET(handle, op, bare), op_node, request, Py_NewRef(payload));
+    PyObject *time = now_ms(core), *fields[3] = {GET(handle, op, path), time, payload};
+    PyObject *record = time == NULL ? NULL : PyObject_Vectorcall(requested_type, fields, 3, NULL);
+    Py_XDECREF(time);
+    return record;
+}
+
+/* Take an op that could not be begun out of the open ones; the error stays. */
+static void
+forget_node(PyObject *ops, PyObject *path)
+{
+    PyObject *error, *value, *trace;
+    PyErr_Fetch(&error, &value, &trace);
+    if (PyDict_DelItem(ops, path) < 0) {
+        PyErr_Clear();
+    }
+    PyErr_Restore(error, value, trace);
+}
+
 /* Make an op's node, handle and record, within a step; returns the handle, and the record by reference. */
 static PyObject *
-begin_node(PyObject *builder, PyObject *core, const Beginning *given, PyObject **record)
+begin_node(PyObject *builder, PyObject *core, const Beginning *given, PyObject **records)
 {
     PyObject *where = given->turn, *path = NULL, *identity = NULL, *time = NULL, *node = NULL, *started = NULL, *handle = NULL;
     PyObject *number = PyIter_Next(GET(where, turn, _counter));
@@ -51,22 +74,27 @@ begin_node(PyObject *builder, PyObject *core, const Beginning *given, PyObject *
     if (number != NULL && (path = numbered(GET(where, turn, path), '.', number)) != NULL
         && (identity = node_id(GET(core, core, txn), path)) != NULL && (time = now_ms(core)) != NULL) {
         PyObject *fields[6] = {path, time, given->kind, given->name, above, given->attributes};
-        *record = PyObject_Vectorcall(op_begin_type, fields, 6, NULL);
+        records[0] = PyObject_Vectorcall(op_begin_type, fields, 6, NULL);
         PyObject *also[7] = {identity, path, given->kind, given->name, time, no_entries, no_entries};
-        node = *record == NULL ? NULL : PyObject_Vectorcall(op_node_type, also, 7, NULL);
+        node = records[0] == NULL ? NULL : PyObject_Vectorcall(op_node_type, also, 7, NULL);
     }
-    if (node != NULL && PyList_Append(GET(GET(where, turn, node), turn_node, ops), node) == 0
-        && (started = monotonic_now()) != NULL) {
+    if (node != NULL && (started = monotonic_now()) != NULL) {
         SET(node, op_node, parent_op, Py_NewRef(above));
         SET(node, op_node, attributes_json, Py_NewRef(given->attributes));
         PyObject *fields[7] = {builder, where, node, path, GET(core, core, now), GET(core, core, recorded), started};
         handle = PyObject_Vectorcall(op_type, fields, 7, NULL);
-        if (handle != NULL && PyDict_SetItem(GET(core, core, ops), path, handle) < 0) {
-            Py_CLEAR(handle);
-        }
+    }
+    if (handle != NULL && given->request != Py_None && (records[1] = request_node(handle, core, given->request)) == NULL) {
+        Py_CLEAR(handle);
+    }
+    if (handle != NULL && (PyDict_SetItem(GET(core, core, ops), path, handle) < 0
+            || PyList_Append(GET(GET(where, turn, node), turn_node, ops), node) < 0)) {
+        forget_node(GET(core, core, ops), path);
+        Py_CLEAR(handle);
     }
     if (handle == NULL) {
-        Py_CLEAR(*record);
+        Py_CLEAR(records[0]);
+        Py_CLEAR(records[1]);
     }
     Py_XDECREF(number);
     Py_XDECREF(path);
@@ -109,17 +137,6 @@ take_request(Beginning *given)
     return payload == NULL ? -1 : 1;
 }
 
-/* Give a new op its request, within a step; returns the record. */
-static PyObject *
-request_node(PyObject *handle, PyObject *core, PyObject *payload)
-{
-    SET(GET(handle, op, bare), op_node, request, Py_NewRef(payload));
-    PyObject *time = now_ms(core), *fields[3] = {GET(handle, op, path), time, payload};
-    PyObject *record = time == NULL ? NULL : PyObject_Vectorcall(requested_type, fields, 3, NULL);
-    Py_XDECREF(time);
-    return record;
-}
-
 /* As `SessionTreeBuilder.begin_op` in a turn that is given. */
 static PyObject *
 begin_op_twin(PyObject *twin, PyObject *const *args, size_t nargsf, PyObject *kwnames)
@@ -159,12 +176,7 @@ begin_op_twin(PyObject *twin, PyObject *const *args, size_t nargsf, PyObject *kw
             plainly = 1;
             result = leave(stream, held);
         } else {
-            handle = begin_node(args[0], core, &given, &records[0]);
-            if (handle != NULL
-                && ((counted && count_tool(chain) < 0)
-                    || (given.request != Py_None && (records[1] = request_node(handle, core, given.request)) == NULL))) {
-                Py_CLEAR(handle);
-            }
+            handle = counted && count_tool(chain) < 0 ? NULL : begin_node(args[0], core, &given, records);
             result = handle == NULL ? leave(stream, held) : put_and_leave(stream, held, records, given.request == Py_None ? 1 : 2);
             Py_XDECREF(records[0]);
             Py_XDECREF(records[1]);

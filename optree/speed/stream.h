@@ -197,14 +197,10 @@ lines_of(PyObject *journal, PyObject *const *records, Py_ssize_t count, PyObject
     return all;
 }
 
-/* As `Journal.take`. */
+/* Write a journal's next lines to its file; takes the reference of *data*. */
 static int
-take(PyObject *journal, PyObject *const *records, Py_ssize_t count)
+write_out(PyObject *journal, PyObject *data)
 {
-    PyObject *number, *data = lines_of(journal, records, count, &number);
-    if (data == NULL) {
-        return -1;
-    }
     PyObject *fd = Py_NewRef(GET(journal, journal, fd)), *function = Py_NewRef(GET(journal, journal, _write));
     PyObject *args[2] = {fd, data};
     PyObject *written = PyObject_Vectorcall(function, args, 2, NULL);
@@ -222,53 +218,68 @@ take(PyObject *journal, PyObject *const *records, Py_ssize_t count)
     }
     Py_DECREF(fd);
     Py_DECREF(data);
-    if (size < 0) {
-        Py_DECREF(number);
-        if (!PyErr_ExceptionMatches(PyExc_OSError)) {
-            return -1;
-        }
-        PyObject *kind, *error, *trace;
-        PyErr_Fetch(&kind, &error, &trace);
-        PyErr_NormalizeException(&kind, &error, &trace);
-        if (is_programs(error, trace)) {
-            PyErr_Restore(kind, error, trace);
-            return -1;
-        }
-        PyObject *batch = list_of(records, count);
-        PyObject *more[3] = {journal, error, batch};
-        int result = batch == NULL ? -1 : done(PyObject_VectorcallMethod(text__poison, more, 3, NULL));
-        Py_XDECREF(batch);
-        Py_XDECREF(kind);
-        Py_XDECREF(error);
-        Py_XDECREF(trace);
-        return result;
+    return size < 0 ? -1 : 0;
+}
+
+/* Give the file up after an error of the disk, of memory or of the stack, and keep the records; any other goes on. */
+static int
+poison(PyObject *journal, PyObject *const *records, Py_ssize_t count)
+{
+    PyObject *kind, *error, *trace;
+    PyErr_Fetch(&kind, &error, &trace);
+    PyErr_NormalizeException(&kind, &error, &trace);
+    if (is_programs(error, trace)
+        || !(PyErr_GivenExceptionMatches(kind, PyExc_OSError) || PyErr_GivenExceptionMatches(kind, PyExc_MemoryError)
+            || PyErr_GivenExceptionMatches(kind, PyExc_RecursionError))) {
+        PyErr_Restore(kind, error, trace);
+        return -1;
+    }
+    PyObject *batch = list_of(records, count);
+    PyObject *more[3] = {journal, error, batch};
+    int result = batch == NULL ? -1 : done(PyObject_VectorcallMethod(text__poison, more, 3, NULL));
+    Py_XDECREF(batch);
+    Py_XDECREF(kind);
+    Py_XDECREF(error);
+    Py_XDECREF(trace);
+    return result;
+}
+
+/* As `Journal.take`. */
+static int
+take(PyObject *journal, PyObject *const *records, Py_ssize_t count)
+{
+    PyObject *number, *data = lines_of(journal, records, count, &number);
+    if (data == NULL || write_out(journal, data) < 0) {
+        Py_XDECREF(number);
+        return poison(journal, records, count);
     }
     SET(journal, journal, last, number);
     SET(journal, journal, dirty, Py_NewRef(Py_True));
     return 0;
 }
 
-/* Count a fault of a taker; an interrupt goes on, and its records wait for whoever comes next. */
+/* Count a fault of a taker; an interrupt goes on. After one, or where no memory was found, its records wait for whoever comes next. */
 static int
 taken_badly(PyObject *stream, PyObject *const *records, Py_ssize_t count)
 {
     PyObject *kind, *error, *trace;
     PyErr_Fetch(&kind, &error, &trace);
     PyErr_NormalizeException(&kind, &error, &trace);
-    if (PyErr_GivenExceptionMatches(kind, PyExc_Exception) && !is_programs(error, trace)) {
-        int result = done(call_with(stream, text_fault, error));
-        Py_XDECREF(kind);
-        Py_XDECREF(error);
-        Py_XDECREF(trace);
-        return result;
-    }
-    while (count-- > 0) {
+    int ours = PyErr_GivenExceptionMatches(kind, PyExc_Exception) && !is_programs(error, trace);
+    while ((!ours || PyErr_GivenExceptionMatches(kind, PyExc_MemoryError)) && count-- > 0) {
         if (done(call_with(GET(stream, stream, _queue), text_appendleft, records[count])) < 0) {
             PyErr_Clear();
         }
     }
-    PyErr_Restore(kind, error, trace);
-    return -1;
+    if (!ours) {
+        PyErr_Restore(kind, error, trace);
+        return -1;
+    }
+    int result = done(call_with(stream, text_fault, error));
+    Py_XDECREF(kind);
+    Py_XDECREF(error);
+    Py_XDECREF(trace);
+    return result;
 }
 
 /* As `Wants.has` of a record that has no entries; -1 for an error. */

@@ -10,6 +10,7 @@ import os
 from collections import deque
 from collections.abc import Callable
 from errno import EAGAIN, EMFILE, ENFILE
+from itertools import pairwise
 from pathlib import Path
 from time import monotonic, sleep, time
 from typing import Literal
@@ -42,7 +43,7 @@ class Journal:
         *("live", "txn", "sync_level", "last", "dropped", "ordinal", "path", "fd", "problem", "dirty", "_syncs", "_ready", "_os", "_write"),
         *("_version", "_retry_at", "_unsaid", "_unsynced", "_claimed", "_seed", "_held", "_again", "_untried", "_named", "_guard"),
         *("_syncing", "_doomed", "_synced", "_given_up", "_suspect", "_rests", "resolved", "_gaps", "_counted", "refusal", "errno"),
-        *("_closing", "_noted"),
+        *("_closing", "_noted", "_omitted"),
     )
 
     def __init__(
@@ -85,18 +86,15 @@ class Journal:
         self._ready = ready
         self._os, self._write, self._version = system, system.write, version
         self._retry_at, self._unsaid = 0.0, 0
-        self._guard = new_rlock()
-        """Held for moments: to close no file while it is synced."""
-        self._closing = new_rlock()
-        """Held while a file is closed, which two threads may come to do."""
+        self._guard = new_rlock()  # held for moments: to close no file while it is synced
+        self._closing = new_rlock()  # held while a file is closed, which two threads may come to do
         self._syncing = self._rests = 0
-        self._doomed: list[int] = []
-        """Descriptors that are closed when nobody syncs."""
+        self._doomed: list[int] = []  # descriptors that are closed when nobody syncs
         self._gaps: list[r.Gap] = []  # those that were written
+        self._omitted: list[tuple[int, int]] = []  # numbers of lost records that the next gap tells
         self._counted = self.last  # number of the last record when files were last removed: what they had is in `dropped`
         self._named = False
-        self._synced = self.last
-        """Number of the last record that is known to be on the disk."""
+        self._synced = self.last  # number of the last record that is known to be on the disk
         self._given_up: list[Path] = []
         """Files that took no more, with what may not be on the disk of what they took before."""
         self._suspect: list[Path] = []
@@ -168,15 +166,15 @@ class Journal:
         if self.fd < 0 and not self._recover():
             self._hold(batch)
             return
-        if len(batch) == 1 and not self.ordinal:
-            batch[0].n = self.last + 1
-            data = r.line(batch[0], self._seed)
-        else:
-            data = b"".join([self._line(record, n) for n, record in enumerate(batch, self.last + 1)])
         try:
+            if len(batch) == 1 and not self.ordinal:
+                batch[0].n = self.last + 1
+                data = r.line(batch[0], self._seed)
+            else:
+                data = b"".join([self._line(record, n) for n, record in enumerate(batch, self.last + 1)])
             if (done := self._write(self.fd, data)) < len(data):
                 self._os.write_all(self.fd, data[done:])
-        except OSError as error:
+        except (OSError, MemoryError, RecursionError) as error:
             pass_on(error)
             self._poison(error, batch)
             return
@@ -248,7 +246,7 @@ class Journal:
         """Close the file, which is removed next since all of it is saved elsewhere; the next record begins a new one."""
         self._close_files()
         self.resolved = True
-        self.dirty, self._unsynced, self._unsaid = False, None, 0
+        self.dirty, self._unsynced, self._unsaid, self._omitted = False, None, 0, []
         self._retry_at, self._untried = 0.0, 0
         self._held.clear()
         self._given_up, self._suspect, self._synced = [], [], self.last
@@ -363,13 +361,13 @@ class Journal:
         self._named, self.dirty = False, True
         return seed
 
-    def _poison(self, error: OSError, batch: list[r.Record]) -> None:
+    def _poison(self, error: Exception, batch: list[r.Record]) -> None:
         """Give the file up. Records of the batch keep their numbers: part of it may stand in the file."""
         self._give_up(error)
         self._hold(batch)
         self._untried = 0
 
-    def _give_up(self, error: OSError) -> None:
+    def _give_up(self, error: Exception) -> None:
         """Write to this file no more."""
         self._fault(self.path, error)
         if self.fd >= 0:
@@ -426,6 +424,8 @@ class Journal:
                 found |= {record.n: record for record in read_journal(path, self._synced, self._os).records}
         first = self._held[0].n if self._held else self.last + 1
         back = [found[number] for number in sorted(found) if number < first]
+        ends = [self._synced, *(record.n for record in back), first]
+        self._omitted += [(low + 1, high - 1) for low, high in pairwise(ends) if high > low + 1]
         gone = first - 1 - self._synced - len(back)
         self.dropped += gone
         self._unsaid += gone
@@ -442,11 +442,11 @@ class Journal:
             for _ in part:
                 self._held.popleft()
         if self._unsaid:
-            gap = r.Gap(time() * 1e3, self._unsaid, self.problem, n=self.last + 1)
+            gap = r.Gap(time() * 1e3, self._unsaid, self.problem, self._omitted, n=self.last + 1)
             self._os.write_all(self.fd, r.line(gap, self._seed))
             self._gaps.append(gap)
             self.last += 1
-            self._unsaid = 0
+            self._unsaid, self._omitted = 0, []
         again, self._again = self._again, []
         self._os.mark_unsynced(again, unsynced=False)  # all that they have is in this file
 

@@ -58,6 +58,8 @@ class JournalFile(Struct):
     flaws: list[Flaw] = []
     unknown: int = 0
     """Records of types that this version does not know; they are left out."""
+    omitted: list[tuple[int, int]] = []
+    """What its gaps say of the numbers that were lost before they were in it: first and last of each row."""
     last: int = 0
     """Number of the last record that is there, known or not; of a file without one what its first line says was before it."""
 
@@ -91,7 +93,7 @@ def read_journal(path: Path, after: int = 0, system: OS = REAL) -> JournalFile:
     if seed is None:
         found.flaws.append(_without_header(path, first, lines))
         return found
-    expected, holes = found.header.first if found.header else 0, list[range]()
+    expected, holes = found.header.first if found.header else 0, dict[range, int]()
     for offset, line, size, whole in lines if found.header else chain([first], lines):
         if not whole or not r.check(line, seed):
             at = _record_inside(line, seed) if whole else 0
@@ -106,13 +108,21 @@ def read_journal(path: Path, after: int = 0, system: OS = REAL) -> JournalFile:
             continue
         number = _take(found, line, offset, after)
         if number > expected:
-            found.flaws.append(Flaw(path.name, offset, 0, "lost records", f"records {expected} to {number - 1} are missing"))
-            holes.append(range(expected, number))
+            holes[range(expected, number)] = offset
         expected = max(expected, number + 1)
+    found.flaws += _lost(found, holes)
     found.last = max(0, expected - 1)
     if found.header is None and (other := _accounts_of_another(path, found.records)):
         return _foreign(path, other, system)
     return found
+
+
+def _lost(found: JournalFile, holes: dict[range, int]) -> list[Flaw]:
+    """Say which numbers are missing and where, but for those of which the writer knew: a gap counts them."""
+    unknown = {hole: offset for hole, offset in holes.items() if (hole[0], hole[-1]) not in found.omitted}
+    return [
+        Flaw(found.path.name, offset, 0, "lost records", f"records {hole[0]} to {hole[-1]} are missing") for hole, offset in unknown.items()
+    ]
 
 
 def of_another(path: Path, first: bytes, header: r.Header | None, seed: int | None) -> str:
@@ -198,6 +208,8 @@ def _take(found: JournalFile, line: bytes, offset: int, after: int) -> int:
     if record is None:
         found.unknown += 1
         return _number(line)
+    if isinstance(record, r.Gap):
+        found.omitted += record.omitted
     if record.n > after:
         found.records.append(record)
     return record.n

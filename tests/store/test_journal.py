@@ -310,7 +310,7 @@ class Halving(OS):
         super().datasync(fd)
 
 
-def test_what_a_failed_sync_has_lost_is_counted(begin, monkeypatch):
+def test_what_a_failed_sync_has_lost_is_counted(begin, killed, monkeypatch):
     """A file that could not be synced is cut when it is read back: what is in no file is counted and said until a snapshot has it."""
     monkeypatch.setattr(upkeep, "SYNC_SECONDS", 60.0)  # no snapshot of its own accord
     system = Halving()
@@ -324,8 +324,10 @@ def test_what_a_failed_sync_has_lost_is_counted(begin, monkeypatch):
     assert not store.flush("sync")
     assert (gone, gone) == (store.journal.dropped, store.unwritten)
     assert [gone] == [line["dropped"] for line in lines(store.journal.path) if line["t"] == "gap"]
+    assert [f"{gone} records were never written, since the disk would not take them"] == load("txn-1", killed()).damage.lost()
     assert store.flush("snapshot")
     assert (True, 0) == (store.flush("sync"), store.unwritten)
+    assert [] == load("txn-1", killed()).damage.lost()
 
 
 def test_what_a_full_disk_took_before_is_synced(begin):

@@ -118,6 +118,17 @@ def test_missing_lines_are_seen_by_their_numbers():
     assert ["records 5 to 7 are missing"] == [flaw.said for flaw in found.flaws]
 
 
+def test_missing_numbers_that_a_gap_tells_of_are_no_flaw():
+    """A writer says which numbers a failed sync took from it: those, and no others, are told once, as records that it counts."""
+    missed = ["records 5 to 7 are missing"]
+    for omitted, expected in (([], missed), ([(5, 6)], missed), ([(5, 7)], []), ([(2, 3), (5, 7)], [])):
+        gap = line(r.Gap(1.0, 3, "", omitted, n=len(LINES)), SEED)
+        for after in (0, 6, len(LINES)):
+            found = read(b"".join([*LINES[:5], *LINES[8:], gap]), after)
+            assert expected == [flaw.said for flaw in found.flaws], (omitted, after)
+            assert len(LINES) == found.last
+
+
 def test_zeros_behind_the_end_are_a_torn_tail():
     """Zeros, as a file system leaves them after power loss, are no records."""
     found = read(DATA + bytes(4096))
