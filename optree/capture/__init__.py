@@ -62,6 +62,17 @@ LIBRARIES: Final = {
             "pydantic_ai.models._continuation": "pydantic_ai:streams",
         },
     ),
+    "crewai": Library(
+        "1.15",
+        2,
+        {
+            "crewai.events.event_bus": "crewai:events",
+            "crewai.crew": "crewai:crews",
+            "crewai.flow.runtime": "crewai:flows",
+            "crewai.agent.core": "crewai:agents",
+            "crewai.llms.base_llm": "crewai:models",
+        },
+    ),
     "langchain-core": Library("1.7", 2, {"langchain_core.tracers.context": "langchain:callbacks"}),
     "langgraph": Library("1.2", 2, {"langgraph.pregel.main": "langchain:graphs"}),
 }
