@@ -1,0 +1,648 @@
+"""Programs on CrewAI, as its documentation writes them, become whole trees, each call of a model once in its place."""
+
+import asyncio
+import os
+import signal
+import sys
+import tempfile
+import threading
+
+import pytest
+
+os.environ |= {"CREWAI_DISABLE_TELEMETRY": "true", "OTEL_SDK_DISABLED": "true", "CREWAI_TRACING_ENABLED": "false"}
+pytest.importorskip("crewai", reason="crewai is tried in an environment of its own: make test-frameworks")
+os.environ |= {"XDG_DATA_HOME": tempfile.mkdtemp(), "XDG_CONFIG_HOME": tempfile.mkdtemp()}
+
+from crewai import LLM, Agent, BaseLLM, Crew, Flow, Process, Task
+from crewai.events import crewai_event_bus
+from crewai.flow.flow import listen, router, start
+from crewai.flow.runtime import Flow as RuntimeFlow
+from crewai.hooks.dispatch import HookAborted
+from crewai.llms.base_llm import llm_call_context
+from crewai.llms.providers.openai.completion import OpenAICompletion
+from crewai.tools import tool
+from pydantic import BaseModel
+
+import optree
+from optree.capture import START as AUTO
+from optree.capture import instrument, uninstrument
+from optree.capture.program import program_name
+from optree.nodes import Tokens
+from optree.store import Directory
+from optree.store.recovery import load
+from optree.testing import capture
+from optree.tree import walk_ops, walk_sessions
+from optree.values import decode
+from tests.capture.calls import CHAT, CHAT_EVENTS, CHAT_TOOL, MESSAGE, QUESTION
+from tests.capture.conftest import outcome, with_hooks
+from tests.capture.provider import Reply
+from tests.cli.conftest import ROOT, CommandLine
+
+pytestmark = [
+    pytest.mark.filterwarnings("ignore::DeprecationWarning"),  # what CrewAI says of fields of its own
+    pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),  # its clients are never closed
+]
+REFUSED = Reply({"error": {"message": "no such model"}}, status=404)
+ASKS = [{"id": "call-1", "type": "function", "function": {"name": "weather", "arguments": '{"city": "Athens"}'}}]
+SPENT = {"prompt_tokens": 3, "completion_tokens": 2, "total_tokens": 5}
+
+
+@tool("weather")
+def weather(city: str) -> str:
+    """Tell the weather."""
+    if (op := optree.current()) is not None:
+        op.log(f"looking at {city}")
+    with optree.tool("thermometer"):
+        return f"rain in {city}"
+
+
+@tool("weather")
+def broken(city: str) -> str:
+    """Do nothing good."""
+    raise ConnectionError(f"no thermometer in {city}")
+
+
+class Scripted(BaseLLM):
+    """A model that calls nobody, as CrewAI's documentation has one of the program's own."""
+
+    says: list = []
+
+    def call(self, messages, tools=None, *_args, **_more):
+        """Say what is next, the last thing again and again."""
+        self._track_token_usage_internal(SPENT)
+        said = self.says.pop(0) if len(self.says) > 1 else self.says[0]
+        if isinstance(said, BaseException):
+            raise said
+        return said(messages) if callable(said) else said
+
+    async def acall(self, *args, **more):
+        """Say it where that is awaited."""
+        await asyncio.sleep(0)
+        return self.call(*args, **more)
+
+    def supports_function_calling(self):
+        """Take tools."""
+        return True
+
+
+def scripted(*says):
+    """Return a model that says this."""
+    model = Scripted(model="scripted")
+    model.says = list(says)
+    return model
+
+
+@pytest.fixture
+def model(provider):
+    """Return a model that calls the provider."""
+    return LLM(model="openai/gpt-5", base_url=f"{provider.url}/v1", api_key="none", max_retries=0)
+
+
+def forecaster(model, *tools, **more):
+    """Return an agent."""
+    return Agent(role="forecaster", goal="Tell the weather", backstory="You look out", llm=model, tools=list(tools), **more)
+
+
+def task_of(agent, **more):
+    """Return a task of an agent's."""
+    return Task(description="Weather in {city}?", expected_output="a sentence", agent=agent, **more)
+
+
+def crew_of(model, *tools, name="meteo", **more):
+    """Return a crew of one agent and one task."""
+    agent = forecaster(model, *tools)
+    return Crew(name=name, agents=[agent], tasks=[task_of(agent, **more)])
+
+
+def ask(crew, city="Athens"):
+    """Run a crew."""
+    return crew.kickoff({"city": city}).raw
+
+
+def ops_of(recording, *names):
+    """Return the ops that were recorded, those of some names if any are given."""
+    return [op for _, _, op in walk_ops(recording.tree) if not names or op.name in names]
+
+
+def calls_of(recording):
+    """Return the calls of models."""
+    return [op for op in ops_of(recording) if op.kind == "llm"]
+
+
+def paths_of(recording):
+    """Return the agents of all sessions."""
+    return [session.call_path for session in walk_sessions(recording.tree)]
+
+
+def test_a_crew_is_a_session(recording, provider, model):
+    """A crew's run is a session of its name, a task an op in it, and what an agent does for the task is the agent's session."""
+    provider.says(CHAT_TOOL, CHAT)
+    assert "It rains" == ask(crew_of(model, weather))
+    session = recording.tree.session
+    assert ("meteo", "ok", "It rains") == (session.agent_id, session.status, decode(session.final_report))
+    [turn] = session.turns
+    assert ({"user": "Athens"}, "ok") == (turn.prompts, turn.status)
+    [task, agent_op] = turn.ops
+    assert ("system", "Weather in Athens?", "task", "ok") == (task.kind, task.name, task.attributes["type"], task.status)
+    assert ("session", "forecaster", task.path) == (agent_op.kind, agent_op.name, agent_op.parent_op)
+    [_, agent] = walk_sessions(recording.tree)
+    assert ("It rains", "ok") == (decode(agent.final_report), agent.status)
+    assert agent.turns[0].prompts["user"].startswith("Weather in Athens?")
+    assert ["openai-compatible:gpt-5"] * 2 == [op.name for op in calls_of(recording)]
+    assert [Tokens(8, 5, 4, 0, 17, 3)] * 2 == [op.accounting[0].tokens for op in calls_of(recording)]
+    assert (2, 16) == (session.totals.llm_requests, session.totals.input_tokens)
+    assert optree.current_session() is None
+
+
+def test_tools_have_arguments_and_results(recording, provider, model):
+    """A tool is an op of the agent's, with arguments and result; what the program records in it is within it."""
+    provider.says(CHAT_TOOL, CHAT)
+    ask(crew_of(model, weather))
+    [op], [inner] = ops_of(recording, "weather"), ops_of(recording, "thermometer")
+    assert ({"city": "Athens"}, "rain in Athens", "ok") == (decode(op.request.payload), decode(op.response.payload), op.status)
+    assert (["looking at Athens"], op.path) == ([log.message for log in op.logs], inner.parent_op)
+
+
+def test_a_tool_that_raises_failed(recording, provider, model):
+    """A tool that raises is failed with its exception; the model is told, and the crew goes on."""
+    provider.says(CHAT_TOOL, CHAT)
+    assert "It rains" == ask(crew_of(model, broken))
+    [op] = ops_of(recording, "weather")
+    assert ("failed", "ConnectionError: no thermometer in Athens", "network") == (op.status, op.error, op.attributes["error.type"])
+    assert "ok" == recording.tree.session.status
+
+
+@pytest.mark.parametrize("way", ["kickoff_async", "akickoff"])
+def test_async(recording, provider, model, way):
+    """A crew that is awaited is the same tree."""
+    provider.says(CHAT_TOOL, CHAT)
+
+    async def asking():
+        found = await getattr(crew_of(model, weather), way)({"city": "Athens"})
+        assert optree.current_session() is None
+        return found.raw
+
+    assert "It rains" == asyncio.run(asking())
+    assert ["meteo", "meteo->forecaster"] == paths_of(recording)
+    assert ("ok", 2, 2) == (
+        recording.tree.session.status, recording.tree.session.totals.llm_requests, recording.tree.session.totals.tools_run,
+    )  # fmt: skip
+    [op], [inner] = ops_of(recording, "weather"), ops_of(recording, "thermometer")
+    assert ("rain in Athens", op.path) == (decode(op.response.payload), inner.parent_op)
+
+
+@pytest.mark.parametrize("way", ["kickoff_for_each", "kickoff_for_each_async", "akickoff_for_each"])
+def test_each_input_is_a_run(recording, way):
+    """Each input of `kickoff_for_each` is a session of its own, with the input as its question, also where they run at once."""
+    cities = [{"city": city} for city in ("Athens", "Rome", "Oslo")]
+    with optree.session("lead") as session, optree.turn(user="Weather?"):
+        found = getattr(crew_of(scripted("It rains")), way)(cities)
+        assert 3 == len(asyncio.run(found) if asyncio.iscoroutine(found) else found)
+    runs = [one for one in walk_sessions(recording.tree) if one.agent_id == "meteo"]
+    assert ["Athens", "Oslo", "Rome"] == sorted(run.turns[0].prompts["user"] for run in runs)
+    assert [1, 1, 1] == [run.totals.llm_requests for run in runs]
+    assert (3, 9) == (session.totals.llm_requests, session.totals.input_tokens)
+
+
+def test_tasks_at_once(recording):
+    """Tasks that run at once are siblings, each with its agent and the call of that."""
+    barrier = threading.Barrier(3, timeout=30)
+
+    def together(_messages):
+        barrier.wait()
+        return "It rains"
+
+    agents = [Agent(role=f"agent {city}", goal="g", backstory="b", llm=scripted(together)) for city in ("Athens", "Rome", "Oslo")]
+    tasks = [Task(description=f"{agent.role}?", expected_output="s", agent=agent, async_execution=True) for agent in agents]
+    last = Task(description="Sum", expected_output="s", agent=forecaster(scripted("All rain")), context=tasks)
+    assert "All rain" == Crew(name="meteo", agents=[*agents, last.agent], tasks=[*tasks, last]).kickoff().raw
+    ops = {op.name: op for op in recording.tree.session.turns[0].ops}
+    for agent in agents:
+        assert (ops[f"{agent.role}?"].path, None) == (ops[agent.role].parent_op, ops[f"{agent.role}?"].parent_op)
+    assert [1, 1, 1, 1] == [one.totals.llm_requests for one in walk_sessions(recording.tree) if one.path]
+    assert "ok" == recording.tree.session.status
+
+
+def test_a_flow(recording, provider, model):
+    """A flow is a session of its name, its methods are ops with what they are given and return, and crews in them are sub-agents."""
+    provider.says(CHAT)
+
+    class Outlook(Flow):
+        @start()
+        def city(self):
+            return "Athens"
+
+        @router(city)
+        def choose(self):
+            return "far"
+
+        @listen("far")
+        def look(self, city):
+            with optree.tool("window"):
+                return crew_of(model).kickoff({"city": city})
+
+        @listen(look)
+        async def tell(self, found):
+            return f"{found.raw}!"
+
+    assert "It rains!" == Outlook().kickoff({"day": "Monday"})
+    session = recording.tree.session
+    assert ("Outlook", "ok", "It rains!") == (session.agent_id, session.status, decode(session.final_report))
+    assert {"user": "Monday"} == session.turns[0].prompts
+    methods = [op for op in session.turns[0].ops if op.attributes.get("type") == "method"]
+    assert ["city", "choose", "look", "tell"] == [op.name for op in methods]
+    assert [None] * 4 == [op.parent_op for op in methods]
+    assert ["Athens", "far", "It rains", "It rains!"] == [decode(op.response.payload) for op in methods]
+    assert "It rains" in decode(methods[3].request.payload).values()
+    assert ["Outlook", "Outlook->meteo", "Outlook->meteo->forecaster"] == paths_of(recording)
+    assert (methods[2].path, 1) == (ops_of(recording, "window")[0].parent_op, session.totals.llm_requests)
+
+
+def test_a_flow_that_fails(recording):
+    """A method that raises is failed with its exception, and so is the flow; the program gets the exception."""
+
+    class Outlook(Flow):
+        @start()
+        def look(self):
+            raise ValueError("fog")
+
+    with pytest.raises(ValueError, match="fog"):
+        Outlook().kickoff()
+    [op] = ops_of(recording)
+    assert ("failed", "ValueError: fog") == (op.status, op.error)
+    assert ("failed", "ValueError: fog") == (recording.tree.session.status, recording.tree.session.error)
+    assert optree.current_session() is None
+
+
+def test_a_guardrail_that_refuses(recording):
+    """A guardrail is an op of the task, with what it says and which retry it is; what it refuses is tried again as another session."""
+
+    def long_enough(output):
+        return (True, output.raw.upper()) if len(output.raw) > 10 else (False, "too short")
+
+    assert "IT RAINS A LOT" == ask(crew_of(scripted("It rains", "It rains a lot"), guardrail=long_enough))
+    task, *within = recording.tree.session.turns[0].ops
+    assert ["forecaster", "long_enough", "forecaster", "long_enough"] == [op.name for op in within]
+    assert [task.path] * 4 == [op.parent_op for op in within]
+    assert [("guardrail", 0), ("guardrail", 1)] == [(op.attributes["type"], op.attributes["retry"]) for op in within[1::2]]
+    assert ["guardrail long_enough refused: too short"] == [log.message for log in within[1].logs]
+    assert "IT RAINS A LOT" == decode(within[3].response.payload) == decode(task.response.payload)
+
+
+def test_a_guardrail_that_never_lets_go(recording):
+    """A task whose retries are used up is failed with what the guardrail said, and so is the crew."""
+    crew = crew_of(scripted("It rains"), guardrail=lambda _output: (False, "too short"), guardrail_max_retries=1)
+    with pytest.raises(Exception, match="too short"):
+        ask(crew)
+    task, session = recording.tree.session.turns[0].ops[0], recording.tree.session
+    assert ("failed", "failed") == (task.status, session.status)
+    assert "too short" in task.error
+    assert "too short" in session.error
+
+
+def test_an_agent_that_tries_again(recording):
+    """An agent's attempt that fails is a failed session beside the one that succeeds."""
+    assert "It rains" == ask(crew_of(scripted(RuntimeError("busy"), "It rains")))
+    attempts = [one for one in walk_sessions(recording.tree) if one.agent_id == "forecaster"]
+    assert [("failed", "RuntimeError: busy"), ("ok", None)] == [(one.status, one.error) for one in attempts]
+    assert ["failed", "ok"] == [op.status for op in calls_of(recording)]
+    assert "ok" == recording.tree.session.status
+
+
+def test_an_agent_alone(recording, provider, model):
+    """An agent that is run without a crew is a session of its role, with what it is asked, plain and awaited."""
+    provider.says(CHAT_TOOL, CHAT)
+    assert "It rains" == forecaster(model, weather).kickoff("Weather?").raw
+    session = recording.tree.session
+    assert ("forecaster", "ok", {"user": "Weather?"}) == (session.agent_id, session.status, session.turns[0].prompts)
+    assert ("It rains", 2, 2) == (decode(session.final_report), session.totals.llm_requests, session.totals.tools_run)
+    provider.says(CHAT)
+    assert "It rains" == asyncio.run(forecaster(model).kickoff_async(QUESTION)).raw
+    session = recording.sessions[1].tree.session
+    assert ("ok", {"user": "Weather?"}) == (session.status, session.turns[0].prompts)
+
+
+def test_work_that_is_delegated(recording):
+    """What an agent delegates to a coworker is that one's session, in the op of the tool that delegates."""
+    arguments = '{"task": "Look", "context": "Athens", "coworker": "forecaster"}'
+    asks = [{"id": "call-1", "type": "function", "function": {"name": "delegate_work_to_coworker", "arguments": arguments}}]
+    lead = Agent(role="lead", goal="g", backstory="b", llm=scripted(asks, "It rains there"), allow_delegation=True)
+    crew = Crew(name="meteo", agents=[lead, forecaster(scripted("It rains"))], tasks=[task_of(lead)])
+    assert "It rains there" == ask(crew)
+    assert ["meteo", "meteo->lead", "meteo->lead->forecaster"] == paths_of(recording)
+    [op] = ops_of(recording, "delegate_work_to_coworker")
+    assert ("tool", "It rains") == (op.kind, decode(op.response.payload))
+    assert [op.path] == [one.parent_op for one in ops_of(recording, "forecaster")]
+
+
+def test_a_manager(recording):
+    """In a hierarchical crew the manager's session has the task."""
+    crew = Crew(
+        name="meteo", agents=[forecaster(scripted("It rains"))], tasks=[Task(description="Weather?", expected_output="s")],
+        process=Process.hierarchical, manager_llm=scripted("It rains"),
+    )  # fmt: skip
+    assert "It rains" == crew.kickoff().raw
+    assert (["meteo", "meteo->Crew Manager"], 1) == (paths_of(recording), recording.tree.session.totals.llm_requests)
+
+
+def test_within_a_session_of_the_programs(recording, provider, model):
+    """In a session and turn of the program's a crew is a sub-agent, and the program's own place is found again behind it."""
+    provider.says(CHAT)
+    with optree.session("lead") as session, optree.turn(user="Weather?") as turn:
+        ask(crew_of(model))
+        with optree.tool("speaker"):
+            pass
+    assert ["lead", "lead->meteo", "lead->meteo->forecaster"] == paths_of(recording)
+    assert ["meteo", "speaker"] == [op.name for op in turn.node.ops]
+    assert 1 == session.totals.llm_requests
+
+
+def test_a_crew_without_a_name(recording):
+    """A crew that has no name is a session of the script's, and in another session one called crew."""
+    agent = forecaster(scripted("It rains"))
+    Crew(agents=[agent], tasks=[task_of(agent)]).kickoff({"city": "Athens", "day": "Monday"})
+    session = recording.tree.session
+    assert (program_name(), {"user": '{"city":"Athens","day":"Monday"}'}) == (
+        session.agent_id, {name: one.replace(" ", "") for name, one in session.turns[0].prompts.items()},
+    )  # fmt: skip
+    with optree.session("lead"):
+        Crew(agents=[agent], tasks=[task_of(agent)]).kickoff({"city": "Athens"})
+    assert ["lead", "lead->crew", "lead->crew->forecaster"] == [one.call_path for one in walk_sessions(recording.sessions[1].tree)]
+
+
+def test_a_task_alone(recording):
+    """A task that is executed without a crew is in a session of the script's."""
+    assert "It rains" == task_of(forecaster(scripted("It rains"))).execute_sync().raw
+    assert [program_name(), f"{program_name()}->forecaster"] == paths_of(recording)
+    assert "ok" == recording.tree.session.status
+
+
+def test_a_model_that_calls_nobody(recording):
+    """A model of the program's own that calls nobody has an op of what is known: messages, answer, tokens, calls of tools, once."""
+    ask(crew_of(scripted(ASKS, "It rains"), weather))
+    first, second = calls_of(recording)
+    assert ("scripted", None) == (first.name, first.attributes.get("provider"))
+    asked = recording.tree.pool.resolve(decode(second.request.payload))
+    assert ["system", "user", "assistant", "tool"] == [message["role"] for message in asked["messages"]][:4]
+    assert ASKS == decode(first.response.payload)["choices"][0]["message"]["tool_calls"]
+    assert "It rains" == decode(second.response.payload)["choices"][0]["message"]["content"]
+    assert [(3, 2)] * 2 == [(op.accounting[0].tokens.input_tokens, op.accounting[0].tokens.output_tokens) for op in (first, second)]
+    assert (2, 6) == (recording.tree.session.totals.llm_requests, recording.tree.session.totals.input_tokens)
+
+
+class Telling(BaseLLM):
+    """A model that tells of itself by CrewAI's events."""
+
+    def call(self, messages, *_args, **_more):
+        """Say something, piece by piece."""
+        with llm_call_context():
+            self._emit_call_started_event(messages)
+            for piece in ("It ", "rains"):
+                self._emit_stream_chunk_event(piece)
+            assert optree.flush()
+            self._emit_call_completed_event("It rains", "llm_call", usage=SPENT, finish_reason="length")
+        return "It rains"
+
+
+class Asking(BaseLLM):
+    """A model that asks another one."""
+
+    other: object
+
+    def call(self, *args, **more):
+        """Ask it."""
+        return self.other.call(*args, **more)
+
+
+class Later(Scripted):
+    """A model whose method calls that of its base class."""
+
+    def call(self, *args, **more):
+        """Say what the base class says."""
+        return super().call(*args, **more)
+
+
+def test_what_a_model_tells_by_events(recording):
+    """What a model that calls nobody tells by events is in its op: its stream, tokens and why it ended."""
+    with optree.session("lead") as session, optree.turn(user="Weather?"):
+        Telling(model="told/one", provider="told").call(QUESTION)
+    [op] = calls_of(recording)
+    assert ("told:told/one", "length", 3) == (
+        op.name, decode(op.response.payload)["choices"][0]["finish_reason"], session.totals.input_tokens,
+    )  # fmt: skip
+
+
+def test_a_model_that_asks_another(recording, provider, model):
+    """A model that asks another one, or its base class, is no second call."""
+    provider.says(CHAT)
+    with optree.session("lead") as session, optree.turn(user="Weather?"):
+        assert "It rains" == Asking(model="router", other=model).call(QUESTION)
+        assert "It rains" == Asking(model="router", other=scripted("It rains")).call("Weather?")
+        later = Later(model="later")
+        later.says = ["It rains"]
+        later.call("Weather?")
+    assert ["openai-compatible:gpt-5", "scripted", "later"] == [op.name for op in calls_of(recording)]
+    assert 3 == session.totals.llm_requests
+
+
+def test_a_model_in_an_op_of_the_programs(recording):
+    """In an open llm op of the program's, such a call is that op, and counts once."""
+    with optree.session("lead") as session, optree.turn(user="Weather?"), optree.llm("planner"):
+        scripted("It rains").call("Weather?")
+    [op] = ops_of(recording)
+    assert ("planner", 1, 3) == (op.name, session.totals.llm_requests, session.totals.input_tokens)
+    assert b"It rains" in bytes(op.response.payload)
+
+
+def test_a_model_whose_answer_is_an_object(recording):
+    """An answer that is an object of pydantic's is recorded as its JSON."""
+
+    class Forecast(BaseModel):
+        rain: bool
+
+    with optree.session("lead"):
+        scripted(Forecast(rain=True)).call("Weather?", response_model=Forecast)
+    assert '{"rain": true}' == decode(calls_of(recording)[0].response.payload)["choices"][0]["message"]["content"]
+
+
+def test_models_of_crewai(recording, provider, model):
+    """The models of CrewAI are recorded on the wire, once: OpenAI's and Anthropic's clients, streams, and LiteLLM."""
+    with optree.session("lead") as session, optree.turn(user="Weather?"):
+        provider.says(CHAT)
+        LLM(model="openai/gpt-5", is_litellm=True, base_url=f"{provider.url}/v1", api_key="none", num_retries=0).call("Weather?")
+        provider.says(MESSAGE)
+        LLM(model="anthropic/claude-sonnet-4-5", base_url=provider.url, api_key="none").call("Weather?")
+        provider.says(CHAT_EVENTS)
+        LLM(model="openai/gpt-5", base_url=f"{provider.url}/v1", api_key="none", stream=True).call("Weather?")
+        provider.says(CHAT)
+        asyncio.run(model.acall("Weather?"))
+    assert ["ok"] * 4 == [op.status for op in calls_of(recording)]
+    assert [b"It rains" in bytes(op.response.payload) for op in calls_of(recording)] == [True] * 4
+    assert (4, 32) == (session.totals.llm_requests, session.totals.input_tokens)
+
+
+def test_a_streamed_crew(recording, provider, model):
+    """A crew whose stream the program reads is the same tree, with its call once."""
+    provider.says(CHAT_EVENTS)
+    crew = crew_of(model)
+    crew.stream = True
+    stream = crew.kickoff({"city": "Athens"})
+    assert "It rains" == "".join(chunk.content for chunk in stream)
+    assert "It rains" == stream.result.raw
+    assert ("meteo", "ok", 1) == (
+        recording.tree.session.agent_id, recording.tree.session.status, recording.tree.session.totals.llm_requests,
+    )  # fmt: skip
+    assert optree.current_session() is None
+
+
+def test_a_model_that_fails(recording, provider, model):
+    """A refused call is one failed op, its agent, task and crew failed with it, and the program gets CrewAI's exception."""
+    provider.says(REFUSED)
+    crew = crew_of(model)
+    crew.agents[0].max_retry_limit = 0
+    with pytest.raises(ValueError, match="not found"):
+        ask(crew)
+    assert [("failed", "model")] == [(op.status, op.attributes["error.type"]) for op in calls_of(recording)]
+    assert ["failed", "failed"] == [session.status for session in walk_sessions(recording.tree)]
+    assert "not found" in recording.tree.session.error
+
+
+def test_a_crew_that_is_cancelled(recording):
+    """A crew whose task of asyncio is cancelled is cancelled with what is open in it, and nothing of it stays current.
+
+    The model's call goes on in a thread of CrewAI's, to its end.
+    """
+
+    release = threading.Event()
+
+    async def cancelling():
+        begun, loop = asyncio.Event(), asyncio.get_running_loop()
+
+        def hold(_messages):
+            loop.call_soon_threadsafe(begun.set)
+            release.wait(30)
+            return "It rains"
+
+        running = asyncio.ensure_future(crew_of(scripted(hold)).akickoff({"city": "Athens"}))
+        waiting = asyncio.ensure_future(begun.wait())
+        await asyncio.wait({running, waiting}, return_when=asyncio.FIRST_COMPLETED)
+        running.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await running
+        assert optree.current_session() is None
+        release.set()
+
+    asyncio.run(cancelling())
+    assert ["cancelled", "cancelled"] == [session.status for session in walk_sessions(recording.tree)]
+    assert [("system", "cancelled"), ("session", "cancelled"), ("llm", "ok")] == [(op.kind, op.status) for op in ops_of(recording)]
+
+
+def test_an_agent_that_ends_without_an_event(recording):
+    """An agent that a hook stops ends with the exception, though CrewAI tells of no end, and what comes behind it is in its place."""
+
+    def stop(_messages):
+        raise HookAborted("stopped")
+
+    with optree.session("lead") as session, optree.turn(user="Weather?"):
+        with pytest.raises(HookAborted):
+            ask(crew_of(scripted(stop)))
+        ask(crew_of(scripted("It rains")))
+    runs = [one for one in walk_sessions(recording.tree) if one.path]
+    assert ["lead->meteo", "lead->meteo->forecaster"] * 2 == [one.call_path for one in runs]
+    assert ["failed", "failed", "ok", "ok"] == [one.status for one in runs]
+    assert ["meteo", "meteo"] == [op.name for op in session.tree.session.turns[0].ops]
+
+
+CASES = {"plain": [CHAT], "tools": [CHAT_TOOL, CHAT], "refused": [REFUSED], "nonsense": [Reply(b"{")], "broken off": [Reply(b"{", short=9)]}
+
+
+@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize("tools", [weather, broken], ids=["weather", "broken"])
+def test_the_program_sees_no_difference(provider, case, tools):
+    """What a program gets, returned or raised, what the provider is sent and which events there are, is the same with hooks and without."""
+
+    def result():
+        provider.requests.clear()
+        provider.says(*CASES[case])
+        model = LLM(model="openai/gpt-5", base_url=f"{provider.url}/v1", api_key="none", max_retries=0)
+        return outcome(lambda: ask(crew_of(model, tools))), [path for path, _ in provider.requests], model.get_token_usage_summary()
+
+    assert result() == with_hooks(result)
+
+
+def test_a_fault_of_ours_is_none_of_the_programs(recording, provider, model, monkeypatch):
+    """A hook that raises leaves the run as it is, and calls are recorded."""
+    provider.says(CHAT_TOOL, CHAT)
+    monkeypatch.setattr("optree.capture.crewai._RUNS.above", lambda _parent: 1 / 0)
+    with optree.session("lead") as session:
+        assert "It rains" == ask(crew_of(model, weather))
+    assert 2 == session.totals.llm_requests
+    assert recording.sessions
+
+
+def test_uninstrumented_nothing_is_recorded(provider, model):
+    """Once the hooks are taken out nothing is recorded; put in again, each call is recorded once, also of models made meanwhile."""
+    owners = [(type(crewai_event_bus), "emit"), (Crew, "kickoff"), (Agent, "kickoff"), (RuntimeFlow, "kickoff_async"), (OpenAICompletion, "call")]
+    before = [vars(owner)[name] for owner, name in owners]
+    provider.says(CHAT)
+    instrument()
+    made = type("Made", (Scripted,), {"call": lambda _self, *_args, **_more: "It rains"})(model="made")
+    assert [False] * len(owners) == [vars(owner)[name] is one for (owner, name), one in zip(owners, before, strict=True)]
+    uninstrument()
+    assert before == [vars(owner)[name] for owner, name in owners]
+    with capture() as recording:
+        ask(crew_of(model))
+        ask(crew_of(made))
+        assert not recording.records
+        instrument()
+        instrument()
+        ask(crew_of(model))
+        ask(crew_of(made))
+        uninstrument()
+    assert [1, 1] == [one.totals.llm_requests for one in recording.sessions]
+
+
+def test_a_run_that_is_under_way_is_ended(recording):
+    """A run that is under way when the hooks are taken out ends with it."""
+
+    def leave(_messages):
+        uninstrument()
+        return "It rains"
+
+    assert "It rains" == ask(crew_of(scripted(leave)))
+    assert ["ok", "ok"] == [session.status for session in walk_sessions(recording.tree)]
+    assert optree.current_session() is None
+
+
+PROGRAM = """
+import os, signal, sys
+from crewai import LLM, Agent, Crew, Task
+from crewai.tools import tool
+
+@tool("weather")
+def weather(city: str) -> str:
+    "Tell the weather."
+    import optree
+    print(optree.flush(), flush=True)
+    os.kill(os.getpid(), signal.SIGKILL)
+
+model = LLM(model="openai/gpt-5", base_url=sys.argv[1] + "/v1", api_key="none")
+agent = Agent(role="forecaster", goal="Tell the weather", backstory="You look out", llm=model, tools=[weather])
+print(Crew(agents=[agent], tasks=[Task(description="Weather?", expected_output="a sentence", agent=agent)]).kickoff())
+"""
+
+
+def test_a_kill_keeps_the_tree(provider, tmp_path):
+    """A program that does not name optree and is killed in a tool leaves the same tree, with what was open not ended."""
+    provider.says(CHAT_TOOL)
+    line = CommandLine(tmp_path)
+    (line.folder / "agent.py").write_text(PROGRAM)
+    process = line.start(sys.executable, "agent.py", provider.url, env=line.env | {"OPTREE_AUTO": "1", "PYTHONPATH": f"{AUTO}:{ROOT}"})
+    assert ("True\n", -signal.SIGKILL) == (process.communicate()[0], process.returncode)
+    [txn] = line.txns()
+    session = load(txn, Directory.of(line.base)).session
+    assert ("agent", None) == (session.agent_id, session.ended_at)
+    ops = {op.name: op for _, _, op in walk_ops(session)}
+    assert ({"city": "Athens"}, None) == (decode(ops["weather"].request.payload), ops["weather"].ended_at)
+    assert ("system", None) == (ops["Weather?"].kind, ops["Weather?"].ended_at)
+    assert (1, 8) == (session.totals.llm_requests, session.totals.input_tokens)
