@@ -10,7 +10,7 @@ INSTALL := $(PY) -m pip install --constraint constraints.txt
 PYTHON = $(shell for python in python3.11 python3.12 python3.13 python3; do \
 	$$python -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && echo $$python && break; done)
 
-.PHONY: help demo demo-jaeger test test-slow test-all test-tempo test-others test-mac test-windows test-pythons backends check bench bench-against docs mutants crash faults interrupts canaries clean
+.PHONY: help demo demo-jaeger test test-slow test-all test-tempo test-others test-frameworks test-mac test-windows test-pythons backends check bench bench-against docs mutants crash faults interrupts canaries clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z -]+:.*## /{printf "%-22s%s\n", $$1, $$2}' Makefile
@@ -48,8 +48,16 @@ test-tempo: $(VENV)/has-otel $(VENV)/has-test ## the tests with Grafana Tempo, f
 test-others: $(VENV)/has-otel $(VENV)/has-test .venv-phoenix/made .venv-mlflow/made ## the tests with Phoenix and MLflow, in environments of their own
 	@OPTREE_PHOENIX=.venv-phoenix/bin/phoenix OPTREE_MLFLOW=.venv-mlflow/bin/mlflow $(PY) -m pytest -m others tests/otel
 
+test-frameworks: .venv-crewai/made ## the tests with frameworks that cannot be installed beside the others, each in an environment of its own
+	@.venv-crewai/bin/python -m pytest -q tests/capture/test_crewai.py
+	@.venv-crewai/bin/python -m pytest -q tests/docs/test_docs.py -k crewai
+
+# What tests of frameworks need to be collected.
+FOR-TESTS := pytest pytest-xdist hypothesis --editable '.[otel]'
+
 .venv-phoenix/made: PACKAGE := arize-phoenix
 .venv-mlflow/made: PACKAGE := mlflow
+.venv-crewai/made: PACKAGE := 'crewai[anthropic,litellm]==1.15.*' $(FOR-TESTS)
 .venv-%/made: $(VENV)/made
 	@echo "== installing $(PACKAGE) into .venv-$* (a download of some hundred MB)"
 	@rm -rf .venv-$* && $(PY) -m venv .venv-$* && .venv-$*/bin/python -m pip install --quiet $(PACKAGE)
@@ -94,7 +102,7 @@ canaries: $(VENV)/has-otel $(VENV)/has-test ## credentials of every kind in ever
 	@OPTREE_CANARIES=all $(PY) -m pytest -q -s tests/security/test_canaries.py
 
 clean: ## remove what the other targets made
-	@rm -rf $(VENV) .venv-bootstrap .venv-phoenix .venv-mlflow .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache build
+	@rm -rf $(VENV) .venv-bootstrap .venv-phoenix .venv-mlflow .venv-crewai .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache build
 	@find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 # Roughly what each extra downloads, for the message.

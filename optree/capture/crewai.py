@@ -28,7 +28,7 @@ from optree.values import cut, dumped, is_list, is_object, shortened, text
 _IsOn = Callable[[], bool]
 _DEFAULT_CREW: Final = "crew"
 _MOST_NAME: Final = 100
-_MOST_SKIPPED: Final = 10_000
+_MOST_KEPT: Final = 10_000
 _SENT: Final = ("role", "content", "name", "tool_calls", "tool_call_id")
 """Members of a message that a provider is sent."""
 
@@ -105,12 +105,14 @@ class _Runs:
     def skip(self, event: Any) -> None:
         """Take an event that begins no node."""
         self._skipped[event.event_id] = event.parent_event_id
-        while len(self._skipped) > _MOST_SKIPPED:
+        while len(self._skipped) > _MOST_KEPT:
             del self._skipped[next(iter(self._skipped))]
 
     def begin(self, event: Any, what: str, source: Any) -> None:
         """Take an event that begins one."""
         self._began[event.event_id] = what, id(source)
+        while len(self._began) > _MOST_KEPT:
+            self._began.pop(next(iter(self._began)), None)
         run = _run.get()
         while run is not None and run.source is not source:
             run = run.before

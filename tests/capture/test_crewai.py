@@ -21,7 +21,7 @@ from crewai.hooks.dispatch import HookAborted
 from crewai.llms.base_llm import llm_call_context
 from crewai.llms.providers.openai.completion import OpenAICompletion
 from crewai.tools import tool
-from pydantic import BaseModel
+from pydantic import BaseModel, Field
 
 import optree
 from optree.capture import START as AUTO
@@ -65,9 +65,9 @@ def broken(city: str) -> str:
 class Scripted(BaseLLM):
     """A model that calls nobody, as CrewAI's documentation has one of the program's own."""
 
-    says: list = []
+    says: list = Field(default_factory=list)
 
-    def call(self, messages, tools=None, *_args, **_more):
+    def call(self, messages, *_args, **_more):
         """Say what is next, the last thing again and again."""
         self._track_token_usage_internal(SPENT)
         said = self.says.pop(0) if len(self.says) > 1 else self.says[0]
@@ -512,7 +512,6 @@ def test_a_crew_that_is_cancelled(recording):
 
     The model's call goes on in a thread of CrewAI's, to its end.
     """
-
     release = threading.Event()
 
     async def cancelling():
@@ -582,7 +581,13 @@ def test_a_fault_of_ours_is_none_of_the_programs(recording, provider, model, mon
 
 def test_uninstrumented_nothing_is_recorded(provider, model):
     """Once the hooks are taken out nothing is recorded; put in again, each call is recorded once, also of models made meanwhile."""
-    owners = [(type(crewai_event_bus), "emit"), (Crew, "kickoff"), (Agent, "kickoff"), (RuntimeFlow, "kickoff_async"), (OpenAICompletion, "call")]
+    owners = [
+        (type(crewai_event_bus), "emit"),
+        (Crew, "kickoff"),
+        (Agent, "kickoff"),
+        (RuntimeFlow, "kickoff_async"),
+        (OpenAICompletion, "call"),
+    ]
     before = [vars(owner)[name] for owner, name in owners]
     provider.says(CHAT)
     instrument()
