@@ -14,10 +14,12 @@ from contextvars import ContextVar
 from types import ModuleType
 from typing import Any, Final, Self, cast
 
+from optree.builder import Op
 from optree.capture.hooks import Hook, await_within, run_within
 from optree.capture.nesting import FrameworkCall, Nesting, arguments_of
 from optree.capture.observed import ended_by
 from optree.capture.program import asked_last, program_name
+from optree.nodes import OpKind
 from optree.redaction import redact
 from optree.tracing import context
 from optree.tracing.failures import class_of_error
@@ -244,12 +246,20 @@ def _tool_began(event: Any, above: Hashable) -> None:
     _RUNS.nesting.begin_tool(event.event_id, text(event.tool_name), event.tool_args, above)
 
 
-def _step(event: Any, name: str, known: Mapping[str, Any], above: Hashable) -> None:
+def _memory_asked(event: Any, above: Hashable) -> None:
+    _RUNS.nesting.begin_tool(event.event_id, "memory", {"query": event.query}, above)
+
+
+def _knowledge_asked(event: Any, above: Hashable) -> None:
+    _step(event, "knowledge", {}, above, "tool")
+
+
+def _step(event: Any, name: str, known: Mapping[str, Any], above: Hashable, kind: OpKind = "system") -> None:
     """Begin an op; outside of all sessions, one of the program's name."""
     if above is None and context.here() is None:
         _RUNS.nesting.begin_agent(event.event_id, program_name(), None)
     else:
-        _RUNS.nesting.begin(event.event_id, OpScope("system", name, known), above)
+        _RUNS.nesting.begin(event.event_id, OpScope(kind, name, known), above)
 
 
 _NODES: Final[dict[str, Callable[[Any, Hashable], None]]] = {
@@ -261,34 +271,46 @@ _NODES: Final[dict[str, Callable[[Any, Hashable], None]]] = {
     "lite_agent_execution": _agent_alone_began,
     "tool_usage": _tool_began,
     "llm_guardrail": _guardrail_began,
+    "memory_query": _memory_asked,
+    "knowledge_search_query": _knowledge_asked,
 }
 """What begins by an event of this name and `_started`."""
 _OF_FLOWS: Final = ("flow", "method_execution")
 _ENDS: Final = ("completed", "finished", "failed", "error", "paused")
+_RESULTS: Final = ("output", "result", "retrieved_knowledge")
 
 
 def _ended(key: Hashable, event: Any, what: str) -> None:
     if (failure := getattr(event, "error", None)) is not None and what != "llm_guardrail":
         _RUNS.fail(key, failure)
         return
-    scope, output = _RUNS.nesting.scope(key), _output(getattr(event, "output", getattr(event, "result", None)))
-    op = None if scope is None else scope.op
-    if scope is not None and op is None and output is not None:
+    scope, outputs = _RUNS.nesting.scope(key), (getattr(event, name, None) for name in _RESULTS)
+    output = _output(next((one for one in outputs if one is not None), None))
+    if scope is not None and scope.op is not None:
+        _record(scope.op, event, what, output)
+    elif scope is not None and output is not None:
         scope.session.builder.set_final_report(output, with_end=True)
-    if op is not None:
-        if what == "llm_guardrail" and not event.success:
-            op.log(f"guardrail {op.bare.name} refused: {text(event.error)}", "WRN")
-            output = {"success": False, "error": event.error}
-        elif event.type.endswith("paused"):
-            op.log(f"waits for feedback: {text(event.message)}")
-        if getattr(event, "from_cache", False):
-            op.log("from the cache")
-        if output is not None and op.bare.response is None:  # else it was told by what runs the tool, as MCP
-            op.response(output)
     if (refusal := getattr(event, "failure", None)) is not None:
         _RUNS.fail(key, getattr(refusal, "message", refusal))
     else:
         _RUNS.end(key)
+
+
+def _record(op: Op, event: Any, what: str, output: Any) -> None:
+    """Record what an op came to."""
+    if what == "llm_guardrail" and not event.success:
+        op.log(f"guardrail {op.bare.name} refused: {text(event.error)}", "WRN")
+        output = {"success": False, "error": event.error}
+    elif what == "memory_query":
+        output = [one.record.content for one in event.results]
+    elif what == "knowledge_search_query":
+        OpScope("tool", None, {}).called(op, {"query": event.query})
+    elif event.type.endswith("paused"):
+        op.log(f"waits for feedback: {text(event.message)}")
+    if getattr(event, "from_cache", False):
+        op.log("from the cache")
+    if output is not None and op.bare.response is None:  # else it was told by what runs the tool, as MCP
+        op.response(output)
 
 
 def _below(kind: Any) -> Iterator[Any]:

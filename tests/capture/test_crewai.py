@@ -15,11 +15,17 @@ os.environ |= {"XDG_DATA_HOME": tempfile.mkdtemp(), "XDG_CONFIG_HOME": tempfile.
 
 from crewai import LLM, Agent, BaseLLM, Crew, Flow, Process, Task
 from crewai.events import crewai_event_bus
+from crewai.flow.async_feedback.types import HumanFeedbackPending
 from crewai.flow.flow import listen, router, start
+from crewai.flow.human_feedback import human_feedback
+from crewai.flow.persistence import SQLiteFlowPersistence
 from crewai.flow.runtime import Flow as RuntimeFlow
 from crewai.hooks.dispatch import HookAborted
+from crewai.knowledge.knowledge import Knowledge
+from crewai.knowledge.storage.knowledge_storage import KnowledgeStorage
 from crewai.llms.base_llm import llm_call_context
 from crewai.llms.providers.openai.completion import OpenAICompletion
+from crewai.memory.unified_memory import Memory
 from crewai.tools import tool
 from pydantic import BaseModel, Field
 
@@ -343,6 +349,59 @@ def test_a_manager(recording):
     )  # fmt: skip
     assert "It rains" == crew.kickoff().raw
     assert (["meteo", "meteo->Crew Manager"], 1) == (paths_of(recording), recording.tree.session.totals.llm_requests)
+
+
+def test_memories_and_knowledge(recording, tmp_path):
+    """What is looked up in a memory or in knowledge is a tool's op, with the query and what was found."""
+
+    class Shelf(Knowledge):
+        def query(self, query, *_args, **_more):
+            return [{"content": f"about {query[0]}", "score": 1.0}]
+
+    memory = Memory(embedder=lambda texts: [[float(len(one)), 1.0] for one in texts], storage=str(tmp_path))
+    memory.remember("Athens is rainy", scope="/", categories=["weather"], importance=0.5)
+    crew = crew_of(scripted("Athens", "It rains"))
+    crew.agents[0].knowledge = Shelf(collection_name="shelf", sources=[], storage=KnowledgeStorage())
+    with optree.session("lead"), optree.turn(user="Weather?"):
+        assert ["Athens is rainy"] == [found.record.content for found in memory.recall("Athens", depth="shallow")]
+        assert "It rains" == ask(crew)
+    [recalled], [known] = ops_of(recording, "memory"), ops_of(recording, "knowledge")
+    assert ("tool", "Athens", ["Athens is rainy"]) == (
+        recalled.kind,
+        decode(recalled.request.payload)["query"],
+        decode(recalled.response.payload),
+    )
+    assert ("tool", "Athens") == (known.kind, decode(known.request.payload)["query"])
+    assert "about Athens" in decode(known.response.payload)
+    assert [known.path, None] == [op.parent_op for op in calls_of(recording)]
+
+
+def test_a_flow_that_waits_for_a_person(recording, tmp_path):
+    """A flow that waits for a person's feedback is no error; to go on is a run of its own, from the method that waited."""
+
+    class Later:
+        def request_feedback(self, context, flow):  # noqa: ARG002 - as it is called
+            raise HumanFeedbackPending(context=context)
+
+    class Outlook(Flow):
+        @start()
+        @human_feedback(message="Really?", provider=Later())
+        def look(self):
+            return "It rains"
+
+        @listen(look)
+        def tell(self, found):
+            return f"{found.feedback}!"
+
+    store = SQLiteFlowPersistence(str(tmp_path / "flows.db"))
+    pending = Outlook(persistence=store).kickoff()
+    assert isinstance(pending, HumanFeedbackPending)
+    [op] = ops_of(recording)
+    assert ("ok", ["waits for feedback: Really?"], "ok") == (op.status, [log.message for log in op.logs], recording.tree.session.status)
+    assert "yes!" == Outlook.from_pending(pending.context.flow_id, store).resume("yes")
+    later = recording.sessions[1].tree.session
+    assert ("Outlook", "ok", ["look", "tell"]) == (later.agent_id, later.status, [op.name for op in later.turns[0].ops])
+    assert optree.current_session() is None
 
 
 def test_within_a_session_of_the_programs(recording, provider, model):
