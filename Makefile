@@ -49,7 +49,7 @@ test-others: $(VENV)/has-otel $(VENV)/has-test .venv-phoenix/made .venv-mlflow/m
 	@OPTREE_PHOENIX=.venv-phoenix/bin/phoenix OPTREE_MLFLOW=.venv-mlflow/bin/mlflow $(PY) -m pytest -m others tests/otel
 
 test-frameworks: .venv-crewai/made ## the tests with frameworks that cannot be installed beside the others, each in an environment of its own
-	@.venv-crewai/bin/python -m pytest -q tests/capture/test_crewai.py
+	@.venv-crewai/bin/python -m pytest -q tests/capture/test_crewai.py tests/capture/test_crewai_models.py
 	@.venv-crewai/bin/python -m pytest -q tests/docs/test_docs.py -k crewai
 
 # What tests of frameworks need to be collected.

@@ -2,142 +2,40 @@
 
 import asyncio
 import os
-import signal
-import sys
-import tempfile
 import threading
+from importlib.util import find_spec
 
 import pytest
 
+if find_spec("crewai") is None:
+    pytest.skip("crewai is tried in an environment of its own: make test-frameworks", allow_module_level=True)
 os.environ |= {"CREWAI_DISABLE_TELEMETRY": "true", "OTEL_SDK_DISABLED": "true", "CREWAI_TRACING_ENABLED": "false"}
-pytest.importorskip("crewai", reason="crewai is tried in an environment of its own: make test-frameworks")
-os.environ |= {"XDG_DATA_HOME": tempfile.mkdtemp(), "XDG_CONFIG_HOME": tempfile.mkdtemp()}
 
-from crewai import LLM, Agent, BaseLLM, Crew, Flow, Process, Task
-from crewai.events import crewai_event_bus
+from crewai import Agent, Crew, Flow, Process, Task
 from crewai.flow.async_feedback.types import HumanFeedbackPending
 from crewai.flow.flow import listen, router, start
 from crewai.flow.human_feedback import human_feedback
 from crewai.flow.persistence import SQLiteFlowPersistence
-from crewai.flow.runtime import Flow as RuntimeFlow
 from crewai.hooks.dispatch import HookAborted
 from crewai.knowledge.knowledge import Knowledge
 from crewai.knowledge.storage.knowledge_storage import KnowledgeStorage
-from crewai.llms.base_llm import llm_call_context
-from crewai.llms.providers.openai.completion import OpenAICompletion
 from crewai.memory.unified_memory import Memory
-from crewai.tools import tool
-from pydantic import BaseModel, Field
 
 import optree
-from optree.capture import START as AUTO
-from optree.capture import instrument, uninstrument
 from optree.capture.program import program_name
 from optree.nodes import Tokens
-from optree.store import Directory
-from optree.store.recovery import load
-from optree.testing import capture
-from optree.tree import walk_ops, walk_sessions
+from optree.tree import walk_sessions
 from optree.values import decode
-from tests.capture.calls import CHAT, CHAT_EVENTS, CHAT_TOOL, MESSAGE, QUESTION
-from tests.capture.conftest import outcome, with_hooks
-from tests.capture.provider import Reply
-from tests.cli.conftest import ROOT, CommandLine
+from tests.capture.calls import CHAT, CHAT_EVENTS, CHAT_TOOL, QUESTION
+from tests.capture.crews import MARKS, ask, broken, calls_of, crew_of, forecaster, ops_of, paths_of, scripted, served_by, task_of, weather
 
-pytestmark = [
-    pytest.mark.filterwarnings("ignore::DeprecationWarning"),  # what CrewAI says of fields of its own
-    pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),  # its clients are never closed
-]
-REFUSED = Reply({"error": {"message": "no such model"}}, status=404)
-ASKS = [{"id": "call-1", "type": "function", "function": {"name": "weather", "arguments": '{"city": "Athens"}'}}]
-SPENT = {"prompt_tokens": 3, "completion_tokens": 2, "total_tokens": 5}
-
-
-@tool("weather")
-def weather(city: str) -> str:
-    """Tell the weather."""
-    if (op := optree.current()) is not None:
-        op.log(f"looking at {city}")
-    with optree.tool("thermometer"):
-        return f"rain in {city}"
-
-
-@tool("weather")
-def broken(city: str) -> str:
-    """Do nothing good."""
-    raise ConnectionError(f"no thermometer in {city}")
-
-
-class Scripted(BaseLLM):
-    """A model that calls nobody, as CrewAI's documentation has one of the program's own."""
-
-    says: list = Field(default_factory=list)
-
-    def call(self, messages, *_args, **_more):
-        """Say what is next, the last thing again and again."""
-        self._track_token_usage_internal(SPENT)
-        said = self.says.pop(0) if len(self.says) > 1 else self.says[0]
-        if isinstance(said, BaseException):
-            raise said
-        return said(messages) if callable(said) else said
-
-    async def acall(self, *args, **more):
-        """Say it where that is awaited."""
-        await asyncio.sleep(0)
-        return self.call(*args, **more)
-
-    def supports_function_calling(self):
-        """Take tools."""
-        return True
-
-
-def scripted(*says):
-    """Return a model that says this."""
-    model = Scripted(model="scripted")
-    model.says = list(says)
-    return model
+pytestmark = MARKS
 
 
 @pytest.fixture
 def model(provider):
-    """Return a model that calls the provider."""
-    return LLM(model="openai/gpt-5", base_url=f"{provider.url}/v1", api_key="none", max_retries=0)
-
-
-def forecaster(model, *tools, **more):
-    """Return an agent."""
-    return Agent(role="forecaster", goal="Tell the weather", backstory="You look out", llm=model, tools=list(tools), **more)
-
-
-def task_of(agent, **more):
-    """Return a task of an agent's."""
-    return Task(description="Weather in {city}?", expected_output="a sentence", agent=agent, **more)
-
-
-def crew_of(model, *tools, name="meteo", **more):
-    """Return a crew of one agent and one task."""
-    agent = forecaster(model, *tools)
-    return Crew(name=name, agents=[agent], tasks=[task_of(agent, **more)])
-
-
-def ask(crew, city="Athens"):
-    """Run a crew."""
-    return crew.kickoff({"city": city}).raw
-
-
-def ops_of(recording, *names):
-    """Return the ops that were recorded, those of some names if any are given."""
-    return [op for _, _, op in walk_ops(recording.tree) if not names or op.name in names]
-
-
-def calls_of(recording):
-    """Return the calls of models."""
-    return [op for op in ops_of(recording) if op.kind == "llm"]
-
-
-def paths_of(recording):
-    """Return the agents of all sessions."""
-    return [session.call_path for session in walk_sessions(recording.tree)]
+    """Return a model that the provider answers for."""
+    return served_by(provider)
 
 
 def test_a_crew_is_a_session(recording, provider, model):
@@ -436,110 +334,6 @@ def test_a_task_alone(recording):
     assert "ok" == recording.tree.session.status
 
 
-def test_a_model_that_calls_nobody(recording):
-    """A model of the program's own that calls nobody has an op of what is known: messages, answer, tokens, calls of tools, once."""
-    ask(crew_of(scripted(ASKS, "It rains"), weather))
-    first, second = calls_of(recording)
-    assert ("scripted", None) == (first.name, first.attributes.get("provider"))
-    asked = recording.tree.pool.resolve(decode(second.request.payload))
-    assert ["system", "user", "assistant", "tool"] == [message["role"] for message in asked["messages"]][:4]
-    assert ASKS == decode(first.response.payload)["choices"][0]["message"]["tool_calls"]
-    assert "It rains" == decode(second.response.payload)["choices"][0]["message"]["content"]
-    assert [(3, 2)] * 2 == [(op.accounting[0].tokens.input_tokens, op.accounting[0].tokens.output_tokens) for op in (first, second)]
-    assert (2, 6) == (recording.tree.session.totals.llm_requests, recording.tree.session.totals.input_tokens)
-
-
-class Telling(BaseLLM):
-    """A model that tells of itself by CrewAI's events."""
-
-    def call(self, messages, *_args, **_more):
-        """Say something, piece by piece."""
-        with llm_call_context():
-            self._emit_call_started_event(messages)
-            for piece in ("It ", "rains"):
-                self._emit_stream_chunk_event(piece)
-            assert optree.flush()
-            self._emit_call_completed_event("It rains", "llm_call", usage=SPENT, finish_reason="length")
-        return "It rains"
-
-
-class Asking(BaseLLM):
-    """A model that asks another one."""
-
-    other: object
-
-    def call(self, *args, **more):
-        """Ask it."""
-        return self.other.call(*args, **more)
-
-
-class Later(Scripted):
-    """A model whose method calls that of its base class."""
-
-    def call(self, *args, **more):
-        """Say what the base class says."""
-        return super().call(*args, **more)
-
-
-def test_what_a_model_tells_by_events(recording):
-    """What a model that calls nobody tells by events is in its op: its stream, tokens and why it ended."""
-    with optree.session("lead") as session, optree.turn(user="Weather?"):
-        Telling(model="told/one", provider="told").call(QUESTION)
-    [op] = calls_of(recording)
-    assert ("told:told/one", "length", 3) == (
-        op.name, decode(op.response.payload)["choices"][0]["finish_reason"], session.totals.input_tokens,
-    )  # fmt: skip
-
-
-def test_a_model_that_asks_another(recording, provider, model):
-    """A model that asks another one, or its base class, is no second call."""
-    provider.says(CHAT)
-    with optree.session("lead") as session, optree.turn(user="Weather?"):
-        assert "It rains" == Asking(model="router", other=model).call(QUESTION)
-        assert "It rains" == Asking(model="router", other=scripted("It rains")).call("Weather?")
-        later = Later(model="later")
-        later.says = ["It rains"]
-        later.call("Weather?")
-    assert ["openai-compatible:gpt-5", "scripted", "later"] == [op.name for op in calls_of(recording)]
-    assert 3 == session.totals.llm_requests
-
-
-def test_a_model_in_an_op_of_the_programs(recording):
-    """In an open llm op of the program's, such a call is that op, and counts once."""
-    with optree.session("lead") as session, optree.turn(user="Weather?"), optree.llm("planner"):
-        scripted("It rains").call("Weather?")
-    [op] = ops_of(recording)
-    assert ("planner", 1, 3) == (op.name, session.totals.llm_requests, session.totals.input_tokens)
-    assert b"It rains" in bytes(op.response.payload)
-
-
-def test_a_model_whose_answer_is_an_object(recording):
-    """An answer that is an object of pydantic's is recorded as its JSON."""
-
-    class Forecast(BaseModel):
-        rain: bool
-
-    with optree.session("lead"):
-        scripted(Forecast(rain=True)).call("Weather?", response_model=Forecast)
-    assert '{"rain": true}' == decode(calls_of(recording)[0].response.payload)["choices"][0]["message"]["content"]
-
-
-def test_models_of_crewai(recording, provider, model):
-    """The models of CrewAI are recorded on the wire, once: OpenAI's and Anthropic's clients, streams, and LiteLLM."""
-    with optree.session("lead") as session, optree.turn(user="Weather?"):
-        provider.says(CHAT)
-        LLM(model="openai/gpt-5", is_litellm=True, base_url=f"{provider.url}/v1", api_key="none", num_retries=0).call("Weather?")
-        provider.says(MESSAGE)
-        LLM(model="anthropic/claude-sonnet-4-5", base_url=provider.url, api_key="none").call("Weather?")
-        provider.says(CHAT_EVENTS)
-        LLM(model="openai/gpt-5", base_url=f"{provider.url}/v1", api_key="none", stream=True).call("Weather?")
-        provider.says(CHAT)
-        asyncio.run(model.acall("Weather?"))
-    assert ["ok"] * 4 == [op.status for op in calls_of(recording)]
-    assert [b"It rains" in bytes(op.response.payload) for op in calls_of(recording)] == [True] * 4
-    assert (4, 32) == (session.totals.llm_requests, session.totals.input_tokens)
-
-
 def test_a_streamed_crew(recording, provider, model):
     """A crew whose stream the program reads is the same tree, with its call once."""
     provider.says(CHAT_EVENTS)
@@ -552,18 +346,6 @@ def test_a_streamed_crew(recording, provider, model):
         recording.tree.session.agent_id, recording.tree.session.status, recording.tree.session.totals.llm_requests,
     )  # fmt: skip
     assert optree.current_session() is None
-
-
-def test_a_model_that_fails(recording, provider, model):
-    """A refused call is one failed op, its agent, task and crew failed with it, and the program gets CrewAI's exception."""
-    provider.says(REFUSED)
-    crew = crew_of(model)
-    crew.agents[0].max_retry_limit = 0
-    with pytest.raises(ValueError, match="not found"):
-        ask(crew)
-    assert [("failed", "model")] == [(op.status, op.attributes["error.type"]) for op in calls_of(recording)]
-    assert ["failed", "failed"] == [session.status for session in walk_sessions(recording.tree)]
-    assert "not found" in recording.tree.session.error
 
 
 def test_a_crew_that_is_cancelled(recording):
@@ -609,104 +391,3 @@ def test_an_agent_that_ends_without_an_event(recording):
     assert ["lead->meteo", "lead->meteo->forecaster"] * 2 == [one.call_path for one in runs]
     assert ["failed", "failed", "ok", "ok"] == [one.status for one in runs]
     assert ["meteo", "meteo"] == [op.name for op in session.tree.session.turns[0].ops]
-
-
-CASES = {"plain": [CHAT], "tools": [CHAT_TOOL, CHAT], "refused": [REFUSED], "nonsense": [Reply(b"{")], "broken off": [Reply(b"{", short=9)]}
-
-
-@pytest.mark.parametrize("case", CASES)
-@pytest.mark.parametrize("tools", [weather, broken], ids=["weather", "broken"])
-def test_the_program_sees_no_difference(provider, case, tools):
-    """What a program gets, returned or raised, what the provider is sent and which events there are, is the same with hooks and without."""
-
-    def result():
-        provider.requests.clear()
-        provider.says(*CASES[case])
-        model = LLM(model="openai/gpt-5", base_url=f"{provider.url}/v1", api_key="none", max_retries=0)
-        return outcome(lambda: ask(crew_of(model, tools))), [path for path, _ in provider.requests], model.get_token_usage_summary()
-
-    assert result() == with_hooks(result)
-
-
-def test_a_fault_of_ours_is_none_of_the_programs(recording, provider, model, monkeypatch):
-    """A hook that raises leaves the run as it is, and calls are recorded."""
-    provider.says(CHAT_TOOL, CHAT)
-    monkeypatch.setattr("optree.capture.crewai._RUNS.above", lambda _parent: 1 / 0)
-    with optree.session("lead") as session:
-        assert "It rains" == ask(crew_of(model, weather))
-    assert 2 == session.totals.llm_requests
-    assert recording.sessions
-
-
-def test_uninstrumented_nothing_is_recorded(provider, model):
-    """Once the hooks are taken out nothing is recorded; put in again, each call is recorded once, also of models made meanwhile."""
-    owners = [
-        (type(crewai_event_bus), "emit"),
-        (Crew, "kickoff"),
-        (Agent, "kickoff"),
-        (RuntimeFlow, "kickoff_async"),
-        (OpenAICompletion, "call"),
-    ]
-    before = [vars(owner)[name] for owner, name in owners]
-    provider.says(CHAT)
-    instrument()
-    made = type("Made", (Scripted,), {"call": lambda _self, *_args, **_more: "It rains"})(model="made")
-    assert [False] * len(owners) == [vars(owner)[name] is one for (owner, name), one in zip(owners, before, strict=True)]
-    uninstrument()
-    assert before == [vars(owner)[name] for owner, name in owners]
-    with capture() as recording:
-        ask(crew_of(model))
-        ask(crew_of(made))
-        assert not recording.records
-        instrument()
-        instrument()
-        ask(crew_of(model))
-        ask(crew_of(made))
-        uninstrument()
-    assert [1, 1] == [one.totals.llm_requests for one in recording.sessions]
-
-
-def test_a_run_that_is_under_way_is_ended(recording):
-    """A run that is under way when the hooks are taken out ends with it."""
-
-    def leave(_messages):
-        uninstrument()
-        return "It rains"
-
-    assert "It rains" == ask(crew_of(scripted(leave)))
-    assert ["ok", "ok"] == [session.status for session in walk_sessions(recording.tree)]
-    assert optree.current_session() is None
-
-
-PROGRAM = """
-import os, signal, sys
-from crewai import LLM, Agent, Crew, Task
-from crewai.tools import tool
-
-@tool("weather")
-def weather(city: str) -> str:
-    "Tell the weather."
-    import optree
-    print(optree.flush(), flush=True)
-    os.kill(os.getpid(), signal.SIGKILL)
-
-model = LLM(model="openai/gpt-5", base_url=sys.argv[1] + "/v1", api_key="none")
-agent = Agent(role="forecaster", goal="Tell the weather", backstory="You look out", llm=model, tools=[weather])
-print(Crew(agents=[agent], tasks=[Task(description="Weather?", expected_output="a sentence", agent=agent)]).kickoff())
-"""
-
-
-def test_a_kill_keeps_the_tree(provider, tmp_path):
-    """A program that does not name optree and is killed in a tool leaves the same tree, with what was open not ended."""
-    provider.says(CHAT_TOOL)
-    line = CommandLine(tmp_path)
-    (line.folder / "agent.py").write_text(PROGRAM)
-    process = line.start(sys.executable, "agent.py", provider.url, env=line.env | {"OPTREE_AUTO": "1", "PYTHONPATH": f"{AUTO}:{ROOT}"})
-    assert ("True\n", -signal.SIGKILL) == (process.communicate()[0], process.returncode)
-    [txn] = line.txns()
-    session = load(txn, Directory.of(line.base)).session
-    assert ("agent", None) == (session.agent_id, session.ended_at)
-    ops = {op.name: op for _, _, op in walk_ops(session)}
-    assert ({"city": "Athens"}, None) == (decode(ops["weather"].request.payload), ops["weather"].ended_at)
-    assert ("system", None) == (ops["Weather?"].kind, ops["Weather?"].ended_at)
-    assert (1, 8) == (session.totals.llm_requests, session.totals.input_tokens)
