@@ -162,6 +162,29 @@ def test_a_flow(recording, provider, model):
     assert (methods[2].path, 1) == (ops_of(recording, "window")[0].parent_op, session.totals.llm_requests)
 
 
+def test_a_flow_that_is_streamed(recording):
+    """A flow whose stream the program reads is the same tree, and crews that one of its methods awaits at once are siblings in it."""
+
+    class Outlook(Flow):
+        @start()
+        async def look(self):
+            found = await asyncio.gather(*(crew_of(scripted("It rains")).akickoff({"city": city}) for city in ("Athens", "Rome")))
+            return [one.raw for one in found]
+
+    flow = Outlook()
+    flow.stream = True
+    stream = flow.kickoff()
+    assert list(stream)
+    assert ["It rains", "It rains"] == stream.result
+    method, *crews = recording.tree.session.turns[0].ops
+    assert ("look", ["It rains", "It rains"], [method.path] * 2) == (
+        method.name, decode(method.response.payload), [op.parent_op for op in crews],
+    )  # fmt: skip
+    assert ["Athens", "Rome"] == sorted(one.turns[0].prompts["user"] for one in walk_sessions(recording.tree) if one.agent_id == "meteo")
+    assert ("ok", 2) == (recording.tree.session.status, recording.tree.session.totals.llm_requests)
+    assert optree.current_session() is None
+
+
 def test_a_flow_that_fails(recording):
     """A method that raises is failed with its exception, and so is the flow; the program gets the exception."""
 
