@@ -100,35 +100,35 @@ class AccountFigures(UsageNames, total=False):
 
 
 def take_usage(
-    core: Core, entry: AccountingEntry, given: tuple[object, ...], named: dict[str, Any], includes_cached: bool | None
+    core: Core, entry: AccountingEntry, arguments: tuple[object, ...], named: dict[str, Any], includes_cached: bool | None
 ) -> list[str]:
-    """Set an entry's tokens, money and other fields as they were *given* and *named*; what no name of ours stands for becomes its details.
+    """Set an entry's tokens, money and other fields by *arguments* and the figures *named*; those of unknown names become its details.
 
     Returns what cannot be so, or is not known, a sentence each: those that are said for the first time in this session.
     """
     known = {name: value for name, value in named.items() if value is not None}
     figures = _fill(core, entry, known)
-    usage, *others = given
+    given_usage, *others = arguments
     try:
-        found = read(usage, figures, provider=entry.provider, model=entry.model, includes_cached=includes_cached)
+        usage = read(given_usage, figures, provider=entry.provider, model=entry.model, includes_cached=includes_cached)
     except Exception as error:  # noqa: BLE001 - an object's own code may raise anything
         pass_on(error)
         core.stream.fault(error)
-        found = Usage()
-    if found.fault:
-        core.stream.fault(f"a usage: {found.fault}")
-    entry.tokens = found.tokens
+        usage = Usage()
+    if usage.fault:
+        core.stream.fault(f"a usage: {usage.fault}")
+    entry.tokens = usage.tokens
     if entry.type == "llm":
-        entry.tokens = found.tokens or Tokens()
-    elif found.tokens is not None and not found.tokens.total_tokens:
+        entry.tokens = usage.tokens or Tokens()
+    elif usage.tokens is not None and not usage.tokens.total_tokens:
         entry.tokens = None
-    entry.cost_usd, entry.upstream_inference_cost_usd = found.cost_usd, found.upstream_cost_usd
-    rest = {**found.rest, "others": others} if others else found.rest
+    entry.cost_usd, entry.upstream_inference_cost_usd = usage.cost_usd, usage.upstream_cost_usd
+    rest = {**usage.rest, "others": others} if others else usage.rest
     entry.details = core.attributes(rest) if rest else UNSET
-    strange = [name for name in figures if name in found.rest]
+    strange = [name for name in figures if name in usage.rest]
     flaws = [f"account({name}=…): no such figure is known; it is kept in the entry's details" for name in strange]
     flaws += [_BY_NAME] if others else []
-    return [flaw for flaw in [*flaws, *found.flaws] if core.first_time(_NUMBERS.sub("", flaw))]
+    return [flaw for flaw in [*flaws, *usage.flaws] if core.first_time(_NUMBERS.sub("", flaw))]
 
 
 def _fill(core: Core, entry: AccountingEntry, more: dict[str, Any]) -> dict[str, Any]:
@@ -171,16 +171,16 @@ def attempt_status(status: Any) -> tuple[Literal["ok", "failed"], str | None]:
     """Return how an attempt went, and what to say of a status that is none: it counts as failed. None is nothing given: ok."""
     if status is None:
         return "ok", None
-    said = text(status)
-    if (known := _ATTEMPTS.get(said.lower())) is not None:
+    word = text(status)
+    if (known := _ATTEMPTS.get(word.lower())) is not None:
         return known, None
-    return "failed", f"account(status={redact(said)[:80]!r}) is none of ok, failed: it counts as failed"
+    return "failed", f"account(status={redact(word)[:80]!r}) is none of ok, failed: it counts as failed"
 
 
 def whole(value: Any) -> int:
     """Return a count, from 0 to `MAX_COUNT`; 0 for what is none."""
-    found = value if type(value) is int else int(number(value))
-    return found if 0 <= found <= MAX_COUNT else MAX_COUNT if found > 0 else 0
+    figure = value if type(value) is int else int(number(value))
+    return figure if 0 <= figure <= MAX_COUNT else MAX_COUNT if figure > 0 else 0
 
 
 def number(value: Any) -> float:
@@ -188,19 +188,19 @@ def number(value: Any) -> float:
     if type(value) is float and -inf < value < inf:
         return value
     try:
-        found = float(value)
+        figure = float(value)
     except Exception as error:  # noqa: BLE001 - a value's own code may raise anything
         pass_on(error)
         return 0.0
-    return found if isfinite(found) else 0.0
+    return figure if isfinite(figure) else 0.0
 
 
 def last_said(turn: TurnNode) -> str | None:
     """Return the text of a turn's last answer; None if it has none."""
     for op in reversed(turn.ops):
         if op.kind == "llm" and op.response is not None:
-            said = decode(op.response.payload)
-            if is_object(said):
-                said = said.get("content")
-            return said if isinstance(said, str) else None
+            content = decode(op.response.payload)
+            if is_object(content):
+                content = content.get("content")
+            return content if isinstance(content, str) else None
     return None

@@ -256,15 +256,15 @@ class Op(EntryState, eq=False):
     def _take_late(self, entry: AccountingEntry, usage: object) -> None:
         """Put one that says what a call took in the place of an entry that was made before that was known; within a step."""
         core = self.builder.core
-        told = replace(entry)
-        take_usage(core, told, (usage,), {}, None)
-        self._price(told)
+        updated = replace(entry)
+        take_usage(core, updated, (usage,), {}, None)
+        self._price(updated)
 
         def change(_put: object) -> None:
-            self.bare.accounting = tuple(told if one is entry else one for one in self.bare.accounting)
+            self.bare.accounting = tuple(updated if known is entry else known for known in self.bare.accounting)
             if self.bare.ended_at is not None:
                 core.touched.add(self.path)
-            self._mend(told)
+            self._mend(updated)
 
         core.stream.step(change)
 
@@ -285,7 +285,7 @@ class Op(EntryState, eq=False):
 
     def _mend(self, entry: AccountingEntry) -> None:
         """Record an entry whole of which an interrupt left a part, and count the totals anew."""
-        if any(one is entry for one in self.bare.accounting):
+        if any(known is entry for known in self.bare.accounting):
             self.builder.core.stream.put(records.Accounted(self.path, entry))  # twice does no harm
         recount(self.builder.chain)
 
@@ -319,10 +319,10 @@ class Op(EntryState, eq=False):
             node = self.bare
             core = self.builder.core
             known: Status = "ok"
-            said: str | None = None
+            message: str | None = None
             if status is not _OK or error is not None:
                 known, strange = known_status(status)
-                said = None if error is None and strange is None else core.text(error_text(strange if error is None else error))
+                message = None if error is None and strange is None else core.text(error_text(strange if error is None else error))
             final = None if reasoning is None else core.text(as_text(reasoning))
             block = core.attributes(attributes) if attributes else UNSET
             stream = core.stream
@@ -333,8 +333,8 @@ class Op(EntryState, eq=False):
                 if node.ended_at is not None:
                     return
                 latency = (monotonic() - self._t0) * 1e3
-                self._complete(known, said, latency)
-                record = records.OpEnd(self.path, core.now_ms(), known, latency, said, final, block)
+                self._complete(known, message, latency)
+                record = records.OpEnd(self.path, core.now_ms(), known, latency, message, final, block)
                 try:
                     self._ended(record)
                 except BaseException:  # an interrupt: what is begun is done whole
@@ -394,11 +394,11 @@ class Op(EntryState, eq=False):
         """Make sure that each attempt and each call is accounted for once, and as failed if it failed."""
         node = self.bare
         failed = status not in ("ok", "cancelled")
-        told = node.attributes.get(USAGE_AT_START) if node.kind == "llm" else None
-        if told is not None and not any(entry.status == "ok" or entry.tokens for entry in node.accounting):  # else it is accounted for
+        at_start = node.attributes.get(USAGE_AT_START) if node.kind == "llm" else None
+        if at_start is not None and not any(entry.status == "ok" or entry.tokens for entry in node.accounting):  # else it is accounted for
             entry = self._entry("failed" if status != "ok" else "ok", latency)
             entry.error = error
-            take_usage(self.builder.core, entry, (told,), {}, None)
+            take_usage(self.builder.core, entry, (at_start,), {}, None)
             self._price(entry)
             self._add(entry)
         elif node.accounting:

@@ -238,16 +238,16 @@ class Stream:
 
     def unsubscribe(self, taker: Taker) -> None:
         """Remove a taker."""
-        self._serve(*([one for one in takers if one is not taker] for takers in (self._served(), self._ordered)))
+        self._serve(*([other for other in takers if other is not taker] for takers in (self._served(), self._ordered)))
 
     def _served(self) -> list[Taker]:
         return [taker for taker, _ in self._takers]
 
     def _serve(self, takers: Sequence[Taker], ordered: Sequence[Taker]) -> None:
         """Deliver to these takers; of those that are *ordered*, entries come before their op's end."""
-        wants = [_wants(one) for one in ordered]
-        self._ordered, self._takers = tuple(ordered), tuple((one, _wants(one)) for one in takers)
-        self.awaited = frozenset[Severity]().union(*(one.severities for one in wants if one is not None))
+        wants = [_wants(taker) for taker in ordered]
+        self._ordered, self._takers = tuple(ordered), tuple((taker, _wants(taker)) for taker in takers)
+        self.awaited = frozenset[Severity]().union(*(want.severities for want in wants if want is not None))
         self.watched = None in wants
 
     def close(self) -> None:
@@ -308,13 +308,13 @@ class Stream:
                     most -= len(batch)
                     begun = monotonic() if self._stuck_until else 0.0
                     for taker, wants in self._takers:
-                        found = batch[:] if wants is None else [record for record in batch if wants.has(record)]
+                        wanted = batch[:] if wants is None else [record for record in batch if wants.has(record)]
                         try:
-                            if found:
+                            if wanted:
                                 try:
-                                    taker.take(found)
+                                    taker.take(wanted)
                                 except MemoryError:  # of the call itself, it may be: twice does no harm
-                                    taker.take(found)
+                                    taker.take(wanted)
                         except Exception as error:  # noqa: BLE001 - must not reach the traced program
                             pass_on(error)
                             self.fault(error)

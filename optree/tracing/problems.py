@@ -71,7 +71,7 @@ class Problems:
 
     def after_fork(self) -> None:
         """In a forked child: keep how the process is set up, which is the child's too; what has happened is the parent's to say."""
-        self.reported = [one for one in self.reported if one not in self._happened]
+        self.reported = [problem for problem in self.reported if problem not in self._happened]
         self._happened.clear()
         self._left.clear()
         self._lost.clear()
@@ -131,14 +131,14 @@ class Problems:
         self._look_at_left()
         waited = disk_waited_for()
         hangs = [f"the disk has not answered for {waited:.0f} s: {_UNANSWERED}"] if waited >= ANSWER_SECONDS else []
-        lost = [one.told(*key) for key, one in list(self._lost.items())]
-        reported = [one for one in self.reported if one not in self._resolved]
+        lost = [loss.describe(*key) for key, loss in list(self._lost.items())]
+        reported = [problem for problem in self.reported if problem not in self._resolved]
         return self._texts([*reported, *lost], current_problems_of, [*left_unsynced(), *hangs, *of_mirror])
 
     def _texts(self, reported: list[str], of_store: Callable[[SessionStore], list[str]], of_mirror: Iterable[str]) -> list[str]:
         of_stores = [problem for store in list(self._stores.values()) for problem in of_store(store)]
         failed = [f"redact's callback raised for {count} texts, which were replaced whole"] if (count := callback_errors()) else []
-        return [*failed, *map(redact, dict.fromkeys([*reported, *FAULTS.told(), *of_stores, *of_mirror]))]
+        return [*failed, *map(redact, dict.fromkeys([*reported, *FAULTS.texts(), *of_stores, *of_mirror]))]
 
 
 class _Lost:
@@ -154,7 +154,7 @@ class _Lost:
         self._sessions += 1
         self._latest.appendleft(store.txn)
 
-    def told(self, where: Path, why: str) -> str:
+    def describe(self, where: Path, why: str) -> str:
         """Return it as a text for people."""
         more = ", …" if self._sessions > len(self._latest) else ""
         of = f"{self._sessions} sessions that have ended ({', '.join(self._latest)}{more})"
@@ -213,8 +213,8 @@ def lost_of(records: int, stores: Sequence[SessionStore], directory: Directory, 
     *directory* is where those without files would be; *before* is why those are that were lost before.
     """
     lost = [store for store in stores if store.unwritten]
-    said = sorted({*before, *(cause for store in lost if (cause := store.unwritable_reason or store.journal.problem))})
-    causes = ", ".join([*said[:_CAUSES], *(["…"] if len(said) > _CAUSES else [])])
+    reasons = sorted({*before, *(cause for store in lost if (cause := store.unwritable_reason or store.journal.problem))})
+    causes = ", ".join([*reasons[:_CAUSES], *(["…"] if len(reasons) > _CAUSES else [])])
     places = {store.options.directory for store in lost} or {directory}
     where = ", ".join(sorted("the home directory" if place.homeless else str(place.sessions) for place in places))
     return f"{records} records are lost, in {where}{causes and f': {causes}'}" if records else ""
