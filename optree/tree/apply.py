@@ -107,15 +107,15 @@ def set_partial_response(op: OperationNode, text: str) -> None:
         op.response = Payload(Raw(data), None, len(text), truncated, True)
 
 
-def add_beside(op: OperationNode, said: str) -> None:
+def add_beside(op: OperationNode, streamed: str) -> None:
     """Add what another process streamed of an op's answer, behind what is there; of an answer that is no text, as a log line."""
     before = op.response
     known = "" if before is None else decode(before.payload)
     if before is not None and not isinstance(known, str):
-        add_entries(op, [LogEntry(op.ended_at or op.started_at, "WRN", f"another process streamed of the answer too: {said}")], ())
+        add_entries(op, [LogEntry(op.ended_at or op.started_at, "WRN", f"another process streamed of the answer too: {streamed}")], ())
         return
-    data = encode(f"{known}{said}")
-    op.response = Payload(Raw(data), None, len(known) + len(said), None, True if before is None else before.partial)
+    data = encode(f"{known}{streamed}")
+    op.response = Payload(Raw(data), None, len(known) + len(streamed), None, True if before is None else before.partial)
 
 
 def end_op(op: OperationNode, record: r.OpEnd) -> None:
@@ -161,9 +161,9 @@ def _set_reasoning(op: OperationNode, final: str | None) -> None:
         op.reasoning.final = final
 
 
-def _later(ended: float | None, told: float | None) -> float | None:
+def _later(ended: float | None, reported: float | None) -> float | None:
     """Return the later end of one that has ended."""
-    return ended if ended is None or told is None else max(ended, told)
+    return ended if ended is None or reported is None else max(ended, reported)
 
 
 def merged(old: Raw | UnsetType, new: Raw | UnsetType) -> Raw | UnsetType:

@@ -262,14 +262,14 @@ class Fold:
             before = op.response if op.response is not None and op.response.partial else None
             self._streamed[record.path] = [] if before is None else [decode(before.payload)]
             self._streamed_to[record.path] = sum(map(len, self._streamed[record.path]))
-        there = self._streamed_to[record.path]
-        if record.text_at > there:
+        end = self._streamed_to[record.path]
+        if record.text_at > end:
             self.missing += 1
-            self._streamed[record.path].append(f"[… {record.text_at - there:,} characters lost]")
-            there = record.text_at
-        new = record.text[there - record.text_at :] if 0 <= record.text_at < there else record.text
+            self._streamed[record.path].append(f"[… {record.text_at - end:,} characters lost]")
+            end = record.text_at
+        new = record.text[end - record.text_at :] if 0 <= record.text_at < end else record.text
         self._streamed[record.path].append(new)
-        self._streamed_to[record.path] = there + len(new)
+        self._streamed_to[record.path] = end + len(new)
 
     def _accounted(self, record: r.Accounted) -> None:
         op = self._op(record.path, record.entry.timestamp)

@@ -76,23 +76,23 @@ def stored_parts(block: Mapping[str, Any]) -> dict[str, Any]:
     The original ai-agent says `cachedTokens` too for those from the cache. Where the total proves that the input includes the cached and
     the written, as OpenAI counts, they are taken out of it. What is no count is for the caller to judge.
     """
-    found = {name: block.get(name) or 0 for name in _STORED}
-    found["cacheReadInputTokens"] = found["cacheReadInputTokens"] or block.get("cachedTokens") or 0
-    if all(type(part) is int and part >= 0 for part in found.values()):
-        sent, received, cached, written = found.values()
+    parts = {name: block.get(name) or 0 for name in _STORED}
+    parts["cacheReadInputTokens"] = parts["cacheReadInputTokens"] or block.get("cachedTokens") or 0
+    if all(type(part) is int and part >= 0 for part in parts.values()):
+        sent, received, cached, written = parts.values()
         if cached + written <= sent and block.get("totalTokens") == sent + received:
-            found["inputTokens"] = sent - cached - written
-    total = block.get("totalTokens") or sum(part for part in found.values() if type(part) is int)
-    return {**found, "totalTokens": total, "reasoningOutputTokens": block.get("reasoningOutputTokens") or 0}
+            parts["inputTokens"] = sent - cached - written
+    total = block.get("totalTokens") or sum(part for part in parts.values() if type(part) is int)
+    return {**parts, "totalTokens": total, "reasoningOutputTokens": block.get("reasoningOutputTokens") or 0}
 
 
 def flaws_of_parts(parts: Mapping[str, Any]) -> list[str]:
     """Return what contradicts itself in tokens that `stored_parts` gave, a sentence each."""
     if any(type(part) is not int for part in parts.values()):
         return []
-    said = [f"{name} {part:,} is below 0" for name, part in parts.items() if part < 0]
+    flaws = [f"{name} {part:,} is below 0" for name, part in parts.items() if part < 0]
     total, adds = parts["totalTokens"], sum(parts[name] for name in _STORED)
-    return [*said, f"totalTokens {total:,}, and its parts add up to {adds:,}"] if total != adds else said
+    return [*flaws, f"totalTokens {total:,}, and its parts add up to {adds:,}"] if total != adds else flaws
 
 
 def leave_out_impossible(entry: AccountingEntry) -> list[str]:
@@ -136,13 +136,13 @@ def tokens_said(tokens: Tokens | Totals) -> str:
         "written": tokens.cache_write_input_tokens,
         "reasoning": tokens.reasoning_output_tokens,
     }
-    told = ", ".join(f"{number:,} {name}" for name, number in beside.items() if number)
-    return f"{sent:,}→{received:,} tok" + (f" ({told})" if told else "")
+    details = ", ".join(f"{number:,} {name}" for name, number in beside.items() if number)
+    return f"{sent:,}→{received:,} tok" + (f" ({details})" if details else "")
 
 
 def cost_said(cost: float, known: int, unknown: int) -> str:
     """Return a cost as ``$0.003100``, ``$0.003100 + 2 unknown`` or ``cost unknown``; empty if there is nothing that costs."""
-    return f"cost {said}" if (said := _cost(pico(cost), known, unknown)) == _UNKNOWN else said
+    return f"cost {shown}" if (shown := _cost(pico(cost), known, unknown)) == _UNKNOWN else shown
 
 
 def cost_cell(amount: int, known: int, unknown: int) -> str:
