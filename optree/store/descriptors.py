@@ -46,20 +46,20 @@ class Descriptor(int):
 def is_open(fd: int) -> bool:
     """Tell whether a descriptor is still that of the file that it was opened for."""
     try:
-        found = os.fstat(fd)
+        info = os.fstat(fd)
     except OSError as error:
         pass_on(error)
         return False
-    return not isinstance(fd, Descriptor) or fd.identity == (found.st_dev, found.st_ino)
+    return not isinstance(fd, Descriptor) or fd.identity == (info.st_dev, info.st_ino)
 
 
 def opened(opening: Callable[..., int], path: str | os.PathLike[str], flags: int, *mode: int, regular: bool = True) -> Descriptor:
     """Open a file, of which an interrupt leaves no descriptor; raises `OSError` where it must be *regular* and is something else."""
     fds: list[int] = []  # filled within one call of C: a handler that raises behind it leaves none that nobody closes
     try:
-        fds.extend(map(opening, (path,), (flags,), *((one,) for one in mode)))
-        kept, found = Descriptor(fds[0]), os.fstat(fds[0])
-        kind = stat.S_IFMT(found.st_mode)
+        fds.extend(map(opening, (path,), (flags,), *((argument,) for argument in mode)))
+        kept, info = Descriptor(fds[0]), os.fstat(fds[0])
+        kind = stat.S_IFMT(info.st_mode)
         if regular and kind != stat.S_IFREG:
             raise OSError(  # noqa: TRY301 - closed below
                 errno.EINVAL, f"it is {_KINDS.get(kind, 'something else')}, and no file", os.fspath(path)
@@ -68,7 +68,7 @@ def opened(opening: Callable[..., int], path: str | os.PathLike[str], flags: int
         for fd in fds:
             os.close(fd)
         raise
-    kept.identity = found.st_dev, found.st_ino
+    kept.identity = info.st_dev, info.st_ino
     return kept
 
 

@@ -262,8 +262,8 @@ class Journal:
         In files that remain are records up to *saved* only, or those behind which another process went on.
         """
         saved = max(self._counted, min(saved, last_before_another(self.live, self.ordinal, self._counted, self.last, self._os)))
-        said, self._gaps = [gap for gap in self._gaps if gap.n > saved], []
-        gone = max(0, self.last - saved - sum(gap.n > self._counted for gap in said))
+        later_gaps, self._gaps = [gap for gap in self._gaps if gap.n > saved], []
+        gone = max(0, self.last - saved - sum(gap.n > self._counted for gap in later_gaps))
         self._untried = max(0, self.last - saved)
         if there:
             self._given_up.append(self.path)
@@ -272,7 +272,7 @@ class Journal:
         self._close_files()
         self._counted, self.dirty, self._unsynced, self._retry_at = self.last, False, None, 0.0
         self.dropped += gone
-        self._unsaid += gone + sum(gap.dropped for gap in said)
+        self._unsaid += gone + sum(gap.dropped for gap in later_gaps)
         self.problem, self.errno, self.resolved = why, 0, False
         self._recover()
 
@@ -318,7 +318,7 @@ class Journal:
             self._noted = note_refused(self.live, self.ordinal, self.last, self.unsaid, self._noted, self._os)
 
     def _fault(self, path: Path, error: Exception) -> None:
-        self.problem, self.resolved = _said(path, error), False
+        self.problem, self.resolved = _reason(path, error), False
         self.errno = (error.errno or 0) if isinstance(error, OSError) else 0
         self.refusal = error.strerror or "" if isinstance(error, OSError) and error.errno not in (EMFILE, ENFILE, EAGAIN) else ""
 
@@ -418,12 +418,12 @@ class Journal:
         """Take up again what may have been lost since the last sync that succeeded."""
         if not self._suspect:
             return
-        found: dict[int, r.Record] = {}
+        records: dict[int, r.Record] = {}
         for path in self._suspect:
             with suppress(OSError):
-                found |= {record.n: record for record in read_journal(path, self._synced, self._os).records}
+                records |= {record.n: record for record in read_journal(path, self._synced, self._os).records}
         first = self._held[0].n if self._held else self.last + 1
-        back = [found[number] for number in sorted(found) if number < first]
+        back = [records[number] for number in sorted(records) if number < first]
         ends = [self._synced, *(record.n for record in back), first]
         self._omitted += [(low + 1, high - 1) for low, high in pairwise(ends) if high > low + 1]
         gone = first - 1 - self._synced - len(back)
@@ -482,7 +482,7 @@ class Journal:
             self.sync()
 
 
-def _said(path: Path, error: Exception) -> str:
+def _reason(path: Path, error: Exception) -> str:
     mine = path.name if path.suffix != ".jsonl" else os.path.join(*path.parts[-2:])
     name = error.filename if isinstance(error, FileExistsError | NotADirectoryError) and error.filename else mine
     return f"{name}: {(error.strerror if isinstance(error, OSError) else None) or error}"

@@ -80,8 +80,8 @@ class Journals:
             except OSError as error:
                 pass_on(error)
                 failed.append(error)
-        for one in failed:
-            self._fault(one)
+        for failure in failed:
+            self._fault(failure)
         return not failed
 
     def _changed(self) -> Iterator[tuple[Path, _State]]:
@@ -97,13 +97,13 @@ class Journals:
         marked = self._paths and not self._is_executable(self._live / "LOCK")  # else all files there seem so, as on vfat
         for path in self._paths:
             try:
-                found = path.lstat()
+                info = path.lstat()
             except calls.GONE as error:
                 pass_on(error)
                 continue
-            unsynced = bool(marked and found.st_mode & stat.S_IXUSR)
-            state = found.st_ino, found.st_size, found.st_mtime_ns, unsynced
-            if found.st_size and (unsynced or state != self._synced.get(path)):
+            unsynced = bool(marked and info.st_mode & stat.S_IXUSR)
+            state = info.st_ino, info.st_size, info.st_mtime_ns, unsynced
+            if info.st_size and (unsynced or state != self._synced.get(path)):
                 yield path, state
 
     def _is_executable(self, path: Path) -> bool:

@@ -82,12 +82,12 @@ class Ledger:
         """Return the lines that are not there yet; those that are go to the disk with them, again."""
         if not (bill.again or bill.imported):
             return bill.lines
-        there = self._there(bill.txn) if bill.again else dict[str, tuple[int, int]]()
-        if there:  # an earlier try may have failed, or its process have died, before they were on the disk
-            self.system.write_again(self.path, _together(there.values()))
+        present = self._places(bill.txn) if bill.again else dict[str, tuple[int, int]]()
+        if present:  # an earlier try may have failed, or its process have died, before they were on the disk
+            self.system.write_again(self.path, _together(present.values()))
         billed = self._billed() if bill.imported else Bare()
         every = zip(bill.entries, bill.lines, strict=True)
-        return [line for entry, line in every if entry["id"] not in there and not billed.claim(entry)]
+        return [line for entry, line in every if entry["id"] not in present and not billed.claim(entry)]
 
     def read(self) -> list[dict[str, Any]]:
         """Return all entries, each once; lines that are none are passed over."""
@@ -134,20 +134,20 @@ class Ledger:
                 raise
             self.system.close(fd)
 
-    def _there(self, txn: str) -> dict[str, tuple[int, int]]:
+    def _places(self, txn: str) -> dict[str, tuple[int, int]]:
         """Return the ids of the session's entries that are there, with the place of each line and of the line breaks around it.
 
         The file may be large: only the session's lines are looked at.
         """
         data, mark, at = self.system.read(self.path), f'"{txn}'.encode(), 0
-        found: dict[str, tuple[int, int]] = {}
+        places: dict[str, tuple[int, int]] = {}
         while (at := data.find(mark, at)) >= 0:
             begin, end = data.rfind(b"\n", 0, at) + 1, data.find(b"\n", at)
             at = end if end >= 0 else len(data)
             entry = _entry(data[begin:at])
             if entry is not None and not is_bare(entry) and entry.get("originTxnId") == txn:
-                found[entry["id"]] = max(0, begin - 1), min(at + 1, len(data))
-        return found
+                places[entry["id"]] = max(0, begin - 1), min(at + 1, len(data))
+        return places
 
     def _billed(self) -> Bare:
         """Return what lines without an id tell of; lines that are the same byte by byte tell of one call."""
@@ -193,8 +193,8 @@ class Bare:
     def claim(self, entry: dict[str, Any]) -> bool:
         """Take the line out that says what an entry says; False if there is none left. A line may be silent on the sub-agent's session."""
         for txn in (entry.get("txnId"), entry.get("originTxnId"), None) if self._left else ():
-            if found := self._left.get(_facts(entry, txn)):
-                found.pop(0)
+            if matches := self._left.get(_facts(entry, txn)):
+                matches.pop(0)
                 return True
         return False
 
@@ -210,13 +210,13 @@ def is_bare(entry: dict[str, Any]) -> bool:
 
 def _together(places: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:
     """Return places in a file, in their order, with those as one that touch each other."""
-    found: list[tuple[int, int]] = []
+    merged: list[tuple[int, int]] = []
     for begin, end in places:
-        if found and begin <= found[-1][1]:
-            found[-1] = found[-1][0], end
+        if merged and begin <= merged[-1][1]:
+            merged[-1] = merged[-1][0], end
         else:
-            found.append((begin, end))
-    return found
+            merged.append((begin, end))
+    return merged
 
 
 def _facts(entry: dict[str, Any], txn: Any) -> tuple[object, ...]:
@@ -227,14 +227,14 @@ def _facts(entry: dict[str, Any], txn: Any) -> tuple[object, ...]:
     tokens: Any = entry.get("tokens")
     counts = stored_parts(tokens if is_object(tokens) else {})
     time: Any = entry.get("timestamp")
-    found = (
+    facts = (
         txn,
         int(time) if isinstance(time, (int, float)) else None,
         *(entry.get(name) for name in ("type", "status", "agentId", "provider", "model", "mcpServer", "command")),
         *(entry.get(name) or 0 for name in ("latency", "charactersIn", "charactersOut", "costUsd")),
         *(counts[name] for name in ("inputTokens", "outputTokens", "cacheWriteInputTokens", "cacheReadInputTokens")),
     )
-    return tuple(map(_plain, found))
+    return tuple(map(_plain, facts))
 
 
 def _plain(value: Any) -> object:

@@ -206,9 +206,9 @@ class LineLog:
                 self._latest = max(self._latest, 0, *self._numbers(line))
                 self._read += len(line) + 1
         if last and torn:
-            found = max([0, *self._numbers(torn)])
+            number = max([0, *self._numbers(torn)])
             if torn.rstrip().endswith(b"}"):  # else it is half an object, whose number is still free
-                self._latest = max(self._latest, found)
+                self._latest = max(self._latest, number)
             self._read += len(torn)
             self._tail = len(torn)
 

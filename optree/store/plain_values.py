@@ -22,7 +22,7 @@ def object_of(value: Any) -> dict[str, Any]:
 
 def objects_of(value: Any) -> list[dict[str, Any]]:
     """Return the objects in a list; none if it is no list."""
-    return [one for one in value if is_object(one)] if is_list(value) else []
+    return [item for item in value if is_object(item)] if is_list(value) else []
 
 
 def text_of(value: Any) -> str | None:
@@ -32,7 +32,7 @@ def text_of(value: Any) -> str | None:
 
 def texts_of(value: Any) -> dict[str, str] | None:
     """Return an object whose values are all texts; None for what is none."""
-    return value if is_object(value) and all(isinstance(one, str) for one in value.values()) else None
+    return value if is_object(value) and all(isinstance(member, str) for member in value.values()) else None
 
 
 def number_of(value: Any) -> float | None:

@@ -52,9 +52,9 @@ def saving(
     if sum(map(len, pieces)) < PIECE:
         pieces = [b"".join(pieces)]  # in one write
     path, live = directory.snapshot(root.origin_txn_id, writer.compression), directory.live(root.origin_txn_id)
-    if not (there := is_directory(live)):
+    if not (live_exists := is_directory(live)):
         system.make_directory(directory.sessions)
-    yield from system.replacing(path, pieces, live if there else None)
+    yield from system.replacing(path, pieces, live if live_exists else None)
     for compression in () if only else SUFFIXES:
         older = directory.snapshot(root.origin_txn_id, compression)
         if compression != writer.compression and exists(older):

@@ -194,8 +194,8 @@ class SessionStore:
         self.journal.forget()
         self._release_lock()
         self.owner, self._later, self._healed = False, True, 0
-        for said in (self.problems, self.current_problems, self.failed):
-            said.clear()
+        for kept in (self.problems, self.current_problems, self.failed):
+            kept.clear()
         self._upkeep = Upkeep(self._beat, self._tick, self._save, self._leave, self._problem)
         self.stream.after_fork(())
 
@@ -361,20 +361,20 @@ class SessionStore:
         try:
             if not held or journal.fd < 0 or (self.owner and self._lock_fd < 0):
                 return
-            there = journal.is_there()
-            if there and (not self.owner or self._os.is_at(self._lock_fd, self.live / "LOCK")):
+            is_there = journal.is_there()
+            if is_there and (not self.owner or self._os.is_at(self._lock_fd, self.live / "LOCK")):
                 self.current_problems.pop("files", None)
                 return
             still = all(self._os.is_open(fd) for fd in (journal.fd, self._lock_fd) if fd >= 0)
             what = f"they were removed from {self.live}" if still else "the program closed their descriptors"
             why = f"{what} while it runs; they are written anew"
             self._problem("files", FileNotFoundError(why))
-            given = max(last_given(self.live, {}, self._os, journal.ordinal), self._covered if exists(snapshot) else 0)
+            saved = max(last_given(self.live, {}, self._os, journal.ordinal), self._covered if exists(snapshot) else 0)
             self._release_lock()
-            if there:
+            if is_there:
                 self._own_again()
             else:
-                journal.renew(given, f"files of session {self.txn}: {why}")
+                journal.renew(saved, f"files of session {self.txn}: {why}")
         except OSError as error:
             self._problem("files", error)
             if self.owner and self._lock_fd < 0 and journal.fd >= 0:  # what is written without the lock another process may remove
@@ -419,8 +419,8 @@ class SessionStore:
         """The root session has ended: join other processes' journals, save, bill, remove. False if it is not saved and billed."""
         if (builder := self.builder) is None or builder.node.ended_at is None:
             return True
-        there = journals(self.live)
-        held = lock.hold(others := [path for path in there if not path.name.startswith(OWNERS)], self._os)
+        paths = journals(self.live)
+        held = lock.hold(others := [path for path in paths if not path.name.startswith(OWNERS)], self._os)
         try:
             if self._billed and self.journal.last == self._covered and (held is None or not self._left):
                 return True
@@ -433,7 +433,7 @@ class SessionStore:
                 if not (side_by_side([step]) == [True] if held else (yield from step)):
                     self._left = left
                     return False
-            self._left = left or not self.stream.alone(partial(self._remove, there))
+            self._left = left or not self.stream.alone(partial(self._remove, paths))
             return True
         finally:
             lock.release(held or [], self._os)
@@ -461,7 +461,7 @@ class SessionStore:
         self.current_problems.pop("ledger", None)
         return True
 
-    def _remove(self, there: list[Path], held: bool) -> bool:
+    def _remove(self, paths: list[Path], held: bool) -> bool:
         """Remove the journals, which the snapshot has; what is recorded later begins new ones. False if something came meanwhile."""
         if not held or self.journal.last != self._covered:
             return False
@@ -469,9 +469,9 @@ class SessionStore:
             if not self._closed:
                 self.journal.rest()  # first: whoever syncs it at this moment knows then why it is not there
             with self._guard:
-                if self.journal.path not in there:
-                    there += owners_journals(self.live)
-                remove(self.live, there, self._os, [self._lock_fd] if self._lock_fd >= 0 else [], fresh=self._fresh)
+                if self.journal.path not in paths:
+                    paths += owners_journals(self.live)
+                remove(self.live, paths, self._os, [self._lock_fd] if self._lock_fd >= 0 else [], fresh=self._fresh)
                 self._lock_fd = -1
         except OSError as error:
             return self._problem("removal of journals", error)
@@ -490,9 +490,9 @@ class SessionStore:
         pass_on(error)
         place = self.options.directory.billing if what == "ledger" else self.options.directory.sessions
         self.failed[what] = (getattr(error, "errno", None) or 0, place)
-        said = f"{what} of session {self.txn}: {refused(error, place)}"
-        self.current_problems[what] = said
-        if said not in self.problems:
-            self.problems.append(said)
-            self.report(said)
+        message = f"{what} of session {self.txn}: {refused(error, place)}"
+        self.current_problems[what] = message
+        if message not in self.problems:
+            self.problems.append(message)
+            self.report(message)
         return False

@@ -96,11 +96,11 @@ def unsettled(options: StoreOptions) -> list[str]:
     """Return the txns of all sessions with a live directory."""
     try:
         paths = [path for path in options.directory.sessions.iterdir() if path.name.endswith(LIVE)]
-        found = [path.name.removesuffix(LIVE) for path in paths if may_be_directory(path)]
+        txns = [path.name.removesuffix(LIVE) for path in paths if may_be_directory(path)]
     except OSError as error:
         pass_on(error)
         return []
-    return [txn for txn in found if is_txn(txn)]
+    return [txn for txn in txns if is_txn(txn)]
 
 
 def settle_all(options: StoreOptions, txns: list[str] | None = None, *, most: int | None = None) -> list[str]:
@@ -179,7 +179,7 @@ def join(tree: Tree, live: Path, paths: list[Path], vector: dict[str, int], syst
     Returns the paths of the ops that it changed, and what could not be read.
     """
     fold, damage = _Noting(tree), Damage()
-    noted = [one for one in lock.refused(live) if one.writer != "0000"]
+    noted = [note for note in lock.refused(live) if note.writer != "0000"]
     fold_journals(paths, fold, vector, damage, system)
     damage.dropped += lock.never_written(noted, vector)
     fold.finish()
@@ -274,8 +274,8 @@ def _remove_unbegun(live: Path, system: OS) -> bool:
 
 
 def _compression(txn: str, options: StoreOptions) -> str:
-    there = (name for name in SUFFIXES if exists(options.directory.snapshot(txn, name)))
-    return next(there, options.compression)
+    existing = (name for name in SUFFIXES if exists(options.directory.snapshot(txn, name)))
+    return next(existing, options.compression)
 
 
 def _seems_ended(txn: str, options: StoreOptions) -> bool:

@@ -78,8 +78,8 @@ class SharedBytes:
             return self._read(file)[1]
 
     def _read(self, file: FileIO) -> tuple[int, bytes]:
-        found = self._os.pread(file.fileno(), 2 * PLACE_BYTES, 0)
-        places = [one for start in (0, PLACE_BYTES) if (one := _unpacked(found[start : start + PLACE_BYTES]))]
+        data = self._os.pread(file.fileno(), 2 * PLACE_BYTES, 0)
+        places = [place for start in (0, PLACE_BYTES) if (place := _unpacked(data[start : start + PLACE_BYTES]))]
         if not places:
             raise OSError(EBADMSG, "it is damaged", str(self.path))
         return max(places)

@@ -187,10 +187,10 @@ def sum_fits(text: bytes) -> bool:
 
 
 def _crc(pieces: list[bytes]) -> int:
-    found = 0
+    crc = 0
     for piece in pieces:
-        found = crc32(piece, found)
-    return found
+        crc = crc32(piece, crc)
+    return crc
 
 
 def _check_depth(session: SessionNode) -> None:
@@ -202,10 +202,10 @@ def _finished(op: OperationNode) -> bool:
     """Tell whether an op cannot change any more, with all that is in it. An explicit stack: trees may be deep."""
     pending = [op]
     while pending:
-        one = pending.pop()
-        if one.ended_at is None:
+        current = pending.pop()
+        if current.ended_at is None:
             return False
-        session = one.child_session
+        session = current.child_session
         if session is None:
             continue
         _check_depth(session)

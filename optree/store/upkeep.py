@@ -61,9 +61,9 @@ class _Syncing:
         self._job = Job(EACH_SECOND, self.run, str)
         self.after_fork()
 
-    def ask(self, one: Upkeep | _Left) -> None:
+    def ask(self, journal: Upkeep | _Left) -> None:
         """Let a journal be forced to the disk behind all else that is due."""
-        self._due.append(one)
+        self._due.append(journal)
         self._job.ask()
 
     def after_fork(self) -> None:
@@ -162,9 +162,9 @@ def sync_left(paths: Iterable[Path], system: OS, *, soon: bool) -> None:
         if len(_left) >= _MOST_LEFT:
             _SYNCING.missed += 1
             continue
-        _left.add(one := _Left(path, system))
+        _left.add(left := _Left(path, system))
         if soon or len(_left) > _MOST_LEFT // 2:
-            one.ask()
+            left.ask()
 
 
 def left_synced(seconds: float) -> bool:
@@ -172,13 +172,13 @@ def left_synced(seconds: float) -> bool:
 
     Where no thread can be had, this one syncs, however long that takes.
     """
-    until, waiting = monotonic() + seconds, {one: one.refusals for one in _left.copy()}
-    for one in waiting:
-        one.ask()
+    until, waiting = monotonic() + seconds, {left: left.refusals for left in _left.copy()}
+    for left in waiting:
+        left.ask()
     if waiting and not EACH_SECOND.start():
         _SYNCING.run()
-    while waiting := {one: refusals for one, refusals in waiting.items() if one in _left}:
-        if monotonic() >= until or any(one.refusals > refusals for one, refusals in waiting.items()):
+    while waiting := {left: refusals for left, refusals in waiting.items() if left in _left}:
+        if monotonic() >= until or any(left.refusals > refusals for left, refusals in waiting.items()):
             return False
         sleep(_LOOK_SECONDS)
     return not _SYNCING.missed
@@ -186,19 +186,19 @@ def left_synced(seconds: float) -> bool:
 
 def left_unsynced() -> list[str]:
     """Return what of it the disk has refused, and why, as texts for people."""
-    refused = [one for one in _left.copy() if one.refusals]
-    found = [f"{one}, closed, is not on the disk: {one.why}; it is tried again each second" for one in refused[:_NAMED]]
+    refused = [left for left in _left.copy() if left.refusals]
+    texts = [f"{left}, closed, is not on the disk: {left.why}; it is tried again each second" for left in refused[:_NAMED]]
     if len(refused) > _NAMED:
-        found.append(f"{len(refused) - _NAMED} more files of journals, closed, are not on the disk")
+        texts.append(f"{len(refused) - _NAMED} more files of journals, closed, are not on the disk")
     if _SYNCING.missed:
-        found.append(f"{_SYNCING.missed} files of journals were closed, and are not known to be on the disk: they were too many")
-    return found
+        texts.append(f"{_SYNCING.missed} files of journals were closed, and are not known to be on the disk: they were too many")
+    return texts
 
 
 def _ask_again() -> None:
-    for one in _left.copy():
-        if one.refusals:
-            one.ask()
+    for left in _left.copy():
+        if left.refusals:
+            left.ask()
 
 
 _AGAIN = Job(EACH_SECOND, _ask_again, str)
@@ -298,13 +298,13 @@ class Upkeep:
 
         Where no thread can be had, it is done here, however long that takes.
         """
-        found: list[bool] = []
+        results: list[bool] = []
         if not self._is_there(EACH_SECOND):
             return work()
-        job = Job(EACH_SECOND, lambda: found.append(work()), self._raised)
+        job = Job(EACH_SECOND, lambda: results.append(work()), self._raised)
         if not job.wait(seconds, first=True):
             job.cancel()
-        return found == [True]
+        return results == [True]
 
     def sync_soon(self, sync: Callable[[], object]) -> None:
         """Let a journal be forced to the disk, beside those of other sessions; once, until the disk has answered."""
@@ -369,11 +369,11 @@ class Upkeep:
         return self._started
 
     def _is_there(self, worker: Worker) -> bool:
-        if not (there := worker.start()):
+        if not (started := worker.start()):
             error = worker.refused or RuntimeError()
             if not str(error).endswith("at interpreter shutdown"):  # Python 3.12.0 and 3.12.1 refuse it already to what runs at exit
                 self._fault("background thread", error)
-        return there
+        return started
 
     def _run(self) -> float | None:
         """Do what is due each second."""
@@ -413,14 +413,14 @@ class Upkeep:
     def _group(self, until: float) -> Iterator[Steps[None]]:
         """Yield the work of this one and of others that were asked for, each as its turn comes."""
         group: list[Upkeep] = [self]
-        found: Upkeep | None = self
+        latest: Upkeep | None = self
         yield self._saved()
-        while found is not None and len(group) < _MOST and monotonic() < until:
-            found = next((one for one in list(_asking) if one not in group), None)  # who asks again meanwhile has another turn
-            if found is not None:
-                group.append(found)
-                _asking.pop(found, None)
-                yield found._saved()  # noqa: SLF001 - of this class
+        while latest is not None and len(group) < _MOST and monotonic() < until:
+            latest = next((asking for asking in list(_asking) if asking not in group), None)  # who asks again meanwhile has another turn
+            if latest is not None:
+                group.append(latest)
+                _asking.pop(latest, None)
+                yield latest._saved()  # noqa: SLF001 - of this class
 
     def _saved(self) -> Steps[None]:
         """Write the snapshot that is due."""
@@ -429,7 +429,7 @@ class Upkeep:
             if (steps := self._save()) is not None:
                 yield from steps
         except Exception as error:  # noqa: BLE001 - the journal still has everything: say it and go on
-            self._said("last snapshot", error)
+            self._report("last snapshot", error)
         finally:
             now = monotonic()
             self._not_before = now + max(SYNC_SECONDS, PAUSES * (now - begun))
@@ -443,9 +443,9 @@ class Upkeep:
         try:
             work()
         except Exception as error:  # noqa: BLE001 - the journal still has everything: say it and go on
-            self._said(what, error)
+            self._report(what, error)
 
-    def _said(self, what: str, error: Exception) -> None:
+    def _report(self, what: str, error: Exception) -> None:
         pass_on(error)
         with suppress(Exception):  # no memory even for that
             self._fault(what, error)

@@ -145,9 +145,9 @@ def process_start(pid: int) -> str | None:
     return None if fields[0] in (b"Z", b"X") else fields[19].decode()
 
 
-def is_own(found: os.stat_result) -> bool:
+def is_own(status: os.stat_result) -> bool:
     """Tell whether a file is this user's."""
-    return found.st_uid == os.getuid()
+    return status.st_uid == os.getuid()
 
 
 def may_name_a_file(_name: str) -> bool:

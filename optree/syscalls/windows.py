@@ -200,7 +200,7 @@ def process_start(pid: int) -> str | None:
         _kernel.CloseHandle(handle)
 
 
-def is_own(_found: os.stat_result) -> bool:
+def is_own(_status: os.stat_result) -> bool:
     """Tell whether a file is this user's: whoever may remove it there may."""
     return True
 

@@ -215,7 +215,7 @@ class _SnapshotReader:
         thought = block.get("reasoning")
         if is_object(thought):
             chunks = self._objects(thought.get("chunks"), f"reasoning of {op.path}")
-            known = (ReasoningChunk(str(one.get("text") or ""), number_of(one.get("ts")) or op.started_at) for one in chunks)
+            known = (ReasoningChunk(str(chunk.get("text") or ""), number_of(chunk.get("ts")) or op.started_at) for chunk in chunks)
             op.reasoning = Reasoning(tuple(known), text_of(thought.get("final")))
 
     def _log(self, block: dict[str, Any], path: str, context: Context) -> LogEntry | None:
