@@ -143,7 +143,7 @@ def ingress() -> dict[str, Any]:
     cli: dict[str, Any] = {"argv0": sys.argv[0] if sys.argv else "", "pid": os.getpid()}
     with suppress(OSError):  # the working directory may have been removed
         cli["cwd"] = os.getcwd()  # noqa: PTH109 - pathlib is not imported for one call
-    found: dict[str, Any] = {"source": "cli", "cli": cli}
+    origin: dict[str, Any] = {"source": "cli", "cli": cli}
     if "TRACEPARENT" in os.environ:
-        found["traceparent"] = os.environ["TRACEPARENT"]
-    return found
+        origin["traceparent"] = os.environ["TRACEPARENT"]
+    return origin

@@ -53,8 +53,8 @@ def current() -> Op | None:
     except Exception as error:  # noqa: BLE001 - as in `guarded`, which costs a call more
         fault(error)
         return None
-    found = scope.op if scope is not None else None
-    return found if found is not None or RUNTIME.config.enabled else UNRECORDED["op"]
+    op = scope.op if scope is not None else None
+    return op if op is not None or RUNTIME.config.enabled else UNRECORDED["op"]
 
 
 def current_session() -> Session | None:
@@ -94,12 +94,12 @@ def configure(**options: Unpack[Options]) -> Config:
         SetupError: An option does not exist, or cannot have the value.
     """
     try:
-        found = RUNTIME.configure(**options)
+        config = RUNTIME.configure(**options)
         if "prices" in options:
-            PRICES.use(found.prices)
-            if found.enabled:
+            PRICES.use(config.prices)
+            if config.enabled:
                 PRICES.load()
-        return found  # noqa: TRY300 - as all that may raise
+        return config  # noqa: TRY300 - as all that may raise
     except RecursionError:
         FAULTS.stack += 1
     except Exception as error:  # noqa: BLE001 - what is set wrongly is an OptreeError, and raised

@@ -49,20 +49,20 @@ _NOT_SENT: Final = frozenset({"ConnectError", "ConnectTimeout", "PoolTimeout", "
 """Names of clients' exceptions (httpx, aiohttp, botocore) that are raised before a request is sent."""
 
 
-def class_of_status(status: int, said: str | None) -> FailureClass:
-    """Return the class of an answer that is an error: its HTTP status, and what the provider *said*."""
-    told = class_of_text(said or "")
-    if told == "quota":
+def class_of_status(status: int, message: str | None) -> FailureClass:
+    """Return the class of an answer that is an error: its HTTP status, and the provider's *message*."""
+    by_message = class_of_text(message or "")
+    if by_message == "quota":
         return "quota"
     if status < _BAD_REQUEST:  # an error among the events of a stream
-        return told or "model"
+        return by_message or "model"
     return _BY_STATUS.get(status) or ("invalid" if status < _SERVER_ERROR else "model")
 
 
-def class_of_text(said: str) -> FailureClass | None:
-    """Return the class of a failure that is told by a text alone; None for one that is of none."""
-    low = said.lower()
-    return next((kind for kind, words in _BY_WORDS if any(one in low for one in words)), None)
+def class_of_text(message: str) -> FailureClass | None:
+    """Return the class of a failure by the words of its message; None if they show none."""
+    low = message.lower()
+    return next((kind for kind, words in _BY_WORDS if any(word in low for word in words)), None)
 
 
 def class_of_error(error: BaseException | None) -> FailureClass | None:
@@ -79,22 +79,22 @@ def class_of_error(error: BaseException | None) -> FailureClass | None:
     return next((_BY_NAME[name] for name in names if name in _BY_NAME), None)
 
 
-def class_of_raised(said: str | None) -> FailureClass | None:
-    """Return the class of the exception that is being raised or handled, if it is the one that an op's error *said*."""
+def class_of_raised(message: str | None) -> FailureClass | None:
+    """Return the class of the exception that is being raised or handled, if an op's error is *message*."""
     error = sys.exception()
-    return class_of_error(error) if error is not None and outcome(error)[1] == said else None
+    return class_of_error(error) if error is not None and outcome(error)[1] == message else None
 
 
 def status_of(error: BaseException | None) -> int:
     """Return the HTTP status that a client's exception tells; 0 for none."""
     try:
         response: Any = getattr(error, "response", None)
-        told = response.get("ResponseMetadata", {}).get("HTTPStatusCode") if is_object(response) else getattr(response, "status_code", None)
-        found = [told, getattr(error, "status_code", None), getattr(error, "status", None), getattr(error, "code", None)]
+        code = response.get("ResponseMetadata", {}).get("HTTPStatusCode") if is_object(response) else getattr(response, "status_code", None)
+        codes = [code, getattr(error, "status_code", None), getattr(error, "status", None), getattr(error, "code", None)]
     except Exception as flaw:  # noqa: BLE001 - anybody's code
         pass_on(flaw)
         return 0
-    return next((one for one in found if type(one) is int), 0)
+    return next((candidate for candidate in codes if type(candidate) is int), 0)
 
 
 def was_not_sent(error: BaseException | None) -> bool:

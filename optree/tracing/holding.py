@@ -56,8 +56,8 @@ class Exit:
             return self._left
         try:
             held = HeldScope()
-            found = partial(self._left, instance, held=held)
-            held.holder = ref(found)
+            leave = partial(self._left, instance, held=held)
+            held.holder = ref(leave)
             instance._held = held  # noqa: SLF001 - of the classes that this is for
         except RecursionError:  # nothing can be called here: nothing is begun either
             instance._held = _NO_ROOM  # noqa: SLF001 - as above
@@ -65,7 +65,7 @@ class Exit:
         except Exception as error:  # noqa: BLE001 - then nothing but a call tells that the block is over
             fault(error)
             return partial(self._left, instance)
-        return found
+        return leave
 
 
 def take_held(instance: Any) -> HeldScope:
@@ -193,20 +193,20 @@ def clear_frames() -> None:
                 _ = frame.f_locals  # before 3.13 a copy is kept, which this brings up to date
 
 
-def _is_alone(one: Op | Turn | SessionTreeBuilder, stream: Stream) -> bool:
+def _is_alone(handle: Op | Turn | SessionTreeBuilder, stream: Stream) -> bool:
     """Tell whether nothing refers to what a container and a variable hold; what waits to be delivered, as its first log line, is before."""
-    return getrefcount(one) == _ALONE or (stream.flush() and getrefcount(one) == _ALONE)
+    return getrefcount(handle) == _ALONE or (stream.flush() and getrefcount(handle) == _ALONE)
 
 
-def _references(one: object) -> int:
-    return getrefcount(one)
+def _references(handle: object) -> int:
+    return getrefcount(handle)
 
 
 def _alone() -> int:
     """Return how many references `_is_alone` counts then."""
     held = [object()]
-    one = held[0]
-    return _references(one)
+    handle = held[0]
+    return _references(handle)
 
 
 _ALONE = _alone()

@@ -58,7 +58,7 @@ class Mirroring:
         wanted, options = _wanted(otel)
         if wanted != "off" and self._taken is None:
             self._taken = wanted, dict(options)
-            self._mirror = self._found(wanted, options)
+            self._mirror = self._make(wanted, options)
             context.follower = self._mirror
         self.compare(otel)
         if self._mirror is None or wanted == "off":
@@ -123,15 +123,15 @@ class Mirroring:
         """Return what the mirror says of itself."""
         return {} if self._mirror is None else self._mirror.health()
 
-    def _found(self, wanted: str, options: Mapping[str, Any]) -> Mirror | None:
+    def _make(self, wanted: str, options: Mapping[str, Any]) -> Mirror | None:
         if wanted == "auto" and not options and not any(os.environ.get(name) for name in ENDPOINTS):
             return None
         try:
             make: MakeMirror = import_module(PACKAGE).make
-            made = make(options)
-            for problem in () if made is None else made.health().get("problems", ()):
+            mirror = make(options)
+            for problem in () if mirror is None else mirror.health().get("problems", ()):
                 self._report(problem)  # what the environment says and is not possible
-            return made  # noqa: TRY300 - as all that may raise
+            return mirror  # noqa: TRY300 - as all that may raise
         except Exception as error:  # noqa: BLE001 - an exporter's fault must not reach the program
             pass_on(error)
             self._report(f"OpenTelemetry: nothing is sent: {type(error).__name__}: {error}")

@@ -148,9 +148,9 @@ class ModelResult(OpResult):
             if (answer := whole(value, decoded=self.decoded)) is not None:
                 self._answered(answer, provider_of(value, answer))
                 return
-            told = [] if self._op.bare.accounting else told_in(value)
-            for found, provider in told:
-                self._account(found, provider)
+            answers = [] if self._op.bare.accounting else told_in(value)
+            for block, provider in answers:
+                self._account(block, provider)
         super().returned(value)
         self._unread(value)
 
@@ -182,11 +182,11 @@ class ModelResult(OpResult):
         """Record what a stream tells before its text, which a kill would take: the model, the provider, and the tokens that were sent."""
         from optree.answers import model_of
 
-        model, told = model_of(assembly.answer), assembly.answer.get("usage")
+        model, usage_at_start = model_of(assembly.answer), assembly.answer.get("usage")
         name_model(self._op, model, assembly.provider)
         self._named = model is not None
-        if is_object(told):
-            self._op.builder.set_op(self._op, **{USAGE_AT_START: told})
+        if is_object(usage_at_start):
+            self._op.builder.set_op(self._op, **{USAGE_AT_START: usage_at_start})
 
     def _account(self, answer: dict[str, Any], provider: str | None, status: Status = "ok") -> None:
         """Account for what an answer took; one that tells no tokens is reported once, unless it broke off before it could.
@@ -197,11 +197,11 @@ class ModelResult(OpResult):
 
         op, model = self._op, model_of(answer)
         asked = name_model(op, model, provider)
-        found = usage.read(answer)
-        known = found.tokens is not None or found.cost_usd is not None or bool(found.fault)
+        figures = usage.read(answer)
+        known = figures.tokens is not None or figures.cost_usd is not None or bool(figures.fault)
         if status == "ok" or known:  # else the op's end tells how its call ended, with tokens that nobody knows
             answered = None if model == asked else model
-            op.account(found if known else None, actual_model=answered, status="failed" if status == "cancelled" else "ok")
+            op.account(figures if known else None, actual_model=answered, status="failed" if status == "cancelled" else "ok")
         if status == "ok" and not known:
             self._say(f"an answer of {model or 'a model'} tells no tokens and counts with 0; OpenAI's chat streams them if asked, {_ASKED}")
 
@@ -233,7 +233,7 @@ class ModelResult(OpResult):
 def name_model(op: Op, model: object, provider: object) -> object:
     """Note on an op which model is asked, unless it says so itself; returns which it is."""
     known = op.bare.attributes
-    told = {name: one for name, one in (("model", model), ("provider", provider)) if isinstance(one, str) and one and name not in known}
-    if told:
-        op.builder.set_op(op, **told)
-    return known.get("model", told.get("model"))
+    new = {name: word for name, word in (("model", model), ("provider", provider)) if isinstance(word, str) and word and name not in known}
+    if new:
+        op.builder.set_op(op, **new)
+    return known.get("model", new.get("model"))

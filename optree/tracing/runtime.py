@@ -89,13 +89,13 @@ class Runtime:
 
     def configure(self, **options: Any) -> Config:
         """Set options; raises `SetupError` for one that does not exist or cannot have that value."""
-        found = changed(self.config, options)
+        config = changed(self.config, options)
         check_options(options.get("otel"))
-        self.config = found
+        self.config = config
         if "redact" in options:
             use(self.config.redact)
         if "otel" in options:
-            self.mirroring.compare(found.otel)
+            self.mirroring.compare(config.otel)
         return self.config
 
     def directory(self) -> Directory:
@@ -141,9 +141,9 @@ class Runtime:
             store = self.stores.get(txn) or self._joined_store(txn)
             if store is None:
                 return None
-            found = self._joined.pop(parent, None) or self._stand_in(store, path, ancestry)
-            self._joined[parent] = found  # behind those that were not joined for longer
-            return found
+            joined = self._joined.pop(parent, None) or self._stand_in(store, path, ancestry)
+            self._joined[parent] = joined  # behind those that were not joined for longer
+            return joined
 
     def open_detached(self, agent: str, attributes: Mapping[str, Any], holder: Holder | None = None) -> Session:
         """Begin a root session for a node that comes without one; it ends with the node that opens first in it."""
@@ -168,14 +168,14 @@ class Runtime:
         """Return the root session if exactly one is open: where an op without context belongs."""
         with self._lock:
             self._end_abandoned()
-            found = [session for txn, session in list(self.sessions.items()) if txn not in self._detached]
-        return found[0] if len(found) == 1 else None
+            roots = [session for txn, session in list(self.sessions.items()) if txn not in self._detached]
+        return roots[0] if len(roots) == 1 else None
 
     def counts(self) -> dict[str, int]:
         """Return what was recorded, lost, late or dropped, in all that this process has had open."""
-        found = counts_of(self._held(), list(self.consoles.values()))
-        found["lost"] += sum(one.records for one in list(self.unsaved.values()))
-        return {name: number + self.past[name] for name, number in found.items()}
+        counts = counts_of(self._held(), list(self.consoles.values()))
+        counts["lost"] += sum(loss.records for loss in list(self.unsaved.values()))
+        return {name: number + self.past[name] for name, number in counts.items()}
 
     def at_exit(self) -> None:
         """Deliver what is pending; within `EXIT_SECONDS` in all, whatever the disk does."""
@@ -193,10 +193,10 @@ class Runtime:
             note_lost(store.txn, store.unwritten)
         keep_interrupt()
 
-    def _guarded(self, work: Callable[..., object], *given: Any) -> None:
+    def _guarded(self, work: Callable[..., object], *arguments: Any) -> None:
         """Do some work of a thread; what it raises is said."""
         try:
-            work(*given)
+            work(*arguments)
         except Exception as error:  # noqa: BLE001 - a thread's traceback is nothing for the program's stderr
             pass_on(error)
             with suppress(Exception):  # no memory even for that
@@ -275,8 +275,10 @@ class Runtime:
                 _finalize(self)
 
     def _options(self) -> StoreOptions:
-        one = self.config
-        return StoreOptions(self.directory(), one.compression, one.sync, one.write, redacted=one.redacted_save, cycles=one.cycles)
+        config = self.config
+        return StoreOptions(
+            self.directory(), config.compression, config.sync, config.write, redacted=config.redacted_save, cycles=config.cycles
+        )
 
     def _make_room(self) -> None:
         """Let go of what has ended, and wait a moment where that is too much.
@@ -359,7 +361,7 @@ class Runtime:
         joined: dict[str, list[str]] = {}
         for parent in self._joined:
             joined.setdefault(parent.partition(":")[0], []).append(parent)
-        idle = [txn for txn, parents in joined.items() if txn in self.stores and not any(self._joined[one].busy for one in parents)]
+        idle = [txn for txn, parents in joined.items() if txn in self.stores and not any(self._joined[name].busy for name in parents)]
         for parent in [parent for txn in idle[:-IDLE_SESSIONS] for parent in joined[txn]]:
             del self._joined[parent]
         self._leave(idle[:-IDLE_SESSIONS])
@@ -413,11 +415,11 @@ class Runtime:
             builder, store, loaded = resume_session(txn, self._options(), stores=self.stores)
         except (OSError, OptreeError) as error:
             pass_on(error)
-            said = str(error)
+            reason = str(error)
             if isinstance(error, OSError):
                 where = error.filename or self.directory().sessions
-                said = f"{where}: {error.strerror or error}; mend that and start again, or begin a new session without OPTREE_RESUME"
-            raise SetupError(f"cannot resume: {said}") from None
+                reason = f"{where}: {error.strerror or error}; mend that and start again, or begin a new session without OPTREE_RESUME"
+            raise SetupError(f"cannot resume: {reason}") from None
         store.report = self.problems.report_of_store
         for console in self._console(builder.txn):
             console.introduce(builder.node, builder.core.pool)

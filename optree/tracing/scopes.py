@@ -486,6 +486,6 @@ def _name(what: str, name: object) -> str | None:
     """Return a name; what is none becomes its text, and that is said."""
     if name is None or isinstance(name, str):
         return name
-    said = f"{what}() was given a name that is no text but of type {type(name).__name__}; it is recorded as its text: give a str"
-    report_problem(said, happened=True)
+    message = f"{what}() was given a name that is no text but of type {type(name).__name__}; it is recorded as its text: give a str"
+    report_problem(message, happened=True)
     return text(name)

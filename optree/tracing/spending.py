@@ -334,8 +334,8 @@ def _key() -> str:
 
 def _is_alive(key: str) -> bool:
     pid, _, began = key.partition("-")
-    found = calls.process_start(int(pid))
-    return found is not None and (found == began or not found or not began)
+    start = calls.process_start(int(pid))
+    return start is not None and (start == began or not start or not began)
 
 
 def _remove_old(folder: Path) -> None:
@@ -358,15 +358,15 @@ def _taken(node: OperationNode) -> tuple[Amount, bool]:
 
 
 def _sum(amounts: Iterable[Amount]) -> Amount:
-    found = Amount()
-    for one in amounts:
-        found = found.plus(one)
-    return found
+    total = Amount()
+    for amount in amounts:
+        total = total.plus(amount)
+    return total
 
 
 def _after_fork() -> None:
-    for one in list(_ALL):
-        one.after_fork()
+    for account in list(_ALL):
+        account.after_fork()
 
 
 calls.register_at_fork(after_in_child=_after_fork)
