@@ -60,11 +60,11 @@ def refuse_what_is_left(package: object) -> None:
         )
 
 
-def _refuse(said: str) -> "NoReturn":
+def _refuse(message: str) -> "NoReturn":
     """Raise `ImportError`; the command `optree` ends with the message alone, which a traceback would hide."""
     if _is_command():
-        raise SystemExit(f"optree: {said}")
-    raise ImportError(said)
+        raise SystemExit(f"optree: {message}")
+    raise ImportError(message)
 
 
 def _is_command() -> bool:

@@ -171,7 +171,7 @@ def side_by_side(works: Iterable[Steps[T]]) -> list[T]:
 
     What one of them raises ends all: those that shall not disturb each other raise nothing.
     """
-    found: list[T] = []
+    results: list[T] = []
     begun: list[Steps[T]] = []
     asked: dict[Hashable, list[tuple[Steps[T], Shared]]] = {}
 
@@ -179,7 +179,7 @@ def side_by_side(works: Iterable[Steps[T]]) -> list[T]:
         try:
             shared = next(work) if error is None else work.throw(error)
         except StopIteration as end:
-            found.append(end.value)
+            results.append(end.value)
         else:
             asked.setdefault(shared.key, []).append((work, shared))
 
@@ -195,7 +195,7 @@ def side_by_side(works: Iterable[Steps[T]]) -> list[T]:
     finally:
         for work in begun:
             work.close()
-    return found
+    return results
 
 
 def _done(same: list[Shared]) -> Exception | None:

@@ -139,8 +139,8 @@ def __getattr__(name: str) -> Any:
     if name not in _MODULES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     module, own = _MODULES[name]
-    found = globals()[name] = getattr(import_module(f"optree.{module}"), own)
-    return found
+    value = globals()[name] = getattr(import_module(f"optree.{module}"), own)
+    return value
 
 
 __all__ = [

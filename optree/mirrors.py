@@ -55,8 +55,8 @@ class Traced:
 
     def session(self, path: str) -> SessionNode | None:
         """Return the node of a session that this process records, by its path; None if there is none. The root's path is empty."""
-        found = (core.builders.get(path) for core in self.cores)
-        return next((builder.node for builder in found if builder is not None), None)
+        builders = (core.builders.get(path) for core in self.cores)
+        return next((builder.node for builder in builders if builder is not None), None)
 
     def turn(self, path: str) -> TurnNode | None:
         """Return the node of a turn by its path; None if there is none."""

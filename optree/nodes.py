@@ -352,14 +352,14 @@ class Pool(Struct, rename="camel"):
 
     def history(self, head: str) -> list[Any]:
         """Return the values that lead to link *head*, oldest first; a lost link ends the list early."""
-        found: list[Any] = []
+        values: list[Any] = []
         seen: set[str] = set()
         while head and head in self.links and head not in seen:
             seen.add(head)
             head, blob = self.links[head]
-            found.append(decode(self.blobs.get(blob)))
-        found.reverse()
-        return found
+            values.append(decode(self.blobs.get(blob)))
+        values.reverse()
+        return values
 
     def resolve(self, value: Any) -> Any:
         """Return a decoded payload with each ``{"$history": …}`` and ``{"$blob": …}`` replaced by what it stands for.

@@ -38,9 +38,9 @@ def is_stream(value: object) -> bool:
     A raw response whose body is still to come is one as well.
     """
     value = _unwrapped(value)
-    for one in type(value).__mro__:
-        theirs = one.__module__.partition(".")[0] in _CLIENTS and one.__name__.endswith(_STREAMS)
-        if theirs or (one.__name__ in ("Stream", "AsyncStream") and hasattr(one, "__stream__")):
+    for cls in type(value).__mro__:
+        theirs = cls.__module__.partition(".")[0] in _CLIENTS and cls.__name__.endswith(_STREAMS)
+        if theirs or (cls.__name__ in ("Stream", "AsyncStream") and hasattr(cls, "__stream__")):
             return True
     try:
         own: dict[str, Any] = vars(value)
@@ -189,19 +189,19 @@ class _Response:
         @functools.wraps(call)
         def calling(*args: Any, **kwargs: Any) -> Any:
             with self:
-                found = call(*args, **kwargs)
-            if isawaitable(found):
-                return self._awaited(found, came)
-            came(found)
-            return found
+                value = call(*args, **kwargs)
+            if isawaitable(value):
+                return self._awaited(value, came)
+            came(value)
+            return value
 
         return calling
 
     async def _awaited(self, coming: Awaitable[Any], came: Callable[[Any], None]) -> Any:
         with self:
-            found = await coming
-        came(found)
-        return found
+            value = await coming
+        came(value)
+        return value
 
     def __enter__(self) -> None:
         self._reading = True
@@ -211,8 +211,8 @@ class _Response:
         if error is not None:
             self._end(error)
 
-    def _parsed(self, found: Any) -> None:
-        if not self._over and is_stream(found) and watch(found, self._watcher):
+    def _parsed(self, value: Any) -> None:
+        if not self._over and is_stream(value) and watch(value, self._watcher):
             self._over = True  # the stream tells the end
 
     def _has_read(self, _body: bytes) -> None:
@@ -234,13 +234,13 @@ class _Response:
 
 def _before_close(holder: Any, call: Callable[[], None]) -> bool:
     """Have *call* called before an object is closed; False if that cannot be."""
-    found = False
+    replaced = False
     for name in ("close", "aclose"):
         if callable(close := getattr(holder, name, None)):
             with suppress(AttributeError, TypeError):
                 setattr(holder, name, _closing(close, call))
-                found = True
-    return found
+                replaced = True
+    return replaced
 
 
 def _closing(close: Callable[..., Any], call: Callable[[], None]) -> Callable[..., Any]:

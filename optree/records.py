@@ -336,12 +336,12 @@ def seed_of(data: bytes) -> int | None:
     return _product(apart, shift)
 
 
-def _product(one: int, other: int) -> int:
+def _product(left: int, right: int) -> int:
     """Multiply two polynomials as CRC-32 does: bits in reverse order, modulo its polynomial."""
     product = 0
     for bit in range(31, -1, -1):
-        product ^= other if one >> bit & 1 else 0
-        other = other >> 1 ^ (_POLYNOMIAL if other & 1 else 0)
+        product ^= right if left >> bit & 1 else 0
+        right = right >> 1 ^ (_POLYNOMIAL if right & 1 else 0)
     return product
 
 
