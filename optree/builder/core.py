@@ -45,7 +45,7 @@ class Request(NamedTuple):
     parts: list[tuple[bytes, bytes]]
     sent: list[SentMessage]
     history: list[tuple[Any, bytes]] | None
-    """With a copy of what each was made of; a history is remembered as far as there is one."""
+    """Each message with a copy of its source; a history is remembered up to the first message without a copy."""
     pooled: PooledHistory | None = None
     """A history that is in the pool already."""
 
@@ -161,7 +161,7 @@ class Core:
         return self.stream.numbers.setdefault(path, count(self.base + 1))
 
     def price(self, entry: AccountingEntry, chain: list[SessionNode]) -> None:
-        """Give an entry without a cost the one that its tokens have, if that is known; before it is added, or as its tokens are told.
+        """Give an entry without a cost the one that its tokens have, if that is known; before it is added, or when its tokens become known.
 
         *chain* are the sessions that it is in, from the lowest up. The root session gets the price, also if another process has that.
         """
@@ -188,7 +188,7 @@ class Core:
         self.priced.add(price.name)
 
     def attributes(self, block: object) -> Raw | UnsetType:
-        """Return an attribute block as JSON; what is no mapping becomes its member ``value``."""
+        """Return an attribute block as JSON; a value that is not a mapping becomes the block's member ``value``."""
         if block is None:
             return UNSET
         if type(block) is Encoded:

@@ -118,7 +118,7 @@ class EntryState(Struct, eq=False):
             del self._raw[: len(taken)]
 
     def _is_taking(self) -> bool:
-        """Tell whether somebody takes entries: an interrupt may have left the mark behind."""
+        """Tell whether a thread takes entries now: an interrupt may have left the mark behind."""
         return is_in(self._taking, _TAKING)
 
     def _redacted(self, batch: list[Any], *, last: bool) -> list[Any]:

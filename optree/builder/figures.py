@@ -1,4 +1,4 @@
-"""Figures and texts that callers give, made fit for the tree: what is no number counts as none, what is no text is made one."""
+"""Converts figures and texts of callers to those of the tree: a value that is not a number becomes 0, any value becomes its text."""
 
 from __future__ import annotations
 
@@ -150,25 +150,25 @@ def error_text(error: object) -> str:
 
 
 def known_status(status: Any) -> tuple[Status, str | None]:
-    """Return a status, and what to say of one that is none: it counts as failed."""
+    """Return a status and, for a value that is not a status, the problem to report: it counts as failed."""
     if type(status) is str and status in _STATUSES:
         return status, None  # type: ignore[return-value]
     return "failed", f"ended with status {redact(text(status))[:80]!r}, which is none of {', '.join(_STATUSES)}"
 
 
 def known_severity(severity: Any) -> Severity:
-    """Return a severity by any of its names; what is none, is VRB."""
+    """Return a severity by any of its names; VRB for any other value."""
     return _SEVERITIES.get(severity, "VRB") if type(severity) is str else "VRB"
 
 
 def unknown_severity(severity: Any) -> str:
-    """Return what to say of a severity that has no name of any; empty if it has one."""
+    """Return the problem to report of a severity with an unknown name; empty if the name is known."""
     known = type(severity) is str and (severity in _SEVERITIES or severity.upper() in _QUIET)
     return "" if known else f"log(severity={redact(text(severity))[:80]!r}) is none of {', '.join(get_args(Severity))}: it is VRB"
 
 
 def attempt_status(status: Any) -> tuple[Literal["ok", "failed"], str | None]:
-    """Return how an attempt went, and what to say of a status that is none: it counts as failed. None is nothing given: ok."""
+    """Return an attempt's status (None counts as ok) and, for an unknown one, the problem to report: it counts as failed."""
     if status is None:
         return "ok", None
     word = text(status)
@@ -178,13 +178,13 @@ def attempt_status(status: Any) -> tuple[Literal["ok", "failed"], str | None]:
 
 
 def whole(value: Any) -> int:
-    """Return a count, from 0 to `MAX_COUNT`; 0 for what is none."""
+    """Return a count, from 0 to `MAX_COUNT`; 0 for a value that is not a number."""
     figure = value if type(value) is int else int(number(value))
     return figure if 0 <= figure <= MAX_COUNT else MAX_COUNT if figure > 0 else 0
 
 
 def number(value: Any) -> float:
-    """Return a figure; 0.0 for what is no finite number."""
+    """Return a figure; 0.0 for a value that is not a finite number."""
     if type(value) is float and -inf < value < inf:
         return value
     try:

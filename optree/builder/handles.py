@@ -356,7 +356,7 @@ class Op(EntryState, eq=False):
             self._close_answer(status)
         if status != "ok" or not self.bare.accounting:
             self._account_end(status, error, latency)
-        if stream.watched or self._awaited or not core.recorded or self._clean:  # whoever watches sees an op's lines before its end
+        if stream.watched or self._awaited or not core.recorded or self._clean:  # a watcher gets an op's lines before its end
             self.pending(stream.put)
 
     def _respond(self, response: Payload) -> None:

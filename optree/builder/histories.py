@@ -24,7 +24,7 @@ class SentMessage(NamedTuple):
 
 
 class PooledHistory(NamedTuple):
-    """A history that is in the pool and grows by `Core.appended`: for those who are told of each message once."""
+    """A history that is in the pool and grows by `Core.appended`: for callers that hand over each message once."""
 
     link: str = ""
     """Of the pool, for the history as it is; empty for one without messages."""

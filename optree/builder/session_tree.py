@@ -184,7 +184,7 @@ class SessionTreeBuilder(ByAddress):
         try:
             self.core.stream.step(change)
             self._tell(ends)
-        except BaseException:  # an interrupt: who waits for the end is told of it, be it twice
+        except BaseException:  # an interrupt: listeners are told of the end all the same, if need be twice
             self._tell(ends)
             raise
 

@@ -1,4 +1,4 @@
-"""One stream a process and root session: puts records in order and hands them to whoever takes them.
+"""One stream a process and root session: puts records in order and hands them to its takers.
 
 The journal is the first taker, subscribers follow. A structural record is delivered before the call that made it returns. Log lines and
 reasoning chunks are not: their op marks itself, and a background thread delivers what has come within 10 ms. Entries know their place in
@@ -59,7 +59,7 @@ class Wants(Struct, frozen=True):
     severities: frozenset[Severity] = frozenset()
     """Of log lines and reasoning: those with a line of these. An op that has one has it delivered before its end."""
     failures: bool = False
-    """Of ends of operations: those of what did not go well."""
+    """Of ends of operations: those of operations that were not ok."""
 
     def has(self, record: Record) -> bool:
         """Tell whether a record is wanted."""
@@ -91,7 +91,7 @@ class Pending(Protocol):
 
 
 class Stream:
-    """The queues, their lock, and the job of the thread that delivers what nobody waits for.
+    """The queues, their lock, and the job of the thread that delivers records for which no thread waits.
 
     A structural step is ``held = stream.enter()``, ``try:`` changes and `put`, ``finally: stream.leave(held)``. What is slow, or other
     people's code, is done before `enter`, or in `alone`: a lock that is held for long without either is taken for lost and replaced.
@@ -122,9 +122,9 @@ class Stream:
         """With what each wants; None is everything."""
         self._ordered: tuple[Taker, ...] = ()
         self.watched = False
-        """True if somebody beside the journal takes all records, and wants an op's entries before its end."""
+        """True if a taker other than the journal takes all records, and wants an op's entries before its end."""
         self.awaited: frozenset[Severity] = frozenset()
-        """Severities of lines that somebody wants before the end of their op."""
+        """Severities of lines that a taker wants before the end of their op."""
         self._serve(takers, takers[1:])
         self._write = write
         self._queue: deque[Record] = deque()
@@ -132,7 +132,7 @@ class Stream:
         self._lock: Held = threading.RLock()
         self._through = write != "deferred"
         self._delivering: bool | int = False
-        """True, or the thread's number, while somebody delivers."""
+        """True, or the thread's number, while a thread delivers."""
         self._working = 0
         """The number of the thread that was in `alone` last."""
         self._stuck_until = 0.0
@@ -189,7 +189,7 @@ class Stream:
             self.leave(held)
 
     def alone(self, work: Callable[[bool], T]) -> T:
-        """Do what may take long in a step, as with the disk, and return what it returns; it is told whether the lock could be had."""
+        """Call *work*, which may take long (as at the disk), in a step, with whether the lock was taken, and return its result."""
         held = self.enter()
         try:
             if held is not None:
@@ -285,7 +285,7 @@ class Stream:
             lock = self._lock
             if lock.acquire(True, WAIT_SECONDS):
                 return lock
-            # Nobody is at work: an interrupt hit its holder between two steps.
+            # No thread is in a step: an interrupt hit the lock's holder between two.
             if lock is self._lock and not (self._delivering and self._is_delivering()) and not is_in(self._working, _ALONE):
                 self._lock = threading.RLock()
                 return self.enter()
@@ -296,7 +296,7 @@ class Stream:
     def _deliver(self) -> None:
         """Give the records that are queued to each taker; the fault of one is its own.
 
-        What other threads queue meanwhile, since they could not wait, is theirs to deliver: else whoever is here might never come away.
+        What other threads queue meanwhile, since they could not wait, is theirs to deliver: else this thread might never return.
         """
         queue = self._queue
         most = len(queue) + _BATCH
@@ -318,7 +318,7 @@ class Stream:
                         except Exception as error:  # noqa: BLE001 - must not reach the traced program
                             pass_on(error)
                             self.fault(error)
-                    for _ in batch:  # behind it: what an interrupt leaves here is delivered by whoever comes next; twice does no harm
+                    for _ in batch:  # last: what an interrupt leaves in the queue the next thread delivers; twice does no harm
                         queue.popleft()
                     if begun and monotonic() - begun < WAIT_SECONDS / 4:  # it is quick again
                         self._stuck_until = 0.0
