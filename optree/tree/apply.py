@@ -64,14 +64,14 @@ def set_op(op: OperationNode, record: r.OpSet) -> None:
 
 
 def set_turn(turn: TurnNode, record: r.TurnSet) -> None:
-    """Add to a turn what was told after its begin, or its end."""
+    """Add to a turn what was recorded after its begin, or its end."""
     turn.assistant = turn.assistant if record.assistant is None else record.assistant
     turn.prompts = turn.prompts if record.prompts is None else {**(turn.prompts or {}), **record.prompts}
     turn.ended_at = _later(turn.ended_at, record.ended_at)
 
 
 def set_session(session: SessionNode, record: r.SessionSet) -> None:
-    """Add to a session what was told after its begin, or its end."""
+    """Add to a session what was recorded after its begin, or its end."""
     session.session_title = record.title if record.title is not None else session.session_title
     session.latest_status = record.latest_status if record.latest_status is not None else session.latest_status
     session.attributes_json = merged(session.attributes_json, record.attributes)
@@ -108,7 +108,7 @@ def set_partial_response(op: OperationNode, text: str) -> None:
 
 
 def add_beside(op: OperationNode, streamed: str) -> None:
-    """Add what another process streamed of an op's answer, behind what is there; of an answer that is no text, as a log line."""
+    """Append text of an op's answer that another process streamed; where the answer is not text, add it as a log line."""
     before = op.response
     known = "" if before is None else decode(before.payload)
     if before is not None and not isinstance(known, str):
@@ -162,7 +162,7 @@ def _set_reasoning(op: OperationNode, final: str | None) -> None:
 
 
 def _later(ended: float | None, reported: float | None) -> float | None:
-    """Return the later end of one that has ended."""
+    """Return the later of two ends of a node that has ended; *ended* if the node is open or no other end was reported."""
     return ended if ended is None or reported is None else max(ended, reported)
 
 

@@ -41,14 +41,14 @@ def redacted(tree: Tree) -> tuple[Tree, bool]:
 def outline(root: SessionNode) -> SessionNode:
     """Return a session and all below it with credentials replaced in names, texts, errors, reasoning, and the attributes of turns.
 
-    JSON that was recorded as such (requests, responses, messages, details…) is as it was: whoever shows some of it redacts that.
+    JSON that was recorded as such (requests, responses, messages, details…) is as it was: code that shows some of it redacts that.
     """
     return _Copying(contents=False).session(root)
 
 
 @cache
 def _looked_at(kind: type[Struct]) -> tuple[str, ...]:
-    """Return the fields of a node or entry that may hold text which somebody gave."""
+    """Return the fields of a node or entry that may hold text of the program or of a user."""
     names = (field.name for field in fields(kind) if field.name not in _KEPT and _holds_text(field.type))
     return tuple(name for name in names if name != "id" or kind is Message)
 

@@ -14,9 +14,9 @@ from optree.tree.walk import Rooted, ops_beneath, root_of, walk_sessions
 from optree.values import is_object, shortened
 
 ENDED = "ended"
-"""The state of what has an end and no word on how, as in files of other programs."""
+"""The state of a node that has an end but no status, as in files of other programs."""
 _SHORTEST = 0.05
-"""Milliseconds that read as more than 0.0: of what broke off nothing shorter is told."""
+"""Milliseconds that read as more than 0.0: shorter times of nodes that broke off are not shown."""
 T = TypeVar("T")
 _SECOND, _MINUTE, _HOUR = 1000, 60, 3600
 Paint = Callable[[str, str], str]
@@ -60,7 +60,7 @@ def seen_of(root: SessionNode, *, live: bool) -> Seen:
 
 
 def took(node: SessionNode | TurnNode | OperationNode, seen: Seen) -> float | None:
-    """Return how long a node took, in milliseconds; of what broke off, at least. None if nobody knows."""
+    """Return how long a node took, in milliseconds; for one that broke off, at least. None if that is unknown."""
     ended = seen.until if node.ended_at is None else node.ended_at
     latency = node.latency if isinstance(node, OperationNode) else None
     began = node.started_at if latency is None else ended - latency
@@ -68,7 +68,7 @@ def took(node: SessionNode | TurnNode | OperationNode, seen: Seen) -> float | No
 
 
 def lasted(began: float, ended: float, untimed: float | None, *, broke_off: bool) -> float | None:
-    """Return how long something took, never negative; None if nobody knows, as of what broke off and was not seen after its begin."""
+    """Return how long something took, never negative; None if that is unknown, as when it broke off and was not seen after its begin."""
     elapsed = max(0.0, ended - began)
     return None if (untimed is not None and ended <= untimed) or (broke_off and elapsed < _SHORTEST) else elapsed
 
@@ -82,7 +82,7 @@ def snapshot_summary(root: Rooted, *, live: bool = True) -> dict[str, Any]:
 
     Returns:
         ``{lines, totals, runStartedAt, runElapsedSec}``: epoch milliseconds and seconds. A line is ``{agentId, callPath, path, status,
-            elapsedSec, title, latestStatus}``; an ``elapsedSec`` that nobody knows is None.
+            elapsedSec, title, latestStatus}``; an unknown ``elapsedSec`` is None.
     """
     root = root_of(root)
     seen = seen_of(root, live=live)

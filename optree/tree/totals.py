@@ -63,7 +63,7 @@ def take_retried(totals: Totals) -> None:
 
 
 def has_unknown_cost(entry: AccountingEntry) -> bool:
-    """Tell whether an entry must have a cost that nobody gave; a call of a tool costs nothing unless it is said, or took tokens."""
+    """Tell whether an entry's cost is unknown; a call of a tool costs nothing unless a cost was given, or it took tokens."""
     if entry.cost_usd is not None and is_possible_cost(entry.cost_usd):
         return False
     tokens = entry.tokens
@@ -74,7 +74,7 @@ def stored_parts(block: Mapping[str, Any]) -> dict[str, Any]:
     """Return tokens out of a file, which holds them in parts that add up, under our names there; a total that is missing is the sum.
 
     The original ai-agent says `cachedTokens` too for those from the cache. Where the total proves that the input includes the cached and
-    the written, as OpenAI counts, they are taken out of it. What is no count is for the caller to judge.
+    the written, as OpenAI counts, they are taken out of it. Values that are not counts are left to the caller.
     """
     parts = {name: block.get(name) or 0 for name in _STORED}
     parts["cacheReadInputTokens"] = parts["cacheReadInputTokens"] or block.get("cachedTokens") or 0
@@ -96,7 +96,7 @@ def flaws_of_parts(parts: Mapping[str, Any]) -> list[str]:
 
 
 def leave_out_impossible(entry: AccountingEntry) -> list[str]:
-    """Take out of an entry that somebody else made the figures that no call can come to; returns their names."""
+    """Remove from an entry of another program the figures that no call can come to; returns their names."""
     impossible = [name for name in ("cost_usd", "upstream_inference_cost_usd") if not is_possible_cost(getattr(entry, name))]
     impossible += [name for name in ("characters_in", "characters_out") if not 0 <= (getattr(entry, name) or 0) <= MAX_COUNT]
     impossible += [] if are_possible(entry.tokens) else ["tokens"]

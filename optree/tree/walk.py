@@ -154,7 +154,7 @@ def flatten(root: Rooted) -> Flat:
 
 
 def _with_original(entry: dict[str, Any]) -> dict[str, Any]:
-    """Return a log line with what a file that it came from says otherwise: as its own agent, its stack or its remote."""
+    """Return a log line with the members that differ in the file that it came from, such as its own agent, stack or remote."""
     details = entry.get("details")
     if not is_object(details) or AS_TOLD not in details:
         return entry
@@ -164,12 +164,12 @@ def _with_original(entry: dict[str, Any]) -> dict[str, Any]:
 
 
 def _billed(entries: list[dict[str, Any]], attributes: dict[str, Any]) -> list[dict[str, Any]]:
-    """Return accounting entries, likewise."""
+    """Return accounting entries with what a file that they came from says otherwise."""
     original = attributes.get(AS_TOLD)
     blocks = original.get("accounting") if is_object(original) else None
     if not is_list(blocks) or len(blocks) != len(entries):
         return entries
-    kept = ("id", "originTxnId")  # what it is billed under is ours
+    kept = ("id", "originTxnId")  # ids in the ledger are ours
     return [{**entry, **_own(block), **{name: entry[name] for name in kept}} for entry, block in zip(entries, blocks, strict=True)]
 
 
