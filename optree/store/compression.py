@@ -21,7 +21,7 @@ _CHUNK = 1 << 20
 _SMALL_CHUNK = 1 << 10
 _MAX_FIRST = 16 << 20
 _contexts: deque[Any] = deque(maxlen=4)
-"""zstd's compressors that nobody uses at the moment: `zstandard` is imported where it is needed."""
+"""zstd's compressors that no thread uses at the moment: `zstandard` is imported where it is needed."""
 
 
 def compressor(name: str) -> Callable[[bytes], bytes]:
@@ -56,7 +56,7 @@ def unpacked_frames(pieces: list[bytes]) -> Iterator[bytes]:
 def unpack(data: bytes, name: str = "it") -> tuple[bytes, bool]:
     """Return a file's content, and whether all of it could be unpacked; what is in no known format is returned as it is.
 
-    Raises `FormatError` for what unpacks to more than `limit_of` its size; *name* is what it is called there.
+    Raises `FormatError`, with *name* in its message, for data that unpacks to more than `limit_of` its size.
     """
     if data[:4] == ZSTD:
         return _unzstd(data, name)

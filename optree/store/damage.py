@@ -39,7 +39,7 @@ class Damage(Struct):
     misplaced: int = 0
     """Records whose paths are none."""
     renamed: list[str] = []
-    """Ids that the snapshot gave and that can be none, with what is there in their place: nothing is lost by that."""
+    """Values in the snapshot that cannot be ids, with the ids that replace them: nothing is lost by that."""
     kept: str = ""
     """Empty, or where the files are that this was found in, though the session has gone on."""
     earlier: list[str] = []

@@ -23,9 +23,9 @@ _KINDS = {
     stat.S_IFDIR: "a directory",
 }
 _FORK_SECONDS: Final = 0.2
-"""How long a fork waits for those who open files."""
+"""How long a fork waits for threads that open files."""
 _LONG_SECONDS: Final = 0.5
-"""Who is at something for longer is not waited for: the disk hangs, or an exception out of a handler left the mark behind."""
+"""A thread that opens a file for longer is not waited for: the disk hangs, or an exception out of a handler left the mark behind."""
 _PAUSE_SECONDS: Final = 0.0005
 _for_locks: dict[int, Descriptor] = {}
 """The descriptors that are open for a lock, by the objects' ids."""
@@ -55,7 +55,7 @@ def is_open(fd: int) -> bool:
 
 def opened(opening: Callable[..., int], path: str | os.PathLike[str], flags: int, *mode: int, regular: bool = True) -> Descriptor:
     """Open a file, of which an interrupt leaves no descriptor; raises `OSError` where it must be *regular* and is something else."""
-    fds: list[int] = []  # filled within one call of C: a handler that raises behind it leaves none that nobody closes
+    fds: list[int] = []  # filled within one call of C: if a handler raises after it, the descriptor is known here and is closed
     try:
         fds.extend(map(opening, (path,), (flags,), *((argument,) for argument in mode)))
         kept, info = Descriptor(fds[0]), os.fstat(fds[0])

@@ -285,7 +285,7 @@ def exists(path: Path) -> bool:
     except (FileNotFoundError, NotADirectoryError, ValueError):
         return False
     except OSError as error:
-        if error.errno in (ELOOP, EINVAL):  # a circle of links; what is no name on Windows
+        if error.errno in (ELOOP, EINVAL):  # a circle of links; not a possible name on Windows
             return False
         raise
     return True
@@ -340,7 +340,7 @@ def _kind(path: Path) -> int:
 
 
 def _may_be(path: Path, kind: int) -> bool:
-    """Tell whether this kind of file has the name, or that cannot be told: who reads it finds out what is wrong with it."""
+    """Tell whether this kind of file has the name, or that cannot be told: the reader of the file reports what is wrong with it."""
     try:
         return _kind(path) == kind
     except OSError as error:

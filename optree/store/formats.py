@@ -44,7 +44,7 @@ class Snapshot(msgspec.Struct):
     notes: list[str] = []
     """What was passed over in a file of the original ai-agent."""
     renamed: list[str] = []
-    """Ids that the file gave and that can be none, with what is there in their place."""
+    """Values in the file that cannot be ids, with the ids that replace them."""
 
 
 class _File(msgspec.Struct):

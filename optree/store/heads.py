@@ -1,4 +1,4 @@
-"""The beginning of a file, unpacked: what formats are told apart by."""
+"""The beginning of a file, unpacked: formats are recognised by it."""
 
 from __future__ import annotations
 

@@ -57,7 +57,7 @@ def interrupt(node: Node, alive: float = 0.0) -> r.Record:
 
 
 def account_open(root: SessionNode, nodes: Iterable[Node], alive: float = 0.0) -> list[r.Accounted]:
-    """Give each model call among open nodes that nobody accounted for an entry, as one that failed has: its cost is unknown, not nothing.
+    """Give each model call among open nodes that has no accounting entry one as a failed call has: its cost is unknown, not 0.
 
     It has the tokens that the provider told as its stream began, with ``partial`` among its details. Returns the records of that. An
     entry's id is the same whoever makes it.
@@ -81,7 +81,7 @@ def account_open(root: SessionNode, nodes: Iterable[Node], alive: float = 0.0) -
 
 
 def _account_start(op: OperationNode, entry: AccountingEntry) -> None:
-    """Take what a stream told of its tokens before it broke off."""
+    """Take over the tokens that the provider reported before a stream broke off."""
     if is_object(at_start := op.attributes.get(USAGE_AT_START)):
         from optree.usage import read  # not before it is needed: few calls are broken off
 

@@ -89,14 +89,14 @@ class Journal:
         self._guard = new_rlock()  # held for moments: to close no file while it is synced
         self._closing = new_rlock()  # held while a file is closed, which two threads may come to do
         self._syncing = self._rests = 0
-        self._doomed: list[int] = []  # descriptors that are closed when nobody syncs
+        self._doomed: list[int] = []  # descriptors that are closed when no thread syncs
         self._gaps: list[r.Gap] = []  # those that were written
         self._omitted: list[tuple[int, int]] = []  # numbers of lost records that the next gap tells
         self._counted = self.last  # number of the last record when files were last removed: what they had is in `dropped`
         self._named = False
         self._synced = self.last  # number of the last record that is known to be on the disk
         self._given_up: list[Path] = []
-        """Files that took no more, with what may not be on the disk of what they took before."""
+        """Files that can no longer be written; some of the records in them may not be on the disk."""
         self._suspect: list[Path] = []
         """Files that could not be synced: what they have since `_synced` is written again."""
         self._claimed = self.fd = self._seed = -1
@@ -105,7 +105,7 @@ class Journal:
             self.make(ordinal, above, lazy=lazy)
 
     def make(self, ordinal: int | None, above: int, *, lazy: bool, fresh: bool = False) -> None:
-        """Create the file, see above: apart, so that somebody has the journal by then who closes it, whatever happens.
+        """Create the file, see above: a step of its own, so that the caller has the journal by then and can close it, whatever happens.
 
         With *fresh* the live directory was made for it a moment ago.
         """
@@ -141,7 +141,7 @@ class Journal:
 
     @property
     def unsaid(self) -> int:
-        """Those of them that no gap in a file tells of."""
+        """Those of them that no gap in a file counts."""
         return self._unsaid + len(self._held)
 
     @property
@@ -237,7 +237,7 @@ class Journal:
                 self._syncing -= 1
                 doomed, self._doomed = ([], self._doomed) if self._syncing else (self._doomed, [])
             self._close_all(doomed)
-        if rests == self._rests and self._unsynced is None and not self._suspect:  # else another thread was told what this one was not
+        if rests == self._rests and self._unsynced is None and not self._suspect:  # else another thread's sync failed, or the file is gone
             self._named |= path == self.path
             self._synced = last
         return self.whole and not self.dirty
@@ -308,7 +308,7 @@ class Journal:
 
     def forget(self) -> None:
         """In a forked child: close this process's copy of the descriptor; the parent's lock stays."""
-        self._syncing = 0  # whoever did is not in the child
+        self._syncing = 0  # threads that did are not in the child
         self._close_files()
         self._retry_at = _NEVER
 
@@ -472,7 +472,7 @@ class Journal:
 
     def _sync_given_up(self, path: Path) -> None:
         """Force a file to the disk that takes no more."""
-        self._os.datasync_at(path)  # where somebody removed it, that is noticed elsewhere
+        self._os.datasync_at(path)  # where it was removed, that is noticed elsewhere
         with suppress(ValueError):  # another thread was quicker
             self._given_up.remove(path)
 

@@ -1,6 +1,6 @@
 """A session's journals, on their way to the disk: this process's own, and for the owner also those of writers that have gone.
 
-Who records something and goes within a second, as a worker of a pool does, does not come to it: the owner does so then.
+A process that records something and ends within a second, as a worker of a pool does, does not sync its journal: the owner does.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class Journals:
     ) -> None:
         """Begin with all that are there, besides one's *own*; without *others* it is for that one only.
 
-        *fault* is told what fails, *forced* that something of one's own was forced to the disk.
+        *fault* is called with each error, *forced* when something of one's own was forced to the disk.
         """
         self._own, self._system, self._others, self._fault, self._forced = own, system, others, fault, forced
         self._first = own.path.name

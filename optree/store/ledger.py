@@ -69,7 +69,7 @@ class Ledger:
             self.system.close(fd)
 
     def _write(self, fd: int, text: bytes) -> None:
-        """Write lines; where that fails in its middle, take back what is there of them, so that no line stays torn. The file is locked."""
+        """Write lines to the locked file; where a write stops in the middle, cut off the part that was written: no line stays torn."""
         begun = os.fstat(fd).st_size
         try:
             self.system.write_all(fd, text)
@@ -127,7 +127,7 @@ class Ledger:
             fd = self.system.append(self.path)
             try:
                 self.system.lock_waiting(fd)
-                if self.system.is_at(fd, self.path):  # else somebody has put another file in its place, or removed it, meanwhile
+                if self.system.is_at(fd, self.path):  # else the file was replaced or removed meanwhile
                     return fd
             except BaseException:
                 self.system.close(fd)
@@ -150,7 +150,7 @@ class Ledger:
         return places
 
     def _billed(self) -> Bare:
-        """Return what lines without an id tell of; lines that are the same byte by byte tell of one call."""
+        """Return the entries of lines without an id; lines that are the same byte by byte are of one call."""
         lines = dict.fromkeys(line.strip() for line in self._lines() if b'"id":' not in line)
         return Bare(entry for line in lines if (entry := _entry(line)) is not None)
 
@@ -199,7 +199,7 @@ class Bare:
         return False
 
     def left(self) -> list[dict[str, Any]]:
-        """Return what nobody has claimed."""
+        """Return the entries that were not claimed."""
         return [entry for entries in self._left.values() for entry in entries]
 
 

@@ -120,7 +120,7 @@ class _Frames(io.RawIOBase):
         self._data = memoryview(b"")
 
     def readable(self) -> bool:
-        """Tell that it can be read."""
+        """Return True: it can be read."""
         return True
 
     def readinto(self, buffer: Any) -> int:

@@ -15,7 +15,7 @@ from optree.store.system import OS, REAL
 from optree.syscalls import calls
 
 TRY_SECONDS = 0.05
-"""How long a lock is tried for: a reader that asks who has it takes it for an instant."""
+"""How long a lock is tried for: a reader that looks whether a process has it takes it for an instant."""
 _PAUSE_SECONDS = 0.003
 _MOST_BYTES = 64
 _NOTED = re.compile(rb"([0-9]{1,16})(?: ([0-9]{1,16}) ([0-9]{1,16}))?")
@@ -37,7 +37,7 @@ def take(
 ) -> int:
     """Lock a file, which *opened* opens, made if it is missing; returns its descriptor, or -1 if another process has it. Raises `OSError`.
 
-    In a *fresh* folder, which this process made a moment ago, nobody settles anything.
+    In a *fresh* folder, which this process made a moment ago, no process settles anything.
     """
     until = monotonic() + seconds
     while True:

@@ -72,7 +72,7 @@ def last_before_another(live: Path, writer: int, above: int, last: int, system: 
 
 
 def vector_of(meta: dict[str, Any]) -> dict[str, int]:
-    """Return per writer the number of its last record that a snapshot has, by its meta; what can be none is left out."""
+    """Return per writer the number of its last record that a snapshot has, by its meta; impossible numbers are left out."""
     saved = object_of(meta.get("journal"))
     return {writer: number for writer, number in saved.items() if _WRITER.fullmatch(writer) and type(number) is int and 0 <= number < _MOST}
 
@@ -84,7 +84,7 @@ def last_number(journal: Path, system: OS) -> int:
 
 
 def some_number() -> int:
-    """Return a number for a writer that cannot find out which are taken: with so many, it is nobody else's."""
+    """Return a number for a writer that cannot find out which are taken: one of so many that no other writer has it."""
     return _FREE[int.from_bytes(os.urandom(8), "big") % len(_FREE)]
 
 
@@ -96,7 +96,7 @@ def journal_name(writer: int, segment: int) -> str:
 def claim(live: Path, writer: int | None, above: int, system: OS, *, fresh: bool = False) -> tuple[int, Path, int]:
     """Make and lock a new journal: a writer's next segment, or (None) the first of the next writer above *above*.
 
-    A *fresh* folder is empty, and nobody settles anything there.
+    A *fresh* folder is empty, and no process settles anything there.
 
     Returns the writer's number, the path, and the descriptor. Raises `OSError` and `StoreError`.
     """

@@ -1,4 +1,4 @@
-"""What a decoded JSON value is, for readers of what others wrote: each function gives the wanted type, or says that it is not there."""
+"""Decoded JSON values of other programs, by type: each function returns a value of its type, or an empty one or None in place of others."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _KINDS: dict[Any, OpKind] = {kind: kind for kind in get_args(OpKind)}
 
 
 def object_of(value: Any) -> dict[str, Any]:
-    """Return a copy of an object; an empty one for what is none."""
+    """Return a copy of an object; an empty one for any other value."""
     return dict(value) if is_object(value) else {}
 
 
@@ -26,12 +26,12 @@ def objects_of(value: Any) -> list[dict[str, Any]]:
 
 
 def text_of(value: Any) -> str | None:
-    """Return a text; None for what is none."""
+    """Return a text; None for any other value."""
     return value if isinstance(value, str) else None
 
 
 def texts_of(value: Any) -> dict[str, str] | None:
-    """Return an object whose values are all texts; None for what is none."""
+    """Return an object whose values are all texts; None for any other value."""
     return value if is_object(value) and all(isinstance(member, str) for member in value.values()) else None
 
 
@@ -41,7 +41,7 @@ def number_of(value: Any) -> float | None:
 
 
 def kind_of(value: Any) -> OpKind | None:
-    """Return the kind of an op; None for what is none."""
+    """Return the kind of an op; None for any other value."""
     return _KINDS.get(value) if isinstance(value, str) else None
 
 

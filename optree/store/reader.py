@@ -170,7 +170,7 @@ def _foreign(path: Path, whose: str, system: OS) -> JournalFile:
 def agreed_seed(path: Path, system: OS = REAL) -> int | None:
     """Return the seed of the checksums of a journal whose first line is damaged: the one with which most of its other lines are right.
 
-    None if it is not the one of two lines at least and of more than half: with some seed each line by itself would be right.
+    None unless at least two lines, and more than half, have this seed: for each single line there is a seed with which it is right.
     """
     lines = _lines(system.pieces(path))
     next(lines, None)

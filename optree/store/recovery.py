@@ -219,7 +219,7 @@ def _complete(paths: list[Path], system: OS) -> bool:
 def fold_journals(paths: list[Path], fold: Fold, vector: dict[str, int], damage: Damage, system: OS, *, holes: bool = True) -> int:
     """Fold what the vector does not cover, move the vector on, and add what could not be read to the damage.
 
-    With *holes* that records are missing before a file is told, where no gap in it does. Returns the number up to which the owner's
+    With *holes* records that are missing before a file are reported, unless a gap in it does. Returns the number up to which the owner's
     files reach.
     """
     reach = 0

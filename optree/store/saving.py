@@ -69,14 +69,15 @@ def save(
     *,
     lost: Sequence[str] = (),
 ) -> None:
-    """Do as `saving` does, for the last time and by itself."""
+    """Save as `saving` does, for the last time, without other sessions."""
     side_by_side([saving(tree, position, set(), options, writer, last=True, lost=lost)])
 
 
 def sweep(folder: Path, system: OS, *, older: float = 0.0) -> None:
-    """Remove what killed processes left of snapshots that they were writing: all, for who holds the lock of the session whose folder it is.
+    """Remove what killed processes left of snapshots that they were writing.
 
-    With *older*, what nobody has written to for so many seconds: a process that writes does so all the time.
+    All of it, if the caller holds the lock of the session whose folder it is. With *older*, files that were not written to for so many
+    seconds: a process that writes does so all the time.
     """
     with suppress(OSError):
         for name in os.listdir(folder):  # glob keeps errors, and with them a handler's, from Python 3.13 on

@@ -34,7 +34,7 @@ class SessionStore:
     """Keeps one root session on disk. Nothing here raises once it is open; `problems` says what went wrong."""
 
     report: Callable[[str], object] = staticmethod(str)
-    """Called with each problem, where somebody wants to hear of it at once."""
+    """Called with each problem as it occurs."""
     ended = False
     """True once the root session has ended."""
     _closed = _billed = _warned = False
@@ -63,11 +63,11 @@ class SessionStore:
         unused: bool = False,
         stores: MutableMapping[str, SessionStore] | None = None,
     ) -> None:
-        """Open or make the live directory and a new journal; with *resume*, load what is there before; what is *unused* has nothing there.
+        """Open or make the live directory and a new journal; with *resume*, load the session first; an *unused* txn has no files.
 
         Raises `BusyError` if another process owns it, `OSError`, and what `load` raises. With *later* a disk or directory that cannot be
         written does not raise: files are made once they can be, tried for each second, and records are kept until then. At its end it
-        stands in *stores*: an interrupt behind that leaves none that nobody knows.
+        stands in *stores*: an interrupt after that leaves no store that cannot be found.
         """
         self.txn = checked(txn)
         self.options, self.owner, self._os = options, owner, options.system
@@ -107,7 +107,7 @@ class SessionStore:
 
     def attach(self, builder: SessionTreeBuilder) -> None:
         """Keep this builder's session from now on: a snapshot after each sub-agent, the last one at the end."""
-        builder.core.listeners.append(self._session_ended)  # first: an interrupt leaves no builder whose end nobody hears of
+        builder.core.listeners.append(self._session_ended)  # first: an interrupt leaves no builder whose end is not listened for
         self.builder = builder
         self._upkeep.start()
         if self.owner:
@@ -166,7 +166,7 @@ class SessionStore:
             if not self._upkeep.join(until - monotonic()):
                 self._release_lock()
         self.stream.close()
-        if self.journal.fd >= 0 or not self.finished:  # else what comes later begins a new file, for whoever settles it
+        if self.journal.fd >= 0 or not self.finished:  # else later records begin a new file, for the process that settles the session
             self.stream.alone(self._close_journal)
         if not self.owner:
             self._settle_owners()
@@ -174,7 +174,7 @@ class SessionStore:
         return done
 
     def let_go(self) -> bool:
-        """Close a session that has ended: whoever settles it finishes what is on disk, the rest is lost. False while it is saved."""
+        """Close a session that has ended: the process that settles it saves what is on disk, the rest is lost. False while it is saved."""
         if free := bool(if_free(self._writing, self._abandon)):
             self._beat()
             self._release_lock()
@@ -233,7 +233,7 @@ class SessionStore:
             sweep(self.live, self._os)
 
     def _unmake(self, error: BaseException) -> None:
-        """Let go of what was made, if anything: the session cannot be begun."""
+        """Remove the files and locks that were made, if any: the session cannot be begun."""
         if (journal := getattr(self, "journal", None)) is not None:
             journal.rest()
         if self.owner and not isinstance(error, BusyError):
@@ -246,12 +246,12 @@ class SessionStore:
         self._release_lock()
 
     def _close_journal(self, _held: bool) -> None:
-        """Close it with what is left, if it has a file."""
+        """Write the records that wait and close the journal, if it has a file."""
         if not self.unwritable_reason or self.journal.retry():
             self.journal.close()
 
     def _abandon(self) -> bool:
-        """Stop what is done for the session, and let go of what the disk has not taken."""
+        """Stop the upkeep of the session, and drop the records that the disk has not taken."""
         self._closed, self.builder = True, None
         self._upkeep.end()
         self.stream.close()
@@ -286,7 +286,7 @@ class SessionStore:
             fd = self._lock_fd
             if fd >= 0 or not self.owner:  # else the directory may be another's by now
                 leave(self.live, [fd] if fd >= 0 else [], self._os)
-            self._lock_fd = -1  # behind it: what an interrupt left open is closed by whoever discards it
+            self._lock_fd = -1  # last: what an interrupt left open is closed when the store is discarded
 
     def _begin_journal(self) -> None:
         """Begin a journal of this process; numbers of records and of writers go on from all that were ever given."""
@@ -322,7 +322,7 @@ class SessionStore:
         lock.beat(self._lock_fd, self._os, last=self.journal.last if refused else self.journal.forced, refused=refused)
 
     def _tick(self) -> None:
-        """Do what is due each second: tell that this process lives, force the journal to the disk, look for what came late, heal gaps."""
+        """Do what is due each second: tell that this process lives, force the journal to the disk, look for late records, heal gaps."""
         self._look()
         self._beat()
         written = self._retry()
@@ -353,7 +353,7 @@ class SessionStore:
         self.stream.alone(self._look_for_files)
 
     def _look_for_files(self, held: bool) -> None:
-        """Begin new files where somebody removed those that are written, or closed their descriptors, or owns the session by now.
+        """Begin new files where those that are written were removed, their descriptors were closed, or another process owns the session.
 
         The owner's snapshot has what they had (see `_tick`); what a process had written that joined is lost, and counted.
         """
@@ -404,7 +404,7 @@ class SessionStore:
         try:
             if self._lock_fd < 0:
                 self._own_again()
-            if not last:  # then whoever finds less in the journal than the snapshot has knows that it was cut
+            if not last:  # then a reader that finds less in the journal than in the snapshot knows that it was cut
                 self._journals.sync_own()
             self._begun, touched, position = number, builder.core.touched, {**self.vector, f"{self.journal.ordinal:04d}": number}
             yield from saving(builder.whole, position, touched, self.options, self._writer, last=last, lost=self.lost, only=self._unused)
@@ -425,11 +425,11 @@ class SessionStore:
             if self._billed and self.journal.last == self._covered and (held is None or not self._left):
                 return True
             left = held is None or not self.stream.alone(partial(self._join, builder, others))
-            self._left = True  # until the files are gone: nobody closes it before, and leaves them
+            self._left = True  # until the files are gone: the session is not closed before, which would leave them
             write = [] if self._final == self.journal.last and not others else [self._write(last=True)]
             self._billed &= not write
             for step in (*write, *([] if self._billed else [self._bill(builder)])):
-                # with others' journals in hand it waits for nobody: those take descriptors
+                # while it holds others' journals it waits for no other session: those take descriptors
                 if not (side_by_side([step]) == [True] if held else (yield from step)):
                     self._left = left
                     return False
@@ -467,7 +467,7 @@ class SessionStore:
             return False
         try:
             if not self._closed:
-                self.journal.rest()  # first: whoever syncs it at this moment knows then why it is not there
+                self.journal.rest()  # first: a thread that syncs it at this moment knows then why it is gone
             with self._guard:
                 if self.journal.path not in paths:
                     paths += owners_journals(self.live)

@@ -1,7 +1,7 @@
 """Settling a session that has ended: its last snapshot, its lines in the ledger, and nothing else left of it.
 
 The owner settles from memory as its root ends. What it did not come to (a kill, an exit that could not wait, a process that wrote on) is
-settled from disk, by whoever comes first: any step may be done twice, and does nothing the second time.
+settled from disk, by the first process that looks: any step may be done twice, and does nothing the second time.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ LOOK_SECONDS = 60.0
 LEFT_SECONDS = 3600.0
 """A temporary file to which nothing was written for so long was left by a process that was killed."""
 BEGIN_SECONDS = 60.0
-"""Nobody begins a session for that long: a live directory without any record was left by a process that was killed as it began."""
+"""No process takes that long to begin a session: a live directory without any record was left by a process that was killed as it began."""
 AGAIN_SECONDS = 5.0
 """After a session could not be settled that was let go here, it is tried again."""
 _left: deque[tuple[str, StoreOptions]] = deque()
@@ -169,7 +169,7 @@ def _settled(txn: str, options: StoreOptions, seconds: float, *, most: int | Non
 
 
 def has_ended(txn: str, directory: Directory) -> bool:
-    """Tell whether a session's snapshot has its end: who has its lock then settles it, or has resumed it."""
+    """Tell whether a session's snapshot has its end: a process that has its lock then settles it, or has resumed it."""
     return any(read_meta(directory.snapshot(txn, name)).get("endedAt") for name in SUFFIXES)
 
 
@@ -191,7 +191,7 @@ def remove(live: Path, paths: list[Path], system: OS, held: Sequence[int] = (), 
     """Remove the journals that were read, let go of locks, and remove the directory, unless it has other journals.
 
     Beside those LOCK stays too: it may note what the disk has refused.
-    In a *fresh* directory, which this process has made, nobody has left a snapshot half written.
+    In a *fresh* directory, which this process has made, no other has left a snapshot half written.
     """
     if not fresh:
         sweep(live, system)
@@ -245,7 +245,7 @@ def _settle(loaded: Loaded, live: Path, paths: list[Path], options: StoreOptions
 
 
 def _is_unbegun(txn: str, options: StoreOptions) -> bool:
-    """Tell whether all that there is of a session are files without a record, which never had one, and nobody has just made them."""
+    """Tell whether a session has only files that never had a record, and that were not made just now."""
     directory = options.directory
     live = directory.live(txn)
     if lock.has_recorded(live):

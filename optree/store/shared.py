@@ -38,7 +38,7 @@ class SharedBytes:
             self._os.write_all(file.fileno(), _packed(1, data).ljust(PLACE_BYTES) + b" " * PLACE_BYTES)
 
     def change(self, function: Callable[[bytes], bytes], seconds: float = LOCK_SECONDS) -> None:
-        """Replace what is there by what *function* makes of it; what it raises leaves all as it is."""
+        """Replace the content by what *function* returns for it; where it raises, all stays as it is."""
         until = monotonic() + seconds
         process = -1
         while process != os.getpid():  # in a child that a handler forked meanwhile, once more
@@ -47,7 +47,7 @@ class SharedBytes:
                 process = os.getpid()
 
     def _changed(self, function: Callable[[bytes], bytes], until: float, process: int) -> bool:
-        """Do so; False if somebody has removed or replaced the file before it was locked, and in a child that a handler forked meanwhile.
+        """Replace it once; False if the file was removed or replaced before it was locked, and in a child that a handler forked meanwhile.
 
         The child has the same lock as its parent, which goes on: it takes one of its own, and leaves the parent's locked.
         """
@@ -73,7 +73,7 @@ class SharedBytes:
                     self._os.unlock(fd)  # of a fork's copy too, which closing would leave locked
 
     def read(self) -> bytes:
-        """Return what is there."""
+        """Return the content."""
         with self._os.open_shared(self.path) as file:
             return self._read(file)[1]
 

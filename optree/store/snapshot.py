@@ -36,10 +36,10 @@ _SUM = re.compile(rb'[0-9a-f]{8}"\}')
 
 
 class SnapshotWriter:
-    """Makes the pieces of a snapshot file, and remembers the frames of what cannot change any more."""
+    """Makes the pieces of a snapshot file, and remembers the frames of nodes that cannot change any more."""
 
     def __init__(self, compression: str = "zstd", *, reuse: bool = True, sums: bool = True) -> None:
-        """Make one; with *sums* what is not compressed has checksums of its own, as compressed frames have."""
+        """Make a writer; with *sums* pieces that are not compressed have checksums of their own, as compressed frames have."""
         self.compression = compression
         self._sums = sums and compression == "none"
         self.encoded = 0

@@ -28,7 +28,7 @@ PIECE = 1 << 20
 PASSING = {
     *(errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.EAGAIN, errno.EBUSY, errno.EINTR),
 }
-"""Errors of a disk, or a process, that may be over in a while; others want somebody to change something."""
+"""Errors of a disk, or a process, that may be over in a while; for others something must be changed."""
 _NO_DIRECTORY_SYNC = {errno.EACCES, errno.EPERM, errno.EINVAL, errno.EROFS, errno.ENOTSUP, errno.ENOSYS}
 _on_disk: set[tuple[int, int]] = set()
 """Directories (device, inode) whose own names, and those of all above them, this process knows to be on disk."""
@@ -132,7 +132,7 @@ class OS:
     def rewrite(self, fd: int, data: bytes, start: int = 0) -> None:
         """Replace the few bytes that a file holds from *start* on, always as many.
 
-        Not if it has another name too: then it may be somebody else's file.
+        Not if it has another name too: then it may be the file of another program.
         They are written in their place, by one call: where a disk is full a file that has any needs no more room, and they stay until then.
         """
         self._needs_open(fd)
@@ -299,7 +299,7 @@ class OS:
             return False
 
     def lock_waiting(self, fd: int) -> None:
-        """Lock a file, waiting for whoever has it."""
+        """Lock a file, waiting for the process that has it."""
         self._needs_open(fd)
         calls.flock(fd, wait=True)
 
@@ -364,7 +364,7 @@ class OS:
             self.close(fd)
 
     def _created(self, path: Path) -> int:
-        """Create a file anew, in the place of what an earlier try has left."""
+        """Create a file anew, in place of one that an earlier try has left."""
         try:
             return self.create(path)
         except FileExistsError as error:

@@ -25,7 +25,7 @@ SYNC_SECONDS = 1.0
 SETTLE_SECONDS = 5.0
 """The longest that a snapshot waits for a thread that holds the session's lock."""
 PAUSES = 20
-"""After a snapshot that nobody asked for, the next such one comes after this many times what it took, and not within a second."""
+"""After a snapshot that was not asked for, the next such one comes after this many times what it took, and not within a second."""
 EACH_SECOND = Worker("store")
 """Forces journals to the disk, and says that their owners live."""
 _HELPERS = 7
@@ -48,7 +48,7 @@ _room_until = 0.0
 _spare: list[int] = []
 _open: WeakSet[Upkeep] = WeakSet()
 _asking: dict[Upkeep, None] = {}
-"""Those that somebody has asked for a snapshot, in turn."""
+"""Those that were asked for a snapshot, in turn."""
 GROUP_SECONDS = 0.05
 """So long snapshots of other sessions are begun beside the first: they wait for the disk together, and a large one holds few of them up."""
 
@@ -67,7 +67,7 @@ class _Syncing:
         self._job.ask()
 
     def after_fork(self) -> None:
-        """In a forked child: what was asked for is the parent's, and nobody helps."""
+        """In a forked child: forget the parent's requests and helper threads."""
         self._due.clear()
         self._seconds = 0.0  # that one of them took
         self.missed = 0  # files that were closed before they were on the disk, and forgotten
@@ -122,7 +122,7 @@ class _Left:
             _SYNCING.ask(self)
 
     def sync(self) -> None:
-        """Force it to the disk; a file that is gone was saved by somebody. What fails is tried again in a second."""
+        """Force it to the disk; a file that is gone was saved by another process. A sync that fails is tried again in a second."""
         try:
             try:
                 self._force(Path(self._path))
@@ -245,7 +245,7 @@ def _has_room() -> bool:
 
 
 class Late:
-    """Stands behind a journal that was closed, and is told when something came after all: *done* closes again what that opened."""
+    """A taker behind a closed journal that gets late records: it calls *done*, which closes the files that these opened."""
 
     def __init__(self, done: Callable[[], object]) -> None:
         self._done = done
@@ -275,9 +275,9 @@ class Upkeep:
         self._numbers = count(1)
         self._asked = self._answered = 0
         self._not_before = 0.0
-        """When a snapshot may be written that nobody waits for."""
+        """When a snapshot may be written that no thread waits for."""
         self._wanted = False
-        """True while a snapshot shall be written that nobody waits for."""
+        """True while a snapshot shall be written that no thread waits for."""
         self._started = self._ran = self._stopped = self._gone = False
         self._sync: Callable[[], object] | None = None
 
@@ -416,7 +416,7 @@ class Upkeep:
         latest: Upkeep | None = self
         yield self._saved()
         while latest is not None and len(group) < _MOST and monotonic() < until:
-            latest = next((asking for asking in list(_asking) if asking not in group), None)  # who asks again meanwhile has another turn
+            latest = next((asking for asking in list(_asking) if asking not in group), None)  # one that asks again has another turn
             if latest is not None:
                 group.append(latest)
                 _asking.pop(latest, None)

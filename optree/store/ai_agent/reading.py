@@ -38,7 +38,7 @@ class Original(Struct):
 
 
 def tree_of(document: dict[str, Any]) -> Original:
-    """Return the tree in a document of version 1 or 2, totals summed anew. Raises nothing: what is not there is left out."""
+    """Return the tree in a document of version 1 or 2, totals summed anew. Raises nothing: members that are missing are left out."""
     root = object_of(document.get("opTree"))
     origin_given = _origin(document, root)
     origin = txn_of(origin_given, "ai-agent")

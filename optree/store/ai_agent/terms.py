@@ -21,7 +21,7 @@ def ms(time: float) -> int:
 
 
 def outcome(status: str | None, *, ended: bool) -> str | None:
-    """Return the status of a turn, an op or a session: ``ok``, ``failed`` or ``running``; None of what ended and says no more."""
+    """Return the status of a turn, an op or a session: ``ok``, ``failed`` or ``running``; None if it ended without a status."""
     if not ended:
         return "running"
     return None if status is None else "ok" if status == "ok" else "failed"
