@@ -58,7 +58,7 @@ class Limiter:
             self.account.refresh()
         except RecursionError:
             FAULTS.stack += 1
-        except Exception as error:  # noqa: BLE001 - what was known last is told
+        except Exception as error:  # noqa: BLE001 - the last state that is known is returned
             fault(error)
         return self.account.state
 
@@ -82,7 +82,7 @@ class Limiter:
 
     @property
     def is_over(self) -> bool:
-        """True once its block is left, be it in order or by an exception out of a signal's handler."""
+        """True once its block is left, in order or by an exception out of a signal's handler."""
         if not self._is_over and self._holder is not None and self._holder() is None:
             self._finish()
         return self._is_over or self.account.is_over
@@ -221,7 +221,7 @@ class Budget(ContextManager, Limiter):
 
     @property
     def unknown_cost(self) -> int:
-        """How many of the calls that are over have a cost that nobody knows: each counts as 0 usd."""
+        """How many of the calls that are over have an unknown cost: each counts as 0 usd."""
         return unless_faulty(lambda: self.refresh().used().unknown, 0)
 
     def __enter__(self) -> Self:
@@ -336,7 +336,7 @@ def budget(
 
 
 def outside() -> Limiter | None:
-    """Return the budget that holds where no session is open: that of the block, or of whoever started this process."""
+    """Return the budget that holds where no session is open: that of the block, or of the process that started this one."""
     limiter = OUTSIDE.get()
     if limiter is None and (paths := os.environ.get(VARIABLE)):
         limiter = joined(paths)
@@ -365,7 +365,7 @@ def reference(budget: context.Allowance | None) -> str:
 
 
 def joined(paths: str) -> Limiter | None:
-    """Return the budget of another process, as `reference` tells it, or of this one."""
+    """Return the budget of another process, as `reference` names it by *paths*, or of this one."""
     from optree.tracing.spending import Account, read
 
     innermost: Limiter | None = None
@@ -388,7 +388,7 @@ def joined(paths: str) -> Limiter | None:
 
 
 def _number(name: str, value: object) -> float:
-    """Return a figure of `budget`. Raises `ValueError` for what is none."""
+    """Return a figure of `budget`. Raises `ValueError` for a value that is not a finite number, 0 or above."""
     number = -1.0
     if not isinstance(value, (bool, str, bytes)):
         with suppress(TypeError, ValueError, OverflowError):

@@ -113,7 +113,7 @@ def here() -> Scope | None:
         if follower is not None:
             follower.leave(scope.session.txn, _path(scope))
         scope = scope.before
-    CURRENT.set(scope)  # last: who is interrupted before it begins again
+    CURRENT.set(scope)  # last: a thread that is interrupted before this begins again
     return scope
 
 

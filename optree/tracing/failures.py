@@ -66,7 +66,7 @@ def class_of_text(message: str) -> FailureClass | None:
 
 
 def class_of_error(error: BaseException | None) -> FailureClass | None:
-    """Return the class of an exception; None for one that is of none."""
+    """Return the class of an exception; None if it has none."""
     if error is None:
         return None
     if (status := status_of(error)) >= _BAD_REQUEST:
@@ -98,5 +98,5 @@ def status_of(error: BaseException | None) -> int:
 
 
 def was_not_sent(error: BaseException | None) -> bool:
-    """Tell whether an exception says that the request reached nobody."""
+    """Tell whether an exception says that the request reached no server."""
     return error is not None and any(kind.__name__ in _NOT_SENT for kind in type(error).__mro__)

@@ -41,7 +41,7 @@ _NO_ROOM = HeldScope()
 class Exit:
     """A descriptor for `__exit__`, or with *awaited* for `__aexit__`, of a class whose method `leave` takes the scope and the exception.
 
-    Each `with` statement gets a callable of its own, whose weak reference tells when the block is gone.
+    Each `with` statement gets a callable of its own, whose weak reference dies with the block.
 
     Its objects keep in `_held` what the `with` statement of this thread has that is about to enter them. Called on the class, as
     `contextlib.ExitStack` does, or without a `with` statement, it is a method like others, and nothing tells that the block is over but it.
@@ -69,7 +69,7 @@ class Exit:
 
 
 def take_held(instance: Any) -> HeldScope:
-    """Return what the `with` statement has that enters an object now; an empty one where there is no such statement.
+    """Return the `HeldScope` of the `with` statement that enters an object now; an empty one where there is no such statement.
 
     Raises `RecursionError` where the statement had no room for it: what is begun then would not be ended.
     """
@@ -83,10 +83,10 @@ def take_held(instance: Any) -> HeldScope:
 
 
 def left(instance: Any, _kind: object, error: BaseException | None, _trace: object, *, held: HeldScope | None = None) -> None:
-    """Leave what was entered; raises nothing but what is the program's."""
+    """Leave the node that was entered; raises only exceptions of the program's."""
     try:
         instance.leave(held.scope if held is not None else None, error)
-    except RecursionError:  # nothing can be called here: who comes next ends what was left open
+    except RecursionError:  # nothing can be called here: the next call ends what was left open
         FAULTS.stack += 1
     except Exception as flaw:  # noqa: BLE001 - no memory, a fault of ours: it must not reach the program
         fault(flaw)
@@ -183,7 +183,7 @@ def abandon(op: Op) -> None:
 
 
 def clear_frames() -> None:
-    """Let go of what optree's own frames hold that the exception in flight has left."""
+    """Clear the variables of optree's own frames that the exception in flight has left."""
     trace = None if (error := sys.exception()) is None else error.__traceback__
     while trace is not None:
         frame, trace = trace.tb_frame, trace.tb_next

@@ -101,7 +101,7 @@ class Mirroring:
             self._mirror.close(timeout)
 
     def hand_over(self, say: Callable[[str], None]) -> None:
-        """Let another process deliver what is left, and *say* so; report it if none can. To be called after `close`, or in place of it."""
+        """Let another process deliver the spans that are left, and *say* so; report it if none can. Called after or instead of `close`."""
         if self._mirror is None:
             return
         if handed_over := self._mirror.hand_over():

@@ -44,7 +44,7 @@ class Problems:
         self._lost: dict[tuple[Path, str], _Lost] = {}
         """By place and reason, the sessions that were let go with records that are in no file."""
         self._happened: set[str] = set()
-        """Those of `reported` that tell of what this process did, and not of how it is set up."""
+        """Those of `reported` that are about what this process did, and not about how it is set up."""
 
     def report(self, problem: str, *closed: SessionStore) -> None:
         """Keep a problem, and say it, unless a log line does, of a store that is open or was *closed*."""
@@ -91,9 +91,9 @@ class Problems:
             (self._resolved.add if over else self._resolved.discard)(redact(problem))
 
     def keep_left(self, store: SessionStore) -> None:
-        """Report that a session was let go before it was saved and billed, if it was; that is over once it is settled, by whomever.
+        """Report that a session was let go before it was saved and billed, if it was; that is over once any process has settled it.
 
-        Of one with records that are in no file that is for good, and stands with others of its kind in place of what went wrong in it.
+        A session with records that are in no file is reported for good: one report for all of a kind, in place of what went wrong in each.
         """
         where = store.options.directory.sessions
         if store.unwritten:
@@ -155,7 +155,7 @@ class _Lost:
         self._latest.appendleft(store.txn)
 
     def describe(self, where: Path, why: str) -> str:
-        """Return it as a text for people."""
+        """Return the loss as a text for people."""
         more = ", …" if self._sessions > len(self._latest) else ""
         of = f"{self._sessions} sessions that have ended ({', '.join(self._latest)}{more})"
         return f"{self._records} records are lost of {of}, in {where}: {why}"

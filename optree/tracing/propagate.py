@@ -213,7 +213,7 @@ def place_of(scope: Scope) -> tuple[str, str, str]:
 def placed_at(parent: object, ancestry: object) -> _Placed | UnrecordedPiece | None:
     """Return a block that runs where *parent* is, as others named it by `place_of`; None if that is no session which lives here.
 
-    Whoever named it is not trusted: what is none of this process's sessions must be in this process's own directory already.
+    The name is not trusted: a session that this process does not have must be in this process's own directory already.
     """
     if not (isinstance(parent, str) and len(parent) <= _LONGEST_PLACE and _PLACE.fullmatch(parent) and RUNTIME.config.enabled):
         return None

@@ -191,7 +191,7 @@ class ModelResult(OpResult):
     def _account(self, answer: dict[str, Any], provider: str | None, status: Status = "ok") -> None:
         """Account for what an answer took; one that tells no tokens is reported once, unless it broke off before it could.
 
-        One that was cancelled did not succeed; one that failed is told so by the end of its op, with the error.
+        An answer that was cancelled counts as failed; for one that failed the end of its op sets that, with the error.
         """
         from optree.answers import model_of
 
@@ -199,7 +199,7 @@ class ModelResult(OpResult):
         asked = name_model(op, model, provider)
         figures = usage.read(answer)
         known = figures.tokens is not None or figures.cost_usd is not None or bool(figures.fault)
-        if status == "ok" or known:  # else the op's end tells how its call ended, with tokens that nobody knows
+        if status == "ok" or known:  # else the op's end records how its call ended, with unknown tokens
             answered = None if model == asked else model
             op.account(figures if known else None, actual_model=answered, status="failed" if status == "cancelled" else "ok")
         if status == "ok" and not known:

@@ -70,7 +70,7 @@ class Runtime:
         self.unsaved: dict[str, Unsaved] = {}
         """Those of them that have no store, by txn, and what is lost of them."""
         self.holders: dict[str, Holder] = {}
-        """What tells of a root session, by txn, whether the `with` statement that began it is over."""
+        """By txn of a root session, the weak reference that is dead once the `with` statement that began it is over."""
         self.consoles: dict[str, ConsoleWriter] = {}
         self.forked_at = 0.0
         """When this process was forked from another that traces: nodes that are older are that one's to end."""
@@ -281,7 +281,7 @@ class Runtime:
         )
 
     def _make_room(self) -> None:
-        """Let go of what has ended, and wait a moment where that is too much.
+        """Drop sessions that have ended, and wait a moment where they are too many.
 
         To look through all that is open costs the more, the more there is: it is done once for an eighth of that, or once eight have ended.
         """
@@ -486,7 +486,7 @@ RUNTIME.end_with_multiprocessing()
 
 
 def begin_session(agent: str, attributes: Mapping[str, Any]) -> Session:
-    """Begin a root session that no `with` statement holds, for what another tracer tells of; end it through its builder."""
+    """Begin a root session that no `with` statement holds, for the spans of another tracer; end it through its builder."""
     if not RUNTIME.config.enabled:
         return Session(UNRECORDED["builder"])
     return RUNTIME.open_root(agent, attributes)

@@ -115,7 +115,7 @@ class _Instrument(ContextManager, Generic[H]):
         raise NotImplementedError
 
     def undo(self, scope: Scope | None, before: Scope | None) -> None:
-        """End what an entry began that an exception interrupted, so that no block will: a node of *scope*, or one that nobody has."""
+        """End what an entry began that an exception interrupted: the node of *scope* or, without one, a node whose handle is not in use."""
         if scope is not None:
             self.finish(scope.handle, *ABANDONED)
             if CURRENT.get() is scope:

@@ -26,7 +26,7 @@ from optree.tracing.runtime import RUNTIME, report_problem
 
 _MOST_ROWS: Final = 200
 _MOST_OPEN: Final = 1000
-"""Calls that are over and whose cost may still be told."""
+"""Calls that are over and whose cost may still become known."""
 _PAUSE_SECONDS: Final = 1.0
 """How long a file is left alone that was refused."""
 _OLD_SECONDS: Final = 3600.0
@@ -39,7 +39,7 @@ class Amount(NamedTuple):
     tokens: int = 0
     calls: int = 0
     unknown: int = 0
-    """Of the calls, those whose cost nobody knows."""
+    """How many of the calls have an unknown cost."""
 
     def named(self) -> dict[str, float]:
         """Return what has a limit, by the limit's name."""
@@ -62,7 +62,7 @@ class CountedCall:
 
     def __init__(self) -> None:
         self.node: OperationNode | None = None
-        """Its op, once something is known of what it took."""
+        """Its op, once any of its tokens or costs is known."""
 
 
 class _Row(Struct, array_like=True):
@@ -222,7 +222,7 @@ class Account:
         return None if self._file is None else self._file.path
 
     def close(self) -> None:
-        """Remove the file: other processes are told by that."""
+        """Remove the file: by that other processes know that the budget is over."""
         with self._lock:
             if self._file is not None:
                 self._change(self._put_row)

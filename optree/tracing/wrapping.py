@@ -1,7 +1,7 @@
 """Decorating functions of all four kinds: plain, coroutine, generator, async generator.
 
-A generator runs in pieces, in whoever's context asks for the next one, perhaps another task's. So no token is held across a `yield`:
-the scope is put in place before each piece and taken out after it, by value.
+A generator runs in pieces, each in the context of the caller that asks for it, perhaps another task's. So no token is held across a
+`yield`: the scope is put in place before each piece and taken out after it, by value.
 """
 
 from __future__ import annotations
@@ -186,7 +186,7 @@ def _async_generator(function: Callable[..., Any], instrument: Instrument, names
 
 
 def _begun(instrument: Instrument, names: Names, args: tuple[Any, ...], kwargs: dict[str, Any]) -> _Piece | UnrecordedPiece:
-    """Return what records a call; where there is not even room for that, what records nothing."""
+    """Return the piece that records a call; where there is no stack or memory for it, one that records nothing."""
     try:
         return _Piece(instrument, names, args, kwargs)
     except RecursionError:
