@@ -47,7 +47,7 @@ class Piece(NamedTuple):
 
 
 def whole(value: object, *, decoded: bool = False) -> dict[str, Any] | None:
-    """Return a provider's answer as plain values; None for what is none. Never raises. *decoded*: it is JSON, decoded."""
+    """Return a provider's answer as plain values; None if *value* is not an answer. Never raises. *decoded*: it is decoded JSON."""
     value = _body(value)
     answer = _bare(value if decoded else plain(value, MAX_ITEMS)) if _may_be(value) else None
     return answer if is_object(answer) and _is_whole(answer) else None
@@ -106,12 +106,12 @@ class Assembly:
 
     def __init__(self) -> None:
         self.answer: dict[str, Any] = {}
-        """What came so far, in its provider's form, but for texts; see `whole`."""
+        """The answer so far, in its provider's form, but for texts; see `whole`."""
         self.provider: str | None = None
         self._take: Callable[[dict[str, Any]], Piece | None] | None = None
 
     def take(self, chunk: object, *, decoded: bool = False) -> Piece | None:
-        """Take a chunk; None for what is none of a known form. Never raises. *decoded*: it is JSON, decoded."""
+        """Take a chunk; None if its form is not known. Never raises. *decoded*: it is decoded JSON."""
         plain_chunk = _bare(chunk if decoded else plain(_unwrapped(chunk), MAX_ITEMS)) if _may_be(chunk) else None
         if not is_object(plain_chunk):
             return None
@@ -128,7 +128,7 @@ class Assembly:
             return None
 
     def whole(self) -> dict[str, Any]:
-        """Return what came so far, in its provider's form."""
+        """Return the answer so far, in its provider's form."""
         self.answer = _joined(self.answer)
         return self.answer
 
@@ -305,7 +305,7 @@ class _Text:
         self._size = len(piece)
 
     def append(self, piece: str) -> None:
-        """Add what came."""
+        """Add a piece of the text."""
         if self._size <= MAX_TEXT:
             self._pieces.append(piece)
             if len(self._pieces) > _MOST_PIECES:
@@ -398,7 +398,7 @@ _STREAMS: Final[list[tuple[Callable[[dict[str, Any]], bool], str]]] = [
     (lambda chunk: is_object(chunk.get("messageStart")), "_converse"),
     (lambda chunk: chunk.get("type") == "AIMessageChunk", "_langchain"),
 ]
-"""How the first chunk of each stream is told, and who takes it and those that follow."""
+"""How the first chunk of each stream is recognised, and the method that takes the chunks of that stream."""
 
 
 def _at(items: list[Any], index: int, new: dict[str, Any]) -> dict[str, Any]:

@@ -115,7 +115,7 @@ class Job:
         return self._begun > self._ended
 
     def cancel(self) -> None:
-        """Let go of what the work holds; what is being done goes on to its end."""
+        """Drop the work, and what it refers to; a run that has begun goes on to its end."""
         self._work, self._fault = _nothing, _nothing_of
 
     def run(self) -> float | None:
@@ -202,7 +202,7 @@ def _done(same: list[Shared]) -> Exception | None:
     """Do what several works wait for; returns what it raises."""
     try:
         same[0].do(same)
-    except Exception as error:  # noqa: BLE001 - each of them is told
+    except Exception as error:  # noqa: BLE001 - each of them gets it
         return error
     return None
 
@@ -309,7 +309,7 @@ class Worker:
         when = self._queue[0][0] if self._queue else _NEVER
         if when > monotonic():
             self._sleeps_until = when
-            if not self._asked:  # looked at again after the mark: who asks from now on wakes it
+            if not self._asked:  # looked at again after the mark: from now on a thread that asks wakes this one
                 self._wake.wait(None if when == _NEVER else when - monotonic())
             return
         when, _, job = heappop(self._queue)

@@ -99,7 +99,7 @@ class LineRenderer:
         return (line.text for line in self.lines(record))
 
     def lines(self, record: r.Record) -> Iterator[Line]:
-        """Yield the same with what they are about."""
+        """Yield the lines for a record, each with the path and severity that it is about."""
         match record:
             case r.SessionBegin():
                 self.know(record.path, record.agent)

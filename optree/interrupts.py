@@ -37,10 +37,10 @@ def pass_on(error: BaseException) -> None:
 
 
 def of_handler(error: BaseException) -> BaseException | None:
-    """Return the exception out of a handler that *error* is, or came of below whoever catches it.
+    """Return the exception out of a handler that *error* is, or that led to it below the frame that catches it.
 
-    A handler, and nothing else, is given the frame that it interrupts, which is the one that it returns to. The variables of who catches
-    are not looked at: before Python 3.13 their copy would keep *error*, and with it all frames below, until garbage is collected.
+    A handler, and nothing else, is given the frame that it interrupts, which is the one that it returns to. The variables of the frame
+    that catches are not looked at: before Python 3.13 their copy would keep *error*, and all frames below, until garbage is collected.
     """
     frames: list[FrameType] = []
     catching: FrameType | None = sys._getframe(1)  # noqa: SLF001 # pyright: ignore[reportPrivateUsage]

@@ -1,7 +1,7 @@
 """What a message says, whichever provider's form it has, in one neutral shape: a role, and parts. Nothing here raises.
 
 Known are plain texts, OpenAI's chat and responses interfaces, Anthropic's and Bedrock's blocks, Gemini's parts, Ollama's messages, those of
-the AI SDK, and the parts of the GenAI conventions. A block that is none of these is an `Other`; a number or a truth value is no message.
+the AI SDK, and the parts of the GenAI conventions. Any other block is an `Other`; a number or a truth value is not a message.
 """
 
 from __future__ import annotations
@@ -127,7 +127,7 @@ def opened(payload: Any) -> Any:
 
 
 def kept_hidden(payload: Any, hide: Callable[[Any], Any]) -> Any:
-    """Return a payload with what *hide* takes out also taken out of what is kept in base64; itself where that is nothing."""
+    """Return a payload with what *hide* takes out also taken out of what is kept in base64; the same object if nothing is taken out."""
     if not is_object(payload):
         return payload
     if not _is_captured(payload):
@@ -288,7 +288,7 @@ def _is_bare(block: dict[str, Any]) -> bool:
 
 
 def _first(members: dict[str, Any], *keys: str) -> Any:
-    """Return the first of some members that is there."""
+    """Return the first of these members whose value is not None."""
     for key in keys:
         if (value := members.get(key)) is not None:
             return value

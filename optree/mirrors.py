@@ -77,7 +77,7 @@ class Traced:
 
 
 class Mirror(Protocol):
-    """Sends sessions elsewhere while they run, as `optree_otel` does. No method may raise, or wait longer than it is told."""
+    """Sends sessions elsewhere while they run, as `optree_otel` does. No method may raise, or wait longer than its *timeout*."""
 
     def attach(self, session: Traced) -> Taker | None:
         """Take up a session, on the thread that begins it.
@@ -176,7 +176,7 @@ class Resender(Protocol):
         ...
 
     def close(self) -> None:
-        """Let go of the connection; what is not delivered stays pending."""
+        """Close the connection; sessions that are not delivered stay pending."""
         ...
 
 

@@ -183,7 +183,7 @@ class Totals(_Leaf):
     reasoning_output_tokens: int = 0
     """Tokens of the output that were reasoning."""
     known_costs: int = 0
-    """How many entries say what they cost, be it 0."""
+    """How many entries have a known cost, which may be 0."""
     unknown_costs: int = 0
     """How many requests to models, and tool calls that took tokens, do not say it."""
 

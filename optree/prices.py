@@ -1,8 +1,8 @@
 """What calls cost whose tokens are known and whose cost nobody gave: by prices in a file of the user's, else by those of genai-prices.
 
 A price is used only where provider and model are found; else the cost stays unknown. The library is read once, where prices are switched
-on or as the first session begins: so each entry has its cost as it is made, or never, and nothing waits for it, be it a fork, a bill or the
-exit. A model's price is found in less than a millisecond, once; from then on it costs a look into a dict.
+on or as the first session begins: so each entry has its cost as it is made, or never, and nothing (no fork, bill or
+exit) waits for it. A model's price is found in less than a millisecond, once; from then on it costs a look into a dict.
 """
 
 from __future__ import annotations
@@ -77,7 +77,7 @@ class Price(Struct, frozen=True):
     name: str
     """Its name in a session's `pricingSnapshot`; another price of the same model has another name."""
     snapshot: Raw
-    """What stands there, as JSON: an object with this one member."""
+    """The price as it stands in the `pricingSnapshot`: JSON of an object with this one member."""
     details: Raw
     """Details of an entry that has no others, as JSON."""
     rates: dict[str, Steps]
@@ -86,7 +86,7 @@ class Price(Struct, frozen=True):
     request: float = 0.0
     """Dollars a call."""
     kinds: tuple[str, ...] = ()
-    """What else has a price of its own: a call that used it costs nobody knows what."""
+    """What else has a price of its own: the cost of a call that used it is unknown."""
     since: float = float("-inf")
     until: float = float("inf")
     """Before when, and from when on, it may be another one, in epoch ms."""
@@ -158,7 +158,7 @@ def read_table(path: str | Path) -> dict[tuple[str, str], Price]:
 
 
 def _checked(prices: Any, flaw: str) -> tuple[dict[str, Steps], float]:
-    """Return dollars per million tokens, and a call, as somebody wrote them. Raises `SetupError`."""
+    """Return dollars per million tokens, and per call, out of a file. Raises `SetupError`."""
     known = (*_RATES, _REQUEST)
     if not is_object(prices) or not prices or any(name not in known for name in prices):
         raise SetupError(f"{flaw}a price has members of {', '.join(known)}, in dollars per million tokens (request: dollars a call)")
@@ -173,7 +173,7 @@ def _checked(prices: Any, flaw: str) -> tuple[dict[str, Steps], float]:
 
 
 def _read_steps(value: object, *, by_size: bool) -> Steps | None:
-    """Return dollars as somebody wrote them; None for what is no price."""
+    """Return a price in dollars out of a file; None for a value that is not a price."""
     try:
         converted = msgspec.convert(value, float | Steps if by_size else float)
     except msgspec.ValidationError:
@@ -208,7 +208,7 @@ class PriceFinder:
         self._reader = 0
         """The number of the thread that reads the library."""
         self._known: dict[Any, Price | None] = {}
-        """By provider and model, and by `PriceKey` where more is told; None is nothing that is found."""
+        """By provider and model, or by `PriceKey` where the price depends on more; None if no price was found."""
         self.report: Callable[[str], object] = str
 
     def use(self, wanted: bool | str | Path) -> None:

@@ -22,7 +22,7 @@ _MOST_PROXIES: Final = 8
 
 
 class Watcher(NamedTuple):
-    """Who is told what the program reads."""
+    """The functions that are called with what the program reads."""
 
     on_item: Callable[[Any], None]
     """Called with each chunk of a stream."""
@@ -184,7 +184,7 @@ class _Response:
         _before_close(http, self._closed)
 
     def _around(self, call: Callable[..., Any], came: Callable[[Any], None]) -> Callable[..., Any]:
-        """Return a method that tells *came* what it gives, be it awaited or not."""
+        """Return a method that also hands its result to *came*, whether or not it has to be awaited."""
 
         @functools.wraps(call)
         def calling(*args: Any, **kwargs: Any) -> Any:

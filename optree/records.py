@@ -172,7 +172,7 @@ class OpBegin(Record, tag="op.begin"):
 
 
 class OpSet(Record, tag="op.set"):
-    """What an op is called was told after its begin, or more of its attributes: they are merged into those it began with.
+    """A name or more attributes of an op, set after its begin: attributes are merged into those it began with.
 
     *reasoning* is that of an op which has no end, as a whole.
     """
@@ -318,7 +318,7 @@ def check(data: bytes, seed: int = 0) -> bool:
 
 
 def is_summed(data: bytes) -> bool:
-    """Tell whether a line (without its newline) carries a checksum, be it the right one, another, or one with a flipped bit."""
+    """Tell whether a line (without its newline) carries a checksum: the right one, another, or one with a flipped bit."""
     return _FLIPPED.search(data) is not None
 
 

@@ -1,6 +1,6 @@
 """What a call took, read from what providers and programs say of it: one convention out of many.
 
-Read are keywords, a provider's usage as dict or object, or a whole response that has one. Whoever reads usage anywhere calls this
+Read are keywords, a provider's usage as dict or object, or a whole response that has one. All code that reads usage calls this
 module, so no cached token is counted twice. What comes out has parts that add up, as files hold them: fresh input, cached, written,
 output. Reasoning is part of the output, and stands beside. Facts: docs/decisions/020-usage-has-parts-that-add-up.md.
 """
@@ -22,7 +22,7 @@ from optree.redaction import redact
 from optree.values import dumped, is_list, is_object, text
 
 MAX_COUNT: Final = 10**12
-"""Largest count that a call can come to, be it of tokens or of characters: a million of them still add up within 64 bits."""
+"""Largest count that a call can come to, of tokens or of characters: a million of them still add up within 64 bits."""
 MAX_DOLLARS: Final = 1e9
 """Most that a call can cost: a million of them still add up to the dollar."""
 TICKS: Final = 10**10
@@ -101,7 +101,7 @@ _LARGEST: Final = 10**18  # beyond all bounds; floats cannot hold any whole numb
 
 
 class Usage(Struct):
-    """What a call took: *tokens* whose parts add up, and US dollars, each None where nobody said."""
+    """What a call took: *tokens* whose parts add up, and US dollars, each None where it is unknown."""
 
     tokens: Tokens | None = None
     cost_usd: float | None = None
@@ -111,7 +111,7 @@ class Usage(Struct):
     flaws: list[str] = []
     """What was given and cannot be so, a sentence each."""
     fault: str = ""
-    """The one of these that is no matter of what was given: something raised while it was read, so that figures may be missing."""
+    """The one of these that is an exception raised while the usage was read: figures may be missing."""
 
 
 class _Figures(Struct):
@@ -224,7 +224,7 @@ def _items(holder: Any, name: str) -> list[Any]:
 
 
 def count(value: object, name: str, flaws: list[str]) -> int | None:
-    """Return a count; None for what is none or beyond `MAX_COUNT`, 0 for one below. *flaws* gets what is wrong with it."""
+    """Return a count; None for a value that is not a number or above `MAX_COUNT`, 0 for one below 0. *flaws* gets what is wrong with it."""
     if value is None:
         return None
     if type(value) is int and 0 <= value <= MAX_COUNT:
@@ -242,7 +242,7 @@ def count(value: object, name: str, flaws: list[str]) -> int | None:
 
 
 def dollars(value: object, name: str, flaws: list[str]) -> float | None:
-    """Return US dollars, which may be a credit; None for what is none or beyond `MAX_DOLLARS`. *flaws* gets what is wrong with it."""
+    """Return US dollars, which may be a credit; None for one that is not a number or beyond `MAX_DOLLARS`. *flaws* gets what is wrong."""
     if value is None or (type(value) is float and -MAX_DOLLARS <= value <= MAX_DOLLARS):
         return value
     amount = _number(value)
@@ -276,7 +276,7 @@ def _shown(value: object) -> str:
 
 
 def _members(source: Any) -> dict[str, Any]:
-    """Return the members of what was given, under their names; of a library's object too."""
+    """Return the members of a mapping or object, by name; of a library's object too."""
     without_memory = False
     try:
         if isinstance(source, dict):

@@ -35,7 +35,7 @@ _ATOMS = frozenset({bool, type(None)})
 encode_into = msgspec.json.Encoder().encode_into
 """What `dumps` is made of: `Encoder.encode` of msgspec 0.22 ends the process where memory runs out in it, this raises `MemoryError`."""
 _buffers: list[bytearray] = []
-"""Those that nobody writes to: a thread, or a finalizer in the middle of another call, takes one out."""
+"""Buffers that are not in use: a thread, or a finalizer in the middle of another call, takes one out."""
 _KEPT_BYTES = 1 << 16
 
 
