@@ -121,7 +121,7 @@ class Core:
             self.stream.leave(held)
 
     def first_time(self, what: str) -> bool:
-        """Tell whether this is said for the first time: what thousands of calls do wrong is reported once."""
+        """Tell whether a problem is reported for the first time: what thousands of calls do wrong is reported once."""
         if what in self._reported or len(self._reported) >= _MOST_REPORTED:
             return False
         self._reported.add(what)
@@ -154,10 +154,10 @@ class Core:
         self.numbers = count(base + 1)
         for op in list(self.ops.values()):
             op.after_fork()
-        self.streamed.clear()  # what is held back of the parent's texts is the parent's to write
+        self.streamed.clear()  # texts of the parent that are held back are the parent's to write
 
     def numbers_in(self, path: str) -> Iterator[int]:
-        """Return what numbers the turns of a session, or the ops of a turn, that another process owns: one for all that begin there."""
+        """Return the counter for turns of a session, or ops of a turn, that another process owns: one for all that begin there."""
         return self.stream.numbers.setdefault(path, count(self.base + 1))
 
     def price(self, entry: AccountingEntry, chain: list[SessionNode]) -> None:

@@ -69,7 +69,7 @@ class EntryState(Struct, eq=False):
         time would copy those of a long op again and again.
         """
         core, node, raw = self.builder.core, self.bare, self._raw
-        if self._taking and self._is_taking():  # a finalizer or a signal's handler came back to here: what it brought marks the op again
+        if self._taking and self._is_taking():  # called within itself by a finalizer or a handler: its entries mark the op again
             return False
         self._clean = core.recorded or node.ended_at is not None  # before the list is read: an entry appended now marks the op again
         last = last or node.ended_at is not None
@@ -143,7 +143,7 @@ class EntryState(Struct, eq=False):
         self.share()
 
     def share(self) -> None:
-        """Know that another process began the op."""
+        """Note that another process began the op."""
         self._delivered = -1
 
     def _place(self) -> None:

@@ -24,7 +24,7 @@ _ATTEMPTS: dict[str, Literal["ok", "failed"]] = {
     **dict.fromkeys(("ok", "success", "succeeded", "successful", "completed"), "ok"),
     **dict.fromkeys(("failed", "failure", "fail", "error", "cancelled", "canceled", "timeout", "interrupted"), "failed"),
 }
-"""How an attempt went, by what programs call it."""
+"""Statuses of attempts, by the words that programs use."""
 _SEVERITIES: dict[str, Severity] = {
     **{name: name for name in get_args(Severity)},
     "WARNING": "WRN",
@@ -104,7 +104,7 @@ def take_usage(
 ) -> list[str]:
     """Set an entry's tokens, money and other fields by *arguments* and the figures *named*; those of unknown names become its details.
 
-    Returns what cannot be so, or is not known, a sentence each: those that are said for the first time in this session.
+    Returns impossible and unknown figures, a sentence each: those that are reported for the first time in this session.
     """
     known = {name: value for name, value in named.items() if value is not None}
     figures = _fill(core, entry, known)

@@ -91,7 +91,7 @@ def fault(self: Any, error: Exception) -> None:
     passed(error)
     try:
         (self if hasattr(self, "core") else self.builder).core.stream.fault(error)
-    except AttributeError:  # called on what is none of ours
+    except AttributeError:  # called on an object that is not ours
         raise error from None
     except RecursionError:
         FAULTS.stack += 1

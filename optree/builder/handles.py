@@ -254,7 +254,7 @@ class Op(EntryState, eq=False):
             raise
 
     def _take_late(self, entry: AccountingEntry, usage: object) -> None:
-        """Put one that says what a call took in the place of an entry that was made before that was known; within a step."""
+        """Replace an entry that was made before a call's usage was known by one that has it; within a step."""
         core = self.builder.core
         updated = replace(entry)
         take_usage(core, updated, (usage,), {}, None)
@@ -269,7 +269,7 @@ class Op(EntryState, eq=False):
         core.stream.step(change)
 
     def _tried_again(self, entry: AccountingEntry) -> None:
-        """Take that an attempt which was accounted for as failed is made again."""
+        """Note that an attempt which was accounted for as failed is made again."""
         stream = self.builder.core.stream
         held = stream.enter()
         try:
@@ -442,7 +442,7 @@ def respond_at_end(op: Op, payload: object) -> None:
 
 @guarded
 def account_late(op: Op, usage: object) -> None:
-    """Enter what a call took whose op had ended before that was known, in the entry that its end made; nothing where something is known."""
+    """Enter a call's usage, known after its op's end, in the entry that the end made; nothing if that has figures already."""
     entry = op.bare.accounting[-1] if op.bare.accounting else None
     if entry is None:
         op.account(usage)
@@ -459,7 +459,7 @@ def account_late(op: Op, usage: object) -> None:
 
 @guarded
 def tried_again(op: Op, entry: AccountingEntry) -> None:
-    """Take that an attempt which was accounted for as failed is made again: it was no call."""
+    """Mark an entry of a failed attempt that is made again: it is not counted as a call."""
     op._tried_again(entry)  # noqa: SLF001 # pyright: ignore[reportPrivateUsage] - of this module
 
 

@@ -136,7 +136,7 @@ class SessionTreeBuilder(ByAddress):
 
     @guarded
     def set_title(self, title: str | None = None, *, status: str | None = None, attributes: Mapping[str, Any] | None = None) -> None:
-        """Set the session's title, its latest status, or more attributes; what is None stays."""
+        """Set the session's title, its latest status, or more attributes; None leaves them as they are."""
         known = None if title is None else self._prompt(title)
         latest = None if status is None else self._prompt(status)
         block = self.core.attributes(attributes)

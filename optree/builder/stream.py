@@ -75,7 +75,7 @@ class Taker(Protocol):
     """Receives the records of a session as they are made, in order, from one thread at a time.
 
     It must not wait, nor record anything itself. What it raises is counted, and goes no further. One that has an attribute `wants`
-    (`Wants`) gets what that says, others everything.
+    (`Wants`) gets only these records, others everything.
     """
 
     def take(self, batch: list[Record]) -> None:
@@ -149,7 +149,7 @@ class Stream:
         """Steps and deliveries that failed."""
         self.last_failure = ""
         self.reports: list[str] = []
-        """What was given and could not be taken as it is, once each."""
+        """Values that could not be recorded as they were given, a text each, once."""
         self.numbers: dict[str, Iterator[int]] = {}
         """By path of a session or turn that this process does not own: numbers of what it begins there, whichever core begins it."""
         self.put = self._queue.append
@@ -271,12 +271,12 @@ class Stream:
         self._job = Job(_DELIVERY, self._run, self.fault)
 
     def fault(self, error: BaseException | str) -> None:
-        """Count a step that failed; `health()` says it."""
+        """Count a step that failed; `health()` reports it."""
         self.failures += 1
         self.last_failure = redact(error if isinstance(error, str) else f"{type(error).__name__}: {text(error)}")
 
     def report(self, what: str) -> None:
-        """Note what was given and could not be taken as it is; `health()` says it."""
+        """Note a value that could not be recorded as it was given; `health()` reports it."""
         self.reports.append(redact(what))
 
     def _wait(self) -> Held | None:
@@ -320,7 +320,7 @@ class Stream:
                             self.fault(error)
                     for _ in batch:  # last: what an interrupt leaves in the queue the next thread delivers; twice does no harm
                         queue.popleft()
-                    if begun and monotonic() - begun < WAIT_SECONDS / 4:  # it is quick again
+                    if begun and monotonic() - begun < WAIT_SECONDS / 4:  # the taker is quick again
                         self._stuck_until = 0.0
             finally:
                 self._delivering = False
