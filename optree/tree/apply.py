@@ -57,7 +57,7 @@ def begin_op(origin: str, turn: TurnNode, record: r.OpBegin) -> OperationNode:
 
 
 def set_op(op: OperationNode, record: r.OpSet) -> None:
-    """Give an op the name that it turned out to have, and more attributes."""
+    """Give an op its final name, and more attributes."""
     op.name = op.name if record.name is None else record.name
     op.attributes_json = merged(op.attributes_json, record.attributes)
     _set_reasoning(op, record.reasoning)

@@ -37,14 +37,14 @@ def state(node: SessionNode | TurnNode | OperationNode, *, live: bool = True) ->
 
 
 class Seen(NamedTuple):
-    """What there is to know of times in a tree."""
+    """What is known of the times in a tree."""
 
     live: bool
     """True if its process goes on."""
     until: float
     """When it was last seen to live, in epoch ms."""
     untimed: float | None
-    """What `untimed_until` gives."""
+    """The result of `untimed_until`."""
 
 
 def untimed_until(root: SessionNode) -> float | None:

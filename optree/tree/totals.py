@@ -1,4 +1,4 @@
-"""Totals, kept as ops begin and entries come: nothing walks the tree for them. And how figures are said, everywhere in the same way."""
+"""Totals, kept as ops begin and entries come: nothing walks the tree for them. Also the one form in which figures are shown."""
 
 from __future__ import annotations
 

@@ -174,7 +174,7 @@ def _billed(entries: list[dict[str, Any]], attributes: dict[str, Any]) -> list[d
 
 
 def _own(original: Any) -> dict[str, Any]:
-    """Return what a file says of an entry itself; paths are the tree's."""
+    """Return the members of an entry that a file has itself; paths are the tree's."""
     members = original.get("members") if is_object(original) else None
     return {name: value for name, value in members.items() if name != "path" and not is_object(value)} if is_object(members) else {}
 
@@ -208,7 +208,7 @@ def _time(entry: dict[str, Any]) -> float:
 
 
 def name_safely(tree: Tree, kind: str = "file") -> list[str]:
-    """Give sessions other ids where those that a file gave them cannot be any; returns what was changed, a line each.
+    """Give sessions new ids where those in a file cannot be ids; returns what was changed, a line each.
 
     Nothing else of the tree changes. The same file gives the same ids each time; *kind* is what a txn made here begins with.
     """
@@ -232,7 +232,7 @@ def name_safely(tree: Tree, kind: str = "file") -> list[str]:
 
 
 def unused(wanted: object, derived: str, taken: set[str]) -> str:
-    """Return the id that a file gives a node; *derived* where it gives none, or one that is *taken*, to which the answer is added."""
+    """Return the id *wanted* by a file for a node; *derived* where there is none, or it is in *taken*, to which the result is added."""
     chosen, number = str(wanted or derived), 1
     while chosen in taken:
         chosen, number = derived if number == 1 else f"{derived}~{number}", number + 1
@@ -241,7 +241,7 @@ def unused(wanted: object, derived: str, taken: set[str]) -> str:
 
 
 def called(old_txn: str, txn: str) -> list[str]:
-    """Return the line that says under which txn a session is shown that a file calls otherwise; none if it is the same."""
+    """Return the line that names the new txn of a session whose txn in a file was changed; no line if it is the same."""
     return [] if txn == old_txn else [f"{old_txn[:80]!r} cannot name a session: it is called {txn} here"]
 
 
