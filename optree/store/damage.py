@@ -37,11 +37,11 @@ class Damage(Struct):
     unknown: int = 0
     """Records of types that only a newer optree knows."""
     misplaced: int = 0
-    """Records whose paths are none."""
+    """Records whose paths are not valid."""
     renamed: list[str] = []
     """Values in the snapshot that cannot be ids, with the ids that replace them: nothing is lost by that."""
     kept: str = ""
-    """Empty, or where the files are that this was found in, though the session has gone on."""
+    """Empty, or where the damaged files are kept, after the session has gone on."""
     earlier: list[str] = []
     """What was lost before the session went on, as its snapshot says it: the files that showed it may be gone."""
 
@@ -65,7 +65,7 @@ class Damage(Struct):
         return [*self.earlier, *self.unsaid()]
 
     def keep(self, txn: str, directory: Directory, system: OS) -> None:
-        """Keep the files that this was found in, beside the session, before anything replaces or removes them. Raises `OSError`."""
+        """Keep the damaged files, beside the session, before anything replaces or removes them. Raises `OSError`."""
         names = {flaw.file for flaw in self.flaws if flaw.kind not in _NOTHING_LOST}
         paths = [path for path in journals(directory.live(txn)) if path.name in names]
         if self.snapshot:

@@ -165,7 +165,7 @@ def _parse(name: str, text: bytes) -> Snapshot:
 
 
 def _without_totals(text: bytes) -> bytes:
-    """Return a document without its sessions' totals: those that were written as no numbers are summed anew from the entries."""
+    """Return a document without its sessions' totals: totals that are not numbers are summed anew from the entries."""
     document: Any = msgspec.json.decode(text)
     pending: list[Any] = [document.get("session")]
     while pending:
@@ -179,7 +179,7 @@ def _without_totals(text: bytes) -> bytes:
 
 
 def _check_paths(name: str, root: SessionNode) -> None:
-    """Raise `FormatError` if a node's path is none: what reads trees counts on paths."""
+    """Raise `FormatError` if a node's path is not valid: all that reads trees relies on paths."""
     for session in walk_sessions(root):
         wrong = [session.path] if session.path and _OP.fullmatch(session.path) is None else []
         wrong += [turn.path for turn in session.turns if _TURN.fullmatch(turn.path) is None]

@@ -21,7 +21,7 @@ def head_of(path: Path, limit: int = HEAD_BYTES) -> bytes:
         while len(head) < limit:
             try:
                 piece: bytes = cast("BufferedReader", source).read1(limit - len(head))
-            except (OSError, EOFError) as error:  # what is packed is damaged, or breaks off
+            except (OSError, EOFError) as error:  # the packed data is damaged, or breaks off
                 pass_on(error)
                 break
             if not piece:

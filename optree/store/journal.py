@@ -69,8 +69,8 @@ class Journal:
         self.live, self.txn = live, txn
         self.sync_level: Sync = sync
         self._syncs = sync in ("turn", "op")
-        self.refusal = ""  # why the disk took nothing the last time that it was its own fault
-        self.problem, self.errno, self.resolved = "", 0, False  # what went wrong last, if the system said so its number, whether it is over
+        self.refusal = ""  # the reason of the last refusal by the disk itself
+        self.problem, self.errno, self.resolved = "", 0, False  # the last problem, its errno if the system gave one, whether it is over
         self.dirty = False
         """True while there are records that may not be on the disk itself."""
         self._unsynced: OSError | None = None
@@ -91,7 +91,7 @@ class Journal:
         self._syncing = self._rests = 0
         self._doomed: list[int] = []  # descriptors that are closed when no thread syncs
         self._gaps: list[r.Gap] = []  # those that were written
-        self._omitted: list[tuple[int, int]] = []  # numbers of lost records that the next gap tells
+        self._omitted: list[tuple[int, int]] = []  # numbers of lost records that the next gap names
         self._counted = self.last  # number of the last record when files were last removed: what they had is in `dropped`
         self._named = False
         self._synced = self.last  # number of the last record that is known to be on the disk
@@ -461,7 +461,7 @@ class Journal:
             self._close_files()
 
     def _empty(self) -> None:
-        """Keep an open file of which nothing is needed for the next try."""
+        """Keep an open file whose content is not needed, for the next try."""
         try:
             self._os.truncate(self.fd, 0)
         except OSError as error:

@@ -25,11 +25,11 @@ class Book(Struct):
 
     entries: list[dict[str, Any]] = []
     repeated: int = 0
-    """Lines that say again what another line says."""
+    """Lines that repeat another line."""
     conflicting: list[tuple[dict[str, Any], dict[str, Any]]] = []
-    """Lines with the session and id of an earlier one that say something else, each behind that one, which alone is in *entries*."""
+    """Pairs of different lines with the same session and id: the earlier, which alone is in *entries*, and the later."""
     unreadable: list[int] = []
-    """The numbers of lines that are no JSON object, or whose checksum is not theirs; lines count from 1."""
+    """The numbers of lines that are not a JSON object, or whose checksum is wrong; lines count from 1."""
 
 
 class Ledger:
@@ -90,7 +90,7 @@ class Ledger:
         return [line for entry, line in every if entry["id"] not in present and not billed.claim(entry)]
 
     def read(self) -> list[dict[str, Any]]:
-        """Return all entries, each once; lines that are none are passed over."""
+        """Return all entries, each once; other lines are passed over."""
         return self.book().entries
 
     def book(self) -> Book:
@@ -191,7 +191,7 @@ class Bare:
             self._left.setdefault(_facts(entry, entry.get("txnId") or entry.get("originTxnId")), []).append(entry)
 
     def claim(self, entry: dict[str, Any]) -> bool:
-        """Take the line out that says what an entry says; False if there is none left. A line may be silent on the sub-agent's session."""
+        """Remove a line that is the bill of this entry; False if there is none left. A line may lack the sub-agent's session."""
         for txn in (entry.get("txnId"), entry.get("originTxnId"), None) if self._left else ():
             if matches := self._left.get(_facts(entry, txn)):
                 matches.pop(0)
@@ -238,12 +238,12 @@ def _facts(entry: dict[str, Any], txn: Any) -> tuple[object, ...]:
 
 
 def _plain(value: Any) -> object:
-    """Return a value of a line as one that can be looked up."""
+    """Return a value of a line as one that can be a dict's key."""
     return value if value is None or isinstance(value, (str, int, float)) else encode(value)
 
 
 def _entry(line: bytes) -> dict[str, Any] | None:
-    """Return what a line says, without its checksum; None if it is no object, or if the checksum is not its own. Not each line has one."""
+    """Return the entry of a line, without its checksum, if it has one; None for what is not an object, or has a wrong checksum."""
     line = line.strip()
     if is_summed(line) and not check(line):
         return None

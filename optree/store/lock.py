@@ -92,7 +92,7 @@ def beat(fd: int, system: OS = REAL, *, last: int = 0, refused: int = 0) -> None
 def last_beat(live: Path, since: float = 0.0) -> float:
     """Return when a session's owner last noted that it lives, in epoch ms; 0 where it did not.
 
-    What cannot be so is none: a time before *since*, when the session began, or after the file was last written.
+    Impossible times count as 0: one before *since*, when the session began, or after the file was last written.
     """
     try:
         beat, written = _noted(live)[0], (live / "LOCK").stat().st_mtime * 1e3

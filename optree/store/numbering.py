@@ -64,7 +64,7 @@ def last_before_another(live: Path, writer: int, above: int, last: int, system: 
     with suppress(OSError):
         paths = journals(live)
     for path in paths:
-        with suppress(OSError, StoreError):  # what only a newer optree reads tells nothing
+        with suppress(OSError, StoreError):  # a file that only a newer optree reads is passed over
             header = read_journal(path, last, system).header
             if header and int(header.writer) == writer and above < header.first <= last and (header.pid, header.host) != me:
                 number = min(number, header.first - 1)

@@ -10,7 +10,7 @@ from optree.nodes import OpKind
 from optree.values import dumps, encode, is_list, is_object
 
 _MOST = 1e15
-"""No time in milliseconds, no latency and no bill comes to that."""
+"""More than any time in milliseconds, latency or amount of money."""
 _NUMBERS = (int, float)
 _KINDS: dict[Any, OpKind] = {kind: kind for kind in get_args(OpKind)}
 
@@ -36,7 +36,7 @@ def texts_of(value: Any) -> dict[str, str] | None:
 
 
 def number_of(value: Any) -> float | None:
-    """Return a number that may be a time, a duration or an amount of money; None for what cannot be."""
+    """Return a number that may be a time, a duration or an amount of money; None for any other value."""
     return float(value) if type(value) in _NUMBERS and abs(value) < _MOST else None
 
 

@@ -28,7 +28,7 @@ _WHOSE = re.compile(rb'"txn":"([^"]*)","writer":"([0-9]+)","segment":([0-9]{1,9}
 _Line = tuple[int, bytes, int, bool]
 _TORN_HEADER = "ends inside its first line, before anything was recorded"
 _HEADER_BYTES = 4096
-"""No header comes to that."""
+"""More bytes than any header has."""
 MAX_LINE_BYTES = 256 << 20
 """No record comes to that."""
 
@@ -59,9 +59,9 @@ class JournalFile(Struct):
     unknown: int = 0
     """Records of types that this version does not know; they are left out."""
     omitted: list[tuple[int, int]] = []
-    """What its gaps say of the numbers that were lost before they were in it: first and last of each row."""
+    """The first and last number of each row of lost records that a gap in the file names."""
     last: int = 0
-    """Number of the last record that is there, known or not; of a file without one what its first line says was before it."""
+    """Number of the last record, known or not; of a file without records, the number before its first, by the file's header."""
 
     @property
     def first(self) -> int:
@@ -128,11 +128,11 @@ def _lost(file: JournalFile, holes: dict[range, int]) -> list[Flaw]:
 def of_another(path: Path, first: bytes, header: r.Header | None, seed: int | None) -> str:
     """Return whose file this is by its first line, if that is not whose its directory and name say; empty if it is, or cannot be told.
 
-    Of a damaged first line (no *header*) what it says is believed, unless it gives the seed of the other lines with what the place says.
+    A damaged first line (no *header*) is believed, unless with the txn and number of its place it gives the seed of the other lines.
     """
     if not path.parent.name.endswith(LIVE):
         return ""
-    match = None if seed is not None and r.check(first, seed) else _WHOSE.search(first)  # a record is no first line
+    match = None if seed is not None and r.check(first, seed) else _WHOSE.search(first)  # the line is a record, not a header
     if header is not None:
         txn, writer, segment = header.txn, header.writer, header.segment
     elif match is not None:

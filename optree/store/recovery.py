@@ -187,10 +187,10 @@ def _snapshot(saved: Saved, damage: Damage, sources: list[str], system: OS) -> S
 
 
 def _gone(live: Path | None, base: Snapshot | None, vector: dict[str, int], forced: int, reach: int, damage: Damage) -> list[Flaw]:
-    """Say what of the owner's is gone: its journals *reach* less far than to the record of which it noted that it was *forced* to the disk.
+    """Return a flaw if records of the owner are gone: its journals *reach* less far than the record that it noted as *forced* to the disk.
 
-    Or nothing is left of it, though it had a record before anybody had the session. That it had is known by its sign of life, or by what
-    other processes recorded. Beside a snapshot there need be no journal, and it may be empty if the session had ended and was begun anew.
+    Or no record is left, though the owner had one: its sign of life shows that, or records of other processes, which joined later. Beside a
+    snapshot there need be no journal, and it may be empty if the session had ended and was begun anew.
     """
     own = [path for path in journals(live) if path.name.startswith(OWNERS)]
     name = own[-1].name if own else f"{OWNERS}000001.jsonl"

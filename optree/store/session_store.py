@@ -74,7 +74,7 @@ class SessionStore:
         self._unused, self._later = unused, later or not owner
         self.problems: deque[str] = deque(maxlen=32)
         self.current_problems: dict[str, str] = {}
-        """What of them is so at this moment, by the step that failed."""
+        """Those of them that last, by the step that failed."""
         self.failed: dict[str, tuple[int, Path]] = {}  # of each step that failed, the last error's number and the place
         self.live = options.directory.live(txn) if owner else options.directory.live_to_write(txn)
         self.builder: SessionTreeBuilder | None = None
@@ -144,7 +144,7 @@ class SessionStore:
         return done
 
     def sync_soon(self) -> None:
-        """Let what is to be forced to the disk be so, together with other sessions' journals."""
+        """Force to the disk what is due, together with other sessions' journals."""
         self._upkeep.sync_soon(partial(self._journals.sync, gone=True))
 
     def wait(self, timeout: float) -> bool:
@@ -301,7 +301,7 @@ class SessionStore:
         self._journals = Journals(self.journal, self._os, others=self.owner, fault=partial(self._problem, "files"), forced=self._beat)
 
     def _close_again(self) -> None:
-        """After a record that came when all was closed, as of an object that ends with the process."""
+        """Close again, after a late record, as of an object that ends with the process."""
         self.journal.close()
         self._release_lock()
         if self.unwritten and not self.unwritable_reason:
@@ -439,7 +439,7 @@ class SessionStore:
             lock.release(held or [], self._os)
 
     def _join(self, builder: SessionTreeBuilder, others: list[Path], held: bool) -> bool:
-        """Fold the journals of processes that joined into the tree; False if the tree could not be had for it."""
+        """Fold the journals of processes that joined into the tree; False if the tree could not be locked for it."""
         if not (held and (others or lock.notes_of_refused(self.live))):
             return not others
         builder.core.settle()
@@ -486,7 +486,7 @@ class SessionStore:
             self._problem("settling", error)
 
     def _problem(self, what: str, error: BaseException) -> bool:
-        """Keep what went wrong, and go on; what a signal's handler has raised is raised again."""
+        """Note a problem, and go on; an exception out of a signal's handler is raised again."""
         pass_on(error)
         place = self.options.directory.billing if what == "ledger" else self.options.directory.sessions
         self.failed[what] = (getattr(error, "errno", None) or 0, place)

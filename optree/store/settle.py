@@ -1,6 +1,6 @@
 """Settling a session that has ended: its last snapshot, its lines in the ledger, and nothing else left of it.
 
-The owner settles from memory as its root ends. What it did not come to (a kill, an exit that could not wait, a process that wrote on) is
+The owner settles from memory as its root ends. What remains (after a kill, an exit that could not wait, a process that wrote on) is
 settled from disk, by the first process that looks: any step may be done twice, and does nothing the second time.
 """
 
@@ -60,7 +60,7 @@ def is_due(options: StoreOptions) -> bool:
 
 
 def settle_beside(options: StoreOptions) -> None:
-    """Settle in the background what others have left, if it is time to look; what goes wrong there is no session's fault."""
+    """Settle in the background what others have left, if it is time to look; errors there belong to no session."""
     if is_due(options):
         steps = settling(options, most=BACKGROUND_BYTES)
         Job(SAVING, lambda: None if next(steps, None) is None else 0.0, str).ask()  # in between others have their turn
@@ -112,7 +112,7 @@ def settle_all(options: StoreOptions, txns: list[str] | None = None, *, most: in
 
 
 def settling(options: StoreOptions, txns: list[str] | None = None, *, most: int | None = None) -> Iterator[str]:
-    """Do as `settle_all` does, in steps; yields after each what went wrong, an empty text for nothing."""
+    """Do as `settle_all` does, in steps; yields a problem after each, an empty text if there is none."""
     if txns is None:
         txns = unsettled(options)
         for folder in (options.directory.sessions, *(options.directory.live(txn) for txn in txns)):

@@ -1,6 +1,6 @@
 """A few bytes that several processes change by turns: a small file of fixed size, under its lock.
 
-It has two places, which are written by turns, each with a number and a checksum: what a kill leaves of a write is not read.
+It has two places, which are written by turns, each with a number and a checksum: a write that a kill has cut off is not read.
 """
 
 from __future__ import annotations

@@ -94,7 +94,7 @@ class OS:
         return opened_for_lock(calls.open_kept, path, flags)
 
     def own(self, path: Path) -> int:
-        """Open a file whose lock says who owns something, and in which that one notes what `rewrite` is given; made if it is missing."""
+        """Open a file whose lock says who owns something, and in which the owner writes notes by `rewrite`; made if it is missing."""
         return opened_for_lock(calls.open_kept, path, os.O_RDWR | os.O_CREAT | calls.O_NOFOLLOW | calls.O_NONBLOCK)
 
     def open(self, path: Path) -> int:

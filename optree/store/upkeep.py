@@ -31,7 +31,7 @@ EACH_SECOND = Worker("store")
 _HELPERS = 7
 """Threads that force journals to the disk beside that one, where it takes too long by itself."""
 _ALONE_SECONDS = 0.25
-"""So long may that take."""
+"""The longest that this may take."""
 _LOOK_SECONDS = 0.01
 _SLOT_SECONDS = 0.05
 """Sessions that begin within such a time are first looked at together, and those that have ended by then not at all."""
@@ -44,13 +44,13 @@ _MANY = 16
 """Open sessions from which on descriptors are kept to save them with."""
 _ROOM_SECONDS = 1.0
 _room_until = 0.0
-"""Until then there are taken to be descriptors enough for a group."""
+"""Until then it is assumed that there are descriptors enough for a group."""
 _spare: list[int] = []
 _open: WeakSet[Upkeep] = WeakSet()
 _asking: dict[Upkeep, None] = {}
 """Those that were asked for a snapshot, in turn."""
 GROUP_SECONDS = 0.05
-"""So long snapshots of other sessions are begun beside the first: they wait for the disk together, and a large one holds few of them up."""
+"""How long snapshots of other sessions are begun beside the first: they wait for the disk together, and a large one delays few of them."""
 
 
 class _Syncing:
@@ -110,7 +110,7 @@ class _Left:
     def __init__(self, path: Path, system: OS) -> None:
         self._path, self._system = str(path), system
         self._is_due = self._failed = False
-        self.refusals, self.why = 0, ""  # how often it could not be, and why the last time
+        self.refusals, self.why = 0, ""  # how often the disk refused, and why the last time
 
     def __str__(self) -> str:
         return os.path.join(*Path(self._path).parts[-2:])
@@ -148,9 +148,9 @@ class _Left:
 
 
 _left: set[_Left] = set()
-"""What was closed, and is not on the disk yet."""
+"""Files that were closed and are not on the disk yet."""
 _MOST_LEFT = 10_000
-"""Files that are kept in mind so: some 3 MB."""
+"""How many such files are remembered: some 3 MB."""
 _NAMED = 10
 """Of those that the disk has refused, so many are named."""
 _SYNCING = _Syncing()
@@ -168,7 +168,7 @@ def sync_left(paths: Iterable[Path], system: OS, *, soon: bool) -> None:
 
 
 def left_synced(seconds: float) -> bool:
-    """Wait until what was closed is on the disk; False if the disk refuses it, or is not done in so many seconds, or it was too much.
+    """Wait until what was closed is on the disk; False if the disk refuses it, or is not done in so many seconds, or there were too many.
 
     Where no thread can be had, this one syncs, however long that takes.
     """
@@ -185,7 +185,7 @@ def left_synced(seconds: float) -> bool:
 
 
 def left_unsynced() -> list[str]:
-    """Return what of it the disk has refused, and why, as texts for people."""
+    """Return which of these files the disk has refused, and why, as texts for people."""
     refused = [left for left in _left.copy() if left.refusals]
     texts = [f"{left}, closed, is not on the disk: {left.why}; it is tried again each second" for left in refused[:_NAMED]]
     if len(refused) > _NAMED:
@@ -258,7 +258,7 @@ class Late:
 class Upkeep:
     """Calls *begin* once, within 0.1 s, then *tick* each second, *save* when that is asked for or wanted, and *leave* last.
 
-    What any of them raises goes to *fault*, and it is tried again when it is due. What *save* returns is done beside other sessions'.
+    *fault* gets what any of them raises, and it is tried again when it is due. What *save* returns is done beside other sessions'.
     """
 
     def __init__(
@@ -294,7 +294,7 @@ class Upkeep:
                 Job(SAVING, _keep_spare, str).ask()  # behind what is just being saved with them
 
     def within(self, seconds: float, work: Callable[[], bool]) -> bool:
-        """Return what some work returns that the disk may hang in; False if that takes longer than so many seconds.
+        """Call *work*, in which the disk may hang, and return its result; False if that takes longer than so many seconds.
 
         Where no thread can be had, it is done here, however long that takes.
         """
@@ -394,7 +394,7 @@ class Upkeep:
         """Write a snapshot, if it is time for one."""
         asked, begun = self._asked, monotonic()
         if asked == self._answered:
-            if self._stopped or not self._wanted:  # what it was asked for was done in another's group
+            if self._stopped or not self._wanted:  # the snapshot was written in another one's group
                 return None
             if begun < self._not_before:
                 return self._not_before - begun

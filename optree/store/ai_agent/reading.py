@@ -64,7 +64,7 @@ class _SnapshotReader:
         self.notes: list[str] = []
         self._pending: list[tuple[dict[str, Any], OperationNode, SessionNode]] = []
         self._sessions: list[tuple[dict[str, Any], SessionNode, list[int]]] = []
-        """Blocks of sessions, what became of them, and the numbers of their turns in the order of the file."""
+        """Blocks of sessions, the nodes made of them, and the numbers of their turns in the order of the file."""
         self._ids: set[str] = set()
         self._nodes: set[str] = set()
         """Ids of turns and ops."""
@@ -248,7 +248,7 @@ class _SnapshotReader:
         return entry
 
     def _objects(self, value: Any, what: str) -> list[dict[str, Any]]:
-        """Return the objects in a list; what is none is noted."""
+        """Return the objects in a list; other values are noted."""
         if value is None:
             return []
         items: list[Any] = value if is_list(value) else [value]
