@@ -43,7 +43,7 @@ class Limiter:
         self._owner = 0 if joined else os.getpid()
         """The process that closes it; 0 if that is another one."""
         self._spots: dict[str, tuple[SessionTreeBuilder, Op | None]] = {}
-        """By txn, where the figures stand in the tree."""
+        """By txn, the node that has the figures in the tree."""
         self._holder: Holder | None = None
         self._is_entered = self._is_outside = self._is_over = False
 
@@ -102,7 +102,7 @@ class Limiter:
         self._attempt(where, lambda account, _: account.check())
 
     def reserve(self, where: Scope) -> Spending:
-        """Hold what a call may take that is about to be made where the program is; raises `BudgetExceeded`."""
+        """Reserve what the call may take that is about to be made here; raises `BudgetExceeded`."""
         return self._attempt(where, lambda account, spending: account.reserve(spending.number, spending.call))
 
     def _attempt(self, where: Scope | None, attempt: Callable[[Account, Spending], None]) -> Spending:
@@ -119,7 +119,7 @@ class Limiter:
                 where.op.log(str(error), "ERR")
             if not isinstance(error, Exception):
                 raise
-            fault(error)  # which raises it again, unless it is a fault of ours: the call is made then
+            fault(error)  # it is raised again, unless it is a fault of ours: then the call is made
         return spending
 
     def stand_outside(self, builder: SessionTreeBuilder) -> None:
@@ -146,7 +146,7 @@ class Limiter:
                 builder.set_title(attributes=block)
 
     def leaves(self, builder: SessionTreeBuilder) -> None:
-        """Take that a session ends: the figures that stand there are those of now."""
+        """Record the figures of now in a session that ends."""
         if self._spots.get(builder.txn, (None,))[0] is builder:
             self._tell(builder.txn)
             del self._spots[builder.txn]
@@ -186,7 +186,7 @@ class Spending:
             fault(error)
 
     def give_back(self) -> None:
-        """Hold nothing any more: the call is not made."""
+        """Give back what is reserved: the call is not made."""
         for budget in self.budgets:
             budget.account.give_back(self.number)
 
@@ -351,7 +351,7 @@ def common() -> Limiter | None:
 
 
 def session_ends(builder: SessionTreeBuilder) -> None:
-    """Take that a session ends: a budget that is around it has its figures there."""
+    """Record, as a session ends, the figures of the budgets around it."""
     limiter = OUTSIDE.get()
     while limiter is not None:
         limiter.leaves(builder)

@@ -35,7 +35,7 @@ class Allowance(Protocol):
         ...
 
     def reserve(self, where: Scope) -> Reservation:
-        """Hold what a call may take that is about to be made; raises `BudgetExceeded`."""
+        """Reserve what the call may take that is about to be made; raises `BudgetExceeded`."""
         ...
 
 
@@ -46,7 +46,7 @@ class Scope(Struct, eq=False):
     turn: Turn | None = None
     op: Op | None = None
     before: Scope | None = None
-    """What it was put in the place of."""
+    """The scope that it replaced."""
     holder: Holder | None = None
     """Of a scope whose `with` statement is not left in order yet."""
     finish: Callable[[Any, Status, str | None], None] | None = None
@@ -58,7 +58,7 @@ class Scope(Struct, eq=False):
 
     @property
     def handle(self) -> Op | Turn | Session:
-        """The innermost of the three."""
+        """The handle of the innermost of the three."""
         return self.op or self.turn or self.session
 
     @property

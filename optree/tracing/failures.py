@@ -25,7 +25,7 @@ _BY_STATUS: Final[dict[int, FailureClass]] = {
 _BAD_REQUEST: Final = 400
 _SERVER_ERROR: Final = 500
 _OF_QUOTA: Final = ("insufficient_quota", "quotaexceeded", "current quota", "credit balance", "billing")
-"""What providers say with other statuses where nothing is left to pay with."""
+"""Words of providers, with other statuses, when the credit is used up."""
 _BY_WORDS: Final[tuple[tuple[FailureClass, tuple[str, ...]], ...]] = (
     ("quota", _OF_QUOTA),
     ("rate_limit", ("rate limit", "rate_limit", "too many requests")),
@@ -34,7 +34,7 @@ _BY_WORDS: Final[tuple[tuple[FailureClass, tuple[str, ...]], ...]] = (
     ("network", ("connection refused", "connection reset", "connection closed", "connection error", "econn", "enotfound", "unreachable")),
     ("invalid", ("validation error", "invalid", "unknown tool")),
 )
-"""What is said of failures where nothing else tells them, in the order in which it is looked for."""
+"""Words in errors by which a failure is classed where nothing else is known, in the order in which they are looked for."""
 _BY_NAME: Final[dict[str, FailureClass]] = {
     **dict.fromkeys(("ConnectionError", "TransportError", "ClientConnectionError", "ClientPayloadError", "HTTPClientError"), "network"),
     **dict.fromkeys(("APIConnectionError", "SSLError", "gaierror", "IncompleteRead"), "network"),

@@ -194,7 +194,7 @@ def clear_frames() -> None:
 
 
 def _is_alone(handle: Op | Turn | SessionTreeBuilder, stream: Stream) -> bool:
-    """Tell whether nothing refers to what a container and a variable hold; what waits to be delivered, as its first log line, is before."""
+    """Tell whether only a container and a variable refer to *handle*, once entries that wait, as its first log line, are delivered."""
     return getrefcount(handle) == _ALONE or (stream.flush() and getrefcount(handle) == _ALONE)
 
 

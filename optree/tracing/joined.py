@@ -66,7 +66,7 @@ class Leaving:
         self._closed[store] = False
 
     def close(self, store: SessionStore, closing: Callable[[SessionStore], object]) -> None:
-        """Let one be closed aside: who leaves a session last finishes it."""
+        """Let one be closed aside: the process that leaves a session last finishes it."""
         Job(SAVING, partial(self._close, store, closing), str).ask()
 
     def _close(self, store: SessionStore, closing: Callable[[SessionStore], object]) -> None:

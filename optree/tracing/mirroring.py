@@ -1,4 +1,4 @@
-"""The mirror of this process: found when the first session begins, told of every session, asked at flush, exit and health."""
+"""The mirror of this process: made when the first session begins, given every session, asked at flush, exit and health."""
 
 from __future__ import annotations
 
@@ -88,7 +88,7 @@ class Mirroring:
         return self._mirror is not None
 
     def forget(self, txn: str) -> None:
-        """Let go of a session that is over; the mirror keeps what it has to send."""
+        """Forget a session that is over; the mirror keeps what it has to send."""
         self._traced.pop(txn, None)
 
     def flush(self, timeout: float) -> bool:
@@ -120,7 +120,7 @@ class Mirroring:
         return before
 
     def health(self) -> Mapping[str, Any]:
-        """Return what the mirror says of itself."""
+        """Return the mirror's own health."""
         return {} if self._mirror is None else self._mirror.health()
 
     def _make(self, wanted: str, options: Mapping[str, Any]) -> Mirror | None:
@@ -130,7 +130,7 @@ class Mirroring:
             make: MakeMirror = import_module(PACKAGE).make
             mirror = make(options)
             for problem in () if mirror is None else mirror.health().get("problems", ()):
-                self._report(problem)  # what the environment says and is not possible
+                self._report(problem)  # settings in the environment that are not possible
             return mirror  # noqa: TRY300 - as all that may raise
         except Exception as error:  # noqa: BLE001 - an exporter's fault must not reach the program
             pass_on(error)

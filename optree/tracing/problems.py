@@ -18,11 +18,11 @@ from optree.store.upkeep import left_unsynced
 from optree.tracing.stderr import say
 
 MOST_PROBLEMS = 1000
-"""That are kept for `health`, of all sessions together."""
+"""How many problems are kept for `health`, of all sessions together."""
 _NAMED = 10
-"""Of sessions with lost records the latest, which are named."""
+"""How many of the latest sessions with lost records are named."""
 _CAUSES = 3
-"""Of sessions' causes of loss that a line names."""
+"""How many causes of loss a line names."""
 ANSWER_SECONDS = 2.0
 """A disk that takes longer than that for a sync is a problem: what was recorded meanwhile is to be on it within about a second."""
 _UNANSWERED = "what was recorded since then is safe from a kill, but not from a loss of power"
@@ -79,11 +79,11 @@ class Problems:
         forget_callback_errors()
 
     def resolve(self, problem: str, *, over: bool = True) -> None:
-        """Take that a problem that was reported is over, or is there again."""
+        """Note that a problem that was reported is over, or has come back."""
         (self._resolved.add if over else self._resolved.discard)(redact(problem))
 
     def keep_of(self, store: SessionStore) -> None:
-        """Keep what went wrong in a store that is closed."""
+        """Keep the problems of a store that is closed."""
         current = set(current_problems_of(store))
         for problem in problems_of(store):
             self.report_happened(problem, store)
@@ -113,7 +113,7 @@ class Problems:
         return [why for _, why in list(self._lost)]
 
     def _look_at_left(self) -> None:
-        """See which of them are settled; not further than to one that is not, since they may be many."""
+        """Note those that are settled, up to the first that is not, since they may be many."""
         for problem, lives in list(self._left.items()):
             for live in reversed(list(lives)):
                 if may_be_directory(live):
@@ -149,7 +149,7 @@ class _Lost:
         self._latest: deque[str] = deque(maxlen=_NAMED)
 
     def add(self, store: SessionStore) -> None:
-        """Count one in."""
+        """Count a session."""
         self._records += store.unwritten
         self._sessions += 1
         self._latest.appendleft(store.txn)
@@ -162,7 +162,7 @@ class _Lost:
 
 
 def problems_of(store: SessionStore) -> list[str]:
-    """Return what went wrong in a store, also what is over; why none of its files could be made was said when it began."""
+    """Return what went wrong in a store, also what is over; why none of its files could be made was reported when it began."""
     if store.unwritable_reason:
         return [*store.stream.reports]
     journal = store.journal.problem if not _has_said_no_room(store, store.failed) else ""
@@ -192,7 +192,7 @@ class Unsaved:
         self.records = 0
 
     def take(self, batch: list[Record]) -> None:
-        """Count them."""
+        """Count the records."""
         self.records += len(batch)
 
 
@@ -210,7 +210,7 @@ def counts_of(stores: Sequence[SessionStore], consoles: Sequence[ConsoleWriter])
 def lost_of(records: int, stores: Sequence[SessionStore], directory: Directory, before: Iterable[str]) -> str:
     """Return how many records are lost with the process, and why; empty if none are.
 
-    *directory* is where those without files would be; *before* is why those are that were lost before.
+    *directory* is where sessions without files would be; *before* has the causes of earlier losses.
     """
     lost = [store for store in stores if store.unwritten]
     reasons = sorted({*before, *(cause for store in lost if (cause := store.unwritable_reason or store.journal.problem))})

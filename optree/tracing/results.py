@@ -28,7 +28,7 @@ class Result:
     __slots__ = ()
 
     def watch(self, value: Any, on_item: Callable[[Any], None], on_end: Callable[[BaseException | None], None]) -> bool:  # noqa: ARG002
-        """Take a result that is a stream, by what the program reads of it; False if it is none."""
+        """Record a result that is a stream, as the program reads it; False if it is not a stream."""
         return False
 
     def take(self, item: Any) -> bool:  # noqa: ARG002 - for those that take items
@@ -39,7 +39,7 @@ class Result:
         """Take what was returned, or what was yielded and not taken."""
 
     def ended(self, status: Status) -> None:
-        """Take that there are no more items."""
+        """End the result: there are no more items."""
 
 
 class Report(Result):
@@ -140,7 +140,7 @@ class ModelResult(OpResult):
         if self._is_read:
             return
         if self._assembly is not None and self._assembly.answer:
-            self._assembly.answer["items"] = value  # what no provider's chunk is
+            self._assembly.answer["items"] = value  # items that are not chunks of a provider
             return
         with self._guarded():
             from optree.answers import provider_of, told_in, whole
@@ -160,7 +160,7 @@ class ModelResult(OpResult):
             self._answered(self._assembly.whole(), self._assembly.provider, status)
 
     def _read(self, value: Any) -> None:
-        """Record a raw response that the program has read; it yields nothing beside."""
+        """Record a raw response that the program has read, and that yields nothing else."""
         self.returned(value)
         self._is_read = True
 
@@ -172,7 +172,7 @@ class ModelResult(OpResult):
         return None
 
     def _answered(self, answer: dict[str, Any], provider: str | None, status: Status = "ok") -> None:
-        """Record a provider's answer: its model and what it took, unless the program said so itself, and what it says, if it is whole."""
+        """Record a provider's answer: its model and usage, unless the program recorded these itself, and its content, if it is whole."""
         if all(entry.status == "failed" for entry in self._op.bare.accounting):  # attempts that brought no answer
             self._account(answer, provider, status)
         if status == "ok":

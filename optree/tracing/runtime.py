@@ -44,7 +44,7 @@ from optree.visible import coloured
 EXIT_SECONDS = 0.25
 """The longest that optree delays the end of the process."""
 HAND_OVER_SECONDS = 0.1
-"""What of them is kept for starting the process that delivers what a mirror has not sent: 5 ms, and 30 to 50 on a busy machine."""
+"""The part of these that is kept for starting the process that delivers a mirror's spans: 5 ms, and 30 to 50 on a busy machine."""
 IDLE_SESSIONS = 64
 """Sessions of other processes that stay open here though nothing is open in them: each holds a journal, and its owner waits for that.
 As many have ended here, and wait until the disk takes what it has refused, and four times as many where it hangs."""
@@ -68,14 +68,14 @@ class Runtime:
         self.sessions: dict[str, Session] = {}
         """Open root sessions by txn."""
         self.unsaved: dict[str, Unsaved] = {}
-        """Those of them that have no store, by txn, and what is lost of them."""
+        """Those of them that have no store, by txn, and the takers that count their lost records."""
         self.holders: dict[str, Holder] = {}
         """By txn of a root session, the weak reference that is dead once the `with` statement that began it is over."""
         self.consoles: dict[str, ConsoleWriter] = {}
         self.forked_at = 0.0
         """When this process was forked from another that traces: nodes that are older are that one's to end."""
         self.past: Counter[str] = Counter()
-        """What the stores counted that are closed."""
+        """The counts of the stores that are closed."""
         self._joined: dict[str, Joined] = {}
         """Stand-ins for nodes of other processes, by id."""
         self._leaving = Leaving()
@@ -194,7 +194,7 @@ class Runtime:
         keep_interrupt()
 
     def _guarded(self, work: Callable[..., object], *arguments: Any) -> None:
-        """Do some work of a thread; what it raises is said."""
+        """Do some work of a thread; what it raises is reported."""
         try:
             work(*arguments)
         except Exception as error:  # noqa: BLE001 - a thread's traceback is nothing for the program's stderr
@@ -229,7 +229,7 @@ class Runtime:
         self.forked_at = now_ms()
         self.consoles.clear()
         mirrored = self.mirroring.after_fork()
-        self.past.clear()  # what is lost there is the parent's to say
+        self.past.clear()  # losses before the fork are the parent's to report
         self.problems.after_fork()
         self._guarded(self._leaving.after_fork)
         for txn in self.unsaved.keys() & self.sessions.keys():
@@ -367,7 +367,7 @@ class Runtime:
         self._leave(idle[:-IDLE_SESSIONS])
 
     def _leave(self, txns: list[str]) -> None:
-        """Let go of sessions in which nothing is open."""
+        """Close sessions in which nothing is open."""
         self.past.update(counts_of(self._leaving.take(), []))
         for txn in txns:
             store, consoles = self.stores[txn], [self.consoles.pop(txn)] if txn in self.consoles else []
@@ -493,10 +493,10 @@ def begin_session(agent: str, attributes: Mapping[str, Any]) -> Session:
 
 
 def forget_session(txn: str) -> None:
-    """Let go of a root session of `begin_session` that has ended; its last snapshot is written in the background."""
+    """Forget a root session of `begin_session` that has ended; its last snapshot is written in the background."""
     RUNTIME.close_root(txn)
 
 
 def report_problem(problem: str, *, happened: bool = False) -> None:
-    """Note what went wrong for `optree.health`, and say it once on stderr. What has *happened* a forked child leaves to its parent."""
+    """Note a problem for `optree.health`, and print it once on stderr. One that has *happened* a forked child leaves to its parent."""
     (RUNTIME.problems.report_happened if happened else RUNTIME.problems.report)(problem)

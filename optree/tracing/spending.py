@@ -33,7 +33,7 @@ _OLD_SECONDS: Final = 3600.0
 
 
 class Amount(NamedTuple):
-    """What calls take."""
+    """What calls take: money, tokens and how many they are."""
 
     usd: float = 0.0
     tokens: int = 0
@@ -152,7 +152,7 @@ class Account:
         self._change(self._compare)
 
     def reserve(self, number: int, call: CountedCall) -> None:
-        """Hold what a call may take; raises `BudgetExceeded`."""
+        """Reserve what a call may take; raises `BudgetExceeded`."""
 
         def change(state: BudgetState) -> None:
             self._open.pop(number, None)
@@ -163,7 +163,7 @@ class Account:
         self._change(change)
 
     def give_back(self, number: int) -> None:
-        """Hold nothing for a call that is not made."""
+        """Give back what is reserved for a call that is not made."""
         if self._open.pop(number, None) is not None:
             self._change(self._put_row)
 
@@ -231,7 +231,7 @@ class Account:
             self._shared()
 
     def after_fork(self) -> None:
-        """In a forked child: what the parent took and holds is the parent's to say, and so is the end."""
+        """In a forked child: what the parent took and reserved is counted by the parent, which also ends the budget."""
         self._is_own = False
         self._open.clear()
         self._counted, self._largest = {0: Amount()}, Amount()
@@ -251,7 +251,7 @@ class Account:
         held: list[Amount] = []
         for number, (life, wanted) in list(self._open.items()):
             call, amount = life(), self._counted.get(number)
-            if call is None or amount is _ADDED:  # of a handle that is forgotten nothing comes any more
+            if call is None or amount is _ADDED:  # a handle that is forgotten accounts for nothing more
                 self._add_up(number)
             elif amount is None:
                 held.append(wanted)
@@ -320,7 +320,7 @@ _decoded: Final = msgspec.json.Decoder(BudgetState).decode
 
 
 def read(path: Path) -> BudgetState:
-    """Return what stands in a file. Raises `OSError`, and `ValueError` for one that is no budget's."""
+    """Return what stands in a file. Raises `OSError`, and `ValueError` for one that is not of a budget."""
     return _decoded(SharedBytes(path).read())
 
 

@@ -67,7 +67,7 @@ class Instrument(Protocol):
         ...
 
     def result(self, handle: Any) -> Result:
-        """Return what takes that which one call gives back."""
+        """Return the `Result` that takes what one call gives back."""
         ...
 
 
