@@ -1,4 +1,4 @@
-"""What providers' clients return: whole answers, and streams of chunks that add up to one. Told by their shape; no client is imported.
+"""What providers' clients return: whole answers, and streams of chunks that add up to one, known by their shape. No client is imported.
 
 Known are OpenAI's chat, completions and responses, Anthropic's messages, Gemini, Bedrock's Converse, Ollama, Cohere's and Mistral's chats,
 and LangChain's messages, as objects or dicts. An answer comes out as its provider has it, without members that say nothing, so that
@@ -24,11 +24,11 @@ _EVENTS: Final = frozenset(
 )
 """Anthropic's."""
 _REPEATED: Final = frozenset({"text", "thinking", "input_json", "signature", "citation"})
-"""What Anthropic's client tells again beside the events that it comes from."""
+"""Events by which Anthropic's client repeats the content of others."""
 
 
 _AGAIN: Final = ("content.delta", "content.done", "refusal.", "tool_calls.function.arguments.", "logprobs.")
-"""What OpenAI's client tells again beside the chunks of a chat."""
+"""Events by which OpenAI's client repeats the chunks of a chat."""
 _SENT: Final = ("input_tokens", "prompt_tokens", "prompt_token_count", "promptTokenCount")
 _RECEIVED: Final = ("output_tokens", "completion_tokens", "candidates_token_count", "candidatesTokenCount")
 _OF_CHUNK: Final = frozenset({"choices", "object"})
@@ -36,11 +36,11 @@ _OF_CHUNK: Final = frozenset({"choices", "object"})
 _CONTAINERS: Final = frozenset({dict, list})
 _MOST_CALLS: Final = 64
 _MOST_PIECES: Final = 1000
-"""Of a streamed text, before they are joined: a text of its own each takes more than what it says."""
+"""Of a streamed text, before they are joined: each text object takes more memory than its characters."""
 
 
 class Piece(NamedTuple):
-    """What is new in a chunk."""
+    """The text and the reasoning that are new in a chunk."""
 
     text: str = ""
     thought: str = ""
@@ -123,7 +123,7 @@ class Assembly:
             self._take = next((getattr(self, name) for is_one, name in _STREAMS if is_one(plain_chunk)), None)
         try:
             return self._take(plain_chunk) if self._take is not None else None
-        except (TypeError, ValueError, KeyError, AttributeError, IndexError) as error:  # it only looked like one
+        except (TypeError, ValueError, KeyError, AttributeError, IndexError) as error:  # it only looked like a chunk of that form
             pass_on(error)
             return None
 
@@ -438,7 +438,7 @@ def _merge_message(message: dict[str, Any], delta: dict[str, Any]) -> Piece:
 
 
 def _merge_blocks(message: dict[str, Any], content: Any) -> Piece:
-    """Add to a message what a chunk of Mistral's says: blocks, or, behind some, text."""
+    """Add to a message the *content* of a chunk of Mistral's: blocks, or, after some, text."""
     held = message.get("content")
     if not is_list(held):
         message["content"] = [{"type": "text", "text": held}] if held else []

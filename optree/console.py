@@ -82,7 +82,7 @@ class LineRenderer:
         self._ops: dict[str, _Op] = {}
         self._ended: deque[str] = deque()
         self._thoughts: dict[str, StreamRedactor] = {}
-        """What is held back of reasoning, by the path of its op."""
+        """The reasoning that is held back, by the path of its op."""
         self.node: Callable[[str], OperationNode | None] = _unknown
         """Returns the node of an op whose begin was not among the records."""
 

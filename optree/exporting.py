@@ -131,7 +131,7 @@ _LATER = {
     "store.lines": ("BadLine", "LineBlock", "blocks=line_blocks", "decoded=decoded_lines", "opened=open_file"),
     "tree.unfold": ("unfold",),
 }
-"""What only some need, imported when it is asked for; behind ``=`` the name that it has here."""
+"""Names that are imported when they are asked for, since few packages need them; behind ``=`` the name that each has here."""
 _MODULES = {name.rpartition("=")[2]: (module, name.partition("=")[0]) for module, names in _LATER.items() for name in names}
 
 

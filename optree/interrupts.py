@@ -184,7 +184,7 @@ def _imported_elsewhere() -> list[str]:
     owners = {name: lock.owner for name, ref in list(locks.items()) if (lock := ref()) is not None and lock.owner != get_ident()}
     loading: set[int] = set()
     result: list[str] = []
-    for name in [*(name for name in list(sys.modules) if name in owners), *owners]:  # as they were begun; at last what was looked for
+    for name in [*(name for name in list(sys.modules) if name in owners), *owners]:  # in the order of their begin; last those looked for
         if owners[name] in loading or name.partition(".")[0] in _LOADED_LATER:
             loading.update({owners[name]} - {None})
             result.append(name)

@@ -34,14 +34,14 @@ _BARE = {"text", "thoughtSignature", "thought_signature", "signature"}
 
 
 class TextPart(Struct, gc=False):
-    """What is said. Each part has the *block* of content that it stands in."""
+    """A text. Each part has the *block* of content that it stands in."""
 
     block: Any
     text: str
 
 
 class ReasoningPart(Struct, gc=False):
-    """What was thought: empty if it is closed. One that stands beside the content has no block."""
+    """Reasoning: empty if the provider does not show it. One that stands beside the content has no block."""
 
     block: Any
     text: str
@@ -56,7 +56,7 @@ class ToolCallPart(Struct, gc=False):
     arguments: Any
 
     def decoded(self) -> Any:
-        """Return the arguments as a value; text that is no JSON stays, as a stream that was cut leaves it."""
+        """Return the arguments as a value; text that is not JSON, as of a stream that was cut, stays text."""
         if isinstance(self.arguments, str):
             with suppress(msgspec.DecodeError):
                 return msgspec.json.decode(self.arguments)
@@ -97,10 +97,10 @@ class Answer(Struct):
 
 
 def body(payload: Any) -> Any:
-    """Return what a request or a response says where it is kept as the original ai-agent has it; any other as it is.
+    """Return the decoded content of a request or response as the original ai-agent keeps it; any other value as it is.
 
     The original keeps what its SDK, or else its HTTP client, sent and got as ``{"format", "encoding": "base64", "value"}``, beside
-    figures such as the number of messages. What cannot be decoded says nothing: None.
+    figures such as the number of messages. None if it cannot be decoded.
     """
     if not is_object(payload):
         return payload
@@ -113,7 +113,7 @@ def body(payload: Any) -> Any:
 def opened(payload: Any) -> Any:
     """Return a payload for people: what the original ai-agent keeps of it in base64 stands decoded among its figures; else it is as it is.
 
-    What it says takes the place of a count or a preview of it. What cannot be decoded stays.
+    The content replaces a count or a preview of it. Values that cannot be decoded stay.
     """
     decoded = body(payload)
     if decoded is payload or decoded is None or _is_captured(payload):
@@ -171,7 +171,7 @@ def message(found: Any, role: str = "user") -> ParsedMessage:
 
 
 def answers(response: Any) -> list[Answer]:
-    """Return the answers in a response: a text, a message, messages, or what a provider's interface returns; none in what says nothing."""
+    """Return the answers in a response: a text, a message, messages, or what a provider's interface returns; empty if there is none."""
     response = body(response)
     if response is not None and not is_message(response):
         return []
@@ -257,7 +257,7 @@ def _decoded(captured: Any) -> Any:
 
 
 def _answer_message(response: dict[str, Any]) -> dict[str, Any]:
-    """Return the message that a response is, without what it tells about the call, such as usage; else what there is."""
+    """Return the message that a response is, without members about the call, such as usage; else the response itself."""
     if isinstance(preview := response.get("textPreview"), str):  # the original ai-agent's, of at most 4,096 characters
         return {"content": preview}
     if not _SPOKEN & set(response):

@@ -1,6 +1,6 @@
 """What an exporter offers, to a running program and to the command line, and what it is given: a session while it is recorded.
 
-A *mirror* sends sessions elsewhere while they run. It is made once a process, and told of each root session. A *resender* sends saved ones.
+A *mirror* sends sessions elsewhere while they run; a process has one, to which root sessions are attached. A *resender* sends saved ones.
 """
 
 from __future__ import annotations

@@ -50,13 +50,13 @@ _NAMES: Final = {
     "xai": "x-ai", "x_ai": "x-ai", "mistral_ai": "mistral", "mistralai": "mistral", "moonshot": "moonshotai", "moonshot_ai": "moonshotai",
     "together_ai": "together", "fireworks_ai": "fireworks", "openai-responses": "openai",
 }  # fmt: skip
-"""Other names of providers: those of the GenAI conventions and of client libraries. What only resembles one is none."""
+"""Other names of providers: those of the GenAI conventions and of client libraries. A name that only resembles one is another's."""
 _USUAL: Final = (None, "default", "standard", "auto", "on_demand", "STANDARD", "ON_DEMAND")
 _TIER: Final = rb'"(?:service_?[tT]ier|speed)": ?"([^"]*)"'
 _HOUR: Final = rb'"cache_write_1h_tokens": ?(\d+)'
 _COUNTED: Final = rb'"(\w+)": ?(?:[1-9]|0\.)'
 _MODALITY: Final = rb'"modality": ?"(\w+)"'
-"""Patterns of what an entry's details say; compiled when they are first used."""
+"""Patterns for an entry's details; compiled when they are first used."""
 _APART: Final = (
     r"audio|(web|file)_?search|search(es|_?(requests|queries|units|calls?)$)|sources_used|server_side_tool|"
     r"code_(interpreter|execution)|image_generation"
@@ -251,7 +251,7 @@ class PriceFinder:
         self._library, self._looked, self._known = library, True, {}
 
     def find(self, entry: AccountingEntry) -> tuple[Price | None, int]:
-        """Return what an entry is billed by, None for nothing that is known, and tokens written for an hour."""
+        """Return the price of an entry, None if it is unknown, and the tokens written to the cache for an hour."""
         if not self.on or entry.provider is None or entry.model is None:
             return None, 0
         plain = entry.details is UNSET and entry.actual_model is None
@@ -377,6 +377,6 @@ def _uses_more(entry: AccountingEntry, price: Price) -> bool:
 _MOST: Final = 4096
 """Models that are remembered."""
 _NEW: Final = Price("", Raw(b"{}"), Raw(b"{}"), {}, None, since=float("inf"))
-"""Stands for what was not looked for yet."""
+"""Stands for a price that was not looked for yet."""
 PRICES = PriceFinder()
 calls.register_at_fork(after_in_child=PRICES.after_fork)

@@ -131,7 +131,7 @@ class _Watched:
         self._end(GeneratorExit())
 
     def closed(self) -> None:
-        """Take that the stream is closed: by the program, not by the client when it has read the last of it."""
+        """Note that the stream was closed by the program, and not by the client after the last item."""
         if not self._reading:
             self._end(GeneratorExit())
 
@@ -219,7 +219,7 @@ class _Response:
         self._end(None, answered=True)
 
     def _closed(self) -> None:
-        """Take that the response is closed: by the program, or since that has read all of it in pieces."""
+        """Note that the response was closed, by the program or after that has read all of it in pieces."""
         if not self._reading:
             begun = bool(self._response.http_response.is_stream_consumed)
             self._end(None if begun else GeneratorExit(), answered=begun)
@@ -233,7 +233,7 @@ class _Response:
 
 
 def _before_close(holder: Any, call: Callable[[], None]) -> bool:
-    """Have *call* called before an object is closed; False if that cannot be."""
+    """Let *call* be called before an object is closed; False if its methods cannot be replaced."""
     replaced = False
     for name in ("close", "aclose"):
         if callable(close := getattr(holder, name, None)):

@@ -131,7 +131,7 @@ class TurnBegin(Record, tag="turn.begin"):
 
 
 class TurnSet(Record, tag="turn.set"):
-    """What the assistant said before its tool calls, or at the end; prompts that were told after the begin; *ended_at* as of a session."""
+    """What the assistant said before its tool calls, or at the end; prompts that were set after the begin; *ended_at* as of a session."""
 
     path: str
     assistant: dict[str, str] | None = None
@@ -348,7 +348,7 @@ def _product(left: int, right: int) -> int:
 def parse(data: bytes) -> Record | None:
     """Return the record of a checked line; None for a type that this version does not know.
 
-    Raises `FormatError` for a line that is no record of ours.
+    Raises `FormatError` for a line that is not a record of ours.
     """
     try:
         return _decode(data)

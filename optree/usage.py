@@ -43,7 +43,7 @@ _COUNTS: Final = {
     "total_tokens": "total", "total_token_count": "total",
     "prompt_cache_miss_tokens": "missed",
 }  # fmt: skip
-"""What names say, in snake case; camel case means the same."""
+"""Counts by their names in usages, in snake case; camel case means the same."""
 _MONEY: Final = {
     "cost_usd": "cost", "cost": "cost", "total_cost": "cost", "total_cost_usd": "cost", "cost_in_usd_ticks": "ticks",
     "upstream_inference_cost_usd": "upstream", "upstream_inference_cost": "upstream",
@@ -61,7 +61,7 @@ _INNER: Final[dict[str, dict[str, str]]] = {
     "cost_details": {"upstream_inference_cost": "upstream"},
     "cost": {"total_cost": "cost"},
 }  # fmt: skip
-"""Members that are objects themselves, and what theirs say."""
+"""Members that are objects themselves, with the counts in them by name."""
 _HOLDERS: Final = ("usage", "usage_metadata", "token_usage", "tokens", "billed_units", "meta", "response_metadata")
 """Members of a response, or of a usage (Cohere), that hold the figures."""
 _ENVELOPES: Final = ("response", "message", "body", "result")
@@ -69,17 +69,17 @@ _ENVELOPES: Final = ("response", "message", "body", "result")
 _RESPONSE: Final = frozenset(
     {"id", "object", "model", "choices", "candidates", "content", "message", "messages", "output", "response", "done"}
 )
-"""Members that a usage has not: of a whole response, which is not kept with its figures."""
+"""Members by which a whole response is known: it is not kept with its figures."""
 _BESIDE_NAMES: Final = frozenset({"cache_read_input_tokens", "cache_creation_input_tokens", "cache_write_input_tokens", "cache_creation"})
 """Names of Anthropic and Bedrock, which count cached tokens beside the input."""
 _WITHIN_NAMES: Final = frozenset(
     {"prompt_tokens", "prompt_token_count", "cached_content_token_count", "cached_prompt_tokens", "prompt_cache_hit_tokens",
      "prompt_tokens_details", "input_tokens_details", "input_token_details", "prompt_token_details"}
 )  # fmt: skip
-"""Names of those who count them within."""
+"""Names of providers that count them within the input."""
 _BESIDE_PROVIDERS: Final = frozenset({"anthropic", "bedrock", "claude"})
 _HOSTS: Final = frozenset({"vertex", "vertexai", "azure"})
-"""Those who let Anthropic's models be called by Anthropic's own interface."""
+"""Hosts where Anthropic's models are called by Anthropic's own interface."""
 _WITHIN_PROVIDERS: Final = frozenset(
     {"openai", "google", "gemini", "deepseek", "openrouter", "xai", "groq", "mistral", "mistralai", "ollama", "cohere", "litellm",
      "together", "fireworks", "perplexity", "moonshot", "vllm", "llamacpp", "azure", "vertex", "vertexai", "gcp"}
@@ -107,9 +107,9 @@ class Usage(Struct):
     cost_usd: float | None = None
     upstream_cost_usd: float | None = None
     rest: dict[str, Any] = {}
-    """Members that none of our names stands for."""
+    """Members under names that we do not know."""
     flaws: list[str] = []
-    """What was given and cannot be so, a sentence each."""
+    """Figures that were given and are impossible, a sentence each."""
     fault: str = ""
     """The one of these that is an exception raised while the usage was read: figures may be missing."""
 
@@ -135,7 +135,7 @@ def counts_beside(provider: str | None, model: str | None = None) -> bool | None
 
 
 def plain_tokens(sent: int | None, received: int | None, cached: int | None, written: int | None, *, beside: bool) -> Tokens | None:
-    """Return what `read` makes of these four counts, where nothing is to be said of them; None where it is for `read` to say."""
+    """Return the tokens that `read` makes of these four counts, if they have no flaw; None where `read` must look at them."""
     sent, received, cached, written = (0 if value is None else value for value in (sent, received, cached, written))
     if not (type(sent) is type(received) is type(cached) is type(written) is int and (sent | received | cached | written) >= 0):
         return None
@@ -255,7 +255,7 @@ def dollars(value: object, name: str, flaws: list[str]) -> float | None:
 
 
 def _number(value: object) -> float | None:
-    """Return a finite number, also out of a text or a number of another library; a truth value is none."""
+    """Return a finite number, also out of a text or a number of another library; None for a truth value and anything else."""
     if type(value) is int:
         return max(-_LARGEST, min(value, _LARGEST))
     try:
@@ -317,7 +317,7 @@ def _short_snake(name: str) -> str:
 
 
 def _gather(block: Mapping[str, Any], figures: _Figures, depth: int) -> None:
-    """Take from a block what our names stand for; the rest is kept. What holds the figures is looked into first."""
+    """Take the figures whose names we know from a block; the rest is kept. A member that holds the figures is read first."""
     block = _named(block)
     snake = {name: _snake(name) for name in block}
     if depth < _DEPTH:
@@ -365,7 +365,7 @@ def _timed(timings: object, figures: _Figures) -> bool:
 
 
 def _take(name: str, value: Any, figures: _Figures) -> bool:
-    """Take one member; False if no name of ours stands for it."""
+    """Take one member; False if its name is not known."""
     if name == "cache_details" and is_list(value):  # Bedrock's, of what was written
         hour = [count(_member(entry, "inputTokens"), name, figures.flaws) or 0 for entry in value if _member(entry, "ttl") == "1h"]
         figures.rest |= {"cache_write_1h_tokens": sum(hour)} if any(hour) else {}

@@ -51,7 +51,7 @@ def one_line(text: str) -> str:
 
 
 def visible_json(text: str) -> str:
-    """Return JSON that says the same, with escapes in place of what cannot be seen; control characters have theirs in JSON anyway."""
+    """Return equal JSON, with escapes in place of what cannot be seen; control characters have theirs in JSON anyway."""
     return text if _is_visible(text) else _IN_JSON.sub(lambda match: _escaped(match[0]), text)
 
 
