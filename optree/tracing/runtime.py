@@ -275,10 +275,8 @@ class Runtime:
                 _finalize(self)
 
     def _options(self) -> StoreOptions:
-        config = self.config
-        return StoreOptions(
-            self.directory(), config.compression, config.sync, config.write, redacted=config.redacted_save, cycles=config.cycles
-        )
+        conf = self.config
+        return StoreOptions(self.directory(), conf.compression, conf.sync, conf.write, redacted=conf.redacted_save, cycles=conf.cycles)
 
     def _make_room(self) -> None:
         """Drop sessions that have ended, and wait a moment where they are too many.
