@@ -80,7 +80,7 @@ def class_of_error(error: BaseException | None) -> FailureClass | None:
 
 
 def class_of_raised(message: str | None) -> FailureClass | None:
-    """Return the class of the exception that is being raised or handled, if an op's error is *message*."""
+    """Return the class of the exception that is being raised or handled, if *message*, an op's error, is of it."""
     error = sys.exception()
     return class_of_error(error) if error is not None and outcome(error)[1] == message else None
 
