@@ -31,7 +31,7 @@ from optree.tracing.unrecorded import SESSION
 from optree.values import is_list, text
 
 _IsOn = Callable[[], bool]
-_Events = Callable[..., AsyncGenerator[Any, None]]
+_Events = AsyncGenerator[Any, Any]
 _TOOLS: Final = Nesting()
 _TRANSFER: Final = "transfer_to_agent"
 """The tool that hands the conversation to another agent."""
@@ -41,9 +41,8 @@ def runs(module: ModuleType, is_on: _IsOn) -> list[Hook]:
     """Hook the ways to run an agent or a workflow."""
 
     @guarded
-    def recorded(function: _Events, runner: Any = None, *_args: Any, **told: Any) -> _Events:
-        asked = told.get("new_message")
-        return _Run(text(runner.agent.name), None, {}).around(function, None if asked is None else _said(asked), runner.agent)
+    def recorded(events: _Events, runner: Any = None, *_args: Any, **told: Any) -> _Events:
+        return _Run(text(runner.agent.name), None, {}).around(events, _said(told.get("new_message")), runner.agent)
 
     return _streams(module.Runner, ("run_async", "run_live"), recorded, is_on)
 
@@ -52,25 +51,26 @@ def agents(module: ModuleType, is_on: _IsOn) -> list[Hook]:
     """Hook what all agents come by, also within others."""
 
     @guarded
-    def recorded(function: _Events, agent: Any = None, parent: Any = None, *_args: Any, **told: Any) -> _Events:
+    def recorded(events: _Events, agent: Any = None, parent: Any = None, *_args: Any, **told: Any) -> _Events:
         name, where, run = text(agent.name), context.here(), _run_here()
         if run is not None and where is not None and where.op is None and run.above is None and run.agent == name:
-            return function  # the run's session is its session, also when it gets the conversation back
+            return events  # the run's session is its session, also when it gets the conversation back
         above = run if run is None or run.above is None else run.above
         handed_over_by = None if above is None else above.handed.pop(name, None)
         more = {} if handed_over_by is None else {"handed_over_by": handed_over_by}
-        return _Run(name, above, more).around(function, _question(told.get("parent_context", parent)), agent)
+        return _Run(name, above, more).around(events, _question(told.get("parent_context", parent)), agent)
 
     return _streams(module.BaseAgent, ("run_async", "run_live"), recorded, is_on)
 
 
-def _streams(owner: Any, names: tuple[str, ...], recorded: Callable[..., _Events], is_on: _IsOn) -> list[Hook]:
+def _streams(owner: Any, names: tuple[str, ...], recorded: Callable[..., _Events | None], is_on: _IsOn) -> list[Hook]:
+    """Hook functions that yield events."""
 
-    def hooked(function: _Events) -> _Events:
+    def hooked(function: Callable[..., _Events]) -> Callable[..., _Events]:
         @functools.wraps(function)
-        def run(*args: Any, **kwargs: Any) -> AsyncGenerator[Any, None]:
-            chosen = recorded(function, *args, **kwargs) if RUNTIME.config.enabled and is_on() else None
-            return (chosen or function)(*args, **kwargs)
+        def run(*args: Any, **kwargs: Any) -> _Events:
+            events = function(*args, **kwargs)
+            return (recorded(events, *args, **kwargs) if RUNTIME.config.enabled and is_on() else None) or events
 
         return run
 
@@ -84,39 +84,50 @@ class _Run:
         self.agent, self.above, self.attributes = agent, above, attributes
         self.handed: dict[str, str] = {}
         """By the agent that is to get the conversation, the one that hands it over."""
-        self.tools: dict[int, None] = {}
-        """Calls that are open, by the ids of their contexts."""
+        self.tools: dict[int, Any] = {}
+        """Calls that are open: their contexts, by id."""
         self.is_closing = False
         """True once the program wants no more of its events."""
         self.is_left = False
         """True once what it is part of wants no more of them: that is no failure, as after a hand-off."""
         self.answer = _Answer()
 
-    def around(self, function: _Events, user: str | None, agent: Any) -> _Events:
-        """Return what stands in the place of a function that yields events: its session, and the turn in that."""
+    def around(self, events: _Events, user: str | None, agent: Any) -> _Events:
+        """Return what stands in the place of events: they come in a session, and in a turn of that."""
         system = getattr(agent, "instruction", None)
         turn = _AgentTurn(user, system if isinstance(system, str) and system else None, self)
-        return _AgentSession(self.agent, self)(turn(functools.partial(self._events, function)))
+        return _AgentSession(self.agent, self)(turn(self._events))(events)
 
-    async def _events(self, function: _Events, *args: Any, **kwargs: Any) -> AsyncGenerator[Any, None]:
-        async with aclosing(function(*args, **kwargs)) as events:
-            async for event in events:
-                try:
-                    yield event
-                except GeneratorExit:
-                    if self.above is None:
-                        self.is_closing = True
-                    self.is_left = self.above is not None and not self.above.is_closing
-                    raise
+    async def _events(self, events: _Events) -> _Events:
+        step: Callable[[], Any] = events.__anext__
+        while True:
+            try:
+                event = await step()
+            except StopAsyncIteration:
+                return
+            try:
+                sent = yield event
+            except GeneratorExit:
+                self.is_closing = self.above is None
+                self.is_left = self.above is not None and not self.above.is_closing
+                await events.aclose()
+                raise
+            except BaseException as error:  # noqa: BLE001 - thrown in by who reads them: theirs to handle
+                step = functools.partial(events.athrow, error)
+            else:
+                step = functools.partial(events.asend, sent)
 
     def ended(self, status: Status, error: str | None) -> tuple[Status, str | None]:
         """Return how a node of it ends; tools that were not heard of again end before."""
         for tool in list(self.tools):
             _TOOLS.end(tool, *(_LEFT if status == "ok" else (status, error)))
         self.tools.clear()
-        return ("ok", None) if status == "cancelled" and self.is_left else (status, error)
+        is_in_order = (status == "cancelled" and self.is_left) or (error or "").startswith(_PAUSED)
+        return ("ok", None) if is_in_order else (status, error)
 
 
+_PAUSED: Final = "NodeInterruptedError"
+"""The exception that a run is left by which waits for a person."""
 _LEFT: Final[tuple[Status, str]] = ("cancelled", "what it was part of has ended")
 _runs: Final[WeakKeyDictionary[Any, _Run]] = WeakKeyDictionary()
 """By their sessions' builders."""
@@ -254,7 +265,7 @@ class _ToolHook:
         """Begin the op."""
         _TOOLS.begin_tool(self.key, self.name, self.told["tool_args"])
         if self.run is not None:
-            self.run.tools[self.key] = None
+            self.run.tools[self.key] = self.told["tool_context"]
 
     def end(self, error: BaseException | None = None) -> None:
         """End it."""
@@ -407,13 +418,25 @@ class _ModelCall:
             return None
         told = {name: _plain(value) for name, value in self._told.items()}
         reason = told.pop("finish_reason", None)
-        candidate = {"content": {"role": "model", "parts": [_plain(part) for part in parts]}}
+        candidate = {"content": {"role": "model", "parts": _joined([_plain(part) for part in parts])}}
         return {"candidates": [candidate if reason is None else {**candidate, "finish_reason": reason}], **told}
 
 
 def _plain(value: Any) -> Any:
     """Return what is sent or got as JSON has it."""
     return value.model_dump(mode="json", exclude_none=True) if hasattr(value, "model_dump") else getattr(value, "value", value)
+
+
+def _joined(parts: list[Any]) -> list[Any]:
+    """Return parts with the pieces of a text, or of a thought, as one."""
+    found: list[Any] = []
+    for part in parts:
+        before = found[-1] if found else None
+        if before is not None and "text" in before and "text" in part and before.get("thought") == part.get("thought"):
+            found[-1] = {**before, **part, "text": before["text"] + part["text"]}
+        else:
+            found.append(part)
+    return found
 
 
 def _said(content: Any) -> str | None:
