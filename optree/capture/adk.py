@@ -365,7 +365,7 @@ class _ModelCall:
         """Take an answer, or a piece of one."""
         if self._call is None:  # another answer, of the same generator
             self._call, self._parts, self._pieces, self._told, self._refusal = FrameworkCall(), [], [], {}, None
-        parts = (getattr(response.content, "parts", None) or []) if response.content is not None else []
+        parts = _parts(response.content)
         for name in ("usage_metadata", "model_version", "finish_reason"):
             if (found := getattr(response, name, None)) is not None:
                 self._told[name] = found
@@ -392,8 +392,8 @@ class _ModelCall:
         request = self._request
         if self._call is None or self._call.is_seen:
             return None
-        parameters = _plain(request.config) if request.config is not None else {}
-        return self._call.begin(None, request.model, [_plain(one) for one in request.contents], parameters)
+        sent = [_plain(one) for one in request.contents]
+        return self._call.begin(None, request.model, sent, {} if request.config is None else _plain(request.config))
 
     @guarded
     def end(self, error: BaseException | None) -> None:
@@ -441,8 +441,12 @@ def _joined(parts: list[Any]) -> list[Any]:
 
 def _said(content: Any) -> str | None:
     """Return the text of a message, without thoughts."""
-    parts = getattr(content, "parts", None) or []
-    return "".join(part.text for part in parts if part.text and not part.thought) or None
+    return "".join(part.text for part in _parts(content) if part.text and not part.thought) or None
+
+
+def _parts(content: Any) -> list[Any]:
+    parts: list[Any] | None = getattr(content, "parts", None)
+    return parts or []
 
 
 def _question(invocation: Any) -> str | None:
