@@ -16,7 +16,7 @@ from weakref import WeakKeyDictionary
 from optree.builder import Op, Turn
 from optree.capture.hooks import Hook, Watch, await_within
 from optree.capture.nesting import FrameworkCall, Nesting
-from optree.capture.observed import ended_by
+from optree.capture.observed import ClientCall, ended_by
 from optree.nodes import Status
 from optree.redaction import redact
 from optree.tracing import context
@@ -296,8 +296,9 @@ class _ToolAnswered(_ToolHook):
     def returned(self, value: Any) -> None:
         """End its op, with the result."""
         target = self.told["tool_context"].actions.transfer_to_agent
-        if target and self.run is not None:
-            (self.run.above or self.run).handed[text(target)] = text(self.told["tool_context"].agent_name)
+        if target:
+            if self.run is not None:
+                (self.run.above or self.run).handed[text(target)] = text(self.told["tool_context"].agent_name)
         elif self.name == _TRANSFER:  # it was kept from it
             self.begin()
         op = _TOOLS.op(self.key)
@@ -338,10 +339,11 @@ def models(module: ModuleType, is_on: _IsOn) -> list[Hook]:
 async def _noted(responses: Any, request: Any) -> AsyncGenerator[Any, None]:
     call = _ModelCall(request)
     try:
-        async with aclosing(responses):
-            async for response in responses:
-                call.take(response)
-                yield response
+        with ClientCall():  # what is sent again
+            async with aclosing(responses):
+                async for response in responses:
+                    call.take(response)
+                    yield response
     except BaseException as error:
         call.end(error)
         raise

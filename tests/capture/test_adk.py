@@ -92,8 +92,8 @@ def sent_by(request):
 class Asking:
     """A program with agents on the scripted provider."""
 
-    def __init__(self, provider, sent_by="aiohttp"):
-        self.provider, self.sent_by, self.client = provider, sent_by, None
+    def __init__(self, provider, sent_by="aiohttp", retries=None):
+        self.provider, self.sent_by, self.retries, self.client = provider, sent_by, retries, None
 
     def model(self):
         """Return Gemini, as the provider plays it."""
@@ -107,7 +107,7 @@ class Asking:
         """Run an asynchronous program to its end."""
 
         async def running():
-            options = {"base_url": self.provider.url}
+            options = {"base_url": self.provider.url, "retry_options": self.retries}
             if self.sent_by == "httpx":
                 options["httpx_async_client"] = httpx.AsyncClient()
             self.client = genai.Client(api_key="none", http_options=options)
@@ -377,7 +377,24 @@ def test_a_hand_off_that_goes_on(recording, provider, asking):
 
 
 def test_a_hand_off_that_fails(recording, provider, asking):
-    """A hand-off that a callback or a plugin has fail is a failed op with who was to get the conversation."""
+    """A hand-off by an agent that cannot is a failed op with who was to get the conversation, and the run goes on."""
+    provider.says(HANDS_OFF, RAINS)
+    assert ["It rains"] == asking.ask(lambda: asking.agent("Triage"))
+    op = op_of(recording, "handoff to Billing")
+    known = {"type": "handoff", "from": "Triage", "to": "Billing", "error.type": "invalid"}
+    assert ("system", "failed", known) == (op.kind, op.status, op.attributes)
+
+
+def test_a_hand_off_to_nobody(recording, provider, asking):
+    """A hand-off to an agent that does not exist ends the run, with ADK's exception."""
+    provider.says(gives(calls("transfer_to_agent", agent_name="Nobody")), RAINS)
+    with pytest.raises(ValueError, match="Nobody"):
+        asking.ask(lambda: asking.agent("Triage", sub_agents=[asking.agent("Billing", description="bills")]))
+    assert ("failed", ["Triage"]) == (recording.tree.session.status, names(recording))
+
+
+def test_a_hand_off_that_is_refused(recording, provider, asking):
+    """A hand-off that a callback answers in place of is an op with the arguments and that answer."""
     provider.says(HANDS_OFF, RAINS)
 
     def refuse(tool, args, tool_context):  # noqa: ARG001 - as ADK calls it
@@ -478,6 +495,30 @@ def test_a_run_that_fails(recording, provider, sent_by):
     assert "model" == op_of(recording, "google-compatible:gemini-3").attributes["error.type"]
     assert "failed" == recording.tree.session.status
     assert "no such model" in recording.tree.session.error
+
+
+def test_a_call_that_is_tried_again(recording, provider, sent_by):
+    """What google-genai sends again after a refusal is an attempt of the same call."""
+    provider.says(Reply({"error": {"code": 503, "message": "busy"}}, status=503), RAINS)
+    asking = Asking(provider, sent_by, {"attempts": 2, "initial_delay": 0.001, "jitter": 0})
+    assert ["It rains"] == asking.ask(asking.agent)
+    [op] = [op for _, _, op in walk_ops(recording.tree)]
+    assert (2, 1) == (len(provider.requests), recording.tree.session.totals.llm_requests)
+    assert (["failed", "ok"], "ok", 12) == (
+        [entry.status for entry in op.accounting],
+        op.status,
+        recording.tree.session.totals.input_tokens,
+    )
+
+
+def test_a_budget(recording, provider, sent_by):
+    """A call that a budget refuses is not sent, and the program gets that exception."""
+    provider.says(gives(calls("sky", city="Athens")), RAINS)
+    asking = Asking(provider, sent_by, {"attempts": 3, "initial_delay": 0.001, "jitter": 0})
+    with optree.session("lead"), optree.turn(), optree.budget(calls=1), pytest.raises(optree.BudgetExceeded):
+        asking.ask(lambda: asking.agent(tools=[sky]))
+    assert (1, 1) == (len(provider.requests), recording.tree.session.totals.llm_requests)
+    assert ["ok", "failed"] == [session.status for session in walk_sessions(recording.tree)]
 
 
 def test_a_cancelled_run(recording, provider, asking):
