@@ -49,7 +49,7 @@ test-others: $(VENV)/has-otel $(VENV)/has-test .venv-phoenix/made .venv-mlflow/m
 	@OPTREE_PHOENIX=.venv-phoenix/bin/phoenix OPTREE_MLFLOW=.venv-mlflow/bin/mlflow $(PY) -m pytest -m others tests/otel
 
 test-frameworks: .venv-adk/made ## the tests with frameworks that need an environment of their own: Google's ADK
-	@.venv-adk/bin/python -m pytest tests/capture/test_adk.py
+	@.venv-adk/bin/python -m pytest tests/capture/test_adk.py tests/capture/test_adk_calls.py
 
 # What google-adk needs is not what constraints.txt has.
 .venv-adk/made: $(VENV)/made
