@@ -306,9 +306,7 @@ class Runtime:
     def _close_ended(self) -> None:
         """Close the stores whose session has ended and is saved, and the consoles that have printed all: they hold files and threads."""
         for txn in [txn for txn, console in list(self.consoles.items()) if txn not in self.sessions and console.finished]:
-            self.past.update(
-                counts_of([], [console for console in (self.consoles.pop(txn, None),) if console])
-            )  # a fork may have been quicker
+            self.past.update(counts_of([], [each for each in (self.consoles.pop(txn, None),) if each]))  # a fork may have been quicker
         ended = [store for _, store in self._not_open() if store.owner and store.ended]
         for store in [store for store in ended if store.finished]:
             store.close(0.0)  # before it is forgotten: an interrupt leaves it to the next time
