@@ -42,7 +42,7 @@ def runs(module: ModuleType, is_on: _IsOn) -> list[Hook]:
 
     @guarded
     def recorded(events: _Events, runner: Any = None, *_args: Any, **told: Any) -> _Events:
-        return _Run(text(runner.agent.name), None, {}).around(events, _said(told.get("new_message")), runner.agent)
+        return _AdkRun(text(runner.agent.name), None, {}).around(events, _said(told.get("new_message")), runner.agent)
 
     return _streams(module.Runner, ("run_async", "run_live"), recorded, is_on)
 
@@ -58,7 +58,7 @@ def agents(module: ModuleType, is_on: _IsOn) -> list[Hook]:
         above = run if run is None or run.above is None else run.above
         handed_over_by = None if above is None else above.handed.pop(name, None)
         more = {} if handed_over_by is None else {"handed_over_by": handed_over_by}
-        return _Run(name, above, more).around(events, _question(told.get("parent_context", parent)), agent)
+        return _AdkRun(name, above, more).around(events, _question(told.get("parent_context", parent)), agent)
 
     return _streams(module.BaseAgent, ("run_async", "run_live"), recorded, is_on)
 
@@ -77,10 +77,10 @@ def _streams(owner: Any, names: tuple[str, ...], recorded: Callable[..., _Events
     return [(owner, name, hooked(getattr(owner, name))) for name in names]
 
 
-class _Run:
+class _AdkRun:
     """One run: a runner's, or of an agent within it."""
 
-    def __init__(self, agent: str, above: _Run | None, attributes: Mapping[str, Any]) -> None:
+    def __init__(self, agent: str, above: _AdkRun | None, attributes: Mapping[str, Any]) -> None:
         self.agent, self.above, self.attributes = agent, above, attributes
         self.handed: dict[str, str] = {}
         """By the agent that is to get the conversation, the one that hands it over."""
@@ -90,7 +90,7 @@ class _Run:
         """True once the program wants no more of its events."""
         self.is_left = False
         """True once what it is part of wants no more of them: that is no failure, as after a hand-off."""
-        self.answer = _Answer()
+        self.answer = _AdkAnswer()
 
     def around(self, events: _Events, user: str | None, agent: Any) -> _Events:
         """Return what stands in the place of events: they come in a session, and in a turn of that."""
@@ -129,16 +129,16 @@ class _Run:
 _PAUSED: Final = "NodeInterruptedError"
 """The exception that a run is left by which waits for a person."""
 _LEFT: Final[tuple[Status, str]] = ("cancelled", "what it was part of has ended")
-_runs: Final[WeakKeyDictionary[Any, _Run]] = WeakKeyDictionary()
+_runs: Final[WeakKeyDictionary[Any, _AdkRun]] = WeakKeyDictionary()
 """By their sessions' builders."""
 
 
-def _run_here() -> _Run | None:
+def _run_here() -> _AdkRun | None:
     where = context.here()
     return None if where is None else _runs.get(where.session.builder)
 
 
-class _Answer(Result):
+class _AdkAnswer(Result):
     """What a run comes to, by its events."""
 
     __slots__ = ("_said", "session")
@@ -169,7 +169,7 @@ class _Answer(Result):
 class _AgentSession(SessionScope):
     """The session of a run."""
 
-    def __init__(self, name: str, run: _Run) -> None:
+    def __init__(self, name: str, run: _AdkRun) -> None:
         super().__init__(name, run.attributes)
         self._run = run
 
@@ -194,7 +194,7 @@ class _AgentSession(SessionScope):
 class _AgentTurn(TurnScope):
     """The only turn in it."""
 
-    def __init__(self, user: str | None, system: str | None, run: _Run) -> None:
+    def __init__(self, user: str | None, system: str | None, run: _AdkRun) -> None:
         super().__init__(user, system, {})
         self._run = run
 
@@ -203,13 +203,13 @@ class _AgentTurn(TurnScope):
         super().finish(handle, *self._run.ended(status, error))
 
     def result(self, handle: Turn) -> Result:  # noqa: ARG002 - the session takes them
-        return _Nothing()
+        return _AdkNothing()
 
     def _again(self, function: Callable[..., Any]) -> TurnScope:  # noqa: ARG002 - as above
         return self
 
 
-class _Nothing(Result):
+class _AdkNothing(Result):
     """Events that something else takes."""
 
     def take(self, item: Any) -> bool:  # noqa: ARG002 - none is kept
@@ -337,7 +337,7 @@ def models(module: ModuleType, is_on: _IsOn) -> list[Hook]:
 
 
 async def _noted(responses: Any, request: Any) -> AsyncGenerator[Any, None]:
-    call = _ModelCall(request)
+    call = _AdkModelCall(request)
     try:
         with ClientCall():  # what is sent again
             async with aclosing(responses):
@@ -350,7 +350,7 @@ async def _noted(responses: Any, request: Any) -> AsyncGenerator[Any, None]:
     call.end(None)
 
 
-class _ModelCall:
+class _AdkModelCall:
     """One call of a model, which ends with the answer: ADK calls the tools that this asks for before it wants to know of more."""
 
     def __init__(self, request: Any) -> None:
