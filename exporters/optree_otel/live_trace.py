@@ -117,12 +117,12 @@ class LiveTrace:
         root = self.exporter.view.session("")
         if root is None:
             return []
-        found = [(key, node) for key, node in nodes(root) if also_open or node.ended_at is not None]
+        candidates = [(key, node) for key, node in nodes(root) if also_open or node.ended_at is not None]
         if not self.known and str(ROOT) in self.exporter.done:
-            skipped = {str(key): _closed(node) for key, node in found if key != ROOT}
+            skipped = {str(key): _closed(node) for key, node in candidates if key != ROOT}
             self.state |= skipped
             self.exporter.file.add([_NOTE + key + end for key, end in skipped.items()])
-        missing = [key for key, node in found if self.state.get(str(key)) != _closed(node)]
+        missing = [key for key, node in candidates if self.state.get(str(key)) != _closed(node)]
         self.over.update(key.path for key in missing if key.kind == "op")
         return missing
 
@@ -179,15 +179,15 @@ class LiveTrace:
 
     def _anchored(self, key: Key, item: LiveItem) -> list[Made]:
         """Return the anchors that are missing at a node and above it, the outermost first. An op that is over already goes whole."""
-        found: list[tuple[Key, Node]] = []
+        unanchored: list[tuple[Key, Node]] = []
         at: Key | None = key
         while at is not None and str(at) not in self.state and (self.begun is None or str(at) in self.begun):
             node = self.exporter.node(at)
             if node is None:
                 break
-            found.append((at, node))
+            unanchored.append((at, node))
             at = _above(at, node)
-        return [made for at, node in reversed(found) for made in self._begins(at, node, item)]
+        return [made for at, node in reversed(unanchored) for made in self._begins(at, node, item)]
 
     def _begins(self, key: Key, node: Node, item: LiveItem) -> list[Made]:
         scope = self.scope_of(key)
@@ -269,15 +269,15 @@ class LiveTrace:
 
 def innermost(root: SessionNode | None) -> tuple[Key, OperationNode | None]:
     """Return the innermost open container of a session, and the op that is open in it, if there is one."""
-    found, session = ROOT, root
+    key, session = ROOT, root
     while session is not None:
         turn, current = _open_in(session)
         if turn is None:
-            return found, None
+            return key, None
         if current is None or current.child_session is None:
             return Key("turn", turn.path), current
-        found, session = Key("session", current.path), current.child_session
-    return found, None
+        key, session = Key("session", current.path), current.child_session
+    return key, None
 
 
 def _open_in(session: SessionNode) -> tuple[TurnNode | None, OperationNode | None]:
@@ -306,12 +306,12 @@ def _round(state: str | None) -> int:
 
 def anchor_span(node: Node, scope: SpanScope, links: Sequence[Link] = ()) -> Span:
     """Return the span that stands for a node from its begin on."""
-    name, told = _known(node, scope)
+    name, details = _known(node, scope)
     attributes: list[Attribute] = [
         (names.PATH, node.path),
         (names.TXN, scope.txn),
         (names.CONVERSATION, scope.session.id),
-        *told,
+        *details,
         *_named(node),
         (names.PHASE, OPEN),
     ]
@@ -331,7 +331,7 @@ def close_span(node: Node, scope: SpanScope, number: int = 0, since: float | Non
     span = _canonical(node, scope)
     own = owner_id(node, scope)
     start = span.start_ns if since is None else nanoseconds(since)
-    told = [*span.attributes, *_named(node), (names.PHASE, CLOSE), *([(names.ROUND, number)] if since is not None else [])]
+    attributes = [*span.attributes, *_named(node), (names.PHASE, CLOSE), *([(names.ROUND, number)] if since is not None else [])]
     return replace(
         span,
         name=f"{span.name}: {state(node, live=False)}",
@@ -339,7 +339,7 @@ def close_span(node: Node, scope: SpanScope, number: int = 0, since: float | Non
         parent_id=own,
         start_ns=start,
         end_ns=max(start, span.end_ns),
-        attributes=told,
+        attributes=attributes,
         flags=LOCAL_PARENT,
     )
 

@@ -158,8 +158,8 @@ class MetricSource:
         from time import time_ns
 
         resources, meter = self._resources, self._meter()
-        found = meter.encoded(time_ns()).items()
-        return request([(resources.encoded(service, instance=meter.instance), metrics) for service, metrics in found])
+        by_service = meter.encoded(time_ns()).items()
+        return request([(resources.encoded(service, instance=meter.instance), metrics) for service, metrics in by_service])
 
     def shrink(self, item: float, limit: int) -> EncodedItem | None:  # noqa: ARG002 - there is nothing to cut
         """Return nothing."""

@@ -39,8 +39,8 @@ _WHOLE: Final = frozenset(
 _THOUGHTS: Final = ("reasoning", "thinking")
 
 
-class Said(Struct):
-    """What an LLM call said: its messages, other members of its request, its answer, and its reasoning."""
+class LlmContent(Struct):
+    """The content of an LLM call: its messages, other members of its request, its answer, and its reasoning."""
 
     messages: list[Any] | None = None
     members: dict[str, Any] = {}
@@ -48,34 +48,34 @@ class Said(Struct):
     reasoning: str | None = None
 
 
-def of_llm(span: InSpan) -> Said:
-    """Return what was said in an LLM call."""
+def of_llm(span: InSpan) -> LlmContent:
+    """Return the content of an LLM call."""
     block = _with_details(span)
-    given = None if block.get(names.INPUT_MESSAGES) is not None else _first(block, _INPUT)
-    sent = given.get("messages") if is_object(given) else None
+    whole_input = None if block.get(names.INPUT_MESSAGES) is not None else _first(block, _INPUT)
+    sent = whole_input.get("messages") if is_object(whole_input) else None
     messages = sent if is_list(sent) else _messages(block, names.INPUT_MESSAGES, "llm.input_messages.", "gen_ai.prompt.")
     system = _system(block.get(names.SYSTEM_INSTRUCTIONS))
     answers = _messages(block, names.OUTPUT_MESSAGES, "llm.output_messages.", "gen_ai.completion.")
-    said = Said(messages=[*system, *messages] or None)
-    if is_object(given) and is_list(sent):  # the provider's own request
-        said.members.update({key: value for key, value in given.items() if key not in ("messages", "model")})
-    elif said.messages is None and given is not None:
-        said.members["input"] = given
-    if "tools" not in said.members and (tools := parsed(block.get(names.TOOL_DEFINITIONS)) or _tools(block)):
-        said.members["tools"] = tools
+    call = LlmContent(messages=[*system, *messages] or None)
+    if is_object(whole_input) and is_list(sent):  # the provider's own request
+        call.members.update({key: value for key, value in whole_input.items() if key not in ("messages", "model")})
+    elif call.messages is None and whole_input is not None:
+        call.members["input"] = whole_input
+    if "tools" not in call.members and (tools := parsed(block.get(names.TOOL_DEFINITIONS)) or _tools(block)):
+        call.members["tools"] = tools
     thoughts = [message.pop("reasoning") for message in answers if is_object(message) and "reasoning" in message]
-    said.reasoning = "\n".join(thoughts) or None
-    said.answer = answers[0] if len(answers) == 1 else answers or _first(block, _OUTPUT)
-    return said
+    call.reasoning = "\n".join(thoughts) or None
+    call.answer = answers[0] if len(answers) == 1 else answers or _first(block, _OUTPUT)
+    return call
 
 
 def of_tool(attributes: Mapping[str, Any]) -> tuple[Any, Any]:
-    """Return the arguments and the result of a tool call; None for what is not told."""
+    """Return the arguments and the result of a tool call; None for one that the span does not have."""
     return _first(attributes, _ARGUMENTS), _first(attributes, _RESULT)
 
 
 def of_agent(span: InSpan) -> tuple[str | None, str | None, Any]:
-    """Return what an agent was asked, its last words, and its result; None for what is not told."""
+    """Return what an agent was asked, its last message, and its result; None for one that the span does not have."""
     block = _with_details(span)
     user = asked_by_user(_messages(block, names.INPUT_MESSAGES, "llm.input_messages.", "gen_ai.prompt."))
     if user is None:
@@ -90,11 +90,11 @@ def of_agent(span: InSpan) -> tuple[str | None, str | None, Any]:
 
 def asked_by_user(messages: list[Any], *, first: bool = False) -> str | None:
     """Return the last text that a user said in messages of any form, or the *first*; None if there is none."""
-    said = [message_of(found, "unknown") for found in messages if is_message(found)]
+    chat = [message_of(message, "unknown") for message in messages if is_message(message)]
     texts = (
-        "\n".join(part.text for part in one.parts if isinstance(part, TextPart))
-        for one in (said if first else reversed(said))
-        if one.role == "user"
+        "\n".join(part.text for part in message.parts if isinstance(part, TextPart))
+        for message in (chat if first else reversed(chat))
+        if message.role == "user"
     )
     return next((text for text in texts if text), None)
 
@@ -121,8 +121,8 @@ def unspread(attributes: Mapping[str, Any], prefix: str) -> list[Any]:
                     inner = holder[part] = {"value": inner}
                 holder = inner
             holder[last] = value
-    found = _listed(root)
-    return found if is_list(found) else []
+    items = _listed(root)
+    return items if is_list(items) else []
 
 
 def _listed(value: Any, depth: int = 0) -> Any:
@@ -135,10 +135,10 @@ def _listed(value: Any, depth: int = 0) -> Any:
 
 def _of_run(block: Mapping[str, Any]) -> list[Any]:
     """Return the messages of a run of Pydantic AI: those from before it are left out."""
-    given = parsed(block.get("pydantic_ai.all_messages"))
+    value = parsed(block.get("pydantic_ai.all_messages"))
     begin = block.get("pydantic_ai.new_message_index")
-    listed = given[begin:] if is_list(given) and isinstance(begin, int) and begin > 0 else given
-    return [turned for found in listed for turned in _from_parts(found)] if is_list(listed) else []
+    listed = value[begin:] if is_list(value) and isinstance(begin, int) and begin > 0 else value
+    return [turned for message in listed for turned in _from_parts(message)] if is_list(listed) else []
 
 
 def _with_details(span: InSpan) -> Mapping[str, Any]:
@@ -147,13 +147,13 @@ def _with_details(span: InSpan) -> Mapping[str, Any]:
 
 
 def _messages(block: Mapping[str, Any], whole: str, *spread: str) -> list[Any]:
-    given = parsed(block.get(whole))
-    if is_list(given):
-        return [turned for message in given for turned in _from_parts(message)]
+    value = parsed(block.get(whole))
+    if is_list(value):
+        return [turned for message in value for turned in _from_parts(message)]
     for prefix in spread:
-        if found := unspread(block, prefix):
-            return [_from_spread(message) for message in found]
-    return [] if given is None else [given]
+        if items := unspread(block, prefix):
+            return [_from_spread(message) for message in items]
+    return [] if value is None else [value]
 
 
 def _system(instructions: Any) -> list[Any]:
@@ -237,8 +237,8 @@ def _call(call: Any) -> Any:
 
 
 def _tools(block: Mapping[str, Any]) -> list[Any]:
-    found = [tool.get("tool", tool) if is_object(tool) else tool for tool in unspread(block, "llm.tools.")]
-    return [parsed(tool["json_schema"]) if is_object(tool) and "json_schema" in tool else tool for tool in found]
+    tools = [tool.get("tool", tool) if is_object(tool) else tool for tool in unspread(block, "llm.tools.")]
+    return [parsed(tool["json_schema"]) if is_object(tool) and "json_schema" in tool else tool for tool in tools]
 
 
 def _first(block: Mapping[str, Any], keys: tuple[str, ...]) -> Any:
@@ -246,8 +246,8 @@ def _first(block: Mapping[str, Any], keys: tuple[str, ...]) -> Any:
 
 
 def _content(message: Any) -> str | None:
-    said = message.get("content") if is_object(message) else message
-    return said if isinstance(said, str) else None
+    value = message.get("content") if is_object(message) else message
+    return value if isinstance(value, str) else None
 
 
 def _text(value: Any) -> str | None:

@@ -79,7 +79,7 @@ class OpTreeSpanProcessor(SpanProcessor):
         self._guarded(span, lambda: self._live.end(_read(span)))
 
     def shutdown(self) -> None:
-        """Deliver what is recorded. What is open stays open: whether it ended, nobody knows."""
+        """Deliver what is recorded. Open spans stay open: whether they ended is not known."""
         self.force_flush()
 
     def force_flush(self, timeout_millis: int = 30_000) -> bool:
@@ -131,8 +131,8 @@ def _after_fork(live: LiveSpans) -> None:
     reference = weakref.ref(live)
 
     def begin_anew() -> None:
-        if (found := reference()) is not None:
-            found.begin_anew()
+        if (alive := reference()) is not None:
+            alive.begin_anew()
 
     register_at_fork(after_in_child=begin_anew)
 

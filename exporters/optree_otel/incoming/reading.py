@@ -76,15 +76,15 @@ def read_json(name: str, data: bytes) -> SpansRead:
     return result
 
 
-def _take(found: SpansRead, make: Callable[..., InSpan], *parts: Any) -> None:
-    number = len(found.spans) + len(found.notes) + 1
+def _take(collected: SpansRead, make: Callable[..., InSpan], *parts: Any) -> None:
+    number = len(collected.spans) + len(collected.notes) + 1
     try:
-        made = make(*parts)
+        span = make(*parts)
     except (ValueError, TypeError, AttributeError, RecursionError) as error:
-        found.notes.append(f"span {number} is passed over: {error}")
+        collected.notes.append(f"span {number} is passed over: {error}")
         return
-    made.number = number
-    found.spans.append(made)
+    span.number = number
+    collected.spans.append(span)
 
 
 def _documents(name: str, data: bytes, notes: list[str]) -> Iterator[tuple[str, Any]]:

@@ -59,7 +59,7 @@ class InSpan(Struct):
 
     @property
     def service(self) -> str:
-        """The name of the service that sent it; empty if nobody has set one."""
+        """The name of the service that sent it; empty if none is set."""
         name = text(self.resource.get("service.name", ""))
         return "" if name.startswith("unknown_service") else name
 
@@ -71,7 +71,7 @@ class InSpan(Struct):
 
 
 class SpansRead(Struct):
-    """What was read: the spans, and what is to be said about those that were passed over or mended."""
+    """The spans that were read, and notes on those that were passed over or mended."""
 
     spans: list[InSpan] = []
     notes: list[str] = []

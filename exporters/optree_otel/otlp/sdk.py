@@ -109,7 +109,7 @@ class SdkTransport:
         if not self._lock.acquire(timeout=timeout):
             return "an exporter of opentelemetry-sdk is still at work"
         try:
-            return "; ".join(said for adapter in self._adapters if (said := _flushed(adapter, timeout)))
+            return "; ".join(problem for adapter in self._adapters if (problem := _flushed(adapter, timeout)))
         finally:
             self._lock.release()
 
@@ -120,7 +120,7 @@ class SdkTransport:
             if self._users > 0:
                 return
             for adapter in self._adapters:
-                with suppress(Exception):  # there is nobody left to tell
+                with suppress(Exception):  # the pipeline that would report it is gone
                     adapter.shutdown()
             self._adapters = []
 

@@ -185,12 +185,12 @@ def log_event(entry: LogEntry) -> SpanEvent:
 
 
 def nanoseconds(milliseconds: float) -> int:
-    """Return a time of the tree (epoch milliseconds) as OTLP has it; 0 for what is no time."""
+    """Return a time of the tree (epoch milliseconds) as OTLP has it; 0 for a number that is not a time."""
     try:
-        found = int(milliseconds * 1e6)
+        nanos = int(milliseconds * 1e6)
     except (ValueError, OverflowError):
         return 0
-    return found if 0 <= found < 1 << 64 else 0
+    return nanos if 0 <= nanos < 1 << 64 else 0
 
 
 def _event(event: SpanEvent, limit: int) -> bytes:
