@@ -55,8 +55,8 @@ def _about(path: Path) -> dict[str, Any]:
     """Return the first entry of a file; nothing where there is none."""
     with open_file(path) as file:
         head = file.read(_LARGEST_ABOUT)
-    found = [value for value in first_objects(head) if value.keys() >= _SIGNS]
-    return found[0] if found else {}
+    entries = [value for value in first_objects(head) if value.keys() >= _SIGNS]
+    return entries[0] if entries else {}
 
 
 def _is_sub_agent(entry: dict[str, Any]) -> bool:
@@ -151,16 +151,16 @@ class _ClaudeSession:
         """Return the files of this session's sub-agents, by the agent's id, and by the id of its call where that is told."""
         own = self._path.name.split(".")[0]
         within = self._path.parent / own / "subagents"
-        found: dict[str, Path] = {}
+        files: dict[str, Path] = {}
         for path in [*sorted(within.glob(f"agent-*{SUFFIX}")), *sorted(self._path.parent.glob(f"agent-*{SUFFIX}"))]:
             if path == self._path or not path.is_file():
                 continue
             entry = _about(path)
-            if _is_sub_agent(entry) and entry["sessionId"] == own and entry["agentId"] not in found:
-                found[entry["agentId"]] = path
+            if _is_sub_agent(entry) and entry["sessionId"] == own and entry["agentId"] not in files:
+                files[entry["agentId"]] = path
                 if call := _call_of(path):
-                    found[call] = path
-        return found
+                    files[call] = path
+        return files
 
     def _sidechain(self, line: dict[str, Any], root: ClaudeAgent, ts: float | None) -> ClaudeAgent:
         """Return the sub-agent that a line between those of the session itself is of; older files have them so."""
@@ -196,7 +196,7 @@ def _call_of(path: Path) -> str:
     with open_file(about) as file:
         data = file.read(_LARGEST_ABOUT)
     try:
-        found = decode(data)
+        content = decode(data)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         return ""
-    return text(found.get("toolUseId") or "") if is_object(found) else ""
+    return text(content.get("toolUseId") or "") if is_object(content) else ""

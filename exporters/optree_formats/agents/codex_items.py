@@ -56,7 +56,7 @@ class _CodexAnswer(Struct):
     op: Op
     ts: float
     items: list[Any] = []
-    told: bool = False
+    followed: bool = False
     """True once something came that it was told."""
     counted: bool = False
 
@@ -148,30 +148,30 @@ class CodexAgent(SessionRecording):
             lines.unknown(kind)
 
     def _heard(self, message: dict[str, Any], ts: float) -> None:
-        said = text_in(message.get("content"))
-        if message.get("role") == "user" and not said.startswith(_TOLD_BY_PROGRAM):
-            self._prompted(said, ts)
+        prompt = text_in(message.get("content"))
+        if message.get("role") == "user" and not prompt.startswith(_TOLD_BY_PROGRAM):
+            self._prompted(prompt, ts)
         self._tell_model(message, ts)
 
     def _tell_model(self, message: dict[str, Any], ts: float) -> None:
         if self._answer is not None:
-            self._answer.told = True
+            self._answer.followed = True
         self._asked = max(self._asked, ts)
         self._waiting.append((message, ts))
 
-    def _prompted(self, said: str, ts: float) -> None:
+    def _prompted(self, prompt: str, ts: float) -> None:
         """Begin a turn, or give the one that has just begun its prompt."""
         turn = self.turn
-        if turn is not None and not turn.node.ops and (turn.node.prompts or {}).get("user") in (None, "", said):
-            self.prompt(said)
+        if turn is not None and not turn.node.ops and (turn.node.prompts or {}).get("user") in (None, "", prompt):
+            self.prompt(prompt)
         elif turn is None or not self._in_task:
             self._settle()
             self.end_turn(self.latest, None)
-            self.begin_turn(ts, said)
+            self.begin_turn(ts, prompt)
 
     def _spoke(self, message: dict[str, Any], kind: str, ts: float) -> None:
         answer = self._answer
-        if answer is None or answer.told:
+        if answer is None or answer.followed:
             self._settle()
             op = self.call(self._provider, self._model, min(self._asked, ts), {})
             answer = self._answer = _CodexAnswer(op, ts)
@@ -183,16 +183,16 @@ class CodexAgent(SessionRecording):
     def _call_tool(self, item: dict[str, Any], kind: str, ts: float) -> None:
         identity = text(item.get("call_id") or item.get("id") or "")
         name = text(item.get("name") or kind.removesuffix("_call"))
-        given = item.get("arguments", item.get("input", item.get("action")))
-        arguments = _parsed(given)
-        told = {"toolCallId": identity or None, "namespace": item.get("namespace")}
+        raw_arguments = item.get("arguments", item.get("input", item.get("action")))
+        arguments = _parsed(raw_arguments)
+        attributes = {"toolCallId": identity or None, "namespace": item.get("namespace")}
         if name == _SPAWN and is_object(arguments):
             label = next((text(arguments[key]) for key in ("agent_type", "task_name") if isinstance(arguments.get(key), str)), "agent")
-            op = self.tool(label, ts, arguments, "session", told)
+            op = self.tool(label, ts, arguments, "session", attributes)
             self._spawned[identity] = CodexCall(self, op, self._agents.get(identity, ""))
             self._calls.append(self._spawned[identity])
         else:
-            op = self.tool(name, ts, arguments, attributes=told)
+            op = self.tool(name, ts, arguments, attributes=attributes)
         if kind in _SERVER:
             self.finish(op, ts, "failed" if item.get("status") == "failed" else "ok")
         else:
@@ -209,14 +209,14 @@ class CodexAgent(SessionRecording):
             self._outcomes.setdefault(identity, output.get("success") is False)
             output = output["content"]
         self.answer(op, ts, output)
-        said = output if isinstance(output, str) else text_in(output)
+        output_text = output if isinstance(output, str) else text_in(output)
         failed = self._outcomes.pop(identity, None)
-        failed = _failed(said) if failed is None else failed
-        self.finish(op, ts, "failed" if failed else "ok", said if failed else None)
+        failed = _failed(output_text) if failed is None else failed
+        self.finish(op, ts, "failed" if failed else "ok", output_text if failed else None)
         call = self._spawned.pop(identity, None)
         if call is not None and not call.agent:
-            told = _parsed(said)
-            call.agent = self._agents.get(identity) or (text(told.get("agent_id") or "") if is_object(told) else "")
+            decoded = _parsed(output_text)
+            call.agent = self._agents.get(identity) or (text(decoded.get("agent_id") or "") if is_object(decoded) else "")
 
     def _close_answer(self) -> None:
         """End the op of the answer that is open."""
@@ -257,9 +257,9 @@ class CodexAgent(SessionRecording):
         before, self._sum = self._sum, total
         if self._recorded:
             return
-        told = last if is_object(last) else total
+        usage = last if is_object(last) else total
         grown = _grown(before, total)
-        self._count(told if grown is None else grown, ts, "")
+        self._count(usage if grown is None else grown, ts, "")
 
     def _count(self, usage: Any, ts: float, response: str) -> None:
         if not is_object(usage):
@@ -301,10 +301,10 @@ class CodexAgent(SessionRecording):
 
     def _prompted_by_event(self, event: dict[str, Any], ts: float, _lines: ObjectLines) -> None:
         """Take a prompt of which an event tells: most often an item has told of it already."""
-        said, turn = text(event.get("message") or ""), self.turn
-        told = turn is not None and not turn.node.ops and (turn.node.prompts or {}).get("user")
-        if said and not told:
-            self._prompted(said, ts)
+        prompt, turn = text(event.get("message") or ""), self.turn
+        recorded = turn is not None and not turn.node.ops and (turn.node.prompts or {}).get("user")
+        if prompt and not recorded:
+            self._prompted(prompt, ts)
 
     def _tool_ended(self, event: dict[str, Any], _ts: float, _lines: ObjectLines) -> None:
         self._outcomes[text(event.get("call_id") or "")] = _event_failed(event)
@@ -323,11 +323,11 @@ class CodexAgent(SessionRecording):
 
     def _error(self, event: dict[str, Any], ts: float, _lines: ObjectLines) -> None:
         """Record a call that got no answer."""
-        said = text(event.get("message") or "failed")
+        message = text(event.get("message") or "failed")
         self._settle()
         op = self.call(self._provider, self._model, min(self._asked, ts), {})
         self.account(op, ts, {}, failed=True)
-        self.finish(op, ts, "failed", said)
+        self.finish(op, ts, "failed", message)
 
     def _compacted(self, payload: dict[str, Any], ts: float, _lines: ObjectLines) -> None:
         self._settle()
@@ -366,14 +366,14 @@ def _parsed(given: Any) -> Any:
         return given
 
 
-def _failed(said: str) -> bool:
+def _failed(output: str) -> bool:
     """Tell whether a tool's output says that it failed: by its exit code."""
-    told = _parsed(said) if said.startswith("{") else None
-    metadata = told.get("metadata") if is_object(told) else None
+    decoded = _parsed(output) if output.startswith("{") else None
+    metadata = decoded.get("metadata") if is_object(decoded) else None
     if is_object(metadata) and "exit_code" in metadata:
         return bool(metadata["exit_code"] != 0)
-    found = _CODE.search(said[:_LOOKED_AT])
-    return said.startswith(_UNSUPPORTED) or (found is not None and found[1] != "0")
+    code = _CODE.search(output[:_LOOKED_AT])
+    return output.startswith(_UNSUPPORTED) or (code is not None and code[1] != "0")
 
 
 def _event_failed(event: dict[str, Any]) -> bool:

@@ -58,14 +58,14 @@ class SessionRecording:
         if assistant is not None:
             self.builder.set_assistant(self.turn, assistant)
         ends = [op.ended_at for op in self.turn.node.ops if op.ended_at is not None]
-        self.builder.record(TurnEnd(self.turn.path, max([ts, self.turn.node.started_at, *ends]), status, self._said(error)))
+        self.builder.record(TurnEnd(self.turn.path, max([ts, self.turn.node.started_at, *ends]), status, self._cut_text(error)))
         self.turn = None
         self._seen(ts)
 
     def prompt(self, user: str) -> None:
         """Give the turn that is open what the user asked."""
         if self.turn is not None:
-            self.builder.record(TurnSet(self.turn.path, prompts={"user": self._said(user) or ""}))
+            self.builder.record(TurnSet(self.turn.path, prompts={"user": self._cut_text(user) or ""}))
 
     def about(self, op: Op, attributes: dict[str, Any]) -> None:
         """Give an op more attributes."""
@@ -74,13 +74,13 @@ class SessionRecording:
     def end(self, ts: float, status: Status | None, error: str | None = None, report: Any = None) -> None:
         """End the session, not before anything in it."""
         final = UNSET if report is None else self.builder.core.json(report)
-        self.builder.record(SessionEnd(self.builder.path, max(ts, self.latest), status, self._said(error), final))
+        self.builder.record(SessionEnd(self.builder.path, max(ts, self.latest), status, self._cut_text(error), final))
 
     def tell(self, title: str | None, attributes: dict[str, Any]) -> None:
         """Give the session a title, and more attributes; what is None is not known."""
         known = {name: value for name, value in attributes.items() if value is not None}
         block = self.builder.core.attributes(known)
-        self.builder.record(SessionSet(self.builder.path, self.latest, None if title is None else self._said(title), None, block))
+        self.builder.record(SessionSet(self.builder.path, self.latest, None if title is None else self._cut_text(title), None, block))
 
     def say(self, message: dict[str, Any], ts: float) -> None:
         """Take a message into the transcript, and into what the model is sent from now on."""
@@ -153,7 +153,7 @@ class SessionRecording:
             self.account(op, ts, None, failed=status in ("failed", "interrupted"))
         known = {key: value for key, value in (attributes or {}).items() if value is not None}
         block = self.builder.core.attributes(known) if known else UNSET
-        self.builder.record(OpEnd(op.path, ts, status, ts - op.node.started_at, self._said(error), reasoning or None, block))
+        self.builder.record(OpEnd(op.path, ts, status, ts - op.node.started_at, self._cut_text(error), reasoning or None, block))
         turn = op.turn.node
         if turn.ended_at is not None and turn.ended_at < ts:
             self.builder.record(TurnSet(turn.path, ended_at=ts))
@@ -174,7 +174,7 @@ class SessionRecording:
     def _seen(self, ts: float) -> None:
         self.latest = max(self.latest, ts)
 
-    def _said(self, value: str | None) -> str | None:
+    def _cut_text(self, value: str | None) -> str | None:
         return None if value is None else cut(self.builder.core.text(value), _MOST_CHARACTERS)
 
 

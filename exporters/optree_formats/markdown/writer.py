@@ -316,13 +316,13 @@ class EventLog:
 
 
 def _without_credentials(event: LogEvent) -> LogEvent:
-    made = copy(event)
-    made.fields, made.narrative, made.title = redact(event.fields), redact(event.narrative), redact(event.title)
-    made.comments = {
-        place: type(comment)(*(None if said is None else redact(said) for said in (comment.before, comment.beside, comment.end)))
+    redacted = copy(event)
+    redacted.fields, redacted.narrative, redacted.title = redact(event.fields), redact(event.narrative), redact(event.title)
+    redacted.comments = {
+        place: type(comment)(*(None if text is None else redact(text) for text in (comment.before, comment.beside, comment.end)))
         for place, comment in event.comments.items()
     }
-    return made
+    return redacted
 
 
 def _after_fork() -> None:

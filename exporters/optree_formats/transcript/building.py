@@ -44,7 +44,7 @@ _members: TypedDecoder[dict[str, Any]] = TypedDecoder(dict[str, Raw])
 class Talk(Struct):
     """What was said in an op."""
 
-    asked: list[messages.Said] = []
+    asked: list[messages.SentBlock] = []
     answered: list[ContentBlock] = []
     ts: float = 0.0
     """When it answered."""
@@ -125,8 +125,8 @@ class Building:
     def _say(self, op: OperationNode, talk: Talk) -> None:
         if talk.asked and op.request is None:
             self.give(op.path, op.started_at, request=held(raw(messages.request_of(talk.asked)), "llm"))
-        said = messages.answer_of(talk.answered)
-        if said is not None and (op.response is None or not talk.trusted) and (response := held(raw(said))) is not None:
+        answer = messages.answer_of(talk.answered)
+        if answer is not None and (op.response is None or not talk.trusted) and (response := held(raw(answer))) is not None:
             response.partial = talk.partial
             self.give(op.path, talk.ts, response=response)
         thought = messages.thoughts(talk.answered)
@@ -136,7 +136,7 @@ class Building:
             self.put(OpSet(op.path, op.ended_at or talk.ts, reasoning=thought))
 
 
-def told(event: Event) -> dict[str, Any]:
+def beside_of(event: Event) -> dict[str, Any]:
     """Return what stands beside the seed's members; attributes stay as they are written."""
     return {name: value if name == "attributes" else decode(value) for name, value in (event.optree or {}).items()}
 
@@ -148,8 +148,8 @@ def text_of(value: Any) -> str | None:
 
 def attributes(beside: dict[str, Any]) -> Raw | UnsetType:
     """Return the attributes among it."""
-    found = beside.get("attributes", UNSET)
-    return found if isinstance(found, Raw) and bytes(found).startswith(b"{") else UNSET
+    value = beside.get("attributes", UNSET)
+    return value if isinstance(value, Raw) and bytes(value).startswith(b"{") else UNSET
 
 
 def outcome(payload: Any, beside: dict[str, Any]) -> tuple[Status | None, str | None]:
@@ -158,9 +158,9 @@ def outcome(payload: Any, beside: dict[str, Any]) -> tuple[Status | None, str | 
         error = beside.get("error")
         return beside["status"], text_of(error)
     error = payload.error if isinstance(payload, (StepPayload, ToolPayload)) else payload.get("error") if is_object(payload) else None
-    said = error if isinstance(error, str) and error else None
-    failed = said is not None or (is_object(payload) and payload.get("status") in ("failed", "error", "failure"))
-    return "failed" if failed else "ok", said
+    message = error if isinstance(error, str) and error else None
+    failed = message is not None or (is_object(payload) and payload.get("status") in ("failed", "error", "failure"))
+    return "failed" if failed else "ok", message
 
 
 def held(value: Raw | UnsetType, kind: str | None = None) -> Payload | None:
@@ -190,8 +190,8 @@ def roles_of(blocks: list[ContentBlock], beside: dict[str, Any]) -> list[str]:
 
 def blocks_of(payload: Any) -> list[ContentBlock]:
     """Return the blocks of a message; none of what is no message."""
-    found: Any = payload.blocks if isinstance(payload, MessagePayload) else payload
-    return [block for block in found if isinstance(block, ContentBlock)] if is_list(found) else []
+    blocks: Any = payload.blocks if isinstance(payload, MessagePayload) else payload
+    return [block for block in blocks if isinstance(block, ContentBlock)] if is_list(blocks) else []
 
 
 class EventDifference(Struct, forbid_unknown_fields=True, omit_defaults=True):
@@ -240,20 +240,20 @@ def kept_of(attributes: dict[str, Any]) -> Kept:
         return Kept()
 
 
-def put_back(found: EventDifference | UnsetType | None, payload: StepPayload) -> Any:
+def put_back(kept: EventDifference | UnsetType | None, payload: StepPayload) -> Any:
     """Return a payload as it was: what the tree says, with what is kept."""
-    if found is UNSET:
+    if kept is UNSET:
         return payload
-    if found is None:
+    if kept is None:
         return None
-    made: dict[str, Any] = {"name": payload.name, "kind": payload.kind}
-    made.update({"error": payload.error} if payload.error else {})
-    made.update({} if payload.result is UNSET else {"result": payload.result})
-    return {**{name: value for name, value in made.items() if name not in found.without}, **found.members}
+    result: dict[str, Any] = {"name": payload.name, "kind": payload.kind}
+    result.update({"error": payload.error} if payload.error else {})
+    result.update({} if payload.result is UNSET else {"result": payload.result})
+    return {**{name: value for name, value in result.items() if name not in kept.without}, **kept.members}
 
 
-def agrees(found: EventDifference | UnsetType | None, status: Status | None, error: str | None, *, reported: bool) -> bool:
+def agrees(kept: EventDifference | UnsetType | None, status: Status | None, error: str | None, *, reported: bool) -> bool:
     """Tell whether what is kept of an end is true of it still: a session that was resumed since may have ended otherwise."""
-    if isinstance(found, EventDifference):
-        return "kind" not in found.without or (status, error) == outcome(found.members, {})
+    if isinstance(kept, EventDifference):
+        return "kind" not in kept.without or (status, error) == outcome(kept.members, {})
     return (status, error, reported) == ("ok", None, False)

@@ -25,18 +25,18 @@ _LONGEST = 64 << 20
 
 
 def _requests(tree: Tree) -> int:
-    found = (tree.pool.resolve(decoded(op.request.payload)) for op in _ops(tree) if op.kind == "llm" and op.request is not None)
-    return sum(not (said := messages.sent(request)) or messages.request_of(said) != request for request in found)
+    requests = (tree.pool.resolve(decoded(op.request.payload)) for op in _ops(tree) if op.kind == "llm" and op.request is not None)
+    return sum(not (blocks := messages.sent(request)) or messages.request_of(blocks) != request for request in requests)
 
 
 def _thoughts(tree: Tree) -> int:
-    found = (op for op in _ops(tree) if op.kind == "llm" and op.response is not None and op.reasoning is None)
-    return sum(any(block.type == "thinking" for block in messages.answer(_value(tree, op.response), "")) for op in found)
+    ops = (op for op in _ops(tree) if op.kind == "llm" and op.response is not None and op.reasoning is None)
+    return sum(any(block.type == "thinking" for block in messages.answer(_value(tree, op.response), "")) for op in ops)
 
 
 def _unfinished(tree: Tree) -> int:
-    found = (op for op in _ops(tree) if op.kind == "llm" and op.response is not None and op.ended_at is None)
-    return sum(_value(tree, op.response) != messages.answer_of(messages.answer(_value(tree, op.response), "")) for op in found)
+    ops = (op for op in _ops(tree) if op.kind == "llm" and op.response is not None and op.ended_at is None)
+    return sum(_value(tree, op.response) != messages.answer_of(messages.answer(_value(tree, op.response), "")) for op in ops)
 
 
 def _latencies(tree: Tree) -> int:
@@ -44,8 +44,8 @@ def _latencies(tree: Tree) -> int:
 
 
 def _sizes(tree: Tree) -> int:
-    found = ((part, held(raw(_value(tree, part)))) for part in _parts(tree))
-    return sum(part.size != (None if back is None else back.size) for part, back in found)
+    pairs = ((part, held(raw(_value(tree, part)))) for part in _parts(tree))
+    return sum(part.size != (None if back is None else back.size) for part, back in pairs)
 
 
 def _thought(reasoning: Reasoning) -> str:
@@ -150,12 +150,12 @@ FORMAT = Transcript()
 
 def _read(path: Path, *, strict: bool) -> Read:
     """Read a run with all below it; what shows only when they are put together is a fault as well."""
-    found = family(path, strict=strict)
-    tree = tree_of(found)
-    wrong = [fault for fault in found.faults if not isinstance(fault, NotHeld)]
+    group = family(path, strict=strict)
+    tree = tree_of(group)
+    wrong = [fault for fault in group.faults if not isinstance(fault, NotHeld)]
     if strict and wrong:
         raise raised(wrong[0])
-    return Read([tree], found.faults, [run.path for run in found.runs[1:]])
+    return Read([tree], group.faults, [run.path for run in group.runs[1:]])
 
 
 def _files(folder: Path) -> list[Path]:
@@ -186,7 +186,7 @@ def _first(path: Path) -> dict[str, Any]:
     with open_regular(path) as file:
         line = file.readline(_LONGEST)
     try:
-        found = msgspec.json.decode(line.removeprefix(_BOM))
+        event = msgspec.json.decode(line.removeprefix(_BOM))
     except (msgspec.DecodeError, RecursionError):
         return {}
-    return found if is_object(found) else {}
+    return event if is_object(event) else {}

@@ -61,8 +61,12 @@ class Follower:
     @property
     def problems(self) -> list[str]:
         """What went wrong, for people."""
-        found = [self._subscription.last_failure, self._last_failure, *(one.last_failure for one in list(self._recorders.values()))]
-        return [said for said in found if said]
+        failures = [
+            self._subscription.last_failure,
+            self._last_failure,
+            *(recorder.last_failure for recorder in list(self._recorders.values())),
+        ]
+        return [failure for failure in failures if failure]
 
     def subscribe(self, path: str = "", buffer: int | None = None) -> Subscription:
         """Return a subscription to the events of the session at *path*, the root's by default, from now on."""

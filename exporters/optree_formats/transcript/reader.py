@@ -73,20 +73,20 @@ def batches(path: AnyPath, *, strict: bool = False) -> Iterator[list[Event] | Fa
         for item in decoded_lines(source, _lines):
             if strict:
                 _check(item)
-            for found in _read(item, expected):
-                if isinstance(found, list):
-                    expected = found[-1].seq + 1
+            for batch in _read(item, expected):
+                if isinstance(batch, list):
+                    expected = batch[-1].seq + 1
                 elif strict:
-                    raise raised(found)
-                yield found
+                    raise raised(batch)
+                yield batch
 
 
 def _check(item: LineBlock[Event] | BadLine) -> None:
     """Raise `FormatError` for the first line that strict reading refuses although it can be read."""
     for number, data in enumerate(item.data.split(b"\n"), item.line):
-        said = looseness(data) if data.strip() else ""
-        if said:
-            raise raised(Fault(number, said))
+        flaw = looseness(data) if data.strip() else ""
+        if flaw:
+            raise raised(Fault(number, flaw))
 
 
 def _quick(data: bytes) -> list[Event]:
@@ -224,7 +224,7 @@ def looseness(data: bytes) -> str:
         return "blocks is no array"
     parts = [(event, _ENVELOPE), (payload, _OF_PAYLOADS.get(kind.partition(".")[0], frozenset()))]
     parts += [(block, _OF_BLOCKS) for block in blocks if isinstance(block, _Pairs)] if is_list(blocks) else []
-    return next((said for part, known in parts if (said := _odd(part, known))), "")
+    return next((flaw for part, known in parts if (flaw := _odd(part, known))), "")
 
 
 class _Pairs(list[tuple[str, Any]]):
@@ -300,8 +300,8 @@ def _message(members: Members) -> MessagePayload:
     items = [] if bytes(blocks) == b"null" else _items(blocks) if bytes(blocks).startswith(b"[") else [blocks]
     if not all(map(_is_block, items)):
         raise WrongError("the payload's blocks are not all objects with a type")
-    found = [_block(item) for item in map(_members, items)]
-    return MessagePayload(role=role, blocks=found, more=rest or None)
+    content_blocks = [_block(item) for item in map(_members, items)]
+    return MessagePayload(role=role, blocks=content_blocks, more=rest or None)
 
 
 def _tool(members: Members) -> ToolPayload:
@@ -329,8 +329,8 @@ def _is_block(value: Raw) -> bool:
 
 
 def _blocks(payload: Any) -> list[ContentBlock]:
-    found: list[Any] = payload.blocks if isinstance(payload, MessagePayload) else payload if is_list(payload) else []
-    return [block for block in found if isinstance(block, ContentBlock)]
+    blocks: list[Any] = payload.blocks if isinstance(payload, MessagePayload) else payload if is_list(payload) else []
+    return [block for block in blocks if isinstance(block, ContentBlock)]
 
 
 def _taken(rest: Members, name: str, kind: Callable[..., Any], default: Any = None) -> Any:

@@ -129,7 +129,11 @@ class Recorder:
 
     def user(self, path: str, prompt: str, system_prompt: str = "", **more: Any) -> bool:
         """Record what an agent was sent: the resolved prompt and, if there is one, the composed system prompt."""
-        blocks = [ContentBlock(type="text", fidelity="router", text=said) for said in (prompt, system_prompt) if said or said is prompt]
+        blocks = [
+            ContentBlock(type="text", fidelity="router", text=content)
+            for content in (prompt, system_prompt)
+            if content or content is prompt
+        ]
         return self.record("message.user", MessagePayload(role="user", blocks=blocks), path=path, **more)
 
     def assistant(self, path: str, blocks: Sequence[ContentBlock], **more: Any) -> bool:

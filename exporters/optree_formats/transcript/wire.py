@@ -182,16 +182,16 @@ def _whole(value: Any) -> Any:
 def is_sound(event: Event) -> bool:
     """Tell whether all values that are kept as they were written can be decoded: that they are JSON does not say so of huge numbers."""
     payload = event.payload
-    found: list[Any] = [*(event.optree or {}).values()]
+    values: list[Any] = [*(event.optree or {}).values()]
     if isinstance(payload, StepPayload):
-        found.append(payload.result)
+        values.append(payload.result)
     elif isinstance(payload, ToolPayload):
-        found += (payload.input, payload.output)
+        values += (payload.input, payload.output)
     blocks: list[Any] = payload.blocks if isinstance(payload, MessagePayload) else payload if is_list(payload) else []
     for block in blocks:
-        found += (block.tool_input, block.tool_content) if isinstance(block, ContentBlock) else ()
+        values += (block.tool_input, block.tool_content) if isinstance(block, ContentBlock) else ()
     try:
-        for value in found:
+        for value in values:
             if isinstance(value, Raw):
                 decode(value)
     except (msgspec.DecodeError, RecursionError):
@@ -306,9 +306,9 @@ class Place(Struct, frozen=True, rename="camel"):
 
 def place_of(attributes: dict[str, Any]) -> Place:
     """Return the place of a step that others wrote; an empty one where the attribute is none of ours."""
-    told: Any = attributes.get(STEP)
+    step: Any = attributes.get(STEP)
     try:
-        place = msgspec.convert({"path": "", **(told if is_object(told) else {}), "foreign": True}, Place)
+        place = msgspec.convert({"path": "", **(step if is_object(step) else {}), "foreign": True}, Place)
     except msgspec.ValidationError:
         return Place("", foreign=True)
     return msgspec.structs.replace(place, type="") if place.type in EVENT_TYPES else place
