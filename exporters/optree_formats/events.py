@@ -64,7 +64,7 @@ class Events:
 
 
 def _txn(path: Path) -> str | None:
-    """Return the txn in the name of a file, where an export has named it; either form may be told for the other where no link is in it."""
+    """Return the txn in the name that an export gave a file; either suffix counts, for a file without links may be read as either form."""
     match = _EXPORTED.fullmatch(path.name)
     return match[1] if match is not None and is_txn(match[1]) else None
 

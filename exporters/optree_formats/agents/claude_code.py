@@ -148,7 +148,7 @@ class _ClaudeSession:
             agent.close(call)
 
     def _agent_files(self) -> dict[str, Path]:
-        """Return the files of this session's sub-agents, by the agent's id, and by the id of its call where that is told."""
+        """Return the files of this session's sub-agents, by the agent's id, and by the id of its call where a file has it."""
         own = self._path.name.split(".")[0]
         within = self._path.parent / own / "subagents"
         files: dict[str, Path] = {}

@@ -20,7 +20,7 @@ _SILENT = frozenset(
     {"attachment", "api-request-shape", "api-request-blob", "atis-latch", "file-history-snapshot", "file-history-delta", "last-prompt",
      "mode", "permission-mode", "pr-link", "progress", "queue-operation", "tools-used", "agent-setting", "agent-color", "tag"}
 )  # fmt: skip
-"""Types of lines that tell of no call of a model or a tool."""
+"""Types of lines without a call of a model or a tool."""
 _INTERRUPTED = "[Request interrupted by user"
 _LOCAL = ("<command-", "<local-command-", "<bash-")
 """How texts begin that may only be for the program itself."""
@@ -37,7 +37,7 @@ class ClaudeCall(Struct):
     id: str
     prompt: str
     agent: str = ""
-    """The sub-agent's id, once that is told."""
+    """The sub-agent's id, once a line has it."""
     status: Status | None = None
     error: str | None = None
     report: str | None = None
@@ -130,7 +130,7 @@ class ClaudeAgent(SessionRecording):
         else:
             self._assistant(line, message, ts, lines)
 
-    # What the model says
+    # The model's answers
 
     def _assistant(self, line: dict[str, Any], message: dict[str, Any], ts: float, lines: ObjectLines) -> None:
         content = message.get("content")

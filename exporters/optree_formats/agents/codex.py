@@ -59,7 +59,7 @@ def _meta(path: Path) -> dict[str, Any]:
 
 
 def _above(meta: dict[str, Any]) -> str | None:
-    """Return the id of the session that a sub-agent's was begun by; None for one that nobody has called."""
+    """Return the id of the session that began this one; None for a session that is not a sub-agent's."""
     source = meta.get("source")
     spawned = source.get("subagent") if is_object(source) else None
     spawn = spawned.get("thread_spawn") if is_object(spawned) else None

@@ -19,11 +19,11 @@ _ABOUT = ("cwd", "originator", "cli_version", "model_provider", "source", "git",
 _SPOKEN = (
     "reasoning", "function_call", "custom_tool_call", "local_shell_call", "tool_search_call", "web_search_call", "image_generation_call",
 )  # fmt: skip
-"""Items that the model says, beside its messages."""
+"""Items from the model, beside its messages."""
 _SERVER = ("web_search_call", "image_generation_call")
 """Calls that the provider ran: there is no item of their results."""
 _TOLD = ("compaction", "context_compaction", "compaction_summary", "ghost_snapshot", "additional_tools", "agent_message")
-"""Other items that are part of what the model is told."""
+"""Other items that are part of the model's input."""
 _SILENT_LINES = ("world_state", "inter_agent_communication", "ghost_snapshot")
 _SILENT = frozenset(
     {"agent_message", "agent_reasoning", "agent_reasoning_raw_content", "agent_reasoning_section_break", "context_compacted",
@@ -32,7 +32,7 @@ _SILENT = frozenset(
      "image_generation_end", "mcp_tool_call_begin", "view_image_tool_call", "warning", "stream_error", "collab_agent_spawn_end",
      "collab_agent_interaction_end", "collab_waiting_end", "collab_close_end", "collab_resume_end"}
 )  # fmt: skip
-"""Events of which items tell as well, or that are for people."""
+"""Events that repeat items, or that are for people."""
 _THOUGHTS = ("summary", "content")
 _ENDS = ("exec_command_end", "patch_apply_end", "mcp_tool_call_end")
 _CODE = re.compile(r"^(?:Process exited with code|Exit code:) (-?\d+)\s*$", re.MULTILINE)
@@ -51,13 +51,13 @@ class CodexCall(Struct):
 
 
 class _CodexAnswer(Struct):
-    """What the model says before it is told something again."""
+    """The model's items up to its next input."""
 
     op: Op
     ts: float
     items: list[Any] = []
     followed: bool = False
-    """True once something came that it was told."""
+    """True once an input of the model came after it."""
     counted: bool = False
 
 
@@ -71,7 +71,7 @@ class CodexAgent(SessionRecording):
         self._waiting: list[tuple[dict[str, Any], float]] = []
         self._tools: dict[str, Op] = {}
         self._outcomes: dict[str, bool] = {}
-        """Of calls: whether they failed, where an event has said so."""
+        """Whether calls failed, where an event says so."""
         self._agents: dict[str, str] = {}
         """Of calls: the sub-agents that they began."""
         self._spawned: dict[str, CodexCall] = {}
@@ -248,7 +248,7 @@ class CodexAgent(SessionRecording):
         self._count(payload.get("usage"), ts, response)
 
     def _sums(self, payload: dict[str, Any], ts: float, _lines: ObjectLines) -> None:
-        """Count the tokens by which a running sum has grown; a sum that is said again is nothing new."""
+        """Count the tokens by which a running sum has grown; a repeated sum counts nothing."""
         info = payload.get("info")
         total = info.get("total_token_usage") if is_object(info) else None
         last = info.get("last_token_usage") if is_object(info) else None
@@ -264,7 +264,7 @@ class CodexAgent(SessionRecording):
     def _count(self, usage: Any, ts: float, response: str) -> None:
         if not is_object(usage):
             return
-        if self._answer is None:  # one that said nothing
+        if self._answer is None:  # an empty answer
             self._settle()
             self._answer = _CodexAnswer(self.call(self._provider, self._model, min(self._asked, ts), {}), ts)
         answer = self._answer
@@ -300,7 +300,7 @@ class CodexAgent(SessionRecording):
         self._in_task = False
 
     def _prompted_by_event(self, event: dict[str, Any], ts: float, _lines: ObjectLines) -> None:
-        """Take a prompt of which an event tells: most often an item has told of it already."""
+        """Take the prompt of an event: most often an item had it already."""
         prompt, turn = text(event.get("message") or ""), self.turn
         recorded = turn is not None and not turn.node.ops and (turn.node.prompts or {}).get("user")
         if prompt and not recorded:
@@ -348,7 +348,7 @@ class CodexAgent(SessionRecording):
 
 
 def _grown(before: dict[str, Any] | None, total: dict[str, Any]) -> dict[str, Any] | None:
-    """Return by how much sums have grown; None where that cannot be told: there were none before, or they have begun anew."""
+    """Return by how much sums have grown; None where that is not known: there were none before, or they have begun anew."""
     known = {name: value for name, value in total.items() if type(value) is int}
     if before is None or not all(type(before.get(name, 0)) is int for name in known):
         return None

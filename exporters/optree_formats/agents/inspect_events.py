@@ -21,7 +21,7 @@ _NAMES = {
     "reasoning_tokens": "reasoning_tokens",
     "total_cost": "total_cost",
 }
-"""Members of Inspect's usage, and what they are called elsewhere; its input is without what was cached."""
+"""Members of Inspect's usage, and their names elsewhere; its input is without cached tokens."""
 _SILENT = frozenset(
     {"sample_init", "sample_limit", "sandbox", "state", "store", "input", "score", "score_edit", "error", "info", "approval", "step",
      "subtask", "compaction", "interrupt", "anchor", "checkpoint", "branch"}
@@ -38,7 +38,7 @@ class _InspectPlace(Struct):
     op: Op | None = None
     """The op that the span itself ends: that of a sub-agent."""
     alone: bool = False
-    """True if no tool's event tells of that op's end."""
+    """True if no tool's event has that op's end."""
     sent: tuple[list[Any], PooledHistory] = ([], PooledHistory())
     """What the last call of a model here was sent."""
 

@@ -60,7 +60,7 @@ class ObjectLines:
         self._note(self._line(), message)
 
     def unknown(self, kind: object) -> None:
-        """Note that the line that was read last is of a type that is not known; each is said once."""
+        """Note that the line that was read last is of a type that is not known; each type is noted once."""
         name = str(kind)
         line, number = self._unknown.get(name) or (self._line(), 0)
         if len(self._unknown) < _LOOKED_AT or name in self._unknown:

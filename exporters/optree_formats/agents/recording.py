@@ -43,7 +43,7 @@ class SessionRecording:
         self.history = PooledHistory()
         """What the model is sent with the next call."""
         self.latest: float = builder.node.started_at
-        """The latest time that is told of something in the session."""
+        """The latest time of anything in the session."""
 
     def begin_turn(self, ts: float, user: str | None = None, attributes: dict[str, Any] | None = None) -> Turn:
         """Begin a turn; the one before is as it was left."""
@@ -109,7 +109,7 @@ class SessionRecording:
         return op
 
     def ask(self, op: Op, ts: float, arguments: Any) -> None:
-        """Record what an op is given; what is no object becomes its member ``arguments``."""
+        """Record the request of an op; a value that is not an object becomes its member ``arguments``."""
         if arguments is not None:
             self.builder.set_request(op, arguments if is_object(arguments) else {"arguments": arguments}, at=ts)
 
@@ -179,7 +179,7 @@ class SessionRecording:
 
 
 def time_of(value: Any) -> float | None:
-    """Return a time in epoch milliseconds; None for what is none."""
+    """Return a time in epoch milliseconds; None for a value that is not a time."""
     return milliseconds(value) if isinstance(value, str) else None
 
 
@@ -193,13 +193,13 @@ def text_in(content: Any) -> str:
 
 
 def server_of(tool: str) -> str | None:
-    """Return the MCP server that a tool's name tells of, as in ``mcp__server__tool``."""
+    """Return the MCP server in a tool's name, as in ``mcp__server__tool``."""
     server, separator, _ = tool.removeprefix("mcp__").partition("__")
     return server if separator and tool.startswith("mcp__") else None
 
 
 def _tells(value: Any) -> bool:
-    """Tell whether a member of a usage says anything: not one that is empty, or counts nothing."""
+    """Tell whether a member of a usage has a value: not one that is empty or 0."""
     if is_object(value):
         return any(_tells(one) for one in value.values())
     return bool(value)

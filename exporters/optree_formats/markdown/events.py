@@ -42,7 +42,7 @@ def clock(ms: float) -> str:
 
 
 def moment(value: object) -> float | None:
-    """Return the epoch milliseconds of a time as `iso` writes it, or others do; None for what is none. Without a zone it is UTC."""
+    """Return the epoch milliseconds of a time as `iso` writes it, or others do; None for any other value. Without a zone it is UTC."""
     if isinstance(value, (int, float)) and not isinstance(value, bool):
         return float(value) if abs(value) < _NEVER else None
     match = _ISO.fullmatch(value.strip()) if isinstance(value, str) else None
@@ -58,7 +58,7 @@ def moment(value: object) -> float | None:
 
 
 def since_midnight(stamp: str) -> float | None:
-    """Return the milliseconds since midnight that a heading's time says; None if it says none."""
+    """Return the milliseconds since midnight of a heading's time; None for a text that is not a time."""
     match = _CLOCK.fullmatch(stamp)
     if match is None or int(match[1]) > 23 or int(match[2]) > 59 or int(match[3] or 0) > 60:  # noqa: PLR2004 - a clock's
         return None
@@ -88,7 +88,7 @@ Code = Literal[
 
 
 class Kind(NamedTuple):
-    """What the seed says of a type: the fields that it must have, and those that it may have."""
+    """The seed's rules for a type: the fields that it must have, and those that it may have."""
 
     required: tuple[str, ...] = ()
     optional: tuple[str, ...] = ()
@@ -123,7 +123,7 @@ _TYPE = re.compile(r"[a-z][a-z0-9_.-]{0,63}")
 
 
 class Refused(SetupError):  # noqa: N818 - what happened to the event, as its sender reads it
-    """An event that the log does not take; *error* is the answer for whoever sent it."""
+    """An event that the log does not take; *error* is the answer for the caller."""
 
     def __init__(self, code: Code, message: str, suggestion: str, *, recoverable: bool = True) -> None:
         super().__init__(f"{code}: {message}: {suggestion}")
@@ -155,7 +155,7 @@ class LogEvent:
         self.title = text(title)
         self.at = at
         self.levels: dict[tuple[Place, Where], frozenset[Verbosity]] = {}
-        """Levels at which a comment is shown, where they were said."""
+        """Levels at which a comment is shown, where they were given."""
         self.details: set[Place] = set()
         """Fields that only `verbose` shows."""
         if hasattr(fields, "ca"):

@@ -41,7 +41,7 @@ class _Entry(NamedTuple):
 
 
 def parse(text: str) -> Parsed:
-    """Read one document. Raises `FormatError` for what is no YAML, with the line it says; `SetupError` without ruamel.yaml."""
+    """Read one document. Raises `FormatError` for a text that is not YAML, with the line; `SetupError` without ruamel.yaml."""
     if len(text) > MAX_CHARACTERS:
         raise FormatError(f"{len(text)} characters in one block: blocks that optree did not write are read up to {MAX_CHARACTERS}")
     if max(_brackets(text), _indents(text)) > MAX_DEPTH:
@@ -54,7 +54,7 @@ def parse(text: str) -> Parsed:
 
 
 def _brackets(text: str) -> int:
-    """Return how many brackets are open at most; those in texts count too, since to tell them apart is the library's work."""
+    """Return how many brackets are open at most; those in texts count too, since only the library can tell them apart."""
     depth = deepest = 0
     for bracket in _BRACKET.finditer(text):
         depth = depth + 1 if bracket[0] in "[{" else max(0, depth - 1)
@@ -106,7 +106,7 @@ class _Maker:
         self.above: set[int] = set()
         self.entries: list[_Entry] = []
         self.spans: list[tuple[int, int]] = []
-        """Where the texts of scalars are: what looks like a comment there is none."""
+        """Where the texts of scalars are: a ``#`` in them begins no comment."""
         self.comments: Comments = {}
         self.faults: list[tuple[int, str]] = []
 

@@ -85,7 +85,7 @@ TITLE = b"# Session Log"
 _BOM = b"\xef\xbb\xbf"
 _OURS = re.compile(rb"# Session[ -]Log\b|.{0,20}Protocol.{0,20}(?:EVENT|SESSION)-LOG/")
 _CUT = "unexpected end of data"
-"""What Python says of a line that ends within a character: it was torn there, and nothing else is wrong with it."""
+"""Python's reason for a line that ends within a character: it was torn there, and nothing else is wrong with it."""
 
 
 class Tail:
@@ -102,7 +102,7 @@ class Tail:
         self.broken: list[int] = []
         """Lines of seals that do not fit."""
         self.reported = 0
-        """How many broken seals the log itself tells of."""
+        """How many broken seals the log itself reports."""
         self.counts: Counter[str] = Counter()
         """Events by type."""
         self.tools: dict[str, str] = {}
@@ -224,7 +224,7 @@ def set_aside(path: Path) -> Path:
 
 
 def recovery(backup: Path, reason: str) -> LogEvent:
-    """Return the event that tells of a recovery."""
+    """Return the event of a recovery."""
     event = LogEvent("recovery", {"from": "corruption", "backup": backup.name, "reason": reason})
     return event.comment("", "Human should review corrupted file")
 
@@ -255,7 +255,7 @@ def attempted_violation(path: AnyPath, tool: str, action: str) -> LogEvent:
 
 
 def found_violation(log: Path, what: str, seals: list[int] | None = None) -> LogEvent:
-    """Return the event for a log that somebody else has changed; *seals* are the lines of all seals that do not fit."""
+    """Return the event for a log that another program has changed; *seals* are the lines of all seals that do not fit."""
     seal_fields = {"broken_seals": len(seals), "lines": seals[-_TOLD:]} if seals else {}
     event = LogEvent("violation", {"action": what, "path": log.name, **seal_fields, "refused": False})
     if not seals:

@@ -1,4 +1,4 @@
-"""From a tree to events: what each node says in a log, at its begin and at its end.
+"""From a tree to events: the events of each node, at its begin and at its end.
 
     session           session_start … session_end; of a sub-agent agent_start … agent_end
     turn              user_message (turn_start where nobody said anything) … turn_end
@@ -79,7 +79,7 @@ def events_of(tree: Tree) -> Iterator[LogEvent]:
 
 
 class EventMaker:
-    """Makes events of records, and remembers which content the log has already: that is said once.
+    """Makes events of records, and remembers which content the log has already: that is written once.
 
     Of a *saved* session the fold has all nodes before the first record, and the first event of each says all that no second one will. Else
     each record is folded, and what has ended is let go; the begin of an op is told with its request, or when the next thing happens in it,
@@ -89,7 +89,7 @@ class EventMaker:
     def __init__(self, fold: Fold, *, saved: bool = False) -> None:
         self.fold = fold
         self.begun: dict[str, bool] = {}
-        """Paths of the turns and ops that are open, and whether their begin is told."""
+        """Paths of the turns and ops that are open, and whether their begin is written."""
         self.requests = Requests(fold.pool)
         self.counts = {"turns": 0, "tools": 0, "repairs": 0}
         self._saved = saved
@@ -162,7 +162,7 @@ class EventMaker:
             yield from self._pending_begin(record)
 
     def _pending_begin(self, record: _OfOp) -> Iterator[LogEvent]:
-        """Yield the begin of an op that is not told yet."""
+        """Yield the begin of an op that is not written yet."""
         if self.begun.get(record.path) is False:
             self.begun[record.path] = True
             yield self.op_start(self.fold.ops[record.path])
@@ -178,7 +178,7 @@ class EventMaker:
 
     def _addition(self, record: _Inside) -> Iterator[LogEvent]:
         """Yield what is added to an op that has ended, or began elsewhere."""
-        if isinstance(record, Entries):  # what was streamed of an answer is none without what came before
+        if isinstance(record, Entries):  # streamed pieces are no answer without those before them
             record = Entries(record.path, logs=record.logs, chunks=record.chunks)
         if not isinstance(record, (Entries, Accounted, Responded, OpSet)):
             return
@@ -257,7 +257,7 @@ class EventMaker:
         return LogEvent.of_plain("message", fields, title=f"Message: {message.role}", at=message.timestamp)
 
     def turn_start(self, session: SessionNode, turn: TurnNode) -> LogEvent:
-        """Return the begin of a turn: what the user said, if somebody did."""
+        """Return the begin of a turn, with the user's prompt if there is one."""
         self.counts["turns"] += 1
         prompts = dict(turn.prompts or {})
         user = prompts.pop("user", None)
@@ -271,7 +271,7 @@ class EventMaker:
         return LogEvent.of_plain(kind, fields, narrative=turn_story(session, user), at=turn.started_at)
 
     def turn_end(self, session: SessionNode, turn: TurnNode) -> LogEvent:
-        """Return the end of a turn, with what the assistant said last."""
+        """Return the end of a turn, with the assistant's last message."""
         known = _present(status=state(turn), error=turn.error, assistant=turn.assistant)
         fields = {"timestamp": iso(turn.ended_at or 0.0), **self._place(session, turn.path), **known}
         return LogEvent.of_plain("turn_end", fields, at=turn.ended_at)
@@ -360,7 +360,7 @@ def _present(**fields: Any) -> dict[str, Any]:
 
 
 def _of_system(kind: str, attributes: dict[str, Any]) -> dict[str, Any]:
-    """Return what the seed's types of the system must say, and may say, from what the op says of itself."""
+    """Return the fields that the seed's system events must have, and may have, from the op's attributes."""
     fields = KINDS.get(kind, Kind())
     known = {key: attributes.get(key, [] if key == "files_created" else "unknown") for key in fields.required}
     return known | {key: attributes[key] for key in fields.optional if key in attributes and key != "timestamp"}

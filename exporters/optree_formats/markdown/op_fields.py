@@ -1,4 +1,4 @@
-"""What an op holds, as fields of its events and back: request, answer, reasoning, log lines, accounting; and what is said of it to people.
+"""The content of an op as fields of its events and back: request, answer, reasoning, log lines, accounting; and its narrative for people.
 
 Of a payload that the original ai-agent keeps in base64, ``{"format", "encoding": "base64", "value"}``, the value stands decoded, and the
 encoding says so; what would not come back byte for byte stays as it is. Each message of a history is written once, and each long member
@@ -181,7 +181,7 @@ _HISTORY = {"$history", "count", "bytes"}
 
 
 class Requests:
-    """Remembers what of a pool a log has said."""
+    """Remembers which parts of a pool are in the log."""
 
     def __init__(self, pool: Pool) -> None:
         self.pool = pool
@@ -191,7 +191,7 @@ class Requests:
         """Path of the op by member and blob."""
 
     def fields(self, op: OperationNode) -> dict[str, Any]:
-        """Return the fields that tell of an op's request; none if it has none.
+        """Return the fields of an op's request; none if it has no request.
 
         ``request`` holds its members, ``same_as`` those that stand in another op's, ``messages`` its history from where ``continues`` ends.
         """
@@ -314,7 +314,7 @@ _CODES = (
 )
 _LONGEST = 300
 NEAR = 50
-"""How many ops before a call are looked at for what the assistant said."""
+"""How many ops before a call are searched for the assistant's message."""
 
 
 def _index(op: OperationNode) -> int:
@@ -322,7 +322,7 @@ def _index(op: OperationNode) -> int:
 
 
 def why_of(turn: TurnNode, op: OperationNode, args: dict[str, Any]) -> tuple[str, Source]:
-    """Return why a tool was called, and who said so: its arguments, its attributes, the assistant before the call, or nobody."""
+    """Return why a tool was called, and the source: its arguments, its attributes, the assistant before the call, or ``nobody``."""
     why = args.get("why")
     if isinstance(why, str) and why.strip():
         return why, "args"

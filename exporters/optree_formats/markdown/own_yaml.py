@@ -74,7 +74,7 @@ def _next(name: str, value: Any) -> tuple[str | int, str]:
 
 
 def add(comments: Comments, place: Place, text: str, where: Where) -> None:
-    """Add a comment behind what is there already."""
+    """Add a comment behind those that the place has already."""
     text = "\n".join(line.rstrip() for line in clean(text).replace("\r\n", "\n").replace("\r", "\n").split("\n"))
     comment = comments.setdefault(place, Comment())
     before = getattr(comment, where)
@@ -92,7 +92,7 @@ def escaped(line: str) -> str:
 
 
 def shown(line: str) -> str:
-    """Return what a written line of a comment says, given from behind its ``#``."""
+    """Return the text of a written line of a comment, given from behind its ``#``."""
     return _SHOWN.sub(lambda match: chr(int(match[1] or match[2], 16)), line.removeprefix(" ").rstrip())
 
 
@@ -325,7 +325,7 @@ class _YamlReader:
         self.raw = text.removesuffix("\n").split("\n")
         self.at = 0
         self.waiting: list[_Line] = []
-        """Comments that were passed: what comes next says whose they are."""
+        """Comments that were passed: they belong to the value that comes next."""
         self.comments: Comments = {}
         self._at: int = -1
         self._line = _Line(0, "")

@@ -100,7 +100,7 @@ def _at(value: Any, place: tuple[str | int, ...]) -> Any:
 
 
 def _default_retrospective(turns: int, tools: Counter[str], codes: Counter[str], demons: Counter[str], reason: str) -> str:
-    """Say what can be said without having been there."""
+    """Return a retrospective that is made of the counts alone."""
     most = f", most of them {tools.most_common(1)[0][0]}" if len(tools) > 1 and 2 * tools.most_common(1)[0][1] > tools.total() else ""
     first = f"{turns} turns with {tools.total()} tool calls{most}."
     second = f"{codes.total()} errors, {demons.total()} repairs."

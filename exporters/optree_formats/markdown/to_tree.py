@@ -59,7 +59,7 @@ _BAD = (PathError, msgspec.ValidationError, LookupError, TypeError, ValueError)
 
 
 def tree_of(log_entries: list[Entry], txn: str) -> tuple[Tree, list[Fault]]:
-    """Return the tree that a log's entries tell of, and what of them could not be taken, or was mended, by line."""
+    """Return the tree that a log's entries describe, and faults, by line, where an entry was left out or mended."""
     own = next((entry.fields.get("tree") == SCHEMA for entry in log_entries if entry.kind == "session_start"), False)
     return _OwnLog(txn).read(log_entries) if own else _ForeignLog(txn).read(log_entries)
 
@@ -244,7 +244,7 @@ class _OwnLog:
 
 
 def block(attributes: Any) -> Raw | UnsetType:
-    """Return an attribute block; none for what is no map."""
+    """Return an attribute block; none for a value that is not a map."""
     return raw(attributes) if is_object(attributes) and attributes else UNSET
 
 
@@ -264,7 +264,7 @@ def node_path(fields: dict[str, Any]) -> str:
 
 
 def _check(path: str, *, begins_session: bool) -> None:
-    """Raise `PathError` for what is no path, or lies deeper than a snapshot holds."""
+    """Raise `PathError` for a text that is not a path, or for a path deeper than a snapshot holds."""
     dots = path.count(".")
     if dots > 2 * MAX_NESTED + 1 or (begins_session and dots >= 2 * MAX_NESTED):
         raise PathError(f"{path[:40]}… lies in more than {MAX_NESTED} sessions, and no snapshot holds more")
@@ -276,7 +276,7 @@ def _text(value: Any) -> str | None:
 
 
 def _status(fields: dict[str, Any], otherwise: Status = "ok") -> Status | None:
-    """Return how something ended; None where the log says no more than that it did."""
+    """Return how a node ended; None where the log only says that it ended."""
     status: Any = fields.get("status")
     known: Status = status if status in _STATUSES else otherwise
     return None if status == ENDED else known

@@ -105,7 +105,7 @@ class Foreign:
                 put(OpSet(op.path, op.started_at, attributes=raw({STEP: step})))
 
     def _name_losses(self) -> None:
-        """Note what the ops do not hold of their messages, and say it with how many ops it is about."""
+        """Note which parts of their messages the ops do not hold, and report them with the number of ops."""
         for op, about in self._about.values():
             if about.get("unlike") and op.ended_at is not None and self._building.talk(op.path).ts == op.ended_at:
                 about["unlike"] = [kind for kind in about["unlike"] if kind != ANSWERED]
@@ -256,7 +256,7 @@ def _unlike(event: Event, ts: float, op: OperationNode) -> set[str]:
 
 
 def _content(block: ContentBlock) -> tuple[object, ...]:
-    """Return what a block says; the text of a command or a stream is a text."""
+    """Return the content of a block; the text of a command or a stream is a text."""
     given, got = (None if value is UNSET else decode(value) for value in (block.tool_input, block.tool_content))
     return messages.plain_text(block), block.tool_name, block.tool_id, given, got, block.tool_content is UNSET
 

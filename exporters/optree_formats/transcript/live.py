@@ -117,7 +117,7 @@ class Follower:
                 if _key(event) in there:
                     return
             recorder.write(event)
-        except Exception as error:  # noqa: BLE001 - one event that cannot be written is said; the next one may be
+        except Exception as error:  # noqa: BLE001 - an event that cannot be written is reported; the next one may be written
             self._failed(error)
 
     def _failed(self, error: Exception) -> None:
@@ -141,6 +141,6 @@ def _keys(path: Path) -> set[_Key]:
 
 
 def _key(event: Event) -> _Key:
-    """Return what tells an event from all others of its run: a run may begin and end more than once."""
+    """Return the key by which an event is recognised in its run, with the time of those that begin or end it: a run may have several."""
     call = event.payload.call_id if isinstance(event.payload, ToolPayload) else ""
     return event.type, event.path, call, event.timestamp if event.type.startswith("run.") else ""

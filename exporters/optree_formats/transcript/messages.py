@@ -38,7 +38,7 @@ def answer(response: Any, thought: str) -> list[ContentBlock]:
 
 
 def _text_and_calls(entries: Sequence[TranscriptEntry]) -> list[ContentBlock]:
-    """Return what an assistant's entries say, as one text, and their calls."""
+    """Return the text of an assistant's entries as one block, and their calls."""
     text = "\n".join(filter(None, (text_of(entry.content) for entry in entries)))
     blocks: list[ContentBlock] = []
     if text:
@@ -52,7 +52,7 @@ def _text_and_calls(entries: Sequence[TranscriptEntry]) -> list[ContentBlock]:
 
 
 def roles(blocks: Sequence[ContentBlock]) -> list[str]:
-    """Return what roles the blocks of a user's message have where nothing says more: a prompt, and a second text is the system's."""
+    """Return the roles of a user message's blocks by default: a text is the user's, the second of two is the system prompt."""
     texts = [block for block in blocks if block.type != "tool_result"]
     two = len(texts) == 2  # noqa: PLR2004 - the prompt and the system prompt
     return ["tool" if block.type == "tool_result" else "system" if two and block is texts[1] else "user" for block in blocks]
@@ -64,7 +64,7 @@ def request_of(blocks: Sequence[SentBlock]) -> dict[str, Any]:
 
 
 def answer_of(blocks: Sequence[ContentBlock]) -> Any:
-    """Return an answer in which `answer` finds these blocks, thoughts apart; None for none."""
+    """Return an answer in which `answer` finds these blocks, thoughts apart; None without blocks."""
     answers: list[Any] = []
     for is_result, group in groupby(blocks, lambda block: block.type == "tool_result"):
         run = list(group)

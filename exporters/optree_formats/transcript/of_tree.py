@@ -1,4 +1,4 @@
-"""Records in, events out: what a run's transcript says of each record of a session, and a whole tree as the events of its runs.
+"""Records in, events out: the events of a run's transcript for each record of a session, and a whole tree as the events of its runs.
 
 Both ways to a transcript pass here: a saved tree as the records that made it, and a session that is recorded right now. A turn is a step of
 kind ``turn`` at path ``turn_1``; an op is at ``turn_1.op_2``: a step of kind ``agent`` (llm) or ``operation`` (system), a tool's call and
@@ -93,7 +93,7 @@ def transcripts(tree: Tree) -> dict[str, list[Event]]:
 
 
 def known(tree: Tree) -> dict[str, dict[str, Any]]:
-    """Return what is told of nodes at their start, since it is known."""
+    """Return, of a whole tree, what the events at the start of nodes can have already."""
     result: dict[str, dict[str, Any]] = {}
     taken: set[str] = set()
     for session in walk_sessions(tree.session):
@@ -304,7 +304,7 @@ class Transcriber:
         self._message(run, messages_place(op.place), record.ts, blocks)
 
     def _reported(self, run: RunState, asked: ContentBlock, result: ContentBlock, record: Requested) -> None:
-        """Write a call that only the messages tell of."""
+        """Write a call that is only in the messages."""
         tool = ToolPayload(
             name=asked.tool_name, call_id=asked.tool_id, input=given(asked.tool_input), output=NULL, fidelity="agent_emitted"
         )
@@ -353,7 +353,7 @@ class Transcriber:
                 more = {**beside_end(tool, record.status, record.error), **extra}
                 self._write(run, "tool.result", op.place, record.ts, tool, more)
             return
-        if op.place.type:  # its start has told all of it
+        if op.place.type:  # the event of its start has all of it
             return
         if op.place.foreign and op.begin.kind == "llm" and not op.place.unsaid:
             result = UNSET if op.place.result is None else raw(op.place.result)
@@ -390,7 +390,7 @@ class Transcriber:
         return place_of({} if begin.attributes is UNSET else decode(begin.attributes))
 
     def _beside(self, op: OpState) -> dict[str, Any]:
-        """Return what the seed's members do not tell of an op's begin; of a step of others, what they do not tell of it."""
+        """Return the part of an op's begin that the seed's members do not hold; of a step of others, the part that it does not hold."""
         begin = op.begin
         if not op.place.foreign:
             return beside_begin(begin)

@@ -43,7 +43,7 @@ _decoders: dict[str, Callable[[Raw], Any]] = {
 }
 _payloads = {kind: _decoders[kind.partition(".")[0]] for kind in EVENT_TYPES}
 Members = dict[str, Any]
-"""An object's members, each the JSON that it has: nothing of what is only passed on is changed."""
+"""An object's members, each as its JSON: what is only passed on is not changed."""
 _members: TypedDecoder[Members] = TypedDecoder(dict[str, Raw])
 _items: TypedDecoder[list[Any]] = TypedDecoder(list[Raw])
 _TEXTS = ("text", "thinking", "tool_name", "tool_id", "command", "chunk")
@@ -178,7 +178,7 @@ class WrongError(Exception):
 
 
 def event_of(number: int, data: bytes) -> tuple[Event | None, list[Fault]]:
-    """Return what a line holds, and what is wrong with it; None for a line that holds no event."""
+    """Return the event of a line, and what is wrong with it; None for a line without an event."""
     try:
         event = event_from(_members(data))
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError, WrongError) as error:
@@ -194,7 +194,7 @@ def event_from(members: Members) -> Event:
 
 
 def faults_of(number: int, event: Event) -> list[Fault]:
-    """Return what is to be said of an event that is kept."""
+    """Return the faults of an event that is kept."""
     faults: list[Fault] = []
     if event.type not in EVENT_TYPES:
         faults.append(UnknownEventType(number, f"unknown type of event {event.type!r}; kept"))

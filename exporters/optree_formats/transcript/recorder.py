@@ -137,7 +137,7 @@ class Recorder:
         return self.record("message.user", MessagePayload(role="user", blocks=blocks), path=path, **more)
 
     def assistant(self, path: str, blocks: Sequence[ContentBlock], **more: Any) -> bool:
-        """Record what an agent answered; an answer without any block is none, and not recorded."""
+        """Record what an agent answered; an answer without any block is not recorded."""
         return not blocks or self.record("message.assistant", MessagePayload(role="assistant", blocks=list(blocks)), path=path, **more)
 
     def tool_call(self, path: str, name: str, call_id: str, value: Any, *, fidelity: Fidelity = "router", **more: Any) -> bool:
@@ -245,7 +245,7 @@ def _ended(name: str, kind: str, error: str, result: Any) -> StepPayload:
 
 
 def _numbers(data: bytes) -> Iterable[int]:
-    """Return the number of a line of a file that is gone on with; none for a line that is none."""
+    """Return the number of a line of a file that is continued, as a tuple; an empty one for a line that is not an event."""
     head, comma, _ = data.partition(b",")
     if comma and head.startswith(_HEAD) and head[len(_HEAD) :].isdigit():
         return (int(head[len(_HEAD) :]),)

@@ -144,7 +144,7 @@ def _name(payload: Any) -> str:
 
 
 def take_own(building: Building, place: tuple[int, int], event: Event, ts: float) -> None:
-    """Take an event at the path of a turn or an op; what only repeats what messages tell is passed over."""
+    """Take an event at the path of a turn or an op; one that only repeats messages is passed over."""
     beside = beside_of(event)
     if "from" in beside:
         return
@@ -180,7 +180,7 @@ def _at_turn(building: Building, turn: TurnNode, event: Event, ts: float, beside
 
 def _at_op(building: Building, path: str, event: Event, ts: float, beside: dict[str, Any]) -> None:
     payload, ops = event.payload, building.fold.ops
-    of_another = "kind" in beside  # an op of another kind that called a run: its own events tell the rest
+    of_another = "kind" in beside  # an op of another kind that called a run: the rest is in its own events
     begins = event.type in _BEGINS and not of_another
     if begins:
         building.put(OpBegin(path, ts, *_named(event), text_of(beside.get("parentOp")), attributes(beside)))
