@@ -53,7 +53,7 @@ def text_of(content: Any) -> str:
     """Return what a content says, as text: of blocks their texts and results, other blocks as JSON; calls and thoughts are left out."""
     if isinstance(content, str):
         return str.__str__(content)
-    return "\n".join(filter(None, map(_said, parts(content))))
+    return "\n".join(filter(None, map(_part_text, parts(content))))
 
 
 def calls_of(entry: TranscriptEntry) -> list[Call]:
@@ -110,12 +110,12 @@ def result_in(block: Any) -> ToolResultPart | None:
     return result if isinstance(result := part(block), ToolResultPart) else None
 
 
-def _said(one: Part) -> str:
-    if isinstance(one, TextPart):
-        return one.text
-    if isinstance(one, ToolResultPart):
-        return text_of(one.content)
-    return json_text(one.block) if isinstance(one, Other) else ""
+def _part_text(piece: Part) -> str:
+    if isinstance(piece, TextPart):
+        return piece.text
+    if isinstance(piece, ToolResultPart):
+        return text_of(piece.content)
+    return json_text(piece.block) if isinstance(piece, Other) else ""
 
 
 def _parts(entry: TranscriptEntry) -> list[Part]:

@@ -72,8 +72,8 @@ class _Wide(Struct, tag_field="event_type", kw_only=True, forbid_unknown_fields=
 
     def causes(self) -> tuple[str, ...]:
         """Return the line's causes; smallchat's ``user`` is none."""
-        found = _all(self.cause or self.caused_by or ())
-        return tuple(one for one in found if one != USER) if self.agent is not None else found
+        ids = _all(self.cause or self.caused_by or ())
+        return tuple(cause for cause in ids if cause != USER) if self.agent is not None else ids
 
     def whose(self) -> str:
         """Return the agent's id; empty if the line names none."""
@@ -95,8 +95,8 @@ class WideEntry(_Wide, tag="transcript_entry", kw_only=True):
 
     def same_as(self) -> str | None:
         """Return the id of another message whose content this is."""
-        found = self.substance or self.content_id
-        return None if found == self.message_id else found
+        origin = self.substance or self.content_id
+        return None if origin == self.message_id else origin
 
     def odd(self) -> bool:
         """Tell whether the line is to be read by itself: it has links that exclude each other, or no agent."""

@@ -61,9 +61,9 @@ def events_of(tree: Tree) -> list[AnyEvent]:
         if agent not in created and (not _block(session) or is_created(session)):
             created.add(agent)
             own.append(_created(session, agent, ids[above[session.path]] if session.path in above else None))
-        for said in _said(session, tree.pool):
-            said.agent_id = said.agent_id or agent
-            own.append(said)
+        for entry in _session_events(session, tree.pool):
+            entry.agent_id = entry.agent_id or agent
+            own.append(entry)
         lists.append(own)
     result = _merged(lists)
     _number(result)
@@ -73,7 +73,7 @@ def events_of(tree: Tree) -> list[AnyEvent]:
     return result
 
 
-def _said(session: SessionNode, pool: Pool) -> list[TranscriptEntry | PieceOfText]:
+def _session_events(session: SessionNode, pool: Pool) -> list[TranscriptEntry | PieceOfText]:
     """Return a session's entries and texts, from its messages, or else from its model calls."""
     result: list[TranscriptEntry | PieceOfText] = [event for message in session.messages for event in _of_message(message)]
     if not any(isinstance(event, TranscriptEntry) for event in result) and not _block(session):
@@ -88,20 +88,20 @@ def _of_message(message: Message) -> list[TranscriptEntry | PieceOfText]:
         maker = USER if is_object(body) and body.get("agent") == USER else ""
         return [PieceOfText(agent_id=maker, content=body.get("content", body) if is_object(body) else body, **links)]
     if message.id is None and message.substance is None and not message.cause:
-        found = entries_of(body, message.role if message.role != "unknown" else "user")
-        for entry in found:
+        entries = entries_of(body, message.role if message.role != "unknown" else "user")
+        for entry in entries:
             entry.timestamp = message.timestamp
-        return [*found]
-    told: dict[str, Any] = body if is_object(body) else {"content": body}
-    calls, call, name = told.get("tool_calls"), told.get("tool_call_id"), told.get("name")
+        return [*entries]
+    members: dict[str, Any] = body if is_object(body) else {"content": body}
+    calls, call, name = members.get("tool_calls"), members.get("tool_call_id"), members.get("name")
     entry = TranscriptEntry(
         role=message.role,
-        content=told.get("content"),
+        content=members.get("content"),
         substance=message.substance,
         tool_calls=calls if is_list(calls) else None,
         tool_call_id=None if call is None else str(call),
         name=name if isinstance(name, str) else None,
-        more={key: value for key, value in told.items() if key not in _NAMED},
+        more={key: value for key, value in members.items() if key not in _NAMED},
         **links,
     )
     return [entry]
@@ -228,7 +228,9 @@ class _Transcript:
 
     def request(self, payload: Any, at: float) -> None:
         """Take what a request sends."""
-        for entry in entries_of({"role": "system", "content": given} if (given := instructions_in(payload)) is not None else None):
+        for entry in entries_of(
+            {"role": "system", "content": instructions} if (instructions := instructions_in(payload)) is not None else None
+        ):
             if _key(entry) not in self._places:
                 self._add(entry, at)
         history = history_in(payload)
@@ -237,8 +239,8 @@ class _Transcript:
         if is_object(history) and "$history" in history:
             self._pooled(str(history["$history"]), at)
         elif history is not None:
-            told = history if is_list(history) else [history]
-            self._history([(None, entries_of(message)) for message in told], 0, at)
+            messages = history if is_list(history) else [history]
+            self._history([(None, entries_of(message)) for message in messages], 0, at)
 
     def answer(self, op: OperationNode) -> None:
         """Take what came back; what was streamed as reasoning goes with it."""
@@ -264,9 +266,9 @@ class _Transcript:
             if entry.content and not (repeated and _key(entry) in self._places):
                 self._add(entry, turn.started_at)
         answered = any(op.kind == "llm" and op.response is not None and _answers(op.response, self._pool) for op in turn.ops)
-        if turn.assistant and not answered and (said := turn.assistant.get("content")):
+        if turn.assistant and not answered and (content := turn.assistant.get("content")):
             ended = turn.started_at if turn.ended_at is None else turn.ended_at
-            self._add(TranscriptEntry(message_id="", role="assistant", content=said), ended)
+            self._add(TranscriptEntry(message_id="", role="assistant", content=content), ended)
 
     def _pooled(self, head: str, at: float) -> None:
         """Take a pooled history, from the last link on that was seen before."""
@@ -312,10 +314,10 @@ def _joined(messages: list[tuple[str | None, list[TranscriptEntry]]]) -> Iterato
     """Yield the entries of a history's messages; a thought that a message of its own holds goes with the message behind it."""
     held: list[TranscriptEntry] = []
     for link, entries in messages:
-        told = [*with_thoughts([*held, *entries])]
-        spoken = next((place for place in range(len(told), 0, -1) if not is_thought(told[place - 1])), 0)
-        held = told[spoken:]
-        yield link, told[:spoken]
+        merged = [*with_thoughts([*held, *entries])]
+        spoken = next((place for place in range(len(merged), 0, -1) if not is_thought(merged[place - 1])), 0)
+        held = merged[spoken:]
+        yield link, merged[:spoken]
     yield None, held
 
 
@@ -343,8 +345,8 @@ def _with_results(entries: list[TranscriptEntry], session: SessionNode) -> list[
 
 def _result(op: OperationNode, call: str, name: str) -> TranscriptEntry:
     value = decoded(op.response.payload) if op.response is not None else _report(op)
-    told = op.error if value is None and op.error else value
-    content = text_of(told) if told is None or isinstance(told, str) else json_text(told)
+    output = op.error if value is None and op.error else value
+    content = text_of(output) if output is None or isinstance(output, str) else json_text(output)
     return TranscriptEntry(message_id="", role="tool", content=content, tool_call_id=call, name=name, timestamp=op.ended_at)
 
 

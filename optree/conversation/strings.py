@@ -73,11 +73,11 @@ class PieceId(str):
 
     text: MessageString
 
-    def __new__(cls, message_id: str, said: str, caused_by: str | None = None) -> Self:
+    def __new__(cls, message_id: str, content: str, caused_by: str | None = None) -> Self:
         """Make the id of a text."""
-        made = super().__new__(cls, message_id)
-        made.text = MessageString(said, message_id, caused_by)
-        return made
+        piece_id = super().__new__(cls, message_id)
+        piece_id.text = MessageString(content, message_id, caused_by)
+        return piece_id
 
     def __str__(self) -> str:
         return str.__str__(self.text)
@@ -108,13 +108,13 @@ def id_of(identity: str | None) -> str | None:
     return None if identity is None else text(identity)
 
 
-def identity_of(said: object) -> str | None:
+def identity_of(content: object) -> str | None:
     """Return the id of the message whose content a text represents; None for a plain one."""
-    found = getattr(said, "message_id", None) or getattr(said, "content_id", None)
-    return found if isinstance(found, str) else None
+    identity = getattr(content, "message_id", None) or getattr(content, "content_id", None)
+    return identity if isinstance(identity, str) else None
 
 
-def causes_of(said: object) -> tuple[str, ...]:
+def causes_of(content: object) -> tuple[str, ...]:
     """Return the ids of the messages that a text was compiled from; none for a plain one."""
-    found = getattr(said, "cause", ())
-    return cast("tuple[str, ...]", found) if isinstance(found, tuple) else ()
+    causes = getattr(content, "cause", ())
+    return cast("tuple[str, ...]", causes) if isinstance(causes, tuple) else ()

@@ -66,21 +66,21 @@ def _arrow(viewer: SessionViewer, event: AnyEvent, agents: Eyes) -> Arrow:
     if isinstance(event, AgentCreated):
         parent = stream.parents.get(event.agent_id)
         return Arrow(parent, agent, "creates", dotted=True) if parent else Arrow(agent, None, "is created")
-    said = stream.said(event, agents)
+    content = stream.text(event, agents)
     if isinstance(event, TranscriptEntry) and (not _is_text(event) or stream.origin(event) != event.message_id):
-        return _entry(viewer, event, agent, said)
-    return Arrow(agent, None, said)
+        return _entry(viewer, event, agent, content)
+    return Arrow(agent, None, content)
 
 
-def _entry(viewer: SessionViewer, entry: TranscriptEntry, agent: str, said: str) -> Arrow:
+def _entry(viewer: SessionViewer, entry: TranscriptEntry, agent: str, content: str) -> Arrow:
     stream = viewer.stream
     if (origin := stream.origin(entry)) != entry.message_id:
-        return Arrow(stream.author(origin) or NOBODY, agent, said)
+        return Arrow(stream.author(origin) or NOBODY, agent, content)
     if entry.role == "user":
-        return Arrow(USER, agent, said)
+        return Arrow(USER, agent, content)
     if calls := stream.calls(entry):
-        return Arrow(agent, agent, "\n".join([head(said)] * bool(said) + [f"calls {call.name}" for call in calls]))
-    return Arrow(agent, agent, said, dotted=True) if entry.role == "tool" else Arrow(agent, None, f"is told: {said}")
+        return Arrow(agent, agent, "\n".join([head(content)] * bool(content) + [f"calls {call.name}" for call in calls]))
+    return Arrow(agent, agent, content, dotted=True) if entry.role == "tool" else Arrow(agent, None, f"is told: {content}")
 
 
 def _timeline(view: str) -> Callable[[SessionViewer, Ask], str]:
@@ -93,8 +93,8 @@ def _timeline(view: str) -> Callable[[SessionViewer, Ask], str]:
 
 def _perspective(viewer: SessionViewer, ask: Ask) -> str:
     agents = set(chosen(viewer, ask))
-    found = [one for one in viewer.stream.events if isinstance(one, TranscriptEntry) and one.agent_id in agents]
-    return _of_events(viewer, found, ask.eyes)
+    entries = [event for event in viewer.stream.events if isinstance(event, TranscriptEntry) and event.agent_id in agents]
+    return _of_events(viewer, entries, ask.eyes)
 
 
 def _dialog(viewer: SessionViewer, ask: Ask) -> str:
@@ -102,8 +102,10 @@ def _dialog(viewer: SessionViewer, ask: Ask) -> str:
     for line in viewer.dialog(ask.eyes):
         author = line.author or NOBODY
         if line.heard:
-            told = dict.fromkeys((one.agent_id, one.content if ask.heard or one in line.apart else line.content) for one in line.heard)
-            arrows += [Arrow(author, agent, content) for agent, content in told]
+            received = dict.fromkeys(
+                (delivery.agent_id, delivery.content if ask.heard or delivery in line.apart else line.content) for delivery in line.heard
+            )
+            arrows += [Arrow(author, agent, content) for agent, content in received]
         else:
             arrows.append(Arrow(USER, author, line.content) if line.role == "user" else Arrow(author, None, line.content))
     return _sequence(viewer, arrows)
@@ -113,10 +115,10 @@ def _hooks(viewer: SessionViewer, ask: Ask) -> str:
     return _sequence(viewer, [arrow for one in viewer.hooks(agents=ask.eyes) for arrow in _both(one)])
 
 
-def _both(one: Intervention) -> list[Arrow]:
-    author = one.author or NOBODY
-    said = [] if one.original is None else [Arrow(author, None, f"said: {one.original}")]
-    return [*said, Arrow(author, one.agent_id, one.received)]
+def _both(intervention: Intervention) -> list[Arrow]:
+    author = intervention.author or NOBODY
+    arrows = [] if intervention.original is None else [Arrow(author, None, f"said: {intervention.original}")]
+    return [*arrows, Arrow(author, intervention.agent_id, intervention.received)]
 
 
 def _causality(viewer: SessionViewer, ask: Ask) -> str:
@@ -146,22 +148,22 @@ def _propagation(viewer: SessionViewer, ask: Ask) -> str:
 def _labels(viewer: SessionViewer, ids: Iterable[str], agents: Eyes) -> dict[str, str]:
     """Return what stands in the nodes of messages: id, agent, and how the text begins, as far as *agents* may be shown it."""
     result: dict[str, str] = {}
-    for one in ids:
-        event = viewer.stream.by_id.get(one)
+    for message_id in ids:
+        event = viewer.stream.by_id.get(message_id)
         agent = "not in the stream" if event is None else viewer.stream.name(event.agent_id)
-        said = "" if event is None else head(_told(viewer, event, agents), 40)
-        result.setdefault(one, f"{viewer.stream.shown(f'{one} · {agent}')}\n{said}".strip())
+        content = "" if event is None else head(_event_text(viewer, event, agents), 40)
+        result.setdefault(message_id, f"{viewer.stream.shown(f'{message_id} · {agent}')}\n{content}".strip())
     return result
 
 
-def _told(viewer: SessionViewer, event: AnyEvent, agents: Eyes) -> str:
+def _event_text(viewer: SessionViewer, event: AnyEvent, agents: Eyes) -> str:
     stream = viewer.stream
     if isinstance(event, AgentCreated):
         return "is created"
     if not is_seen(event.agent_id, agents):
         return stream.content_for(event.message_id, agents) or "" if stream.root(event.message_id) == event.message_id else ""
     calls = stream.calls(event) if isinstance(event, TranscriptEntry) else []
-    return stream.said(event, agents) or (f"calls {', '.join(call.name for call in calls)}" if calls else "")
+    return stream.text(event, agents) or (f"calls {', '.join(call.name for call in calls)}" if calls else "")
 
 
 _DIAGRAMS: dict[str, Callable[[SessionViewer, Ask], str]] = {
@@ -231,7 +233,7 @@ def label(text: str, length: int = LABEL_CHARACTERS) -> str:
 
 
 def _escaped(line: str) -> str:
-    return _KEYWORDS.sub(lambda found: f"{_code(found[0][0])}{found[0][1:]}", _UNSAFE.sub(lambda found: _safe(found[0]), line))
+    return _KEYWORDS.sub(lambda match: f"{_code(match[0][0])}{match[0][1:]}", _UNSAFE.sub(lambda match: _safe(match[0]), line))
 
 
 def _safe(char: str) -> str:

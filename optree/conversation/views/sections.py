@@ -104,8 +104,8 @@ def moments(view: str, viewer: SessionViewer, ask: Ask) -> list[Moment]:
 def spreads(viewer: SessionViewer, ask: Ask) -> list[Propagation]:
     """Return how one content spread, or all that were heard by anyone, as far as the chosen agents said or heard it."""
     asked = [ask.message] if ask.message is not None else all_heard(viewer.stream)
-    found = [viewer.propagation(one, ask.eyes) for one in asked]
-    return [one for one in found if not ask.agents or one.hops or one.author in ask.agents]
+    propagations = [viewer.propagation(message_id, ask.eyes) for message_id in asked]
+    return [spread for spread in propagations if not ask.agents or spread.hops or spread.author in ask.agents]
 
 
 def head(text: str, length: int = _HEAD) -> str:
@@ -130,14 +130,21 @@ def _dialog(viewer: SessionViewer, ask: Ask) -> Iterable[Section]:
     agents = chosen(viewer, ask)
     rows: list[SectionRow] = []
     for line in viewer.dialog(ask.eyes):
-        told = line.heard if ask.heard else line.apart
-        to = _names(viewer, [one.agent_id for one in line.heard])
+        deliveries = line.heard if ask.heard else line.apart
+        to = _names(viewer, [delivery.agent_id for delivery in line.heard])
         outside = line.role == "user" and not line.heard
         who = "user" if outside else viewer.stream.name(line.author) if line.author else "unknown"
         rows.append(SectionRow(line.content, line.message_id, who, "", f"heard by {to}" if to else ""))
         rows += [
-            SectionRow(one.content, one.message_id, viewer.stream.name(one.agent_id), "heard", "changed" if one.changed else "", depth=1)
-            for one in told
+            SectionRow(
+                delivery.content,
+                delivery.message_id,
+                viewer.stream.name(delivery.agent_id),
+                "heard",
+                "changed" if delivery.changed else "",
+                depth=1,
+            )
+            for delivery in deliveries
         ]
     yield Section(f"Dialog of {_names(viewer, agents)}", rows)
 
@@ -222,28 +229,33 @@ def _heard(viewer: SessionViewer, ask: Ask) -> Iterable[Section]:
 
 
 def _hop(viewer: SessionViewer, hop: Hop) -> SectionRow:
-    told = ["changed"] if hop.changed else []
-    told += [f"over {' → '.join(hop.via[1:])}"] if len(hop.via) > 1 else []
+    notes = ["changed"] if hop.changed else []
+    notes += [f"over {' → '.join(hop.via[1:])}"] if len(hop.via) > 1 else []
     return SectionRow(
         hop.content,
         hop.message_id,
         viewer.stream.name(hop.agent_id),
         "heard",
-        " · ".join(told),
+        " · ".join(notes),
         clock(hop.timestamp),
         len(hop.via),
     )
 
 
-def _row(viewer: SessionViewer, one: Moment, *, who: bool = True) -> SectionRow:
-    said = [one.content] if one.content and one.what != "created" else []
-    said += [f"{call.name}({call.arguments})" for call in one.calls]
-    author = viewer.stream.author(one.substance) if one.substance else ""
-    note = f"← {one.substance}" + (f" of {viewer.stream.name(author)}" if author else "") if one.substance else ""
-    if one.what == "created" and one.parent:
-        note = f"by {viewer.stream.name(one.parent)}"
+def _row(viewer: SessionViewer, event: Moment, *, who: bool = True) -> SectionRow:
+    texts = [event.content] if event.content and event.what != "created" else []
+    texts += [f"{call.name}({call.arguments})" for call in event.calls]
+    author = viewer.stream.author(event.substance) if event.substance else ""
+    note = f"← {event.substance}" + (f" of {viewer.stream.name(author)}" if author else "") if event.substance else ""
+    if event.what == "created" and event.parent:
+        note = f"by {viewer.stream.name(event.parent)}"
     return SectionRow(
-        "\n".join(said), one.message_id, viewer.stream.name(one.agent_id) if who else "", _DONE[one.what], note, clock(one.timestamp)
+        "\n".join(texts),
+        event.message_id,
+        viewer.stream.name(event.agent_id) if who else "",
+        _DONE[event.what],
+        note,
+        clock(event.timestamp),
     )
 
 
