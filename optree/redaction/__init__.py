@@ -69,9 +69,9 @@ def beginning(text: str, limit: int) -> str:
     if len(text) <= limit:
         return text
     begun = max(0, limit - _MARGIN)
-    for found in (_engine or _current()).spans(text[begun : limit + _MARGIN]):
-        if begun + found.start < limit < begun + found.stop:
-            return text[: begun + found.start]
+    for credential in (_engine or _current()).spans(text[begun : limit + _MARGIN]):
+        if begun + credential.start < limit < begun + credential.stop:
+            return text[: begun + credential.start]
     return text[:limit]
 
 

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple, cast
 
 from optree.interrupts import pass_on
 from optree.patterns import Pattern
-from optree.redaction._assigned import OPENERS, assigned, places, said, spellings
+from optree.redaction._assigned import OPENERS, assigned, places, spellings, stated_values
 from optree.redaction._extent import PRIVATE, REDACTED, USERS, Credential, is_count, is_other, is_schema
 from optree.redaction._forms import FORMS, NAMES, Form, compiled, says_about, words_of
 from optree.redaction._settings import PERSONAL, STATED, Redaction
@@ -97,7 +97,7 @@ class Engine:
         words |= {word: behind for name in named for word, behind in name.words.items()}
         words.pop("", None)
         self._words = [patterns for word, behind in words.items() for patterns in spellings(word, behind)]
-        self._said = STATED not in disabled
+        self._stated = STATED not in disabled
         self._first = len(self._groups) + 2
         self._present = _presence(self._groups, list(words), self._first)
         self._chosen = lru_cache(maxsize=1024)(self._choose)
@@ -113,7 +113,7 @@ class Engine:
 
     def may_hold_secret(self, text: str) -> bool:
         """Tell whether something is found in a text."""
-        return self.settings.callback is not None or next(self._found(text), None) is not None
+        return self.settings.callback is not None or next(self._credentials(text), None) is not None
 
     def text(self, text: str) -> str:
         """Return a text with what is found replaced."""
@@ -159,17 +159,19 @@ class Engine:
     def spans(self, text: str) -> list[Credential]:
         """Return what is found in a text, in order, none over another."""
         merged: list[Credential] = []
-        for found in sorted(self._found(text)):
-            if merged and found.start < merged[-1].stop:
+        for credential in sorted(self._credentials(text)):
+            if merged and credential.start < merged[-1].stop:
                 last = merged[-1]
-                instead = last.instead if found.stop <= last.stop else found.instead if found.start == last.start else REDACTED
-                context, is_open = min(last.context, found.context), last.is_open or found.is_open
-                merged[-1] = Credential(last.start, max(last.stop, found.stop), instead, context, is_open)
+                instead = (
+                    last.instead if credential.stop <= last.stop else credential.instead if credential.start == last.start else REDACTED
+                )
+                context, is_open = min(last.context, credential.context), last.is_open or credential.is_open
+                merged[-1] = Credential(last.start, max(last.stop, credential.stop), instead, context, is_open)
             else:
-                merged.append(found)
+                merged.append(credential)
         return merged
 
-    def _found(self, text: str) -> Iterator[Credential]:
+    def _credentials(self, text: str) -> Iterator[Credential]:
         present = self._present(text)
         if present or self._asked:
             yield from self._in_plain(text, present)
@@ -185,8 +187,8 @@ class Engine:
             yield from _formed(text, group)
         if words and (where := places(text, words)) is not None:
             yield from assigned(text, where, self.names_secret)
-            if where.said and self._said:
-                yield from said(text, where, self.names_secret)
+            if where.stated and self._stated:
+                yield from stated_values(text, where, self.names_secret)
         for pattern in self._patterns:
             for match in pattern.finditer(text):
                 yield _of(match)
@@ -201,11 +203,11 @@ class Engine:
 
     def _in_reading(self, text: str, reading: _RedactionPass) -> Iterator[Credential]:
         """Yield what is found in a text as it reads."""
-        for found in self._in_plain(reading.text, self._present(reading.text)):
-            start, context = reading.start(found.start), reading.start(found.context)
-            quote = found.instead.partition(REDACTED)[0]
-            instead = found.instead if quote in text[context:start] else REDACTED
-            yield Credential(start, reading.stop(found.stop), instead, context, found.is_open)
+        for credential in self._in_plain(reading.text, self._present(reading.text)):
+            start, context = reading.start(credential.start), reading.start(credential.context)
+            quote = credential.instead.partition(REDACTED)[0]
+            instead = credential.instead if quote in text[context:start] else REDACTED
+            yield Credential(start, reading.stop(credential.stop), instead, context, credential.is_open)
 
     def _object(self, value: dict[Any, Any]) -> dict[Any, Any]:
         made: dict[Any, Any] = {}
@@ -293,7 +295,7 @@ def _grouped(forms: list[Form]) -> list[_Group]:
         members.sort(key=lambda member: (_after(member), -len(member[0])))  # csk- before sk-
         where = "|".join(f"{after}(?:{'|'.join(f'(?<=({at}))' for at, _ in alike)})" for after, alike in groupby(members, _after))
         patterns = [Pattern(f"{form.start}{at}{form.rest}", re.ASCII) for at, form in members]
-        seen = tuple(found for at, form in members for found in form.seen or _literals(at))
+        seen = tuple(literal for at, form in members for literal in form.seen or _literals(at))
         groups.append(_Group(char, seen, Pattern(f"{re.escape(char)}(?:{where})", re.ASCII), patterns))
     return groups
 
@@ -382,17 +384,17 @@ def _replaced(text: str, ends: list[int], spans: list[Credential]) -> list[str]:
     """Return the pieces of *text* that end at *ends*, with what is found replaced in the piece where it begins."""
     rest = iter(spans)
     last = Credential(len(text), len(text), "", 0)
-    found = next(rest, last)
+    credential = next(rest, last)
     pieces: list[str] = []
     begun = 0
     for end in ends:
         kept: list[str] = []
-        while found.start < end:
-            kept += [text[begun : found.start], found.instead] if found.start >= begun else []
-            begun = min(found.stop, end)
-            if found.stop > end:
+        while credential.start < end:
+            kept += [text[begun : credential.start], credential.instead] if credential.start >= begun else []
+            begun = min(credential.stop, end)
+            if credential.stop > end:
                 break
-            found = next(rest, last)
+            credential = next(rest, last)
         pieces.append("".join([*kept, text[begun:end]]))
         begun = end
     return pieces

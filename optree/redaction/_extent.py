@@ -167,7 +167,7 @@ def end_of_container(text: str, at: int, level: int) -> int:
 class Lines(NamedTuple):
     """What YAML gives to a name in lines of their own, with more indent than the name's: as a block (``|``), or as one value."""
 
-    found: Credential
+    credential: Credential
     is_bare: bool = False
 
 
@@ -183,8 +183,8 @@ def lines(text: str, at: int, begun: int) -> Lines | None:
     if block:
         return Lines(_block(text, start, begun, own, newline, len(slashes or "")))
     if QUOTE.match(text, start) is not None:
-        found = quoted(text, start, begun)
-        return Lines(found) if found is not None and _END_OF_LINE.match(text, found.stop) is not None else None
+        credential = quoted(text, start, begun)
+        return Lines(credential) if credential is not None and _END_OF_LINE.match(text, credential.stop) is not None else None
     whole = _WHOLE_LINE.match(text, start)
     return None if whole is None or whole[1][-1] == ":" else Lines(Credential(start, whole.end(), REDACTED, begun), is_bare=True)
 

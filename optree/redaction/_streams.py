@@ -31,7 +31,7 @@ class Holding:
         if len(self._held) <= HELD and ("\n" not in text or self._waits()):
             return ""
         held = self._held
-        spans = [(found.context, len(held) + 1 if found.is_open else found.stop) for found in engine.spans(held)]
+        spans = [(credential.context, len(held) + 1 if credential.is_open else credential.stop) for credential in engine.spans(held)]
         at = min(_last_line(held, spans), _open_key(held))
         if len(held) - at > HELD:
             at = max(at, _last_words(held, spans))
