@@ -17,14 +17,14 @@ _PARTS = ("name", "suffix", "about", "cannot_hold", "detect", "write", "read")
 
 def installed_formats() -> tuple[list[Format], list[str]]:
     """Return the formats that can be loaded, by name, and for each that cannot, why and what to do."""
-    found: list[Format] = []
+    formats: list[Format] = []
     problems: list[str] = []
     for point in sorted(entry_points(group=FORMATS), key=lambda point: point.name):
         try:
-            found.append(_loaded(point))
+            formats.append(_loaded(point))
         except SetupError as error:
             problems.append(str(error))
-    return found, problems
+    return formats, problems
 
 
 def format_named(name: str) -> Format:
@@ -61,12 +61,12 @@ def detected(path: Path, formats: Iterable[Format]) -> list[Format]:
 def _loaded(point: EntryPoint) -> Format:
     """Return the format behind an entry point. Raises `SetupError` for what cannot be imported, or is none."""
     try:
-        found: Any = point.load()
+        form: Any = point.load()
     except (ImportError, AttributeError) as error:
         raise SetupError(f"format {point.name} cannot be loaded ({error}): {_remedy(point)}") from error
-    if lacking := [part for part in _PARTS if not hasattr(found, part)]:
+    if lacking := [part for part in _PARTS if not hasattr(form, part)]:
         raise SetupError(f"format {point.name} ({point.value}) is no optree.exporting.Format: it has no {', no '.join(lacking)}")
-    return cast("Format", found)
+    return cast("Format", form)
 
 
 def _remedy(point: EntryPoint) -> str:

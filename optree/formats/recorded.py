@@ -56,8 +56,8 @@ class RecordedTree(Fold):
 
     def builders(self) -> dict[str, SessionTreeBuilder]:
         """Return builders that go on with the sessions that the tree has, once it is finished, by path; nothing is recorded by that."""
-        found: dict[str, SessionTreeBuilder] = {}
+        builders: dict[str, SessionTreeBuilder] = {}
         for session in walk_sessions(self.sessions[""]):
-            above = found[parent_label(parent_label(session.path))] if session.path else None
-            found[session.path] = SessionTreeBuilder.over(self._core, session, above)
-        return found
+            above = builders[parent_label(parent_label(session.path))] if session.path else None
+            builders[session.path] = SessionTreeBuilder.over(self._core, session, above)
+        return builders
