@@ -50,7 +50,7 @@ class Commands(TyperGroup):
             _discard()
             raise typer.Exit(OK) from None
         except (OptreeError, OSError) as error:
-            raise _said(error) from error
+            raise _failed(error) from error
         except typer.TyperException as error:
             raise _misused(error) from error
         except RecursionError as error:
@@ -66,7 +66,7 @@ class Commands(TyperGroup):
             _discard()
             raise typer.Exit(OK) from None
         except (OptreeError, OSError) as error:  # help and version are printed here
-            raise _said(error) from error
+            raise _failed(error) from error
         except typer.TyperException as error:
             raise _misused(error) from error
 
@@ -77,7 +77,7 @@ def _refuse_settings_that_cannot_be() -> None:
         raise typer.Exit(USAGE)
 
 
-def _said(error: Exception) -> typer.Exit:
+def _failed(error: Exception) -> typer.Exit:
     """Say what is wrong; returns the end of the command."""
     if isinstance(error, OutputError) or _is_full(error):
         _discard()
@@ -91,10 +91,10 @@ def _said(error: Exception) -> typer.Exit:
 def _misused(error: typer.TyperException) -> typer.Exit:
     """Say what is wrong with the command line, and where its help is; returns the end of the command."""
     context: Any = getattr(error, "ctx", None)
-    said = " ".join(error.format_message().split()).rstrip(".").replace(": Value error, ", ": ")
-    if said:  # else help was shown: nothing was asked for
+    message = " ".join(error.format_message().split()).rstrip(".").replace(": Value error, ", ": ")
+    if message:  # else help was shown: nothing was asked for
         command = context.command_path if context is not None else "optree"
-        complain(f"{said[:1].lower()}{said[1:]} ({command} --help)")
+        complain(f"{message[:1].lower()}{message[1:]} ({command} --help)")
     return typer.Exit(error.exit_code)
 
 

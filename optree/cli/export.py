@@ -111,8 +111,8 @@ def export(
     until = monotonic() + timeout
     with working(f"sending to {sender.endpoint}", len(wanted)) as step:
         for txn in wanted:
-            found = _sent(txn, where, sender, until, again=again, all_pending=all_pending)
-            reports += [found] if found is not None else []
+            delivery = _sent(txn, where, sender, until, again=again, all_pending=all_pending)
+            reports += [delivery] if delivery is not None else []
             step()
     problems = sender.problems()
     sender.close()
@@ -216,13 +216,13 @@ def _tell_others(others: dict[str, int]) -> None:
 
 
 def _show(reports: list[Delivery], problems: list[str], collector: str) -> None:
-    told = [report for report in reports if report.sent or report.said or not report.whole]
-    if told:
-        rows = [(report.txn, str(report.sent), str(report.left), str(report.lost), report.said) for report in told]
+    listed = [report for report in reports if report.sent or report.said or not report.whole]
+    if listed:
+        rows = [(report.txn, str(report.sent), str(report.left), str(report.lost), report.said) for report in listed]
         show("\n".join(table(("TXN", "SENT", "LEFT", "LOST", ""), rows, " rrr")), fold=True)
     for problem in problems:
         complain(problem)
-    if not told:
+    if not listed:
         show("nothing is pending")
     elif not all(report.whole for report in reports):
         complain(f"not all could be delivered to {collector}; try again with: optree export --pending")
@@ -302,8 +302,8 @@ def _workplace(parent: Path) -> Generator[Path, None, None]:
     REAL.make_directory(parent)
     for path in parent.glob(f"{_PREFIX}*"):
         with suppress(*calls.GONE):  # another export has ended meanwhile
-            found = path.lstat()
-            if calls.is_own(found) and found.st_mtime < time() - _STALE_SECONDS:
+            info = path.lstat()
+            if calls.is_own(info) and info.st_mtime < time() - _STALE_SECONDS:
                 shutil.rmtree(path, ignore_errors=True)
     with tempfile.TemporaryDirectory(prefix=_PREFIX, dir=parent) as folder:
         yield Path(folder)

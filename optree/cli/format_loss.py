@@ -18,8 +18,8 @@ def lacking(tree: Tree, form: Format) -> list[str]:
     """Return what of a session a format does not hold, with how many of each; what neither it nor this can count is named all the same."""
     own: Mapping[str, Callable[[Tree], int]] = getattr(form, "counts", {})
     counts = {**_COUNTS, **own}
-    found = [(what, counts[what](tree) if what in counts else None) for what in form.cannot_hold]
-    return [what if number is None else f"{what} ({number})" for what, number in found if number != 0]
+    counted = [(what, counts[what](tree) if what in counts else None) for what in form.cannot_hold]
+    return [what if number is None else f"{what} ({number})" for what, number in counted if number != 0]
 
 
 def _ops(has: Callable[[OperationNode], int | bool]) -> Callable[[Tree], int]:
@@ -146,8 +146,8 @@ def _unused(tree: Tree) -> set[str]:
 
 def _of_ones_own(attributes: dict[str, Any]) -> bool:
     """Tell whether an attribute has the name of what reading keeps of a file, and is none of it."""
-    told = attributes.get(AS_TOLD, {})
-    return not is_object(told) or bool(told.keys() - _TOLD)
+    kept = attributes.get(AS_TOLD, {})
+    return not is_object(kept) or bool(kept.keys() - _TOLD)
 
 
 def _gaps(ops: list[OperationNode]) -> bool:

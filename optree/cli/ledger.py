@@ -40,7 +40,7 @@ class _Verdict:
     """What is wrong with one session's bill."""
 
     txn: str
-    said: list[str] = field(default_factory=list[str])
+    differences: list[str] = field(default_factory=list[str])
 
 
 def ledger(
@@ -71,7 +71,7 @@ def ledger(
         show_json({**head, **body, **tail})
     else:
         table_of = table(("", *sums.HEAD), sums.rows(_groups(lines), sums.total(lines)), " rrrrrrr")
-        show("\n".join(_said(verdict) if check else [*table_of, *sums.credits_said(lines), *sums.replayed_said(lines)]), fold=True)
+        show("\n".join(_verdict_lines(verdict) if check else [*table_of, *sums.credit_lines(lines), *sums.replay_lines(lines)]), fold=True)
         if not check:
             sums.say_pending(sums.pending(where))
     sums.say_repeated(book, where, checked=check)
@@ -119,10 +119,10 @@ def _checked(where: Directory, lines: Sequence[SumLine], since: float, conflicti
         (first, second), _ = sums.readable(pair)
         if max(first.entry.timestamp, second.entry.timestamp) >= since:
             txn = sums.session(first)
-            by_txn.setdefault(txn, _Verdict(txn)).said.append(f"{first.entry.id} is in the ledger twice: {_otherwise(*pair)}")
-    agreed = sum(not verdict.said for verdict in verdicts)
+            by_txn.setdefault(txn, _Verdict(txn)).differences.append(f"{first.entry.id} is in the ledger twice: {_otherwise(*pair)}")
+    agreed = sum(not verdict.differences for verdict in verdicts)
     verdicts = list(by_txn.values())
-    differing = [{"txn": verdict.txn, "differences": verdict.said} for verdict in verdicts if verdict.said]
+    differing = [{"txn": verdict.txn, "differences": verdict.differences} for verdict in verdicts if verdict.differences]
     return {"checked": checked, "agreed": agreed, "notEnded": not_ended, "withoutSession": sorted(billed), "differing": differing}
 
 
@@ -132,18 +132,20 @@ def _verdict(saved: Saved, where: Directory, lines: Sequence[SumLine], since: fl
         session = load(saved.txn, where).session
         stored = read_snapshot(saved.snapshot).tree.session.totals if saved.snapshot is not None else session.totals
     except (OptreeError, OSError, RecursionError) as error:
-        result.said.append(f"it cannot be read: {error}")
+        result.differences.append(f"it cannot be read: {error}")
         return result
     every, poor = sums.readable(flatten(session).accounting)
     if poor:
-        result.said.append(f"{poor:,} of its entries have figures that are none")
+        result.differences.append(f"{poor:,} of its entries have figures that are none")
     whole = sums.total(every)
-    result.said += _difference("leaves", whole, "totals", _of_totals(session.totals), unknown=True)
-    result.said += _difference("leaves", whole, "stored totals", _of_totals(stored), unknown=stored.known_costs + stored.unknown_costs > 0)
+    result.differences += _difference("leaves", whole, "totals", _of_totals(session.totals), unknown=True)
+    result.differences += _difference(
+        "leaves", whole, "stored totals", _of_totals(stored), unknown=stored.known_costs + stored.unknown_costs > 0
+    )
     leaves = [leaf for leaf in every if leaf.entry.timestamp >= since]
-    result.said += _difference("leaves", sums.total(leaves), "ledger", sums.total(lines), unknown=True)
-    result.said += _missing(leaves, lines)
-    result.said += _altered(leaves, lines)
+    result.differences += _difference("leaves", sums.total(leaves), "ledger", sums.total(lines), unknown=True)
+    result.differences += _missing(leaves, lines)
+    result.differences += _altered(leaves, lines)
     return result
 
 
@@ -163,8 +165,8 @@ def _difference(one: str, a: Sum, other: str, b: Sum, *, unknown: bool) -> list[
 
 def _otherwise(one: dict[str, Any], other: dict[str, Any]) -> str:
     """Return in what two lines of one entry differ."""
+    from optree.compare.details import as_line as said_as
     from optree.compare.details import excerpt
-    from optree.compare.details import said as said_as
 
     names = [name for name in {**one, **other} if one.get(name) != other.get(name)]
     phrases = (f"{name} {excerpt(said_as(one.get(name), name))}, {excerpt(said_as(other.get(name), name))}" for name in names)
@@ -173,15 +175,15 @@ def _otherwise(one: dict[str, Any], other: dict[str, Any]) -> str:
 
 def _altered(leaves: Sequence[SumLine], lines: Sequence[SumLine]) -> list[str]:
     """Return whose lines name something else than their entries: money of another model, say."""
-    billed = {line.said["id"]: line.said for line in lines if not is_bare(line.said)}
+    billed = {line.record["id"]: line.record for line in lines if not is_bare(line.record)}
     altered: list[str] = []
     for leaf in leaves:
         line = billed.get(leaf.entry.id)
         if line is None:
             continue
-        one, other = ({name: redact(known.get(name)) for name in _NAMED} for known in (leaf.said, line))
-        if one != other:
-            altered.append(f"{leaf.entry.id}: leaf, ledger: {_otherwise(one, other)}")
+        of_leaf, of_line = ({name: redact(known.get(name)) for name in _NAMED} for known in (leaf.record, line))
+        if of_leaf != of_line:
+            altered.append(f"{leaf.entry.id}: leaf, ledger: {_otherwise(of_leaf, of_line)}")
     return (
         altered if len(altered) <= _SHOWN else [*altered[:_SHOWN], f"… and {len(altered) - _SHOWN:,} more lines that name something else"]
     )
@@ -189,11 +191,11 @@ def _altered(leaves: Sequence[SumLine], lines: Sequence[SumLine]) -> list[str]:
 
 def _missing(leaves: Sequence[SumLine], lines: Sequence[SumLine]) -> list[str]:
     """Return which entries stand on one side only: by id, or by what they say where a line has none."""
-    ids = {line.said["id"] for line in lines if not is_bare(line.said)}
-    bare = Bare(line.said for line in lines if is_bare(line.said))
-    unbilled = [leaf.entry.id for leaf in leaves if leaf.entry.id not in ids and not bare.claim(leaf.said)]
+    ids = {line.record["id"] for line in lines if not is_bare(line.record)}
+    bare = Bare(line.record for line in lines if is_bare(line.record))
+    unbilled = [leaf.entry.id for leaf in leaves if leaf.entry.id not in ids and not bare.claim(leaf.record)]
     known, left = {leaf.entry.id for leaf in leaves}, {id(entry) for entry in bare.left()}
-    strays = [line for line in lines if (id(line.said) in left if is_bare(line.said) else line.said["id"] not in known)]
+    strays = [line for line in lines if (id(line.record) in left if is_bare(line.record) else line.record["id"] not in known)]
     stray = [line.entry.id or f"a line of {sums.day(line)}" for line in strays]
     missing = [f"not in the ledger: {_listed(unbilled)}"] if unbilled else []
     return [*missing, f"only in the ledger: {_listed(stray)}"] if stray else missing
@@ -204,7 +206,7 @@ def _listed(names: Sequence[str]) -> str:
     return ", ".join(names[:_SHOWN]) + more
 
 
-def _said(verdict: dict[str, Any]) -> list[str]:
+def _verdict_lines(verdict: dict[str, Any]) -> list[str]:
     lines = [f"{one['txn']}: {difference}" for one in verdict["differing"] for difference in one["differences"]]
     count = f"{verdict['agreed']:,} of {verdict['checked']:,} sessions agree: leaves = totals = ledger"
     more = [f"{verdict['notEnded']:,} not ended"] if verdict["notEnded"] else []

@@ -76,9 +76,9 @@ def follow(live: Path, vector: Mapping[str, int]) -> Iterator[list[r.Record]]:
     try:
         while True:
             lives = is_running(live)  # asked first: what a process wrote before it went is read below
-            found = _poll(live, tails, vector)
-            yield found
-            if not lives or any(isinstance(record, r.SessionEnd) and not record.path for record in found):
+            records = _poll(live, tails, vector)
+            yield records
+            if not lives or any(isinstance(record, r.SessionEnd) and not record.path for record in records):
                 yield _poll(live, tails, vector)
                 return
             sleep(POLL_SECONDS)

@@ -149,8 +149,8 @@ def _shown(view: MessageView, viewer: SessionViewer, ask: Ask, form: MessageForm
 
     if form is MessageFormat.MERMAID:
         return diagram(view, viewer, ask)
-    found = sections(view, viewer, ask)
+    listing = sections(view, viewer, ask)
     if form is MessageFormat.MD:
-        return to_markdown(found)
+        return to_markdown(listing)
     width = shutil.get_terminal_size((NOT_A_TERMINAL, 24)).columns
-    return to_text(found, width, paint if colour else unpainted)
+    return to_text(listing, width, paint if colour else unpainted)

@@ -202,15 +202,15 @@ def _words(line: str, width: int, gaps: Sequence[re.Pattern[str]]) -> Iterator[t
     """Yield what is not to be broken, with the spaces before it: columns; where one is wider than *width*, its words."""
     first, *finer = gaps
     gap = ""
-    for at, found in enumerate(first.split(line)):
+    for at, piece in enumerate(first.split(line)):
         if at % 2:
-            gap = found
-        elif finer and _width(found) > width:
-            words = list(_words(found, width, finer))
+            gap = piece
+        elif finer and _width(piece) > width:
+            words = list(_words(piece, width, finer))
             yield gap, words[0][1]
             yield from words[1:]
         else:
-            yield gap, found
+            yield gap, piece
 
 
 def _width(line: str) -> int:

@@ -42,12 +42,12 @@ def read_foreign(path: Path) -> Loaded | None:
     if form is None:
         return None
     check_size(path)
-    found = form.read(path)
-    if len(found.trees) != 1:
-        there = f"{len(found.trees)} sessions" if found.trees else "no session"
-        raise FormatError(f"{path} is {form.name} and holds {there}: optree import {path}, and look at what is listed then")
-    [tree] = found.trees
-    flaws = [f"line {fault.line}: {fault.said}" if fault.line else fault.said for fault in found.faults]
+    contents = form.read(path)
+    if len(contents.trees) != 1:
+        count = f"{len(contents.trees)} sessions" if contents.trees else "no session"
+        raise FormatError(f"{path} is {form.name} and holds {count}: optree import {path}, and look at what is listed then")
+    [tree] = contents.trees
+    flaws = [f"line {fault.line}: {fault.said}" if fault.line else fault.said for fault in contents.faults]
     return Loaded(
         tree.session.origin_txn_id, tree, Damage(renamed=name_safely(tree), earlier=flaws), [str(path)], {}, {"source": form.name}
     )

@@ -10,7 +10,7 @@ from msgspec import Struct
 
 from optree.compare.alignment import match
 from optree.compare.content import Content, Digests, Exact, Node, Stable, bottom_up, children, contents, kind_of, money
-from optree.compare.details import Change, Changes, excerpt, said
+from optree.compare.details import Change, Changes, as_line, excerpt
 from optree.compare.histories import Histories
 from optree.nodes import OperationNode, Pool, SessionNode, TurnNode
 from optree.tree import Tree
@@ -253,7 +253,7 @@ def label(node: Node) -> str:
     if isinstance(node, SessionNode):
         return node.agent_id
     if isinstance(node, TurnNode):
-        return excerpt(said((node.prompts or {}).get("user") or node.attributes.get("label") or ""))
+        return excerpt(as_line((node.prompts or {}).get("user") or node.attributes.get("label") or ""))
     return f"{node.kind} {node.name}"
 
 

@@ -7,7 +7,7 @@ from msgspec import Struct
 from optree.compare.cache import PARTS, Models, Prompt, Use, judge, prices, prompt_of
 from optree.compare.calls import CallContext, Messages, messages_since
 from optree.compare.content import own_cost, own_tokens
-from optree.compare.details import Change, differing, excerpt, said
+from optree.compare.details import Change, as_line, differing, excerpt
 from optree.compare.histories import CallSpan, Histories, lifetime_of, previous_calls
 from optree.nodes import OperationNode, SessionNode
 from optree.tree import Tree, walk_ops
@@ -77,11 +77,11 @@ def _parts(before: Prompt, after: Prompt) -> list[Change]:
         one, other = before.parts.get(name), after.parts.get(name)
         if one is None or other is None:
             if one is not other:
-                result.append(Change(name, *(None if part is None else excerpt(said(part.member)) for part in (one, other))))
+                result.append(Change(name, *(None if part is None else excerpt(as_line(part.member)) for part in (one, other))))
         elif one.id != other.id and name == "tools":
             result.append(_tools(one.member, other.member))
         elif one.id != other.id:
-            result.append(Change(name, *differing(said(one.member), said(other.member))))
+            result.append(Change(name, *differing(as_line(one.member), as_line(other.member))))
     return result
 
 
@@ -91,7 +91,7 @@ def _tools(before: object, after: object) -> Change:
     if list(one) == list(other):
         changed = next((name for name in one if one[name] != other[name]), None)
         if changed is None:
-            return Change("tools", *differing(said(before), said(after)))
+            return Change("tools", *differing(as_line(before), as_line(after)))
         return Change("tools", *differing(one[changed], other[changed]))
     return Change("tools", *differing(", ".join(one), ", ".join(other)))
 
@@ -101,7 +101,7 @@ def _named(tools: object) -> dict[str, str]:
     for tool in tools if is_list(tools) else []:
         function = tool.get("function") if is_object(tool) else None
         name = (function if is_object(function) else tool).get("name") if is_object(tool) else None
-        result[str(name or len(result))] = said(tool)
+        result[str(name or len(result))] = as_line(tool)
     return result
 
 

@@ -39,7 +39,7 @@ def lifetime_of(op: OperationNode, model: str, asked: float = 0.0) -> float:
 
 def asked_in(body: bytes) -> float:
     """Return the longest lifetime that JSON of a request asks for, in seconds; 0 if it asks for none."""
-    return max((_LONGER[found] for found in _ASKED.findall(body)), default=0.0)
+    return max((_LONGER[lifetime] for lifetime in _ASKED.findall(body)), default=0.0)
 
 
 def wait_of(before: OperationNode, op: OperationNode) -> float:
@@ -193,7 +193,7 @@ def text_bytes(body: bytes) -> int:
     """Return how many bytes of JSON are no data in base64: an image's tokens do not depend on them."""
     if _DATA.search(body) is None:
         return len(body)
-    return len(body) - sum(len(found[0]) for found in _DATA.finditer(body))
+    return len(body) - sum(len(match[0]) for match in _DATA.finditer(body))
 
 
 def decoded(body: bytes | msgspec.Raw | None) -> Any:

@@ -153,19 +153,19 @@ def _sum_phrase(total: Figures) -> str:
 _STYLES = {"added": "ok", "removed": "failed", "changed": "cancelled", "moved": "running"}
 
 
-def format_comparison(found: Comparison, *, everything: bool = False, paint: Paint = lambda _style, text: text) -> str:
+def format_comparison(comparison: Comparison, *, everything: bool = False, paint: Paint = lambda _style, text: text) -> str:
     """Return a comparison as text: a line for each node, marked ``+ - ~ >``, its changed fields below it.
 
     Without *everything* nodes that are the same throughout are counted only.
     """
-    root = drawn(found.root)
+    root = drawn(comparison.root)
     written = [
-        f"- {found.txn_a}",
-        f"+ {found.txn_b}",
-        f"  {' · '.join(totals_phrases(found))}",
-        f"  {counts_phrase(found)}",
+        f"- {comparison.txn_a}",
+        f"+ {comparison.txn_b}",
+        f"  {' · '.join(totals_phrases(comparison))}",
+        f"  {counts_phrase(comparison)}",
     ]
-    written += ["", f"{_sign(root, paint)} {paint('agent', found.root.label)}", *_fields(root, "", paint)]
+    written += ["", f"{_sign(root, paint)} {paint('agent', comparison.root.label)}", *_fields(root, "", paint)]
 
     def below(line: ShownLine) -> Iterator[ShownLine]:
         return lines(line.below, everything=everything)
@@ -221,9 +221,9 @@ del::before { content: "- "; } ins::before { content: "+ "; } del, ins { display
 _WORDS = {"same": "", "changed": "changed", "added": "added", "removed": "removed", "moved": "moved"}
 
 
-def format_page(found: Comparison, *, everything: bool = False) -> str:
+def format_page(comparison: Comparison, *, everything: bool = False) -> str:
     """Return a comparison as a page of HTML; credentials are replaced, and whatever the sessions hold is shown as text."""
-    return "".join(_page(found, everything=everything))
+    return "".join(_page(comparison, everything=everything))
 
 
 def _page(comparison: Comparison, *, everything: bool) -> Iterator[str]:
