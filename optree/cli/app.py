@@ -38,7 +38,7 @@ OK, FAILED, USAGE, DAMAGED = 0, 1, 2, 3
 
 
 class Commands(TyperGroup):
-    """Turns errors into one line on stderr and an exit code; a reader that has gone away is none."""
+    """Turns errors into one line on stderr and an exit code; a reader that has gone away is no error."""
 
     def invoke(self, ctx: Any) -> Any:
         """Run a command."""
@@ -72,7 +72,7 @@ class Commands(TyperGroup):
 
 
 def _refuse_settings_that_cannot_be() -> None:
-    """End the command if ``OPTREE_REDACT`` cannot be: it would show what its user wants hidden. That has been said by now."""
+    """End the command if ``OPTREE_REDACT`` is not valid: it would show what its user wants hidden. A warning was written by now."""
     if redaction.VARIABLE in os.environ and any(problem.startswith(redaction.VARIABLE) for problem in health()["problems"]):
         raise typer.Exit(USAGE)
 
@@ -99,7 +99,7 @@ def _misused(error: typer.TyperException) -> typer.Exit:
 
 
 def _is_full(error: Exception) -> bool:
-    """Tell whether it is stdout that takes no more: of files it is said where they are written."""
+    """Tell whether it is stdout that is full: for files the error is reported where they are written."""
     return isinstance(error, OSError) and error.errno == ENOSPC
 
 

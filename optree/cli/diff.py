@@ -121,7 +121,7 @@ def _of_agent(calls: list[CallContext], agent: str) -> list[CallContext]:
 
 
 def _is_notable(call: CallContext) -> bool:
-    """Tell whether a call did more than begin, or append to what it had."""
+    """Tell whether a call did more than begin, or append to its history."""
     messages = call.messages
     edited = messages is not None and not messages.new and messages.edited + messages.removed + messages.inserted > 0
     return bool(call.parts or call.cache in _LOSSES or call.note or edited)

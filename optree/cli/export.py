@@ -208,7 +208,7 @@ def _sent(txn: str, where: Directory, sender: Resender, until: float, *, again: 
 
 
 def _tell_others(others: dict[str, int]) -> None:
-    """Say what is not sent since it was to go elsewhere."""
+    """Report the sessions that are not sent since they were to go elsewhere."""
     if others:
         named = "; ".join(f"{where} ({number})" for where, number in others.items())
         message = f"not sent, since mirrored with other settings: {sum(others.values())}, for {named}"

@@ -45,7 +45,7 @@ def pending(where: Directory) -> list[str]:
 
 
 def destination(txn: str, where: Directory) -> str | None:
-    """Return where a pending session is to go, without credentials; None if nobody noted it."""
+    """Return where a pending session is to go, without credentials; None if it was not noted."""
     return exporter_named(OTEL).destination(txn, where)
 
 

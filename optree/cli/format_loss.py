@@ -1,4 +1,4 @@
-"""What a session has that a format does not hold: for one line that says so."""
+"""What a session has that a format does not hold: for one line about it."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def _is_empty(part: Payload | None) -> bool:
 
 
 _OWN = "conversation"
-"""The attribute of a session that events make and tell again."""
+"""The attribute of a session that is made of events, and becomes events again."""
 _REFERENCE = re.compile(r'"\$(?:history|blob)":"([^"]+)"')
 _TOLD = frozenset({"members", "without", "accounting", "order", "file"})
 _IN_FIELDS = frozenset({"provider", "model", "name", "latency", "error"})
@@ -111,7 +111,7 @@ _COUNTS: dict[str, Callable[[Tree], int]] = {
     ),
     "gaps in ops' numbers": _sessions(lambda session: sum(_gaps(turn.ops) for turn in session.turns)),
 }
-"""How many of each a session has, by the words in which formats say what they do not hold."""
+"""How many of each a session has, by the words in which formats name what they do not hold."""
 
 
 def _parts(op: OperationNode) -> tuple[Payload | None, Payload | None]:
@@ -145,7 +145,7 @@ def _unused(tree: Tree) -> set[str]:
 
 
 def _of_ones_own(attributes: dict[str, Any]) -> bool:
-    """Tell whether an attribute has the name of what reading keeps of a file, and is none of it."""
+    """Tell whether an attribute with the name under which reading keeps a file's members is the program's own."""
     kept = attributes.get(AS_TOLD, {})
     return not is_object(kept) or bool(kept.keys() - _TOLD)
 

@@ -122,7 +122,7 @@ class FilesRead(Struct):
     faults: list[tuple[str, Fault]] = []
     """With the names of the files; those of formats."""
     notes: list[str] = []
-    """What is to be said about spans, and about files that were passed over."""
+    """Notes on spans, and on files that were passed over."""
     failed: list[tuple[str, str]] = []
     """Files of which nothing could be read, each with why."""
     sources: dict[str, str] = {}

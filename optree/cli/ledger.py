@@ -98,7 +98,7 @@ def _groups(lines: Sequence[SumLine]) -> dict[str, dict[str, Sum]]:
 
 
 def _checked(where: Directory, lines: Sequence[SumLine], since: float, conflicting: Sequence[tuple[Any, Any]]) -> dict[str, Any]:
-    """Return what a comparison of the ledger with all saved sessions gives."""
+    """Return the result of comparing the ledger with all saved sessions."""
     billed: defaultdict[str, list[SumLine]] = defaultdict(list)
     for line in lines:
         billed[sums.session(line)].append(line)
@@ -165,16 +165,15 @@ def _difference(one: str, a: Sum, other: str, b: Sum, *, unknown: bool) -> list[
 
 def _otherwise(one: dict[str, Any], other: dict[str, Any]) -> str:
     """Return in what two lines of one entry differ."""
-    from optree.compare.details import as_line as said_as
-    from optree.compare.details import excerpt
+    from optree.compare.details import as_line, excerpt
 
     names = [name for name in {**one, **other} if one.get(name) != other.get(name)]
-    phrases = (f"{name} {excerpt(said_as(one.get(name), name))}, {excerpt(said_as(other.get(name), name))}" for name in names)
+    phrases = (f"{name} {excerpt(as_line(one.get(name), name))}, {excerpt(as_line(other.get(name), name))}" for name in names)
     return "; ".join(phrases) or "members that say nothing"
 
 
 def _altered(leaves: Sequence[SumLine], lines: Sequence[SumLine]) -> list[str]:
-    """Return whose lines name something else than their entries: money of another model, say."""
+    """Return the entries whose lines in the ledger name something else: another model, say."""
     billed = {line.record["id"]: line.record for line in lines if not is_bare(line.record)}
     altered: list[str] = []
     for leaf in leaves:
@@ -190,7 +189,7 @@ def _altered(leaves: Sequence[SumLine], lines: Sequence[SumLine]) -> list[str]:
 
 
 def _missing(leaves: Sequence[SumLine], lines: Sequence[SumLine]) -> list[str]:
-    """Return which entries stand on one side only: by id, or by what they say where a line has none."""
+    """Return which entries stand on one side only: by id, or by their content where a line has no id."""
     ids = {line.record["id"] for line in lines if not is_bare(line.record)}
     bare = Bare(line.record for line in lines if is_bare(line.record))
     unbilled = [leaf.entry.id for leaf in leaves if leaf.entry.id not in ids and not bare.claim(leaf.record)]

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 DAMAGED = 3
 NOT_A_TERMINAL = 100
-"""Columns where nobody says how many there are."""
+"""Columns where the output is not a terminal."""
 _OF_A_MESSAGE = ("flow", "references", "during")
 
 

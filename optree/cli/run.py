@@ -108,7 +108,7 @@ def run(
 
 @dataclass(frozen=True, slots=True)
 class Tracing:
-    """What the program is told by its environment, and how the end is reported."""
+    """What the program's environment has, and how the end is reported."""
 
     verbose: bool = False
     trace_llm: bool = False
@@ -118,7 +118,7 @@ class Tracing:
     """The collector to mirror to."""
     auto: bool = False
     replay: Mapping[str, str] | None = None
-    """What says whose answers the program gets."""
+    """The variables that name the session whose answers the program gets."""
 
 
 class Ran(NamedTuple):
@@ -293,7 +293,7 @@ def _state_phrase(row: Row, outcome: _Outcome) -> str:
 
 
 def _unsaved(directory: Directory) -> str:
-    """Say that no session could be saved, and why if that is so still."""
+    """Return the line that no session could be saved, with the reason if it still holds."""
     existing = next(path for path in (directory.sessions.absolute(), *directory.sessions.absolute().parents) if os.path.exists(path))  # noqa: PTH110 - False where it may not be looked
     why = "is no directory" if not existing.is_dir() else "" if os.access(existing, os.W_OK | os.X_OK) else "cannot be written"
     reason = f": {existing} {why}" if why else f" in {directory.sessions}"

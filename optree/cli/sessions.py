@@ -67,7 +67,7 @@ _CANCELLED = ("KeyboardInterrupt", "CancelledError", "GeneratorExit")
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One session in a listing; times in epoch milliseconds, *duration* in seconds, None if nobody knows."""
+    """One session in a listing; times in epoch milliseconds, *duration* in seconds, None if it is not known."""
 
     txn: str
     agent: str
@@ -81,7 +81,7 @@ class Row:
     """True if something of it could not be read, or was lost before it was resumed."""
 
     def lasted(self, least: str = "at least ") -> str:
-        """Return the duration for people, behind *least* if it was longer; empty if nobody knows it."""
+        """Return the duration for people, behind *least* if it was longer; empty if it is not known."""
         if self.duration is None:
             return ""
         return f"{least if self.state == 'interrupted' else ''}{duration(self.duration)}"
@@ -101,7 +101,7 @@ class Row:
 
 
 def check_directory(where: Directory, sessions_dir: Path | None) -> None:
-    """Raise `NotFoundError` for what is no directory, and for one that was named (the base, or that of the sessions) but is not there."""
+    """Raise `NotFoundError` for a path that is not a directory, and for a named one (the base, or that of the sessions) that is missing."""
     path = where.sessions
     if where.homeless:
         raise NotFoundError("you have no home directory, where sessions would be; name theirs with --sessions-dir or OPTREE_SESSIONS_DIR")
@@ -113,7 +113,7 @@ def check_directory(where: Directory, sessions_dir: Path | None) -> None:
 
 
 def describe(saved: Saved, directory: Directory) -> Row:
-    """Return the row of a session: from the first frame of its snapshot if that says all, else from the whole session."""
+    """Return the row of a session: from the first frame of its snapshot if that is enough, else from the whole session."""
     meta = read_meta(saved.snapshot) if saved.snapshot is not None and saved.live is None else {}
     created, ended = number_of(meta.get("createdAt")), number_of(meta.get("endedAt"))
     result, known = object_of(meta.get("result")), _summed(object_of(meta.get("summary")))
@@ -132,7 +132,7 @@ def _seconds(milliseconds: float | None) -> float | None:
 
 
 def _summed(summary: dict[str, Any]) -> Totals | None:
-    """Return the totals in a snapshot's first frame; None where it does not tell unknown costs, as those of version 0.1.0."""
+    """Return the totals in a snapshot's first frame; None where it does not count unknown costs, as in version 0.1.0."""
     try:
         return msgspec.convert(summary, Totals) if "unknownCosts" in summary else None
     except msgspec.ValidationError:
@@ -164,7 +164,7 @@ def state_of(session: SessionNode, live: Path | None) -> State:
 
 
 def _ended(status: str | None, success: bool | None) -> State:
-    """Return how an ended session stands: one of which nobody says how it ended has ended, and no more."""
+    """Return the state of a session that ended; without a status it is ``ended``."""
     return "ended" if success or (status is None and success is None) else "cancelled" if status == "cancelled" else "failed"
 
 

@@ -159,7 +159,7 @@ def _message(message: Any) -> Iterator[Part]:
 
 
 def _text_lines(value: Any) -> list[str]:
-    """Return what a message or a response says: its text as it is, other parts as JSON."""
+    """Return a message or a response as lines: its text as it is, other parts as JSON."""
     if isinstance(value, str):
         return _text(value)
     if is_list(value):
@@ -170,7 +170,7 @@ def _text_lines(value: Any) -> list[str]:
 
 
 def _answered(response: Any) -> list[str]:
-    """Return what a response says; of a provider's own, what its messages say."""
+    """Return a response as lines; a provider's own as its messages."""
     if not is_object(response) or not any(is_list(response.get(name)) for name in ("choices", "candidates", "output", "content")):
         return _text_lines(response)
     messages = [message for answer in answers(response) for message in answer.messages]
@@ -203,7 +203,7 @@ def _log(entry: LogEntry) -> list[str]:
 
 
 def _details(details: Any) -> Any:
-    """Return a log line's details, with what a file that it came from says of it beside them."""
+    """Return a log line's details, with the members that the file it came from has of it."""
     origin = details.get(AS_TOLD) if is_object(details) else None
     members = origin.get("members") if is_object(origin) else None
     return {**{name: value for name, value in details.items() if name != AS_TOLD}, **members} if is_object(members) else details

@@ -24,12 +24,12 @@ from optree.values import is_object
 
 DAMAGED = 3
 MOST_LINES = 10
-"""So many damaged lines are said by their numbers."""
+"""This many damaged lines are listed by their numbers."""
 SINCE_HELP = "Only what came since: a date (2025-11-30), a time, or a span (30m, 24h, 7d)."
 HEAD = ("CALLS", "FAILED", "INPUT", "CACHED", "WRITTEN", "OUTPUT", "COST")
 _SPANS = {"m": 60e3, "h": 3600e3, "d": 86400e3, "w": 7 * 86400e3}
 _FIGURES = {"timestamp": 1e15, "charactersIn": MAX_COUNT, "charactersOut": MAX_COUNT, "costUsd": MAX_DOLLARS}
-"""Figures of an entry, and the most that each comes to: what is larger is none."""
+"""Figures of an entry, each with its largest possible value: a larger one is not counted."""
 _SHOWN = (
     "inputTokens", "cacheReadInputTokens", "cacheWriteInputTokens", "outputTokens", "reasoningOutputTokens",
     "charactersIn", "charactersOut", "costUsd", "unknownCosts",
@@ -66,7 +66,7 @@ class Sum:
         return self.totals.llm_failed + self.totals.tools_failed
 
     def plain(self) -> dict[str, int | float | None]:
-        """Return the sum under the names that JSON output has; a cost that nobody gave is None."""
+        """Return the sum under the names that JSON output has; a cost that was not given is None."""
         values = figures(self.totals)
         if values["costUsd"] is not None:
             values["costUsd"] = self.pico_dollars / PICO
@@ -81,7 +81,7 @@ class Sum:
 
 
 def read_ledger(where: Directory) -> Book:
-    """Return what the ledger holds. Raises `NotFoundError` if there is none."""
+    """Return the ledger's lines. Raises `NotFoundError` without a ledger."""
     if not where.billing.is_file():
         raise NotFoundError(f"no ledger at {where.billing}: it is written when a session ends; `optree cost TXN` works without")
     with working(f"reading {where.billing.name}"):
@@ -112,7 +112,7 @@ def say_repeated(book: Book, where: Directory, *, checked: bool = False) -> None
 
 
 def say_unreadable(book: Book, poor: int, one: str, more: str) -> int:
-    """Say which lines are damaged, and of how many some figures are none; returns the exit code. *one* and *more* name what is counted."""
+    """Report which lines are damaged, and how many have figures that are not numbers; returns the exit code. *one* and *more* name them."""
     if not (torn := len(book.unreadable) + poor):
         return 0
     numbers = [f"{number:,}" for number in book.unreadable[:MOST_LINES]]
@@ -149,7 +149,7 @@ def credits_plain(lines: Sequence[SumLine]) -> dict[str, Any]:
 
 
 def credit_lines(lines: Sequence[SumLine]) -> list[str]:
-    """Return a line that tells of credits in sums, if there are any."""
+    """Return a line about the credits in sums, if there are any."""
     credited = total(credits_of(lines))
     if not credited.calls:
         return []
@@ -158,7 +158,7 @@ def credit_lines(lines: Sequence[SumLine]) -> list[str]:
 
 
 def replay_lines(lines: Sequence[SumLine]) -> list[str]:
-    """Return a line that tells of calls that got recorded answers, if there are any."""
+    """Return a line about calls that got recorded answers, if there are any."""
     count = sum(line.entry.replay_of is not None and not line.entry.retried for line in lines)
     calls = "1 call" if count == 1 else f"{count:,} calls"
     return [f"{calls} got a recorded answer (optree replay, optree fork), and cost nothing"] if count else []
@@ -243,7 +243,7 @@ def _is_clean(entry: dict[str, Any]) -> bool:
 
 
 def _line(entry: dict[str, Any]) -> SumLine:
-    """Return an entry without figures that are none."""
+    """Return an entry without figures that are not numbers."""
     tokens: Any = entry.get("tokens")
     counts = {name: int(count) for name, count in tokens.items() if _is_figure(count, MAX_COUNT)} if is_object(tokens) else {}
     known = {name: entry[name] if _is_figure(entry.get(name), most) else None for name, most in _FIGURES.items()}

@@ -162,7 +162,7 @@ class Match(NamedTuple):
 
 
 def match(a: Sequence[Node], b: Sequence[Node], content: Mapping[int, Content]) -> list[Match]:
-    """Return siblings matched, in the order of *b*; what only *a* has stands where it was."""
+    """Return siblings matched, in the order of *b*; nodes of *a* alone stand where they were."""
     contents_a, contents_b = [content[id(node)] for node in a], [content[id(node)] for node in b]
     same = align([item.whole for item in contents_a], [item.whole for item in contents_b])
     moved = _moved(contents_a, contents_b, same)
@@ -181,7 +181,7 @@ def match(a: Sequence[Node], b: Sequence[Node], content: Mapping[int, Content]) 
 
 
 def _crossing(rows: list[int], columns: list[int], contents_a: Sequence[Content], contents_b: Sequence[Content]) -> Pairs:
-    """Return pairs of what is left, of the same kind and name, in any order: the most alike first."""
+    """Return pairs of the nodes that are not matched yet, of the same kind and name, in any order: the most alike first."""
     if not rows or not columns or len(rows) * len(columns) > MOST_CELLS:
         return []
     weighed = [(_likeness(contents_a[x], contents_b[y]), x, y) for x in rows for y in columns]
@@ -198,7 +198,7 @@ def _crossing(rows: list[int], columns: list[int], contents_a: Sequence[Content]
 
 
 def _moved(contents_a: Sequence[Content], contents_b: Sequence[Content], same: Pairs) -> Pairs:
-    """Return what is in both, but not in the same order."""
+    """Return the pairs of equal nodes that are not in the same order."""
     staying_a, staying_b = {x for x, _ in same}, {y for _, y in same}
     places: defaultdict[str, deque[int]] = defaultdict(deque)
     for y, item in enumerate(contents_b):
@@ -228,7 +228,7 @@ def _likeness(a: Content, b: Content) -> float:
 
 
 def _merged(a: Sequence[Node], b: Sequence[Node], pairs: Pairs, elsewhere: Mapping[int, tuple[int, bool]]) -> Iterator[Match]:
-    """Yield the matches; *elsewhere* has the partners of what is not in order, and whether they are the same."""
+    """Yield the matches; *elsewhere* has the partners of nodes that are out of order, and whether they are the same."""
     gone = {x for x, _ in elsewhere.values()}
     x = y = 0
     for next_x, next_y in pairs:

@@ -140,7 +140,7 @@ class Use(Struct):
 
 
 class Models(Struct):
-    """Models of which any call of the session tells of a cache, and those that tell what they wrote to it (OpenAI's do not)."""
+    """Models with cached tokens in any call of the session, and those that report tokens written to the cache (OpenAI's do not)."""
 
     telling: set[str]
     writing: set[str]
@@ -298,7 +298,7 @@ def _add_parts(prompt: Prompt, members: Mapping[str, Any], pool: Pool) -> None:
 
 
 def _is_part(key: str, value: Any) -> bool:
-    """Tell whether a member is part of the key; a `text` that is plain is what somebody says, not a format."""
+    """Tell whether a member is part of the key; a `text` that is a plain string is content, not a format."""
     return is_object(value) if key == "text" else value is not None
 
 

@@ -1,4 +1,4 @@
-"""What is told of one LLM call: what became of its context, and of the previous call's messages: kept, edited, removed, inserted."""
+"""The changes of one LLM call: of its context, and of the previous call's messages: kept, edited, removed, inserted."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ class _Gap:
         self.histories, self.messages, self.old, self.new = histories, messages, old, new
 
     def note(self, x: int, y: int, *, last: bool) -> None:
-        """Say what became of it; *x* and *y* are the positions where it begins. New messages at the very end are appended."""
+        """Note the edits of the gap; *x* and *y* are the positions where it begins. New messages at the very end are appended."""
         used = 0
         wholesale = len(self.old) > _MOST_PAIRED
         if wholesale:
@@ -127,7 +127,7 @@ class _Gap:
 
 
 def role_of(message: Any) -> str:
-    """Return a message's role, or what it is."""
+    """Return a message's role, or else its type."""
     if is_object(message):
         return str(message.get("role") or message.get("type") or "message")
     return "lost" if message is None else "message"
@@ -163,7 +163,7 @@ class CallContext(Struct, rename="camel"):
     model: str
     status: Status | None
     previous: str | None
-    """Path of the call that it goes on from (`optree.compare.histories` says which one that is)."""
+    """Path of the call that it goes on from (`optree.compare.histories` chooses it)."""
     note: str | None = None
     count: int | None = None
     """Messages that it sent."""

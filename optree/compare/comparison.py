@@ -71,7 +71,7 @@ def _own(node: Node) -> Figures:
     if not isinstance(node, OperationNode):
         return Figures(latency_ms=latency)
     sums = of_entries(node.accounting)
-    untold = node.kind == "llm" and not node.accounting  # as out of a transcript: a call costs something, whoever says it
+    untold = node.kind == "llm" and not node.accounting  # as out of a transcript: a call costs something, though no entry says it
     return Figures(
         1,
         sums.all_input_tokens,
@@ -106,7 +106,7 @@ class Difference(Struct, rename="camel", omit_defaults=True):
     mark: Mark
     type: Literal["session", "turn", "op"]
     label: str
-    """An op's kind and name, a session's agent, what the user said in a turn."""
+    """An op's kind and name, a session's agent, the user's prompt of a turn."""
     path_a: str | None = None
     path_b: str | None = None
     changes: list[Change] = []
@@ -119,7 +119,7 @@ class Difference(Struct, rename="camel", omit_defaults=True):
 
 
 class Comparison(Struct, rename="camel"):
-    """Two sessions, aligned. *counts* says by mark and type how many nodes differ, as in ``{"added": {"op": 2}}``."""
+    """Two sessions, aligned. *counts* is the number of nodes that differ, by mark and type, as in ``{"added": {"op": 2}}``."""
 
     txn_a: str
     txn_b: str

@@ -70,7 +70,7 @@ class Digests:
         self._blobs: dict[tuple[str, str, str], str] = {}
 
     def members(self, payload: Payload | None, kind: str) -> dict[str, str]:
-        """Return the content id of each member of a request, by name; of what is no object one member without a name."""
+        """Return the content id of each member of a request, by name; a request that is not an object is one member without a name."""
         if payload is None:
             return {}
         request = opened(decode(payload.payload))
@@ -86,7 +86,7 @@ class Digests:
         return self.histories.linked(head, self.pool) if isinstance(head, str) else None
 
     def whole(self, name: str, value: Any, kind: str) -> Any:
-        """Return what counts of a member, with what it refers to in its place; what only looks like a reference stays as it is."""
+        """Return the stable part of a member, its references resolved; a value that only looks like a reference stays as it is."""
         try:
             resolved = self.pool.resolve(value)
         except (TypeError, AttributeError, ValueError):
@@ -138,7 +138,7 @@ class Content(NamedTuple):
     whole: str
     """Digest of the node and all below it."""
     features: frozenset[int]
-    """A sample of hashes of what it holds: the more two nodes share, the more alike they are."""
+    """A sample of hashes of the node's content: the more two nodes share, the more alike they are."""
 
 
 def contents(root: SessionNode, digests: Digests) -> dict[int, Content]:
@@ -188,7 +188,7 @@ def last_tokens(op: OperationNode) -> Tokens | None:
 
 
 def own_cost(op: OperationNode) -> float | None:
-    """Return the money of an op's own accounting; None if no entry says any."""
+    """Return the money of an op's own accounting; None if no entry has any."""
     costs = [entry.cost_usd for entry in op.accounting if entry.cost_usd is not None]
     return money(sum(costs)) if costs else None
 
@@ -254,7 +254,7 @@ class Stable:
                 self._names[identity] = identity if self._names.get(identity, name) != name else name
 
     def body(self, body: bytes) -> bytes:
-        """Return a message's JSON without what is volatile; damaged JSON as it is."""
+        """Return a message's JSON without its volatile parts; damaged JSON as it is."""
         value = decoded(body)
         if value is None:
             return body

@@ -32,7 +32,7 @@ MOST_ALIGNED = 64
 
 
 def as_line(value: Any, name: str = "") -> str:
-    """Return a value as one line without credentials; *name* is what it is a member as, which may name a secret."""
+    """Return a value as one line without credentials; *name* is the member that holds it, which may name a secret."""
     known = next(iter(redact({name: value}).values())) if name else redact(value)
     text = known if isinstance(known, str) else msgspec.json.encode(known).decode("utf-8", "replace")
     return " ".join(text.split())
@@ -193,7 +193,7 @@ class _Differing(NamedTuple):
 
 
 def _differing(a: list[str], b: list[str], beyond: int) -> _Differing:
-    """Return which items differ; *beyond* counts those that were not looked at."""
+    """Return which items differ; *beyond* counts those that were not compared."""
     pairs: list[tuple[int | None, int | None]] = []
     x = y = 0
     for next_x, next_y in [*align(a, b), (len(a), len(b))]:

@@ -157,7 +157,7 @@ class Histories:
         return self._enter[node] <= self._enter[head] < self._enter[node] + self._count[node]
 
     def shared(self, a: int, b: int) -> int:
-        """Return the node where two histories part; takes as long as what they do not share."""
+        """Return the node where two histories part, in a time that grows with the messages that they do not share."""
         while a != b:
             if self.depth[a] >= self.depth[b]:
                 a = self.parent[a]
@@ -190,7 +190,7 @@ def bare(body: bytes) -> bytes:
 
 
 def text_bytes(body: bytes) -> int:
-    """Return how many bytes of JSON are no data in base64: an image's tokens do not depend on them."""
+    """Return how many bytes of JSON are not data in base64: an image's tokens do not depend on its bytes."""
     if _DATA.search(body) is None:
         return len(body)
     return len(body) - sum(len(match[0]) for match in _DATA.finditer(body))

@@ -61,7 +61,7 @@ def _hidden(same: list[Difference]) -> Iterator[ShownLine]:
 
 
 def hidden_phrase(line: ShownLine) -> str:
-    """Return what a line says that stands for nodes that are the same."""
+    """Return the text of a line that stands for nodes that are the same."""
     what = "turn" if line.difference.type == "turn" else "op" if line.difference.type == "op" else "session"
     return f"… {line.hidden:,} {what}{'s' if line.hidden > 1 else ''} the same"
 
@@ -74,7 +74,7 @@ def path_phrase(difference: Difference) -> str:
 
 
 def delta_phrase(difference: Difference) -> str:
-    """Return how a node's money, tokens and time changed; of what only one session has, what it comes to."""
+    """Return how a node's money, tokens and time changed; for a node of one session alone, its own figures."""
     if difference.mark in ("added", "removed"):
         return _sum_phrase((difference.figures_b if difference.mark == "added" else difference.figures_a) or Figures())
     change = difference.delta or Figures()
@@ -286,6 +286,6 @@ def _html_fields(line: ShownLine) -> str:
 
 
 def _text(text: str) -> str:
-    """Return a text as HTML shows it, without credentials; what nobody could see is written out."""
+    """Return a text as HTML shows it, without credentials; invisible characters are written out."""
     known = redact(text)
     return escape(visible(known))

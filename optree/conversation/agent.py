@@ -20,7 +20,7 @@ from optree.tree.answered import answered
 from optree.values import decode, encode, is_object
 
 LANGUAGE_MODEL = "anthropic/claude-sonnet-4-5-20250929"
-"""What an agent without a model says that it is: the seeds' own."""
+"""The model's name of an agent without a model, as in the seeds."""
 NO_OBJECT = "the arguments are no JSON object"
 MAX_STEPS = 16
 """Messages with tool calls that one response may take."""
@@ -187,7 +187,7 @@ class Agent:
         return child
 
     def begin(self) -> None:
-        """Log the system prompt, if that is not done; what the agent hears or says first does it too."""
+        """Log the system prompt, if that is not done; the agent's first message does it too."""
         pending, self._unlogged = self._unlogged, []
         for message in pending:
             self._log(message)
@@ -245,7 +245,7 @@ class Agent:
         return message
 
     async def _make_calls(self, message: dict[str, Any], message_id: str | None) -> list[str]:
-        """Make a message's tool calls in their order, each the cause of what comes of it."""
+        """Make a message's tool calls in their order, each the cause of its result."""
         several = len(message["tool_calls"]) > 1
         results: list[str] = []
         for tool_call in message["tool_calls"]:
@@ -356,7 +356,7 @@ ConversationSession.restored = staticmethod(restored)
 
 
 def _arguments(arguments: Any) -> dict[str, Any] | None:
-    """Return a call's arguments; none at all are an empty object, and what is no object is None."""
+    """Return a call's arguments: an empty object without any, None for arguments that are not an object."""
     if arguments is None or arguments == "":
         return {}
     try:

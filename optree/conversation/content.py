@@ -1,4 +1,4 @@
-"""What the content of an entry says, and providers' requests and answers of model calls as entries. Nothing here raises.
+"""The content of an entry as text, and providers' requests and answers of model calls as entries. Nothing here raises.
 
 Tool calls become `tool_calls`, tool results entries of role ``tool``, and content that is text only becomes one text; other blocks stay.
 """
@@ -33,7 +33,7 @@ from optree.messages import (
 from optree.values import encode, is_list, is_object
 
 Kind = Literal["system", "heard", "thought", "said", "called", "received"]
-"""What an entry is to its agent: its instructions, what it heard, thought and no more, said, did, or got back from a tool."""
+"""What an entry is to its agent: its instructions, a message that it heard, a thought alone, its answer, its calls, or a tool's result."""
 
 _PLAIN_ROLES: dict[str, Kind] = {"system": "system", "tool": "received"}
 SYSTEM_KEYS = ("system", "instructions", "systemInstruction", "system_instruction")
@@ -50,7 +50,7 @@ class Call(NamedTuple):
 
 
 def text_of(content: Any) -> str:
-    """Return what a content says, as text: of blocks their texts and results, other blocks as JSON; calls and thoughts are left out."""
+    """Return a content as text: of blocks their texts and results, other blocks as JSON; calls and thoughts are left out."""
     if isinstance(content, str):
         return str.__str__(content)
     return "\n".join(filter(None, map(_part_text, parts(content))))
@@ -124,7 +124,7 @@ def _parts(entry: TranscriptEntry) -> list[Part]:
 
 
 def entries_of(given: Any, role: str = "user") -> list[TranscriptEntry]:
-    """Return the entries that a message is: one for each result in it, then one for the rest; none where it says nothing.
+    """Return the entries that a message is: one for each result in it, then one for the rest; none where it is empty.
 
     Their ids are empty. *role* is that of a message that names none.
     """
@@ -157,7 +157,7 @@ def entries_of(given: Any, role: str = "user") -> list[TranscriptEntry]:
 def new_entries(request: Any) -> list[TranscriptEntry]:
     """Return what is new in a request, as entries without ids: what follows its last answer, and then its system prompts."""
     history = history_in(request)
-    if history is None:  # the original ai-agent's may hold figures alone: they are nobody's words
+    if history is None:  # the original ai-agent's may hold figures alone: they are no message
         own = is_object(request) and body(request) is request and not any(key in request for key in HISTORY_KEYS)
         return [_entry("user", encode(request).decode(), None, {})] if request and (own or not is_object(request)) else []
     entries = [entry for one in (history if is_list(history) else [history]) for entry in entries_of(one)]
@@ -232,7 +232,7 @@ def _normal(rest: list[Part]) -> Any:
 
 
 def _tool_content(content: Any) -> Any:
-    """Return a result as one text, unless it has parts that are none."""
+    """Return a result as one text, unless it has parts that are not text."""
     if is_list(content):
         return _normal(parts(content))
     return text_of(content) if content is None or isinstance(content, str) else json_text(content)

@@ -71,7 +71,7 @@ class _Wide(Struct, tag_field="event_type", kw_only=True, forbid_unknown_fields=
         return False
 
     def causes(self) -> tuple[str, ...]:
-        """Return the line's causes; smallchat's ``user`` is none."""
+        """Return the line's causes; smallchat's ``user`` is not a message's id, and is left out."""
         ids = _all(self.cause or self.caused_by or ())
         return tuple(cause for cause in ids if cause != USER) if self.agent is not None else ids
 
@@ -150,7 +150,7 @@ class WideCreated(_Wide, tag="agent_created", kw_only=True):
     language_model: str | None = None
     parent: str | None = None
     role: str | None = None
-    """Smallchat's ``primary``, ``child`` or ``hook``; the parent says the same."""
+    """Smallchat's ``primary``, ``child`` or ``hook``; it follows from the parent too."""
 
     def odd(self) -> bool:
         """Tell whether the line is to be read by itself: it has no agent."""

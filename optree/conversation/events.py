@@ -19,7 +19,7 @@ from optree.values import is_list, is_object, plain
 
 
 class _Nothing(dict[str, Any]):
-    """An empty object that all share and nobody changes: an entry needs none of its own, and a million of them are read quicker."""
+    """An empty object that all entries share and that must not be changed: a million entries are read quicker so."""
 
     def __setitem__(self, key: str, value: Any) -> None:
         raise TypeError("an entry that has nothing more shares this object: give the entry one of its own")
@@ -112,6 +112,6 @@ def entry_of(message: dict[str, Any], message_id: str, agent_id: str, same: str 
 
 
 def plain_message(message: Any) -> dict[str, Any]:
-    """Return a message, of whatever type, as plain values taken now; what is no message becomes the content of one."""
+    """Return a message, of whatever type, as plain values taken now; a value that is not a message becomes the content of one."""
     value = plain(message)
     return value if is_object(value) else {"role": "user", "content": value}

@@ -1,4 +1,4 @@
-"""What a conversation asks of an agent, whoever wrote it, and of the model behind one; and such a model, asked with httpx."""
+"""The protocols of agents, of any library, and of the models behind them; and a model that is asked with httpx."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Any tree as a stream of conversation events: agents, their transcripts as their model calls tell them, and texts made for others.
+"""Any tree as a stream of conversation events: agents, their transcripts from their model calls, and texts made for others.
 
 A request sends the whole history again. Pooled histories share their links, so only links that are new are read: the work grows with
 what was said. A history that begins anew, since it was compacted, adds what is new in it; what was there stays.
@@ -187,10 +187,10 @@ def _when(event: AnyEvent) -> float:
 
 
 def _block(session: SessionNode) -> dict[str, Any]:
-    """Return what a session says of its agent, where the conversation was recorded as such."""
+    """Return the attributes that describe a session's agent, where the conversation was recorded as such."""
     try:
         block = session.attributes.get("conversation")
-    except Exception as error:  # noqa: BLE001 - damaged attributes are none
+    except Exception as error:  # noqa: BLE001 - damaged attributes count as missing
         pass_on(error)
         return {}
     return block if is_object(block) else {}
@@ -256,7 +256,7 @@ class _Transcript:
             self._add(entry, op.started_at if op.ended_at is None else op.ended_at)
 
     def prompt(self, turn: TurnNode, *, repeated: bool) -> None:
-        """Take what a turn says of itself: all that is known where no request holds a message.
+        """Take the turn's own prompts and answer: all that is known where no request holds a message.
 
         Where there are requests (*repeated*), the prompts are what each of them sent again, and count once.
         """

@@ -41,7 +41,7 @@ class AgentRecord(Struct):
     cause: tuple[str, ...] = ()
     """The message with the call that created it."""
     message_id: str | None = None
-    """Id of its creation; None if the stream has only entries of it, and empty if only the tree that it stands in tells of it."""
+    """Id of its creation; None if the stream has only entries of it, and empty if only its tree has it."""
     entries: int = 0
     """How many entries its transcript has."""
 
@@ -223,7 +223,7 @@ class WaitingCall(NamedTuple):
 
 
 class WaitingCalls:
-    """Takes entries in their order, and tells which call waits for an agent to be created."""
+    """Takes entries in their order, and finds the call that waits for an agent to be created."""
 
     def __init__(self) -> None:
         self._named: dict[str, list[WaitingCall]] = {}

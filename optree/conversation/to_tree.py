@@ -32,7 +32,7 @@ _TITLE = 80
 
 
 class _Agent(Struct):
-    """An agent as its events tell of it."""
+    """An agent as its events describe it."""
 
     agent_id: str
     number: int
@@ -59,7 +59,7 @@ def tree_of(events: Iterable[AnyEvent], *, txn: str | None = None, start: float 
 
 
 def is_created(session: SessionNode) -> bool:
-    """Tell whether an event says that the session's agent came into being; False for one that only has entries in its stream."""
+    """Tell whether the session's agent has an event of its creation; False for one that only has entries in its stream."""
     block = session.attributes.get("conversation")
     return not is_object(block) or block.get("messageId") is not None
 
@@ -90,9 +90,9 @@ def _times(stream: list[AnyEvent], start: float) -> list[float]:
 
 
 def _agents(stream: list[AnyEvent], times: list[float]) -> dict[str, _Agent]:
-    """Return the agents in the order in which they appear, each with its messages. A text of unknown make is of whom its cause tells.
+    """Return the agents in the order in which they appear, each with its messages. A text without a known maker is of its cause's agent.
 
-    The user is no agent: what only texts name so stands in the first agent's session, and says whose it is.
+    The user is no agent: texts that only name the user stand in the first agent's session, with the user as their maker.
     """
     makers = {event.message_id: event.agent_id for event in stream}
     agents: dict[str, _Agent] = {}
@@ -140,7 +140,7 @@ def _parents(stream: list[AnyEvent]) -> dict[str, str]:
 
 
 def _above(agents: dict[str, _Agent], parents: dict[str, str], notes: list[str]) -> dict[str, str | None]:
-    """Return the parent of each agent; None of one that has none here. What is no tree is cut where it comes round."""
+    """Return the parent of each agent; None for one without a parent here. A circle is cut where it closes."""
     result: dict[str, str | None] = {}
     tops: dict[str, str] = {}
     for name in agents:
@@ -213,7 +213,7 @@ class _Sessions:
         return sorted(result, key=lambda one: one.number)
 
     def _end(self, begun: list[tuple[_Agent, str, int]]) -> None:
-        """End each session, and what holds those below it, with the last event in them; nobody says how."""
+        """End each session, and the nodes around those below it, with the last event in them; their status is not known."""
         put = self._fold.apply
         ended: dict[str, float] = {}
         for agent, path, below in reversed(begun):  # those below before those above
@@ -232,7 +232,7 @@ def _turn(session: str) -> str:
 
 
 def _agent_attributes(agent: _Agent) -> dict[str, Any]:
-    """Return what the event of an agent's creation says, for the attributes of its session."""
+    """Return the members of the event of an agent's creation, for the attributes of its session."""
     block: dict[str, Any] = {"agentId": agent.agent_id}
     if (created := agent.created) is not None:
         block["messageId"] = created.message_id
@@ -252,7 +252,7 @@ def _name(agent: _Agent) -> str:
 
 
 def _title(messages: list[Message]) -> str | None:
-    """Return what the root's user asked first, as the session's title."""
+    """Return the first message of the root's user, as the session's title."""
     for message in messages:
         if message.role == "user":
             content = decode(message.body).get("content")

@@ -65,7 +65,7 @@ class Hook:
 
 
 Verdict = Callable[[Any, ToolCall, str], str | None]
-"""Says from an agent, its call and what the judge said why the call is denied; None if it is not."""
+"""Takes an agent, its call and the judge's answer; returns why the call is denied, None if it is allowed."""
 
 
 def verdict_by_words(agent: AnyAgent, call: ToolCall, said: str) -> str | None:  # noqa: ARG001 - a `Verdict`
@@ -105,7 +105,7 @@ class RedactingHook(Hook):
         self._pattern = re.compile(pattern)
         self._replacement = replacement
 
-    async def passes(self, source: AnyAgent, target: AnyAgent, text: str) -> str | None:  # noqa: ARG002 - what it overrides has them
+    async def passes(self, source: AnyAgent, target: AnyAgent, text: str) -> str | None:  # noqa: ARG002 - the overridden method has them
         """Return the text with each match replaced."""
         return self._pattern.sub(self._replacement, text)
 
@@ -161,12 +161,12 @@ class ParentAgent(AnyAgent, Protocol):
 
 
 class Tool(NamedTuple):
-    """A tool: what it does, and how a model is told of it."""
+    """A tool: what it does, and its description for models."""
 
     run: Callable[..., Awaitable[str]]
     """Called with the agent, the `ToolCall`, and the call's arguments by keyword."""
     about: str
-    """What it is for, as the model is told."""
+    """What it is for, as the model reads it."""
     parameters: dict[str, Any]
     """JSON schemas of the arguments, by name; those that must be given are marked ``"required": True``."""
 

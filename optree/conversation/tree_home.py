@@ -79,7 +79,7 @@ class TreeHome:
         self._makes_root = False
 
     def is_new(self) -> bool:
-        """Tell whether no message and no agent of a conversation was recorded; what turns and model calls tell of it is none."""
+        """Tell whether no message and no agent of a conversation was recorded; turns and model calls do not count."""
         return not any(session.messages or _agent_of(session.attributes) for session in walk_sessions(self._root.node))
 
     @contextmanager

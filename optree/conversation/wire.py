@@ -211,7 +211,7 @@ def _one_or_all(cause: tuple[str, ...]) -> Any:
 
 
 def read_line(data: bytes, number: int) -> tuple[AnyEvent | None, list[str]]:
-    """Return the event on a line, None if there is none to be had, and what was wrong with it. Never raises."""
+    """Return the event on a line, None if it cannot be read, and what was wrong with it. Never raises."""
     members, faults = _parsed(data)
     if not is_object(members):
         return None, faults or [f"is no JSON object but {type(members).__name__}: {_short(data)}"]

@@ -1,4 +1,4 @@
-"""The file formats that are installed: objects that entry points in the group ``optree.formats`` name, anybody's."""
+"""The file formats that are installed: objects that entry points in the group ``optree.formats`` name, of any package."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def detected(path: Path, formats: Iterable[Format]) -> list[Format]:
 
 
 def _loaded(point: EntryPoint) -> Format:
-    """Return the format behind an entry point. Raises `SetupError` for what cannot be imported, or is none."""
+    """Return the format behind an entry point. Raises `SetupError` for an object that cannot be imported, or is not a format."""
     try:
         form: Any = point.load()
     except (ImportError, AttributeError) as error:

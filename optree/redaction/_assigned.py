@@ -75,7 +75,7 @@ _VARIABLE_KEY = Pattern(
     r"(?!(?:[A-Z0-9_]{0,64}_)?(?:CACHE|FOREIGN|GROUP|HOST|IDEMPOTENCY|INDEX|PARTITION|PRIMARY|PUBLIC|REGISTRY|ROUTING|ROW|SORT|UNIQUE)_KEY)"
     r"[A-Z][A-Z0-9_]{1,64}_KEY=[\"']?([\w+/=.-]{16,256})"
 )
-"""A key in a variable of the environment, whose name does not say of what it is."""
+"""A key in a variable of the environment whose name does not say what the key is for."""
 _USER_BEFORE = Pattern(r"[\w.@+-]{1,64}[ \t]{1,4}/[ \t]{1,4}")
 """What "credentials" are given before a password."""
 _SHORTEST_GLUED = 4
@@ -92,7 +92,7 @@ _FURTHER = Pattern(r"[ \t][A-Za-z\[]")
 
 
 OPENERS = ("--", "<", "define ", "define\t", "setenv ", "setenv\t", "setx ", "setx\t", "ENV ", "ENV\t")
-"""Behind one of these a name may be given something without a sign: a flag, an attribute of a tag, what is defined."""
+"""Behind one of these a name may have a value without a sign: a flag, an attribute of a tag, a definition."""
 
 
 class Places(NamedTuple):
@@ -101,7 +101,7 @@ class Places(NamedTuple):
     names: list[int]
     flags: list[int]
     stated: list[tuple[int, int]]
-    """Where a name begins, and what is said of it: "is"."""
+    """Where a name begins, and the verb behind it: "is"."""
     attributes: list[int]
     """Names that a tag of HTML gives."""
 
@@ -112,7 +112,7 @@ def spellings(word: str, behind: str) -> tuple[list[Pattern], list[Pattern]]:
 
 
 def places(text: str, words: Iterable[Pattern]) -> Places | None:
-    """Return where names begin that have one of the words and stand before what they may be given; None where none does."""
+    """Return where names with one of the words begin that stand before a possible value; None without any."""
     names: set[int] = set()
     flags: set[int] = set()
     stated: set[tuple[int, int]] = set()
@@ -144,7 +144,7 @@ def places(text: str, words: Iterable[Pattern]) -> Places | None:
 
 
 def assigned(text: str, where: Places, is_secret: Callable[[str], bool]) -> Iterator[Credential]:
-    """Yield what a text gives to names of credentials."""
+    """Yield the values that a text gives to names of credentials."""
     until = 0
     for at in where.names:
         match = _NAMED.match(text, at)
@@ -168,7 +168,7 @@ def assigned(text: str, where: Places, is_secret: Callable[[str], bool]) -> Iter
 
 
 def stated_values(text: str, where: Places, is_secret: Callable[[str], bool]) -> Iterator[Credential]:
-    """Yield what is said to be a password, key or token, where it looks like one: "my password is hunter2"."""
+    """Yield passwords, keys and tokens that a sentence states, where they look like one: "my password is hunter2"."""
     for at, verb in where.stated:
         name, match = _NAME.match(text, at), _SAID.match(text, verb)
         if name is None or match is None or not (is_secret(name[0]) or _is_after_all(text, name[0], at, is_secret)):
@@ -179,7 +179,7 @@ def stated_values(text: str, where: Places, is_secret: Callable[[str], bool]) ->
 
 
 def _tells(text: str, value: str, at: int, begun: int) -> bool:
-    """Tell whether what stands behind a name and a colon is said of it: of the path of a file, or by a word with which messages begin."""
+    """Tell whether the text behind a name and a colon is a message, not a value: by its first word, or by a file's path before the name."""
     if _FURTHER.match(text, at + len(value)) is None or not value.isalpha():
         return False
     return _MESSAGE.fullmatch(value) is not None or _PATH.search(text[max(0, begun - NEAR) : begun]) is not None

@@ -48,12 +48,12 @@ class _Group(NamedTuple):
     seen: tuple[str, ...]
     """Texts of which one stands in each text that has one of them."""
     where: Pattern
-    """Finds the character where one of them may be; which one, and where it begins, tells the group that matched."""
+    """Finds the character where one of them may be; the group that matched is which one, and where it begins."""
     forms: list[Pattern]
 
 
 class _RedactionPass:
-    """A text as it reads once characters written in another way are what they are, and where in the text it has what."""
+    """A text with its escaped characters decoded, and the places of its characters in the text as written."""
 
     def __init__(self, text: str, control: str) -> None:
         """Read a text, with *control* for each control sequence."""
@@ -112,7 +112,7 @@ class Engine:
         return self._known_name(name) if len(name) <= _LONG_NAME else self._tell_name(name)
 
     def may_hold_secret(self, text: str) -> bool:
-        """Tell whether something is found in a text."""
+        """Tell whether a text may hold a credential."""
         return self.settings.callback is not None or next(self._credentials(text), None) is not None
 
     def text(self, text: str) -> str:
@@ -157,7 +157,7 @@ class Engine:
         return line[1] + REDACTED if self.names_secret(line[1].rstrip(": \t")) else line[0]
 
     def spans(self, text: str) -> list[Credential]:
-        """Return what is found in a text, in order, none over another."""
+        """Return the credentials in a text, in order, none over another."""
         merged: list[Credential] = []
         for credential in sorted(self._credentials(text)):
             if merged and credential.start < merged[-1].stop:
@@ -202,7 +202,7 @@ class Engine:
         return groups, [word for number, spelled in numbered if present >> min(number, _LAST) & 1 for word in spelled]
 
     def _in_reading(self, text: str, reading: _RedactionPass) -> Iterator[Credential]:
-        """Yield what is found in a text as it reads."""
+        """Yield the credentials in a text with its escaped characters decoded."""
         for credential in self._in_plain(reading.text, self._present(reading.text)):
             start, context = reading.start(credential.start), reading.start(credential.context)
             quote = credential.instead.partition(REDACTED)[0]
@@ -312,7 +312,7 @@ def _literals(at: str) -> list[str]:
 
 
 def _presence(groups: list[_Group], words: list[str], first: int) -> Callable[[str], int]:
-    """Return a function that tells what of this may be in a text, a bit each: characters written in another way, groups of forms, words."""
+    """Return a function that finds which may be in a text, a bit each: escaped characters, groups of forms, words."""
     texts = [(text, 0) for text in _ANOTHER_WAY]
     texts += [(text, number) for number, group in enumerate(groups, 1) for text in group.seen]
     texts += [(text, first - 1) for text in OPENERS]
@@ -381,7 +381,7 @@ _PERSONAL = {"email": _emails, "ip": _addresses}
 
 
 def _replaced(text: str, ends: list[int], spans: list[Credential]) -> list[str]:
-    """Return the pieces of *text* that end at *ends*, with what is found replaced in the piece where it begins."""
+    """Return the pieces of *text* that end at *ends*, with each credential replaced in the piece where it begins."""
     rest = iter(spans)
     last = Credential(len(text), len(text), "", 0)
     credential = next(rest, last)

@@ -1,4 +1,4 @@
-"""Where in a text a value ends, and what stands under the name of a credential and is none: a schema, a reference, code, a path.
+"""Where in a text a value ends, and values under a credential's name that are no credential: a schema, a reference, code, a path.
 
 Texts are read as they are, not parsed: the quotes of JSON inside JSON are told by the backslashes before them, and so a text that was
 cut, or has JSON somewhere inside, is looked through like any other.
@@ -81,7 +81,7 @@ _FETCHED = ("include", "omit", "same-origin")
 
 
 class Credential(NamedTuple):
-    """A credential in a text: from where to where, what stands in its place, and where what tells of it begins."""
+    """A credential in a text: its start and stop, its replacement, and where the name or sign before it begins."""
 
     start: int
     stop: int
@@ -92,7 +92,7 @@ class Credential(NamedTuple):
 
 
 def quoted(text: str, at: int, begun: int) -> Credential | None:
-    """Return the content of a quoted text, of which *begun* is where what tells of it begins; None where there is none."""
+    """Return the content of a quoted text, *begun* being where its name or sign begins; None where nothing is quoted."""
     match = QUOTE.match(text, at)
     if match is None:
         return None
@@ -172,7 +172,7 @@ class Lines(NamedTuple):
 
 
 def lines(text: str, at: int, begun: int) -> Lines | None:
-    """Return what stands in the lines behind a name and its colon, of which *begun* is the name's place; None where nothing does."""
+    """Return the value in the lines behind a name and its colon, *begun* being the name's place; None where there is no value."""
     match = _LINES.match(text, at)
     if match is None:
         return None

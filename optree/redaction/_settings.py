@@ -62,7 +62,7 @@ class Redaction(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
     @classmethod
     def of(cls, value: object) -> Redaction:
-        """Return settings given as such, as a mapping of their members, or as JSON. Raises `SetupError` for what they cannot be."""
+        """Return settings given as such, as a mapping of their members, or as JSON. Raises `SetupError` for settings that are not valid."""
         if isinstance(value, Redaction):
             return value
         try:

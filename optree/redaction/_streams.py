@@ -36,7 +36,7 @@ class Holding:
         if len(held) - at > HELD:
             at = max(at, _last_words(held, spans))
         self._held, self._known = held[at:], len(held) - at
-        if len(self._held) > HELD and spans and spans[-1][1] >= len(held):  # one credential: its middle tells nothing
+        if len(self._held) > HELD and spans and spans[-1][1] >= len(held):  # one credential: its middle is not needed
             self._held, self._known = self._held[:_KEPT] + self._held[-_KEPT:], 0
         return engine.text(held[:at])
 

@@ -22,7 +22,7 @@ from optree.conversation.views.stream import Eyes, is_seen
 USER = "\0user"
 """Whoever speaks to agents from outside; no agent has this id."""
 NOBODY = "\0nobody"
-"""Who said a content is not known."""
+"""The author of a content that is not known."""
 MOST_LINES = 400
 MOST_PARTICIPANTS = 100
 MOST_CHARACTERS = 45_000
@@ -46,7 +46,7 @@ def _sequence(viewer: SessionViewer, arrows: Iterable[Arrow]) -> str:
 
 
 def _of_events(viewer: SessionViewer, drawn: Sequence[AnyEvent], agents: Eyes) -> str:
-    """Return events as a sequence; what is heard in it is drawn there, and not where it was said."""
+    """Return events as a sequence; a message is drawn where it is heard in it, and not where it was written."""
     drawn = [event for event in drawn if not (isinstance(event, TranscriptEntry) and is_thought(event))]
     entries = [event for event in drawn if isinstance(event, TranscriptEntry)]
     heard = {id(source) for entry in entries if (source := viewer.stream.source(entry)) is not entry}
@@ -54,7 +54,7 @@ def _of_events(viewer: SessionViewer, drawn: Sequence[AnyEvent], agents: Eyes) -
 
 
 def _is_text(event: AnyEvent) -> bool:
-    """Tell whether an event only says something, or is made for others to hear."""
+    """Tell whether an event is only a text, or is made for others to hear."""
     if isinstance(event, TranscriptEntry):
         return event.role == "assistant" and not calls_of(event)
     return not isinstance(event, AgentCreated)
@@ -183,7 +183,7 @@ _DIAGRAMS: dict[str, Callable[[SessionViewer, Ask], str]] = {
 
 
 class Arrow(Struct):
-    """Something said from one to another; a note over *source* where *target* is None."""
+    """A text from one agent to another; a note over *source* where *target* is None."""
 
     source: str
     target: str | None

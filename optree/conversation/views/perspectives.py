@@ -78,7 +78,7 @@ class Lived(NamedTuple):
 
 
 def perspective(stream: StreamView, agent: str) -> Iterator[Lived]:
-    """Yield what each entry of an agent's transcript is to it; its instructions are not part of what it lives through."""
+    """Yield each entry of an agent's transcript as the agent sees it; its instructions are left out."""
     eyes = (agent,)
     for entry in stream.entries(agent):
         label = LABELS.get(kind_of(entry))
@@ -328,7 +328,7 @@ def flow(stream: StreamView, index: dict[str, str], message_id: str) -> list[Any
 
 
 def during(stream: StreamView, message_id: str) -> list[AnyEvent]:
-    """Return what came between a tool call's message and its last result, both included: whom the call was put to, and what they said.
+    """Return what came between a tool call's message and its last result, both included: the agents that the call asked, and their answers.
 
     Given a result, its call is meant; given the results of several, all of them. Only the order of time is looked at.
     """

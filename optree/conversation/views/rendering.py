@@ -46,7 +46,7 @@ def _section(section: Section, width: int, paint: Paint) -> Iterator[str]:
 
 
 def _lines(row: SectionRow, sizes: list[int], width: int, paint: Paint) -> Iterator[str]:
-    """Yield a row's lines: what was said stands beside the other columns, or below them where there is no room."""
+    """Yield a row's lines: its text stands beside the other columns, or below them where there is no room."""
     lead = [("dim", row.when), ("path", _key(row)), ("agent", _who(row)), (_STYLES.get(row.what, ""), _what(row))]
     cell = [paint(style, text) + " " * (size - columns(text)) for (style, text), size in zip(lead, sizes, strict=True) if size]
     first = "".join(f"  {text}" for text in cell)
@@ -62,7 +62,7 @@ def _lines(row: SectionRow, sizes: list[int], width: int, paint: Paint) -> Itera
 
 
 def _text_lines(row: SectionRow, room: int, paint: Paint) -> list[str]:
-    """Return what a row says, its note behind the last line where it fits, else below."""
+    """Return the lines of a row's text, its note behind the last line where it fits, else below."""
     is_diff = not isinstance(row.text, str)
     text = visible(row.text) if isinstance(row.text, str) else _marked(row.text)
     body = list(_painted(wrapped(text, room), paint)) if is_diff else list(wrapped(text, room))
@@ -74,7 +74,7 @@ def _text_lines(row: SectionRow, room: int, paint: Paint) -> list[str]:
 
 
 def _marked(parts: list[Part]) -> str:
-    """Return a diff as text: what went and what came in marks, each behind a control character that tells its style."""
+    """Return a diff as text: removed and added parts in marks, each behind a control character that stands for its style."""
     return "".join(f"{_STARTS[kind][0]}{_STARTS[kind][1]}{visible(text)}{_STARTS[kind][2]}" for kind, text in parts)
 
 
@@ -157,7 +157,7 @@ def _short(text: str) -> str:
 
 
 def to_markdown(sections: Sequence[Section]) -> str:
-    """Return sections as Markdown: a heading each, and a list with what was said as quotations."""
+    """Return sections as Markdown: a heading each, and a list with the texts as quotations."""
     return "\n\n".join("\n".join(_markdown_section(section)) for section in sections)
 
 

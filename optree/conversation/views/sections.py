@@ -32,7 +32,7 @@ class SectionRow(Struct):
     """One line of a view, and what is below it."""
 
     text: str | list[Part] = ""
-    """What was said; or a diff."""
+    """The row's text; or a diff."""
     key: str = ""
     """A message's id."""
     who: str = ""
@@ -102,7 +102,7 @@ def moments(view: str, viewer: SessionViewer, ask: Ask) -> list[Moment]:
 
 
 def spreads(viewer: SessionViewer, ask: Ask) -> list[Propagation]:
-    """Return how one content spread, or all that were heard by anyone, as far as the chosen agents said or heard it."""
+    """Return how one content spread, or each that an agent heard, as far as the chosen agents wrote or heard it."""
     asked = [ask.message] if ask.message is not None else all_heard(viewer.stream)
     propagations = [viewer.propagation(message_id, ask.eyes) for message_id in asked]
     return [spread for spread in propagations if not ask.agents or spread.hops or spread.author in ask.agents]

@@ -35,7 +35,7 @@ class StreamView:
     """Events in their order, and what they refer to."""
 
     def __init__(self, events: Iterable[AnyEvent], version: int = wire.SEED_001, hide: Hide | None = None) -> None:
-        """Take events; *version* says whose names their dicts have, seed 000's (1) or 001's (2).
+        """Take events; *version* is the seed whose names their dicts have, 000 (1) or 001 (2).
 
         *hide* takes out of all that is shown what is not for the reader's eyes; comparisons are made before it.
         """
@@ -171,7 +171,7 @@ class StreamView:
     # Words
 
     def text(self, event: AnyEvent, agents: Eyes = None) -> str:
-        """Return what an event says; an entry that only refers to another has the other's text, if *agents* have its author.
+        """Return the text of an event; an entry that only refers to another has the other's text, if *agents* have its author.
 
         An answer that broke off while it was streamed is marked so.
         """

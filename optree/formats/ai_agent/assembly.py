@@ -182,7 +182,7 @@ class _Assembly:
         elif (
             end_attributes := {name: value for name, value in (("latency", latency), ("error", error)) if value is not None}
         ) or thought is not None:
-            put(r.OpSet(path, begun, None, block_of(end_attributes), thought))  # what it says of an end that it has not is kept beside
+            put(r.OpSet(path, begun, None, block_of(end_attributes), thought))  # an error or a latency without an end becomes an attribute
 
     def _payloads(self, path: str, kind: str, refs: list[dict[str, Any]], ts: float) -> str | None:
         """Record payloads, and return the reasoning; what the provider's library had counts more than the bytes on the wire."""
@@ -210,7 +210,7 @@ class _Assembly:
         return thought
 
     def _bytes(self, ref: dict[str, Any], where: str) -> bytes | None:
-        """Return what a payload's file holds; None, with a fault, if it does not hold what its record says."""
+        """Return the content of a payload's file; None, with a fault, if it does not fit its record."""
         path = ref.get("path")
         if ref.get("captured") is not True or not isinstance(path, str):
             return None
@@ -258,7 +258,7 @@ def _json(data: bytes) -> bytes:
 
 
 def _accounted(entry: AccountingEntry, block: dict[str, Any], provider: Any, model: Any) -> AccountingEntry:
-    """Return the entry of a model's call with what its record says it took."""
+    """Return the entry of a model's call with the figures of its record."""
     names = ("tokensIn", "tokensOut", "tokensCacheRead", "tokensCacheWrite")
     entry.tokens = parts_of(*(int(max(0.0, number_of(block.get(name)) or 0.0)) for name in names))
     entry.cost_usd = number_of(block.get("costUsd"))
@@ -274,7 +274,7 @@ def _status(record: dict[str, Any]) -> Status | None:
 
 
 def _time(value: Any) -> float | None:
-    """Return a record's time in epoch milliseconds; None if it is none."""
+    """Return a record's time in epoch milliseconds; None for a value that is not a time."""
     try:
         return float(int(datetime.fromisoformat(value).timestamp() * 1000 + 0.5)) if isinstance(value, str) else None
     except (ValueError, OverflowError):

@@ -228,7 +228,7 @@ class _RecordsWriter:
 
 
 def _sums(entries: list[AccountingEntry] | tuple[AccountingEntry, ...]) -> dict[str, Any] | None:
-    """Return what model calls took; None if there was none. A cost that nobody gave is left out."""
+    """Return the sums of model calls; None without any. A cost that was not given is left out."""
     calls = [entry for entry in entries if entry.type == "llm"]
     if not calls:
         return None
@@ -262,7 +262,7 @@ def _set(block: dict[str, Any]) -> dict[str, Any]:
 
 
 class SessionRecords(Struct):
-    """What a session's file of records says."""
+    """The records of a session's file."""
 
     name: str
     """The session's id."""
