@@ -26,14 +26,14 @@ def exporters_of(option: object) -> Exporters | None:
     )
 
 
-def is_exporter(given: object) -> bool:
+def is_exporter(value: object) -> bool:
     """Tell whether this is a SpanExporter."""
-    return _is(given, *_EXPORTER)
+    return _is(value, *_EXPORTER)
 
 
-def is_processor(given: object) -> bool:
+def is_processor(value: object) -> bool:
     """Tell whether this is a SpanProcessor."""
-    return _is(given, *_PROCESSOR)
+    return _is(value, *_PROCESSOR)
 
 
 def name(exporter: object) -> str:

@@ -27,7 +27,7 @@ from optree.exporting import (
     pass_on,
     text,
 )
-from optree_otel.live_trace import CLOSE, HEARTBEAT, LONG_SECONDS, OPEN, LiveItem, LiveTrace, Made
+from optree_otel.live_trace import CLOSE, HEARTBEAT, LONG_SECONDS, OPEN, EncodedSpan, LiveItem, LiveTrace
 from optree_otel.otlp.batches import EncodedItem
 from optree_otel.session_exporter import ROOT, Key
 from optree_otel.signals import logs, names
@@ -164,18 +164,18 @@ class Live(Remembered):
     def encode(self, item: LiveItem) -> EncodedItem | None:
         """Return an item's span, behind the anchors that it needs."""
         item.trace.exporter.view.settle()
-        made = item.trace.spans(item)
-        if not made:
+        spans = item.trace.spans(item)
+        if not spans:
             self._arrived([item])
             return None
-        return EncodedItem(tuple(made), b"".join(one.body for one in made))
+        return EncodedItem(tuple(spans), b"".join(span.body for span in spans))
 
     def frame(self, entries: Sequence[EncodedItem]) -> bytes:
         """Return an ExportTraceServiceRequest."""
         groups: dict[tuple[str, Owner], list[bytes]] = {}
         for entry in entries:
-            made: tuple[Made, ...] = entry.group  # type: ignore[assignment]
-            for group, body in made:
+            spans: tuple[EncodedSpan, ...] = entry.group  # type: ignore[assignment]
+            for group, body in spans:
                 groups.setdefault(group, []).append(body)
         return request([(self._resource(*group), bodies) for group, bodies in groups.items()])
 

@@ -463,10 +463,10 @@ def _undelivered(exporters: Iterable[SessionExporter], *, saved: bool) -> int:
     )
 
 
-def _started(work: Callable[..., None], *given: Any) -> threading.Thread | None:
+def _started(work: Callable[..., None], *arguments: Any) -> threading.Thread | None:
     """Start a thread that sends what other processes left; None if no thread can be started."""
     try:
-        thread = threading.Thread(target=work, args=given, name="optree-otel-pending", daemon=True)
+        thread = threading.Thread(target=work, args=arguments, name="optree-otel-pending", daemon=True)
         thread.start()
     except Exception as error:  # noqa: BLE001 - no more threads or memory
         pass_on(error)

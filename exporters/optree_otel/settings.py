@@ -158,16 +158,16 @@ def resolve(options: Mapping[str, Any] | None = None, environ: Mapping[str, str]
 class _Options:
     """Our own options, each with its variable ``OPTREE_OTEL_<NAME>`` behind it."""
 
-    def __init__(self, given: Mapping[str, Any], environ: Mapping[str, str], problems: list[str]) -> None:
-        self._given = given
+    def __init__(self, options: Mapping[str, Any], environ: Mapping[str, str], problems: list[str]) -> None:
+        self._options = options
         self._environ = environ
         self._problems = problems
         listed = ", ".join(OPTIONS)
-        problems.extend(f"there is no option {name!r}; the options are {listed}" for name in given if name not in OPTIONS)
+        problems.extend(f"there is no option {name!r}; the options are {listed}" for name in options if name not in OPTIONS)
 
     def find(self, name: str) -> tuple[str, Any]:
         """Return what the value comes from, and the value; None where there is none."""
-        value = self._given.get(name)
+        value = self._options.get(name)
         if value is not None:
             return name, value
         variable = f"OPTREE_OTEL_{name.upper()}"

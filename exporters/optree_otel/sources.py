@@ -55,14 +55,14 @@ class Spans:
         """Return a node's span; its log lines and figures are put on their way too."""
         exporter, key = item.exporter, item.key
         exporter.view.settle()
-        made = exporter.encoded(key)
-        if made is None:
+        encoded = exporter.encoded(key)
+        if encoded is None:
             scope = None if exporter.sampled else exporter.scope_of(key)
             if scope is not None and self._beside is not None:  # its calls are measured all the same
                 self._beside(item, scope.service)
             self._note(exporter, [key])
             return None
-        scope, data = made
+        scope, data = encoded
         if self._beside is not None:
             self._beside(item, scope.service)
         return EncodedItem(exporter.group(scope), data)

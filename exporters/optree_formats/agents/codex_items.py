@@ -356,14 +356,14 @@ def _grown(before: dict[str, Any] | None, total: dict[str, Any]) -> dict[str, An
     return None if any(value < 0 for value in grown.values()) else grown
 
 
-def _parsed(given: Any) -> Any:
+def _parsed(value: Any) -> Any:
     """Return arguments that are JSON in a text as a value; others as they are."""
-    if not isinstance(given, str):
-        return given
+    if not isinstance(value, str):
+        return value
     try:
-        return decode(given.encode("utf-8", "replace"))
+        return decode(value.encode("utf-8", "replace"))
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-        return given
+        return value
 
 
 def _failed(output: str) -> bool:

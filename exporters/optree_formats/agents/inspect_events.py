@@ -200,8 +200,8 @@ class Sample(SessionRecording):
 
     def _history(self, place: _InspectPlace, event: dict[str, Any]) -> PooledHistory:
         """Return what a model was sent; a history that goes on from the last one costs what is new."""
-        refs, given = event.get("input_refs"), event.get("input")
-        keys: list[Any] = [*_expanded(refs, len(self._messages)), *(given if is_list(given) else [])]
+        refs, inputs = event.get("input_refs"), event.get("input")
+        keys: list[Any] = [*_expanded(refs, len(self._messages)), *(inputs if is_list(inputs) else [])]
         before, history = place.sent
         if keys[: len(before)] != before:
             before, history = [], PooledHistory()
@@ -233,5 +233,5 @@ def _expanded(refs: Any, most: int) -> list[int]:
     return places
 
 
-def _usage(given: Any) -> dict[str, Any]:
-    return {_NAMES.get(name, name): value for name, value in given.items() if value is not None} if is_object(given) else {}
+def _usage(usage: Any) -> dict[str, Any]:
+    return {_NAMES.get(name, name): value for name, value in usage.items() if value is not None} if is_object(usage) else {}

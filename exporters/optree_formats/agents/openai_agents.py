@@ -253,9 +253,9 @@ def _usage(usage: Any) -> Any:
     return {name: value for name, value in merged.items() if name not in ("details", "requests", "request_usage_entries")}
 
 
-def _parsed(given: Any) -> Any:
+def _parsed(value: Any) -> Any:
     """Return arguments that are JSON in a text as a value; others as they are."""
     try:
-        return decode(given.encode("utf-8", "replace")) if isinstance(given, str) else given
+        return decode(value.encode("utf-8", "replace")) if isinstance(value, str) else value
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-        return given
+        return value

@@ -147,9 +147,9 @@ class LogEvent:
         at: float | None = None,
         **more: Any,
     ) -> None:
-        given = dict(fields or {})
-        given.pop("type", None)
-        self.fields: dict[str, Any] = {"type": text(kind), **plain(given), **plain(more)}
+        members = dict(fields or {})
+        members.pop("type", None)
+        self.fields: dict[str, Any] = {"type": text(kind), **plain(members), **plain(more)}
         self.comments: Comments = {}
         self.narrative = text(narrative)
         self.title = text(title)
@@ -164,9 +164,9 @@ class LogEvent:
     @classmethod
     def of_plain(cls, kind: str, fields: Mapping[str, Any], *, narrative: str = "", title: str = "", at: float | None = None) -> LogEvent:
         """Return an event of fields that are plain data already, and are taken as they are, however long or deep."""
-        made = cls(kind, narrative=narrative, title=title, at=at)
-        made.fields = {**made.fields, **fields, "type": made.kind}
-        return made
+        event = cls(kind, narrative=narrative, title=title, at=at)
+        event.fields = {**event.fields, **fields, "type": event.kind}
+        return event
 
     @property
     def kind(self) -> str:

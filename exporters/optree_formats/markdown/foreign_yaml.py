@@ -47,10 +47,10 @@ def parse(text: str) -> Parsed:
     if max(_brackets(text), _indents(text)) > MAX_DEPTH:
         raise FormatError(f"is nested too deeply: blocks that optree did not write are read up to {MAX_DEPTH} levels")
     node = _composed(text)
-    made = _Maker(text)
-    value = made.value(node, ())
-    _attach(text, made)
-    return Parsed(value, made.comments, made.faults)
+    maker = _Maker(text)
+    value = maker.value(node, ())
+    _attach(text, maker)
+    return Parsed(value, maker.comments, maker.faults)
 
 
 def _brackets(text: str) -> int:

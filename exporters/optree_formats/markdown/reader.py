@@ -72,9 +72,9 @@ class Entry(Struct):
 
     def event(self) -> LogEvent:
         """Return it as an event that can be written."""
-        made = LogEvent.of_plain(self.kind, self.fields, narrative=self.narrative, title=self.title, at=self.at)
-        made.comments = dict(self.comments)
-        return made
+        event = LogEvent.of_plain(self.kind, self.fields, narrative=self.narrative, title=self.title, at=self.at)
+        event.comments = dict(self.comments)
+        return event
 
 
 class Log(Struct):

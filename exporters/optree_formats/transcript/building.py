@@ -95,8 +95,8 @@ class Building:
 
     def end_op(self, op: OperationNode, ts: float, payload: Any, beside: dict[str, Any]) -> None:
         """End an op, with what it gave."""
-        given = payload.output if isinstance(payload, ToolPayload) else payload.result if isinstance(payload, StepPayload) else UNSET
-        if (response := held(given)) is not None:
+        output = payload.output if isinstance(payload, ToolPayload) else payload.result if isinstance(payload, StepPayload) else UNSET
+        if (response := held(output)) is not None:
             response.partial = beside.get("partial") is True or None
         self.give(op.path, ts, response=response)
         status, error = outcome(payload, beside)
@@ -184,8 +184,8 @@ def hear(talk: Talk, payload: Any, beside: dict[str, Any], ts: float) -> None:
 
 def roles_of(blocks: list[ContentBlock], beside: dict[str, Any]) -> list[str]:
     """Return the role of each block of a user's message."""
-    given = beside.get("roles")
-    return [str(role) for role in given] if is_list(given) and len(given) == len(blocks) else messages.roles(blocks)
+    listed = beside.get("roles")
+    return [str(role) for role in listed] if is_list(listed) and len(listed) == len(blocks) else messages.roles(blocks)
 
 
 def blocks_of(payload: Any) -> list[ContentBlock]:

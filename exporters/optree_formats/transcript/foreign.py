@@ -183,10 +183,10 @@ class Foreign:
             about["messages"] = event.path
         if first and event.iteration != about.get("iteration"):
             about["messagesIteration"] = event.iteration
-        there = about.get("messages", about.get("path")), about.get("messagesIteration", about.get("iteration"))
+        place = about.get("messages", about.get("path")), about.get("messagesIteration", about.get("iteration"))
         several = talk.asked if event.type == "message.user" else talk.answered
         self._lose(
-            op, *_unlike(event, ts, op), *([EVENTS] if several else ()), *([PLACES] if there != (event.path, event.iteration) else ())
+            op, *_unlike(event, ts, op), *([EVENTS] if several else ()), *([PLACES] if place != (event.path, event.iteration) else ())
         )
         hear(talk, event.payload, beside_of(event), ts)
         return op
@@ -257,8 +257,8 @@ def _unlike(event: Event, ts: float, op: OperationNode) -> set[str]:
 
 def _content(block: ContentBlock) -> tuple[object, ...]:
     """Return the content of a block; the text of a command or a stream is a text."""
-    given, got = (None if value is UNSET else decode(value) for value in (block.tool_input, block.tool_content))
-    return messages.plain_text(block), block.tool_name, block.tool_id, given, got, block.tool_content is UNSET
+    tool_input, tool_content = (None if value is UNSET else decode(value) for value in (block.tool_input, block.tool_content))
+    return messages.plain_text(block), block.tool_name, block.tool_id, tool_input, tool_content, block.tool_content is UNSET
 
 
 def _is_routed(payload: Any) -> bool:
@@ -283,9 +283,9 @@ class Opened:
     def drop(self, op: OperationNode, *keys: Hashable) -> None:
         """Take an op away from keys, where it stands under them."""
         for key in keys:
-            there = self._ops.get(key, {})
-            there.pop(op.path, None)
-            if not there:
+            ops = self._ops.get(key, {})
+            ops.pop(op.path, None)
+            if not ops:
                 self._ops.pop(key, None)
 
     def first(self, key: Hashable) -> OperationNode | None:

@@ -127,9 +127,9 @@ class Transcript:
         root = runs[""][0].run_id
         main = target / f"{root}{SUFFIX}" if target.is_dir() else target
         paths = {path: main.with_name(f"{events[0].run_id}{SUFFIX}") if path else main for path, events in runs.items()}
-        there = [path.name for path in paths.values() if path.exists()]
-        if there:
-            raise SetupError(f"{main.parent} has {', '.join(there[:3])} already: remove it, or write elsewhere")
+        existing = [path.name for path in paths.values() if path.exists()]
+        if existing:
+            raise SetupError(f"{main.parent} has {', '.join(existing[:3])} already: remove it, or write elsewhere")
         return [write_new(paths[path], b"".join(line(event) + b"\n" for event in events)) for path, events in runs.items()]
 
     def read(self, path: Path, *, strict: bool = False) -> Read:
@@ -138,9 +138,9 @@ class Transcript:
             return _read(path, strict=strict)
         read = Read([], [])
         runs = {one: _first(one) for one in _files(path) if _is_transcript(one)}
-        there = {first.get("run_id") for first in runs.values()}
+        run_ids = {first.get("run_id") for first in runs.values()}
         for one, first in runs.items():
-            if not first.get("parent_run_id") or first["parent_run_id"] not in there:
+            if not first.get("parent_run_id") or first["parent_run_id"] not in run_ids:
                 read.add(one, _read(one, strict=strict))
         return read
 

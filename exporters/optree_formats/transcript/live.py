@@ -111,10 +111,10 @@ class Follower:
         try:
             recorder = self._recorder(path)
             if self._there is not None:
-                there = self._there.get(path)
-                if there is None:
-                    there = self._there[path] = _keys(recorder.path)
-                if _key(event) in there:
+                keys = self._there.get(path)
+                if keys is None:
+                    keys = self._there[path] = _keys(recorder.path)
+                if _key(event) in keys:
                     return
             recorder.write(event)
         except Exception as error:  # noqa: BLE001 - an event that cannot be written is reported; the next one may be written
@@ -130,8 +130,8 @@ class Follower:
         result = self._recorders.get(path)
         if result is None:
             run_id = self._transcriber.run_id(path)
-            made = Recorder(self._directory / f"{run_id}{SUFFIX}", run_id, mask=self._mask, buffer=self._buffer)
-            result = self._recorders.setdefault(path, made)
+            recorder = Recorder(self._directory / f"{run_id}{SUFFIX}", run_id, mask=self._mask, buffer=self._buffer)
+            result = self._recorders.setdefault(path, recorder)
         return result
 
 

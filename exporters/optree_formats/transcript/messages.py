@@ -44,9 +44,11 @@ def _text_and_calls(entries: Sequence[TranscriptEntry]) -> list[ContentBlock]:
     if text:
         blocks.append(ContentBlock(type="text", fidelity="agent_emitted", text=clean(text)))
     for call in (call for entry in entries for call in calls_of(entry)):
-        given = raw(_arguments(call.arguments))
+        tool_input = raw(_arguments(call.arguments))
         blocks.append(
-            ContentBlock(type="tool_use", fidelity="agent_emitted", tool_name=clean(call.name), tool_id=clean(call.id), tool_input=given)
+            ContentBlock(
+                type="tool_use", fidelity="agent_emitted", tool_name=clean(call.name), tool_id=clean(call.id), tool_input=tool_input
+            )
         )
     return blocks
 

@@ -59,8 +59,8 @@ from optree_formats.transcript.wire import (
     beside_begin,
     beside_end,
     decoded,
-    given,
     messages_place,
+    or_null,
     place_of,
     result_of,
     rfc3339,
@@ -306,14 +306,14 @@ class Transcriber:
     def _reported(self, run: RunState, asked: ContentBlock, result: ContentBlock, record: Requested) -> None:
         """Write a call that is only in the messages."""
         tool = ToolPayload(
-            name=asked.tool_name, call_id=asked.tool_id, input=given(asked.tool_input), output=NULL, fidelity="agent_emitted"
+            name=asked.tool_name, call_id=asked.tool_id, input=or_null(asked.tool_input), output=NULL, fidelity="agent_emitted"
         )
         self._write(run, "tool.call", record.path, record.ts, tool, {"from": _MESSAGES})
         answered = ToolPayload(
             name=asked.tool_name,
             call_id=asked.tool_id,
-            input=given(asked.tool_input),
-            output=given(result.tool_content),
+            input=or_null(asked.tool_input),
+            output=or_null(result.tool_content),
             fidelity="agent_emitted",
         )
         self._write(run, "tool.result", record.path, record.ts, answered, {"from": _MESSAGES})

@@ -145,10 +145,10 @@ def _ordered(events: list[Event], expected: int, line_numbers: Callable[[], list
 
 def _line_numbers(block: LineBlock[Event]) -> list[int]:
     """Return for each value of a block the number of its line; a line may hold several."""
-    there = [(number, line) for number, line in enumerate(block.data.split(b"\n"), block.line) if line.strip(b" \t\r")]
-    if len(there) == len(block.values):
-        return [number for number, _ in there]
-    return [number for number, line in there for _ in _decode_values(line)]
+    filled = [(number, line) for number, line in enumerate(block.data.split(b"\n"), block.line) if line.strip(b" \t\r")]
+    if len(filled) == len(block.values):
+        return [number for number, _ in filled]
+    return [number for number, line in filled for _ in _decode_values(line)]
 
 
 class UnknownEventType(Fault):
@@ -306,9 +306,9 @@ def _message(members: Members) -> MessagePayload:
 
 def _tool(members: Members) -> ToolPayload:
     rest = dict(members)
-    given, got = (rest.pop(name, Raw(b"null")) for name in ("input", "output"))
+    tool_input, tool_output = (rest.pop(name, Raw(b"null")) for name in ("input", "output"))
     texts = {name: _taken(rest, name, str, "") for name in ("name", "call_id", "error", "fidelity")}
-    return ToolPayload(input=given, output=got, more=rest or None, **texts)
+    return ToolPayload(input=tool_input, output=tool_output, more=rest or None, **texts)
 
 
 def _step(members: Members) -> StepPayload:
@@ -320,8 +320,8 @@ def _step(members: Members) -> StepPayload:
 def _block(members: Members) -> ContentBlock:
     rest = dict(members)
     texts = {name: _taken(rest, name, str, "") for name in ("type", "fidelity", *_TEXTS)}
-    given, got = (rest.pop(name, UNSET) for name in ("tool_input", "tool_content"))
-    return ContentBlock(tool_input=given, tool_content=got, more=rest or None, **texts)
+    tool_input, tool_content = (rest.pop(name, UNSET) for name in ("tool_input", "tool_content"))
+    return ContentBlock(tool_input=tool_input, tool_content=tool_content, more=rest or None, **texts)
 
 
 def _is_block(value: Raw) -> bool:

@@ -225,9 +225,9 @@ class NopRecorder:
 
     def subscribe(self, _buffer: int | None = None) -> Subscription:
         """Return a closed subscription."""
-        made = Subscription()
-        made.cancel()
-        return made
+        subscription = Subscription()
+        subscription.cancel()
+        return subscription
 
     def stats(self) -> Stats:
         """Return zeros."""
@@ -238,10 +238,10 @@ class NopRecorder:
 
 
 def _ended(name: str, kind: str, error: str, result: Any) -> StepPayload:
-    made = StepPayload(name=name, kind=kind, error=error)
+    payload = StepPayload(name=name, kind=kind, error=error)
     if result is not None:
-        made.result = raw(result)
-    return made
+        payload.result = raw(result)
+    return payload
 
 
 def _numbers(data: bytes) -> Iterable[int]:
@@ -297,14 +297,14 @@ def check_run_id(member: str, value: object) -> None:
         raise InvalidEventError(f"{member} {value!r} is no UUID v4; make one with str(uuid.uuid4())")
 
 
-def _encoded(given: object) -> bytes:
+def _encoded(value: object) -> bytes:
     """Return a payload as JSON; text that JSON cannot hold, such as half an emoji of a model's stream, is marked (U+FFFD)."""
-    if not isinstance(given, msgspec.Struct):
-        return encode(given)
+    if not isinstance(value, msgspec.Struct):
+        return encode(value)
     try:
-        return encoder.encode(given)
+        return encoder.encode(value)
     except UnicodeEncodeError:
-        return encoder.encode(sanitize(deepcopy(given)))
+        return encoder.encode(sanitize(deepcopy(value)))
 
 
 def payload_of(kind: str, payload: object) -> Payload | None:
@@ -312,11 +312,11 @@ def payload_of(kind: str, payload: object) -> Payload | None:
     if payload is None and kind.startswith("run."):
         return None
     decoder: TypedDecoder[Any] = _MESSAGE if kind.startswith("message.") else _TOOL if kind.startswith("tool.") else _STEP
-    given = payload
+    value = payload
     if isinstance(payload, Mapping) and kind in _OPTIONAL:
-        given = {_OPTIONAL[kind]: None, **cast("Mapping[str, Any]", payload)}
+        value = {_OPTIONAL[kind]: None, **cast("Mapping[str, Any]", payload)}
     try:
-        result = decoder(_encoded(given))
+        result = decoder(_encoded(value))
     except msgspec.ValidationError as error:
         raise InvalidEventError(f"{kind}: its payload is not as the format has it: {error}") from error
     if isinstance(result, MessagePayload) and result.role != kind.removeprefix("message."):
@@ -400,14 +400,14 @@ class FanOut:
 
     def subscribe(self, buffer: int | None = None) -> Subscription:
         """Return a new subscription to what comes from now on; a closed one after `close`."""
-        made = Subscription(self._buffer if buffer is None else buffer)
+        subscription = Subscription(self._buffer if buffer is None else buffer)
         with self._lock:
             if self._closed:
-                made.cancel()
+                subscription.cancel()
             else:
                 self._drop_cancelled()
-                self._subscriptions = (*self._subscriptions, made)
-        return made
+                self._subscriptions = (*self._subscriptions, subscription)
+        return subscription
 
     def publish(self, event: Event) -> None:
         """Offer an event to all; one without a type is passed over with a warning, and all are after `close`."""

@@ -236,7 +236,7 @@ def decoded(data: Raw) -> Any:
         return bytes(data).decode("utf-8", "replace")
 
 
-def given(value: Raw | UnsetType) -> Raw:
+def or_null(value: Raw | UnsetType) -> Raw:
     """Return a tool's input or output; null without one."""
     return NULL if value is UNSET else value
 

@@ -138,7 +138,7 @@ def _of_run(block: Mapping[str, Any]) -> list[Any]:
     value = parsed(block.get("pydantic_ai.all_messages"))
     begin = block.get("pydantic_ai.new_message_index")
     listed = value[begin:] if is_list(value) and isinstance(begin, int) and begin > 0 else value
-    return [turned for message in listed for turned in _from_parts(message)] if is_list(listed) else []
+    return [converted for message in listed for converted in _from_parts(message)] if is_list(listed) else []
 
 
 def _with_details(span: InSpan) -> Mapping[str, Any]:
@@ -149,7 +149,7 @@ def _with_details(span: InSpan) -> Mapping[str, Any]:
 def _messages(block: Mapping[str, Any], whole: str, *spread: str) -> list[Any]:
     value = parsed(block.get(whole))
     if is_list(value):
-        return [turned for message in value for turned in _from_parts(message)]
+        return [converted for message in value for converted in _from_parts(message)]
     for prefix in spread:
         if items := unspread(block, prefix):
             return [_from_spread(message) for message in items]
@@ -157,41 +157,41 @@ def _messages(block: Mapping[str, Any], whole: str, *spread: str) -> list[Any]:
 
 
 def _system(instructions: Any) -> list[Any]:
-    given = parsed(instructions)
-    if not given:
+    value = parsed(instructions)
+    if not value:
         return []
-    return _from_parts({"role": "system", "parts": given if is_list(given) else [{"type": "text", "content": given}]})
+    return _from_parts({"role": "system", "parts": value if is_list(value) else [{"type": "text", "content": value}]})
 
 
 def _from_parts(message: Any) -> list[Any]:
     """Return a GenAI message as one of a chat, or several: each tool's answer is a message of its own."""
     if not is_object(message) or not is_list(message.get("parts")):
         return [message]
-    made: dict[str, Any] = {"role": message.get("role", "unknown")}
+    converted: dict[str, Any] = {"role": message.get("role", "unknown")}
     content: list[Any] = []
     results: list[Any] = []
     for part in message["parts"]:
-        _place(part if is_object(part) else {"type": "text", "content": part}, made, content, results)
+        _place(part if is_object(part) else {"type": "text", "content": part}, converted, content, results)
     if content:
         plain = all(item.get("type") == "text" for item in content)
-        made["content"] = "\n".join(text(item["text"]) for item in content) if plain else content
+        converted["content"] = "\n".join(text(item["text"]) for item in content) if plain else content
     if message.get("finish_reason"):
-        made["finish_reason"] = message["finish_reason"]
-    return [*results, *([made] if len(made) > 1 or not results else [])]
+        converted["finish_reason"] = message["finish_reason"]
+    return [*results, *([converted] if len(converted) > 1 or not results else [])]
 
 
-def _place(part: dict[str, Any], made: dict[str, Any], content: list[Any], results: list[Any]) -> None:
+def _place(part: dict[str, Any], converted: dict[str, Any], content: list[Any], results: list[Any]) -> None:
     kind = part.get("type")
     if kind == "text":
         content.append({"type": "text", "text": part.get("content", "")})
     elif kind == "tool_call":
         function = {"name": part.get("name"), "arguments": _as_json(part.get("arguments"))}
-        made.setdefault("tool_calls", []).append({"id": part.get("id"), "type": "function", "function": function})
+        converted.setdefault("tool_calls", []).append({"id": part.get("id"), "type": "function", "function": function})
     elif kind == "tool_call_response":
         result = part.get("response", part.get("result"))
         results.append({"role": "tool", "tool_call_id": part.get("id"), "content": result})
     elif kind in _THOUGHTS and isinstance(part.get("content"), str):
-        made["reasoning"] = made["reasoning"] + "\n" + part["content"] if "reasoning" in made else part["content"]
+        converted["reasoning"] = converted["reasoning"] + "\n" + part["content"] if "reasoning" in converted else part["content"]
     else:
         content.append(part)
 
@@ -201,8 +201,8 @@ def _from_spread(entry: Any) -> Any:
     message = entry.get("message", entry) if is_object(entry) else entry
     if not is_object(message):
         return {"role": "unknown", "content": message}
-    made: dict[str, Any] = {"role": "unknown", **message}
-    made.pop("contents", None)
+    converted: dict[str, Any] = {"role": "unknown", **message}
+    converted.pop("contents", None)
     parts = [_block(part) for part in _list(message.get("contents"))]
     calls = [_call(call) for call in _list(message.get("tool_calls"))]
     known = {call.get("id") for call in calls if is_object(call)}
@@ -212,13 +212,13 @@ def _from_spread(entry: Any) -> Any:
     thoughts = [text(part.get("text", "")) for part in parts if is_object(part) and part.get("type") in _THOUGHTS]
     others = [part for part in parts if not (is_object(part) and part.get("type") in _THOUGHTS)]
     if thoughts:
-        made["reasoning"] = "\n".join(thoughts)
-    if others and "content" not in made:
+        converted["reasoning"] = "\n".join(thoughts)
+    if others and "content" not in converted:
         plain = all(is_object(part) and part.get("type") == "text" for part in others)
-        made["content"] = "\n".join(text(part.get("text", "")) for part in others) if plain else others
+        converted["content"] = "\n".join(text(part.get("text", "")) for part in others) if plain else others
     if calls:
-        made["tool_calls"] = calls
-    return made
+        converted["tool_calls"] = calls
+    return converted
 
 
 def _block(part: Any) -> Any:

@@ -37,7 +37,7 @@ def traces(document: Any) -> Traces | None:
     return [(span, processes if is_object(processes := trace.get("processes")) else {}) for trace in items for span in trace["spans"]]
 
 
-def made(span: Any, processes: dict[str, Any]) -> InSpan:
+def to_span(span: Any, processes: dict[str, Any]) -> InSpan:
     """Return a span; raises `ValueError` and the like, with the reason, if it cannot be read."""
     if not is_object(span):
         raise ValueError("it is no object")

@@ -72,7 +72,7 @@ def _of_resource(resource_spans: Any) -> Iterator[Parts]:
                 yield from ((span, known, name) for span in _list(scope_spans.get("spans")))
 
 
-def made(span: Any, resource: dict[str, Any], scope: str) -> InSpan:
+def to_span(span: Any, resource: dict[str, Any], scope: str) -> InSpan:
     """Return a span; raises `ValueError` and the like, with the reason, if it cannot be read."""
     if not is_object(span):
         raise ValueError("it is no object")

@@ -159,18 +159,18 @@ def _session(span: InSpan, path: str) -> list[Record]:
         kept["ingress"] = {"source": source}
     if block.get(names.CYCLE):
         kept["cycle"] = True
-    made: list[Record] = []
+    records: list[Record] = []
     if count(block.get(names.ROUND)):
-        made.append(SessionResume(path, span.started_at))
+        records.append(SessionResume(path, span.started_at))
     else:
-        made.append(SessionBegin(path, span.started_at, agent, text(block.get(names.CALL_PATH, agent)), _raw(kept)))
-    made += [SessionResume(path, event.time_ns / 1_000_000) for event in span.events if event.name == names.RESUMED]
+        records.append(SessionBegin(path, span.started_at, agent, text(block.get(names.CALL_PATH, agent)), _raw(kept)))
+    records += [SessionResume(path, event.time_ns / 1_000_000) for event in span.events if event.name == names.RESUMED]
     title, latest = block.get(names.TITLE), block.get(names.LATEST_STATUS)
     if title or latest:
-        made.append(SessionSet(path, span.started_at, title, latest))
+        records.append(SessionSet(path, span.started_at, title, latest))
     report = block.get(names.FINAL_REPORT)
     final = UNSET if report is None else Raw(encode(parsed(report)))
-    return made + _ended(span, lambda status, error: SessionEnd(path, span.ended_at, status, error, final))
+    return records + _ended(span, lambda status, error: SessionEnd(path, span.ended_at, status, error, final))
 
 
 def _turn(span: InSpan, path: str) -> list[Record]:
@@ -195,7 +195,7 @@ def _op(span: InSpan, path: str, above: str | None, tree: RecordedTree) -> list[
         kept = {**{key: value for key, value in named.items() if value and value != "unknown"}, **kept}
     if kind == "tool" and (provider := span.attributes.get(names.TOOL_PROVIDER)):
         kept["provider"] = provider
-    made: list[Record] = [OpBegin(path, span.started_at, kind, _name(span, kind), above, _raw(kept))]
+    records: list[Record] = [OpBegin(path, span.started_at, kind, _name(span, kind), above, _raw(kept))]
     logs = [_line(event, tree) for event in span.events if event.name == names.LOG]
     chunks = [
         ReasoningChunk(text(_attribute(event, names.REASONING_TEXT)), event.time_ns / 1_000_000)
@@ -203,12 +203,12 @@ def _op(span: InSpan, path: str, above: str | None, tree: RecordedTree) -> list[
         if event.name == names.REASONING
     ]
     if logs or chunks:
-        made.append(Entries(path, 0, tuple(logs), 0, tuple(chunks)))
-    made += _exchange(span, path, kind, tree)
+        records.append(Entries(path, 0, tuple(logs), 0, tuple(chunks)))
+    records += _exchange(span, path, kind, tree)
     if (entry := _entry(span, path, kind, tree.txn)) is not None:
-        made.append(Accounted(path, entry))
+        records.append(Accounted(path, entry))
     latency = span.ended_at - span.started_at
-    return made + _ended(span, lambda status, error: OpEnd(path, span.ended_at, status, latency, error))
+    return records + _ended(span, lambda status, error: OpEnd(path, span.ended_at, status, latency, error))
 
 
 def _exchange(span: InSpan, path: str, kind: OpKind, tree: RecordedTree) -> list[Record]:

@@ -63,11 +63,11 @@ def read_json(name: str, data: bytes) -> SpansRead:
         if traces is not None:
             seen = seen or bool(traces)
             for span, processes in traces:
-                _take(result, jaeger_json.made, span, processes)
+                _take(result, jaeger_json.to_span, span, processes)
         elif (parts := otlp_json.parts(label, document, result.notes)) is not None:
             seen = True
             for part in parts:
-                _take(result, otlp_json.made, *part)
+                _take(result, otlp_json.to_span, *part)
     if not seen:
         message = f" ({result.notes[0]})" if result.notes else ""
         raise FormatError(

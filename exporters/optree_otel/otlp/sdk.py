@@ -158,10 +158,10 @@ def _ids(spans: Iterable[ReadableSpan]) -> set[int]:
     return {_id(span) for span in spans}
 
 
-def _adapter(given: Any, destination: Destination) -> ExporterAdapter:
-    if given == STOCK:
+def _adapter(exporter: Any, destination: Destination) -> ExporterAdapter:
+    if exporter == STOCK:
         return _Stock(destination)
-    return _Exporter(given) if is_exporter(given) else _Processor(given)
+    return _Exporter(exporter) if is_exporter(exporter) else _Processor(exporter)
 
 
 class _Exporter:

@@ -140,16 +140,16 @@ def fit_json(value: Any, limit: int, left_out: int = 0) -> str:
     Texts in it are cut, with a mark, then the older items of a list left out; *left_out* counts those that were not even read.
     """
     hidden = redact(value)
-    made = _encoded(hidden, left_out)
-    if len(made) <= limit:
-        return made.decode()
+    data = _encoded(hidden, left_out)
+    if len(data) <= limit:
+        return data.decode()
     short = _shortened(hidden, _SHORTEST)
     least, longest = _encoded(short, left_out), limit
     if len(least) <= limit:  # else no length of texts is short enough, and there is no need to try them
-        while len(made) > limit and longest > _SHORTEST:
+        while len(data) > limit and longest > _SHORTEST:
             longest //= 2
-            made = _encoded(_shortened(hidden, longest), left_out)
-        return (made if len(made) <= limit else least).decode()
+            data = _encoded(_shortened(hidden, longest), left_out)
+        return (data if len(data) <= limit else least).decode()
     while len(least) > limit and is_list(short) and len(short) > 1:
         dropped = (len(short) + 1) // 2
         left_out, short = left_out + dropped, short[dropped:]
@@ -203,13 +203,13 @@ def _definition(tool: Any) -> dict[str, Any]:
         return {"type": "function", "name": str(tool), "description": ""}
     function = tool.get("function")
     inner: dict[str, Any] = function if is_object(function) else tool
-    made: dict[str, Any] = {
+    definition: dict[str, Any] = {
         "type": str(tool.get("type") or "function"),
         "name": str(inner.get("name") or ""),
         "description": str(inner.get("description") or ""),
     }
     schema = inner.get("parameters", inner.get("input_schema"))
-    return made if schema is None else {**made, "parameters": schema}
+    return definition if schema is None else {**definition, "parameters": schema}
 
 
 def _value(payload: Payload, pool: Pool | None) -> Any:

@@ -253,8 +253,8 @@ def tool(called: str, own: dict[str, Any]) -> tuple[str, list[Attribute]]:
     ]
     if provider:
         attributes.append((names.TOOL_PROVIDER, str(provider)))
-    for given, key in _TOOL_ATTRIBUTES.items():
-        if (value := own.pop(given, None)) is not None:
+    for own_name, key in _TOOL_ATTRIBUTES.items():
+        if (value := own.pop(own_name, None)) is not None:
             attributes.append((key, str(value)))
     return name, attributes
 
@@ -322,10 +322,10 @@ def server(own: dict[str, Any]) -> list[Attribute]:
     return [(names.SERVER_ADDRESS, address), *([(names.SERVER_PORT, port)] if type(port) is int else [])]
 
 
-def _captured(make: Callable[..., list[Attribute]], *given: Any) -> list[Attribute]:
+def _captured(make: Callable[..., list[Attribute]], *arguments: Any) -> list[Attribute]:
     """Return content; a payload that nobody has thought of costs its content, not its span."""
     try:
-        return make(*given)
+        return make(*arguments)
     except Exception as error:  # noqa: BLE001 - what providers send is of any shape
         return [(names.CONTENT_ERROR, f"{type(error).__name__}: this content is of no known shape")]
 

@@ -160,24 +160,24 @@ class KeyValues(Remembered):
         size = len(data)
         if limit and (size > limit or may_hold_secret(value)):
             raise UnfitError(key)
-        made = self._key_value(key, field(1, data), limit)
+        encoded = self._key_value(key, field(1, data), limit)
         if limit and size < _SHORT:
-            self._keep(pair, made)
-        return made
+            self._keep(pair, encoded)
+        return encoded
 
     def _front(self, key: str, limit: int) -> list[bytes]:
         """Return what stands before a number, by its size."""
-        made = [self._key_value(key, bytes(size), limit)[: -size or None] for size in range(_LONGEST_NUMBER + 1)]
+        encoded = [self._key_value(key, bytes(size), limit)[: -size or None] for size in range(_LONGEST_NUMBER + 1)]
         if key in self._keys:
             if len(self._fronts) >= _KEPT:
                 self._fronts.clear()
-            self._fronts[key] = made
-        return made
+            self._fronts[key] = encoded
+        return encoded
 
-    def _keep(self, pair: Attribute, made: bytes) -> None:
+    def _keep(self, pair: Attribute, encoded: bytes) -> None:
         if len(self._kept) >= _KEPT:
             self._kept.clear()
-        self._kept[pair] = made
+        self._kept[pair] = encoded
 
     def _key_value(self, key: str, item: bytes, limit: int) -> bytes:
         size = len(item)

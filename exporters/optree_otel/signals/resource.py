@@ -75,9 +75,9 @@ class Resources(Remembered):
         profile: Profile = PROFILES["default"],
     ) -> None:
         super().__init__()
-        self._given = dict(attributes or {})
-        named = service or self._given.pop("service.name", None)
-        self._given.pop("service.name", None)
+        self._configured = dict(attributes or {})
+        named = service or self._configured.pop("service.name", None)
+        self._configured.pop("service.name", None)
         self.program: str = str(named or program or _program())
         self.agents = per_agent == "always" or (per_agent == "auto" and not named)
         self._profile = profile
@@ -122,7 +122,7 @@ class Resources(Remembered):
         result |= _of_process()
         if self._profile.openinference:
             result[names.OI_PROJECT] = whose.program
-        return result | self._given
+        return result | self._configured
 
 
 def _of_process() -> dict[str, Any]:

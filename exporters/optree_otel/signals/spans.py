@@ -159,10 +159,10 @@ def _head(severity: str, size: int) -> tuple[bytes, bytes]:
     key = _MESSAGE_KEY + b"\x12" + varint(len(value) + size) + value
     message = b"\x1a" + varint(len(key) + size) + key
     around = _front(severity) + message
-    made = (_EVENT + varint(9 + len(around) + size) + b"\x09", around)
+    head = (_EVENT + varint(9 + len(around) + size) + b"\x09", around)
     if severity in _SEVERITIES and size < len(VARINTS):
-        _heads[severity][size] = made
-    return made
+        _heads[severity][size] = head
+    return head
 
 
 def _front(severity: str) -> bytes:
