@@ -115,8 +115,8 @@ def diff_context(
 def _of_agent(calls: list[CallContext], agent: str) -> list[CallContext]:
     result = [call for call in calls if call.agent == agent]
     if not result:
-        there = ", ".join(sorted({call.agent for call in calls}))
-        raise NotFoundError(f"no LLM call of agent {agent!r}: there are calls of {there}" if there else "the session has no LLM calls")
+        agents = ", ".join(sorted({call.agent for call in calls}))
+        raise NotFoundError(f"no LLM call of agent {agent!r}: there are calls of {agents}" if agents else "the session has no LLM calls")
     return result
 
 

@@ -201,15 +201,19 @@ def _expanded(path: Path, chosen: _Choice, content: FilesRead) -> list[Path]:
         return [path]
     form = chosen.of(path)
     if form is not None and chosen.named:
-        inside = [] if detected(path, [form]) else [one for one in sorted(path.iterdir()) if one.is_file() and detected(one, [form])]
-        return [one for one in inside if not _left_behind(one, content)] or [path]
+        inside = (
+            [] if detected(path, [form]) else [entry for entry in sorted(path.iterdir()) if entry.is_file() and detected(entry, [form])]
+        )
+        return [entry for entry in inside if not _left_behind(entry, content)] or [path]
     whole = [path] if form is not None else []
-    there = sorted(path.iterdir())
-    left = [one for one in there if _left_behind(one, content)]
-    known = [one for one in there if one not in left and (one.is_file() or form is None) and _is_read(one, chosen, form)]
+    entries = sorted(path.iterdir())
+    passed_over = [entry for entry in entries if _left_behind(entry, content)]
+    known = [entry for entry in entries if entry not in passed_over and (entry.is_file() or form is None) and _is_read(entry, chosen, form)]
     if form is None and known:
         content.notes += [
-            f"{one.name}: passed over, it is in no format that is known" for one in there if one not in left and one not in known
+            f"{entry.name}: passed over, it is in no format that is known"
+            for entry in entries
+            if entry not in passed_over and entry not in known
         ]
     return [*whole, *known] or [path]
 
@@ -277,10 +281,10 @@ def _spans(path: Path, content: FilesRead, spans: list[Any], chosen: _Choice, *,
     if path.is_dir():
         raise FormatError(f"{path} is a directory in no format that is known: name the files in it ({chosen.tried()})")
     try:
-        there, notes = span_reader().read_file(path)
+        read_spans, notes = span_reader().read_file(path)
     except FormatError as error:
         raise FormatError(f"{error} ({chosen.tried()}; --from NAME says which it is)") from error
     if strict and notes:
         raise FormatError(f"{path.name}: {notes[0]}")
-    spans += there
+    spans += read_spans
     content.notes += [f"{path.name}: {note}" for note in notes]

@@ -218,18 +218,18 @@ def _time(record: r.Record) -> float:
     return getattr(record, "ts", 0.0)
 
 
-def _severities(given: list[str] | None) -> frozenset[str]:
-    if not given:
+def _severities(options: list[str] | None) -> frozenset[str]:
+    if not options:
         return frozenset(SEVERITIES) - {"TRC"}
-    named = [one.strip() for each in given for one in each.split(",")]
+    named = [one.strip() for each in options for one in each.split(",")]
     unknown = [one for one in named if one.upper() not in SEVERITIES]
     if unknown:
         raise typer.BadParameter(f"{', '.join(unknown)}: choose from {', '.join(SEVERITIES)}", param_hint="--severity")
     return frozenset(one.upper() for one in named)
 
 
-def _pattern(given: str | None) -> re.Pattern[str] | None:
+def _pattern(expression: str | None) -> re.Pattern[str] | None:
     try:
-        return None if given is None else re.compile(given)
+        return None if expression is None else re.compile(expression)
     except re.error as error:
-        raise typer.BadParameter(f"{given!r} is no regular expression: {error}", param_hint="--grep") from error
+        raise typer.BadParameter(f"{expression!r} is no regular expression: {error}", param_hint="--grep") from error

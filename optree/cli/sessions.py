@@ -232,13 +232,13 @@ def find_node(root: SessionNode, label: str) -> tuple[SessionNode, Node]:
     """Return the node at a path, with the session that it is in. Raises `NotFoundError`, which names some that are there."""
     if not label:
         return root, root
-    there: list[str] = []
+    paths: list[str] = []
     for session in walk_sessions(root):
         for turn in session.turns:
             nodes: list[TurnNode | OperationNode] = [turn, *turn.ops]
             for node in nodes:
                 if node.path == label:
                     return session, node
-                there.append(node.path)
-    known = f"there are {len(there)}, among them {', '.join(there[:5])}" if there else "it has none"
+                paths.append(node.path)
+    known = f"there are {len(paths)}, among them {', '.join(paths[:5])}" if paths else "it has none"
     raise NotFoundError(f"no node {label} in session {root.origin_txn_id}: {known} (optree tree shows them)")

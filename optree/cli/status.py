@@ -117,5 +117,5 @@ def _named(txns: list[str]) -> str:
 
 def _writable(path: Path) -> bool:
     """Tell whether sessions can be written to a directory, or where it will be made."""
-    there = next(one for one in (path.absolute(), *path.absolute().parents) if one.exists())
-    return there.is_dir() and os.access(there, os.W_OK | os.X_OK)
+    existing = next(folder for folder in (path.absolute(), *path.absolute().parents) if folder.exists())
+    return existing.is_dir() and os.access(existing, os.W_OK | os.X_OK)

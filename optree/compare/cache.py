@@ -265,16 +265,16 @@ def prompt_of(op: OperationNode, histories: Histories, pool: Pool) -> Prompt:
     if op.request is None:
         result.note = "no request is recorded"
         return result
-    given = decoded(op.request.payload)
-    if not is_object(given):
-        if is_list(given) and not op.request.truncated:
-            result.head = histories.listed(given)
+    request = decoded(op.request.payload)
+    if not is_object(request):
+        if is_list(request) and not op.request.truncated:
+            result.head = histories.listed(request)
         else:
             result.note = "the request was cut" if op.request.truncated else "the request is no object: its messages are not known"
         return result
-    body = body_of({key: _held(value, pool) if key == "messages" else value for key, value in given.items()})
+    body = body_of({key: _held(value, pool) if key == "messages" else value for key, value in request.items()})
     config = _held(body.get("config"), pool)  # google-genai's name for all but the contents
-    outer = {key: value for key, value in given.items() if key not in HISTORY_KEYS}
+    outer = {key: value for key, value in request.items() if key not in HISTORY_KEYS}
     members: dict[str, Any] = {**(config if is_object(config) else {}), **outer, **body}
     if isinstance(members.get("model"), str):
         result.model = members["model"]

@@ -166,14 +166,14 @@ class _Comparer:
         self.changes = Changes(*digests)
         self.content: dict[int, Content] = {**contents(a.session, digests[0]), **contents(b.session, digests[1])}
         self.figures: dict[int, Figures] = {**figures(a.session), **figures(b.session)}
-        self.made: list[tuple[Difference, Node | None, Node | None]] = []
+        self.compared_nodes: list[tuple[Difference, Node | None, Node | None]] = []
         """What was found so far, each parent before what is below it, with the nodes."""
 
     def compared(self) -> Difference:
         root = self._difference(self.a, self.b)
         at = 0
-        while at < len(self.made):
-            difference, a, b = self.made[at]
+        while at < len(self.compared_nodes):
+            difference, a, b = self.compared_nodes[at]
             at += 1
             if difference.mark == "moved" or (not self.everything and self._is_same(a, b)):
                 continue
@@ -181,7 +181,7 @@ class _Comparer:
             difference.below = [self._difference(pair.a, pair.b, moved=pair.moved) for pair in pairs]
         self._find_moves()
         self._nest()
-        for difference, _, _ in reversed(self.made):
+        for difference, _, _ in reversed(self.compared_nodes):
             difference.differs = difference.mark != "same" or any(below.differs for below in difference.below)
         return root
 
@@ -204,17 +204,17 @@ class _Comparer:
         result.figures_a = None if a is None else self.figures[id(a)]
         result.figures_b = None if b is None else self.figures[id(b)]
         result.delta = delta(result.figures_a, result.figures_b)
-        self.made.append((result, a, b))
+        self.compared_nodes.append((result, a, b))
         return result
 
     def _find_moves(self) -> None:
         """Make one of what was removed in one place and added in another."""
         removed: defaultdict[str, deque[tuple[Difference, Node]]] = defaultdict(deque)
-        for difference, a, _ in self.made:
+        for difference, a, _ in self.compared_nodes:
             if difference.mark == "removed" and a is not None:
                 removed[self.content[id(a)].whole].append((difference, a))
         gone: set[int] = set()
-        largest = sorted(self.made, key=lambda one: -one[0].figures_b.ops if one[0].figures_b else 0)  # a whole before its parts
+        largest = sorted(self.compared_nodes, key=lambda one: -one[0].figures_b.ops if one[0].figures_b else 0)  # a whole before its parts
         for difference, _, b in largest:
             if difference.mark != "added" or b is None:
                 continue
@@ -229,13 +229,13 @@ class _Comparer:
                     part.mark = "same"
                 difference.below = []
                 gone.add(id(before))
-        for difference, _, _ in self.made:
+        for difference, _, _ in self.compared_nodes:
             difference.below = [below for below in difference.below if id(below) not in gone]
 
     def _nest(self) -> None:
         """Put ops that were begun within another beneath it."""
-        nodes = {id(difference): (a, b) for difference, a, b in self.made}
-        for turn in [difference for difference, _, _ in self.made if difference.type == "turn"]:
+        nodes = {id(difference): (a, b) for difference, a, b in self.compared_nodes}
+        for turn in [difference for difference, _, _ in self.compared_nodes if difference.type == "turn"]:
             below, turn.below = turn.below, []
             places: dict[tuple[int, str], Difference] = {}
             for difference in below:
@@ -257,8 +257,8 @@ def label(node: Node) -> str:
     return f"{node.kind} {node.name}"
 
 
-def _tree(given: Rooted) -> Tree:
-    return Tree(given, Pool()) if isinstance(given, SessionNode) else tree_in(given)
+def _tree(source: Rooted) -> Tree:
+    return Tree(source, Pool()) if isinstance(source, SessionNode) else tree_in(source)
 
 
 def _counted(root: Difference) -> dict[str, dict[str, int]]:

@@ -123,35 +123,35 @@ def _parts(entry: TranscriptEntry) -> list[Part]:
     return [] if isinstance(entry.content, str) else parts(entry.content)
 
 
-def entries_of(given: Any, role: str = "user") -> list[TranscriptEntry]:
+def entries_of(source: Any, role: str = "user") -> list[TranscriptEntry]:
     """Return the entries that a message is: one for each result in it, then one for the rest; none where it is empty.
 
     Their ids are empty. *role* is that of a message that names none.
     """
-    if not is_message(given):
+    if not is_message(source):
         return []
-    parsed = message(given, role)
-    if is_object(given) and all(isinstance(one, ReasoningPart) and one.block is given for one in parsed.parts) and parsed.parts:
+    parsed = message(source, role)
+    if is_object(source) and all(isinstance(one, ReasoningPart) and one.block is source for one in parsed.parts) and parsed.parts:
         thought = "\n".join(one.text for one in parsed.parts if isinstance(one, ReasoningPart))
         return [_entry(parsed.role, None, None, {"reasoning_content": thought})] if thought else []
     more: dict[str, Any] = {}
-    if is_object(given) and not any(one.block is given for one in parsed.parts):
-        more = {key: value for key, value in given.items() if key not in MEMBERS and value is not None}
-    made: list[TranscriptEntry] = []
+    if is_object(source) and not any(one.block is source for one in parsed.parts):
+        more = {key: value for key, value in source.items() if key not in MEMBERS and value is not None}
+    entries: list[TranscriptEntry] = []
     rest: list[Part] = []
     calls: list[dict[str, Any]] = []
     for one in parsed.parts:
         if isinstance(one, ToolResultPart):
-            made.append(_entry("tool", _tool_content(one.content), one.name, {} if one.block else more))
-            made[-1].tool_call_id = one.id or one.name
+            entries.append(_entry("tool", _tool_content(one.content), one.name, {} if one.block else more))
+            entries[-1].tool_call_id = one.id or one.name
         elif isinstance(one, ToolCallPart):
             calls.append(_call(one))
         elif one.block is not None:  # else it stays among what is more
             rest.append(one)
-    if rest or calls or not made:
-        made.append(_entry(parsed.role, _normal(rest) if rest else None, parsed.name, more))
-        made[-1].tool_calls = calls or None
-    return made
+    if rest or calls or not entries:
+        entries.append(_entry(parsed.role, _normal(rest) if rest else None, parsed.name, more))
+        entries[-1].tool_calls = calls or None
+    return entries
 
 
 def new_entries(request: Any) -> list[TranscriptEntry]:

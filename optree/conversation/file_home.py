@@ -141,23 +141,23 @@ class FileHome:
 
     def _add(self, make: MakeEvent) -> AnyEvent:
         self._learn_queued()
-        made: list[AnyEvent] = []
+        events: list[AnyEvent] = []
         try:
             with self._log.held():
                 self._write_late()
-                made.append(make(self._next_id()))
-                self._write(made[0])
+                events.append(make(self._next_id()))
+                self._write(events[0])
         except (OSError, StoreError) as error:
             pass_on(error)
             message = (
                 f"{self.path} does not take what is logged ({error}): the conversation goes on, and it is written later if that is possible"
             )
             self._report(error, message)
-            made = made or [make("")]
-            made[0].message_id = self._own_id()
-            self._put_off(made[0])
-        self.registry.learn(made[0])
-        return made[0]
+            events = events or [make("")]
+            events[0].message_id = self._own_id()
+            self._put_off(events[0])
+        self.registry.learn(events[0])
+        return events[0]
 
     def _own_id(self) -> str:
         """Return an id that no other process gives, for an event that is not in the file yet."""

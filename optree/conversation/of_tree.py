@@ -138,9 +138,9 @@ def _model(session: SessionNode) -> str | None:
 
 def _agent_ids(sessions: Sequence[SessionNode]) -> dict[str, str]:
     """Return each session's agent id by the session's path; of sessions of one name the first has it, in the order of their begins."""
-    given = {session.path: known for session in sessions if (known := _text(_block(session).get("agentId"))) is not None}
-    taken = set(given.values())
-    result = dict(given)
+    named = {session.path: known for session in sessions if (known := _text(_block(session).get("agentId"))) is not None}
+    taken = set(named.values())
+    result = dict(named)
     for session in sorted(sessions, key=lambda one: one.started_at):
         if session.path not in result:
             name = session.agent_id or "agent"

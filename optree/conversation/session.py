@@ -144,14 +144,14 @@ class ConversationSession:
         Returns:
             The agent's id.
         """
-        made: list[str] = []
+        ids: list[str] = []
 
         def new_id() -> str:
-            made[:] = [self.home.registry.new_agent_id()]
-            return made[0]
+            ids[:] = [self.home.registry.new_agent_id()]
+            return ids[0]
 
         self.home.add(_creation(new_id, cause, name, language_model))
-        return made[0]
+        return ids[0]
 
     def log_transcript_entry(
         self, agent_id: str, message: Mapping[str, Any] | Any, substance: str | None = None, *, cause: str | Sequence[str] | None = None
@@ -284,9 +284,9 @@ class SessionLogger:
         """Open or make the file. Raises `SetupError` for a path that cannot be a file's, `FormatError` for a compressed one, `OSError`."""
         path = Path(session_file)
         with usable(path):
-            there = path.exists() and path.stat().st_size > 0
+            exists = path.exists() and path.stat().st_size > 0
         self.session_file = path
-        self.session = ConversationSession.load(path, version=SEED_000) if there else ConversationSession(path, version=SEED_000)
+        self.session = ConversationSession.load(path, version=SEED_000) if exists else ConversationSession(path, version=SEED_000)
 
     @classmethod
     def over(cls, session: ConversationSession, session_file: AnyPath) -> Self:

@@ -30,10 +30,10 @@ class LoggedString(str):  # noqa: SLOT000 - with a __dict__ it pickles under eve
 
     def __new__(cls, content: object = "", message_id: str | None = None, cause: str | Iterable[str] = ()) -> Self:
         """Make one of any value; None, which a message of tool calls has for its content, is the empty text."""
-        made = super().__new__(cls, "" if content is None else content)
-        made.message_id = id_of(message_id)
-        made.cause = (cause,) if isinstance(cause, str) else tuple(cause)
-        return made
+        string = super().__new__(cls, "" if content is None else content)
+        string.message_id = id_of(message_id)
+        string.cause = (cause,) if isinstance(cause, str) else tuple(cause)
+        return string
 
     @property
     def content_id(self) -> str | None:
@@ -51,10 +51,10 @@ class MessageString(str):  # noqa: SLOT000 - as above
 
     def __new__(cls, content: object = "", content_id: str | None = None, caused_by: str | None = None) -> Self:
         """Make one of any value; None is the empty text."""
-        made = super().__new__(cls, "" if content is None else content)
-        made.content_id = id_of(content_id)
-        made.caused_by = id_of(caused_by)
-        return made
+        string = super().__new__(cls, "" if content is None else content)
+        string.content_id = id_of(content_id)
+        string.caused_by = id_of(caused_by)
+        return string
 
     @property
     def message_id(self) -> str | None:

@@ -198,8 +198,8 @@ class TreeHome:
         above = record.parent if record is not None else None
         parent = self._builder(above) if above is not None and above in self.registry.agents else self._root
         name = record.label if record is not None else agent_id
-        made = parent.attach_child_session(parent.begin_op("session", name), name, attributes=attributes)
-        builder = self._builders[agent_id] = _AgentBuilder.over(made.core, made.node, parent)
+        child = parent.attach_child_session(parent.begin_op("session", name), name, attributes=attributes)
+        builder = self._builders[agent_id] = _AgentBuilder.over(child.core, child.node, parent)
         self._mine.add(agent_id)
         return builder
 

@@ -243,12 +243,12 @@ def _parsed(data: bytes) -> tuple[Any, list[str]]:
     return plain(value), ["holds text or numbers that JSON cannot: they were replaced by marks"]
 
 
-def _typed(kind: type[Wide], given: dict[str, Any], number: int) -> tuple[Wide | None, list[str]]:
+def _typed(kind: type[Wide], line_members: dict[str, Any], number: int) -> tuple[Wide | None, list[str]]:
     """Return the members as the form's type; what does not fit is mended, left out, or kept apart."""
     faults: list[str] = []
     members: dict[str, Any] = {}
     strange: dict[str, Any] = {}
-    for key, value in given.items():
+    for key, value in line_members.items():
         if key not in kind.__struct_fields__:
             strange[key] = value
         elif (fitting := _fitting(key, value)) is not None:

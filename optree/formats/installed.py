@@ -44,11 +44,11 @@ def unknown_exporter(name: str) -> SetupError:
     """Return what is to be raised for a name that neither an exporter nor a format has."""
     from difflib import get_close_matches
 
-    there = exporter_names()
-    if not there:
+    names = exporter_names()
+    if not names:
         return SetupError("no exporter is installed: pip install 'optree-tracing[otel]'")
-    near = get_close_matches(name.lower(), there, 1)
-    hint = f"did you mean {near[0]}? (there are {', '.join(there)})" if near else f"choose one of {', '.join(there)}"
+    near = get_close_matches(name.lower(), names, 1)
+    hint = f"did you mean {near[0]}? (there are {', '.join(names)})" if near else f"choose one of {', '.join(names)}"
     return SetupError(f"there is no exporter {name!r}; {hint}")
 
 

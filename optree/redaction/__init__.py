@@ -171,11 +171,11 @@ def _count() -> None:
 def _current() -> Engine:
     """Return the engine; made when first used, which takes milliseconds."""
     global _engine  # noqa: PLW0603 - as above
-    made = _engine = Engine(_settings, _count)
-    return made
+    engine = _engine = Engine(_settings, _count)
+    return engine
 
 
 def _current_headers() -> Engine:
     global _headers  # noqa: PLW0603 - as above
-    made = _headers = Engine(Redaction(names=_settings.names), _count)
-    return made
+    headers = _headers = Engine(Redaction(names=_settings.names), _count)
+    return headers

@@ -143,15 +143,15 @@ class Engine:
             return self.text(_LINE.sub(self._header, value))
         if not isinstance(value, list):
             return self.value(value)
-        made: list[Any] = []
+        items: list[Any] = []
         named = False
         for item in cast("Sequence[Any]", value):
             if _is_named_value(item):
-                made.append(self._pair(item))
+                items.append(self._pair(item))
             else:
-                made.append(REDACTED if named and item and isinstance(item, str) else self.headers(item))
+                items.append(REDACTED if named and item and isinstance(item, str) else self.headers(item))
             named = isinstance(item, str) and self.names_secret(item) and _HEADER_NAME.fullmatch(item) is not None
-        return made
+        return items
 
     def _header(self, line: re.Match[str]) -> str:
         return line[1] + REDACTED if self.names_secret(line[1].rstrip(": \t")) else line[0]
@@ -210,30 +210,30 @@ class Engine:
             yield Credential(start, reading.stop(credential.stop), instead, context, credential.is_open)
 
     def _object(self, value: dict[Any, Any]) -> dict[Any, Any]:
-        made: dict[Any, Any] = {}
+        result: dict[Any, Any] = {}
         alike: dict[Any, int] = {}
         for key, item in value.items():
             name, secret = key, False
             if isinstance(key, str):
                 name = self._known_key(key) if len(key) <= _LONG_NAME else self.text(key)
                 secret = self._hides(key, item, value)
-            if name in made:  # of another key that is replaced
-                name = _another_name(name, alike, made)
-            made[name] = REDACTED if secret else self.value(item)
+            if name in result:  # of another key that is replaced
+                name = _another_name(name, alike, result)
+            result[name] = REDACTED if secret else self.value(item)
         if len(value) <= _SMALL and "value" in value and self._names_its_value(value):
-            made["value"] = REDACTED
-        return made
+            result["value"] = REDACTED
+        return result
 
     def _list(self, value: Sequence[Any]) -> list[Any] | tuple[Any, ...]:
         if value and all(map(_is_named_value, value)):
-            made: list[Any] = [self._pair(pair) for pair in value]
+            items: list[Any] = [self._pair(pair) for pair in value]
         else:
-            made = [self.value(item) for item in value]
-        return tuple(made) if isinstance(value, tuple) else made
+            items = [self.value(item) for item in value]
+        return tuple(items) if isinstance(value, tuple) else items
 
     def _pair(self, pair: Sequence[Any]) -> list[Any] | tuple[Any, ...]:
-        made = [self.value(pair[0]), REDACTED if self._hides(pair[0], pair[1], {}) else self.value(pair[1])]
-        return tuple(made) if isinstance(pair, tuple) else made
+        replaced = [self.value(pair[0]), REDACTED if self._hides(pair[0], pair[1], {}) else self.value(pair[1])]
+        return tuple(replaced) if isinstance(pair, tuple) else replaced
 
     def _names_its_value(self, value: dict[Any, Any]) -> bool:
         """Tell whether an object has the name of a credential, and a value beside it."""
@@ -270,12 +270,12 @@ class Engine:
             return REDACTED
 
 
-def _another_name(name: Any, alike: dict[Any, int], made: dict[Any, Any]) -> str:
+def _another_name(name: Any, alike: dict[Any, int], members: dict[Any, Any]) -> str:
     """Return a name like one that is there: with a prime, and from the third on their number."""
     while True:
         number = alike[name] = alike.get(name, 1) + 1
         another = f"{name}'" if number == _PAIR else f"{name}'{number}"
-        if another not in made:
+        if another not in members:
             return another
 
 

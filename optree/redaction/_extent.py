@@ -246,10 +246,10 @@ def is_schema(item: dict[str, Any]) -> bool:
     is_typed = kind in _TYPES if isinstance(kind, str) else isinstance(kind, list)
     if not item or not (is_typed or any(name in item for name in _COMBINED) or _KEYWORDS.issuperset(item)):
         return False
-    given = [value for name, value in item.items() if name not in _TELLING]
-    listed: list[list[Any]] = [values for values in given if isinstance(values, list)]
-    given += [value for values in listed for value in values]
-    return not any(isinstance(value, str) and looks_random(value) for value in given)
+    candidates = [value for name, value in item.items() if name not in _TELLING]
+    listed: list[list[Any]] = [values for values in candidates if isinstance(values, list)]
+    candidates += [value for values in listed for value in values]
+    return not any(isinstance(value, str) and looks_random(value) for value in candidates)
 
 
 def begins_schema(text: str, at: int) -> bool:

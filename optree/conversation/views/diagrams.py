@@ -41,8 +41,8 @@ def diagram(view: str, viewer: SessionViewer, ask: Ask) -> str:
 def _sequence(viewer: SessionViewer, arrows: Iterable[Arrow]) -> str:
     known = {USER: "user", NOBODY: "unknown", **viewer.list_agents()}
     drawn = [arrow if arrow.source in known else msgspec.structs.replace(arrow, source=USER) for arrow in arrows]
-    there = {one for arrow in drawn for one in (arrow.source, arrow.target) if one is not None}
-    return sequence({one: viewer.stream.shown(name) for one, name in known.items() if one in there}, drawn)
+    taking_part = {agent for arrow in drawn for agent in (arrow.source, arrow.target) if agent is not None}
+    return sequence({agent: viewer.stream.shown(name) for agent, name in known.items() if agent in taking_part}, drawn)
 
 
 def _of_events(viewer: SessionViewer, drawn: Sequence[AnyEvent], agents: Eyes) -> str:
