@@ -157,7 +157,7 @@ class OtelMirror:
                     self._gathering()  # of those before it: a program may never flush
 
             thread = _started(work)
-            self._keeping = [one for one in [*self._keeping, *([thread] if thread is not None else [])] if one.is_alive()]
+            self._keeping = [running for running in [*self._keeping, *([thread] if thread is not None else [])] if running.is_alive()]
 
     def exporter(self, view: View, session: Traced, origin: Origin | None = None, *, sampled: bool = True) -> SessionExporter:
         """Return the way out of a session."""
@@ -390,7 +390,7 @@ class OtelMirror:
     @property
     def _can_be_told(self) -> bool:
         """Whether another process can send to the same: it has none of this one's objects."""
-        return self.settings.traces is None or all(one == STOCK for one in self.settings.traces.exporters)
+        return self.settings.traces is None or all(exporter == STOCK for exporter in self.settings.traces.exporters)
 
     @property
     def _events_hold_content(self) -> bool:

@@ -306,7 +306,7 @@ class Destination(Struct, frozen=True):
     @property
     def shown(self) -> str:
         """The endpoint as it may be shown: without user, password and query."""
-        places = [self.endpoint if one == STOCK else name(one) for one in self.exporters] or [self.endpoint]
+        places = [self.endpoint if exporter == STOCK else name(exporter) for exporter in self.exporters] or [self.endpoint]
         return ", ".join(map(shown_endpoint, places))
 
     def cleared(self, text: str) -> str:

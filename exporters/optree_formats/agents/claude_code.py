@@ -119,7 +119,7 @@ class _ClaudeSession:
             if path is None:
                 self._missing(call)
                 continue
-            for key in [key for key, one in files.items() if one == path]:
+            for key in [key for key, file in files.items() if file == path]:
                 del files[key]
             self._sub_agent(call, path)
         for path in sorted(set(files.values())):
@@ -178,7 +178,7 @@ class _ClaudeSession:
         """Return the sub-agent that begins with a line: that of the call with its prompt, else one of which no call tells."""
         message = line.get("message")
         prompt = text_in(message.get("content")) if is_object(message) else ""
-        call = next((one for one in self.calls if one.lines is None and one.prompt == prompt), None)
+        call = next((sub_agent for sub_agent in self.calls if sub_agent.lines is None and sub_agent.prompt == prompt), None)
         if call is None:
             call = ClaudeCall(root, root.tool("agent", ts, None, "session"), "", prompt)
             self.calls.append(call)

@@ -218,8 +218,8 @@ class Sample(SessionRecording):
         if depth > _MOST_NESTED:
             return value
         if is_object(value):
-            return {name: self._whole(one, depth + 1) for name, one in value.items()}
-        return [self._whole(one, depth + 1) for one in value] if is_list(value) else value
+            return {name: self._whole(item, depth + 1) for name, item in value.items()}
+        return [self._whole(item, depth + 1) for item in value] if is_list(value) else value
 
 
 def _expanded(refs: Any, most: int) -> list[int]:

@@ -241,7 +241,7 @@ def _error(span: dict[str, Any]) -> str | None:
         return None if error is None else text(error)
     data = error.get("data")
     more = data.get("error") if is_object(data) else None
-    return ": ".join(text(one) for one in (error.get("message"), more) if one) or "failed"
+    return ": ".join(text(part) for part in (error.get("message"), more) if part) or "failed"
 
 
 def _usage(usage: Any) -> Any:

@@ -201,5 +201,5 @@ def server_of(tool: str) -> str | None:
 def _tells(value: Any) -> bool:
     """Tell whether a member of a usage has a value: not one that is empty or 0."""
     if is_object(value):
-        return any(_tells(one) for one in value.values())
+        return any(_tells(member) for member in value.values())
     return bool(value)

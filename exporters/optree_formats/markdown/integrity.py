@@ -254,10 +254,10 @@ def attempted_violation(path: AnyPath, tool: str, action: str) -> LogEvent:
     return event.comment("", "Session logs are append-only: the call was not made.")
 
 
-def found_violation(log: Path, what: str, seals: list[int] | None = None) -> LogEvent:
+def found_violation(log: Path, action: str, seals: list[int] | None = None) -> LogEvent:
     """Return the event for a log that another program has changed; *seals* are the lines of all seals that do not fit."""
     seal_fields = {"broken_seals": len(seals), "lines": seals[-_TOLD:]} if seals else {}
-    event = LogEvent("violation", {"action": what, "path": log.name, **seal_fields, "refused": False})
+    event = LogEvent("violation", {"action": action, "path": log.name, **seal_fields, "refused": False})
     if not seals:
         return event.comment("", "Something else than a writer of this log changed what it had written.")
     return event.comment("lines", "The seals on these lines do not fit: between each and the seal before it something was changed.")

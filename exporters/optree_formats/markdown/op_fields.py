@@ -237,8 +237,8 @@ class Requests:
         new.reverse()
         known = self._links.get(link)
         start = known[1] if known else 0
-        for number, (one, _) in enumerate(new, start + 1):
-            self._links[one] = (path, number)
+        for number, (new_link, _) in enumerate(new, start + 1):
+            self._links[new_link] = (path, number)
         messages = [decode(self.pool.blobs.get(blob)) for _, blob in new]
         return {**({"continues": {"path": known[0], "count": known[1]}} if known else {}), "messages": messages}
 
@@ -345,8 +345,8 @@ def _said_before(turn: TurnNode, op: OperationNode) -> str:
     """Return the first line of the last text that a model gave in the turn before the op began."""
     ops = turn.ops
     here = bisect_left(ops, last_index(op.path), key=_index)
-    for other in reversed(ops[max(0, here - NEAR) : here]):
-        if other.kind == "llm" and other.response is not None and other.ended_at is not None and other.ended_at <= op.started_at:
-            lines = answer_text(other).strip().split("\n", 1)
+    for earlier in reversed(ops[max(0, here - NEAR) : here]):
+        if earlier.kind == "llm" and earlier.response is not None and earlier.ended_at is not None and earlier.ended_at <= op.started_at:
+            lines = answer_text(earlier).strip().split("\n", 1)
             return lines[0][:_LONGEST].strip()
     return ""

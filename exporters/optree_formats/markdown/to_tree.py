@@ -126,7 +126,7 @@ class _OwnLog:
 
     def _message(self, fields: dict[str, Any], path: str, at: float) -> None:
         cause = fields.get("cause")
-        causes = tuple(str(one) for one in cause) if is_list(cause) else ()
+        causes = tuple(str(cause_id) for cause_id in cause) if is_list(cause) else ()
         substance, identity = _text(fields.get("substance")), _text(fields.get("id"))
         message = Message(at, str(fields["role"]), raw(fields["body"]), identity, substance, causes)
         self.records.apply(MessageAdded(path, -1, message))

@@ -137,11 +137,11 @@ class Transcript:
         if not path.is_dir():
             return _read(path, strict=strict)
         read = Read([], [])
-        runs = {one: _first(one) for one in _files(path) if _is_transcript(one)}
+        runs = {file: _first(file) for file in _files(path) if _is_transcript(file)}
         run_ids = {first.get("run_id") for first in runs.values()}
-        for one, first in runs.items():
+        for file, first in runs.items():
             if not first.get("parent_run_id") or first["parent_run_id"] not in run_ids:
-                read.add(one, _read(one, strict=strict))
+                read.add(file, _read(file, strict=strict))
         return read
 
 

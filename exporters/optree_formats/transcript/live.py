@@ -56,7 +56,7 @@ class Follower:
     @property
     def dropped(self) -> int:
         """Records that were dropped since the disk was too slow, and events that could not be written."""
-        return self._lost + self._subscription.dropped + sum(one.failures for one in list(self._recorders.values()))
+        return self._lost + self._subscription.dropped + sum(recorder.failures for recorder in list(self._recorders.values()))
 
     @property
     def problems(self) -> list[str]:
@@ -97,8 +97,8 @@ class Follower:
     def _catch_up(self, records: list[Record]) -> None:
         """Write what the session has already, as far as the files lack it."""
         self._there = {}
-        for one in records:
-            self._transcribe(one)
+        for record in records:
+            self._transcribe(record)
         self._there = None
 
     def _transcribe(self, record: Record) -> None:

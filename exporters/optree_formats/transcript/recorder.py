@@ -414,23 +414,23 @@ class FanOut:
         if not event.type:
             LOGGER.warning("transcript: an event without a type is not handed on")
             return
-        for one in self._subscriptions:
-            one.offer(event)
+        for subscription in self._subscriptions:
+            subscription.offer(event)
 
     def stats(self) -> Stats:
         """Return how many subscribe, and how much was dropped."""
         with self._lock:
             self._drop_cancelled()
-            return Stats(len(self._subscriptions), self._past + sum(one.dropped for one in self._subscriptions))
+            return Stats(len(self._subscriptions), self._past + sum(subscription.dropped for subscription in self._subscriptions))
 
     def close(self) -> None:
         """Close all subscriptions; the second call does nothing."""
         with self._lock:
             self._closed = True
-            for one in self._subscriptions:
-                one.cancel()
+            for subscription in self._subscriptions:
+                subscription.cancel()
             self._drop_cancelled()
 
     def _drop_cancelled(self) -> None:
-        self._past += sum(one.dropped for one in self._subscriptions if one.closed)
-        self._subscriptions = tuple(one for one in self._subscriptions if not one.closed)
+        self._past += sum(subscription.dropped for subscription in self._subscriptions if subscription.closed)
+        self._subscriptions = tuple(subscription for subscription in self._subscriptions if not subscription.closed)

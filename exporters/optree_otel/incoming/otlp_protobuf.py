@@ -56,7 +56,7 @@ def _messages(data: bytes) -> list[bytes] | None:
 
 def _is_traces(data: bytes) -> bool:
     try:
-        return bool(data) and all((one.number, one.wire) == (1, LENGTH) for one in fields(data))
+        return bool(data) and all((member.number, member.wire) == (1, LENGTH) for member in fields(data))
     except NotProtobufError:
         return False
 
@@ -64,7 +64,7 @@ def _is_traces(data: bytes) -> bool:
 def _begins_traces(data: bytes) -> bool:
     try:
         first = next(fields(data))
-        return (first.number, first.wire) == (1, LENGTH) and all(one.number in (1, 2, 3, 1000) for one in fields(first.data))
+        return (first.number, first.wire) == (1, LENGTH) and all(member.number in (1, 2, 3, 1000) for member in fields(first.data))
     except (NotProtobufError, StopIteration):
         return False
 
@@ -135,9 +135,9 @@ def _take_scope(data: bytes, resource: dict[str, Any], types: _Types, collected:
 
 
 def _span(span: Any) -> InSpan:
-    for what, size, value in (("trace id", 16, span.trace_id), ("span id", 8, span.span_id), ("parent id", 8, span.parent_span_id)):
+    for id_name, size, value in (("trace id", 16, span.trace_id), ("span id", 8, span.span_id), ("parent id", 8, span.parent_span_id)):
         if len(value) not in (0, size):
-            raise ValueError(f"its {what} has {len(value)} bytes, not {size}")
+            raise ValueError(f"its {id_name} has {len(value)} bytes, not {size}")
     return InSpan(
         trace_id=span.trace_id.hex(),
         span_id=span.span_id.hex(),

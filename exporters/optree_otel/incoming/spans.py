@@ -153,9 +153,9 @@ def _cut_circles(trace: Trace, members: dict[str, InSpan], notes: list[str]) -> 
         trace.orphans.append(on_circle)
         pending = [on_circle]
         while pending:
-            one = pending.pop()
-            reached.add(one.span_id)
-            pending.extend(trace.children.get(one.span_id, ()))
+            current = pending.pop()
+            reached.add(current.span_id)
+            pending.extend(trace.children.get(current.span_id, ()))
 
 
 def _first_on_circle(span: InSpan, members: dict[str, InSpan]) -> InSpan:

@@ -151,7 +151,7 @@ def retry_after(value: str | None) -> float | None:
 def shown(text: str) -> str:
     """Return a text of somebody else's as one line of bounded length, without credentials."""
     text = str(redact(text))
-    line = " ".join("".join(one if one.isprintable() else " " for one in text[: 4 * MAX_TEXT]).split())
+    line = " ".join("".join(char if char.isprintable() else " " for char in text[: 4 * MAX_TEXT]).split())
     line = _USER.sub(REDACTED, line)
     return str(redact(line))[:MAX_TEXT]
 

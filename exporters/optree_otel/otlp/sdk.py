@@ -71,7 +71,7 @@ class SdkTransport:
         load((*_PARTS, *([_STOCK[self._to.protocol]] if STOCK in self._to.exporters else [])))
         with self._lock, loading():
             if not self._adapters:
-                self._adapters = [_adapter(one, self._to) for one in self._to.exporters]
+                self._adapters = [_adapter(exporter, self._to) for exporter in self._to.exporters]
             self._users += 1
         return self
 
@@ -94,7 +94,7 @@ class SdkTransport:
             pass_on(error)
             return ExportResult("refused", f"it cannot be read again: {text(error)}")
         with self._lock:
-            answers = [self._handed(spans, *one) for one in zip(self._adapters, self._taken, strict=True)]
+            answers = [self._handed(spans, *pair) for pair in zip(self._adapters, self._taken, strict=True)]
             left = [answer for answer in answers if answer.left]
             why = shown("; ".join(answer.why for answer in answers if answer.why))
             if left:
