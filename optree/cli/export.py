@@ -144,9 +144,9 @@ def _write(txns: list[str], where: Directory, to: str, writing: Writing, *, as_j
     if as_json:
         show_json({"to": to, "sessions": done})
         return
-    for one in done:
-        if one.files:
-            show(one.files[0] + (f" and {len(one.files) - 1} more" if len(one.files) > 1 else ""))
+    for written in done:
+        if written.files:
+            show(written.files[0] + (f" and {len(written.files) - 1} more" if len(written.files) > 1 else ""))
 
 
 def _tell(written: Written, to: str) -> None:
@@ -161,7 +161,7 @@ def _tell(written: Written, to: str) -> None:
 
 def _known(name: str, value: str | None) -> None:
     """Refuse what an option of the mirror cannot be."""
-    choices = [one for part in get_args(get_type_hints(OtelOptions)[name]) for one in get_args(part)]
+    choices = [choice for part in get_args(get_type_hints(OtelOptions)[name]) for choice in get_args(part)]
     if value is not None and value not in choices:
         raise typer.BadParameter(f"{value!r}: choose from {', '.join(choices)}", param_hint=f"--{name}")
 

@@ -183,7 +183,7 @@ def _drop_parts(content: FilesRead) -> None:
             owners.setdefault(part.resolve(), []).append(path)
     gone: dict[Path, Path] = {}
     for path in content.reads:
-        owner = next((one for one in owners.get(path, ()) if one != path and one not in gone), None)
+        owner = next((reader for reader in owners.get(path, ()) if reader != path and reader not in gone), None)
         if owner is not None:
             gone[path] = owner
             content.notes.append(f"{path.name}: passed over, it is read with {owner.name}")
@@ -267,14 +267,14 @@ class _Choice:
             return self._named
         claims = detected(path, self._all)
         if len(claims) > 1:
-            names = [one.name for one in claims]
+            names = [form.name for form in claims]
             raise SetupError(f"{path.name} may be in several formats, {', '.join(names)}: say which it is, as in --from {names[0]}")
         return claims[0] if claims else None
 
     def tried(self) -> str:
         """Return what a file was looked at for."""
         lacking = "".join(f"; {problem}" for problem in self.problems)
-        return f"tried were {', '.join([*(one.name for one in self._all), OTEL])}{lacking}"
+        return f"tried were {', '.join([*(form.name for form in self._all), OTEL])}{lacking}"
 
 
 def _spans(path: Path, content: FilesRead, spans: list[Any], chosen: _Choice, *, strict: bool) -> None:

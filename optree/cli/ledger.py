@@ -106,13 +106,13 @@ def _checked(where: Directory, lines: Sequence[SumLine], since: float, conflicti
     verdicts: list[_Verdict] = []
     not_ended = checked = 0
     with working("checking sessions", len(saved)) as step:
-        for one in saved:
-            of_it = billed.pop(one.txn, [])
-            if one.live is not None:
+        for session in saved:
+            of_it = billed.pop(session.txn, [])
+            if session.live is not None:
                 not_ended += 1
             else:
                 checked += 1
-                verdicts.append(_verdict(one, where, of_it, since))
+                verdicts.append(_verdict(session, where, of_it, since))
             step()
     by_txn = {verdict.txn: verdict for verdict in verdicts}
     for pair in conflicting:
@@ -153,22 +153,22 @@ def _of_totals(totals: Totals) -> Sum:
     return Sum(pico_dollars=pico(totals.cost_usd), totals=totals)
 
 
-def _difference(one: str, a: Sum, other: str, b: Sum, *, unknown: bool) -> list[str]:
+def _difference(name_a: str, a: Sum, name_b: str, b: Sum, *, unknown: bool) -> list[str]:
     """Return in what two sums differ; money by more than what rounding each cost may have moved."""
     compared = {**_COMPARED, **({"unknownCosts": "unknown_costs"} if unknown else {})}
     pairs = {shown: (getattr(a.totals, name), getattr(b.totals, name)) for shown, name in compared.items()}
-    differing = [f"{shown}: {one} {x:,}, {other} {y:,}" for shown, (x, y) in pairs.items() if x != y]
+    differing = [f"{shown}: {name_a} {x:,}, {name_b} {y:,}" for shown, (x, y) in pairs.items() if x != y]
     if abs(a.pico_dollars - b.pico_dollars) > a.totals.known_costs + 1:
-        differing.append(f"costUsd: {one} {dollars_of(a.pico_dollars)}, {other} {dollars_of(b.pico_dollars)}")
+        differing.append(f"costUsd: {name_a} {dollars_of(a.pico_dollars)}, {name_b} {dollars_of(b.pico_dollars)}")
     return differing
 
 
-def _otherwise(one: dict[str, Any], other: dict[str, Any]) -> str:
+def _otherwise(a: dict[str, Any], b: dict[str, Any]) -> str:
     """Return in what two lines of one entry differ."""
     from optree.compare.details import as_line, excerpt
 
-    names = [name for name in {**one, **other} if one.get(name) != other.get(name)]
-    phrases = (f"{name} {excerpt(as_line(one.get(name), name))}, {excerpt(as_line(other.get(name), name))}" for name in names)
+    names = [name for name in {**a, **b} if a.get(name) != b.get(name)]
+    phrases = (f"{name} {excerpt(as_line(a.get(name), name))}, {excerpt(as_line(b.get(name), name))}" for name in names)
     return "; ".join(phrases) or "members that say nothing"
 
 
@@ -206,7 +206,7 @@ def _listed(names: Sequence[str]) -> str:
 
 
 def _verdict_lines(verdict: dict[str, Any]) -> list[str]:
-    lines = [f"{one['txn']}: {difference}" for one in verdict["differing"] for difference in one["differences"]]
+    lines = [f"{session['txn']}: {difference}" for session in verdict["differing"] for difference in session["differences"]]
     count = f"{verdict['agreed']:,} of {verdict['checked']:,} sessions agree: leaves = totals = ledger"
     more = [f"{verdict['notEnded']:,} not ended"] if verdict["notEnded"] else []
     more += [f"{len(verdict['withoutSession']):,} in the ledger only, whose files are not here"] if verdict["withoutSession"] else []

@@ -221,11 +221,11 @@ def _time(record: r.Record) -> float:
 def _severities(options: list[str] | None) -> frozenset[str]:
     if not options:
         return frozenset(SEVERITIES) - {"TRC"}
-    named = [one.strip() for each in options for one in each.split(",")]
-    unknown = [one for one in named if one.upper() not in SEVERITIES]
+    named = [word.strip() for option in options for word in option.split(",")]
+    unknown = [word for word in named if word.upper() not in SEVERITIES]
     if unknown:
         raise typer.BadParameter(f"{', '.join(unknown)}: choose from {', '.join(SEVERITIES)}", param_hint="--severity")
-    return frozenset(one.upper() for one in named)
+    return frozenset(word.upper() for word in named)
 
 
 def _pattern(expression: str | None) -> re.Pattern[str] | None:

@@ -130,7 +130,7 @@ def _ask(viewer: SessionViewer, agents: list[str], message: str | None, heard: b
 
     if message is not None:
         viewer.stream.event(message)
-    return Ask(tuple(viewer.stream.agent(one) for one in agents), message, heard)
+    return Ask(tuple(viewer.stream.agent(agent) for agent in agents), message, heard)
 
 
 def _json(view: MessageView, viewer: SessionViewer, ask: Ask) -> None:

@@ -144,13 +144,13 @@ def run_traced(command: list[str], directory: Directory, tracing: Tracing, resum
     except OSError as error:
         complain(f"cannot run {command[0]}: {error.strerror or error}")
         return Ran(NOT_FOUND if isinstance(error, FileNotFoundError) else NOT_EXECUTABLE, [])
-    noted = [one for one in begun if one != txn]
+    noted = [ran_txn for ran_txn in begun if ran_txn != txn]
     settled(directory, [txn, *noted])
     after = recorded(directory, txn)
     saved = after if before is None or after is None or after.modified > before.modified else None
-    others = [other for one in noted if (other := recorded(directory, one)) is not None]
+    others = [other for ran_txn in noted if (other := recorded(directory, ran_txn)) is not None]
     _report(_Outcome(txn, code, _named(saved, directory), others, command, directory, begun, tracing.auto), tracing)
-    return Ran(code, [*([txn] if saved else []), *(one.txn for one in others)])
+    return Ran(code, [*([txn] if saved else []), *(session.txn for session in others)])
 
 
 def _check_room(sessions: Path) -> None:
@@ -316,15 +316,15 @@ def _plain(outcome: _Outcome, listed: Sequence[_Named], more: int) -> dict[str, 
     lost = outcome.begun.get(outcome.txn, 0)
     nothing = {"txn": outcome.txn, "state": "nothing", "lost": lost, "saved": None, "totals": figures(Totals()), "resume": None}
     named = _plain_session(outcome, outcome.named) if outcome.named else nothing
-    return named | {"exit": outcome.code, "others": [_plain_session(outcome, one) for one in listed], "more": more}
+    return named | {"exit": outcome.code, "others": [_plain_session(outcome, session) for session in listed], "more": more}
 
 
-def _plain_session(outcome: _Outcome, one: _Named) -> dict[str, Any]:
+def _plain_session(outcome: _Outcome, session: _Named) -> dict[str, Any]:
     return {
-        "txn": one.row.txn,
-        "state": one.row.state,
-        "lost": outcome.begun.get(one.row.txn, 0),
-        "saved": str(one.file) if one.file else None,
-        "totals": figures(one.row.totals),
-        "resume": outcome.resume(one.row.txn) if one.row.state in _RESUMED else None,
+        "txn": session.row.txn,
+        "state": session.row.state,
+        "lost": outcome.begun.get(session.row.txn, 0),
+        "saved": str(session.file) if session.file else None,
+        "totals": figures(session.row.totals),
+        "resume": outcome.resume(session.row.txn) if session.row.state in _RESUMED else None,
     }

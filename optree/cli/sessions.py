@@ -54,7 +54,7 @@ def read_foreign(path: Path) -> Loaded | None:
 
 
 def _format_of(path: Path) -> Format | None:
-    formats = [one for one in installed_formats()[0] if one.name not in _OWN]
+    formats = [form for form in installed_formats()[0] if form.name not in _OWN]
     return next(iter(detected(path, formats)), None)
 
 

@@ -207,15 +207,17 @@ def _moved(contents_a: Sequence[Content], contents_b: Sequence[Content], same: P
     return [(x, places[item.whole].popleft()) for x, item in enumerate(contents_a) if x not in staying_a and places.get(item.whole)]
 
 
-def _alike(rows: list[int], columns: list[int], one: Sequence[Content], other: Sequence[Content]) -> Pairs:
+def _alike(rows: list[int], columns: list[int], contents_a: Sequence[Content], contents_b: Sequence[Content]) -> Pairs:
     """Return pairs of the same kind and name, in order: the most alike where there are few, else by kind and name alone."""
     if not rows or not columns:
         return []
     if len(rows) * len(columns) > MOST_CELLS:
-        pairs = align([one[x].key for x in rows], [other[y].key for y in columns])
+        pairs = align([contents_a[x].key for x in rows], [contents_b[y].key for y in columns])
     else:
         pairs = best(
-            [one[x].whole for x in rows], [other[y].whole for y in columns], lambda x, y: _likeness(one[rows[x]], other[columns[y]])
+            [contents_a[x].whole for x in rows],
+            [contents_b[y].whole for y in columns],
+            lambda x, y: _likeness(contents_a[rows[x]], contents_b[columns[y]]),
         )
     return [(rows[x], columns[y]) for x, y in pairs]
 

@@ -79,14 +79,16 @@ def _derived(rows: Sequence[tuple[list[float], float]]) -> Prices | None:
     solved = _least_squares(matrix, [cost for _, cost in rows])
     if solved is None:
         return None
-    each, spread = solved
-    left = [abs(cost - sum(count * one for count, one in zip(row, each, strict=True))) for row, (_, cost) in zip(matrix, rows, strict=True)]
+    solution, spread = solved
+    left = [
+        abs(cost - sum(count * one for count, one in zip(row, solution, strict=True))) for row, (_, cost) in zip(matrix, rows, strict=True)
+    ]
     if any(rest > _ROUNDED + _EXPLAINED * abs(cost) for rest, (_, cost) in zip(left, rows, strict=True)):
         return None
     noise = (sum(rest * rest for rest in left) / (len(rows) - len(used))) ** 0.5
-    if min(each) < -_SURE * max(each) or any(noise * one > _SURE * max(each) for one in spread):
+    if min(solution) < -_SURE * max(solution) or any(noise * one > _SURE * max(solution) for one in spread):
         return None
-    known = dict(zip(used, (max(0.0, one) for one in each), strict=True))
+    known = dict(zip(used, (max(0.0, one) for one in solution), strict=True))
     return Prices(known[0], known.get(1), known[2], known.get(3), len(rows))
 
 

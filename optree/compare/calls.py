@@ -105,8 +105,8 @@ class _Gap:
         message = self.histories.message(node)
         alone = len(self.old) == len(self.new) == 1
         for at in range(used, min(len(self.new), used + _AHEAD)):
-            other = self.histories.message(self.new[at])
-            if role_of(message) == role_of(other) and (alone or _alike(_content(message), _content(other))):
+            candidate = self.histories.message(self.new[at])
+            if role_of(message) == role_of(candidate) and (alone or _alike(_content(message), _content(candidate))):
                 return at
         return None
 
@@ -137,13 +137,13 @@ def _content(message: Any) -> str:
     return as_line({key: value for key, value in message.items() if key != "role"}) if is_object(message) else as_line(message)
 
 
-def _alike(one: str, other: str) -> bool:
+def _alike(a: str, b: str) -> bool:
     """Tell whether two texts begin and end alike; only their first and last characters are looked at."""
-    shorter = min(len(one), len(other), _ENDS)
-    first = next((at for at in range(shorter) if one[at] != other[at]), shorter)
-    last = next((at for at in range(shorter) if one[-1 - at] != other[-1 - at]), shorter)
+    shorter = min(len(a), len(b), _ENDS)
+    first = next((at for at in range(shorter) if a[at] != b[at]), shorter)
+    last = next((at for at in range(shorter) if a[-1 - at] != b[-1 - at]), shorter)
     frame = len('{"content":""}')
-    return first + last - frame >= _ALIKE * min(max(len(one), len(other)), 2 * _ENDS)
+    return first + last - frame >= _ALIKE * min(max(len(a), len(b)), 2 * _ENDS)
 
 
 def _size(histories: Histories, node: int) -> int:

@@ -138,11 +138,11 @@ def compare(a: Rooted, b: Rooted, *, everything: bool = False, exact: bool = Fal
     What is gone in one place then, and new in another with the same content, is `moved`. A session that is given without its tree has no
     pool: its requests are compared, but what they refer to cannot be shown.
     """
-    one, other = _tree(a), _tree(b)
-    comparer = _Comparer(one, other, everything=everything, exact=exact)
+    tree_a, tree_b = _tree(a), _tree(b)
+    comparer = _Comparer(tree_a, tree_b, everything=everything, exact=exact)
     root = comparer.compared()
     change = delta(root.figures_a, root.figures_b)
-    return Comparison(one.session.origin_txn_id, other.session.origin_txn_id, not root.differs, _counted(root), change, root)
+    return Comparison(tree_a.session.origin_txn_id, tree_b.session.origin_txn_id, not root.differs, _counted(root), change, root)
 
 
 def walk(root: Difference) -> Iterator[Difference]:
@@ -214,7 +214,7 @@ class _Comparer:
             if difference.mark == "removed" and a is not None:
                 removed[self.content[id(a)].whole].append((difference, a))
         gone: set[int] = set()
-        largest = sorted(self.compared_nodes, key=lambda one: -one[0].figures_b.ops if one[0].figures_b else 0)  # a whole before its parts
+        largest = sorted(self.compared_nodes, key=lambda row: -row[0].figures_b.ops if row[0].figures_b else 0)  # a whole before its parts
         for difference, _, b in largest:
             if difference.mark != "added" or b is None:
                 continue

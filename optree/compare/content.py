@@ -118,8 +118,8 @@ class Digests:
             way.append(node)
             node = self.histories.parent[node]
         head = self._heads[node]
-        for one in reversed(way):
-            head = self._heads[one] = content_id(head.encode(), self.histories.item[one].encode())
+        for ancestor in reversed(way):
+            head = self._heads[ancestor] = content_id(head.encode(), self.histories.item[ancestor].encode())
         return head
 
 
@@ -325,15 +325,15 @@ def _named(value: Any) -> Iterator[tuple[str, str]]:
     """Yield each tool call's id, and what it is renamed to."""
     pending = [value]
     while pending:
-        one = pending.pop()
-        if is_list(one):
-            pending += one
-        elif is_object(one):
-            identity = _id_of_call(one)
+        item = pending.pop()
+        if is_list(item):
+            pending += item
+        elif is_object(item):
+            identity = _id_of_call(item)
             if identity is not None:
-                yield identity, _name(one)
-            if not _is_answer(one):
-                pending += [one[key] for key in (*_BELOW, *HISTORY_KEYS) if key in one and identity is None]
+                yield identity, _name(item)
+            if not _is_answer(item):
+                pending += [item[key] for key in (*_BELOW, *HISTORY_KEYS) if key in item and identity is None]
 
 
 def _name(call: dict[str, Any]) -> str:

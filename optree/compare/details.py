@@ -99,8 +99,8 @@ class Changes:
             result = [*_texts({"agent": a.agent_id}, {"agent": b.agent_id}), *result]
             return [*result, *_values("final report", _plain(a.final_report), _plain(b.final_report))]
         if isinstance(a, TurnNode) and isinstance(b, TurnNode):
-            for name, one, other in (("prompts", a.prompts, b.prompts), ("assistant", a.assistant, b.assistant)):
-                result += _texts(*({f"{name}.{role}": text for role, text in (block or {}).items()} for block in (one, other)))
+            for name, value_a, value_b in (("prompts", a.prompts, b.prompts), ("assistant", a.assistant, b.assistant)):
+                result += _texts(*({f"{name}.{role}": text for role, text in (block or {}).items()} for block in (value_a, value_b)))
         if isinstance(a, OperationNode) and isinstance(b, OperationNode):
             result += [*self._requests(a, b), *self._responses(a, b), *_bills(a, b)]
         return result
@@ -125,14 +125,19 @@ class Changes:
             yield from _values(f"request.{name}" if name else "request", values[0], values[1], name)
 
     def _responses(self, a: OperationNode, b: OperationNode) -> Iterator[Change]:
-        one, other = a.response, b.response
-        if one is not None and other is not None and one.payload == other.payload and one.size == other.size:
+        response_a, response_b = a.response, b.response
+        if (
+            response_a is not None
+            and response_b is not None
+            and response_a.payload == response_b.payload
+            and response_a.size == response_b.size
+        ):
             return
         values = [
             UNSET if op.response is None else digests.stable.response(opened(decode(op.response.payload)), op.kind)
             for digests, op in zip(self._digests, (a, b), strict=True)
         ]
-        yield from _responses(one, other, *values)
+        yield from _responses(response_a, response_b, *values)
 
     def _messages(self, what: str, a: int, b: int) -> Iterator[Change]:
         histories = self._histories
@@ -217,11 +222,13 @@ def _item_changes(differences: _Differing, what: str, a: Callable[[int], Any], b
 
 
 def _bills(a: OperationNode, b: OperationNode) -> Iterator[Change]:
-    one, other = of_entries(a.accounting), of_entries(b.accounting)
-    costs = [cost_said(money(sums.cost_usd), sums.known_costs, sums.unknown_costs).removeprefix("cost ") or None for sums in (one, other)]
+    sums_a, sums_b = of_entries(a.accounting), of_entries(b.accounting)
+    costs = [
+        cost_said(money(sums.cost_usd), sums.known_costs, sums.unknown_costs).removeprefix("cost ") or None for sums in (sums_a, sums_b)
+    ]
     yield from _texts({"cost": costs[0]}, {"cost": costs[1]})
     for name, field in _TOKENS.items():
-        before, after = getattr(one, field), getattr(other, field)
+        before, after = getattr(sums_a, field), getattr(sums_b, field)
         if before != after:
             yield Change(f"tokens.{name}", f"{before:,}", f"{after:,}")
 

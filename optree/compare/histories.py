@@ -100,14 +100,14 @@ class Histories:
             chain.append(link)
             link = pool.links[link][0]
         node = self._links[link] if link in self._links else self._add(ROOT, self._know(f"lost {link}", b"", b""))
-        for one in reversed(chain):
-            blob = pool.links[one][1]
+        for chained in reversed(chain):
+            blob = pool.links[chained][1]
             if blob not in self._items:
                 stored = bytes(pool.blobs[blob]) if blob in pool.blobs else b""
                 body = self._content(stored)
                 self._items[blob] = f"lost {blob}" if not body else blob if body is stored else content_id(body)
                 self._know(self._items[blob], body, stored)
-            node = self._links[one] = self._add(node, self._items[blob])
+            node = self._links[chained] = self._add(node, self._items[blob])
         return node
 
     def listed(self, messages: list[Any]) -> int:

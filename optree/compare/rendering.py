@@ -100,13 +100,13 @@ def totals_phrases(comparison: Comparison) -> list[str]:
 
 def _costs(a: Figures, b: Figures) -> list[str]:
     """Return what both sessions cost; a difference only where it is known."""
-    one, other = (
+    cost_a, cost_b = (
         cost_said(figures.cost_usd or 0.0, figures.known_costs, figures.unknown_costs).removeprefix("cost ") for figures in (a, b)
     )
-    if not one and not other:
+    if not cost_a and not cost_b:
         return []
     if a.unknown_costs or b.unknown_costs:
-        return [f"cost {one or '$0'}" if one == other else f"cost {one or '$0'} → {other or '$0'}"]
+        return [f"cost {cost_a or '$0'}" if cost_a == cost_b else f"cost {cost_a or '$0'} → {cost_b or '$0'}"]
     return [_phrase("cost", a.cost_usd or 0.0, b.cost_usd or 0.0, dollars, signed_dollars)]
 
 

@@ -58,18 +58,18 @@ def text_of(content: Any) -> str:
 
 def calls_of(entry: TranscriptEntry) -> list[Call]:
     """Return the tool calls that an entry makes."""
-    return [call_of(one) for one in (*tool_calls(entry.tool_calls), *_parts(entry)) if isinstance(one, ToolCallPart)]
+    return [call_of(piece) for piece in (*tool_calls(entry.tool_calls), *_parts(entry)) if isinstance(piece, ToolCallPart)]
 
 
 def answered_by(entry: TranscriptEntry) -> list[str]:
     """Return the ids of the calls whose results an entry holds."""
     ids = [str(entry.tool_call_id)] if entry.tool_call_id else []
-    return ids + [one.id or one.name or "" for one in _parts(entry) if isinstance(one, ToolResultPart)]
+    return ids + [result.id or result.name or "" for result in _parts(entry) if isinstance(result, ToolResultPart)]
 
 
 def thought_of(entry: TranscriptEntry) -> str:
     """Return the reasoning that stands in an entry, which is no part of its text."""
-    thoughts = (one.text for one in _parts(entry) if isinstance(one, ReasoningPart))
+    thoughts = (thought.text for thought in _parts(entry) if isinstance(thought, ReasoningPart))
     return "\n".join(filter(None, (reasoning_in(entry.more), *thoughts)))
 
 
@@ -160,7 +160,7 @@ def new_entries(request: Any) -> list[TranscriptEntry]:
     if history is None:  # the original ai-agent's may hold figures alone: they are no message
         own = is_object(request) and body(request) is request and not any(key in request for key in HISTORY_KEYS)
         return [_entry("user", encode(request).decode(), None, {})] if request and (own or not is_object(request)) else []
-    entries = [entry for one in (history if is_list(history) else [history]) for entry in entries_of(one)]
+    entries = [entry for item in (history if is_list(history) else [history]) for entry in entries_of(item)]
     answered = max((place for place, entry in enumerate(entries) if entry.role == "assistant"), default=-1)
     new = [entry for entry in entries[answered + 1 :] if entry.role != "system"]
     system = [entry for entry in entries if entry.role == "system"]
@@ -227,8 +227,8 @@ def _call(call_part: ToolCallPart) -> dict[str, Any]:
 
 def _normal(rest: list[Part]) -> Any:
     """Return parts as one text where all are texts, as their blocks otherwise."""
-    texts = [one.text for one in rest if isinstance(one, TextPart)]
-    return "\n".join(filter(None, texts)) if len(texts) == len(rest) else [one.block for one in rest]
+    texts = [piece.text for piece in rest if isinstance(piece, TextPart)]
+    return "\n".join(filter(None, texts)) if len(texts) == len(rest) else [piece.block for piece in rest]
 
 
 def _tool_content(content: Any) -> Any:

@@ -124,7 +124,7 @@ def _created(session: SessionNode, agent: str, parent: str | None) -> AgentCreat
         agent_id=agent,
         name=_text(block.get("name")),
         language_model=_text(block.get("languageModel")),
-        cause=tuple(str(one) for one in cause) if is_list(cause) else () if cause is None else (str(cause),),
+        cause=tuple(str(identity) for identity in cause) if is_list(cause) else () if cause is None else (str(cause),),
         parent=_text(block.get("parent")),
         timestamp=session.started_at,
     )
@@ -141,7 +141,7 @@ def _agent_ids(sessions: Sequence[SessionNode]) -> dict[str, str]:
     named = {session.path: known for session in sessions if (known := _text(_block(session).get("agentId"))) is not None}
     taken = set(named.values())
     result = dict(named)
-    for session in sorted(sessions, key=lambda one: one.started_at):
+    for session in sorted(sessions, key=lambda node: node.started_at):
         if session.path not in result:
             name = session.agent_id or "agent"
             identity = name if name not in taken else f"{name}@{session.path}"
@@ -154,7 +154,13 @@ def _agent_ids(sessions: Sequence[SessionNode]) -> dict[str, str]:
 
 def _parents(sessions: Sequence[SessionNode]) -> dict[str, str]:
     """Return the path of each session's parent session, by the session's path."""
-    return {op.child_session.path: one.path for one in sessions for turn in one.turns for op in turn.ops if op.child_session is not None}
+    return {
+        op.child_session.path: session.path
+        for session in sessions
+        for turn in session.turns
+        for op in turn.ops
+        if op.child_session is not None
+    }
 
 
 def _merged(lists: list[list[AnyEvent]]) -> list[AnyEvent]:
@@ -176,7 +182,7 @@ def _places(events: list[AnyEvent]) -> Iterator[float]:
 def _number(events: list[AnyEvent]) -> None:
     """Give ids to events that have none."""
     taken = Counter(event.message_id for event in events)
-    numbers = count(max((int(match[1]) for one in taken if (match := _NUMBER.search(one))), default=0) + 1)
+    numbers = count(max((int(match[1]) for identity in taken if (match := _NUMBER.search(identity))), default=0) + 1)
     for event in events:
         if not event.message_id:
             event.message_id = f"msg_{next(numbers):03d}"

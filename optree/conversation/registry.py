@@ -235,7 +235,9 @@ class WaitingCalls:
                 self._named.setdefault(name, []).append(WaitingCall(entry.agent_id, call.id, call.name, entry.message_id))
         if self._named and (answered := set(answered_by(entry))):
             for name, waiting in [*self._named.items()]:
-                waiting[:] = [one for one in waiting if one.agent_id != entry.agent_id or one.call_id not in answered]
+                waiting[:] = [
+                    candidate for candidate in waiting if candidate.agent_id != entry.agent_id or candidate.call_id not in answered
+                ]
                 if not waiting:
                     del self._named[name]
 

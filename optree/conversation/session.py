@@ -231,7 +231,7 @@ class ConversationSession:
         """Remove an agent from memory, also as its parent's sub-agent; `revive` makes it anew. One that is not in memory stays so."""
         gone = self.agents.pop(agent_id, None)
         for agent in self.agents.values():
-            for name in [name for name, one in agent.subagents.items() if one is gone or one.agent_id == agent_id]:
+            for name in [name for name, subagent in agent.subagents.items() if subagent is gone or subagent.agent_id == agent_id]:
                 del agent.subagents[name]
         if gone is not None:
             self.home.leave(agent_id)

@@ -208,9 +208,9 @@ class _Sessions:
         result = [*self._below.get(agent.agent_id, ())] if depth <= MAX_NESTED else []
         if depth < MAX_NESTED:
             return result
-        for one in result:
-            result += self._below.get(one.agent_id, ())
-        return sorted(result, key=lambda one: one.number)
+        for child in result:
+            result += self._below.get(child.agent_id, ())
+        return sorted(result, key=lambda child: child.number)
 
     def _end(self, begun: list[tuple[_Agent, str, int]]) -> None:
         """End each session, and the nodes around those below it, with the last event in them; their status is not known."""

@@ -230,11 +230,11 @@ def _misfit(schema: Mapping[str, Any], value: Any, where: str) -> str | None:
     """Return in what a value is not of a schema's type."""
     kind: Any = schema.get("type")
     kinds: list[Any] = kind if is_list(kind) else [kind]
-    if all(one in _TYPES and not _TYPES[one](value) for one in kinds):
+    if all(item in _TYPES and not _TYPES[item](value) for item in kinds):
         return f"{where} is to be of type {' or '.join(kinds)}, not {encode(value).decode()[:80]}"
     inner = schema.get("items")
     if is_object(inner) and is_list(value):
-        return next((problem for place, one in enumerate(value) if (problem := _misfit(inner, one, f"{where}[{place}]"))), None)
+        return next((problem for place, item in enumerate(value) if (problem := _misfit(inner, item, f"{where}[{place}]"))), None)
     return None
 
 

@@ -90,7 +90,7 @@ class SessionViewer:
         """What was wrong in a file, by line; with line 0 what was lost of a session, or wrong in the stream: an id that two events have."""
         self.stream = StreamView(self._read(source), version, hide)
         message = "is the id of several events: each is shown, and links to it lead to the first"
-        self.faults += [Fault(0, f"{one} {message}") for one in self.stream.twice()]
+        self.faults += [Fault(0, f"{message_id} {message}") for message_id in self.stream.twice()]
 
     def _read(self, source: Source) -> Iterable[AnyEvent]:
         if isinstance(source, Tree):

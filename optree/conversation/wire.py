@@ -154,7 +154,7 @@ def _apart(number: int, data: bytes) -> Iterator[list[AnyEvent] | Fault]:
     event, faults = read_line(data, number)
     if event is not None:
         yield [event]
-    yield from (Fault(number, one) for one in faults)
+    yield from (Fault(number, fault) for fault in faults)
 
 
 def _version_1(event: AnyEvent) -> dict[str, Any]:

@@ -55,7 +55,7 @@ def unknown_exporter(name: str) -> SetupError:
 def detected(path: Path, formats: Iterable[Format]) -> list[Format]:
     """Return the formats that take a file or directory for theirs. Raises `OSError`."""
     head = head_of(path)
-    return [one for one in formats if one.detect(path, head)]
+    return [form for form in formats if form.detect(path, head)]
 
 
 def _loaded(point: EntryPoint) -> Format:

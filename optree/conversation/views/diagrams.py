@@ -112,7 +112,7 @@ def _dialog(viewer: SessionViewer, ask: Ask) -> str:
 
 
 def _hooks(viewer: SessionViewer, ask: Ask) -> str:
-    return _sequence(viewer, [arrow for one in viewer.hooks(agents=ask.eyes) for arrow in _both(one)])
+    return _sequence(viewer, [arrow for intervention in viewer.hooks(agents=ask.eyes) for arrow in _both(intervention)])
 
 
 def _both(intervention: Intervention) -> list[Arrow]:
@@ -131,17 +131,19 @@ def _causality(viewer: SessionViewer, ask: Ask) -> str:
 
 
 def _agents(viewer: SessionViewer, ask: Ask) -> str:
-    nodes = [one for one in viewer.agent_tree() if not ask.agents or one.agent_id in ask.agents]
-    names = {one.agent_id: viewer.stream.shown(viewer.stream.name(one.agent_id)) for one in nodes}
-    return graph(names, [Edge(one.parent, one.agent_id) for one in nodes if one.parent in names])
+    nodes = [node for node in viewer.agent_tree() if not ask.agents or node.agent_id in ask.agents]
+    names = {node.agent_id: viewer.stream.shown(viewer.stream.name(node.agent_id)) for node in nodes}
+    return graph(names, [Edge(node.parent, node.agent_id) for node in nodes if node.parent in names])
 
 
 def _propagation(viewer: SessionViewer, ask: Ask) -> str:
     ids: list[str] = []
     edges: list[Edge] = []
-    for one in spreads(viewer, ask):
-        ids += [one.message_id, *(hop.message_id for hop in one.hops)]
-        edges += [Edge(hop.via[-1] if hop.via else one.message_id, hop.message_id, "changed" if hop.changed else "") for hop in one.hops]
+    for spread in spreads(viewer, ask):
+        ids += [spread.message_id, *(hop.message_id for hop in spread.hops)]
+        edges += [
+            Edge(hop.via[-1] if hop.via else spread.message_id, hop.message_id, "changed" if hop.changed else "") for hop in spread.hops
+        ]
     return graph(_labels(viewer, ids, ask.eyes), edges, "LR")
 
 
@@ -203,7 +205,7 @@ class Edge(Struct):
 def sequence(names: dict[str, str], arrows: Sequence[Arrow]) -> str:
     """Return a sequence diagram: *names* are the participants in their order, by id."""
     ids = {agent: f"p{number}" for number, agent in enumerate(names, 1) if number <= MOST_PARTICIPANTS}
-    lines = ["sequenceDiagram", *(f"    participant {one} as {label(names[agent], 40)}" for agent, one in ids.items())]
+    lines = ["sequenceDiagram", *(f"    participant {participant} as {label(names[agent], 40)}" for agent, participant in ids.items())]
     drawn = [arrow for arrow in arrows if arrow.source in ids and (arrow.target is None or arrow.target in ids)]
     left = len(arrows) - _within(lines, (_mermaid_arrow(arrow, ids) for arrow in drawn))
     if left and ids:
@@ -216,8 +218,8 @@ def graph(names: dict[str, str], edges: Sequence[Edge], direction: str = "TD") -
     ids: dict[str, str] = {}
     lines = [f"flowchart {direction}"]
     left = len(edges) - _within(lines, (_line(edge, names, ids) for edge in edges))
-    alone = [one for one in names if one not in ids] if not left else []
-    left += len(alone) - _within(lines, (f"    {_node(one, names, ids)}" for one in alone))
+    alone = [name for name in names if name not in ids] if not left else []
+    left += len(alone) - _within(lines, (f"    {_node(name, names, ids)}" for name in alone))
     if left:
         lines.append(f'    more["and {left} more"]')
     return "\n".join(lines)
@@ -272,9 +274,9 @@ def _line(edge: Edge, names: dict[str, str], ids: dict[str, str]) -> str:
     return f"    {_node(edge.source, names, ids)} {line}{message} {_node(edge.target, names, ids)}"
 
 
-def _node(one: str, names: dict[str, str], ids: dict[str, str]) -> str:
+def _node(name: str, names: dict[str, str], ids: dict[str, str]) -> str:
     """Return a node's id, with its label where it is named first."""
-    if one in ids:
-        return ids[one]
-    ids[one] = f"n{len(ids) + 1}"
-    return f'{ids[one]}["{label(names.get(one, one))}"]'
+    if name in ids:
+        return ids[name]
+    ids[name] = f"n{len(ids) + 1}"
+    return f'{ids[name]}["{label(names.get(name, name))}"]'

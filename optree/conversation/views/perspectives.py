@@ -401,6 +401,6 @@ def _middle(old: list[str], new: list[str]) -> Iterator[Part]:
             yield "added", "".join(new[start:stop])
 
 
-def _shared(one: list[str], other: list[str]) -> int:
+def _shared(first: list[str], second: list[str]) -> int:
     """Return how many items two lists begin with in common."""
-    return next((place for place, (a, b) in enumerate(zip(one, other, strict=False)) if a != b), min(len(one), len(other)))
+    return next((place for place, (a, b) in enumerate(zip(first, second, strict=False)) if a != b), min(len(first), len(second)))

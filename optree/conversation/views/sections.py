@@ -182,48 +182,54 @@ def _causality(viewer: SessionViewer, ask: Ask) -> Iterable[Section]:
 
 def _hooks(viewer: SessionViewer, ask: Ask) -> Iterable[Section]:
     rows = [
-        SectionRow(one.diff, one.message_id, viewer.stream.name(one.agent_id), "heard", f"← {one.substance} of {label(viewer, one.author)}")
-        for one in viewer.hooks(agents=ask.eyes)
+        SectionRow(
+            intervention.diff,
+            intervention.message_id,
+            viewer.stream.name(intervention.agent_id),
+            "heard",
+            f"← {intervention.substance} of {label(viewer, intervention.author)}",
+        )
+        for intervention in viewer.hooks(agents=ask.eyes)
     ]
     yield Section("What was heard in other words than it was said", rows or [SectionRow("Nothing: all was heard as it was said.")])
 
 
 def _agents(viewer: SessionViewer, ask: Ask) -> Iterable[Section]:
     rows: list[SectionRow] = []
-    for one in viewer.agent_tree():
-        if ask.agents and one.agent_id not in ask.agents:
+    for node in viewer.agent_tree():
+        if ask.agents and node.agent_id not in ask.agents:
             continue
-        about = [one.language_model or "", f"{one.entries} {'entry' if one.entries == 1 else 'entries'}"]
-        about += [f"by {', '.join(one.cause)}"] if one.cause else []
+        about = [node.language_model or "", f"{node.entries} {'entry' if node.entries == 1 else 'entries'}"]
+        about += [f"by {', '.join(node.cause)}"] if node.cause else []
         rows.append(
             SectionRow(
                 " ".join(viewer.stream.shown(" · ".join(filter(None, about))).split()),
-                one.message_id or "",
-                label(viewer, one.agent_id),
-                depth=one.depth,
+                node.message_id or "",
+                label(viewer, node.agent_id),
+                depth=node.depth,
             )
         )
     yield Section("Agents", rows)
 
 
 def _propagation(viewer: SessionViewer, ask: Ask) -> Iterable[Section]:
-    for one in spreads(viewer, ask):
-        rows = [_hop(viewer, hop) for hop in one.hops]
-        if one.content is not None:
-            message = "original" if not ask.agents or one.author in ask.agents else "as heard"
-            rows.insert(0, SectionRow(one.content, one.message_id, viewer.stream.name(one.author), message))
-        yield Section(f"How {one.message_id} spread", rows)
+    for spread in spreads(viewer, ask):
+        rows = [_hop(viewer, hop) for hop in spread.hops]
+        if spread.content is not None:
+            message = "original" if not ask.agents or spread.author in ask.agents else "as heard"
+            rows.insert(0, SectionRow(spread.content, spread.message_id, viewer.stream.name(spread.author), message))
+        yield Section(f"How {spread.message_id} spread", rows)
 
 
 def _heard(viewer: SessionViewer, ask: Ask) -> Iterable[Section]:
     rows = [
         SectionRow(
-            one.content or "",
-            one.message_id,
-            viewer.stream.name(one.author),
-            note=f"heard by {_names(viewer, [hop.agent_id for hop in one.hops]) or ('none of the chosen' if ask.agents else 'nobody')}",
+            spread.content or "",
+            spread.message_id,
+            viewer.stream.name(spread.author),
+            note=f"heard by {_names(viewer, [hop.agent_id for hop in spread.hops]) or ('none of the chosen' if ask.agents else 'nobody')}",
         )
-        for one in spreads(viewer, ask)
+        for spread in spreads(viewer, ask)
     ]
     yield Section("Who heard what", rows)
 
@@ -259,8 +265,8 @@ def _row(viewer: SessionViewer, event: Moment, *, who: bool = True) -> SectionRo
     )
 
 
-def _calls(one: Moment) -> str:
-    return head(", ".join(f"{call.name}({call.arguments})" for call in one.calls))
+def _calls(event: Moment) -> str:
+    return head(", ".join(f"{call.name}({call.arguments})" for call in event.calls))
 
 
 def _described(viewer: SessionViewer, agent: str) -> str:

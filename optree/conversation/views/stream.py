@@ -70,7 +70,7 @@ class StreamView:
         result: dict[str, str] = {}
         for agent, created in self.agents.items():
             parent = created.parent if created.parent in self.agents else None
-            calls = [event for one in self.causes(created) if (event := self.by_id.get(one)) is not None]
+            calls = [event for cause in self.causes(created) if (event := self.by_id.get(cause)) is not None]
             parent = parent or (calls[0].agent_id if calls else None)
             if parent and parent in self.agents and parent != agent:
                 result[agent] = parent
@@ -121,11 +121,11 @@ class StreamView:
             current = substance
         if current not in self._roots:
             circle = chain[chain.index(current) :]
-            first = min(circle, key=lambda one: self.position[one])
+            first = min(circle, key=lambda chained: self.position[chained])
             self._roots.update(dict.fromkeys(circle, first))
         root = self._roots[current]
-        for one in chain:
-            self._roots.setdefault(one, root)
+        for chained in chain:
+            self._roots.setdefault(chained, root)
         return root
 
     @cached_property
@@ -161,7 +161,7 @@ class StreamView:
 
     def twice(self) -> list[str]:
         """Return the ids that several events have."""
-        return [one for one, count in Counter(event.message_id for event in self.events).items() if count > 1]
+        return [message_id for message_id, count in Counter(event.message_id for event in self.events).items() if count > 1]
 
     def author(self, message_id: str) -> str:
         """Return the agent whose content a message represents; empty where that is not known."""

@@ -52,7 +52,7 @@ class AiAgent:
         """Read a snapshot, a folder of records, or one session's records with those of its children."""
         if path.is_dir() or _is_record(head_of(path)):
             ledgers = Ledgers(path, strict=strict)
-            return Read(assembly.trees(ledgers), ledgers.faults, [one for one in ledgers.files if one != path])
+            return Read(assembly.trees(ledgers), ledgers.faults, [file for file in ledgers.files if file != path])
         return _read_snapshot(path, strict=strict)
 
 

@@ -250,7 +250,7 @@ def _messages(turn: TurnNode, severity: str) -> list[str]:
 def _take(attributes: dict[str, Any], name: str) -> list[str]:
     """Take a list of texts out of attributes, as reading puts it there."""
     result = attributes.get(name)
-    if not is_list(result) or not all(isinstance(one, str) for one in result):
+    if not is_list(result) or not all(isinstance(value, str) for value in result):
         return []
     del attributes[name]
     return result
