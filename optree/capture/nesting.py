@@ -184,6 +184,14 @@ class Nesting:
         self.end(key, "failed", redact(f"tool_error: {cut(said)}"))
 
     @guarded
+    def release(self, key: Hashable) -> None:
+        """Have a node go on when what it is part of ends."""
+        node = self._open.get(key)
+        if node is not None and node.above is not None:
+            node.above.inside.pop(key, None)
+            node.above = None
+
+    @guarded
     def end(self, key: Hashable, status: Status = "ok", error: str | None = None) -> None:
         """End a node, and what is left open within it."""
         node = self._open.pop(key, None)
