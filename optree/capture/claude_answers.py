@@ -10,7 +10,7 @@ from typing import Any
 
 from optree.builder import Op
 from optree.builder.handles import account_again
-from optree.nodes import AccountingEntry, Status
+from optree.nodes import USAGE_AT_START, AccountingEntry, Status
 from optree.tracing.results import ModelResult
 from optree.tree.totals import has_unknown_cost
 from optree.usage import parts_of
@@ -32,33 +32,47 @@ class Answer:
     def __init__(self, op: Op, about: dict[str, Any], *, streamed: bool) -> None:
         self.op, self.about, self.streamed = op, about, streamed
         self.blocks: list[Any] = []
-        self.usage: dict[str, Any] = {}
         self.stop: str | None = None
-        self.result = _Result(op)
+        self._usage: dict[str, Any] = {}
+        self._result = _Result(op)
 
     def take(self, body: dict[str, Any], blocks: list[Any]) -> None:
-        """Take a block; each has the usage, which may grow."""
+        """Take blocks; with each comes the usage, which may grow. Those behind a call of a tool may come when the op has ended."""
         self.blocks += blocks
         self.stop = body.get("stop_reason") or self.stop
         usage = body.get("usage")
-        if is_object(usage) and _output(usage) >= _output(self.usage):
-            self.usage = usage
-        for block in [] if self.streamed else blocks:
+        if self.streamed:
+            return
+        if is_object(usage):
+            if not self._usage and self.op.bare.ended_at is None:
+                self.op.builder.set_op(self.op, **{USAGE_AT_START: usage})  # what is left of it if the process is killed
+            self._usage = usage if _output(usage) >= _output(self._usage) else self._usage
+        for block in blocks:
             if block.get("type") == "thinking":
                 self.op.think(text(block.get("thinking")))
+        if self.op.bare.ended_at is not None:
+            self.op.response(self._whole())
 
-    def end(self, status: Status, error: str | None) -> None:
-        """End it; if that is a failure, only where it is not known to be whole."""
-        is_whole = self.stop is not None or (not self.streamed and any(block.get("type") == "tool_use" for block in self.blocks))
-        if is_whole:
+    def event(self, event: dict[str, Any]) -> None:
+        """Take an event of its stream."""
+        self._result.take(event)
+        if event.get("type") == "message_delta":
+            self.stop = event["delta"].get("stop_reason") or self.stop
+
+    def end(self, status: Status = "ok", error: str | None = None, *, is_whole: bool = False) -> None:
+        """End its op; if that is a failure, only where it is not known to be whole."""
+        if is_whole or self.stop is not None:
             status, error = "ok", None
         elif self.streamed and status == "ok":
             status, error = "failed", "the answer broke off"
         if self.streamed:
-            self.result.ended(status)
+            self._result.ended(status)
         else:
-            self.result.returned({**self.about, "content": self.blocks, "stop_reason": self.stop, "usage": self.usage})
+            self._result.returned(self._whole())
         self.op.end(status, error)
+
+    def _whole(self) -> dict[str, Any]:
+        return {**self.about, "content": self.blocks, "stop_reason": self.stop, "usage": self._usage}
 
 
 class Bill:

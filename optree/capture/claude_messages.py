@@ -56,8 +56,8 @@ class _Agent:
         self.asked = now_ms()
         """When there was all that the next answer is to."""
         self.answer: Answer | None = None
-        self.last: tuple[str, list[Any]] = ("", [])
-        """The id and the blocks of the answer before."""
+        self.last: Answer | None = None
+        """The one that has ended last."""
         self.notes: list[str] = []
         """What is to be said of the next call."""
         self.is_in_background = False
@@ -254,17 +254,17 @@ class Conversation:
         elif model == _SYNTHETIC:
             self._close(agent)
             agent.messages.append({"role": "assistant", "content": blocks})
-        elif agent.answer is None and identity == agent.last[0]:
-            agent.last[1].extend(blocks)  # of an answer whose stream has ended
         else:
-            answer = agent.answer
+            answer = agent.answer or agent.last
             if answer is None or answer.about["id"] != identity:
                 answer = self._begin_answer(agent, identity, model, streamed=False)
             if answer is not None:
                 answer.take(body, blocks)
-        for block in blocks:
-            if block.get("type") == "tool_use":
-                self._call(agent, block)
+        calls = [block for block in blocks if block.get("type") == "tool_use"]
+        if calls and agent.answer is not None and not agent.answer.streamed:
+            self._close(agent, is_whole=True)  # what it calls runs from here on
+        for block in calls:
+            self._call(agent, block)
 
     def _begin_answer(self, agent: _Agent, identity: str, model: str, *, streamed: bool) -> Answer | None:
         self._close(agent)
@@ -286,15 +286,14 @@ class Conversation:
         agent.notes = []
         return op
 
-    def _close(self, agent: _Agent, status: Status = "ok", error: str | None = None) -> None:
+    def _close(self, agent: _Agent, status: Status = "ok", error: str | None = None, *, is_whole: bool = False) -> None:
         """End the answer that is open, which something else follows."""
         answer, agent.answer = agent.answer, None
-        if answer is None:
-            return
-        agent.last = answer.about["id"], answer.blocks
-        agent.messages.append({"role": "assistant", "content": answer.blocks})
-        answer.end(status, error)
-        self._bill.add(answer.op)
+        if answer is not None:
+            agent.last = answer
+            agent.messages.append({"role": "assistant", "content": answer.blocks})
+            answer.end(status, error, is_whole=is_whole)
+            self._bill.add(answer.op)
 
     def _refused(self, agent: _Agent, kind: str, said: str) -> None:
         """Record a call that brought no answer."""
@@ -329,10 +328,8 @@ class Conversation:
         answer = agent.answer
         if answer is None or not answer.streamed:
             return
-        answer.result.take(event)
-        if kind == "message_delta":
-            answer.stop = event["delta"].get("stop_reason") or answer.stop
-        elif kind == "message_stop":
+        answer.event(event)
+        if kind == "message_stop":
             self._close(agent)
 
     def _user(self, message: dict[str, Any]) -> None:
