@@ -69,6 +69,26 @@ def queries(module: ModuleType, is_on: _IsOn) -> list[Hook]:
     ]
 
 
+def clients(module: ModuleType, is_on: _IsOn) -> list[Hook]:
+    """Hook where a client begins, which may be asked again and again."""
+    connect = module.ClaudeSDKClient.connect
+
+    @functools.wraps(connect)
+    async def connected(client: Any, *args: Any, **kwargs: Any) -> Any:
+        value = await connect(client, *args, **kwargs)
+        if is_on():
+            _is_client(client)
+        return value
+
+    return [(module.ClaudeSDKClient, "connect", connected)]
+
+
+@guarded
+def _is_client(client: Any) -> None:
+    if (conversation := _conversation(client._query)) is not None:  # noqa: SLF001 - it has no other name
+        conversation.is_client = True
+
+
 class _Watched:
     """What passes between the SDK and its child: in place of the stream that it puts messages into for the program."""
 

@@ -8,7 +8,8 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable, Hashable
 from contextvars import Context, copy_context
-from typing import Any, Final
+from itertools import count
+from typing import Any, Final, NamedTuple
 
 from optree.builder import Op
 from optree.capture.claude_answers import Answer, Bill
@@ -61,6 +62,16 @@ class _Agent:
         self.notes: list[str] = []
         """What is to be said of the next call."""
         self.is_in_background = False
+        self.turn: _LeftTurn | None = None
+        """The turn that is kept open for it."""
+
+
+class _LeftTurn(NamedTuple):
+    """A turn that has its result, and sub-agents that go on."""
+
+    key: Hashable
+    status: Status
+    error: str | None
 
 
 class Conversation:
@@ -68,6 +79,8 @@ class Conversation:
 
     def __init__(self, system: str | None) -> None:
         self.nesting = Nesting()
+        self.is_client = False
+        """True for one that the program asks when it likes: within a session of the program's, each exchange is a session of its own."""
         self._bill = Bill()
         self._main = _Agent(_SESSION, [])
         self._agents: dict[str, _Agent] = {}
@@ -80,6 +93,7 @@ class Conversation:
         self._asked: dict[str, tuple[str, str]] = {}
         """What was called back and has not answered yet: the tool's call and what is asked, by request."""
         self._about: dict[str, Any] = {}
+        self._numbers = count(1)
         self._outcome: tuple[Status, str | None] = ("ok", None)
         self._is_interrupted = self._is_left = self._is_over = False
         self._home = copy_context()
@@ -193,9 +207,12 @@ class Conversation:
         elif (known := self._of_kind.get(kind)) is not None and not self._is_over:
             if self._context is None and kind != "system":  # of a prompt that was not seen
                 self._open(self._home, None)
-            self._run(known, message)
             if self._context is None:
                 known(message)
+            else:
+                self._context.run(known, message)
+                if self.is_client and kind == "result" and self._place is not None and not (self._waiting or self._agents):
+                    self._finish(*self._outcome)  # what it is within may end before the next prompt, or the client
 
     @functools.cached_property
     def _of_kind(self) -> dict[Any, Callable[[Any], None]]:
@@ -216,14 +233,17 @@ class Conversation:
 
     def _finish(self, status: Status, error: str | None) -> None:
         """End the session, and all that is open in it."""
-        self._run(self._end_all, status, error)
-        self._context = None
+        where, self._context = self._context, None
+        if where is not None:
+            where.run(self._end_all, status, error)
 
     def _end_all(self, status: Status, error: str | None) -> None:
         for agent in reversed([self._main, *self._agents.values()]):
             self._close(agent, status, error)
             if agent.is_in_background:
                 self.nesting.end(agent.key, *(_LEFT if status == "ok" else (status, error)))
+        for left in {agent.turn for agent in self._agents.values()} - {None}:
+            self.nesting.end(*left)
         self._agents.clear()
         self._tools.clear()
         self.nesting.end(_SESSION, status, error)
@@ -369,6 +389,8 @@ class Conversation:
         if scope is not None and status == "ok" and said:
             scope.session.builder.set_final_report(said, with_end=True)
         self.nesting.end(call, status, redact(cut(said)) if status != "ok" and said else None)
+        if (left := agent.turn) is not None and not any(one.turn is left for one in self._agents.values()):
+            self.nesting.end(*left)
 
     def _system_said(self, message: dict[str, Any]) -> None:
         kind, call = message.get("subtype"), message.get("tool_use_id")
@@ -418,10 +440,17 @@ class Conversation:
             op.end(status, error, **({ERROR_TYPE: class_of_status(code, error)} if status == "failed" and type(code) is int else {}))
             if status == "ok" and report is not None:
                 builder.set_final_report(report)
-        for agent in self._agents.values():
-            if agent.is_in_background:
-                self.nesting.release(agent.key)
+        if any(agent.is_in_background and agent.turn is None for agent in self._agents.values()):
+            self._leave_turn(status, error)
+            return
         self.nesting.end(_TURN, status, error)
+
+    def _leave_turn(self, status: Status, error: str | None) -> None:
+        """Keep a turn open whose sub-agents go on, beside those to come."""
+        left = _LeftTurn((_SESSION, f"turn {next(self._numbers)}"), status, error)
+        self.nesting.rename(_TURN, left.key)
+        for agent in self._agents.values():
+            agent.turn = agent.turn or left
 
 
 def _outcome(message: dict[str, Any], *, is_interrupted: bool) -> tuple[Status, str | None]:

@@ -2,7 +2,6 @@
 
 import asyncio
 import json
-import os
 import sys
 from pathlib import Path
 
@@ -106,6 +105,7 @@ class Child:
     """The child process, to which the SDK is pointed."""
 
     def __init__(self, folder):
+        folder.mkdir(exist_ok=True)
         self.path, self._script = folder / "claude", folder / "script"
         program = Path(__file__).with_name("claude_cli.py")
         self.path.write_text(f"#!/bin/sh\nexec '{sys.executable}' '{program}' '{self._script}'\n")
@@ -159,6 +159,11 @@ def costs(recording):
     return {path: one for path, one in found.items() if one}, (round(totals.cost_usd, 9), totals.known_costs, totals.unknown_costs)
 
 
+def sent(recording, op):
+    """Return the messages that a call had sent."""
+    return recording.tree.pool.resolve(decode(op.request.payload))["messages"]
+
+
 def call_of(output):
     """Return the tokens of one call."""
     return Tokens(10, output, 100, 50, 160 + output)
@@ -179,7 +184,7 @@ def test_a_query_is_a_session(recording, child):
     call = op_of(recording, MODEL)
     assert "what is the sky like" == "".join(chunk.text for chunk in call.reasoning.chunks)
     assert [thinks, said("It rains")] == decode(call.response.payload)["content"]
-    assert [{"role": "user", "content": "Weather?"}] == recording.tree.pool.messages(decode(call.request.payload)["messages"])
+    assert [{"role": "user", "content": "Weather?"}] == sent(recording, call)
 
 
 def test_tools(recording, child):
@@ -212,4 +217,498 @@ def test_the_cost_of_a_turn_of_one_call(recording, child):
     """Where a turn is one call, that has its cost and its output tokens."""
     ask(child, *SIMPLE)
     assert ({"1.1": [(call_of(90), 0.02)]}, (0.02, 1, 0)) == costs(recording)
-    assert ([("1.1", 90)], 90) == ([("1.1", 90)], recording.tree.session.totals.output_tokens)
+    assert 90 == recording.tree.session.totals.output_tokens
+
+
+def test_a_cost_that_is_not_told(recording, child):
+    """Without a result, or with one that crashed and has lost its sums, costs are unknown and said to be."""
+    crashed = told(1, 0.0, 0, subtype="error_during_execution", is_error=True)
+    ask(child, ASKED, INIT, answer("m-1", said("It rains")), crashed)
+    assert ({"1.1": [(call_of(1), None)]}, (0.0, 0, 1)) == costs(recording)
+
+
+def test_sums_of_several_turns(recording, child):
+    """Results tell sums since the child began, or since the conversation was reset: each turn costs what is new."""
+    reset = {"say": {"type": "conversation_reset", "new_conversation_id": "n", "uuid": "u", "session_id": "s-1"}}
+    steps = [
+        ASKED, answer("m-1", said("one")), told(1, 0.02, 90), ASKED, answer("m-2", said("two")), told(2, 0.05, 150),
+        ASKED, reset, answer("m-3", said("three")), told(1, 0.01, 7), ASKED, answer("m-4", said("four")), told(2, 0.02, 9),
+    ]  # fmt: skip
+    talk(child, "one", "two", "three", "four", steps=steps)
+    found = {"1.1": (90, 0.02), "2.1": (60, 0.03), "3.1": (7, 0.01), "4.1": (2, 0.01)}
+    assert {path: [(call_of(output), cost)] for path, (output, cost) in found.items()} == {
+        path: [(tokens, round(cost, 9)) for tokens, cost in one] for path, one in costs(recording)[0].items()
+    }
+    assert (0.07, 4, 0) == costs(recording)[1]
+
+
+def test_calls_that_have_a_price(recording, child, tmp_path):
+    """With prices of the program's own, calls have their costs, and the result what it tells beyond them."""
+    prices = tmp_path / "prices.json"
+    prices.write_text(json.dumps({"anthropic": {MODEL: {"input": 10, "output": 50, "request": 0.005}}}))
+    optree.configure(prices=prices)
+    try:
+        ask(child, ASKED, answer("m-1", calls("Read")), returned("here"), answer("m-2", said("It rains")), told(2, 0.02, 90))
+    finally:
+        optree.configure(prices=False)
+    found, sums = costs(recording)
+    each = found["1.1"][0][1]
+    assert (True, round(0.02 - 2 * each, 9), 0.02) == (each > 0.005, round(found["1.4"][0][1], 9), sums[0])
+
+
+def talk(child, *prompts, steps, until=None):
+    """Talk with a client, a prompt after the other's result."""
+    child.does(*steps)
+
+    async def talking():
+        async with ClaudeSDKClient(child.options()) as client:
+            for prompt in prompts:
+                await client.query(prompt)
+                async for _ in client.receive_response():
+                    if until is not None:
+                        await until(client)
+
+    asyncio.run(talking())
+
+
+def test_a_client_is_one_session(recording, child):
+    """A client that talks on is one session, with a turn of each prompt; what is sent grows."""
+    talk(child, "one", "two", steps=[ASKED, INIT, answer("m-1", said("1")), told(), ASKED, INIT, answer("m-2", said("2")), told(2, 0.05)])
+    [session] = walk_sessions(recording.tree)
+    assert [("one", "ok"), ("two", "ok")] == [(turn.prompts["user"], turn.status) for turn in session.turns]
+    last = [op for _, _, op in walk_ops(recording.tree) if op.kind == "llm"][-1]
+    assert ["one", [said("1")], "two"] == [message["content"] for message in sent(recording, last)]
+
+
+def test_a_client_within_the_programs_sessions(recording, child):
+    """What a client is asked belongs into the session that is open there: one client that is asked in two is an agent in both."""
+    child.does(ASKED, answer("m-1", said("1")), told(), ASKED, answer("m-2", said("2")), told(2, 0.05))
+
+    async def talking():
+        async with ClaudeSDKClient(child.options()) as client:
+            with optree.session("desk"):
+                for prompt in ("one", "two"):
+                    with optree.turn(user=prompt):
+                        await client.query(prompt)
+                        async for _ in client.receive_response():
+                            pass
+                        with optree.tool("save"):
+                            pass
+
+    asyncio.run(talking())
+    kinds = [(path, kind, name) for path, kind, name, _ in shape(recording)]
+    assert [("1.1", "session", "claude-code"), ("1.2", "tool", "save"), ("2.1", "session", "claude-code"), ("2.2", "tool", "save")] == [
+        one for one in kinds if one[0].count(".") == 1
+    ]
+    assert {"ok"} == {session.status for session in walk_sessions(recording.tree)}
+    assert (2, 0.05) == (recording.tree.session.totals.llm_requests, round(recording.tree.session.totals.cost_usd, 9))
+
+
+def test_prompts_that_are_streamed(recording, child):
+    """Prompts that a generator of the program's gives are turns, in the order in which they are answered."""
+
+    async def prompts():
+        for text in ("one", "two"):
+            yield {"type": "user", "message": {"role": "user", "content": [said(text)]}, "parent_tool_use_id": None, "session_id": "s"}
+
+    child.does(ASKED, INIT, answer("m-1", said("1")), told(), ASKED, INIT, answer("m-2", said("2")), told(2, 0.05))
+    asyncio.run(reading(child, prompts()))
+    turns = recording.tree.session.turns
+    assert [("one", "ok", 2), ("two", "ok", 2)] == [(turn.prompts["user"], turn.status, len(turn.ops)) for turn in turns]
+
+
+def test_a_stream_of_events(recording, child):
+    """With partial messages the text and the tokens come as a stream: the call has them from there, and is not doubled by its messages."""
+    begun = {"id": "m-1", "type": "message", "role": "assistant", "model": MODEL, "content": [], "usage": USAGE}
+    steps = [
+        ASKED, INIT, event({"type": "message_start", "message": begun}),
+        event({"type": "content_block_start", "index": 0, "content_block": {"type": "text", "text": ""}}),
+        event({"type": "content_block_delta", "index": 0, "delta": {"type": "text_delta", "text": "It "}}),
+        event({"type": "content_block_delta", "index": 0, "delta": {"type": "text_delta", "text": "rains"}}),
+        answer("m-1", said("It rains")), event({"type": "content_block_stop", "index": 0}),
+        event({"type": "message_delta", "delta": {"stop_reason": "end_turn"}, "usage": USAGE | {"output_tokens": 70}}),
+        event({"type": "message_stop"}), told(1, 0.02, 70),
+    ]  # fmt: skip
+    ask(child, *steps, include_partial_messages=True)
+    assert [("1.1", "llm", MODEL, "ok"), ("1.2", "system", "result", "ok")] == shape(recording)
+    assert ({"1.1": [(call_of(70), 0.02)]}, (0.02, 1, 0)) == costs(recording)
+    assert [said("It rains")] == decode(op_of(recording, MODEL).response.payload)["content"]
+
+
+def test_sub_agents(recording, child):
+    """A sub-agent is a child session with calls and tools of its own, and with its last words as its report; one that fails has its error."""
+    steps = [
+        ASKED, INIT, answer("m-1", calls("Task", "task-1", prompt="look", description="looks", subagent_type="scout")),
+        answer("m-1", calls("Agent", "task-2", prompt="dig", description="digs")),
+        answer("m-2", calls("Read", "call-2"), within="task-1"), returned("here", "call-2", within="task-1"),
+        answer("m-3", calls("Task", "task-3", prompt="deeper", subagent_type="mole"), within="task-2"),
+        answer("m-4", said("deep"), within="task-3"), returned([said("deep")], "task-3", within="task-2"),
+        returned([said("found")], "task-1"), returned("lost", "task-2", is_error=True), answer("m-5", said("It rains")), told(5),
+    ]  # fmt: skip
+    ask(child, *steps)
+    sessions = {session.agent_id: session for session in walk_sessions(recording.tree)}
+    assert [("claude-code", ""), ("scout", "1.2"), ("agent", "1.3"), ("mole", "1.3.1.2")] == [(name, one.path) for name, one in sessions.items()]
+    assert ("ok", "found") == (sessions["scout"].status, decode(sessions["scout"].final_report))
+    assert ("failed", "lost") == (sessions["agent"].status, sessions["agent"].error)
+    assert ("looks", "task-1", "look") == (
+        *(sessions["scout"].attributes[name] for name in ("description", "toolCallId")), sessions["scout"].turns[0].prompts["user"],
+    )  # fmt: skip
+    assert ["m-1", "m-2", "m-3", "m-4", "m-5"] == sorted(
+        decode(op.response.payload)["id"] for _, _, op in walk_ops(recording.tree) if op.kind == "llm"
+    )
+    assert ("1.2.1.2", "ok") == (op_of(recording, "Read").path, op_of(recording, "Read").status)
+    assert ((0.02, 6, 0), 5) == (costs(recording)[1], recording.tree.session.totals.llm_requests)
+
+
+@pytest.mark.parametrize(
+    ("end", "expected"),
+    [
+        (system("task_notification", task_id="b", tool_use_id="task-1", status="completed", output_file="", summary="done"), ("ok", None)),
+        (system("task_notification", task_id="b", status="failed", output_file="", summary="it broke"), ("failed", "it broke")),
+        (system("task_updated", task_id="b", patch={"status": "killed"}), ("cancelled", None)),
+        (None, ("cancelled", "the program left before the end")),
+    ],
+)
+def test_a_sub_agent_in_the_background(recording, child, end, expected):
+    """A sub-agent in the background goes on when its turn ends, until its end is told; what follows then is a turn without a prompt."""
+    launched = returned([said("launched")], "task-1", tool_use_result={"status": "async_launched", "agentId": "b"})
+    begun = system("task_started", task_id="b", tool_use_id="task-1", description="d", task_type="local_agent")
+    steps = [
+        ASKED, INIT, answer("m-1", calls("Agent", "task-1", prompt="look", subagent_type="scout")), begun, launched,
+        answer("m-2", said("wait")), told(2), answer("m-3", calls("Read", "call-2"), within="task-1"), returned("here", "call-2", within="task-1"),
+        *([end] if end else []), INIT, answer("m-4", said("It rains")), told(4, 0.05),
+    ]  # fmt: skip
+    ask(child, *steps)
+    root, scout = walk_sessions(recording.tree)
+    assert [("Weather?", "ok"), (None, "ok")] == [((turn.prompts or {}).get("user"), turn.status) for turn in root.turns]
+    assert (expected, ["m-3"]) == (
+        (scout.status, scout.error),
+        [decode(op.response.payload)["id"] for op in scout.turns[0].ops if op.kind == "llm"],
+    )
+    assert (0.05, 0) == (costs(recording)[1][0], costs(recording)[1][2])
+
+
+@tool("weather", "Tells the weather", {"city": str})
+async def weather(arguments):
+    """Tell the weather."""
+    optree.current().log(f"looking at {arguments['city']}")
+    with optree.tool("thermometer"):
+        return {"content": [said("rain")]}
+
+
+@pytest.mark.parametrize("meta", [{}, {"_meta": {"claudecode/toolUseId": "call-1"}}])
+def test_a_tool_in_the_process(recording, child, meta):
+    """What a tool in the program's process records is within the op of its call, which stands once."""
+    steps = [
+        ASKED, *HANDSHAKE, answer("m-1", calls("mcp__sky__weather", "call-0", city="Rome")), answer("m-1", calls("mcp__sky__weather", city="Athens")),
+        to_server("tools/call", 1, name="weather", arguments={"city": "Athens"}, **meta), returned([said("rain")]), returned([said("sun")], "call-0"),
+        answer("m-2", said("It rains")), told(2),
+    ]  # fmt: skip
+    ask(child, *steps, mcp_servers={"sky": create_sdk_mcp_server("sky", tools=[weather])})
+    tools = [(op.path, op.name, op.status, op.parent_op) for _, _, op in walk_ops(recording.tree) if op.kind == "tool"]
+    assert [
+        ("1.2", "mcp__sky__weather", "ok", None), ("1.3", "mcp__sky__weather", "ok", None), ("1.4", "thermometer", "ok", "1.3"),
+    ] == tools  # fmt: skip
+    assert ["looking at Athens"] == [entry.message for _, _, op in walk_ops(recording.tree) for entry in op.logs]
+    assert [said("rain")] == child.answers()[2]["response"]["mcp_response"]["result"]["content"]
+
+
+def asks_for(**more):
+    """Return the step that asks whether a tool may be called."""
+    return called({"subtype": "can_use_tool", "tool_name": "Bash", "input": {"command": "rm"}, "tool_use_id": "call-1", **more})
+
+
+async def refuses(_name, _arguments, _context):
+    """Refuse a call of a tool."""
+    with optree.tool("lawyer"):
+        return PermissionResultDeny(message="not here")
+
+
+async def denies(_input, _call, _context):
+    """Refuse one as a hook."""
+    answer = {"hookEventName": "PreToolUse", "permissionDecision": "deny", "permissionDecisionReason": "no shell"}
+    return {"hookSpecificOutput": answer}
+
+
+async def breaks(_input, _call, _context):
+    """Break as a hook."""
+    raise ValueError("broken hook")
+
+
+HOOK = called({"subtype": "hook_callback", "callback_id": "hook_0", "input": {"hook_event_name": "PreToolUse"}, "tool_use_id": "call-1"})
+
+
+@pytest.mark.parametrize(
+    ("step", "options", "expected"),
+    [
+        (asks_for(), {"can_use_tool": refuses}, "can_use_tool refused it: not here"),
+        (HOOK, {"hooks": {"PreToolUse": [HookMatcher(hooks=[denies])]}}, "PreToolUse refused it: no shell"),
+        (HOOK, {"hooks": {"PreToolUse": [HookMatcher(hooks=[breaks])]}}, "PreToolUse refused it: broken hook"),
+    ],
+)
+def test_a_call_that_is_refused(recording, child, step, options, expected):
+    """A call that a permission or a hook refuses is a tool op that failed, and who refused it is said; what they do is within it."""
+    refused = returned("it was refused", is_error=True)
+    ask(child, ASKED, answer("m-1", calls("Bash", command="rm")), step, refused, answer("m-2", said("It rains")), told(2), **options)
+    bash = op_of(recording, "Bash")
+    assert ("failed", "tool_error: it was refused", [expected]) == (bash.status, bash.error, [entry.message for entry in bash.logs])
+    assert [bash.path for _, _, op in walk_ops(recording.tree) if op.name == "lawyer"] == [
+        op.parent_op for _, _, op in walk_ops(recording.tree) if op.name == "lawyer"
+    ]
+
+
+def test_a_call_that_is_allowed(recording, child):
+    """A permission that allows a call leaves nothing to say."""
+
+    async def allows(_name, _arguments, _context):
+        return PermissionResultAllow()
+
+    ask(child, ASKED, answer("m-1", calls("Bash")), asks_for(), returned("done"), answer("m-2", said("It rains")), told(2), can_use_tool=allows)
+    assert ("ok", ()) == (op_of(recording, "Bash").status, tuple(op_of(recording, "Bash").logs))
+    assert [{"behavior": "allow", "updatedInput": {"command": "rm"}}] == [one["response"] for one in child.answers()]
+
+
+def test_what_the_program_does_meanwhile(recording, child):
+    """What the program does between two messages stands where the program is, and not in the agent's session."""
+
+    async def program():
+        with optree.session("desk"), optree.turn():
+            async for message in query(prompt="Weather?", options=child.options()):
+                with optree.tool(type(message).__name__):
+                    pass
+
+    child.does(*SIMPLE)
+    asyncio.run(program())
+    assert [("1.1", "claude-code"), ("1.1.1.1", MODEL), ("1.1.1.2", "result"), ("1.2", "SystemMessage"), ("1.3", "AssistantMessage"),
+            ("1.4", "ResultMessage")] == sorted((path, name) for path, _, name, _ in shape(recording))  # fmt: skip
+
+
+def test_a_query_within_a_tool(recording, child):
+    """A query that a tool in the process makes is an agent within the tool's op."""
+    (inner := Child(child.path.parent / "inner")).does(*SIMPLE)
+
+    @tool("ask", "Asks another", {})
+    async def ask_other(_arguments):
+        return {"content": [said(str(len(await reading(inner))))]}
+
+    steps = [ASKED, *HANDSHAKE, answer("m-1", calls("mcp__sky__ask")), to_server("tools/call", 1, name="ask", arguments={}), returned("3"),
+             answer("m-2", said("It rains")), told(2)]  # fmt: skip
+    ask(child, *steps, mcp_servers={"sky": create_sdk_mcp_server("sky", tools=[ask_other])})
+    assert ["", "1.3"] == [session.path for session in walk_sessions(recording.tree)]
+    assert "1.2" == next(op for _, _, op in walk_ops(recording.tree) if op.path == "1.3").parent_op
+
+
+@pytest.mark.parametrize(
+    ("result", "expected"),
+    [
+        ({"subtype": "error_max_turns", "is_error": True, "result": None, "errors": ["Reached 3"]}, ("failed", "error_max_turns: Reached 3", None)),
+        ({"subtype": "error_max_budget_usd", "is_error": True, "result": None}, ("failed", "error_max_budget_usd", None)),
+        ({"is_error": True, "result": "API Error: Overloaded", "api_error_status": 529}, ("failed", "API Error: Overloaded", "model")),
+        ({"is_error": True, "result": "API Error: slow down", "api_error_status": 429}, ("failed", "API Error: slow down", "rate_limit")),
+        ({"terminal_reason": "aborted_tools", "subtype": "error_during_execution", "is_error": True}, ("cancelled", "interrupted", None)),
+    ],
+)
+def test_results_that_are_errors(recording, child, result, expected):
+    """A result that is an error ends turn and session as that, also where the child exits by it; what was answered before stays."""
+    child.does(ASKED, INIT, answer("m-1", said("so far")), told(**result), {"exit": 1})
+    with pytest.raises(sdk.ResultError):
+        asyncio.run(reading(child))
+    session, op = recording.tree.session, op_of(recording, "result")
+    assert (*expected, "ok") == (op.status, op.error, (op.attributes or {}).get("error.type"), op_of(recording, MODEL).status)
+    assert [expected[:2]] == [(turn.status, turn.error) for turn in session.turns]
+    assert (expected[0], None) == (session.status, session.final_report if session.final_report is None else None)
+    assert 0.02 == session.totals.cost_usd
+
+
+def test_a_call_that_the_provider_refused(recording, child):
+    """A call that brought no answer is an op that failed, with its class; attempts before it are said. One that was refused cost nothing."""
+    retry = system("api_retry", attempt=1, max_retries=10, retry_delay_ms=1, error_status=429, error="rate_limit")
+    message = answer("e-1", said("API Error: Rate limit reached"), model="<synthetic>", error="rate_limit")
+    failed = told(0, 0.0, 0, is_error=True, result="API Error: Rate limit reached", api_error_status=429)
+    ask(child, ASKED, INIT, retry, message, failed)
+    call = op_of(recording, MODEL)
+    assert ("failed", "API Error: Rate limit reached", "rate_limit") == (call.status, call.error, call.attributes["error.type"])
+    assert ["attempt 1 failed: rate_limit"] == [entry.message for entry in call.logs]
+    totals = recording.tree.session.totals
+    assert (1, 1, 0.0, 0) == (totals.llm_requests, totals.llm_failed, totals.cost_usd, totals.unknown_costs)
+
+
+@pytest.mark.parametrize("end", [{"kill": 1}, {"exit": 3}])
+def test_a_child_that_is_killed(recording, child, end):
+    """A child that dies ends all that is open as failed, with what came until then; its costs are unknown. The program gets its exception."""
+    child.does(ASKED, INIT, answer("m-1", calls("Read")), end)
+    with pytest.raises(sdk.ProcessError) as error:
+        asyncio.run(reading(child))
+    session = recording.tree.session
+    assert [("1.1", "llm", MODEL, "ok"), ("1.2", "tool", "Read", "failed")] == shape(recording)
+    assert ("failed", "failed", f"ProcessError: {error.value}") == (session.turns[0].status, session.status, session.error)
+    assert ({"1.1": [(call_of(1), None)]}, (0.0, 0, 1)) == costs(recording)
+
+
+def test_a_child_that_just_ends(recording, child):
+    """A child that ends in order without a result has failed all the same."""
+    ask(child, ASKED, INIT, answer("m-1", said("It")), {"exit": 0})
+    session = recording.tree.session
+    assert ("failed", "Claude Code ended without a result") == (session.status, session.error)
+    assert [("1.1", "llm", MODEL, "failed")] == shape(recording)
+
+
+def test_a_program_that_stops_reading(recording, child):
+    """Where the program leaves before the end, all that is open is cancelled; it gets no exception."""
+
+    async def program():
+        messages = query(prompt="Weather?", options=child.options())
+        async for message in messages:
+            if type(message).__name__ == "AssistantMessage":
+                break
+        await messages.aclose()
+
+    child.does(ASKED, INIT, answer("m-1", calls("Read")), {"wait": 1})
+    asyncio.run(program())
+    session = recording.tree.session
+    assert [("1.1", "llm", MODEL, "ok"), ("1.2", "tool", "Read", "cancelled")] == shape(recording)
+    assert ("cancelled", "the program left before the end") == (session.status, session.error)
+
+
+def test_a_program_that_never_reads(recording, child):
+    """What the child says is recorded also where the program does not read it."""
+
+    async def program():
+        async with ClaudeSDKClient(child.options()) as client:
+            await client.query("Weather?")
+            async for message in client.receive_messages():
+                if type(message).__name__ == "SystemMessage":
+                    break
+            while recording.tree.session.turns[0].ended_at is None:
+                await asyncio.sleep(0)
+
+    child.does(*SIMPLE)
+    asyncio.run(program())
+    assert ("ok", [("1.1", "llm", MODEL, "ok"), ("1.2", "system", "result", "ok")]) == (recording.tree.session.status, shape(recording))
+
+
+def test_an_interrupt(recording, child):
+    """A turn that the program interrupts is cancelled, and so is what was open in it; the next is none of that."""
+    steps = [
+        ASKED, INIT, answer("m-1", calls("Bash")), {"interrupt": 1},
+        {"say": {"type": "user", "session_id": "s-1", "message": {"role": "user", "content": [said("[Request interrupted by user]")]}}},
+        told(1, subtype="error_during_execution", is_error=True), ASKED, answer("m-2", said("2")), told(2, 0.05),
+    ]  # fmt: skip
+    asked = []
+
+    async def interrupts(client):
+        if not asked:
+            asked.append(True)
+            await client.interrupt()
+
+    async def talking():
+        async with ClaudeSDKClient(child.options()) as client:
+            await client.query("one")
+            async for message in client.receive_response():
+                if type(message).__name__ == "AssistantMessage":
+                    await interrupts(client)
+            await client.query("two")
+            async for _ in client.receive_response():
+                pass
+
+    child.does(*steps)
+    asyncio.run(talking())
+    session = recording.tree.session
+    assert [("one", "cancelled"), ("two", "ok")] == [(turn.prompts["user"], turn.status) for turn in session.turns]
+    assert ("cancelled", "ok") == (op_of(recording, "Bash").status, session.status)
+
+
+def test_a_compaction(recording, child):
+    """A conversation that is compacted is an op; what is sent then begins anew."""
+    summary = {"say": {"type": "user", "session_id": "s-1", "message": {"role": "user", "content": "a summary"}}}
+    compact = system("compact_boundary", compact_metadata={"trigger": "auto", "pre_tokens": 9})
+    ask(child, ASKED, INIT, answer("m-1", calls("Read")), returned("x"), compact, summary, answer("m-2", said("It rains")), told(2))
+    assert {"trigger": "auto", "pre_tokens": 9} == op_of(recording, "compact").attributes
+    last = [op for _, _, op in walk_ops(recording.tree) if op.kind == "llm"][-1]
+    assert ["a summary"] == [message["content"] for message in sent(recording, last)]
+
+
+STRANGE = [
+    {"type": "assistant", "message": {"model": MODEL, "content": [{"type": "thinking", "thinking": None, "signature": ""}], "usage": 7}},
+    {"type": "assistant", "message": {"model": MODEL, "content": [{"type": "tool_use", "id": None, "name": None, "input": None}]}},
+    {"type": "assistant", "parent_tool_use_id": "unknown", "message": {"id": "x", "model": MODEL, "content": []}},
+    {"type": "assistant", "message": {"content": "no list"}},
+    {"type": "user", "message": {"content": [{"type": "tool_result", "tool_use_id": "unknown"}]}},
+    {"type": "user", "message": "no object"},
+    {"type": "stream_event", "uuid": "u", "session_id": "s", "event": {"type": "message_delta"}},
+    {"type": "stream_event", "uuid": "u", "session_id": "s", "event": {}},
+    {"type": "system", "subtype": "task_updated", "patch": []},
+    {"type": "system", "subtype": "something_new"},
+    {"type": "rate_limit_event", "rate_limit_info": {"status": "rejected"}, "uuid": "u", "session_id": "s"},
+    {"type": "something_new"},
+    told(modelUsage={MODEL: 7}, total_cost_usd="much", permission_denials=7)["say"],
+    told(modelUsage=[], usage=[], num_turns=None, errors=7)["say"],
+]
+
+
+@pytest.mark.parametrize("message", STRANGE, ids=range(len(STRANGE)))
+def test_messages_that_are_strange(child, message, capfd):
+    """The program gets of a message that none of ours expects what it would get without hooks, and the rest is recorded."""
+    child.does(ASKED, INIT, {"say": message}, answer("m-9", said("It rains")), told(2))
+    asking = lambda: list(map(repr, asyncio.run(reading(child))))  # noqa: E731
+    plain, hooked = outcome(asking), with_hooks(lambda: outcome(asking))
+    assert plain == hooked
+    assert "Traceback" not in capfd.readouterr().err
+
+
+def test_hooks_are_taken_out(child):
+    """Without hooks nothing is recorded, a transport that was watched writes as before, and what began with them is recorded to its end."""
+    child.does(ASKED, INIT, answer("m-1", said("It rains")), told())
+    instrument()
+
+    async def program():
+        async with ClaudeSDKClient(child.options()) as client:
+            await client.query("Weather?")
+            uninstrument()
+            transport = client._transport
+            async for _ in client.receive_response():
+                pass
+        return "write" in vars(transport)
+
+    with capture() as recording:
+        assert not asyncio.run(program())
+    assert "ok" == recording.tree.session.status
+    with capture() as other:
+        asyncio.run(reading(child))
+    assert [] == other.trees
+
+
+def test_optree_that_is_switched_off(child):
+    """Nothing is recorded where optree is switched off, and the program has what it would have."""
+    child.does(*SIMPLE)
+    instrument()
+    try:
+        with capture() as recording:
+            optree.configure(enabled=False)
+            assert 3 == len(asyncio.run(reading(child)))
+        assert [] == recording.trees
+    finally:
+        optree.configure(enabled=True)
+        uninstrument()
+
+
+def test_a_program_that_is_not_changed(child, tmp_path):
+    """`optree run --auto` records a program that does not name optree; one that is killed meanwhile has what came, with its tokens."""
+    line = CommandLine(tmp_path)
+    program = """
+import asyncio, os, signal, sys
+from claude_agent_sdk import ClaudeAgentOptions, query
+async def main():
+    async for message in query(prompt="Weather?", options=ClaudeAgentOptions(cli_path=sys.argv[1])):
+        if type(message).__name__ == "AssistantMessage":
+            os.kill(os.getpid(), signal.SIGKILL)
+asyncio.run(main())
+"""
+    (tmp_path / "agent.py").write_text(program)
+    child.does(ASKED, INIT, answer("m-1", calls("Read", path="/a")), {"wait": 1})
+    line("run", "--auto", "--", sys.executable, "agent.py", child.path, code=137)
+    [txn] = line.txns()
+    tree = load(txn, Directory.of(line.base))
+    ops = [op for _, _, op in walk_ops(tree)]
+    assert [("llm", "ok"), ("tool", "interrupted")] == [(op.kind, op.status) for op in ops]
+    assert (call_of(1), "Weather?") == (ops[0].accounting[0].tokens, tree.session.turns[0].prompts["user"])
