@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
+from contextlib import suppress
 from types import ModuleType
 from typing import Any, Final
-from weakref import WeakKeyDictionary
+from weakref import WeakKeyDictionary, ref
 
 from optree.capture.claude_messages import Conversation
 from optree.capture.hooks import Hook
@@ -36,15 +37,11 @@ def queries(module: ModuleType, is_on: _IsOn) -> list[Hook]:
 
     @functools.wraps(close)
     async def closed(query: Any, *args: Any, **kwargs: Any) -> Any:
-        conversation = _conversation(query)
-        if conversation is None:
-            return await close(query, *args, **kwargs)
-        conversation.leave()
         try:
             return await close(query, *args, **kwargs)
         finally:
-            conversation.over()
-            _conversations[query].undo()
+            if (watched := _conversations.get(query)) is not None:
+                watched.over()
 
     @functools.wraps(control)
     async def called_back(query: Any, request: Any, *args: Any, **kwargs: Any) -> Any:
@@ -92,34 +89,49 @@ def _is_client(client: Any) -> None:
 class _Watched:
     """What passes between the SDK and its child: in place of the stream that it puts messages into for the program."""
 
-    def __init__(self, stream: Any, transport: Any) -> None:
+    def __init__(self, query: Any) -> None:
+        transport = query.transport
         system = getattr(getattr(transport, "_options", None), "system_prompt", None)
         self.conversation = Conversation(system if isinstance(system, str) else None)
-        self._stream, self._transport, function = stream, transport, transport.write
+        self._query, self._transport = ref(query), transport
+        self._stream, function = query._message_send, transport.write  # noqa: SLF001 - it has no other name
 
         @functools.wraps(function)
         async def write(data: Any, *args: Any, **kwargs: Any) -> Any:
             self.conversation.write(data)
             return await function(data, *args, **kwargs)
 
-        self._write = transport.write = write  # all who write have the transport, and nothing else in common
+        self._write, self._before = write, getattr(transport, "__dict__", {}).get("write")
+        with suppress(AttributeError):  # one of the program's that takes none: prompts are not seen then
+            transport.write = write  # all who write have the transport, and nothing else in common
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._stream, name)
 
     async def send(self, message: Any) -> None:
-        self.conversation.take(message)
+        self._take(message)
         await self._stream.send(message)
 
     def send_nowait(self, message: Any) -> None:
-        self.conversation.take(message)
+        self._take(message)
         self._stream.send_nowait(message)
 
     @guarded
-    def undo(self) -> None:
-        """Have the transport write as before."""
-        if vars(self._transport).get("write") is self._write:
-            del self._transport.write
+    def _take(self, message: Any) -> None:
+        if message.get("type") == "end":
+            self.over()
+        else:
+            self.conversation.take(message)
+
+    @guarded
+    def over(self) -> None:
+        """Take that the child has ended, or is left; the transport writes as before."""
+        self.conversation.over(is_left=getattr(self._query(), "_closed", True))
+        if getattr(self._transport, "__dict__", {}).get("write") is self._write:
+            if self._before is None:
+                del self._transport.write
+            else:
+                self._transport.write = self._before
 
 
 _conversations: Final[WeakKeyDictionary[Any, _Watched]] = WeakKeyDictionary()
@@ -133,7 +145,7 @@ def _conversation(query: Any) -> Conversation | None:
 @guarded
 def _begin(query: Any) -> None:
     if query not in _conversations:
-        _conversations[query] = query._message_send = _Watched(query._message_send, query.transport)  # noqa: SLF001 - it has no other place
+        _conversations[query] = query._message_send = _Watched(query)  # noqa: SLF001 - it has no other place
 
 
 @guarded

@@ -95,7 +95,7 @@ class Conversation:
         self._about: dict[str, Any] = {}
         self._numbers = count(1)
         self._outcome: tuple[Status, str | None] = ("ok", None)
-        self._is_interrupted = self._is_left = self._is_over = False
+        self._is_interrupted = self._is_over = False
         self._home = copy_context()
         self._place: object = None
         self._context: Context | None = None
@@ -180,14 +180,12 @@ class Conversation:
             op.log(f"{what} refused it: {said}" if said else f"{what} refused it", "WRN")
 
     @guarded
-    def leave(self) -> None:
-        """Take that the program closes the conversation."""
-        self._is_left = True
-
-    @guarded
-    def over(self) -> None:
-        """Take that the conversation is closed."""
-        self._ended()
+    def over(self, *, is_left: bool) -> None:
+        """Take that no more will come, since the program has left or since the child has ended."""
+        if not self._is_over:
+            self._is_over = True
+            is_within = self.nesting.scope(_TURN) is not None
+            self._finish(*((_LEFT if is_left else _BROKE_OFF) if is_within else self._outcome))
 
     # What the child says
 
@@ -195,12 +193,11 @@ class Conversation:
     def take(self, message: Any) -> None:
         """Take a message."""
         kind = message.get("type")
-        if kind == "end":
-            self._ended()
-        elif kind == "error":
-            error = message.get("exception")
-            self._finish(*(ended_by(error) if isinstance(error, BaseException) else ("failed", redact(text(message.get("error"))))))
+        if kind == "error":
             self._is_over = True
+            error, is_told = message.get("exception"), self._outcome[0] != "ok" and self.nesting.scope(_TURN) is None
+            ended = ended_by(error) if isinstance(error, BaseException) else ("failed", redact(text(message.get("error"))))
+            self._finish(*(self._outcome if is_told else ended))
         elif kind == "conversation_reset":
             self._main.messages.clear()
             self._bill.restart()
@@ -209,7 +206,7 @@ class Conversation:
                 self._open(self._home, None)
             if self._context is None:
                 known(message)
-            else:
+            elif self.nesting.scope(_SESSION) is not None:  # else optree was switched off
                 self._context.run(known, message)
                 if self.is_client and kind == "result" and self._place is not None and not (self._waiting or self._agents):
                     self._finish(*self._outcome)  # what it is within may end before the next prompt, or the client
@@ -225,12 +222,6 @@ class Conversation:
             "rate_limit_event": self._rate_limit,
         }
 
-    def _ended(self) -> None:
-        if not self._is_over:
-            self._is_over = True
-            is_within = self.nesting.scope(_TURN) is not None
-            self._finish(*((_LEFT if self._is_left else _BROKE_OFF) if is_within else self._outcome))
-
     def _finish(self, status: Status, error: str | None) -> None:
         """End the session, and all that is open in it."""
         where, self._context = self._context, None
@@ -242,7 +233,7 @@ class Conversation:
             self._close(agent, status, error)
             if agent.is_in_background:
                 self.nesting.end(agent.key, *(_LEFT if status == "ok" else (status, error)))
-        for left in {agent.turn for agent in self._agents.values()} - {None}:
+        for left in {agent.turn for agent in self._agents.values() if agent.turn is not None}:
             self.nesting.end(*left)
         self._agents.clear()
         self._tools.clear()
@@ -275,9 +266,8 @@ class Conversation:
             self._close(agent)
             agent.messages.append({"role": "assistant", "content": blocks})
         else:
-            answer = agent.answer or agent.last
-            if answer is None or answer.about["id"] != identity:
-                answer = self._begin_answer(agent, identity, model, streamed=False)
+            known = (one for one in (agent.answer, agent.last) if one is not None and one.about["id"] == identity)
+            answer = next(known, None) or self._begin_answer(agent, identity, model, streamed=False)
             if answer is not None:
                 answer.take(body, blocks)
         calls = [block for block in blocks if block.get("type") == "tool_use"]
@@ -362,7 +352,7 @@ class Conversation:
             if block.get("type") == "tool_result":
                 self._returned(block, message.get("tool_use_result"))
         agent.asked = now_ms()
-        if not any(is_object(one) and one.get("content") == content for one in agent.messages[-1:]):  # else it is what was sent
+        if not (message.get("isReplay") or any(one.get("content") == content for one in agent.messages[-1:])):  # else it was sent
             agent.messages.append({"role": "user", "content": content})
 
     def _returned(self, block: dict[str, Any], told: Any) -> None:
@@ -426,7 +416,7 @@ class Conversation:
         status, error = self._outcome = _outcome(message, is_interrupted=self._is_interrupted)
         self._is_interrupted = False
         for agent in (self._main, *(one for one in self._agents.values() if not one.is_in_background)):
-            self._close(agent, status, error)
+            self._close(agent, *((status, error) if status == "cancelled" else ("ok", None)))
         scope = self._turn_of(self._main)
         if scope is not None:
             builder = scope.session.builder

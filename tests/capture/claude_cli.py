@@ -8,48 +8,58 @@ import json
 import os
 import signal
 import sys
+from pathlib import Path
 
 
-def main(script, kept):
-    """Do the steps of a script."""
+class Child:
+    """Speaks with the SDK by lines of JSON."""
 
-    def say(value):
+    def __init__(self, kept):
+        self.kept = kept
+        self.number = 0
+
+    def say(self, value):
+        """Say a message."""
         sys.stdout.write(json.dumps(value) + "\n")
         sys.stdout.flush()
 
-    def hear(wanted):
-        """Return the next message that is wanted; what comes before it is answered, or passed over."""
+    def hear(self, wanted):
+        """Hear messages, up to one that is wanted; each request is answered."""
         for line in sys.stdin:
-            kept.write(line)
-            kept.flush()
+            self.kept.write(line)
+            self.kept.flush()
             told = json.loads(line)
             if told["type"] == "control_request":
-                say({"type": "control_response", "response": {"subtype": "success", "request_id": told["request_id"], "response": {}}})
+                known = {"subtype": "success", "request_id": told["request_id"], "response": {}}
+                self.say({"type": "control_response", "response": known})
             if wanted in (told["type"], told.get("request", {}).get("subtype")):
-                return told
-        return None
+                return
 
-    hear("initialize")
-    for number, line in enumerate(script):
-        kind, value = next(iter(json.loads(line).items()))
-        if kind == "say":
-            say(value)
-        elif kind == "user":
-            hear("user")
-        elif kind == "call":
-            say({"type": "control_request", "request_id": f"cli-{number}", "request": value})
-            hear("control_response")
-        elif kind == "interrupt":
-            hear("interrupt")
-        elif kind == "wait":
-            hear("")
-        elif kind == "kill":
-            os.kill(os.getpid(), signal.SIGKILL)
-        elif kind == "exit":
-            sys.exit(value)
-    hear("")
+    def call(self, request):
+        """Call the SDK back, and wait for its answer."""
+        self.number += 1
+        self.say({"type": "control_request", "request_id": f"cli-{self.number}", "request": request})
+        self.hear("control_response")
+
+    def run(self, script):
+        """Do the steps of a script."""
+        does = {
+            "say": self.say,
+            "call": self.call,
+            "user": lambda _: self.hear("user"),
+            "interrupt": lambda _: self.hear("interrupt"),
+            "wait": lambda _: self.hear(""),
+            "kill": lambda _: os.kill(os.getpid(), signal.SIGKILL),
+            "exit": sys.exit,
+        }
+        self.hear("initialize")
+        for line in script:
+            for kind, value in json.loads(line).items():
+                does[kind](value)
+        self.hear("")
 
 
 if __name__ == "__main__":
-    with open(sys.argv[1]) as script, open(f"{sys.argv[1]}.sent", "w") as kept:
-        main(script, kept)
+    script = Path(sys.argv[1])
+    with script.with_name(f"{script.name}.sent").open("w") as kept:
+        Child(kept).run(script.read_text().splitlines())
