@@ -463,7 +463,7 @@ def account_late(op: Op, usage: object) -> None:
 @guarded
 def account_again(op: Op, entry: AccountingEntry, cost_usd: float, output_tokens: int = 0, **details: Any) -> None:
     """Give an entry of an op that may have ended its cost, and more *output_tokens* and details, which were not known before."""
-    known = {} if entry.details is UNSET else decode(entry.details)
+    known: dict[str, Any] = {} if entry.details is UNSET else decode(entry.details)
     told = replace(entry, cost_usd=cost_usd)
     if output_tokens:
         old = entry.tokens or Tokens()

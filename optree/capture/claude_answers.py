@@ -17,7 +17,7 @@ from optree.usage import parts_of
 from optree.values import is_object, text
 
 _PARTS = ("inputTokens", "outputTokens", "cacheReadInputTokens", "cacheCreationInputTokens")
-_Parts = tuple[int, int, int, int]
+_Parts = tuple[int, ...]
 _NOTHING: _Parts = (0, 0, 0, 0)
 
 
@@ -108,7 +108,7 @@ class Bill:
         missing = _NOTHING
         if is_object(models) and models:
             told = _sum(_of_model(one) for one in models.values())
-            missing = tuple(max(0, one - known) for one, known in zip(told, self._tokens, strict=True))  # type: ignore[assignment]
+            missing = tuple(max(0, one - known) for one, known in zip(told, self._tokens, strict=True))
             self._tokens = _sum((self._tokens, missing))
         if total is None:
             if any(missing):
@@ -139,7 +139,7 @@ def _account(op: Op, missing: _Parts, cost: float | None) -> None:
 
 
 def _sum(parts: Any) -> _Parts:
-    return tuple(map(sum, zip(_NOTHING, *parts, strict=True)))  # type: ignore[return-value]
+    return tuple(map(sum, zip(_NOTHING, *parts, strict=True)))
 
 
 def _parts(entry: AccountingEntry) -> _Parts:
@@ -149,7 +149,7 @@ def _parts(entry: AccountingEntry) -> _Parts:
 
 def _of_model(told: Any) -> _Parts:
     found = [told.get(name) if is_object(told) else 0 for name in _PARTS]
-    return tuple(one if type(one) is int and one > 0 else 0 for one in found)  # type: ignore[return-value]
+    return tuple(one if type(one) is int and one > 0 else 0 for one in found)
 
 
 def _dollars(told: Any) -> float | None:
