@@ -6,11 +6,16 @@ answers do stands at the result, and the costs of the calls in it are 0 from the
 
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import Any
+
+from msgspec.structs import replace
 
 from optree.builder import Op
 from optree.builder.handles import account_again
+from optree.errors import BudgetExceeded
 from optree.nodes import USAGE_AT_START, AccountingEntry, Status
+from optree.tracing.context import Scope
 from optree.tracing.results import ModelResult
 from optree.tree.totals import has_unknown_cost
 from optree.usage import parts_of
@@ -90,14 +95,29 @@ class Bill:
         """Take that the sums begin anew."""
         self._cost, self._tokens, self._told = 0.0, _NOTHING, 0.0
 
+    def begin(self, op: Op, scope: Scope) -> None:
+        """Take a call that is made already: a budget that it would pass counts it no more, and refuses the next prompt."""
+        if scope.budget is not None:
+            with suppress(BudgetExceeded):
+                op.spending = scope.budget.reserve(scope)
+
     def add(self, op: Op) -> None:
         """Take a call that has ended."""
         self._since += [(op, entry) for entry in op.bare.accounting]
+        if op.spending is not None:
+            op.spending.commit(op)
 
     def settle(self, op: Op, result: dict[str, Any]) -> None:
-        """Account at the *op* of a result for what it tells and no call does."""
-        total, models = _dollars(result.get("total_cost_usd")), result.get("modelUsage")
+        """Account at the *op* of a result for what it tells and no call does; budgets count that with a call."""
         since, self._since = self._since, []
+        self._settle(op, since, _dollars(result.get("total_cost_usd")), result)
+        counted = {one.path: one for one, _ in since if one.spending is not None}
+        for number, one in enumerate(reversed(counted.values())):
+            more = op.bare.accounting if number == 0 else ()
+            one.spending.commit(Op.of(one.builder, one.turn, replace(one.bare, accounting=(*one.bare.accounting, *more))))
+
+    def _settle(self, op: Op, since: list[tuple[Op, AccountingEntry]], total: float | None, result: dict[str, Any]) -> None:
+        models = result.get("modelUsage")
         took = _sum(_parts(entry) for _, entry in since)
         if total == 0.0 and result.get("is_error") is True and any(took):  # sums of a run that crashed may be zeroed
             total, models = None, None

@@ -20,6 +20,7 @@ from optree.clock import now_ms
 from optree.nodes import Status
 from optree.redaction import redact
 from optree.tracing import context
+from optree.tracing.budgets import common, outside
 from optree.tracing.context import Scope
 from optree.tracing.failures import ERROR_TYPE, FailureClass, class_of_status
 from optree.tracing.faults import guarded
@@ -119,6 +120,8 @@ class Conversation:
     def _prompted(self, message: Any) -> None:
         here = context.here()
         place = None if here is None else here.handle
+        if (budget := outside() or common() if here is None else here.budget) is not None:
+            budget.check(here)
         is_open = self.nesting.scope(_TURN) is not None
         if self._context is not None and not is_open and place is not self._place:
             self._finish(*self._outcome)
@@ -290,6 +293,7 @@ class Conversation:
             return None
         builder, known = scope.session.builder, {"provider": "anthropic", "model": model}
         op = builder.begin_op("llm", f"anthropic:{model}", turn=scope.turn, attributes=known, at=agent.asked)
+        self._bill.begin(op, scope)
         builder.set_request(op, {}, list(agent.messages))
         for note in agent.notes:
             op.log(note, "WRN")

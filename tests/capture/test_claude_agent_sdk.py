@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from msgspec import UNSET
 
-sdk = pytest.importorskip("claude_agent_sdk", reason="it is not there: make .venv/has-claude")
+sdk = pytest.importorskip("claude_agent_sdk", reason="the Claude Agent SDK is not there: make .venv/has-claude")
 
 from claude_agent_sdk import (  # noqa: E402
     ClaudeAgentOptions,
@@ -256,6 +256,24 @@ def test_calls_that_have_a_price(recording, child, tmp_path):
     found, sums = costs(recording)
     each = found["1.1"][0][1]
     assert (True, round(0.02 - 2 * each, 9), 0.02) == (each > 0.005, round(found["1.4"][0][1], 9), sums[0])
+
+
+def test_a_budget(recording, child):
+    """A budget counts what calls cost once that is told, each call once; a prompt that would pass it is refused before it is sent."""
+    child.does(ASKED, answer("m-1", calls("Read")), returned("here"), answer("m-2", said("It rains")), told(2, 0.02, 90))
+
+    async def program():
+        with optree.session("desk"), optree.budget(usd=0.03, tokens=10_000, calls=9) as budget:
+            await reading(child)
+            with pytest.raises(optree.BudgetExceeded):
+                await reading(child)
+        return *(round(budget.used[name], 9) for name in ("usd", "tokens", "calls")), budget.unknown_cost
+
+    assert (0.02, 2 * 160 + 90, 2, 0) == asyncio.run(program())
+    assert (["desk", "claude-code"], 2) == (
+        [session.agent_id for session in walk_sessions(recording.tree)],
+        recording.tree.session.totals.llm_requests,
+    )
 
 
 def talk(child, *prompts, steps, until=None):
