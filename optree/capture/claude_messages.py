@@ -76,7 +76,7 @@ class _LeftTurn(NamedTuple):
 
 
 class Conversation:
-    """What one child process says, and is told. No method raises."""
+    """What one child process says, and is told. No method raises, but for a prompt that a budget refuses."""
 
     def __init__(self, system: str | None) -> None:
         self.nesting = Nesting()
