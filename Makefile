@@ -10,7 +10,7 @@ INSTALL := $(PY) -m pip install --constraint constraints.txt
 PYTHON = $(shell for python in python3.11 python3.12 python3.13 python3; do \
 	$$python -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && echo $$python && break; done)
 
-.PHONY: help demo demo-jaeger test test-slow test-all test-tempo test-others test-mac test-windows test-pythons backends check bench bench-against docs mutants crash faults interrupts canaries clean
+.PHONY: help demo demo-jaeger test test-slow test-all test-tempo test-others test-frameworks test-mac test-windows test-pythons backends check bench bench-against docs mutants crash faults interrupts canaries clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z -]+:.*## /{printf "%-22s%s\n", $$1, $$2}' Makefile
@@ -47,6 +47,17 @@ test-tempo: $(VENV)/has-otel $(VENV)/has-test ## the tests with Grafana Tempo, f
 
 test-others: $(VENV)/has-otel $(VENV)/has-test .venv-phoenix/made .venv-mlflow/made ## the tests with Phoenix and MLflow, in environments of their own
 	@OPTREE_PHOENIX=.venv-phoenix/bin/phoenix OPTREE_MLFLOW=.venv-mlflow/bin/mlflow $(PY) -m pytest -m others tests/otel
+
+test-frameworks: .venv-adk/made ## the tests with frameworks that need an environment of their own: Google's ADK
+	@.venv-adk/bin/python -m pytest tests/capture/test_adk.py tests/capture/test_adk_calls.py
+
+# What google-adk needs is not what constraints.txt has.
+.venv-adk/made: $(VENV)/made
+	@echo "== installing google-adk into .venv-adk (a download of about 50 MB)"
+	@rm -rf .venv-adk && $(PY) -m venv .venv-adk
+	@.venv-adk/bin/python -m pip install --quiet google-adk==2.13.0 aiohttp pytest pytest-xdist hypothesis hatchling editables setuptools
+	@.venv-adk/bin/python -m pip install --quiet --no-build-isolation --editable .
+	@touch $@
 
 .venv-phoenix/made: PACKAGE := arize-phoenix
 .venv-mlflow/made: PACKAGE := mlflow
@@ -94,7 +105,7 @@ canaries: $(VENV)/has-otel $(VENV)/has-test ## credentials of every kind in ever
 	@OPTREE_CANARIES=all $(PY) -m pytest -q -s tests/security/test_canaries.py
 
 clean: ## remove what the other targets made
-	@rm -rf $(VENV) .venv-bootstrap .venv-phoenix .venv-mlflow .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache build
+	@rm -rf $(VENV) .venv-bootstrap .venv-phoenix .venv-mlflow .venv-adk .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache build
 	@find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 # Roughly what each extra downloads, for the message.

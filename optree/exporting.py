@@ -74,7 +74,8 @@ from optree.store.snapshot import MAX_NESTED
 from optree.store.system import OS, REAL
 from optree.syscalls import register_at_fork
 from optree.tracing.context import Scope, current_scope
-from optree.tracing.runtime import begin_session, forget_session, report_problem
+from optree.tracing.controls import begin_session, forget_session
+from optree.tracing.runtime import report_problem
 from optree.tree.fold import UNKNOWN, Fold
 from optree.tree.path import last_index
 from optree.tree.path import parent_label as parent_path

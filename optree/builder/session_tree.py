@@ -230,6 +230,7 @@ class SessionTreeBuilder(ByAddress):
         *at*: when it began, in epoch milliseconds, if not now; so it is of all methods that take one.
         """
         core = self.core
+        epoch = core.epoch  # as the number is drawn: a handler may fork behind that
         prompts = {key: self._prompt(value) for key, value in (("system", system), ("user", user)) if value is not None}
         block = core.attributes(attributes)
         held = core.stream.enter()
@@ -238,9 +239,9 @@ class SessionTreeBuilder(ByAddress):
             path = f"{self.path}.{number}" if self.path else str(number)
             record = r.TurnBegin(path, core.time(at), prompts or None, block)
             try:
-                return self._turn(record, implicit=implicit)
+                return self._turn(record, epoch, implicit=implicit)
             except BaseException:  # an interrupt: what is begun is done whole
-                self._turn(record, implicit=implicit)
+                self._turn(record, epoch, implicit=implicit)
                 raise
         finally:
             core.stream.leave(held)
@@ -284,11 +285,11 @@ class SessionTreeBuilder(ByAddress):
 
         self.core.stream.step(change)
 
-    def _turn(self, record: r.TurnBegin, *, implicit: bool) -> Turn:
+    def _turn(self, record: r.TurnBegin, epoch: int, *, implicit: bool) -> Turn:
         """Add a turn, unless it is there."""
         known = self.node.turns[-1:]
         node = known[0] if known and known[0].path == record.path else apply.begin_turn(self.node, record)
-        self.current_turn = Turn(self, node, 1, implicit=implicit)
+        self.current_turn = Turn(self, node, 1, implicit=implicit, epoch=epoch)
         self._late_session()
         self.core.stream.put(record)
         return self.current_turn

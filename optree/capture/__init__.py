@@ -64,6 +64,17 @@ LIBRARIES: Final = {
     ),
     "langchain-core": Library("1.7", 2, {"langchain_core.tracers.context": "langchain:callbacks"}),
     "langgraph": Library("1.2", 2, {"langgraph.pregel.main": "langchain:graphs"}),
+    "google-adk": Library(
+        "2.13",
+        3,
+        {
+            "google.adk.runners": "adk:runs",
+            "google.adk.agents.base_agent": "adk:agents",
+            "google.adk.plugins.plugin_manager": "adk:tools",
+            "google.adk.flows.llm_flows.tools._error_handler": "adk:cancelled",
+            "google.adk.flows.llm_flows.base_llm_flow": "adk:models",
+        },
+    ),
     "claude-agent-sdk": Library(
         "0.2",
         1,

@@ -75,7 +75,8 @@ def opened(opening: Callable[..., int], path: str | os.PathLike[str], flags: int
 def opened_for_lock(opening: Callable[..., int], path: str | os.PathLike[str], flags: int, *, used: bool = False) -> Descriptor:
     """Open a file, created with mode 0600 if it is missing, for a lock that a forked child does not share.
 
-    What is *used* by this thread alone until it is closed, is left to it where it forks meanwhile, which only a signal's handler can do.
+    What is *used* by this thread alone until it is closed, has the same number there, and fails, where it forks meanwhile, which only a
+    signal's handler can do.
 
     A child's copy of the descriptor would keep the lock beyond this process, and from this process beyond the lock's release.
     """
@@ -163,12 +164,19 @@ def _after_fork() -> None:
     _opening.clear()
     me = get_ident()
     for key, fd in list(_for_locks.items()):
-        if _users.get(key) == me:  # it forked in a handler, and goes on with the file when that is over
-            continue
         with suppress(OSError):
-            if is_open(fd):
+            if is_open(fd) and _users.get(key) == me:  # it forked in a handler, and goes on with the file when that is over
+                _shut(fd)
+            elif is_open(fd):
                 os.close(fd)
         forget(fd)
+
+
+def _shut(fd: int) -> None:
+    """Put something in a file's place that takes nothing: what the child does with it fails, and whoever has it closes it."""
+    nothing = os.open(os.devnull, os.O_RDONLY)
+    os.dup2(nothing, fd, inheritable=False)
+    os.close(nothing)
 
 
 calls.register_at_fork(before=_before_fork, after_in_parent=_after_fork_in_parent, after_in_child=_after_fork)

@@ -78,9 +78,8 @@ class Journal:
         """Number of the last record that is with the operating system, or that it refused."""
         self.dropped = 0
         """Records that are given up: more than could be kept until the disk takes them."""
-        self._held: deque[r.Record] = deque()
-        self._again: list[Path] = []
-        """Records to be written, under the numbers that they have, as soon as the disk takes them."""
+        self._held: deque[r.Record] = deque()  # to be written, under the numbers that they have, as soon as the disk takes them
+        self._again: list[Path] = []  # files that could not be synced, of which that has records
         self._untried = 0
         """How many of them, the last ones, are in no file even in part."""
         self._ready = ready
@@ -249,7 +248,7 @@ class Journal:
         self.dirty, self._unsynced, self._unsaid, self._omitted = False, None, 0, []
         self._retry_at, self._untried = 0.0, 0
         self._held.clear()
-        self._given_up, self._suspect, self._synced = [], [], self.last
+        self._given_up, self._suspect, self._again, self._synced = [], [], [], self.last
         self._rests += 1  # at last: a sync that begins before is told that the file has gone
 
     def is_there(self) -> bool:

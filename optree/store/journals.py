@@ -63,14 +63,20 @@ class Journals:
 
     def _sync_others(self, *, gone: bool) -> bool:
         with self._guard:
-            forced, failed = dict[Path, _State](), list[OSError]()
-            for path, state in self._changed():
-                try:
-                    if self._force(path, state, gone=gone):
-                        forced[path] = (*state[:3], False)
-                except OSError as error:
-                    pass_on(error)
-                    failed.append(error)
+            forced, failed, looked, more = dict[Path, _State](), list[OSError](), set[Path](), True
+            while more:
+                more = False
+                for path, state in self._changed():
+                    if path in looked:  # what is written there meanwhile is later
+                        continue
+                    looked.add(path)
+                    more = True  # a file that was made meanwhile may have what this one has lost
+                    try:
+                        if self._force(path, state, gone=gone):
+                            forced[path] = (*state[:3], False)
+                    except OSError as error:
+                        pass_on(error)
+                        failed.append(error)
             try:
                 if forced.keys() - self._synced.keys():
                     self._system.sync_name(next(iter(forced)))  # which is for all that are new

@@ -71,6 +71,14 @@ def last_before_another(live: Path, writer: int, above: int, last: int, system: 
     return found
 
 
+def remove_own(journal: Path, system: OS) -> None:
+    """Remove a journal that this process has made, and no other's."""
+    with suppress(OSError, StoreError):
+        header = read_journal(journal, 0, system).header
+        if header is not None and header.pid == os.getpid():
+            system.unlink(journal)
+
+
 def vector_of(meta: dict[str, Any]) -> dict[str, int]:
     """Return per writer the number of its last record that a snapshot has, by its meta; what can be none is left out."""
     told = object_of(meta.get("journal"))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections import deque
 from collections.abc import Callable, MutableMapping, Sequence
 from errno import EAGAIN
@@ -19,7 +20,7 @@ from optree.store.directory import OWNERS, checked, exists, journals, nothing_sa
 from optree.store.journal import Journal
 from optree.store.journals import Journals
 from optree.store.ledger import Ledger
-from optree.store.numbering import known_vector, last_given, saved_vector
+from optree.store.numbering import known_vector, last_given, remove_own, saved_vector
 from optree.store.options import StoreOptions
 from optree.store.reader import is_blank
 from optree.store.recovery import Loaded, load_to_resume
@@ -35,21 +36,15 @@ class SessionStore:
 
     report: Callable[[str], object] = staticmethod(str)
     """Called with each problem, where somebody wants to hear of it at once."""
-    ended = False
-    """True once the root session has ended."""
+    ended = False  # the root session has not ended yet
     _closed = _billed = _warned = False
     _covered, _begun, _final = 0, 0, -1
     """Number of the last record that the last snapshot has, that the last one that was begun has, and that the one for good has, or -1."""
-    _healed = 0
-    """Records that were given up, and that a snapshot has since."""
-    _saved = True
-    """False while the last snapshot that was tried is not on disk, or the bill of an ended session."""
-    unwritable_reason = ""
-    """Why no file could be made from the start, as long as that is so."""
-    _fresh = False
-    """True if the live directory was made for this session as it began: there is nothing in it to go on from."""
-    _left = False
-    """True if the session has ended, and journals remain, as while another process writes to it."""
+    _healed = 0  # records that were given up, and that a snapshot has since
+    _saved = True  # False while the last snapshot that was tried is not on disk, or the bill of an ended session
+    unwritable_reason = ""  # why no file could be made from the start, as long as that is so
+    _fresh = False  # True if the live directory was made for this session as it began: there is nothing in it to go on from
+    _left = False  # True if the session has ended, and journals remain, as while another process writes to it
 
     def __init__(
         self,
@@ -69,17 +64,15 @@ class SessionStore:
         written does not raise: files are made once they can be, tried for each second, and records are kept until then. At its end it
         stands in *stores*: an interrupt behind that leaves none that nobody knows.
         """
-        self.txn = checked(txn)
+        self.txn, self.process = checked(txn), os.getpid()
         self.options, self.owner, self._os = options, owner, options.system
         self._unused, self._later = unused, later or not owner
         self.problems: deque[str] = deque(maxlen=32)
-        self.current_problems: dict[str, str] = {}
-        """What of them is so at this moment, by the step that failed."""
+        self.current_problems: dict[str, str] = {}  # what of them is so at this moment, by the step that failed
         self.failed: dict[str, tuple[int, Path]] = {}  # of each step that failed, the last error's number and the place
         self.live = options.directory.live(txn) if owner else options.directory.live_to_write(txn)
         self.builder: SessionTreeBuilder | None = None
-        self.again = resume
-        """True if entries of the session may be in the ledger already."""
+        self.again = resume  # entries of the session may be in the ledger already
         self._lock_fd, self._guard, self._writing = -1, new_rlock(), new_rlock()
         self._upkeep = Upkeep(self._beat, self._tick, self._save, self._leave, self._problem)
         self._writer = SnapshotWriter(options.compression, reuse=not options.redacted)
@@ -199,9 +192,16 @@ class SessionStore:
         self._upkeep = Upkeep(self._beat, self._tick, self._save, self._leave, self._problem)
         self.stream.after_fork(())
 
+    def leave_to_parent(self) -> None:
+        """In a child that was forked while the session began: remove what this process has made of it."""
+        self.forget()
+        remove_own(self.journal.path, self._os)
+        self.stream.close()
+
     def after_fork(self) -> None:
         """In a forked child: write a journal of one's own into the same session."""
         self.forget()
+        self.process = os.getpid()
         self._begin_journal()
         self.unwritable_reason = self.journal.problem and self.unwritable_reason
         self.stream.after_fork((self.journal,))
@@ -236,7 +236,7 @@ class SessionStore:
         """Let go of what was made, if anything: the session cannot be begun."""
         if (journal := getattr(self, "journal", None)) is not None:
             journal.rest()
-        if self.owner and not isinstance(error, BusyError):
+        if self.owner and self.process == os.getpid() and not isinstance(error, BusyError):
             with suppress(OSError):
                 self._lock_fd = self._lock_fd if self._lock_fd >= 0 else lock.take(self.live / "LOCK", self._os, 0.0)
                 if self._lock_fd >= 0 and not self.again:
@@ -284,7 +284,9 @@ class SessionStore:
     def _release_lock(self) -> None:
         with self._guard:  # two threads may come here
             fd = self._lock_fd
-            if fd >= 0 or not self.owner:  # else the directory may be another's by now
+            if self.process != os.getpid():  # the directory is the parent's
+                lock.release({fd} - {-1}, self._os)
+            elif fd >= 0 or not self.owner:  # else it may be another's by now
                 leave(self.live, [fd] if fd >= 0 else [], self._os)
             self._lock_fd = -1  # behind it: what an interrupt left open is closed by whoever discards it
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from time import monotonic
 from typing import Any, Literal, Unpack
@@ -206,3 +206,15 @@ def health() -> dict[str, Any]:
         fault(error)
     is_ok = not problems and not counts["lost"]
     return {"ok": is_ok, "enabled": RUNTIME.config.enabled, "problems": problems, **counts, "sessions": sessions, "otel": mirrored}
+
+
+def begin_session(agent: str, attributes: Mapping[str, Any]) -> Session:
+    """Begin a root session that no `with` statement holds, for what another tracer tells of; end it through its builder."""
+    if not RUNTIME.config.enabled:
+        return Session(UNRECORDED["builder"])
+    return RUNTIME.open_root(agent, attributes)
+
+
+def forget_session(txn: str) -> None:
+    """Let go of a root session of `begin_session` that has ended; its last snapshot is written in the background."""
+    RUNTIME.close_root(txn)

@@ -13,7 +13,7 @@ from functools import partial
 from sys import getrefcount
 from threading import get_ident
 from types import TracebackType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ParamSpec
 from weakref import ref
 
 from optree.builder import Op, SessionTreeBuilder, Stream, Turn
@@ -22,6 +22,8 @@ from optree.interrupts import suppress
 from optree.nodes import OpKind
 from optree.tracing.context import ABANDONED, Holder, Scope
 from optree.tracing.faults import fault
+
+P = ParamSpec("P")
 
 
 class HeldScope:
@@ -109,11 +111,11 @@ def block_not_entered(instrument: Any, scope: Scope | None, op: Op | None, befor
     return instrument.unrecorded
 
 
-def left_after(flaw: BaseException | None, leave: Callable[[], None]) -> None:
+def left_after(flaw: BaseException | None, leave: Callable[P, None], *args: P.args, **kwargs: P.kwargs) -> None:
     """Leave what was entered in C, as `left` does; *flaw* is what a compiled `__exit__` raised as it tried, raised behind it."""
     try:
         try:
-            leave()
+            leave(*args, **kwargs)
         finally:
             if flaw is not None:
                 raise flaw
@@ -125,7 +127,11 @@ def left_after(flaw: BaseException | None, leave: Callable[[], None]) -> None:
 
 def left_block(instance: Any, held: HeldScope, error: BaseException | None, flaw: BaseException | None) -> None:
     """Leave a block that was entered by a compiled `__enter__`."""
-    left_after(flaw, partial(instance.leave, held.scope, error))
+    left_after(flaw, _leave_block, instance, held, error)
+
+
+def _leave_block(instance: Any, held: HeldScope, error: BaseException | None) -> None:
+    instance.leave(held.scope, error)
 
 
 def _nothing(_kind: object, _error: BaseException | None, _trace: object) -> None:

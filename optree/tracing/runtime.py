@@ -13,7 +13,6 @@ from typing import Any
 
 from optree.builder import SessionTreeBuilder
 from optree.builder.core import Core
-from optree.builder.guard import UNRECORDED
 from optree.builder.stream import STUCK_SECONDS, Stream
 from optree.clock import now_ms
 from optree.console import ConsoleWriter, LineOptions
@@ -65,26 +64,18 @@ class Runtime:
         self.problems = Problems(self.stores, has_console=lambda: self.config.console)
         for problem in ignored:
             self.problems.report(problem)
-        self.sessions: dict[str, Session] = {}
-        """Open root sessions by txn."""
-        self.unsaved: dict[str, Unsaved] = {}
-        """Those of them that have no store, by txn, and what is lost of them."""
-        self.holders: dict[str, Holder] = {}
-        """What tells of a root session, by txn, whether the `with` statement that began it is over."""
+        self.sessions: dict[str, Session] = {}  # open root sessions, by txn
+        self.unsaved: dict[str, Unsaved] = {}  # those of them that have no store, by txn, and what is lost of them
+        self.holders: dict[str, Holder] = {}  # by txn, what tells whether the `with` statement that began a root session is over
         self.consoles: dict[str, ConsoleWriter] = {}
-        self.forked_at = 0.0
-        """When this process was forked from another that traces: nodes that are older are that one's to end."""
-        self.past: Counter[str] = Counter()
-        """What the stores counted that are closed."""
-        self._joined: dict[str, Joined] = {}
-        """Stand-ins for nodes of other processes, by id."""
+        self.forked_at = 0.0  # when another process that traces forked this one: nodes that are older are that one's to end
+        self.past: Counter[str] = Counter()  # what the stores counted that are closed
+        self._joined: dict[str, Joined] = {}  # stand-ins for nodes of other processes, by id
         self._leaving = Leaving()
-        self._detached: dict[str, str] = {}
-        """Txns of sessions that were opened for a node without context, with that node's path."""
+        self._detached: dict[str, str] = {}  # txns of sessions that were opened for a node without context, with its path
         self._lock = new_rlock()
         self._no_room_until = 0.0
-        self._unlooked = self._left = 0
-        """Root sessions that were begun since this process last looked which have ended, and how many stores without one were left then."""
+        self._unlooked = self._left = 0  # root sessions begun since it was last looked which have ended; how many stores had none then
         self.mirroring = Mirroring(self.problems.report, self.problems.report_happened)
 
     def configure(self, **options: Any) -> Config:
@@ -107,16 +98,35 @@ class Runtime:
         PRICES.load()
         with self._lock:
             self._make_room()
-            detached = bool(attributes.get("detached"))  # leaves the names to the first session that is meant
-            txn, resume = (None, None) if detached else (os.environ.pop(name, None) for name in ("OPTREE_TXN", "OPTREE_RESUME"))
-            session = self._resumed(resume, agent) if resume else self._opened(txn, agent, attributes)
-            if session.txn in self.consoles:
-                self.consoles[session.txn].look_in(session.builder.core)
-            if holder is not None:
-                self.holders[session.txn] = holder
-            self.sessions[session.txn] = session
-            note_begun(session.txn)
-            return session
+            while True:
+                process = os.getpid()
+                session = self._begun(agent, attributes, holder)
+                store = self.stores.get(session.txn)
+                if os.getpid() == process or (store is not None and (store.process == os.getpid() or not store.owner)):
+                    note_begun(session.txn)
+                    return session
+                self._leave_to_parent(session.txn)  # in a child that a signal's handler forked before the session had begun
+
+    def _begun(self, agent: str, attributes: Mapping[str, Any], holder: Holder | None) -> Session:
+        """Begin a root session, or resume it, and know it by its txn."""
+        detached = bool(attributes.get("detached"))  # leaves the names to the first session that is meant
+        txn, resume = (None, None) if detached else (os.environ.pop(name, None) for name in ("OPTREE_TXN", "OPTREE_RESUME"))
+        session = self._resumed(resume, agent) if resume else self._opened(txn, agent, attributes)
+        if (console := self.consoles.get(session.txn)) is not None:
+            console.look_in(session.builder.core)
+        if holder is not None:
+            self.holders[session.txn] = holder
+        self.sessions[session.txn] = session
+        return session
+
+    def _leave_to_parent(self, txn: str) -> None:
+        """Forget what a forked child has of a session that is its parent's."""
+        for known in (self.sessions, self.holders, self.unsaved):
+            known.pop(txn, None)
+        if (console := self.consoles.pop(txn, None)) is not None:
+            console.close()
+        if (store := self.stores.pop(txn, None)) is not None:
+            store.leave_to_parent()
 
     def close_root(self, txn: str) -> None:
         """Forget a root session that has ended; its store writes the last snapshot in the background."""
@@ -251,7 +261,7 @@ class Runtime:
 
     def _fork_store(self, txn: str, store: SessionStore) -> None:
         """Go on with a session in a forked child; one that has ended, or whose begin or end was interrupted, is the parent's to finish."""
-        holder, is_begun = self.holders.get(txn), txn in self.sessions or not store.owner or is_in(threading.get_ident(), _BEGINS)
+        holder, is_begun = self.holders.get(txn), txn in self.sessions or not store.owner
         if store.ended or not is_begun or (holder is not None and holder() is None):
             del self.stores[txn]
             store.forget()
@@ -295,8 +305,8 @@ class Runtime:
 
     def _close_ended(self) -> None:
         """Close the stores whose session has ended and is saved, and the consoles that have printed all: they hold files and threads."""
-        for txn in [txn for txn in self.consoles.keys() - self.sessions.keys() if self.consoles[txn].finished]:
-            self.past.update(counts_of([], [self.consoles.pop(txn)]))
+        for txn in [txn for txn, one in list(self.consoles.items()) if txn not in self.sessions and one.finished]:
+            self.past.update(counts_of([], [one for one in (self.consoles.pop(txn, None),) if one]))  # a fork may have been quicker
         ended = [store for _, store in self._not_open() if store.owner and store.ended]
         for store in [store for store in ended if store.finished]:
             store.close(0.0)  # before it is forgotten: an interrupt leaves it to the next time
@@ -318,7 +328,7 @@ class Runtime:
         """Keep what a store that is closed has counted, and what went wrong in it; close its console."""
         if console := self.consoles.get(store.txn):
             console.close()
-        del self.stores[store.txn]
+        self.stores.pop(store.txn, None)
         self.consoles.pop(store.txn, None)
         self.past.update(counts_of([store], [console] if console else []))
         self.problems.keep_of(store)
@@ -389,6 +399,7 @@ class Runtime:
         return [*list(self.stores.values()), *self._leaving.stores()]
 
     def _opened(self, txn: str | None, agent: str, attributes: Mapping[str, Any]) -> Session:
+        process = os.getpid()
         name = txn if txn and self.directory().is_free(txn) else new_txn()
         console = self._console(name)
         try:
@@ -397,13 +408,14 @@ class Runtime:
             )
         except (OSError, OptreeError) as error:
             pass_on(error)
-            self.problems.report(nothing_saved(self.directory(), self.directory().why(error) if isinstance(error, OSError) else error))
+            if os.getpid() == process:  # else the session is the parent's
+                self.problems.report(nothing_saved(self.directory(), self.directory().why(error) if isinstance(error, OSError) else error))
             stream = Stream([self.unsaved.setdefault(name, Unsaved()), *console])
             builder = SessionTreeBuilder(agent, txn=name, attributes=attributes, stream=stream, cycles=self.config.cycles)
             self._mirror(builder.core, None)
             return Session(builder)
-        store.report = self.problems.report_of_store
-        if store.unwritable_reason:
+        store.report, store.process = self.problems.report_of_store, process  # which drew the txn: a handler may have forked since
+        if store.unwritable_reason and os.getpid() == process:
             self.problems.report_of_store(nothing_saved(self.directory(), store.unwritable_reason))
         self._mirror(builder.core, store)
         return Session(builder)
@@ -481,18 +493,6 @@ if sys.version_info >= (3, 12):  # which warns of a fork beside other threads
 
     fork_warning.register()
 RUNTIME.end_with_multiprocessing()
-
-
-def begin_session(agent: str, attributes: Mapping[str, Any]) -> Session:
-    """Begin a root session that no `with` statement holds, for what another tracer tells of; end it through its builder."""
-    if not RUNTIME.config.enabled:
-        return Session(UNRECORDED["builder"])
-    return RUNTIME.open_root(agent, attributes)
-
-
-def forget_session(txn: str) -> None:
-    """Let go of a root session of `begin_session` that has ended; its last snapshot is written in the background."""
-    RUNTIME.close_root(txn)
 
 
 def report_problem(problem: str, *, happened: bool = False) -> None:

@@ -50,6 +50,11 @@ class Amount(NamedTuple):
         usd = round(self.usd + other.usd, 12)
         return Amount(usd, self.tokens + other.tokens, self.calls + other.calls, self.unknown + other.unknown)
 
+    def minus(self, other: Amount) -> Amount:
+        """Return what is more than in the other."""
+        usd = max(0.0, round(self.usd - other.usd, 12))
+        return Amount(usd, max(0, self.tokens - other.tokens), max(0, self.calls - other.calls), max(0, self.unknown - other.unknown))
+
     def larger(self, other: Amount) -> Amount:
         """Return the larger money and tokens of the two."""
         return Amount(max(self.usd, other.usd), max(self.tokens, other.tokens))
@@ -137,6 +142,8 @@ class Account:
         self._counted: dict[int, Amount] = {0: Amount()}
         """What those took as far as they say; under 0 all others."""
         self._largest = Amount()
+        self._inherited: dict[int, Amount] = {}
+        """What calls had taken by the time at which this process was forked in the middle of them."""
         _ALL.add(self)
 
     def start(self) -> None:
@@ -170,9 +177,9 @@ class Account:
     def commit(self, number: int, node: OperationNode) -> list[str]:
         """Count what a call took as far as its op says; returns the names of the limits whose soft limit that passes."""
         passed: list[str] = []
-        if number not in self._open:  # a call of a forked child's parent, or one that is counted
+        if number not in self._open:  # one that is counted
             return passed
-        amount, is_known = _taken(node)
+        amount, is_known = self._own_part(number, node)
 
         def change(state: BudgetState) -> None:
             if number in self._open and self._counted.get(number) is not _ADDED:
@@ -200,13 +207,15 @@ class Account:
         """Let other processes have a part in it; returns the file, None where the disk takes none."""
         with self._lock:
             if self._file is None and monotonic() >= self._refused_until:
-                file = self._file = SharedBytes(RUNTIME.directory().sessions / "budgets" / new_txn())
+                file, process = SharedBytes(RUNTIME.directory().sessions / "budgets" / new_txn()), os.getpid()
+                self._file = file
                 try:
                     _remove_old(file.path.parent)
                     self._put_row(self.state)
                     file.create(msgspec.json.encode(self.state))
                 except BaseException as error:
-                    file.remove()
+                    if os.getpid() == process:  # else a handler has forked, and it is the parent's, which goes on with it
+                        file.remove()
                     self._file = None
                     if not isinstance(error, OSError):
                         raise
@@ -233,8 +242,15 @@ class Account:
     def after_fork(self) -> None:
         """In a forked child: what the parent took and holds is the parent's to say, and so is the end."""
         self._is_own = False
-        self._open.clear()
+        self._inherited = {number: _taken(call.node)[0] for number, (life, _) in self._open.items() if (call := life()) and call.node}
+        self._open = {number: (life, Amount()) for number, (life, _) in self._open.items()}
         self._counted, self._largest = {0: Amount()}, Amount()
+
+    def _own_part(self, number: int, node: OperationNode) -> tuple[Amount, bool]:
+        """Return what a call took beside what the parent process says, and whether its entries say all."""
+        amount, is_known = _taken(node)
+        parents = self._inherited.get(number)
+        return (amount if parents is None else amount.minus(parents)), is_known
 
     def _compare(self, state: BudgetState) -> None:
         self._put_row(state)
@@ -256,7 +272,7 @@ class Account:
             elif amount is None:
                 held.append(wanted)
             elif call.node is not None:
-                self._counted[number] = _taken(call.node)[0]
+                self._counted[number] = self._own_part(number, call.node)[0]
         state.rows[_key()] = _Row(_sum(self._counted.values()), _sum(held), self._largest)
 
     def _add_up(self, number: int) -> None:

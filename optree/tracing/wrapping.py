@@ -303,7 +303,7 @@ def _leave(instrument: Instrument, scope: Scope, is_stream: bool, error: BaseExc
 
 def left_call(instrument: Instrument, scope: Scope, is_stream: bool, error: BaseException | None, flaw: BaseException | None) -> None:
     """End the node of a compiled piece, then put back what was before."""
-    left_after(flaw, functools.partial(_leave, instrument, scope, is_stream, error))
+    left_after(flaw, _leave, instrument, scope, is_stream, error)
 
 
 class _Items:
