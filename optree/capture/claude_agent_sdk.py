@@ -86,7 +86,7 @@ def _is_client(client: Any) -> None:
         conversation.is_client = True
 
 
-class _Watched:
+class _WatchedChild:
     """What passes between the SDK and its child: in place of the stream that it puts messages into for the program."""
 
     def __init__(self, query: Any) -> None:
@@ -134,7 +134,7 @@ class _Watched:
                 self._transport.write = self._before
 
 
-_conversations: Final[WeakKeyDictionary[Any, _Watched]] = WeakKeyDictionary()
+_conversations: Final[WeakKeyDictionary[Any, _WatchedChild]] = WeakKeyDictionary()
 
 
 def _conversation(query: Any) -> Conversation | None:
@@ -145,7 +145,7 @@ def _conversation(query: Any) -> Conversation | None:
 @guarded
 def _begin(query: Any) -> None:
     if query not in _conversations:
-        _conversations[query] = query._message_send = _Watched(query)  # noqa: SLF001 - it has no other place
+        _conversations[query] = query._message_send = _WatchedChild(query)  # noqa: SLF001 - it has no other place
 
 
 @guarded

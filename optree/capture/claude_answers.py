@@ -31,7 +31,7 @@ class _Result(ModelResult):
     decoded = True
 
 
-class Answer:
+class ToldAnswer:
     """An answer of a model, which comes a block at a time, and if the program asks for it also as a stream."""
 
     def __init__(self, op: Op, about: dict[str, Any], *, streamed: bool) -> None:
@@ -80,7 +80,7 @@ class Answer:
         return {**self.about, "content": self.blocks, "stop_reason": self.stop, "usage": self._usage}
 
 
-class Bill:
+class ConversationBill:
     """What is accounted for of one conversation."""
 
     def __init__(self) -> None:

@@ -12,7 +12,7 @@ from itertools import count
 from typing import Any, Final, NamedTuple
 
 from optree.builder import Op
-from optree.capture.claude_answers import Answer, Bill
+from optree.capture.claude_answers import ToldAnswer, ConversationBill
 from optree.capture.nesting import PLACE, Nesting
 from optree.capture.observed import ended_by
 from optree.capture.program import asked_last
@@ -50,15 +50,15 @@ _LEFT: Final[tuple[Status, str]] = ("cancelled", "the program left before the en
 _BROKE_OFF: Final[tuple[Status, str]] = ("failed", "Claude Code ended without a result")
 
 
-class _Agent:
+class _AgentState:
     """The agent of the conversation, or a sub-agent by the id of the call that runs it."""
 
     def __init__(self, key: Hashable, messages: list[Any]) -> None:
         self.key, self.messages = key, messages
         self.asked = now_ms()
         """When there was all that the next answer is to."""
-        self.answer: Answer | None = None
-        self.last: Answer | None = None
+        self.answer: ToldAnswer | None = None
+        self.last: ToldAnswer | None = None
         """The one that has ended last."""
         self.notes: list[str] = []
         """What is to be said of the next call."""
@@ -82,9 +82,9 @@ class Conversation:
         self.nesting = Nesting()
         self.is_client = False
         """True for one that the program asks when it likes: within a session of the program's, each exchange is a session of its own."""
-        self._bill = Bill()
-        self._main = _Agent(_SESSION, [])
-        self._agents: dict[str, _Agent] = {}
+        self._bill = ConversationBill()
+        self._main = _AgentState(_SESSION, [])
+        self._agents: dict[str, _AgentState] = {}
         self._tools: dict[str, tuple[str, Any]] = {}
         """Calls of tools that are open, with name and arguments."""
         self._waiting: list[str | None] = []
@@ -242,19 +242,19 @@ class Conversation:
         self._tools.clear()
         self.nesting.end(_SESSION, status, error)
 
-    def _agent(self, message: dict[str, Any]) -> _Agent:
+    def _agent(self, message: dict[str, Any]) -> _AgentState:
         """Return the agent that a message is of."""
         call = message.get("parent_tool_use_id")
         if not isinstance(call, str):
             return self._main
         return self._agents.get(call) or self._begin_agent(call, "agent", None, _SESSION)
 
-    def _begin_agent(self, call: str, name: str, prompt: str | None, above: Hashable, **about: Any) -> _Agent:
+    def _begin_agent(self, call: str, name: str, prompt: str | None, above: Hashable, **about: Any) -> _AgentState:
         self.nesting.begin_agent(call, name, prompt, above, toolCallId=call, **about)
-        agent = self._agents[call] = _Agent(call, [] if prompt is None else [{"role": "user", "content": prompt}])
+        agent = self._agents[call] = _AgentState(call, [] if prompt is None else [{"role": "user", "content": prompt}])
         return agent
 
-    def _turn_of(self, agent: _Agent) -> Scope | None:
+    def _turn_of(self, agent: _AgentState) -> Scope | None:
         if agent is self._main and self.nesting.scope(_TURN) is None:
             self._begin_turn()
         return self.nesting.scope((agent.key, "turn"))
@@ -279,15 +279,15 @@ class Conversation:
         for block in calls:
             self._call(agent, block)
 
-    def _begin_answer(self, agent: _Agent, identity: str, model: str, *, streamed: bool) -> Answer | None:
+    def _begin_answer(self, agent: _AgentState, identity: str, model: str, *, streamed: bool) -> ToldAnswer | None:
         self._close(agent)
         op = self._begin_call(agent, model)
         if op is not None:
             about = {"id": identity, "type": "message", "role": "assistant", "model": model}
-            agent.answer = Answer(op, about, streamed=streamed)
+            agent.answer = ToldAnswer(op, about, streamed=streamed)
         return agent.answer
 
-    def _begin_call(self, agent: _Agent, model: str) -> Op | None:
+    def _begin_call(self, agent: _AgentState, model: str) -> Op | None:
         scope = self._turn_of(agent)
         if scope is None:
             return None
@@ -300,7 +300,7 @@ class Conversation:
         agent.notes = []
         return op
 
-    def _close(self, agent: _Agent, status: Status = "ok", error: str | None = None, *, is_whole: bool = False) -> None:
+    def _close(self, agent: _AgentState, status: Status = "ok", error: str | None = None, *, is_whole: bool = False) -> None:
         """End the answer that is open, which something else follows."""
         answer, agent.answer = agent.answer, None
         if answer is not None:
@@ -309,7 +309,7 @@ class Conversation:
             answer.end(status, error, is_whole=is_whole)
             self._bill.add(answer.op)
 
-    def _refused(self, agent: _Agent, kind: str, said: str) -> None:
+    def _refused(self, agent: _AgentState, kind: str, said: str) -> None:
         """Record a call that brought no answer."""
         self._close(agent)
         op = self._begin_call(agent, text(self._about.get("model") or "unknown"))
@@ -319,7 +319,7 @@ class Conversation:
             op.end("failed", redact(cut(said or kind)), **{ERROR_TYPE: why or "model"})
             self._bill.add(op)
 
-    def _call(self, agent: _Agent, block: dict[str, Any]) -> None:
+    def _call(self, agent: _AgentState, block: dict[str, Any]) -> None:
         """Begin what a model calls: a tool, or a sub-agent."""
         call, name, sent = text(block.get("id")), text(block.get("name") or "tool"), block.get("input")
         if self.nesting.scope(call) is not None:
