@@ -12,7 +12,7 @@ from itertools import count
 from typing import Any, Final, NamedTuple
 
 from optree.builder import Op
-from optree.capture.claude_answers import ToldAnswer, ConversationBill
+from optree.capture.claude_answers import ConversationBill, ToldAnswer
 from optree.capture.nesting import PLACE, Nesting
 from optree.capture.observed import ended_by
 from optree.capture.program import asked_last
@@ -122,9 +122,11 @@ class Conversation:
         place = None if here is None else here.handle
         if (budget := outside() or common() if here is None else here.budget) is not None:
             budget.check(here)
-        is_open = self.nesting.scope(_TURN) is not None
-        if self._context is not None and not is_open and place is not self._place:
+        session, is_open = self.nesting.scope(_SESSION), self.nesting.scope(_TURN) is not None
+        is_gone = session is not None and session.session.builder.node.ended_at is not None  # with what it was in
+        if self._context is not None and (is_gone or (not is_open and place is not self._place)):
             self._finish(*self._outcome)
+            is_open = False
         if self._context is None:
             self._open(copy_context(), place)
         said = asked_last([message])[1]

@@ -324,6 +324,95 @@ def test_a_client_within_the_programs_sessions(recording, child):
     assert (2, 0.05) == (recording.tree.session.totals.llm_requests, round(recording.tree.session.totals.cost_usd, 9))
 
 
+def test_a_session_that_ends_before_the_answer(recording, child):
+    """Where the program's session ends before a client has answered, the agent's is cancelled with it; the next prompt begins another."""
+    child.does(ASKED, answer("m-1", calls("Read")), {"interrupt": 1}, ASKED, answer("m-2", said("2")), told(2))
+
+    async def program():
+        async with ClaudeSDKClient(child.options()) as client:
+            with optree.session("desk"):
+                await client.query("one")
+                async for _ in client.receive_messages():
+                    break
+            await client.interrupt()
+            await client.query("two")
+            async for _ in client.receive_response():
+                pass
+
+    asyncio.run(program())
+    desk, alone = recording.sessions
+    assert [("desk", "ok"), ("claude-code", "cancelled")] == [(one.agent_id, one.status) for one in walk_sessions(desk.tree)]
+    assert ("ok", ["two"]) == (alone.tree.session.status, [turn.prompts["user"] for turn in alone.tree.session.turns])
+
+
+def test_queries_at_once(recording, child):
+    """Queries that run at once are agents beside each other, each with what is its own."""
+    (other := Child(child.path.parent / "other")).does(
+        ASKED, INIT, answer("m-1", calls("Read")), returned("x"), answer("m-2", said("B")), told(2)
+    )
+    child.does(*SIMPLE)
+
+    async def program():
+        with optree.session("desk"), optree.turn():
+            await asyncio.gather(reading(child, "one"), reading(other, "two"))
+
+    asyncio.run(program())
+    agents = {one.turns[0].prompts["user"]: one for one in walk_sessions(recording.tree) if one.agent_id == "claude-code"}
+    assert {"one": ["llm", "system"], "two": ["llm", "tool", "llm", "system"]} == {
+        user: [op.kind for op in agent.turns[0].ops] for user, agent in agents.items()
+    }
+
+
+class Transport(sdk.Transport):
+    """A transport of the program's own, which has its answers by itself."""
+
+    def __init__(self):
+        self.said, self.written = asyncio.Queue(), []
+
+    async def connect(self):
+        """Connect to nothing."""
+
+    async def write(self, data):
+        """Answer what is written."""
+        told_here = json.loads(data)
+        self.written.append(told_here["type"])
+        if told_here["type"] == "control_request":
+            known = {"subtype": "success", "request_id": told_here["request_id"], "response": {}}
+            self.said.put_nowait({"type": "control_response", "response": known})
+            return
+        for step in (answer("m-1", said("It rains")), told()):
+            self.said.put_nowait(step["say"])
+        self.said.put_nowait(None)
+
+    async def read_messages(self):
+        """Give what there is to say."""
+        while (message := await self.said.get()) is not None:
+            yield message
+
+    async def close(self):
+        """Close nothing."""
+
+    def is_ready(self):
+        """Be ready."""
+        return True
+
+    async def end_input(self):
+        """End nothing."""
+
+
+def test_a_transport_of_the_programs(recording):
+    """Another transport than the SDK's own is seen the same way, and is as it was afterwards."""
+
+    async def program():
+        transport = Transport()
+        messages = [type(message).__name__ async for message in query(prompt="Weather?", transport=transport)]
+        return messages, transport.written, "write" in vars(transport)
+
+    assert (["AssistantMessage", "ResultMessage"], ["control_request", "user"], False) == asyncio.run(program())
+    session = recording.tree.session
+    assert ("ok", "Weather?", 1) == (session.status, session.turns[0].prompts["user"], session.totals.llm_requests)
+
+
 def test_prompts_that_are_streamed(recording, child):
     """Prompts that a generator of the program's gives are turns, in the order in which they are answered."""
 
