@@ -249,11 +249,15 @@ class Conversation:
         call = message.get("parent_tool_use_id")
         if not isinstance(call, str):
             return self._main
-        return self._agents.get(call) or self._begin_agent(call, "agent", None, _SESSION)
+        if call in self._agents:
+            return self._agents[call]
+        if self.nesting.scope(call) is None:
+            return self._begin_agent(call, "agent", None, _SESSION)
+        return self._begin_agent(call, self._tools[call][0], None, call, key=("agent", call))  # within a tool that runs one
 
-    def _begin_agent(self, call: str, name: str, prompt: str | None, above: Hashable, **about: Any) -> _AgentState:
-        self.nesting.begin_agent(call, name, prompt, above, toolCallId=call, **about)
-        agent = self._agents[call] = _AgentState(call, [] if prompt is None else [{"role": "user", "content": prompt}])
+    def _begin_agent(self, call: str, name: str, prompt: str | None, above: Hashable, *, key: Hashable = None, **about: Any) -> _AgentState:
+        agent = self._agents[call] = _AgentState(key or call, [] if prompt is None else [{"role": "user", "content": prompt}])
+        self.nesting.begin_agent(agent.key, name, prompt, above, toolCallId=call, **about)
         return agent
 
     def _turn_of(self, agent: _AgentState) -> Scope | None:
@@ -365,6 +369,8 @@ class Conversation:
         call, content = text(block.get("tool_use_id")), block.get("content")
         failed, said = block.get("is_error") is True, _texts(content)
         self._tools.pop(call, None)
+        if call in self._agents and self._agents[call].key != call:
+            self._end_agent(call, "failed" if failed else "ok", said)
         if call not in self._agents:
             op = self.nesting.op(call)
             if op is not None and op.bare.response is None:
@@ -378,13 +384,12 @@ class Conversation:
             self._end_agent(call, "failed" if failed else "ok", said)
 
     def _end_agent(self, call: str, status: Status, said: str) -> None:
-        agent, scope = self._agents.pop(call, None), self.nesting.scope(call)
-        if agent is None:
-            return
+        agent = self._agents.pop(call)
+        scope = self.nesting.scope(agent.key)
         self._close(agent)
         if scope is not None and status == "ok" and said:
             scope.session.builder.set_final_report(said, with_end=True)
-        self.nesting.end(call, status, redact(cut(said)) if status != "ok" and said else None)
+        self.nesting.end(agent.key, status, redact(cut(said)) if status != "ok" and said else None)
         if (left := agent.turn) is not None and not any(one.turn is left for one in self._agents.values()):
             self.nesting.end(*left)
 
@@ -400,10 +405,10 @@ class Conversation:
         elif kind in ("task_notification", "task_updated"):
             patch = message.get("patch")
             status = text(patch.get("status") if is_object(patch) else message.get("status"))
-            agent = self._agents.get(call if isinstance(call, str) else self._tasks.get(task, ""))
-            if status in _OVER and agent is not None and agent.is_in_background:
+            call = call if isinstance(call, str) else self._tasks.get(task, "")
+            if status in _OVER and call in self._agents and self._agents[call].is_in_background:
                 ended: Status = "ok" if status == "completed" else "failed" if status == "failed" else "cancelled"
-                self._end_agent(text(agent.key), ended, text(message.get("summary") or ""))
+                self._end_agent(call, ended, text(message.get("summary") or ""))
         elif kind == "api_retry":
             said = message.get("error") or message.get("error_status") or "error"
             self._agent(message).notes.append(redact(cut(f"attempt {message.get('attempt')} failed: {text(said)}")))

@@ -255,6 +255,20 @@ def test_sub_agents(recording, child):
     assert ((0.02, 6, 0), 5) == (costs(recording)[1], recording.tree.session.totals.llm_requests)
 
 
+def test_a_tool_that_runs_an_agent(recording, child):
+    """An agent that another tool runs is a session within the tool's op, which has its arguments and its result."""
+    steps = [
+        ASKED, INIT, answer("m-1", calls("Skill", "skill-1", skill="dig")), answer("m-2", calls("Read"), within="skill-1"),
+        returned("here", within="skill-1"), returned("dug", "skill-1"), answer("m-3", said("It rains")), told(3),
+    ]  # fmt: skip
+    ask(child, *steps)
+    skill, read = op_of(recording, "Skill"), next(op for _, _, op in walk_ops(recording.tree) if op.name == "Read")
+    assert ({"skill": "dig"}, "dug", "ok") == (decode(skill.request.payload), decode(skill.response.payload), skill.status)
+    [_, inner] = walk_sessions(recording.tree)
+    assert ("Skill", "1.3", "ok", "1.3.1.2") == (inner.agent_id, inner.path, inner.status, read.path)
+    assert (3, 0) == (recording.tree.session.totals.llm_requests, costs(recording)[1][2])
+
+
 @pytest.mark.parametrize(
     ("end", "expected"),
     [
