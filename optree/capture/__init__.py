@@ -75,6 +75,11 @@ LIBRARIES: Final = {
             "google.adk.flows.llm_flows.base_llm_flow": "adk:models",
         },
     ),
+    "claude-agent-sdk": Library(
+        "0.2",
+        1,
+        {"claude_agent_sdk._internal.query": "claude_agent_sdk:queries", "claude_agent_sdk.client": "claude_agent_sdk:clients"},
+    ),
 }
 """By name of the package as it is installed."""
 _PACKAGES: Final = {module: package for package, library in LIBRARIES.items() for module in library.modules}

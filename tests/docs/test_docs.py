@@ -46,6 +46,8 @@ def test_code_runs(code, tmp_path):
         pytest.skip("what LangChain needs (orjson) has no wheel for it")
     if "google.adk" in code and find_spec("google.adk") is None:
         pytest.skip("google-adk is tried in an environment of its own: make test-frameworks")
+    if "claude_agent_sdk" in code:
+        pytest.importorskip("claude_agent_sdk", reason="the Claude Agent SDK is not there: make .venv/has-claude")
     checked = f"{code}\n{CHECK}" if "import optree" in code else code
     with receiver("http/protobuf") as collector:
         run = run_code(checked.replace(COLLECTOR, collector.endpoint), tmp_path)
