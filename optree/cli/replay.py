@@ -75,20 +75,20 @@ def _run(txn: str, at: str | None, command: list[str] | None, where: Directory, 
     loaded = load(txn, where)
     recorded = Replay(loaded.txn, loaded.tree, at).left
     source = str(Path(txn).absolute()) if exists(Path(txn)) else loaded.txn
-    told = {REPLAY: source} | ({} if at is None else {FORK_AT: at})
-    ran = run_traced(command, where, replace(tracing, replay=told))
+    environment = {REPLAY: source} | ({} if at is None else {FORK_AT: at})
+    ran = run_traced(command, where, replace(tracing, replay=environment))
     ops = [op for name in ran.txns for _, _, op in walk_ops(load(name, where).session) if op.kind == "llm"]
-    given = {str(op.attributes[REPLAY_OF]).rpartition(":")[2] for op in ops if REPLAY_OF in op.attributes}
+    answered = {str(op.attributes[REPLAY_OF]).rpartition(":")[2] for op in ops if REPLAY_OF in op.attributes}
     different = [op for op in ops if DIFFERENCE in op.attributes]
-    missing = [path for path in recorded if path not in given]
-    said = [f"{len(given)} of {len(recorded)} calls of models were answered as in {loaded.txn}"]
+    missing = [path for path in recorded if path not in answered]
+    phrases = [f"{len(answered)} of {len(recorded)} calls of models were answered as in {loaded.txn}"]
     if at is not None:
-        said.append(f"{len(ops) - len(given)} were asked")
+        phrases.append(f"{len(ops) - len(answered)} were asked")
     if missing:
-        said.append(f"not asked for: {', '.join(missing[:_SHOWN])}{', …' if len(missing) > _SHOWN else ''}")
+        phrases.append(f"not asked for: {', '.join(missing[:_SHOWN])}{', …' if len(missing) > _SHOWN else ''}")
     if different:
-        said.append(f"{len(different)} differ, the first at {different[0].path}: {different[0].attributes[DIFFERENCE]}")
-    complain("; ".join(said))
+        phrases.append(f"{len(different)} differ, the first at {different[0].path}: {different[0].attributes[DIFFERENCE]}")
+    complain("; ".join(phrases))
     if ran.txns and (different or missing):
         complain(f"what changed: optree diff {loaded.txn} {ran.txns[0]}")
     if missing and at is None:

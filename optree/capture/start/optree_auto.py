@@ -7,19 +7,9 @@ import os
 import sys
 
 LIBRARIES = (
-    "httpx",
-    "httpx2",
-    "openai",
-    "anthropic",
-    "aiohttp",
-    "botocore",
-    "mcp",
-    "agents",
-    "pydantic_ai",
-    "langchain_core",
-    "langgraph",
-    "crewai",
-)
+    "httpx", "httpx2", "openai", "anthropic", "aiohttp", "botocore", "mcp", "agents", "pydantic_ai", "langchain_core", "langgraph",
+    "google.adk", "claude_agent_sdk", "crewai",
+)  # fmt: skip
 
 
 class Finder:
