@@ -88,7 +88,7 @@ def models(module: ModuleType, is_on: _IsOn) -> list[Hook]:
     return [*found, (base, "_track_token_usage_internal", tracked)]
 
 
-class _Runs:
+class _CrewRuns:
     """What is open, by the ids of the events that it began with."""
 
     def __init__(self) -> None:
@@ -145,16 +145,16 @@ class _Runs:
             self.nesting.end(key, "failed", redact(cut(text(said))))
 
 
-_RUNS: Final = _Runs()
+_RUNS: Final = _CrewRuns()
 
 
-class _Run:
+class _CrewRun:
     """A call that runs a crew, a flow or an agent: what that has left open when it is over ends with it."""
 
     def __init__(self, source: Any) -> None:
         self.source = source
         self.begun: list[Hashable] = []
-        self.before: _Run | None = None
+        self.before: _CrewRun | None = None
 
     def __enter__(self) -> Self:
         self.before = _run.get()
@@ -171,12 +171,12 @@ class _Run:
         """Take what it comes to, which an event tells."""
 
 
-_run: ContextVar[_Run | None] = ContextVar("optree_crewai_run", default=None)
+_run: ContextVar[_CrewRun | None] = ContextVar("optree_crewai_run", default=None)
 
 
 def _runs(kind: Any, is_on: _IsOn, plain: tuple[str, ...], awaited: tuple[str, ...]) -> list[Hook]:
-    def watching(source: Any, *_args: Any, **_kwargs: Any) -> _Run | None:
-        return _Run(source) if is_on() else None
+    def watching(source: Any, *_args: Any, **_kwargs: Any) -> _CrewRun | None:
+        return _CrewRun(source) if is_on() else None
 
     own = _own(kind)
     found = [(kind, name, run_within(own[name], watching)) for name in plain if name in own]
@@ -323,10 +323,10 @@ def _calls(kind: Any, is_on: _IsOn) -> list[Hook]:
     """Return hooks for what a class for models calls them by itself."""
 
     @guarded
-    def asked(model: Any, messages: Any = None, *_args: Any, **more: Any) -> _ModelCall | None:
+    def asked(model: Any, messages: Any = None, *_args: Any, **more: Any) -> _CrewModelCall | None:
         if not is_on() or ((call := _call.get()) is not None and call.model is model):  # a method that calls its base class's
             return None
-        return _ModelCall(model, messages, more.get("tools"))
+        return _CrewModelCall(model, messages, more.get("tools"))
 
     own, found = _own(kind), list[Hook]()
     for name, within in (("call", run_within), ("acall", await_within)):
@@ -350,7 +350,7 @@ def _hook_calls(kind: Any, is_on: _IsOn) -> None:
         setattr(owner, name, function)
 
 
-class _ModelCall:
+class _CrewModelCall:
     """One call of a model."""
 
     def __init__(self, model: Any, messages: Any, tools: Any) -> None:
@@ -360,7 +360,7 @@ class _ModelCall:
         self._finish: str | None = None
         self.call: FrameworkCall | None = None
         self.where = context.here()
-        self._before: _ModelCall | None = None
+        self._before: _CrewModelCall | None = None
 
     def __enter__(self) -> Self:
         self._before = before = _call.get()
@@ -416,7 +416,7 @@ class _ModelCall:
         call.end(found, *ended_by(error))
 
 
-_call: ContextVar[_ModelCall | None] = ContextVar("optree_crewai_call", default=None)
+_call: ContextVar[_CrewModelCall | None] = ContextVar("optree_crewai_call", default=None)
 """The one that is under way."""
 _OF_CALLS: Final = ("llm_call_completed", "llm_stream_chunk", "llm_thinking_chunk")
 _PARAMETERS: Final = ("temperature", "top_p", "max_tokens", "seed", "stop", "stream")
