@@ -47,6 +47,7 @@ LIBRARIES: Final = {
         1,
         {
             "agents.run": "openai_agents:runs",
+            "agents.run_internal.tool_execution": "openai_agents:invocations",
             "agents.tracing.spans": "openai_agents:spans",
             "agents.tracing.traces": "openai_agents:traces",
         },
@@ -62,7 +63,9 @@ LIBRARIES: Final = {
             "pydantic_ai.models._continuation": "pydantic_ai:streams",
         },
     ),
-    "langchain-core": Library("1.7", 2, {"langchain_core.tracers.context": "langchain:callbacks"}),
+    "langchain-core": Library(
+        "1.7", 2, {"langchain_core.tracers.context": "langchain:callbacks", "langchain_core.tools.base": "langchain:tools"}
+    ),
     "langgraph": Library("1.2", 2, {"langgraph.pregel.main": "langchain:graphs"}),
 }
 """By name of the package as it is installed."""

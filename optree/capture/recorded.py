@@ -12,7 +12,7 @@ from optree.builder import Op
 from optree.console import resolved
 from optree.errors import OptreeError
 from optree.interrupts import pass_on
-from optree.nodes import OperationNode, Pool, TurnNode
+from optree.nodes import OperationNode, Payload, Pool, TurnNode
 from optree.redaction import REDACTED, redact
 from optree.tracing.recorded import RESULT_TYPE, Recorded
 from optree.tree import Tree
@@ -61,6 +61,8 @@ class RecordedSession:
         calls = [RecordedCall(op, request_of(op, tree.pool), places[op.path], inside.get(op.path, ())) for op in asked]
         self.models = [call for call in calls if call.node.kind == "llm"]
         self.tools = [call for call in calls if call.node.kind == "tool"]
+        self.without_arguments = frozenset(op.name for op in ops if op.kind == "tool" and op.request is None)
+        """Names of tools of which calls were recorded without what they were called with."""
 
 
 def request_of(node: OperationNode, pool: Pool) -> Any:
@@ -89,30 +91,31 @@ class Lost(NamedTuple):
 
 def result_of(node: OperationNode, *, is_stream: bool) -> Recorded | Lost:
     """Return what a recorded call of a tool ended with."""
-    if (name := node.attributes.get(RESULT_TYPE)) is not None:
+    response, known = node.response, node.attributes
+    error = (node.error or "RuntimeError") if node.status == "failed" else None
+    if (name := known.get(RESULT_TYPE)) is not None:
         return Lost(f"the result at {node.path} cannot be made again of what was recorded: it is, or has, a {name}", runs=True)
-    response, error = node.response, (node.error or "RuntimeError") if node.status == "failed" else None
     is_whole = response is None or not response.partial or (is_stream and error is not None)
     if node.status not in ("ok", "failed") or not is_whole:
         return Lost(f"the call at {node.path} was broken off when it was recorded")
     if response is None:
-        return Recorded(None, error, has_value=False)
-    data = bytes(response.payload)
-    value = decode(data)
-    is_cut = is_stream and is_object(value) and value.keys() == {"items", "more"}
-    if response.truncated or is_cut or b'{"$more":' in data:
-        return Lost(f"the result at {node.path} was too long to be recorded whole")
-    if REDACTED.encode() in data:
-        return Lost(f"the result at {node.path} has had a credential in it, which was not recorded")
-    return _put_back(node, value, error)
-
-
-def _put_back(node: OperationNode, value: Any, error: str | None) -> Recorded | Lost:
+        was_not = Lost(f"the result at {node.path} was not recorded", runs=True)
+        return was_not if error is None else Recorded(None, error, has_value=False, attributes=known)
+    if (why := _lost_in(response, is_stream=is_stream)) is not None:
+        return Lost(f"the result at {node.path} {why}")
     try:
-        return Recorded(restored(value), error)
+        return Recorded(restored(decode(response.payload)), error, attributes=known)
     except ValueError as flaw:
         pass_on(flaw)
-        return Lost(f"the result at {node.path} is no JSON, and cannot be made again of what was recorded", runs=True)
+    return Lost(f"the result at {node.path} is no JSON, and cannot be made again of what was recorded", runs=True)
+
+
+def _lost_in(response: Payload, *, is_stream: bool) -> str | None:
+    """Say of which result only a part was recorded."""
+    data, value = bytes(response.payload), decode(response.payload) if is_stream else None
+    if response.truncated or b'{"$more":' in data or (is_object(value) and value.keys() == {"items", "more"}):
+        return "was too long to be recorded whole"
+    return "has had a credential in it, which was not recorded" if REDACTED.encode() in data else None
 
 
 def found_in(calls: list[RecordedCall], request: Any, place: _Place | None = None) -> RecordedCall | None:

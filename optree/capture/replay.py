@@ -88,6 +88,7 @@ class Replay:
         self._txn, self._is_fork, self._to_difference = txn, at is not None, to_difference
         found = RecordedSession(tree, at, tools=tools == "recorded")
         self._left, self._tools, self._around = found.models, found.tools, found.around
+        self._without_arguments = found.without_arguments
         self._gives_tools = tools == "recorded"
         self._given: dict[tuple[int, str], RecordedCall] = {}
         self._called: set[tuple[int, str]] = set()
@@ -178,6 +179,9 @@ class Replay:
             if call is not None:
                 self._tools.remove(call)
                 found = self._result(op, call, is_stream=is_stream, is_remote=is_remote)
+            elif op.bare.name in self._without_arguments:
+                self._run_again(op, f"the arguments of {op.bare.name} were not recorded")
+                return None
             elif self._is_fork:
                 self._warn(op, "run")
                 return None
@@ -201,10 +205,13 @@ class Replay:
                 self._drop(path)
             op.builder.set_op(op, **{REPLAY_OF: name})
         elif found.runs:
-            op.builder.set_op(op, **{RAN_FOR: name, WHY: found.why})
-            op.log(f"{_SAYS}run again, {found.why}", "WRN")
+            self._run_again(op, found.why, **{RAN_FOR: name})
             return None
         return found
+
+    def _run_again(self, op: Op, why: str, **known: str) -> None:
+        op.builder.set_op(op, **{WHY: why}, **known)
+        op.log(f"{_SAYS}run again, {why}", "WRN")
 
     @property
     def _is_live(self) -> bool:
@@ -343,7 +350,7 @@ def as_recorded(tree: Tree) -> Tree:
         session.attributes_json = raw(told) if told else UNSET
     for _, _, op in walk_ops(tree.session):
         known = op.attributes
-        if not any(name in known for name in (REPLAY_OF, RAN_FOR)):
+        if not any(name in known for name in (REPLAY_OF, RAN_FOR, WHY)):
             continue
         told = {name: one for name, one in known.items() if name not in (REPLAY_OF, COST, RAN_FOR, WHY)}
         op.attributes_json = raw(told) if told else UNSET

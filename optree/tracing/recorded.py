@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from ast import literal_eval
-from collections.abc import AsyncGenerator, Generator, Iterator
+from collections.abc import AsyncGenerator, Generator, Iterator, Mapping
+from types import MappingProxyType
 from typing import Any, Final, NamedTuple, Protocol, cast
 
 from optree.builder import Op
@@ -24,11 +25,13 @@ class Recorded(NamedTuple):
     """What it failed with."""
     has_value: bool = True
     """False if it failed without a result."""
+    attributes: Mapping[str, Any] = MappingProxyType({})
+    """The attributes of its op."""
 
-    def result(self) -> Any:
-        """Return the recorded result; raises an exception of the recorded class and text."""
+    def result(self, of: str = "") -> Any:
+        """Return the recorded result; raises an exception of the recorded class, of the package *of* if there are several, and text."""
         if self.error is not None:
-            raise exception_of(self.error)
+            raise exception_of(self.error, of)
         return self.value
 
     def items(self) -> Generator[Any, Any, Any]:
@@ -92,12 +95,16 @@ def note_foreign(op: Op, name: str | None) -> None:
         op.builder.set_op(op, **{RESULT_TYPE: name})
 
 
-def exception_of(said: str) -> BaseException:
-    """Return an exception by what an op's error says of it, `ValueError: no such city`: of that class, as far as it is known, and text."""
+def exception_of(said: str, of: str = "") -> BaseException:
+    """Return an exception by what an op's error says of it, `ValueError: no such city`: of that class, as far as it is known, and text.
+
+    *of*: the package whose class it is if there are several of that name.
+    """
     name, _, text = said.partition(": ")
     if not name.isidentifier():
         name, text = "RuntimeError", said
     kinds = _named(name)
+    kinds = [kind for kind in kinds if of and kind.__module__.partition(".")[0] == of] or kinds
     if len(kinds) == 1:
         for made in _made(kinds[0], text):
             if outcome(made) == ("failed", said):
