@@ -198,7 +198,7 @@ def replay(
 
     Raises:
         AssertionError: At the end of a block that raises nothing: a call differed, or a recorded one did not come; or to be written are
-            several sessions, or none.
+            several sessions, or none. What the block raises has a note of what differed.
         OptreeError: As for `optree.load`; or the session has no op *at*.
     """
     file = None if isinstance(what, Tree) or Path(what).suffix != ".json" else Path(what)
@@ -211,12 +211,17 @@ def replay(
         tree = what if isinstance(what, Tree) else load(what).tree
     txn = "" if tree is None else tree.session.origin_txn_id
     found = None if tree is None else Replay(txn, tree, at, tools=tools, to_difference=is_updated)
+    hint = "" if file is None else f"; if it is to change: {_UPDATE} records {file} anew"
     was_on = FINDER in sys.meta_path
     ACTIVE.set(found)
     try:
         instrument()
         with _noted() as sessions, PROGRAM.apart() if is_updated else nullcontext():
             yield
+    except Exception as error:
+        if found is not None and found.differences and not is_updated:  # which may be why
+            error.add_note(f"optree replay: {'; '.join(found.differences)}{hint}")
+        raise
     finally:
         ACTIVE.set(None)
         if not was_on:
@@ -229,7 +234,7 @@ def replay(
     if is_updated and file is not None and (found is None or said):
         _write(file, sessions)
     elif said:
-        raise AssertionError("; ".join([*said, *([] if file is None else [f"if it is to change: {_UPDATE} records {file} anew"])]))
+        raise AssertionError("; ".join(said) + hint)
 
 
 class _Updating:
