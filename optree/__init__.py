@@ -8,8 +8,6 @@
 See the README for a first example and docs/ for the rest. Everything public is listed in ``__all__``.
 """
 
-import os as _os
-
 from optree._guard import end_by_interrupts, raise_interrupts, refuse_the_other_optree
 
 end_by_interrupts()
@@ -52,9 +50,6 @@ from optree.tracing import (  # noqa: E402
     wrap,
 )
 from optree.tree import Path, Tree, flatten, format_tree, snapshot_summary, walk_ops, walk_sessions  # noqa: E402
-
-if _os.environ.get("OPTREE_REPLAY"):
-    import optree.capture.replay  # noqa: F401 - tools that are called get what was recorded
 
 raise_interrupts()
 

@@ -64,10 +64,11 @@ def optree_replay(request: pytest.FixtureRequest, optree_session: Recording) -> 
 
     The recording is ``recordings/<module>/<test>.json`` beside the test, or what the marker `optree_replay` says.
     """
-    marker = request.node.get_closest_marker("optree_replay")
+    marker: pytest.Mark | None = request.node.get_closest_marker("optree_replay")
+    told: dict[str, Any] = {} if marker is None else dict(marker.kwargs)
     file = _file(request, *(() if marker is None else marker.args))
     request.node.stash[_REPLAYING] = stack = ExitStack()
-    stack.enter_context(replay(file, **({} if marker is None else marker.kwargs)))
+    stack.enter_context(replay(file, **told))
     yield optree_session
     stack.__exit__(GeneratorExit, GeneratorExit(), None)  # where the test was not begun
 

@@ -95,7 +95,8 @@ def _in_place_of(tool: Any) -> Any:
         given = given_here()
         return await awaited(*args, **kwargs) if given is None else _told(made, given)
 
-    vars(made).update(_run=run, _arun=arun)
+    own: dict[str, Any] = vars(made)
+    own["_run"], own["_arun"] = run, arun
     return made
 
 

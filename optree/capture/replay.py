@@ -265,7 +265,7 @@ class _Refusing:
     def __init__(self, why: str) -> None:
         self._why = f"{_SAYS}{why}"
 
-    def answer(self, _op: Op, _path: str, _query: str = "") -> StoredReply | None:
+    def answer(self, op: Op, path: str, query: str = "") -> StoredReply | None:  # noqa: ARG002 - as in `Replay`
         return _failed(_REFUSED, self._why)
 
     def tool(self, op: Op, *, is_stream: bool = False, is_remote: bool = False) -> Recorded | None:  # noqa: ARG002 - as in `Replay`

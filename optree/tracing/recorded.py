@@ -153,6 +153,9 @@ def _stand_in(name: str, text: str, kinds: tuple[type[BaseException], ...]) -> B
     def begin(self: BaseException, *arguments: object) -> None:
         self.args = arguments
 
-    members = {"__init__": begin, "__str__": lambda _self: text, "optree_replay": True, "__module__": kinds[0].__module__}
+    def show(_self: BaseException) -> str:
+        return text
+
+    members: dict[str, Any] = {"__init__": begin, "__str__": show, "optree_replay": True, "__module__": kinds[0].__module__}
     made = cast("type[BaseException]", type(name, kinds, members))
     return made(text)
