@@ -15,7 +15,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Collection, Generator, Mapping
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager, nullcontext, suppress
 from itertools import count
 from pathlib import Path
 from typing import Any, Literal
@@ -32,6 +32,7 @@ from optree.interrupts import new_rlock
 from optree.nodes import OperationNode, TurnNode
 from optree.records import Record
 from optree.store.directory import exists
+from optree.store.system import REAL
 from optree.tracing import Session
 from optree.tracing.context import CURRENT, Holder
 from optree.tracing.controls import load
@@ -274,15 +275,15 @@ def _write(file: Path, sessions: Collection[Session]) -> None:
         raise AssertionError(f"{len(sessions)} root sessions were recorded, and {file} holds one: begin one session within the replay")
     [session] = sessions
     made = file.with_name(f".{file.name}.{os.getpid()}")
-    made.unlink(missing_ok=True)
     try:
         JSON.write(session.tree, made)
         [tree] = JSON.read(made).trees  # a copy
-        made.unlink()
+        REAL.unlink(made)
         JSON.write(redacted(as_recorded(tree))[0], made)
-        made.replace(file)
+        REAL.replace(file, [made.read_bytes()])
     finally:
-        made.unlink(missing_ok=True)
+        with suppress(FileNotFoundError):
+            REAL.unlink(made)
 
 
 def _alone(_parent: str, _ancestry: str) -> None:

@@ -72,15 +72,16 @@ def tools(module: ModuleType, is_on: _IsOn) -> list[Hook]:
 
     @functools.wraps(function)
     def run(tool: Any, *args: Any, **kwargs: Any) -> Any:
-        return function(_in_place_of(tool) if REPLAYING.give is not None and is_on() else tool, *args, **kwargs)
+        return function((_in_place_of(tool) if REPLAYING.give is not None and is_on() else None) or tool, *args, **kwargs)
 
     @functools.wraps(awaited)
     async def arun(tool: Any, *args: Any, **kwargs: Any) -> Any:
-        return await awaited(_in_place_of(tool) if REPLAYING.give is not None and is_on() else tool, *args, **kwargs)
+        return await awaited((_in_place_of(tool) if REPLAYING.give is not None and is_on() else None) or tool, *args, **kwargs)
 
     return [(kind, "run", run), (kind, "arun", arun)]
 
 
+@guarded
 def _in_place_of(tool: Any) -> Any:
     """Return a copy of a tool that runs as the tool does, unless its call gets what was recorded."""
     made, function, awaited = copy.copy(tool), tool._run, tool._arun  # noqa: SLF001 - what a tool is made of

@@ -72,12 +72,13 @@ def invocations(module: ModuleType, is_on: _IsOn) -> list[Hook]:
     @functools.wraps(function)
     async def invoke(*args: Any, **kwargs: Any) -> Any:
         if REPLAYING.give is not None and "function_tool" in kwargs and is_on():
-            kwargs["function_tool"] = _in_place_of(kwargs["function_tool"])
+            kwargs["function_tool"] = _in_place_of(kwargs["function_tool"]) or kwargs["function_tool"]
         return await function(*args, **kwargs)
 
     return [(module, name, invoke)]
 
 
+@guarded
 def _in_place_of(tool: Any) -> Any:
     """Return a copy of a tool that does what the tool does, unless its call gets what was recorded."""
     made, function = copy.copy(tool), tool.on_invoke_tool

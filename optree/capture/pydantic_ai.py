@@ -56,20 +56,29 @@ def tools(module: ModuleType, is_on: _IsOn) -> list[Hook]:
     def called(_manager: Any, validated: Any = None, *_args: Any, **_kwargs: Any) -> _Step | None:
         return _Step(validated.call.tool_name, validated.call.args) if validated.args_valid and is_on() else None
 
-    execute = manager._raw_execute  # noqa: SLF001 - what counts, and tells the model of failures, around the tool itself
-
-    @functools.wraps(execute)
-    async def executed(self: Any, *args: Any, **kwargs: Any) -> Any:
-        return await execute(_answered(self) if REPLAYING.give is not None and is_on() else self, *args, **kwargs)
-
     run = "_execute_tool_call_impl"  # what runs one that was deferred comes by here too
     return [
-        (manager, "_raw_execute", executed),
+        *_replayed(manager, is_on),
         (manager, "validate_tool_call", await_within(manager.validate_tool_call, checked)),
         (manager, run, await_within(getattr(manager, run), called)),
     ]
 
 
+def _replayed(manager: Any, is_on: _IsOn) -> list[Hook]:
+    """Hook what calls a tool, and around that counts, and tells the model of failures: in a replay tools give what was recorded."""
+    name = "_raw_execute"
+    function = getattr(manager, name, None)
+    if function is None:  # in another release: then tools run
+        return []
+
+    @functools.wraps(function)
+    async def execute(self: Any, *args: Any, **kwargs: Any) -> Any:
+        return await function((_answered(self) if REPLAYING.give is not None and is_on() else None) or self, *args, **kwargs)
+
+    return [(manager, name, execute)]
+
+
+@guarded
 def _answered(manager: Any) -> Any:
     """Return a copy of what runs tools, whose tools give what was recorded."""
     made = copy.copy(manager)
