@@ -96,15 +96,14 @@ def _in_place_of(tool: Any) -> Any:
         given = given_here()
         return await awaited(*args, **kwargs) if given is None else _told(made, given)
 
-    own: dict[str, Any] = vars(made)
-    own["_run"], own["_arun"] = run, arun
+    made.__dict__["_run"], made.__dict__["_arun"] = run, arun
     return made
 
 
 def _told(tool: Any, given: Recorded) -> Any:
     """Return what a tool is to return for what was recorded, or raise what it is to raise."""
     if given.error is not None and given.has_value:  # what the model was told
-        vars(tool)["handle_tool_error"] = True
+        tool.__dict__["handle_tool_error"] = True
         raise importlib.import_module("langchain_core.tools").ToolException(given.value)
     value = given.result("langchain_core")
     return (value, None) if tool.response_format == "content_and_artifact" else value

@@ -9,14 +9,17 @@ pytest.importorskip("langgraph", reason="the frameworks are not there for this P
 
 import agents
 import langchain_core.tools
+from agents.run_internal import tool_execution
 from langchain_core.messages import ToolMessage
 from mcp import Client, MCPError
 from mcp.server import MCPServer
 from mcp.server.mcpserver.exceptions import ToolError
 from msgspec.structs import replace
 from pydantic_ai import Agent, ModelRetry, ToolReturn
+from pydantic_ai.tool_manager import ToolManager
 
 import optree
+from optree.capture import uninstrument
 from optree.capture.replay import RAN_FOR, WHY
 from optree.errors import OptreeError
 from optree.nodes import REPLAY_OF
@@ -337,3 +340,16 @@ def test_mcp_within_a_framework(provider, pydantic_model):  # noqa: F811
     expected, found, _, again = twice(provider, [pydantic_ai.ASKS, CHAT], run)
     assert (expected, ["Athens"]) == (found, looked)
     assert [("weather", "ran"), ("library:say", "given")] == given(again)
+
+
+def test_hooks_are_taken_out():
+    """What stands in the place of frameworks' functions for a replay is gone with the other hooks."""
+    owners = [
+        (langchain_core.tools.BaseTool, "run"),
+        (langchain_core.tools.BaseTool, "arun"),
+        (ToolManager, "_raw_execute"),
+        (tool_execution, "_invoke_function_tool_with_metadata"),
+    ]
+    hooked = [vars(owner)[name] for owner, name in owners]
+    uninstrument()
+    assert [one.__wrapped__ for one in hooked] == [vars(owner)[name] for owner, name in owners]
