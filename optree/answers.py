@@ -1,4 +1,4 @@
-"""What providers' clients return: whole answers, and streams of chunks that add up to one. Told by their shape; no client is imported.
+"""What providers' clients return: whole answers, and streams of chunks that add up to one, known by their shape. No client is imported.
 
 Known are OpenAI's chat, completions and responses, Anthropic's messages, Gemini, Bedrock's Converse, Ollama, Cohere's and Mistral's chats,
 and LangChain's messages, as objects or dicts. An answer comes out as its provider has it, without members that say nothing, so that
@@ -24,11 +24,11 @@ _EVENTS: Final = frozenset(
 )
 """Anthropic's."""
 _REPEATED: Final = frozenset({"text", "thinking", "input_json", "signature", "citation"})
-"""What Anthropic's client tells again beside the events that it comes from."""
+"""Events by which Anthropic's client repeats the content of others."""
 
 
 _AGAIN: Final = ("content.delta", "content.done", "refusal.", "tool_calls.function.arguments.", "logprobs.")
-"""What OpenAI's client tells again beside the chunks of a chat."""
+"""Events by which OpenAI's client repeats the chunks of a chat."""
 _SENT: Final = ("input_tokens", "prompt_tokens", "prompt_token_count", "promptTokenCount")
 _RECEIVED: Final = ("output_tokens", "completion_tokens", "candidates_token_count", "candidatesTokenCount")
 _OF_CHUNK: Final = frozenset({"choices", "object"})
@@ -36,21 +36,21 @@ _OF_CHUNK: Final = frozenset({"choices", "object"})
 _CONTAINERS: Final = frozenset({dict, list})
 _MOST_CALLS: Final = 64
 _MOST_PIECES: Final = 1000
-"""Of a streamed text, before they are joined: a text of its own each takes more than what it says."""
+"""Of a streamed text, before they are joined: each text object takes more memory than its characters."""
 
 
 class Piece(NamedTuple):
-    """What is new in a chunk."""
+    """The text and the reasoning that are new in a chunk."""
 
     text: str = ""
     thought: str = ""
 
 
 def whole(value: object, *, decoded: bool = False) -> dict[str, Any] | None:
-    """Return a provider's answer as plain values; None for what is none. Never raises. *decoded*: it is JSON, decoded."""
+    """Return a provider's answer as plain values; None if *value* is not an answer. Never raises. *decoded*: it is decoded JSON."""
     value = _body(value)
-    found = _bare(value if decoded else plain(value, MAX_ITEMS)) if _may_be(value) else None
-    return found if is_object(found) and _is_whole(found) else None
+    answer = _bare(value if decoded else plain(value, MAX_ITEMS)) if _may_be(value) else None
+    return answer if is_object(answer) and _is_whole(answer) else None
 
 
 def told_in(value: object) -> list[tuple[dict[str, Any], str | None]]:
@@ -59,14 +59,14 @@ def told_in(value: object) -> list[tuple[dict[str, Any], str | None]]:
     Each of them is of a call of its own. Nothing else is looked through: it may mean something else by the same names. Never raises.
     """
     several: list[object] = list(value)[:_MOST_CALLS] if type(value) in (list, tuple) else [value]  # type: ignore[call-overload]
-    found: list[tuple[dict[str, Any], str | None]] = []
-    for one in several:
-        answer = whole(one)
-        told = answer if answer is not None else _bare(plain(one, MAX_ITEMS)) if _may_be(one) else None
-        held = told.get("usage") if is_object(told) and answer is None else None
-        if told is not None and (answer is not None or _is_usage(told) or _is_usage(held)):
-            found.append((told, provider_of(one, told)))
-    return found
+    results: list[tuple[dict[str, Any], str | None]] = []
+    for item in several:
+        answer = whole(item)
+        block = answer if answer is not None else _bare(plain(item, MAX_ITEMS)) if _may_be(item) else None
+        usage = block.get("usage") if is_object(block) and answer is None else None
+        if block is not None and (answer is not None or _is_usage(block) or _is_usage(usage)):
+            results.append((block, provider_of(item, block)))
+    return results
 
 
 def _is_usage(value: object) -> bool:
@@ -89,16 +89,16 @@ def model_of(answer: dict[str, Any]) -> str | None:
     """Return the model that an answer says it is from."""
     held = answer.get("response_metadata")
     for block in (answer, held if is_object(held) else {}):
-        if (found := next((block[name] for name in _MODELS if isinstance(block.get(name), str)), None)) is not None:
-            return str(found)
+        if (model := next((block[name] for name in _MODELS if isinstance(block.get(name), str)), None)) is not None:
+            return str(model)
     return None
 
 
 def provider_of(value: object, answer: dict[str, Any]) -> str | None:
     """Return the provider, by the client whose object it is, or by what the answer says itself."""
     held = answer.get("response_metadata")
-    said = held.get("model_provider") if is_object(held) else answer.get("provider")
-    return said if isinstance(said, str) else _PROVIDERS.get(type(value).__module__.partition(".")[0])
+    name = held.get("model_provider") if is_object(held) else answer.get("provider")
+    return name if isinstance(name, str) else _PROVIDERS.get(type(value).__module__.partition(".")[0])
 
 
 class Assembly:
@@ -106,29 +106,29 @@ class Assembly:
 
     def __init__(self) -> None:
         self.answer: dict[str, Any] = {}
-        """What came so far, in its provider's form, but for texts; see `whole`."""
+        """The answer so far, in its provider's form, but for texts; see `whole`."""
         self.provider: str | None = None
         self._take: Callable[[dict[str, Any]], Piece | None] | None = None
 
     def take(self, chunk: object, *, decoded: bool = False) -> Piece | None:
-        """Take a chunk; None for what is none of a known form. Never raises. *decoded*: it is JSON, decoded."""
-        found = _bare(chunk if decoded else plain(_unwrapped(chunk), MAX_ITEMS)) if _may_be(chunk) else None
-        if not is_object(found):
+        """Take a chunk; None if its form is not known. Never raises. *decoded*: it is decoded JSON."""
+        plain_chunk = _bare(chunk if decoded else plain(_unwrapped(chunk), MAX_ITEMS)) if _may_be(chunk) else None
+        if not is_object(plain_chunk):
             return None
-        kind = found.get("type")
+        kind = plain_chunk.get("type")
         if kind is not None and str(kind).startswith(_AGAIN):
             return Piece()
         if self._take is None:
-            self.provider = provider_of(chunk, found)
-            self._take = next((getattr(self, name) for is_one, name in _STREAMS if is_one(found)), None)
+            self.provider = provider_of(chunk, plain_chunk)
+            self._take = next((getattr(self, name) for is_one, name in _STREAMS if is_one(plain_chunk)), None)
         try:
-            return self._take(found) if self._take is not None else None
-        except (TypeError, ValueError, KeyError, AttributeError, IndexError) as error:  # it only looked like one
+            return self._take(plain_chunk) if self._take is not None else None
+        except (TypeError, ValueError, KeyError, AttributeError, IndexError) as error:  # it only looked like a chunk of that form
             pass_on(error)
             return None
 
     def whole(self) -> dict[str, Any]:
-        """Return what came so far, in its provider's form."""
+        """Return the answer so far, in its provider's form."""
         self.answer = _joined(self.answer)
         return self.answer
 
@@ -140,17 +140,17 @@ class Assembly:
             if key not in _OF_CHUNK:
                 self.answer[key] = value
         choices: list[dict[str, Any]] = self.answer.setdefault("choices", [])
-        found = Piece()
-        for told in _objects(chunk["choices"]):
-            place = told.get("index", 0)
+        first = Piece()
+        for update in _objects(chunk["choices"]):
+            place = update.get("index", 0)
             known = type(place) is int and 0 <= place < len(choices)
             choice = choices[place] if known else _at(choices, place, {"message": {"role": "assistant", "content": None}})
-            piece = _merge_message(choice["message"], _object(told.get("delta")))
-            if told.get("finish_reason"):
-                choice["finish_reason"] = told["finish_reason"]
+            piece = _merge_message(choice["message"], _object(update.get("delta")))
+            if update.get("finish_reason"):
+                choice["finish_reason"] = update["finish_reason"]
             if choice is choices[0]:
-                found = Piece(found.text + piece.text, found.thought + piece.thought)
-        return found
+                first = Piece(first.text + piece.text, first.thought + piece.thought)
+        return first
 
     def _completion(self, chunk: dict[str, Any]) -> Piece | None:
         """Take a chunk of OpenAI's completions, which has no message."""
@@ -159,13 +159,13 @@ class Assembly:
         self.answer |= {key: value for key, value in chunk.items() if key != "choices"}
         choices = self.answer.setdefault("choices", [])
         text = ""
-        for told in _objects(chunk["choices"]):
-            choice = _at(choices, told.get("index", 0), {"index": told.get("index", 0), "text": ""})
-            _append(choice, "text", said := told.get("text") or "")
-            if told.get("finish_reason"):
-                choice["finish_reason"] = told["finish_reason"]
+        for update in _objects(chunk["choices"]):
+            choice = _at(choices, update.get("index", 0), {"index": update.get("index", 0), "text": ""})
+            _append(choice, "text", added := update.get("text") or "")
+            if update.get("finish_reason"):
+                choice["finish_reason"] = update["finish_reason"]
             if choice is choices[0]:
-                text += said
+                text += added
         return Piece(text)
 
     def _responses(self, event: dict[str, Any]) -> Piece | None:
@@ -208,15 +208,15 @@ class Assembly:
 
     def _gemini(self, chunk: dict[str, Any]) -> Piece | None:
         """Take a chunk of Gemini's, each of which has the form of a whole answer."""
-        if not is_list(told := chunk.get("candidates", [])):
+        if not is_list(updates := chunk.get("candidates", [])):
             return None
         self.answer |= {key: value for key, value in chunk.items() if key != "candidates"}
         candidates = self.answer.setdefault("candidates", [])
         text = thought = ""
-        for place, one in enumerate(_objects(told)):
-            held = _at(candidates, one.get("index", place), {"content": {"role": "model", "parts": []}})
-            parts = _objects(_object(one.get("content")).get("parts"))
-            held |= {key: value for key, value in one.items() if key != "content"}
+        for place, update in enumerate(_objects(updates)):
+            held = _at(candidates, update.get("index", place), {"content": {"role": "model", "parts": []}})
+            parts = _objects(_object(update.get("content")).get("parts"))
+            held |= {key: value for key, value in update.items() if key != "content"}
             for part in parts:
                 _merge_part(held["content"]["parts"], part)
             if held is candidates[0]:
@@ -228,8 +228,8 @@ class Assembly:
         """Take a chunk of Ollama's, of its chat or of its completion."""
         if "done" not in chunk and "message" not in chunk:
             return None
-        said = chunk.get("message")
-        delta: dict[str, Any] = said if is_object(said) else {"content": chunk.get("response"), "thinking": chunk.get("thinking")}
+        new = chunk.get("message")
+        delta: dict[str, Any] = new if is_object(new) else {"content": chunk.get("response"), "thinking": chunk.get("thinking")}
         self.answer |= {key: value for key, value in chunk.items() if key not in ("message", "response", "thinking")}
         message = self.answer.setdefault("message", {"role": "assistant", "content": ""})
         text, thought = delta.get("content") or "", delta.get("thinking") or ""
@@ -245,34 +245,34 @@ class Assembly:
         kind, delta = event.get("type"), _object(event.get("delta"))
         if not isinstance(kind, str) or "-" not in kind:
             return None
-        message, told = self.answer.setdefault("message", {"role": "assistant"}), _object(delta.get("message"))
+        message, update = self.answer.setdefault("message", {"role": "assistant"}), _object(delta.get("message"))
         if kind == "message-start":
             self.answer |= {key: value for key, value in event.items() if key == "id"}
         elif kind == "message-end":
             self.answer |= delta
         elif kind == "tool-plan-delta":
-            _append(message, "tool_plan", plan := told.get("tool_plan") or "")
+            _append(message, "tool_plan", plan := update.get("tool_plan") or "")
             return Piece(thought=plan)
         elif kind in ("tool-call-start", "tool-call-delta"):
-            _merge_calls(message.setdefault("tool_calls", []), [{"index": event.get("index", 0), **_object(told.get("tool_calls"))}])
+            _merge_calls(message.setdefault("tool_calls", []), [{"index": event.get("index", 0), **_object(update.get("tool_calls"))}])
         elif kind == "content-start":
-            _at(message.setdefault("content", []), event.get("index", 0), {}).update(_object(told.get("content")))
+            _at(message.setdefault("content", []), event.get("index", 0), {}).update(_object(update.get("content")))
         elif kind == "content-delta":
-            return _delta(_at(message.setdefault("content", []), event.get("index", 0), {"type": "text"}), _object(told.get("content")))
+            return _delta(_at(message.setdefault("content", []), event.get("index", 0), {"type": "text"}), _object(update.get("content")))
         elif kind == "citation-start":
-            message.setdefault("citations", []).append(told.get("citations"))
+            message.setdefault("citations", []).append(update.get("citations"))
         return Piece()
 
     def _converse(self, event: dict[str, Any]) -> Piece | None:
         """Take an event of Bedrock's Converse."""
-        kind, told = next(((name, one) for name, one in event.items() if is_object(one)), ("", dict[str, Any]()))
+        kind, members = next(((name, value) for name, value in event.items() if is_object(value)), ("", dict[str, Any]()))
         content = self.answer.setdefault("output", {"message": {"role": "assistant", "content": []}})["message"]["content"]
         if kind in ("messageStop", "metadata"):
-            self.answer |= told
-        block = _at(content, told["contentBlockIndex"], {}) if "contentBlockIndex" in told else {}
+            self.answer |= members
+        block = _at(content, members["contentBlockIndex"], {}) if "contentBlockIndex" in members else {}
         if kind == "contentBlockStop":
             _close(_object(block.get("toolUse")))
-        return _merge_converse(block, _object(told.get("start") or told.get("delta")))
+        return _merge_converse(block, _object(members.get("start") or members.get("delta")))
 
     def _langchain(self, chunk: dict[str, Any]) -> Piece | None:
         """Take a chunk of LangChain's."""
@@ -286,10 +286,10 @@ class Assembly:
         text = "".join(block.get("text") or "" for block in blocks if is_object(block) and block.get("type") == "text")
         thought = "".join(str(block.get("thinking") or block.get("reasoning") or "") for block in blocks if is_object(block))
         _append(self.answer, "content", text)
-        if told := chunk.get("tool_call_chunks"):
+        if deltas := chunk.get("tool_call_chunks"):
             calls = [
-                {"index": one.get("index") or 0, "id": one.get("id"), "function": {**one, "arguments": one.get("args")}}
-                for one in _objects(told)
+                {"index": delta.get("index") or 0, "id": delta.get("id"), "function": {**delta, "arguments": delta.get("args")}}
+                for delta in _objects(deltas)
             ]
             _merge_calls(self.answer.setdefault("tool_calls", []), calls)
         return Piece(text, thought)
@@ -300,30 +300,30 @@ class _Text:
 
     __slots__ = ("_pieces", "_size")
 
-    def __init__(self, said: str) -> None:
-        self._pieces = [said]
-        self._size = len(said)
+    def __init__(self, piece: str) -> None:
+        self._pieces = [piece]
+        self._size = len(piece)
 
-    def append(self, said: str) -> None:
-        """Add what came."""
+    def append(self, piece: str) -> None:
+        """Add a piece of the text."""
         if self._size <= MAX_TEXT:
-            self._pieces.append(said)
+            self._pieces.append(piece)
             if len(self._pieces) > _MOST_PIECES:
                 self._pieces = ["".join(self._pieces)]
-        self._size += len(said)
+        self._size += len(piece)
 
     def __str__(self) -> str:
-        said = "".join(self._pieces)
-        return said if self._size <= MAX_TEXT else truncated(said, MAX_TEXT, self._size)
+        joined = "".join(self._pieces)
+        return joined if self._size <= MAX_TEXT else truncated(joined, MAX_TEXT, self._size)
 
 
-def _append(holder: dict[str, Any], name: str, said: str) -> None:
-    if type(said) is not str:
+def _append(holder: dict[str, Any], name: str, piece: str) -> None:
+    if type(piece) is not str:
         raise TypeError(name)
     held = holder.get(name)
     if type(held) is not _Text:
         held = holder[name] = _Text(held if isinstance(held, str) else "")
-    held.append(said)
+    held.append(piece)
 
 
 def _joined(value: Any) -> Any:
@@ -353,7 +353,7 @@ def _object(value: Any) -> dict[str, Any]:
 
 
 def _objects(value: Any) -> list[dict[str, Any]]:
-    return [one for one in value if is_object(one)] if is_list(value) else []
+    return [item for item in value if is_object(item)] if is_list(value) else []
 
 
 def _bare(value: Any) -> Any:
@@ -363,27 +363,27 @@ def _bare(value: Any) -> Any:
     return [_bare(item) if type(item) in _CONTAINERS else item for item in value] if is_list(value) else value
 
 
-def _is_whole(found: dict[str, Any]) -> bool:
-    choices, candidates, message = found.get("choices"), found.get("candidates"), _object(found.get("output", found)).get("message")
+def _is_whole(answer: dict[str, Any]) -> bool:
+    choices, candidates, message = answer.get("choices"), answer.get("candidates"), _object(answer.get("output", answer)).get("message")
     if is_list(choices) and choices:
-        return all(is_object(one) and ("message" in one or ("text" in one and "index" in one)) for one in choices)
+        return all(is_object(choice) and ("message" in choice or ("text" in choice and "index" in choice)) for choice in choices)
     if is_list(candidates):
-        return all(is_object(one) and ("content" in one or "finish_reason" in one or "finishReason" in one) for one in candidates)
-    if found.get("object") == "response" or (found.get("type") == "message" and found.get("role") == "assistant"):
-        return is_list(found.get("output", found.get("content")))
+        return all(is_object(item) and ("content" in item or "finish_reason" in item or "finishReason" in item) for item in candidates)
+    if answer.get("object") == "response" or (answer.get("type") == "message" and answer.get("role") == "assistant"):
+        return is_list(answer.get("output", answer.get("content")))
     if (
-        is_object(message) and message.get("role") == "assistant" and not found.keys().isdisjoint(("finish_reason", "stopReason"))
+        is_object(message) and message.get("role") == "assistant" and not answer.keys().isdisjoint(("finish_reason", "stopReason"))
     ):  # Cohere's, Bedrock's
         return "content" in message or "tool_calls" in message
-    if found.get("done") is True:
-        return is_object(message) or "response" in found
-    return found.get("type") in _LANGCHAIN and "content" in found and ("response_metadata" in found or "usage_metadata" in found)
+    if answer.get("done") is True:
+        return is_object(message) or "response" in answer
+    return answer.get("type") in _LANGCHAIN and "content" in answer and ("response_metadata" in answer or "usage_metadata" in answer)
 
 
 def _of_chat(chunk: dict[str, Any]) -> bool:
     choices = chunk.get("choices")
     return is_list(choices) and (
-        chunk.get("object") == "chat.completion.chunk" or any(is_object(one) and "delta" in one for one in choices)
+        chunk.get("object") == "chat.completion.chunk" or any(is_object(choice) and "delta" in choice for choice in choices)
     )
 
 
@@ -398,7 +398,7 @@ _STREAMS: Final[list[tuple[Callable[[dict[str, Any]], bool], str]]] = [
     (lambda chunk: is_object(chunk.get("messageStart")), "_converse"),
     (lambda chunk: chunk.get("type") == "AIMessageChunk", "_langchain"),
 ]
-"""How the first chunk of each stream is told, and who takes it and those that follow."""
+"""How the first chunk of each stream is recognised, and the method that takes the chunks of that stream."""
 
 
 def _at(items: list[Any], index: int, new: dict[str, Any]) -> dict[str, Any]:
@@ -407,20 +407,20 @@ def _at(items: list[Any], index: int, new: dict[str, Any]) -> dict[str, Any]:
         index = len(items) - 1 if items else 0
     if index == len(items):
         items.append(new)
-    found: dict[str, Any] = items[index]
-    return found
+    item: dict[str, Any] = items[index]
+    return item
 
 
 def _merge_calls(calls: list[Any], deltas: list[dict[str, Any]]) -> None:
     for delta in deltas:
         call = _at(calls, delta.get("index", len(calls)), {"type": "function", "function": {"name": "", "arguments": ""}})
         call["id"] = delta.get("id") or call.get("id")
-        told = _object(delta.get("function"))
-        call["function"]["name"] = told.get("name") or call["function"]["name"]
-        if isinstance(said := told.get("arguments") or "", str):
-            _append(call["function"], "arguments", said)
+        function = _object(delta.get("function"))
+        call["function"]["name"] = function.get("name") or call["function"]["name"]
+        if isinstance(arguments := function.get("arguments") or "", str):
+            _append(call["function"], "arguments", arguments)
         else:  # whole, as Mistral may have it
-            call["function"]["arguments"] = said
+            call["function"]["arguments"] = arguments
 
 
 def _merge_message(message: dict[str, Any], delta: dict[str, Any]) -> Piece:
@@ -437,44 +437,44 @@ def _merge_message(message: dict[str, Any], delta: dict[str, Any]) -> Piece:
     return Piece(text, thought)
 
 
-def _merge_blocks(message: dict[str, Any], said: Any) -> Piece:
-    """Add to a message what a chunk of Mistral's says: blocks, or, behind some, text."""
+def _merge_blocks(message: dict[str, Any], content: Any) -> Piece:
+    """Add to a message the *content* of a chunk of Mistral's: blocks, or, after some, text."""
     held = message.get("content")
     if not is_list(held):
         message["content"] = [{"type": "text", "text": held}] if held else []
     blocks: list[Any] = message["content"]
     text = thought = ""
-    for block in _objects(said) if is_list(said) else [{"type": "text", "text": said}]:
+    for block in _objects(content) if is_list(content) else [{"type": "text", "text": content}]:
         kind, inner = block.get("type"), block.get("thinking")
         if kind == "thinking":
-            told = "".join(one.get("text") or "" for one in _objects(inner)) if is_list(inner) else inner or ""
-            thought += told
+            added = "".join(item.get("text") or "" for item in _objects(inner)) if is_list(inner) else inner or ""
+            thought += added
         elif kind == "text":
-            told = block.get("text") or ""
-            text += told
+            added = block.get("text") or ""
+            text += added
         else:
             blocks.append(block)
             continue
         if not blocks or blocks[-1].get("type") != kind:
             blocks.append({"type": kind})
-        _append(blocks[-1], kind, told)
+        _append(blocks[-1], kind, added)
     return Piece(text, thought)
 
 
 def _delta(block: dict[str, Any], delta: dict[str, Any]) -> Piece:
     """Add to a block of Anthropic's, or of Cohere's."""
-    said = {name: value for name in ("text", "thinking", "signature") if isinstance(value := delta.get(name), str)}
-    for name, value in said.items():
+    texts = {name: value for name in ("text", "thinking", "signature") if isinstance(value := delta.get(name), str)}
+    for name, value in texts.items():
         _append(block, name, value)
     if "partial_json" in delta:
         _append(block, "input", delta["partial_json"])
-    return Piece(said.get("text", ""), said.get("thinking", ""))
+    return Piece(texts.get("text", ""), texts.get("thinking", ""))
 
 
 def _close(block: dict[str, Any]) -> None:
     """Make a value of a tool's input, which came as text."""
-    if type(said := block.get("input")) is _Text:
-        block["input"] = str(said)
+    if type(value := block.get("input")) is _Text:
+        block["input"] = str(value)
     if isinstance(block.get("input"), str):
         with suppress(DecodeError):
             block["input"] = decode(block["input"].encode())

@@ -49,7 +49,7 @@ class Wake:
         self._lock.acquire()
 
     def set(self) -> None:
-        """Give the signal; it stays given until somebody takes it."""
+        """Give the signal; it stays given until a thread takes it."""
         try:
             self._lock.release()
         except RuntimeError as error:  # it is given already
@@ -115,7 +115,7 @@ class Job:
         return self._begun > self._ended
 
     def cancel(self) -> None:
-        """Let go of what the work holds; what is being done goes on to its end."""
+        """Drop the work, and what it refers to; a run that has begun goes on to its end."""
         self._work, self._fault = _nothing, _nothing_of
 
     def run(self) -> float | None:
@@ -140,11 +140,11 @@ class Job:
 
 
 class Shared(Protocol):
-    """What some work waits for, and what is done once for all who wait for the same."""
+    """Something that works wait for, and that is done once for all that wait for the same."""
 
     @property
     def key(self) -> Hashable:
-        """Return what is equal for those that are done together."""
+        """Return a value that is equal for those that are done together."""
         ...
 
     def do(self, same: Sequence[Any], /) -> None:
@@ -153,7 +153,7 @@ class Shared(Protocol):
 
 
 class _Turn:
-    """What is done at once: until then all others have come as far as they can."""
+    """Something that is done at once, when all other works have come as far as they can."""
 
     key = "turn"
 
@@ -169,9 +169,9 @@ Steps = Generator[Shared, None, T]
 def side_by_side(works: Iterable[Steps[T]]) -> list[T]:
     """Do some works, each up to where it waits, then what they wait for, and so on; returns what they return, the first to end first.
 
-    What one of them raises ends all: those that shall not disturb each other raise nothing.
+    An exception of one of them ends all: works that must not disturb each other raise nothing.
     """
-    found: list[T] = []
+    results: list[T] = []
     begun: list[Steps[T]] = []
     asked: dict[Hashable, list[tuple[Steps[T], Shared]]] = {}
 
@@ -179,7 +179,7 @@ def side_by_side(works: Iterable[Steps[T]]) -> list[T]:
         try:
             shared = next(work) if error is None else work.throw(error)
         except StopIteration as end:
-            found.append(end.value)
+            results.append(end.value)
         else:
             asked.setdefault(shared.key, []).append((work, shared))
 
@@ -195,14 +195,14 @@ def side_by_side(works: Iterable[Steps[T]]) -> list[T]:
     finally:
         for work in begun:
             work.close()
-    return found
+    return results
 
 
 def _done(same: list[Shared]) -> Exception | None:
     """Do what several works wait for; returns what it raises."""
     try:
         same[0].do(same)
-    except Exception as error:  # noqa: BLE001 - each of them is told
+    except Exception as error:  # noqa: BLE001 - each of them gets it
         return error
     return None
 
@@ -236,7 +236,7 @@ class Worker:
         return True
 
     def after_fork(self) -> None:
-        """In a forked child: what was asked for is the parent's, and the thread did not come along."""
+        """In a forked child: forget the parent's jobs; the thread is not in the child."""
         for job in [*(entry[-1] for entry in self._asked), *(entry[-1] for entry in self._queue)]:
             job.after_fork()
         if self._current is not None:
@@ -309,7 +309,7 @@ class Worker:
         when = self._queue[0][0] if self._queue else _NEVER
         if when > monotonic():
             self._sleeps_until = when
-            if not self._asked:  # looked at again after the mark: who asks from now on wakes it
+            if not self._asked:  # looked at again after the mark: from now on a thread that asks wakes this one
                 self._wake.wait(None if when == _NEVER else when - monotonic())
             return
         when, _, job = heappop(self._queue)
@@ -328,11 +328,11 @@ class Worker:
 
 
 def _nothing() -> None:
-    """Stands for work that is not done any more."""
+    """Replaces the work of a job that was cancelled."""
 
 
 def _nothing_of(_error: BaseException) -> None:
-    """Stands for those who are not told any more."""
+    """Replaces the fault handler of a job that was cancelled."""
 
 
 def _after_fork() -> None:

@@ -82,7 +82,7 @@ class LineRenderer:
         self._ops: dict[str, _Op] = {}
         self._ended: deque[str] = deque()
         self._thoughts: dict[str, StreamRedactor] = {}
-        """What is held back of reasoning, by the path of its op."""
+        """The reasoning that is held back, by the path of its op."""
         self.node: Callable[[str], OperationNode | None] = _unknown
         """Returns the node of an op whose begin was not among the records."""
 
@@ -99,7 +99,7 @@ class LineRenderer:
         return (line.text for line in self.lines(record))
 
     def lines(self, record: r.Record) -> Iterator[Line]:
-        """Yield the same with what they are about."""
+        """Yield the lines for a record, each with the path and severity that it is about."""
         match record:
             case r.SessionBegin():
                 self.know(record.path, record.agent)
@@ -108,12 +108,12 @@ class LineRenderer:
                 yield from self._line(record.path, "VRB", "→", "session", self._agent(record.path), "goes on")
             case r.SessionEnd():
                 severity = "FIN" if record.status in ("ok", None) else _severity(record.status)
-                said = _outcome(record.status, record.error)
+                outcome = _outcome(record.status, record.error)
                 yield from self.rest(record.path)
-                yield from self._line(record.path, severity, "←", "session", self._agent(record.path), said)
+                yield from self._line(record.path, severity, "←", "session", self._agent(record.path), outcome)
             case r.TurnBegin():
-                said = redact(record.prompts or {}).get("user", "")
-                yield from self._line(record.path, "VRB", "→", "turn", record.path.rpartition(".")[2], said[:200])
+                prompt = redact(record.prompts or {}).get("user", "")
+                yield from self._line(record.path, "VRB", "→", "turn", record.path.rpartition(".")[2], prompt[:200])
             case r.TurnEnd():
                 yield from self._turn_end(record)
             case _:
@@ -159,8 +159,8 @@ class LineRenderer:
     def _entries(self, record: r.Entries) -> Iterator[Line]:
         if record.chunks and self._options.verbose:
             held = self._thoughts.get(record.path) or self._thoughts.setdefault(record.path, StreamRedactor())
-            said = "".join(held.feed(chunk.text) for chunk in record.chunks)
-            yield from self._op_line(record.path, "THK", "←", said) if said else ()
+            thought = "".join(held.feed(chunk.text) for chunk in record.chunks)
+            yield from self._op_line(record.path, "THK", "←", thought) if thought else ()
         for entry in record.logs:
             side = "←" if entry.direction == "response" else "→"
             details, agent = ("", "") if entry.details is UNSET else _details(decode(entry.details))
@@ -173,8 +173,8 @@ class LineRenderer:
 
     def _rest(self, path: str) -> Iterator[Line]:
         held = self._thoughts.pop(path, None)
-        said = held.close() if held is not None else ""
-        yield from self._op_line(path, "THK", "←", said) if said else ()
+        thought = held.close() if held is not None else ""
+        yield from self._op_line(path, "THK", "←", thought) if thought else ()
 
     def _payload(self, path: str, side: str, payload: Any, summary: str) -> Iterator[Line]:
         if summary:
@@ -182,16 +182,16 @@ class LineRenderer:
         if self._traced(path):
             yield from self._op_line(path, "TRC", side, cut(_json(_opened(resolved(payload, self._pool))), TRACE_CHARACTERS))
 
-    def _op_line(self, path: str, severity: str, side: str, said: str, agent: str = "") -> Iterator[Line]:
+    def _op_line(self, path: str, severity: str, side: str, message: str, agent: str = "") -> Iterator[Line]:
         op = self._op(path)
         if severity == "TRC" and not self._traced(path):
             return
-        yield from self._line(path, severity, side, op.kind, op.name, said, agent)
+        yield from self._line(path, severity, side, op.kind, op.name, message, agent)
 
-    def _line(self, path: str, severity: str, side: str, kind: str, name: str, said: str, agent: str = "") -> Iterator[Line]:
+    def _line(self, path: str, severity: str, side: str, kind: str, name: str, message: str, agent: str = "") -> Iterator[Line]:
         if severity not in ("WRN", "ERR", "TRC") and not self._options.verbose:
             return
-        line = f"[txn:{self._txn}] [path:{path}] {redact(agent) or self._agent(path)} [{severity}] {side} {kind} {name}: {said}"
+        line = f"[txn:{self._txn}] [path:{path}] {redact(agent) or self._agent(path)} [{severity}] {side} {kind} {name}: {message}"
         line = _capped(one_line(line))
         shown = f"\x1b[{_COLOURS.get(severity, '0')}m{line}\x1b[0m" if self._options.colour else line
         yield Line(path, severity, shown, line)
@@ -203,8 +203,8 @@ class LineRenderer:
         if (known := self._ops.get(path)) is not None:
             return known
         if (node := self.node(path)) is not None:
-            entry, said = node.accounting[-1] if node.accounting else None, node.response
-            return _Op(node.kind, redact(node.name), entry, None if said is None else said.size)
+            entry, response = node.accounting[-1] if node.accounting else None, node.response
+            return _Op(node.kind, redact(node.name), entry, None if response is None else response.size)
         return self._ops.setdefault(path, _Op("system", "unknown"))
 
     def _forget(self, path: str) -> None:
@@ -231,10 +231,10 @@ def _is_bad_end(record: Record) -> bool:
 
 def _details(details: Any) -> tuple[str, str]:
     """Return a log line's details as it ends with them, and the agent that it names as its own, if a file that it came from does."""
-    told = details.pop(AS_TOLD, None) if is_object(details) else None
-    members = told.get("members") if is_object(told) else None
+    original = details.pop(AS_TOLD, None) if is_object(details) else None
+    members = original.get("members") if is_object(original) else None
     agent = members.get("agentId") if is_object(members) else None
-    return f" {_json(details)}" if details or told is None else "", agent if isinstance(agent, str) else ""
+    return f" {_json(details)}" if details or original is None else "", agent if isinstance(agent, str) else ""
 
 
 def _severity(status: str | None) -> Severity:
@@ -242,8 +242,8 @@ def _severity(status: str | None) -> Severity:
 
 
 def _outcome(status: str | None, error: str | None) -> str:
-    said = ENDED if status is None else status
-    return f"{said}: {redact(error)}" if error else said
+    word = ENDED if status is None else status
+    return f"{word}: {redact(error)}" if error else word
 
 
 def resolved(payload: Any, pool: Pool) -> Any:
@@ -277,8 +277,8 @@ def _json(value: Any) -> str:
 
 
 def _request(record: r.Requested) -> str:
-    found = decode(record.request.payload)
-    history = found.get("messages") if is_object(found) else None
+    payload = decode(record.request.payload)
+    history = payload.get("messages") if is_object(payload) else None
     if is_object(history) and "count" in history:
         count = history["count"]
         return f"request, {count} message{'' if count == 1 else 's'}, {record.request.size} bytes"
@@ -290,8 +290,8 @@ def _response(op: _Op, record: r.OpEnd) -> str:
     parts += [f"size {op.size}"] if op.size is not None else []
     if op.entry is not None and op.entry.tokens is not None:
         tokens = op.entry.tokens
-        told = tokens.all_input_tokens or tokens.output_tokens  # no call takes none: that is unknown
-        parts += [f"tokens {tokens.all_input_tokens:,}→{tokens.output_tokens:,}"] if told else []
+        is_known = tokens.all_input_tokens or tokens.output_tokens  # no call takes none: that is unknown
+        parts += [f"tokens {tokens.all_input_tokens:,}→{tokens.output_tokens:,}"] if is_known else []
         parts += [f"cached {tokens.cache_read_input_tokens:,}"] if tokens.cache_read_input_tokens else []
         parts += [f"written {tokens.cache_write_input_tokens:,}"] if tokens.cache_write_input_tokens else []
     if op.entry is not None and op.entry.cost_usd is not None:
@@ -322,8 +322,10 @@ class ConsoleWriter(Subscriber):
         for record in batch:
             if isinstance(record, r.SessionBegin):
                 self._renderer.know(record.path, record.agent)
-        if found := [one for one in batch if not isinstance(one, r.SessionBegin | r.SessionResume | r.SessionEnd) or _is_bad_end(one)]:
-            super().take(found)
+        if problems := [
+            item for item in batch if not isinstance(item, r.SessionBegin | r.SessionResume | r.SessionEnd) or _is_bad_end(item)
+        ]:
+            super().take(problems)
 
     def introduce(self, root: SessionNode, pool: Pool | None = None) -> None:
         """Learn the agents of a session that began before, and what its requests refer to."""

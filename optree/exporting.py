@@ -74,7 +74,8 @@ from optree.store.snapshot import MAX_NESTED
 from optree.store.system import OS, REAL
 from optree.syscalls import register_at_fork
 from optree.tracing.context import Scope, current_scope
-from optree.tracing.runtime import begin_session, forget_session, report_problem
+from optree.tracing.controls import begin_session, forget_session
+from optree.tracing.runtime import report_problem
 from optree.tree.fold import UNKNOWN, Fold
 from optree.tree.path import last_index
 from optree.tree.path import parent_label as parent_path
@@ -131,7 +132,7 @@ _LATER = {
     "store.lines": ("BadLine", "LineBlock", "blocks=line_blocks", "decoded=decoded_lines", "opened=open_file"),
     "tree.unfold": ("unfold",),
 }
-"""What only some need, imported when it is asked for; behind ``=`` the name that it has here."""
+"""Names that are imported when they are asked for, since few packages need them; behind ``=`` the name that each has here."""
 _MODULES = {name.rpartition("=")[2]: (module, name.partition("=")[0]) for module, names in _LATER.items() for name in names}
 
 
@@ -139,8 +140,8 @@ def __getattr__(name: str) -> Any:
     if name not in _MODULES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     module, own = _MODULES[name]
-    found = globals()[name] = getattr(import_module(f"optree.{module}"), own)
-    return found
+    value = globals()[name] = getattr(import_module(f"optree.{module}"), own)
+    return value
 
 
 __all__ = [

@@ -48,7 +48,7 @@ def is_txn(text: str) -> bool:
 def txn_of(told: object, kind: str = "file") -> str:
     """Return *told* if it may name a session; else ``<kind>-<hash of it>``, the same each time: a name that says nothing to a file system.
 
-    For txns out of files: whatever a file says, what comes of it stays in the folder where it is put.
+    For txns out of files: whatever a file says, the name stays in the folder where it is put.
     """
     if isinstance(told, str) and is_txn(told):
         return told

@@ -28,26 +28,26 @@ def from_handler(error: BaseException) -> bool:
 
 def pass_on(error: BaseException) -> None:
     """Raise an exception that was caught, if it came out of a signal's handler, or the one in the handling of which it was raised."""
-    found = of_handler(error)
+    raised = of_handler(error)
     try:
-        if found is not None:
-            raise found
+        if raised is not None:
+            raise raised
     finally:  # what it holds, as open blocks of generators, goes with it, and not once garbage is collected
-        del error, found
+        del error, raised
 
 
 def of_handler(error: BaseException) -> BaseException | None:
-    """Return the exception out of a handler that *error* is, or came of below whoever catches it.
+    """Return the exception out of a handler that *error* is, or that led to it below the frame that catches it.
 
-    A handler, and nothing else, is given the frame that it interrupts, which is the one that it returns to. The variables of who catches
-    are not looked at: before Python 3.13 their copy would keep *error*, and with it all frames below, until garbage is collected.
+    A handler, and nothing else, is given the frame that it interrupts, which is the one that it returns to. The variables of the frame
+    that catches are not looked at: before Python 3.13 their copy would keep *error*, and all frames below, until garbage is collected.
     """
     frames: list[FrameType] = []
     catching: FrameType | None = sys._getframe(1)  # noqa: SLF001 # pyright: ignore[reportPrivateUsage]
     while catching is not None and error.__traceback__ is not None and catching is not error.__traceback__.tb_frame:
         catching = catching.f_back  # None if it is caught in C
-    found: BaseException | None = error
-    while found is not None and (trace := found.__traceback__) is not None and (found is error or trace.tb_frame in frames):
+    candidate: BaseException | None = error
+    while candidate is not None and (trace := candidate.__traceback__) is not None and (candidate is error or trace.tb_frame in frames):
         if trace.tb_frame is catching:
             frames.append(trace.tb_frame)
             trace = trace.tb_next
@@ -57,10 +57,10 @@ def of_handler(error: BaseException) -> BaseException | None:
             back = frame.f_back
             for value in frame.f_locals.values() if back is not None else ():
                 held: tuple[object, ...] = value if type(value) is tuple else (value,)  # pyright: ignore[reportUnknownVariableType]
-                if any(one is back for one in held):
-                    return found
+                if any(item is back for item in held):
+                    return candidate
             trace = trace.tb_next
-        found = found.__context__
+        candidate = candidate.__context__
     return None
 
 
@@ -181,10 +181,10 @@ _IMPORT_SECONDS: Final = 1.0
 def _imported_elsewhere() -> list[str]:
     """Return the modules that other threads are importing for optree: these packages, and what such a thread began to import after one."""
     locks: dict[str, Any] = getattr(_frozen_importlib, "_module_locks", {})
-    owners = {name: lock.owner for name, found in list(locks.items()) if (lock := found()) is not None and lock.owner != get_ident()}
+    owners = {name: lock.owner for name, ref in list(locks.items()) if (lock := ref()) is not None and lock.owner != get_ident()}
     loading: set[int] = set()
     result: list[str] = []
-    for name in [*(name for name in list(sys.modules) if name in owners), *owners]:  # as they were begun; at last what was looked for
+    for name in [*(name for name in list(sys.modules) if name in owners), *owners]:  # in the order of their begin; last those looked for
         if owners[name] in loading or name.partition(".")[0] in _LOADED_LATER:
             loading.update({owners[name]} - {None})
             result.append(name)
@@ -212,7 +212,7 @@ def _forget_imports() -> None:
         locks.pop(name, None)
         if getattr(getattr(sys.modules.get(name), "__spec__", None), "_initializing", False):
             del sys.modules[name]
-            for part in [one for one, module in sys.modules.items() if one.startswith(f"{name}.") and _is_python(module)]:
+            for part in [key for key, module in sys.modules.items() if key.startswith(f"{name}.") and _is_python(module)]:
                 del sys.modules[part]  # only by being loaded they become attributes of the new one
 
 

@@ -1,7 +1,7 @@
 """What a message says, whichever provider's form it has, in one neutral shape: a role, and parts. Nothing here raises.
 
 Known are plain texts, OpenAI's chat and responses interfaces, Anthropic's and Bedrock's blocks, Gemini's parts, Ollama's messages, those of
-the AI SDK, and the parts of the GenAI conventions. A block that is none of these is an `Other`; a number or a truth value is no message.
+the AI SDK, and the parts of the GenAI conventions. Any other block is an `Other`; a number or a truth value is not a message.
 """
 
 from __future__ import annotations
@@ -34,14 +34,14 @@ _BARE = {"text", "thoughtSignature", "thought_signature", "signature"}
 
 
 class TextPart(Struct, gc=False):
-    """What is said. Each part has the *block* of content that it stands in."""
+    """A text. Each part has the *block* of content that it stands in."""
 
     block: Any
     text: str
 
 
 class ReasoningPart(Struct, gc=False):
-    """What was thought: empty if it is closed. One that stands beside the content has no block."""
+    """Reasoning: empty if the provider does not show it. One that stands beside the content has no block."""
 
     block: Any
     text: str
@@ -56,7 +56,7 @@ class ToolCallPart(Struct, gc=False):
     arguments: Any
 
     def decoded(self) -> Any:
-        """Return the arguments as a value; text that is no JSON stays, as a stream that was cut leaves it."""
+        """Return the arguments as a value; text that is not JSON, as of a stream that was cut, stays text."""
         if isinstance(self.arguments, str):
             with suppress(msgspec.DecodeError):
                 return msgspec.json.decode(self.arguments)
@@ -97,10 +97,10 @@ class Answer(Struct):
 
 
 def body(payload: Any) -> Any:
-    """Return what a request or a response says where it is kept as the original ai-agent has it; any other as it is.
+    """Return the decoded content of a request or response as the original ai-agent keeps it; any other value as it is.
 
     The original keeps what its SDK, or else its HTTP client, sent and got as ``{"format", "encoding": "base64", "value"}``, beside
-    figures such as the number of messages. What cannot be decoded says nothing: None.
+    figures such as the number of messages. None if it cannot be decoded.
     """
     if not is_object(payload):
         return payload
@@ -113,29 +113,29 @@ def body(payload: Any) -> Any:
 def opened(payload: Any) -> Any:
     """Return a payload for people: what the original ai-agent keeps of it in base64 stands decoded among its figures; else it is as it is.
 
-    What it says takes the place of a count or a preview of it. What cannot be decoded stays.
+    The content replaces a count or a preview of it. Values that cannot be decoded stay.
     """
-    said = body(payload)
-    if said is payload or said is None or _is_captured(payload):
-        return payload if said is None else said
+    decoded = body(payload)
+    if decoded is payload or decoded is None or _is_captured(payload):
+        return payload if decoded is None else decoded
     held = {name: opened(value) if _is_captured(value) else value for name, value in payload.items() if name != "textPreview"}
     used = next(name for name in ("sdk", "raw") if name in held and _is_captured(payload[name]))
-    if not is_object(said):
+    if not is_object(decoded):
         return held
     del held[used]
-    return {**held, **said}
+    return {**held, **decoded}
 
 
 def kept_hidden(payload: Any, hide: Callable[[Any], Any]) -> Any:
-    """Return a payload with what *hide* takes out also taken out of what is kept in base64; itself where that is nothing."""
+    """Return a payload with what *hide* takes out also taken out of what is kept in base64; the same object if nothing is taken out."""
     if not is_object(payload):
         return payload
     if not _is_captured(payload):
         held = {name: kept_hidden(value, hide) if _is_captured(value) else value for name, value in payload.items()}
         return held if any(held[name] is not value for name, value in payload.items()) else payload
-    said = body(payload)
-    shown = hide(said)
-    if shown == said:
+    decoded = body(payload)
+    shown = hide(decoded)
+    if shown == decoded:
         return payload
     return {**payload, "value": b2a_base64(shown.encode() if isinstance(shown, str) else encode(shown), newline=False).decode()}
 
@@ -149,47 +149,47 @@ def message(found: Any, role: str = "user") -> ParsedMessage:
     """Return what a message is; *role* is that of one that names none."""
     if not is_object(found):
         return ParsedMessage(role, parts(found) if is_message(found) else [])
-    given, kind = found.get("role"), _type(found)
-    if given is None and kind in _KNOWN:
+    own_role, kind = found.get("role"), _type(found)
+    if own_role is None and kind in _KNOWN:
         return ParsedMessage(_ITEMS.get(kind, role), [part(found)])
-    known = ROLES.get(given, given) if isinstance(given, str) and given else role
+    known = ROLES.get(own_role, own_role) if isinstance(own_role, str) and own_role else role
     name, call = _string(found.get("name")), _identity(found, "tool_call_id")
     content = _first(found, "content", "parts")
-    told = parts(content)
-    if call or (known == "tool" and not any(isinstance(one, ToolResultPart) for one in told)):
+    own_parts = parts(content)
+    if call or (known == "tool" and not any(isinstance(item, ToolResultPart) for item in own_parts)):
         return ParsedMessage("tool", [ToolResultPart(None, call, name, content)], name)
     calls = tool_calls(found.get("tool_calls"))
-    if content is None and given is None and not calls:
+    if content is None and own_role is None and not calls:
         return ParsedMessage(role, [part(found)], name)
     if thought := reasoning_in(found):
-        told.insert(0, ReasoningPart(None, thought))
+        own_parts.insert(0, ReasoningPart(None, thought))
     if isinstance(refusal := found.get("refusal"), str):
-        told.append(TextPart(refusal, refusal))
+        own_parts.append(TextPart(refusal, refusal))
     if is_object(called := found.get("function_call")):
         calls.append(_call(called, called))
-    return ParsedMessage(known, told + calls, name)
+    return ParsedMessage(known, own_parts + calls, name)
 
 
 def answers(response: Any) -> list[Answer]:
-    """Return the answers in a response: a text, a message, messages, or what a provider's interface returns; none in what says nothing."""
+    """Return the answers in a response: a text, a message, messages, or what a provider's interface returns; empty if there is none."""
     response = body(response)
     if response is not None and not is_message(response):
         return []
     if not is_object(response):
-        told: Any = response
+        content: Any = response
         several = is_list(response) and any(is_object(item) and ("role" in item or _type(item) in _ITEMS) for item in response)
-        return [Answer(told if several else [told])]
+        return [Answer(content if several else [content])]
     for key, inner in (("choices", "message"), ("candidates", "content")):
-        if is_list(found := response.get(key)):
-            choices = filter(is_object, found)
-            return [Answer([_first(one, inner, "text")], _first(one, "finish_reason", "finishReason")) for one in choices]
+        if is_list(entries := response.get(key)):
+            choices = filter(is_object, entries)
+            return [Answer([_first(choice, inner, "text")], _first(choice, "finish_reason", "finishReason")) for choice in choices]
     if is_list(items := response.get("output")):
         return [Answer(items, response.get("status"))]
-    if is_object(result := response.get("response")) and is_list(made := result.get("messages")):  # the AI SDK's result
-        return [Answer(made, response.get("finishReason"))]
+    if is_object(result := response.get("response")) and is_list(messages := result.get("messages")):  # the AI SDK's result
+        return [Answer(messages, response.get("finishReason"))]
     held = items.get("message") if is_object(items) else response.get("message")  # the former is Bedrock's
     finish = _first(response, "stop_reason", "finish_reason", "done_reason", "stopReason")
-    return [Answer([held if is_object(held) else _said(response)], finish)]
+    return [Answer([held if is_object(held) else _answer_message(response)], finish)]
 
 
 def parts(content: Any) -> list[Part]:
@@ -211,9 +211,9 @@ def part(block: Any) -> Part:
     if is_object(result):
         return _result(block, result)
     thought = block.get("reasoningContent")
-    told = {"text": thought.get("reasoningText")} if is_object(thought) else block
-    if kind in _CLOSED or block.get("thought") is True or told is not block:
-        return ReasoningPart(block, next(filter(None, (_texts(told.get(key)) for key in ("thinking", "text", "content", "summary"))), ""))
+    source = {"text": thought.get("reasoningText")} if is_object(thought) else block
+    if kind in _CLOSED or block.get("thought") is True or source is not block:
+        return ReasoningPart(block, next(filter(None, (_texts(source.get(key)) for key in ("thinking", "text", "content", "summary"))), ""))
     if kind not in _TEXTS and not _is_bare(block):
         return Other(block)
     return TextPart(block, json_text(_first(block, "text", "content", "refusal") or ""))
@@ -228,8 +228,8 @@ def tool_calls(listed: Any) -> list[Part]:
 def reasoning_in(members: Mapping[str, Any]) -> str:
     """Return the reasoning that stands beside a message's content."""
     for key in THOUGHTS:
-        if isinstance(said := members.get(key), str) and said:
-            return said
+        if isinstance(thought := members.get(key), str) and thought:
+            return thought
     return ""
 
 
@@ -238,8 +238,8 @@ def json_text(value: Any) -> str:
     return value if isinstance(value, str) else encode(value).decode()
 
 
-def _is_captured(found: Any) -> TypeGuard[dict[str, Any]]:
-    return is_object(found) and found.get("encoding") == "base64"
+def _is_captured(value: Any) -> TypeGuard[dict[str, Any]]:
+    return is_object(value) and value.get("encoding") == "base64"
 
 
 def _decoded(captured: Any) -> Any:
@@ -256,8 +256,8 @@ def _decoded(captured: Any) -> Any:
     return None
 
 
-def _said(response: dict[str, Any]) -> dict[str, Any]:
-    """Return the message that a response is, without what it tells about the call, such as usage; else what there is."""
+def _answer_message(response: dict[str, Any]) -> dict[str, Any]:
+    """Return the message that a response is, without members about the call, such as usage; else the response itself."""
     if isinstance(preview := response.get("textPreview"), str):  # the original ai-agent's, of at most 4,096 characters
         return {"content": preview}
     if not _SPOKEN & set(response):
@@ -270,16 +270,16 @@ def _call(block: dict[str, Any], named: dict[str, Any]) -> ToolCallPart:
     return ToolCallPart(block, identity, str(_first(named, "name", "toolName") or ""), _first(named, "input", "arguments", "args"))
 
 
-def _result(block: dict[str, Any], told: dict[str, Any]) -> ToolResultPart:
-    content = _first(told, "content", "output", "response", "result")
-    if "toolCallId" in told and is_object(content) and "value" in content:
+def _result(block: dict[str, Any], result: dict[str, Any]) -> ToolResultPart:
+    content = _first(result, "content", "output", "response", "result")
+    if "toolCallId" in result and is_object(content) and "value" in content:
         content = content["value"]
-    identity = _identity(told, "tool_use_id", "call_id", "id", "toolCallId", "toolUseId")
-    return ToolResultPart(block, identity, _string(_first(told, "name", "toolName")), content)
+    identity = _identity(result, "tool_use_id", "call_id", "id", "toolCallId", "toolUseId")
+    return ToolResultPart(block, identity, _string(_first(result, "name", "toolName")), content)
 
 
 def _texts(content: Any) -> str:
-    return "\n".join(one.text for one in parts(content) if isinstance(one, TextPart) and one.text)
+    return "\n".join(item.text for item in parts(content) if isinstance(item, TextPart) and item.text)
 
 
 def _is_bare(block: dict[str, Any]) -> bool:
@@ -287,19 +287,19 @@ def _is_bare(block: dict[str, Any]) -> bool:
     return isinstance(block.get("text"), str) and {key for key, value in block.items() if value is not None and value is not False} <= _BARE
 
 
-def _first(told: dict[str, Any], *keys: str) -> Any:
-    """Return the first of some members that is there."""
+def _first(members: dict[str, Any], *keys: str) -> Any:
+    """Return the first of these members whose value is not None."""
     for key in keys:
-        if (found := told.get(key)) is not None:
-            return found
+        if (value := members.get(key)) is not None:
+            return value
     return None
 
 
-def _identity(told: dict[str, Any], *keys: str) -> str | None:
+def _identity(members: dict[str, Any], *keys: str) -> str | None:
     """Return the first of some members that is an id: a text or a number."""
     for key in keys:
-        if (found := told.get(key)) and isinstance(found, (str, int)):
-            return str(found)
+        if (value := members.get(key)) and isinstance(value, (str, int)):
+            return str(value)
     return None
 
 

@@ -1,6 +1,6 @@
 """What an exporter offers, to a running program and to the command line, and what it is given: a session while it is recorded.
 
-A *mirror* sends sessions elsewhere while they run. It is made once a process, and told of each root session. A *resender* sends saved ones.
+A *mirror* sends sessions elsewhere while they run; a process has one, to which root sessions are attached. A *resender* sends saved ones.
 """
 
 from __future__ import annotations
@@ -55,8 +55,8 @@ class Traced:
 
     def session(self, path: str) -> SessionNode | None:
         """Return the node of a session that this process records, by its path; None if there is none. The root's path is empty."""
-        found = (core.builders.get(path) for core in self.cores)
-        return next((builder.node for builder in found if builder is not None), None)
+        builders = (core.builders.get(path) for core in self.cores)
+        return next((builder.node for builder in builders if builder is not None), None)
 
     def turn(self, path: str) -> TurnNode | None:
         """Return the node of a turn by its path; None if there is none."""
@@ -77,7 +77,7 @@ class Traced:
 
 
 class Mirror(Protocol):
-    """Sends sessions elsewhere while they run, as `optree_otel` does. No method may raise, or wait longer than it is told."""
+    """Sends sessions elsewhere while they run, as `optree_otel` does. No method may raise, or wait longer than its *timeout*."""
 
     def attach(self, session: Traced) -> Taker | None:
         """Take up a session, on the thread that begins it.
@@ -176,7 +176,7 @@ class Resender(Protocol):
         ...
 
     def close(self) -> None:
-        """Let go of the connection; what is not delivered stays pending."""
+        """Close the connection; sessions that are not delivered stay pending."""
         ...
 
 

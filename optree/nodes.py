@@ -128,7 +128,7 @@ SNAPSHOT = "pricingSnapshot"
 REPLAY_OF = "replay.of"
 """The attribute of an op that got a recorded answer: ``<txn>:<path>`` of the op that has it."""
 USAGE_AT_START = "usage_at_start"
-"""The attribute of an llm op that holds the tokens that its provider told as a stream began: all that is known of one that breaks off."""
+"""The attribute of an llm op with the tokens that its provider reported as a stream began: all that is known of one that breaks off."""
 PIECE_OF_TEXT = "piece_of_text"
 """The role of a text that is in nobody's transcript: made on the way, and heard by others (seeds 000 and 001)."""
 
@@ -183,9 +183,9 @@ class Totals(_Leaf):
     reasoning_output_tokens: int = 0
     """Tokens of the output that were reasoning."""
     known_costs: int = 0
-    """How many entries say what they cost, be it 0."""
+    """How many entries have a known cost, which may be 0."""
     unknown_costs: int = 0
-    """How many requests to models, and tool calls that took tokens, do not say it."""
+    """How many requests to models, and tool calls that took tokens, have an unknown cost."""
 
     @property
     def all_input_tokens(self) -> int:
@@ -352,14 +352,14 @@ class Pool(Struct, rename="camel"):
 
     def history(self, head: str) -> list[Any]:
         """Return the values that lead to link *head*, oldest first; a lost link ends the list early."""
-        found: list[Any] = []
+        values: list[Any] = []
         seen: set[str] = set()
         while head and head in self.links and head not in seen:
             seen.add(head)
             head, blob = self.links[head]
-            found.append(decode(self.blobs.get(blob)))
-        found.reverse()
-        return found
+            values.append(decode(self.blobs.get(blob)))
+        values.reverse()
+        return values
 
     def resolve(self, value: Any) -> Any:
         """Return a decoded payload with each ``{"$history": …}`` and ``{"$blob": …}`` replaced by what it stands for.

@@ -1,8 +1,8 @@
 """What calls cost whose tokens are known and whose cost nobody gave: by prices in a file of the user's, else by those of genai-prices.
 
 A price is used only where provider and model are found; else the cost stays unknown. The library is read once, where prices are switched
-on or as the first session begins: so each entry has its cost as it is made, or never, and nothing waits for it, be it a fork, a bill or the
-exit. A model's price is found in less than a millisecond, once; from then on it costs a look into a dict.
+on or as the first session begins: so each entry has its cost as it is made, or never, and nothing (no fork, bill or
+exit) waits for it. A model's price is found in less than a millisecond, once; from then on it costs a look into a dict.
 """
 
 from __future__ import annotations
@@ -50,13 +50,13 @@ _NAMES: Final = {
     "xai": "x-ai", "x_ai": "x-ai", "mistral_ai": "mistral", "mistralai": "mistral", "moonshot": "moonshotai", "moonshot_ai": "moonshotai",
     "together_ai": "together", "fireworks_ai": "fireworks", "openai-responses": "openai",
 }  # fmt: skip
-"""Other names of providers: those of the GenAI conventions and of client libraries. What only resembles one is none."""
+"""Other names of providers: those of the GenAI conventions and of client libraries. A name that only resembles one is another's."""
 _USUAL: Final = (None, "default", "standard", "auto", "on_demand", "STANDARD", "ON_DEMAND")
 _TIER: Final = rb'"(?:service_?[tT]ier|speed)": ?"([^"]*)"'
 _HOUR: Final = rb'"cache_write_1h_tokens": ?(\d+)'
 _COUNTED: Final = rb'"(\w+)": ?(?:[1-9]|0\.)'
 _MODALITY: Final = rb'"modality": ?"(\w+)"'
-"""Patterns of what an entry's details say; compiled when they are first used."""
+"""Patterns for an entry's details; compiled when they are first used."""
 _APART: Final = (
     r"audio|(web|file)_?search|search(es|_?(requests|queries|units|calls?)$)|sources_used|server_side_tool|"
     r"code_(interpreter|execution)|image_generation"
@@ -76,8 +76,8 @@ class Price(Struct, frozen=True):
 
     name: str
     """Its name in a session's `pricingSnapshot`; another price of the same model has another name."""
-    told: Raw
-    """What stands there, as JSON: an object with this one member."""
+    snapshot: Raw
+    """The price as it stands in the `pricingSnapshot`: JSON of an object with this one member."""
     details: Raw
     """Details of an entry that has no others, as JSON."""
     rates: dict[str, Steps]
@@ -86,7 +86,7 @@ class Price(Struct, frozen=True):
     request: float = 0.0
     """Dollars a call."""
     kinds: tuple[str, ...] = ()
-    """What else has a price of its own: a call that used it costs nobody knows what."""
+    """What else has a price of its own: the cost of a call that used it is unknown."""
     since: float = float("-inf")
     until: float = float("inf")
     """Before when, and from when on, it may be another one, in epoch ms."""
@@ -96,12 +96,12 @@ class Price(Struct, frozen=True):
         if (rates := self.usual or self._of_size(tokens)) is None:
             return None
         sent, cached, written, written_1h, output, reasoning = rates
-        found = tokens.input_tokens * sent + tokens.cache_read_input_tokens * cached + tokens.cache_write_input_tokens * written
-        found += tokens.output_tokens * output
+        total = tokens.input_tokens * sent + tokens.cache_read_input_tokens * cached + tokens.cache_write_input_tokens * written
+        total += tokens.output_tokens * output
         if hour or tokens.reasoning_output_tokens:
             hour = min(hour, tokens.cache_write_input_tokens)
-            found += tokens.reasoning_output_tokens * (reasoning - output) + hour * (written_1h - written)
-        return round(found / MILLION + self.request, _DIGITS)
+            total += tokens.reasoning_output_tokens * (reasoning - output) + hour * (written_1h - written)
+        return round(total / MILLION + self.request, _DIGITS)
 
     def _of_size(self, tokens: Tokens) -> tuple[float, ...] | None:
         """Return dollars per million for a call with these tokens; None if there is no price for some of them."""
@@ -120,15 +120,15 @@ def price_of(
 ) -> Price:
     """Return a price, with what is paid for tokens that it does not name."""
     shown: dict[str, Any] = {name: steps[0][1] if len(steps) == 1 else steps for name, steps in rates.items()}
-    told = {"provider": provider, "model": model, **({"tier": tier} if tier else {}), **shown}
-    data = encode({**told, **({_REQUEST: request} if request else {}), "source": source})
+    terms = {"provider": provider, "model": model, **({"tier": tier} if tier else {}), **shown}
+    data = encode({**terms, **({_REQUEST: request} if request else {}), "source": source})
     name = f"{provider}:{model}@{content_id(data)[:8]}"
     whole = dict(rates)
-    for one, other in _INSTEAD.items():
-        if one not in whole and other in whole:
-            whole[one] = whole[other]
-    flat = all(one in whole and len(whole[one]) == 1 for one in _RATES)
-    usual = tuple(whole[one][0][1] for one in _RATES) if flat else None
+    for missing, substitute in _INSTEAD.items():
+        if missing not in whole and substitute in whole:
+            whole[missing] = whole[substitute]
+    flat = all(kind in whole and len(whole[kind]) == 1 for kind in _RATES)
+    usual = tuple(whole[kind][0][1] for kind in _RATES) if flat else None
     return Price(name, Raw(b"{%b:%b}" % (encode(name), data)), Raw(encode({PRICE: name})), whole, usual, request, **more)
 
 
@@ -139,17 +139,17 @@ def read_table(path: str | Path) -> dict[tuple[str, str], Price]:
         if str(path).lower().endswith(".toml"):
             import tomllib
 
-            found: Any = tomllib.loads(data.decode())
+            document: Any = tomllib.loads(data.decode())
         else:
-            found = msgspec.json.decode(data)
+            document = msgspec.json.decode(data)
     except (OSError, ValueError, RecursionError, msgspec.DecodeError) as error:
         why = error.strerror if isinstance(error, OSError) and error.strerror else error
         raise SetupError(f"prices={str(path)!r} cannot be read: {why}") from None
     flaw = f"prices={str(path)!r}: "
-    if not is_object(found) or not all(is_object(models) for models in found.values()):
+    if not is_object(document) or not all(is_object(models) for models in document.values()):
         raise SetupError(f'{flaw}it holds providers with their models, as {{"openai": {{"gpt-5": {{"input": 1.25, "output": 10}}}}}}')
     table: dict[tuple[str, str], Price] = {}
-    for provider, models in found.items():
+    for provider, models in document.items():
         for model, prices in models.items():
             rates, request = _checked(prices, f"{flaw}{provider} {model}: ")
             own = price_of(provider, model, rates, Path(path).name, request=request, kinds=_OWN_KINDS)
@@ -158,7 +158,7 @@ def read_table(path: str | Path) -> dict[tuple[str, str], Price]:
 
 
 def _checked(prices: Any, flaw: str) -> tuple[dict[str, Steps], float]:
-    """Return dollars per million tokens, and a call, as somebody wrote them. Raises `SetupError`."""
+    """Return dollars per million tokens, and per call, out of a file. Raises `SetupError`."""
     known = (*_RATES, _REQUEST)
     if not is_object(prices) or not prices or any(name not in known for name in prices):
         raise SetupError(f"{flaw}a price has members of {', '.join(known)}, in dollars per million tokens (request: dollars a call)")
@@ -173,18 +173,18 @@ def _checked(prices: Any, flaw: str) -> tuple[dict[str, Steps], float]:
 
 
 def _read_steps(value: object, *, by_size: bool) -> Steps | None:
-    """Return dollars as somebody wrote them; None for what is no price."""
+    """Return a price in dollars out of a file; None for a value that is not a price."""
     try:
-        found = msgspec.convert(value, float | Steps if by_size else float)
+        converted = msgspec.convert(value, float | Steps if by_size else float)
     except msgspec.ValidationError:
         return None
-    steps: Steps = sorted(found) if isinstance(found, list) else [(0, float(found))]
+    steps: Steps = sorted(converted) if isinstance(converted, list) else [(0, float(converted))]
     return steps if steps and steps[0][0] == 0 and all(0 <= price <= MAX_DOLLARS for _, price in steps) else None
 
 
 def _named(provider: str) -> str:
-    found = provider.lower().strip()
-    return _NAMES.get(found, found)
+    name = provider.lower().strip()
+    return _NAMES.get(name, name)
 
 
 class PriceKey(Struct, frozen=True):
@@ -208,7 +208,7 @@ class PriceFinder:
         self._reader = 0
         """The number of the thread that reads the library."""
         self._known: dict[Any, Price | None] = {}
-        """By provider and model, and by `PriceKey` where more is told; None is nothing that is found."""
+        """By provider and model, or by `PriceKey` where the price depends on more; None if no price was found."""
         self.report: Callable[[str], object] = str
 
     def use(self, wanted: bool | str | Path) -> None:
@@ -251,7 +251,7 @@ class PriceFinder:
         self._library, self._looked, self._known = library, True, {}
 
     def find(self, entry: AccountingEntry) -> tuple[Price | None, int]:
-        """Return what an entry is billed by, None for nothing that is known, and tokens written for an hour."""
+        """Return the price of an entry, None if it is unknown, and the tokens written to the cache for an hour."""
         if not self.on or entry.provider is None or entry.model is None:
             return None, 0
         plain = entry.details is UNSET and entry.actual_model is None
@@ -280,8 +280,8 @@ class PriceFinder:
             if (price := self._table.get((provider, name.lower()))) is not None:
                 return price if asked.tier is None else None  # what another tier costs, only the user knows
         self.load()
-        found = (self._of_library(provider, name, asked.tier, at) for name in names)
-        return None if self._library is None else next((price for price in found if price is not None), None)
+        prices = (self._of_library(provider, name, asked.tier, at) for name in names)
+        return None if self._library is None else next((price for price in prices if price is not None), None)
 
     def _of_library(self, provider: str, name: str, tier: str | None, at: float) -> Price | None:
         try:
@@ -300,21 +300,21 @@ class PriceFinder:
         from datetime import UTC, datetime
 
         snapshot = self._library.data_snapshot.get_snapshot()
-        owner = next((one for one in snapshot.providers if one.id == provider), None)
+        owner = next((candidate for candidate in snapshot.providers if candidate.id == provider), None)
         if owner is None:
             return None
         _, model = snapshot.find_provider_model(name, owner, None, None)
         context, variants = None, cast("list[Any]", model.price_variants or [])
         every: Any = model.prices
         dated: list[Any] = every if is_list(every) else []
-        constraints: list[Any] = [one.constraint for one in [*dated, *variants]]
+        constraints: list[Any] = [variant.constraint for variant in [*dated, *variants]]
         if tier is not None:
             asked = [{name: tier} for name in ("service_tier", "processing", "speed")]
-            context = next((one.when for one in variants if one.when in asked), None)
+            context = next((variant.when for variant in variants if variant.when in asked), None)
             if context is None:
                 return None
-        found = cast("dict[str, Any]", vars(model.get_prices(datetime.fromtimestamp(at / 1e3, UTC), context)))
-        prices = {key: value for key, value in found.items() if value is not None and not key.startswith("_")}
+        fields = cast("dict[str, Any]", vars(model.get_prices(datetime.fromtimestamp(at / 1e3, UTC), context)))
+        prices = {key: value for key, value in fields.items() if value is not None and not key.startswith("_")}
         rates = {mine: _steps(prices[key]) for key, mine in _KEYS.items() if key in prices}
         request = float(prices["requests_kcount"]) / 1e3 if "requests_kcount" in prices else 0.0
         kinds = tuple(kind for kind in _KINDS if any(kind in key for key in prices if key not in _KEYS))
@@ -329,15 +329,15 @@ def _steps(value: Any) -> Steps:
     tiers = getattr(value, "tiers", None)
     if tiers is None:
         return [(0, float(value))]
-    return [(0, float(value.base)), *((int(one.start), float(one.price)) for one in tiers)]
+    return [(0, float(value.base)), *((int(tier.start), float(tier.price)) for tier in tiers)]
 
 
 def _between(constraints: list[Any], at: float) -> tuple[float, float]:
     """Return since when and until when a price that was found for a time is surely the same: between two hours at which prices change."""
-    if all(one is None for one in constraints):
+    if all(constraint is None for constraint in constraints):
         return float("-inf"), float("inf")
     midnight = at - at % _DAY
-    hours = [getattr(one, name, None) for one in constraints for name in ("start_time", "end_time")]
+    hours = [getattr(constraint, name, None) for constraint in constraints for name in ("start_time", "end_time")]
     changes = [midnight, midnight + _DAY, *(midnight + _since_midnight(hour) for hour in hours if hour is not None)]
     return max(change for change in changes if change <= at), min(change for change in changes if change > at)
 
@@ -354,8 +354,8 @@ def _asked(entry: AccountingEntry) -> tuple[Any, int]:
     details, tier, hour = entry.details, None, 0
     if details is not UNSET:
         hours = re.search(_HOUR, details)
-        tiers = [found.decode(errors="replace") for found in re.findall(_TIER, details)]
-        tier = next((found for found in tiers if found not in _USUAL), None)
+        tiers = [name.decode(errors="replace") for name in re.findall(_TIER, details)]
+        tier = next((name for name in tiers if name not in _USUAL), None)
         hour = int(hours[1]) if hours else 0
     if entry.actual_model is None and tier is None:
         return (entry.provider, entry.model), hour
@@ -377,6 +377,6 @@ def _uses_more(entry: AccountingEntry, price: Price) -> bool:
 _MOST: Final = 4096
 """Models that are remembered."""
 _NEW: Final = Price("", Raw(b"{}"), Raw(b"{}"), {}, None, since=float("inf"))
-"""Stands for what was not looked for yet."""
+"""Stands for a price that was not looked for yet."""
 PRICES = PriceFinder()
 calls.register_at_fork(after_in_child=PRICES.after_fork)

@@ -22,7 +22,7 @@ _MOST_PROXIES: Final = 8
 
 
 class Watcher(NamedTuple):
-    """Who is told what the program reads."""
+    """The functions that are called with what the program reads."""
 
     on_item: Callable[[Any], None]
     """Called with each chunk of a stream."""
@@ -38,9 +38,9 @@ def is_stream(value: object) -> bool:
     A raw response whose body is still to come is one as well.
     """
     value = _unwrapped(value)
-    for one in type(value).__mro__:
-        theirs = one.__module__.partition(".")[0] in _CLIENTS and one.__name__.endswith(_STREAMS)
-        if theirs or (one.__name__ in ("Stream", "AsyncStream") and hasattr(one, "__stream__")):
+    for cls in type(value).__mro__:
+        theirs = cls.__module__.partition(".")[0] in _CLIENTS and cls.__name__.endswith(_STREAMS)
+        if theirs or (cls.__name__ in ("Stream", "AsyncStream") and hasattr(cls, "__stream__")):
             return True
     try:
         own: dict[str, Any] = vars(value)
@@ -131,7 +131,7 @@ class _Watched:
         self._end(GeneratorExit())
 
     def closed(self) -> None:
-        """Take that the stream is closed: by the program, not by the client when it has read the last of it."""
+        """Note that the stream was closed by the program, and not by the client after the last item."""
         if not self._reading:
             self._end(GeneratorExit())
 
@@ -184,24 +184,24 @@ class _Response:
         _before_close(http, self._closed)
 
     def _around(self, call: Callable[..., Any], came: Callable[[Any], None]) -> Callable[..., Any]:
-        """Return a method that tells *came* what it gives, be it awaited or not."""
+        """Return a method that also hands its result to *came*, whether or not it has to be awaited."""
 
         @functools.wraps(call)
         def calling(*args: Any, **kwargs: Any) -> Any:
             with self:
-                found = call(*args, **kwargs)
-            if isawaitable(found):
-                return self._awaited(found, came)
-            came(found)
-            return found
+                value = call(*args, **kwargs)
+            if isawaitable(value):
+                return self._awaited(value, came)
+            came(value)
+            return value
 
         return calling
 
     async def _awaited(self, coming: Awaitable[Any], came: Callable[[Any], None]) -> Any:
         with self:
-            found = await coming
-        came(found)
-        return found
+            value = await coming
+        came(value)
+        return value
 
     def __enter__(self) -> None:
         self._reading = True
@@ -211,15 +211,15 @@ class _Response:
         if error is not None:
             self._end(error)
 
-    def _parsed(self, found: Any) -> None:
-        if not self._over and is_stream(found) and watch(found, self._watcher):
+    def _parsed(self, value: Any) -> None:
+        if not self._over and is_stream(value) and watch(value, self._watcher):
             self._over = True  # the stream tells the end
 
     def _has_read(self, _body: bytes) -> None:
         self._end(None, answered=True)
 
     def _closed(self) -> None:
-        """Take that the response is closed: by the program, or since that has read all of it in pieces."""
+        """Note that the response was closed, by the program or after that has read all of it in pieces."""
         if not self._reading:
             begun = bool(self._response.http_response.is_stream_consumed)
             self._end(None if begun else GeneratorExit(), answered=begun)
@@ -233,14 +233,14 @@ class _Response:
 
 
 def _before_close(holder: Any, call: Callable[[], None]) -> bool:
-    """Have *call* called before an object is closed; False if that cannot be."""
-    found = False
+    """Let *call* be called before an object is closed; False if its methods cannot be replaced."""
+    replaced = False
     for name in ("close", "aclose"):
         if callable(close := getattr(holder, name, None)):
             with suppress(AttributeError, TypeError):
                 setattr(holder, name, _closing(close, call))
-                found = True
-    return found
+                replaced = True
+    return replaced
 
 
 def _closing(close: Callable[..., Any], call: Callable[[], None]) -> Callable[..., Any]:

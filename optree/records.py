@@ -131,7 +131,7 @@ class TurnBegin(Record, tag="turn.begin"):
 
 
 class TurnSet(Record, tag="turn.set"):
-    """What the assistant said before its tool calls, or at the end; prompts that were told after the begin; *ended_at* as of a session."""
+    """What the assistant said before its tool calls, or at the end; prompts that were set after the begin; *ended_at* as of a session."""
 
     path: str
     assistant: dict[str, str] | None = None
@@ -172,7 +172,7 @@ class OpBegin(Record, tag="op.begin"):
 
 
 class OpSet(Record, tag="op.set"):
-    """What an op is called was told after its begin, or more of its attributes: they are merged into those it began with.
+    """A name or more attributes of an op, set after its begin: attributes are merged into those it began with.
 
     *reasoning* is that of an op which has no end, as a whole.
     """
@@ -318,7 +318,7 @@ def check(data: bytes, seed: int = 0) -> bool:
 
 
 def is_summed(data: bytes) -> bool:
-    """Tell whether a line (without its newline) carries a checksum, be it the right one, another, or one with a flipped bit."""
+    """Tell whether a line (without its newline) carries a checksum: the right one, another, or one with a flipped bit."""
     return _FLIPPED.search(data) is not None
 
 
@@ -336,19 +336,19 @@ def seed_of(data: bytes) -> int | None:
     return _product(apart, shift)
 
 
-def _product(one: int, other: int) -> int:
+def _product(left: int, right: int) -> int:
     """Multiply two polynomials as CRC-32 does: bits in reverse order, modulo its polynomial."""
     product = 0
     for bit in range(31, -1, -1):
-        product ^= other if one >> bit & 1 else 0
-        other = other >> 1 ^ (_POLYNOMIAL if other & 1 else 0)
+        product ^= right if left >> bit & 1 else 0
+        right = right >> 1 ^ (_POLYNOMIAL if right & 1 else 0)
     return product
 
 
 def parse(data: bytes) -> Record | None:
     """Return the record of a checked line; None for a type that this version does not know.
 
-    Raises `FormatError` for a line that is no record of ours.
+    Raises `FormatError` for a line that is not a record of ours.
     """
     try:
         return _decode(data)

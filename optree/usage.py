@@ -1,6 +1,6 @@
 """What a call took, read from what providers and programs say of it: one convention out of many.
 
-Read are keywords, a provider's usage as dict or object, or a whole response that has one. Whoever reads usage anywhere calls this
+Read are keywords, a provider's usage as dict or object, or a whole response that has one. All code that reads usage calls this
 module, so no cached token is counted twice. What comes out has parts that add up, as files hold them: fresh input, cached, written,
 output. Reasoning is part of the output, and stands beside. Facts: docs/decisions/020-usage-has-parts-that-add-up.md.
 """
@@ -22,7 +22,7 @@ from optree.redaction import redact
 from optree.values import dumped, is_list, is_object, text
 
 MAX_COUNT: Final = 10**12
-"""Largest count that a call can come to, be it of tokens or of characters: a million of them still add up within 64 bits."""
+"""Largest count that a call can come to, of tokens or of characters: a million of them still add up within 64 bits."""
 MAX_DOLLARS: Final = 1e9
 """Most that a call can cost: a million of them still add up to the dollar."""
 TICKS: Final = 10**10
@@ -43,7 +43,7 @@ _COUNTS: Final = {
     "total_tokens": "total", "total_token_count": "total",
     "prompt_cache_miss_tokens": "missed",
 }  # fmt: skip
-"""What names say, in snake case; camel case means the same."""
+"""Counts by their names in usages, in snake case; camel case means the same."""
 _MONEY: Final = {
     "cost_usd": "cost", "cost": "cost", "total_cost": "cost", "total_cost_usd": "cost", "cost_in_usd_ticks": "ticks",
     "upstream_inference_cost_usd": "upstream", "upstream_inference_cost": "upstream",
@@ -61,7 +61,7 @@ _INNER: Final[dict[str, dict[str, str]]] = {
     "cost_details": {"upstream_inference_cost": "upstream"},
     "cost": {"total_cost": "cost"},
 }  # fmt: skip
-"""Members that are objects themselves, and what theirs say."""
+"""Members that are objects themselves, with the counts in them by name."""
 _HOLDERS: Final = ("usage", "usage_metadata", "token_usage", "tokens", "billed_units", "meta", "response_metadata")
 """Members of a response, or of a usage (Cohere), that hold the figures."""
 _ENVELOPES: Final = ("response", "message", "body", "result")
@@ -69,17 +69,17 @@ _ENVELOPES: Final = ("response", "message", "body", "result")
 _RESPONSE: Final = frozenset(
     {"id", "object", "model", "choices", "candidates", "content", "message", "messages", "output", "response", "done"}
 )
-"""Members that a usage has not: of a whole response, which is not kept with its figures."""
+"""Members by which a whole response is known: it is not kept with its figures."""
 _BESIDE_NAMES: Final = frozenset({"cache_read_input_tokens", "cache_creation_input_tokens", "cache_write_input_tokens", "cache_creation"})
 """Names of Anthropic and Bedrock, which count cached tokens beside the input."""
 _WITHIN_NAMES: Final = frozenset(
     {"prompt_tokens", "prompt_token_count", "cached_content_token_count", "cached_prompt_tokens", "prompt_cache_hit_tokens",
      "prompt_tokens_details", "input_tokens_details", "input_token_details", "prompt_token_details"}
 )  # fmt: skip
-"""Names of those who count them within."""
+"""Names of providers that count them within the input."""
 _BESIDE_PROVIDERS: Final = frozenset({"anthropic", "bedrock", "claude"})
 _HOSTS: Final = frozenset({"vertex", "vertexai", "azure"})
-"""Those who let Anthropic's models be called by Anthropic's own interface."""
+"""Hosts where Anthropic's models are called by Anthropic's own interface."""
 _WITHIN_PROVIDERS: Final = frozenset(
     {"openai", "google", "gemini", "deepseek", "openrouter", "xai", "groq", "mistral", "mistralai", "ollama", "cohere", "litellm",
      "together", "fireworks", "perplexity", "moonshot", "vllm", "llamacpp", "azure", "vertex", "vertexai", "gcp"}
@@ -101,20 +101,20 @@ _LARGEST: Final = 10**18  # beyond all bounds; floats cannot hold any whole numb
 
 
 class Usage(Struct):
-    """What a call took: *tokens* whose parts add up, and US dollars, each None where nobody said."""
+    """What a call took: *tokens* whose parts add up, and US dollars, each None where it is unknown."""
 
     tokens: Tokens | None = None
     cost_usd: float | None = None
     upstream_cost_usd: float | None = None
     rest: dict[str, Any] = {}
-    """Members that none of our names stands for."""
+    """Members under names that we do not know."""
     flaws: list[str] = []
-    """What was given and cannot be so, a sentence each."""
+    """Figures that were given and are impossible, a sentence each."""
     fault: str = ""
-    """The one of these that is no matter of what was given: something raised while it was read, so that figures may be missing."""
+    """The one of these that is an exception raised while the usage was read: figures may be missing."""
 
 
-class _Said(Struct):
+class _Figures(Struct):
     """Figures under our names, as they were given."""
 
     counts: dict[str, int] = {}
@@ -135,8 +135,8 @@ def counts_beside(provider: str | None, model: str | None = None) -> bool | None
 
 
 def plain_tokens(sent: int | None, received: int | None, cached: int | None, written: int | None, *, beside: bool) -> Tokens | None:
-    """Return what `read` makes of these four counts, where nothing is to be said of them; None where it is for `read` to say."""
-    sent, received, cached, written = (0 if one is None else one for one in (sent, received, cached, written))
+    """Return the tokens that `read` makes of these four counts, if they have no flaw; None where `read` must look at them."""
+    sent, received, cached, written = (0 if value is None else value for value in (sent, received, cached, written))
     if not (type(sent) is type(received) is type(cached) is type(written) is int and (sent | received | cached | written) >= 0):
         return None
     if sent + received + cached + written > MAX_COUNT:
@@ -167,7 +167,7 @@ def read(
     if type(given) is Usage and not figures:  # it was read before
         return given
     known = counts_beside(provider, model)
-    first, second = _Said(), _Said()
+    first, second = _Figures(), _Figures()
     if given is not None:
         try:
             _gather(_members(given), first, 0)
@@ -183,33 +183,33 @@ def read(
         _gather(figures, second, _DEPTH)
         _complete(second, _beside(second, known, includes_cached, named=True), "")
     counts = first.counts | second.counts
-    found = Usage(_tokens(counts, second if second.counts else first), rest=first.rest | second.rest, flaws=first.flaws + second.flaws)
-    found.fault = first.fault or second.fault
+    usage = Usage(_tokens(counts, second if second.counts else first), rest=first.rest | second.rest, flaws=first.flaws + second.flaws)
+    usage.fault = first.fault or second.fault
     money = first.money | second.money
-    found.cost_usd = money.get("cost", money["ticks"] / TICKS if "ticks" in money else None)
-    found.upstream_cost_usd = money.get("upstream")
-    return found
+    usage.cost_usd = money.get("cost", money["ticks"] / TICKS if "ticks" in money else None)
+    usage.upstream_cost_usd = money.get("upstream")
+    return usage
 
 
 def server_tools(answer: Mapping[str, Any]) -> dict[str, int]:
     """Return how many tool calls of each type a whole answer has that its provider ran and bills beside the tokens."""
-    found: dict[str, int] = {}
+    calls: dict[str, int] = {}
     for item in [*_items(answer, "output"), *_items(answer, "content"), *_items(answer.get("additional_kwargs"), "tool_outputs")]:
         kind = text(_member(item, "type"))
         runs_here = kind == "shell_call" and _member(_member(item, "environment"), "type") == "local"
         if kind in _BILLED_CALLS and not runs_here:
-            found[kind] = found.get(kind, 0) + 1
+            calls[kind] = calls.get(kind, 0) + 1
         elif kind == "server_tool_use" and not (name := text(_member(item, "name"))).startswith(_FREE_TOOLS):
-            found[name] = found.get(name, 0) + 1
+            calls[name] = calls.get(name, 0) + 1
     for choice in _items(answer, "choices"):
         message = _member(choice, "message")
-        cited = [one for one in _items(message, "annotations") if _member(one, "type") == "url_citation"]
+        cited = [note for note in _items(message, "annotations") if _member(note, "type") == "url_citation"]
         if searched := [*cited, *_items(message, "executed_tools")]:  # the latter are Groq's
-            found["web_search"] = found.get("web_search", 0) + len(searched)
+            calls["web_search"] = calls.get("web_search", 0) + len(searched)
     for holder in (*_items(answer, "candidates"), answer.get("response_metadata")):
         if any(_member(holder, name) for name in ("grounding_metadata", "groundingMetadata")):
-            found["grounding"] = found.get("grounding", 0) + 1
-    return found
+            calls["grounding"] = calls.get("grounding", 0) + 1
+    return calls
 
 
 def _member(holder: Any, name: str) -> Any:
@@ -219,88 +219,88 @@ def _member(holder: Any, name: str) -> Any:
 
 
 def _items(holder: Any, name: str) -> list[Any]:
-    found = _member(holder, name)
-    return found if is_list(found) else []
+    items = _member(holder, name)
+    return items if is_list(items) else []
 
 
 def count(value: object, name: str, flaws: list[str]) -> int | None:
-    """Return a count; None for what is none or beyond `MAX_COUNT`, 0 for one below. *flaws* gets what is wrong with it."""
+    """Return a count; None for a value that is not a number or above `MAX_COUNT`, 0 for one below 0. *flaws* gets what is wrong with it."""
     if value is None:
         return None
     if type(value) is int and 0 <= value <= MAX_COUNT:
         return value
-    found = _number(value)
-    if found is not None and found > MAX_COUNT:
+    number = _number(value)
+    if number is not None and number > MAX_COUNT:
         flaws.append(f"{name}={_shown(value)} is more than any call can come to ({MAX_COUNT:.0e}), and is left out")
         return None
-    if found is None:
+    if number is None:
         flaws.append(f"{name}={_shown(value)} is no count, and is left out")
         return None
-    if found < 0:
+    if number < 0:
         flaws.append(f"{name}={_shown(value)} is below 0, and counts as 0")
-    return int(max(found, 0))
+    return int(max(number, 0))
 
 
 def dollars(value: object, name: str, flaws: list[str]) -> float | None:
-    """Return US dollars, which may be a credit; None for what is none or beyond `MAX_DOLLARS`. *flaws* gets what is wrong with it."""
+    """Return US dollars, which may be a credit; None for one that is not a number or beyond `MAX_DOLLARS`. *flaws* gets what is wrong."""
     if value is None or (type(value) is float and -MAX_DOLLARS <= value <= MAX_DOLLARS):
         return value
-    found = _number(value)
-    if found is None:
+    amount = _number(value)
+    if amount is None:
         flaws.append(f"{name}={_shown(value)} is no amount of money: the cost is unknown")
-    elif abs(found) > MAX_DOLLARS:
+    elif abs(amount) > MAX_DOLLARS:
         flaws.append(f"{name}={_shown(value)} is more than any call can cost ({MAX_DOLLARS:.0e}): the cost is unknown")
-        found = None
-    return None if found is None else float(found)
+        amount = None
+    return None if amount is None else float(amount)
 
 
 def _number(value: object) -> float | None:
-    """Return a finite number, also out of a text or a number of another library; a truth value is none."""
+    """Return a finite number, also out of a text or a number of another library; None for a truth value and anything else."""
     if type(value) is int:
         return max(-_LARGEST, min(value, _LARGEST))
     try:
         if isinstance(value, bool) or value is None:
             return None
-        found = float(cast("Any", value))
+        number = float(cast("Any", value))
     except MemoryError:
         raise
     except Exception as error:  # noqa: BLE001 - a value's own code may raise anything
         pass_on(error)
         return None
-    return found if isfinite(found) else None
+    return number if isfinite(number) else None
 
 
 def _shown(value: object) -> str:
-    said = redact(text(value))[:40]
-    return repr(said) if issubclass(type(value), str) else said
+    shown = redact(text(value))[:40]
+    return repr(shown) if issubclass(type(value), str) else shown
 
 
-def _members(given: Any) -> dict[str, Any]:
-    """Return the members of what was given, under their names; of a library's object too."""
+def _members(source: Any) -> dict[str, Any]:
+    """Return the members of a mapping or object, by name; of a library's object too."""
     without_memory = False
     try:
-        if isinstance(given, dict):
-            return cast("dict[str, Any]", given)
+        if isinstance(source, dict):
+            return cast("dict[str, Any]", source)
         for form in ("model_dump", "to_dict", "dict", "_asdict"):
-            method = getattr(cast("type[object]", type(given)), form, None)
+            method = getattr(cast("type[object]", type(source)), form, None)
             if callable(method):
                 try:
-                    told: Any = dumped(partial(method, given)) if form == "model_dump" else method(given)
+                    members: Any = dumped(partial(method, source)) if form == "model_dump" else method(source)
                 except Exception as error:  # noqa: BLE001 - other people's code
                     pass_on(error)
                     without_memory = isinstance(error, MemoryError)
                     continue
-                if isinstance(told, dict):
-                    return cast("dict[str, Any]", told)
-        if isinstance(given, Struct):
-            return {field.encode_name: getattr(given, field.name) for field in msgspec.structs.fields(given)}
-        found = cast("dict[object, Any]", dict(given) if hasattr(given, "keys") else vars(given))
+                if isinstance(members, dict):
+                    return cast("dict[str, Any]", members)
+        if isinstance(source, Struct):
+            return {field.encode_name: getattr(source, field.name) for field in msgspec.structs.fields(source)}
+        attributes = cast("dict[object, Any]", dict(source) if hasattr(source, "keys") else vars(source))
     except Exception as error:
         pass_on(error)
         if without_memory or isinstance(error, MemoryError):
             raise MemoryError from error
-        return {"usage": redact(text(cast("object", given)))[:200]}
-    return {name: value for name, value in _named(found).items() if not name.startswith("_")}
+        return {"usage": redact(text(cast("object", source)))[:200]}
+    return {name: value for name, value in _named(attributes).items() if not name.startswith("_")}
 
 
 def _named(block: Mapping[Any, Any]) -> dict[str, Any]:
@@ -316,8 +316,8 @@ def _short_snake(name: str) -> str:
     return _CAMEL.sub("_", name).lower()
 
 
-def _gather(block: Mapping[str, Any], said: _Said, depth: int) -> None:
-    """Take from a block what our names stand for; the rest is kept. What holds the figures is looked into first."""
+def _gather(block: Mapping[str, Any], figures: _Figures, depth: int) -> None:
+    """Take the figures whose names we know from a block; the rest is kept. A member that holds the figures is read first."""
     block = _named(block)
     snake = {name: _snake(name) for name in block}
     if depth < _DEPTH:
@@ -327,88 +327,88 @@ def _gather(block: Mapping[str, Any], said: _Said, depth: int) -> None:
         tier = block[named["service_tier"]] if "service_tier" in named else None
         tier = tier.get("type") if is_object(tier) else tier  # Bedrock's
         if isinstance(tier, str) and tier not in _USUAL_TIERS:  # it has a price of its own
-            said.rest["service_tier"] = tier
+            figures.rest["service_tier"] = tier
         if tools := block.get(SERVER_TOOLS) or (None if _RESPONSE.isdisjoint(block) else server_tools(block)):
-            said.rest[SERVER_TOOLS] = tools
+            figures.rest[SERVER_TOOLS] = tools
         if held is not None and not any(_COUNTS.get(known) in ("input", "output") for known in named):
-            _gather(_members(block[held]), said, depth + 1)
+            _gather(_members(block[held]), figures, depth + 1)
             if "cached_tokens" in named:  # Cohere's, beside its `tokens`
-                _take("cached_tokens", block[named["cached_tokens"]], said)
+                _take("cached_tokens", block[named["cached_tokens"]], figures)
             return
-        if "timings" in named and _timed(block[named["timings"]], said):
+        if "timings" in named and _timed(block[named["timings"]], figures):
             return
     response = not _RESPONSE.isdisjoint(snake)
     for name, value in block.items():
         try:
-            if value is not None and not _take(snake[name], value, said) and not response:
-                said.rest[name] = value
+            if value is not None and not _take(snake[name], value, figures) and not response:
+                figures.rest[name] = value
         except Exception as error:  # noqa: BLE001 - a value's own code may raise anything
             pass_on(error)
-            said.fault = f"{redact(name)[:40]} cannot be read: {type(error).__name__}"
-            said.flaws.append(said.fault)
+            figures.fault = f"{redact(name)[:40]} cannot be read: {type(error).__name__}"
+            figures.flaws.append(figures.fault)
 
 
 def _holds(value: object) -> bool:
     return value is not None and not issubclass(type(value), (str, int, float, list, tuple))
 
 
-def _timed(timings: object, said: _Said) -> bool:
+def _timed(timings: object, figures: _Figures) -> bool:
     """Read the figures of llama.cpp's server, for a stream without usage."""
     timings = _members(timings)
     if "prompt_n" not in timings:
         return False
-    cached = count(timings.get("cache_n"), "cache_n", said.flaws) or 0
-    fresh, output = (count(timings.get(name), name, said.flaws) or 0 for name in ("prompt_n", "predicted_n"))
-    said.counts |= {"input": cached + fresh, "read": cached, "output": output}
-    said.names.add("prompt_tokens")
+    cached = count(timings.get("cache_n"), "cache_n", figures.flaws) or 0
+    fresh, output = (count(timings.get(name), name, figures.flaws) or 0 for name in ("prompt_n", "predicted_n"))
+    figures.counts |= {"input": cached + fresh, "read": cached, "output": output}
+    figures.names.add("prompt_tokens")
     return True
 
 
-def _take(name: str, value: Any, said: _Said) -> bool:
-    """Take one member; False if no name of ours stands for it."""
+def _take(name: str, value: Any, figures: _Figures) -> bool:
+    """Take one member; False if its name is not known."""
     if name == "cache_details" and is_list(value):  # Bedrock's, of what was written
-        hour = [count(_member(one, "inputTokens"), name, said.flaws) or 0 for one in value if _member(one, "ttl") == "1h"]
-        said.rest |= {"cache_write_1h_tokens": sum(hour)} if any(hour) else {}
+        hour = [count(_member(entry, "inputTokens"), name, figures.flaws) or 0 for entry in value if _member(entry, "ttl") == "1h"]
+        figures.rest |= {"cache_write_1h_tokens": sum(hour)} if any(hour) else {}
         return True
     if name in _INNER and _holds(value):
-        rest = {key: one for key, one in _members(value).items() if one is not None and not _take_inner(name, key, one, said)}
-        said.names.add(name)
+        rest = {key: item for key, item in _members(value).items() if item is not None and not _take_inner(name, key, item, figures)}
+        figures.names.add(name)
         if rest:
-            said.rest[name] = rest
+            figures.rest[name] = rest
         return True
     if (kind := _COUNTS.get(name)) is not None:
-        said.names.add(name)
-        if (found := count(value, name, said.flaws)) is not None:
-            said.counts[kind] = found
+        figures.names.add(name)
+        if (number := count(value, name, figures.flaws)) is not None:
+            figures.counts[kind] = number
         return True
     if (kind := _MONEY.get(name)) is not None:
-        if (money := dollars(value, name, said.flaws)) is not None:
-            said.money[kind] = money
+        if (money := dollars(value, name, figures.flaws)) is not None:
+            figures.money[kind] = money
         return True
     return False
 
 
-def _take_inner(name: str, key: str, value: Any, said: _Said) -> bool:
+def _take_inner(name: str, key: str, value: Any, figures: _Figures) -> bool:
     known = _snake(key)
     kind = _INNER[name].get(known)
     if kind is None:
         return False
     if kind in ("cost", "upstream"):
-        if (money := dollars(value, known, said.flaws)) is not None:
-            said.money.setdefault(kind, money)
-    elif (found := count(value, known, said.flaws)) is not None:
-        if found and known == "ephemeral_1h_input_tokens":
-            said.rest["cache_write_1h_tokens"] = found
+        if (money := dollars(value, known, figures.flaws)) is not None:
+            figures.money.setdefault(kind, money)
+    elif (number := count(value, known, figures.flaws)) is not None:
+        if number and known == "ephemeral_1h_input_tokens":
+            figures.rest["cache_write_1h_tokens"] = number
         if kind == "part_written":
-            said.counts[kind] = said.counts.get(kind, 0) + found
+            figures.counts[kind] = figures.counts.get(kind, 0) + number
         else:
-            said.counts.setdefault(kind, found)
+            figures.counts.setdefault(kind, number)
     return True
 
 
-def _beside(said: _Said, provider: bool | None, includes: bool | None, *, named: bool) -> bool:
+def _beside(figures: _Figures, provider: bool | None, includes: bool | None, *, named: bool) -> bool:
     """Tell whether cached tokens are counted beside the input."""
-    counts, names = said.counts, said.names
+    counts, names = figures.counts, figures.names
     cached = counts.get("read", 0) + counts.get("written", counts.get("part_written", 0))
     if includes is not None:
         return not includes
@@ -423,10 +423,10 @@ def _beside(said: _Said, provider: bool | None, includes: bool | None, *, named:
     return named and provider is True
 
 
-def _complete(said: _Said, beside: bool, what: str) -> None:
+def _complete(figures: _Figures, beside: bool, what: str) -> None:
     """Bring figures to one convention: input includes what was cached and written, output includes reasoning."""
-    counts = said.counts
-    said.flaws[:] = [f"{what}: {flaw}" if what else flaw for flaw in said.flaws]
+    counts = figures.counts
+    figures.flaws[:] = [f"{what}: {flaw}" if what else flaw for flaw in figures.flaws]
     parts, missed = counts.pop("part_written", 0), counts.pop("missed", 0)
     if parts and not counts.get("written"):
         counts["written"] = parts
@@ -441,7 +441,7 @@ def _complete(said: _Said, beside: bool, what: str) -> None:
         counts["reasoning"] = counts.pop("thoughts")
         counts["output"] = counts.get("output", 0) + counts["reasoning"]
     total = counts.pop("total", 0)
-    if "prompt_tokens" in said.names and "input" in counts and total:  # Gemini by OpenAI's API and xAI leave reasoning out of it
+    if "prompt_tokens" in figures.names and "input" in counts and total:  # Gemini by OpenAI's API and xAI leave reasoning out of it
         counts["output"] = max(counts.get("output", 0), total - counts["input"])
     elif (
         total
@@ -451,7 +451,7 @@ def _complete(said: _Said, beside: bool, what: str) -> None:
         counts["output"] = counts.get("output", 0) + beside_output
 
 
-def _tokens(counts: Mapping[str, int], said: _Said) -> Tokens | None:
+def _tokens(counts: Mapping[str, int], figures: _Figures) -> Tokens | None:
     """Return the parts; where more is cached than was sent, it cannot have been counted within."""
     if not counts:
         return None
@@ -462,14 +462,14 @@ def _tokens(counts: Mapping[str, int], said: _Said) -> Tokens | None:
         fresh = 0
     elif cached > sent:
         fresh = sent
-        said.flaws.append(f"{cached:,} tokens from and to the cache cannot be among {sent:,} of input: they are counted beside them")
+        figures.flaws.append(f"{cached:,} tokens from and to the cache cannot be among {sent:,} of input: they are counted beside them")
     else:
         fresh = sent - cached
     if reasoning > output:
         if counts.get("output") is not None:
-            said.flaws.append(f"{reasoning:,} tokens of reasoning cannot be among {output:,} of output: they are counted beside them")
+            figures.flaws.append(f"{reasoning:,} tokens of reasoning cannot be among {output:,} of output: they are counted beside them")
         output += reasoning
     if fresh + output + cached > MAX_COUNT:
-        said.flaws.append(f"{fresh + output + cached:,} tokens are more than any call can come to ({MAX_COUNT:.0e}), and are left out")
+        figures.flaws.append(f"{fresh + output + cached:,} tokens are more than any call can come to ({MAX_COUNT:.0e}), and are left out")
         return None
     return parts_of(fresh, output, read, written, reasoning)

@@ -38,7 +38,7 @@ _LOST = ("$cycle", "$deep", "$repr", "$error", "$more")
 encode_into = msgspec.json.Encoder().encode_into
 """What `dumps` is made of: `Encoder.encode` of msgspec 0.22 ends the process where memory runs out in it, this raises `MemoryError`."""
 _buffers: list[bytearray] = []
-"""Those that nobody writes to: a thread, or a finalizer in the middle of another call, takes one out."""
+"""Buffers that are not in use: a thread, or a finalizer in the middle of another call, takes one out."""
 _KEPT_BYTES = 1 << 16
 
 
@@ -174,11 +174,11 @@ def plain(value: object, most: float = math.inf) -> Any:
 def text(value: object) -> str:
     """Return *value* as text that can be encoded, at most `MAX_TEXT` characters; never raises."""
     try:
-        found = str.__str__(value if isinstance(value, str) else str(value))  # a subclass's text, whatever its own code says
+        content = str.__str__(value if isinstance(value, str) else str(value))  # a subclass's text, whatever its own code says
     except Exception as error:  # noqa: BLE001 - a value's own code may raise anything
         pass_on(error)
         return f"<{type(value).__name__}: its text raises {type(error).__name__}>"
-    return cut(clean(found))
+    return cut(clean(content))
 
 
 def clean(found: str) -> str:
@@ -196,9 +196,9 @@ def cut(found: str, limit: int = MAX_TEXT) -> str:
     return str(found) if len(found) <= limit else truncated(found, limit, len(found))
 
 
-def truncated(found: str, limit: int, size: int) -> str:
-    """Return *limit* characters of a text of *size*, of which *found* is the beginning at least, as `cut` does."""
-    kept = beginning(found, limit)
+def truncated(content: str, limit: int, size: int) -> str:
+    """Return *limit* characters of a text of *size*, of which *content* is the beginning at least, as `cut` does."""
+    kept = beginning(content, limit)
     return f"[TRUNCATED] Original size {size} characters; truncated to {len(kept)} characters.\n\n{kept}"
 
 
@@ -229,8 +229,8 @@ def _converted(value: object, depth: int, walk: _Walk) -> Any:
     if value is None or kind is bool:
         return value
     if isinstance(value, str):
-        found = clean(str.__str__(value))
-        return found if walk.headers else cut(found)
+        cleaned = clean(str.__str__(value))
+        return cleaned if walk.headers else cut(cleaned)
     if isinstance(value, int):
         number = int.__int__(value)
         return number if -_MAX_INT <= number < 2 * _MAX_INT else {"$int": hex(number)}
@@ -260,8 +260,8 @@ def _container(value: object, depth: int, walk: _Walk) -> Any:
             return held | more
         if isinstance(value, (list, tuple, set, frozenset)):
             several = cast("list[object]", value)
-            found, more = _first(several, len(several), walk)
-            return [_plain(item, depth + 1, walk) for item in found] + ([more] if more else [])
+            taken, more = _first(several, len(several), walk)
+            return [_plain(item, depth + 1, walk) for item in taken] + ([more] if more else [])
         return _plain(_builtins(value), depth + 1, walk)
     finally:
         walk.above.discard(identity)

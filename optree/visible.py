@@ -51,8 +51,8 @@ def one_line(text: str) -> str:
 
 
 def visible_json(text: str) -> str:
-    """Return JSON that says the same, with escapes in place of what cannot be seen; control characters have theirs in JSON anyway."""
-    return text if _is_visible(text) else _IN_JSON.sub(lambda found: _escaped(found[0]), text)
+    """Return equal JSON, with escapes in place of what cannot be seen; control characters have theirs in JSON anyway."""
+    return text if _is_visible(text) else _IN_JSON.sub(lambda match: _escaped(match[0]), text)
 
 
 def columns(text: str) -> int:
@@ -72,8 +72,8 @@ def _is_visible(text: str) -> bool:
     return text.isprintable() and (text.isascii() or _UNPRINTED.search(text) is None)
 
 
-def _written(found: re.Match[str]) -> str:
-    return found[1] or found[0].encode("unicode_escape").decode()
+def _written(match: re.Match[str]) -> str:
+    return match[1] or match[0].encode("unicode_escape").decode()
 
 
 def _escaped(char: str) -> str:
@@ -99,7 +99,7 @@ def _ascii_marks(error: UnicodeError) -> tuple[str, int]:
     """Return what stands for the characters that cannot be encoded, and where to go on; an error handler of `codecs`."""
     if not isinstance(error, UnicodeEncodeError):
         raise error
-    return "".join(_STANDS_FOR.get(one, "?") for one in error.object[error.start : error.end]), error.end
+    return "".join(_STANDS_FOR.get(character, "?") for character in error.object[error.start : error.end]), error.end
 
 
 codecs.register_error(ASCII_MARKS, _ascii_marks)

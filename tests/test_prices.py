@@ -284,7 +284,7 @@ def test_a_snapshot_is_a_table(tmp_path):
     """What a session says of the prices by which it was billed is enough to bill it again, without the library (S4-12)."""
     tokens = parts_of(250_000, 100, 1000, 500)
     price, _ = finder().find(entry("gemini", "gemini-2.5-pro"))
-    [(name, told)] = decode(price.told).items()
+    [(name, told)] = decode(price.snapshot).items()
     assert {"optree.price": name} == decode(price.details)
     path = tmp_path / "prices.json"
     rates = {key: value for key, value in told.items() if key not in ("provider", "model", "source")}

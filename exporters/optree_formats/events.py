@@ -49,12 +49,12 @@ class Events:
         events: list[AnyEvent] = []
         faults: list[Fault] = []
         with open_file(path) as source:
-            for found in stream_events(source):
-                if isinstance(found, Fault):
-                    faults.append(found)
+            for item in stream_events(source):
+                if isinstance(item, Fault):
+                    faults.append(item)
                     _refuse(path, faults, strict=strict)
                 else:
-                    events += found
+                    events += item
         notes: list[str] = []
         latest = path.stat().st_mtime * 1e3
         tree = tree_of(events, txn=_txn(path), start=float(int(latest)) - len(events) * _TICK, notes=notes)
@@ -64,9 +64,9 @@ class Events:
 
 
 def _txn(path: Path) -> str | None:
-    """Return the txn in the name of a file, where an export has named it; either form may be told for the other where no link is in it."""
-    found = _EXPORTED.fullmatch(path.name)
-    return found[1] if found is not None and is_txn(found[1]) else None
+    """Return the txn in the name that an export gave a file; either suffix counts, for a file without links may be read as either form."""
+    match = _EXPORTED.fullmatch(path.name)
+    return match[1] if match is not None and is_txn(match[1]) else None
 
 
 def _refuse(path: Path, faults: list[Fault], *, strict: bool) -> None:

@@ -34,7 +34,7 @@ def wrong_options(options: Mapping[str, Any]) -> list[str]:
     """Return what is wrong with options, whatever the environment says: a sentence each."""
     from optree_otel.settings import resolve
 
-    assumed = {"OTEL_TRACES_SAMPLER": "traceidratio"}  # else nobody looks at its argument
+    assumed = {"OTEL_TRACES_SAMPLER": "traceidratio"}  # else the sampler's argument is not read
     return list(resolve(options, assumed).problems)
 
 

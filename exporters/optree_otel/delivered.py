@@ -143,11 +143,11 @@ def kept(sessions: Path, txn: str) -> set[str]:
 
 
 def addressed(sessions: Path, txn: str) -> Addressee | None:
-    """Return who is to have a session, or has it, as noted last by its owner, or else by another; None if nobody noted it."""
+    """Return the addressee of a session, as its owner noted it last, or else another process; None if none noted one."""
     for file in [*writers(sessions, txn), _mark(sessions, DONE, txn)]:  # the owner's is the first
-        found = [note for note in _noted(file, having=b'">') if note.startswith(_FOR)]
-        if found:
-            digest, _, shown = found[-1].removeprefix(_FOR).partition(" ")
+        notes = [note for note in _noted(file, having=b'">') if note.startswith(_FOR)]
+        if notes:
+            digest, _, shown = notes[-1].removeprefix(_FOR).partition(" ")
             return Addressee(digest, shown)
     return None
 
@@ -319,7 +319,7 @@ def _noted(path: Path, having: bytes = b"") -> list[str]:
         data = REAL.read(path)
     except OSError:  # done meanwhile, or not ours to read
         return []
-    return [found for line in data.splitlines() if having in line for found in _paths(line)]
+    return [note for line in data.splitlines() if having in line for note in _paths(line)]
 
 
 def _is_torn(file: int) -> bool:

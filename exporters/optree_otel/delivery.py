@@ -76,7 +76,7 @@ def _round(mirror: OtelMirror, sessions: Path, left: Sequence[Path]) -> bool:
         return monotonic() < until
 
     directory = Directory.of(None, sessions, None)
-    missed = any(one.missing for one in sweep(mirror, directory, go_on=has_room, most=MOST_BYTES))
+    missed = any(sent.missing for sent in sweep(mirror, directory, go_on=has_room, most=MOST_BYTES))
     if (outliving := outlived(mirror, directory)) or missed:  # a process that is killed can leave no word
         _wait(lambda: not any(is_sending(sessions, txn) for txn in outliving))
         sweep(mirror, directory, go_on=has_room, most=MOST_BYTES)

@@ -1,4 +1,4 @@
-"""A Python process that outlives the one that starts it: nobody's child, tied to no terminal, with no descriptor of the other's."""
+"""A Python process that outlives the one that starts it: not its child, tied to no terminal, without its descriptors."""
 
 from __future__ import annotations
 
@@ -34,23 +34,23 @@ _end.join({seconds})
 
         Returns a descriptor that must stay open: by its closing the process knows.
         """
-        told, held = os.pipe()
+        read_end, write_end = os.pipe()
         apart = subprocess.DETACHED_PROCESS | subprocess.CREATE_NEW_PROCESS_GROUP
         null = subprocess.DEVNULL
-        given: dict[str, Any] = {"stdin": told, "stdout": null, "stderr": null, "env": environ}
+        options: dict[str, Any] = {"stdin": read_end, "stdout": null, "stderr": null, "env": environ}
         command = _command(_FIRST.format(seconds=seconds) + code)
         try:
             try:
-                process = subprocess.Popen(command, creationflags=apart | subprocess.CREATE_BREAKAWAY_FROM_JOB, **given)  # noqa: S603 - itself
+                process = subprocess.Popen(command, creationflags=apart | subprocess.CREATE_BREAKAWAY_FROM_JOB, **options)  # noqa: S603 - itself
             except PermissionError:  # where all that is started here ends with what started it
-                process = subprocess.Popen(command, creationflags=apart, **given)  # noqa: S603 - itself
+                process = subprocess.Popen(command, creationflags=apart, **options)  # noqa: S603 - itself
         except BaseException:
-            os.close(held)
+            os.close(write_end)
             raise
         finally:
-            os.close(told)
+            os.close(read_end)
         process.returncode = 0  # it is not waited for, and that is no fault to warn of
-        return held
+        return write_end
 
     def begin(longest: float) -> None:
         """End this process after *longest* seconds, whatever it is at; the first that *code* does."""
@@ -75,24 +75,24 @@ os.close(3)
         Returns a descriptor that must stay open: by its closing the process knows.
         """
         command = _command(_FIRST.format(seconds=seconds) + code)
-        told, held = os.pipe()
+        read_end, write_end = os.pipe()
         closed = [(os.POSIX_SPAWN_CLOSE, number) for number in _inheritable() if number != _END]
         null = [(os.POSIX_SPAWN_OPEN, number, os.devnull, os.O_RDWR, 0) for number in range(_END)]
-        given: dict[str, Any] = {
-            "file_actions": [(os.POSIX_SPAWN_DUP2, told, _END), *null, *closed],
+        options: dict[str, Any] = {
+            "file_actions": [(os.POSIX_SPAWN_DUP2, read_end, _END), *null, *closed],
             "setsigmask": (),
             "setsigdef": (signal.SIGINT, signal.SIGTERM, signal.SIGALRM),
         }
         try:
-            os.posix_spawn(sys.executable, command, environ, setsid=True, **given)
+            os.posix_spawn(sys.executable, command, environ, setsid=True, **options)
         except NotImplementedError:  # not by every C library: then it leaves this session as soon as it runs
-            os.posix_spawn(sys.executable, command, environ, setpgroup=0, **given)
+            os.posix_spawn(sys.executable, command, environ, setpgroup=0, **options)
         except BaseException:
-            os.close(held)
+            os.close(write_end)
             raise
         finally:
-            os.close(told)
-        return held
+            os.close(read_end)
+        return write_end
 
     def begin(longest: float) -> None:
         """Leave the other process's session, and end after *longest* seconds, whatever it is at; the first that *code* does."""

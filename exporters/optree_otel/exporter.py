@@ -46,15 +46,15 @@ class OtelResender:
 
         Those that an earlier version left, which noted no destination, are among the first; with *any_destination* all are.
         """
-        found: list[str] = []
+        txns: list[str] = []
         others: Counter[str] = Counter()
         for txn in pending(directory.sessions, also_open=True):
             to = addressed(directory.sessions, txn)
             if any_destination or to is None or to.digest == self._mirror.addressee.digest:
-                found.append(txn)
+                txns.append(txn)
             elif not directory.is_running(txn):
                 others[to.shown] += 1
-        return found, dict(others)
+        return txns, dict(others)
 
     def forget(self, txn: str, directory: Directory) -> None:
         """Stop counting a session as pending, since it is gone from the disk."""
@@ -70,7 +70,7 @@ class OtelResender:
         after = self._counts()
         sent, lost = (after[name] - before[name] for name in ("delivered", "lost"))
         left = min(after["left"] - before["left"], put.spans - sent - lost)  # what waits may hold more than spans
-        report = Delivery(loaded.txn, sent, left, lost, whole and not left and not put.missing, put.said)
+        report = Delivery(loaded.txn, sent, left, lost, whole and not left and not put.missing, put.reason)
         passed_over = put.spans - sent - left - lost
         if passed_over > 0:
             report.said = f"{passed_over} spans were left out: the trace is full; set OPTREE_OTEL_TRACE_PER_TURN=true"
@@ -83,11 +83,11 @@ class OtelResender:
         self._mirror.close(0.0)
 
     def _counts(self) -> dict[str, int]:
-        told: dict[str, Any] = self._mirror.health()["traces"]
+        counts: dict[str, Any] = self._mirror.health()["traces"]
         return {
-            "delivered": told["delivered"],
-            "lost": told["lost"] + told["rejected"],
-            "left": told["left"] + told["waiting"],
+            "delivered": counts["delivered"],
+            "lost": counts["lost"] + counts["rejected"],
+            "left": counts["left"] + counts["waiting"],
         }
 
 
@@ -98,8 +98,8 @@ class OtelSpanReader:
         """Return the spans in a file, with notes on those that cannot be read."""
         from optree_otel.incoming.reading import read_file
 
-        found = read_file(path)
-        return [*found.spans], found.notes
+        contents = read_file(path)
+        return [*contents.spans], contents.notes
 
     def sessions(self, spans: list[Any], notes: list[str]) -> list[Tree]:
         """Return the sessions that spans tell of."""
@@ -128,9 +128,9 @@ class OtelExporter:
         return pending(directory.sessions)
 
     def destination(self, txn: str, directory: Directory) -> str | None:
-        """Return where a pending session is to go; None if nobody noted it."""
-        found = addressed(directory.sessions, txn)
-        return None if found is None else found.shown
+        """Return where a pending session is to go; None if no process noted it."""
+        addressee = addressed(directory.sessions, txn)
+        return None if addressee is None else addressee.shown
 
     def waiting(self, txn: str, directory: Directory) -> int:
         """Return how many spans of a pending session are to be sent."""

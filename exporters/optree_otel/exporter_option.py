@@ -16,20 +16,24 @@ Exporters = tuple[Any, ...]
 """Exporters, processors, and the word `STOCK`."""
 
 
-def exporters_of(given: object) -> Exporters | None:
+def exporters_of(option: object) -> Exporters | None:
     """Return what an option names, one or a list of them; None if something of it takes no spans."""
-    found: Exporters = tuple(cast("list[Any]", given)) if isinstance(given, (list, tuple)) else (given,)
-    return found if found and all(one == STOCK or is_exporter(one) or is_processor(one) for one in found) else None
+    exporters: Exporters = tuple(cast("list[Any]", option)) if isinstance(option, (list, tuple)) else (option,)
+    return (
+        exporters
+        if exporters and all(exporter == STOCK or is_exporter(exporter) or is_processor(exporter) for exporter in exporters)
+        else None
+    )
 
 
-def is_exporter(given: object) -> bool:
+def is_exporter(value: object) -> bool:
     """Tell whether this is a SpanExporter."""
-    return _is(given, *_EXPORTER)
+    return _is(value, *_EXPORTER)
 
 
-def is_processor(given: object) -> bool:
+def is_processor(value: object) -> bool:
     """Tell whether this is a SpanProcessor."""
-    return _is(given, *_PROCESSOR)
+    return _is(value, *_PROCESSOR)
 
 
 def name(exporter: object) -> str:
@@ -39,6 +43,6 @@ def name(exporter: object) -> str:
     return f"{type(exporter).__module__}.{type(exporter).__qualname__}{inside}"
 
 
-def _is(given: object, module: str, kind: str) -> bool:
-    found = getattr(sys.modules.get(module), kind, None)
-    return found is not None and isinstance(given, found)
+def _is(value: object, module: str, kind: str) -> bool:
+    cls = getattr(sys.modules.get(module), kind, None)
+    return cls is not None and isinstance(value, cls)

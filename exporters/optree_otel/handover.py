@@ -73,8 +73,8 @@ def delivery_folder(sessions: Path, addressee: Addressee) -> Path:
 
 def words(folder: Path) -> tuple[list[Path], int]:
     """Return the files by which processes have left word that they end, and how many entries are none and are passed over."""
-    with os.scandir(folder) as found:
-        entries = [(entry.path, entry.is_file(follow_symlinks=False)) for entry in found if entry.name != LOCK]
+    with os.scandir(folder) as listing:
+        entries = [(entry.path, entry.is_file(follow_symlinks=False)) for entry in listing if entry.name != LOCK]
     return [Path(path) for path, is_file in entries if is_file], sum(not is_file for _, is_file in entries)
 
 
@@ -93,7 +93,9 @@ def _announce(folder: Path) -> bool:
 def _path() -> list[str]:
     """Return where the other process finds its modules: where this one found them, without what `site` would do in between."""
     own = [str(Path(file).parents[1]) for file in (optree.__file__, __file__)]
-    path = [found for entry in list[object](sys.path) if isinstance(entry, str) and (found := _absolute(entry))]  # Python reads no others
+    path = [
+        absolute for entry in list[object](sys.path) if isinstance(entry, str) and (absolute := _absolute(entry))
+    ]  # Python reads no others
     return list(dict.fromkeys([*path, *own]))
 
 

@@ -27,7 +27,7 @@ from optree.exporting import (
     pass_on,
     text,
 )
-from optree_otel.live_trace import CLOSE, HEARTBEAT, LONG_SECONDS, OPEN, LiveItem, LiveTrace, Made
+from optree_otel.live_trace import CLOSE, HEARTBEAT, LONG_SECONDS, OPEN, EncodedSpan, LiveItem, LiveTrace
 from optree_otel.otlp.batches import EncodedItem
 from optree_otel.session_exporter import ROOT, Key
 from optree_otel.signals import logs, names
@@ -49,7 +49,7 @@ _BEGINS: Final[dict[type[Record], str]] = {SessionBegin: "session", TurnBegin: "
 _ENDS: Final[dict[type[Record], str]] = {SessionEnd: "session", TurnEnd: "turn", OpEnd: "op"}
 _RESOURCE = KeyValues(1)
 _OF_PROCESS = ("process.", "telemetry.sdk.version", names.VERSION)
-"""Not told of live services: a process that takes the session up sends the same bytes."""
+"""Left out of the resources of live services: a process that takes the session up sends the same bytes."""
 
 
 class Watched:
@@ -65,7 +65,7 @@ class Watched:
 
     @property
     def over(self) -> bool:
-        """True if all is told: of another process's session, if nothing is open in this one."""
+        """True if all spans are sent: of another process's session, if nothing is open in this one."""
         return self.trace.settled and (self.ended or (self.trace.begun is not None and self.trace.exporter.open <= 0))
 
 
@@ -84,16 +84,16 @@ class Live(Remembered):
         beat: Callable[[SessionExporter, float], None] | None,
     ) -> None:
         super().__init__()
-        self._told, self._profile, self._settle, self._beat_in_logs = resources, profile, settle, beat
+        self._resources, self._profile, self._settle, self._beat_in_logs = resources, profile, settle, beat
         self.sender = make(self)
         self._watched: dict[str, Watched] = {}
-        self._resources: dict[tuple[str, Owner], bytes] = {}
+        self._encoded: dict[tuple[str, Owner], bytes] = {}
         self._trouble = ""
         self._start_anew()
 
     def clear(self) -> None:
-        """Encode resources anew: what may leave is not what it was."""
-        self._resources.clear()
+        """Encode resources anew: the rules of redaction have changed."""
+        self._encoded.clear()
 
     def attach(self, session: Traced, exporter: SessionExporter) -> Callable[[list[Record]], None]:
         """Take up a session; what is returned takes its records, on threads of the program."""
@@ -142,9 +142,9 @@ class Live(Remembered):
         self._start_anew()
 
     def health(self) -> dict[str, Any]:
-        """Return what the sender says, and what was wrong here."""
-        found = self.sender.health()
-        return {**found, "trouble": found["trouble"] or self._trouble}
+        """Return the sender's health, with what went wrong here."""
+        health = self.sender.health()
+        return {**health, "trouble": health["trouble"] or self._trouble}
 
     @property
     def over_budget(self) -> int:
@@ -164,18 +164,18 @@ class Live(Remembered):
     def encode(self, item: LiveItem) -> EncodedItem | None:
         """Return an item's span, behind the anchors that it needs."""
         item.trace.exporter.view.settle()
-        made = item.trace.spans(item)
-        if not made:
+        spans = item.trace.spans(item)
+        if not spans:
             self._arrived([item])
             return None
-        return EncodedItem(tuple(made), b"".join(one.body for one in made))
+        return EncodedItem(tuple(spans), b"".join(span.body for span in spans))
 
     def frame(self, entries: Sequence[EncodedItem]) -> bytes:
         """Return an ExportTraceServiceRequest."""
         groups: dict[tuple[str, Owner], list[bytes]] = {}
         for entry in entries:
-            made: tuple[Made, ...] = entry.group  # type: ignore[assignment]
-            for group, body in made:
+            spans: tuple[EncodedSpan, ...] = entry.group  # type: ignore[assignment]
+            for group, body in spans:
                 groups.setdefault(group, []).append(body)
         return request([(self._resource(*group), bodies) for group, bodies in groups.items()])
 
@@ -212,19 +212,19 @@ class Live(Remembered):
             self._settle(exporter)
 
     def _resource(self, service: str, owner: Owner) -> bytes:
-        result = self._resources.get((service, owner))
+        result = self._encoded.get((service, owner))
         if result is None:
-            if len(self._resources) >= KEPT_RESOURCES:
-                self._resources.pop(next(iter(self._resources)), None)
-            told = self._told.attributes(service, owner)
-            pairs = Fitter(self._profile).attributes([pair for pair in told.items() if not pair[0].startswith(_OF_PROCESS)])
-            result = self._resources[service, owner] = _RESOURCE.encode(pairs)
+            if len(self._encoded) >= KEPT_RESOURCES:
+                self._encoded.pop(next(iter(self._encoded)), None)
+            attributes = self._resources.attributes(service, owner)
+            pairs = Fitter(self._profile).attributes([pair for pair in attributes.items() if not pair[0].startswith(_OF_PROCESS)])
+            result = self._encoded[service, owner] = _RESOURCE.encode(pairs)
         return result
 
     # What is on its way there, on the thread that looks, or on one that flushes.
 
     def _trace(self, exporter: SessionExporter, *, joined: bool = False) -> LiveTrace:
-        trace = exporter.live = LiveTrace(exporter, self._told, joined=joined)
+        trace = exporter.live = LiveTrace(exporter, self._resources, joined=joined)
         return trace
 
     def _asked(self, trace: LiveTrace, what: str, keys: Sequence[Key]) -> list[LiveItem]:

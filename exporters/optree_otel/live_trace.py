@@ -48,7 +48,7 @@ _SHORTEST = 1
 _IN_CANONICAL = ("gen_ai.usage.", "llm.token_count.", "llm.cost.", names.COST, names.UPSTREAM_COST)
 
 
-class Made(NamedTuple):
+class EncodedSpan(NamedTuple):
     """A span's bytes, and the service that it comes from, with its owner."""
 
     group: tuple[str, Owner]
@@ -117,16 +117,16 @@ class LiveTrace:
         root = self.exporter.view.session("")
         if root is None:
             return []
-        found = [(key, node) for key, node in nodes(root) if also_open or node.ended_at is not None]
+        candidates = [(key, node) for key, node in nodes(root) if also_open or node.ended_at is not None]
         if not self.known and str(ROOT) in self.exporter.done:
-            skipped = {str(key): _closed(node) for key, node in found if key != ROOT}
+            skipped = {str(key): _closed(node) for key, node in candidates if key != ROOT}
             self.state |= skipped
             self.exporter.file.add([_NOTE + key + end for key, end in skipped.items()])
-        missing = [key for key, node in found if self.state.get(str(key)) != _closed(node)]
+        missing = [key for key, node in candidates if self.state.get(str(key)) != _closed(node)]
         self.over.update(key.path for key in missing if key.kind == "op")
         return missing
 
-    def spans(self, item: LiveItem) -> list[Made]:
+    def spans(self, item: LiveItem) -> list[EncodedSpan]:
         """Return what goes out for an item, behind the anchors that it needs; empty if there is nothing to send."""
         item.changed = {}
         if item.what == HEARTBEAT:
@@ -177,19 +177,19 @@ class LiveTrace:
             path = parent_path(path)
         return self.scope(path)
 
-    def _anchored(self, key: Key, item: LiveItem) -> list[Made]:
+    def _anchored(self, key: Key, item: LiveItem) -> list[EncodedSpan]:
         """Return the anchors that are missing at a node and above it, the outermost first. An op that is over already goes whole."""
-        found: list[tuple[Key, Node]] = []
+        unanchored: list[tuple[Key, Node]] = []
         at: Key | None = key
         while at is not None and str(at) not in self.state and (self.begun is None or str(at) in self.begun):
             node = self.exporter.node(at)
             if node is None:
                 break
-            found.append((at, node))
+            unanchored.append((at, node))
             at = _above(at, node)
-        return [made for at, node in reversed(found) for made in self._begins(at, node, item)]
+        return [span for at, node in reversed(unanchored) for span in self._begins(at, node, item)]
 
-    def _begins(self, key: Key, node: Node, item: LiveItem) -> list[Made]:
+    def _begins(self, key: Key, node: Node, item: LiveItem) -> list[EncodedSpan]:
         scope = self.scope_of(key)
         if scope is None:
             return []
@@ -202,7 +202,7 @@ class LiveTrace:
         self._note(key, "", item)
         return [self._encoded(anchor_span(node, scope, self._to_canonical(key)), scope)]
 
-    def _ended(self, node: Node, item: LiveItem) -> list[Made]:
+    def _ended(self, node: Node, item: LiveItem) -> list[EncodedSpan]:
         key, closed = item.key, _closed(node)
         if key.kind == "op":
             self.over.discard(key.path)
@@ -212,29 +212,29 @@ class LiveTrace:
             return []
         if before is None and isinstance(node, OperationNode) and node.kind != "session" and node.path not in self.tried:
             return self._whole(node, scope, item)
-        made = self._anchored(key, item)
+        anchors = self._anchored(key, item)
         number, since = self._round(node, before)
         self._note(key, closed, item)
-        return [*made, self._encoded(close_span(node, scope, number, since), scope)]
+        return [*anchors, self._encoded(close_span(node, scope, number, since), scope)]
 
-    def _whole(self, op: OperationNode, scope: SpanScope, item: LiveItem) -> list[Made]:
+    def _whole(self, op: OperationNode, scope: SpanScope, item: LiveItem) -> list[EncodedSpan]:
         above = _above(item.key, op)
-        made = self._anchored(above, item) if above is not None else []
+        anchors = self._anchored(above, item) if above is not None else []
         self._note(item.key, _CLOSED, item)
         span = self._encoded(whole_span(op, scope), scope)
         limit = scope.profile.trace_bytes
         if limit is None or self.bytes <= limit:
-            return [*made, span]
+            return [*anchors, span]
         self.over_budget += 1
-        return made
+        return anchors
 
-    def _heartbeat(self, item: LiveItem) -> list[Made]:
+    def _heartbeat(self, item: LiveItem) -> list[EncodedSpan]:
         key, current = innermost(self.exporter.view.session(""))
-        made = self._anchored(key, item)
+        anchors = self._anchored(key, item)
         node, scope = self.exporter.node(key), self.scope_of(key)
         if node is None or scope is None:
             return []
-        return [*made, self._encoded(heartbeat_span(node, scope, item.now, current), scope)]
+        return [*anchors, self._encoded(heartbeat_span(node, scope, item.now, current), scope)]
 
     def _noted(self, note: str) -> None:
         """Take up what an earlier process, or this one before, has noted."""
@@ -261,23 +261,23 @@ class LiveTrace:
         item.changed[name] = (item.changed[name][0] if name in item.changed else self.state.get(name), state)
         self.state[name] = state
 
-    def _encoded(self, span: Span, scope: SpanScope) -> Made:
+    def _encoded(self, span: Span, scope: SpanScope) -> EncodedSpan:
         data = encode(span, scope.profile)
         self.bytes += len(data)
-        return Made((scope.service, self.exporter.owner), data)
+        return EncodedSpan((scope.service, self.exporter.owner), data)
 
 
 def innermost(root: SessionNode | None) -> tuple[Key, OperationNode | None]:
     """Return the innermost open container of a session, and the op that is open in it, if there is one."""
-    found, session = ROOT, root
+    key, session = ROOT, root
     while session is not None:
         turn, current = _open_in(session)
         if turn is None:
-            return found, None
+            return key, None
         if current is None or current.child_session is None:
             return Key("turn", turn.path), current
-        found, session = Key("session", current.path), current.child_session
-    return found, None
+        key, session = Key("session", current.path), current.child_session
+    return key, None
 
 
 def _open_in(session: SessionNode) -> tuple[TurnNode | None, OperationNode | None]:
@@ -306,12 +306,12 @@ def _round(state: str | None) -> int:
 
 def anchor_span(node: Node, scope: SpanScope, links: Sequence[Link] = ()) -> Span:
     """Return the span that stands for a node from its begin on."""
-    name, told = _known(node, scope)
+    name, details = _known(node, scope)
     attributes: list[Attribute] = [
         (names.PATH, node.path),
         (names.TXN, scope.txn),
         (names.CONVERSATION, scope.session.id),
-        *told,
+        *details,
         *_named(node),
         (names.PHASE, OPEN),
     ]
@@ -331,7 +331,7 @@ def close_span(node: Node, scope: SpanScope, number: int = 0, since: float | Non
     span = _canonical(node, scope)
     own = owner_id(node, scope)
     start = span.start_ns if since is None else nanoseconds(since)
-    told = [*span.attributes, *_named(node), (names.PHASE, CLOSE), *([(names.ROUND, number)] if since is not None else [])]
+    attributes = [*span.attributes, *_named(node), (names.PHASE, CLOSE), *([(names.ROUND, number)] if since is not None else [])]
     return replace(
         span,
         name=f"{span.name}: {state(node, live=False)}",
@@ -339,7 +339,7 @@ def close_span(node: Node, scope: SpanScope, number: int = 0, since: float | Non
         parent_id=own,
         start_ns=start,
         end_ns=max(start, span.end_ns),
-        attributes=told,
+        attributes=attributes,
         flags=LOCAL_PARENT,
     )
 

@@ -50,7 +50,7 @@ SWEPT_AHEAD = 2_000
 
 
 MOST_SHARED = 1_000
-"""Sessions that are looked at again at a flush; what is beyond is for a later run."""
+"""Sessions that are looked at again at a flush; any more are left to a later run."""
 
 
 class OtelMirror:
@@ -157,7 +157,7 @@ class OtelMirror:
                     self._gathering()  # of those before it: a program may never flush
 
             thread = _started(work)
-            self._keeping = [one for one in [*self._keeping, *([thread] if thread is not None else [])] if one.is_alive()]
+            self._keeping = [running for running in [*self._keeping, *([thread] if thread is not None else [])] if running.is_alive()]
 
     def exporter(self, view: View, session: Traced, origin: Origin | None = None, *, sampled: bool = True) -> SessionExporter:
         """Return the way out of a session."""
@@ -191,7 +191,7 @@ class OtelMirror:
             self.logs.put(NodeItem(exporter, Key(HEARTBEAT, str(now))))
 
     def settle(self, exporter: SessionExporter) -> None:
-        """Let go of a session of which nothing is on its way any more: other processes may have what is left of it."""
+        """Release a session with no spans on their way: other processes may send the rest of it."""
         if exporter.finished:
             if not exporter.left and not exporter.asked:
                 exporter.close()
@@ -360,11 +360,11 @@ class OtelMirror:
         this process that were not sampled, also those that were sent after all.
         """
         problems = list(self.settings.problems)
-        found: dict[str, Any] = {}
+        report: dict[str, Any] = {}
         for signal, sender in (("traces", self.traces), ("live", self.live), ("logs", self.logs), ("metrics", self.metrics)):
             if sender is not None:
-                found[signal] = told = sender.health()
-                problems += [f"OpenTelemetry {signal}: {told['trouble']}"] if told["trouble"] else []
+                report[signal] = counts = sender.health()
+                problems += [f"OpenTelemetry {signal}: {counts['trouble']}"] if counts["trouble"] else []
         over = self._past + sum(exporter.over_budget for exporter in list(self.exporters.values()))
         if over:
             message = f"{over} spans were left out: a trace of {self.profile.name} holds {self.profile.trace_bytes} bytes"
@@ -383,14 +383,14 @@ class OtelMirror:
             message = f"{self.large} sessions of earlier runs are too large to be sent in the background"
             problems.append(f"OpenTelemetry: {message}; send them with: optree export --pending")
         if self.others:
-            found["others"] = dict(Counter("unknown" if noted is None else noted.shown for noted in list(self.others.values())))
-        found |= {"unsampled": self._sampling.left_out} if self._sampling.left_out else {}
-        return {**found, **({"delivering": self._handed_over} if self._handed_over else {}), "problems": problems}
+            report["others"] = dict(Counter("unknown" if noted is None else noted.shown for noted in list(self.others.values())))
+        report |= {"unsampled": self._sampling.left_out} if self._sampling.left_out else {}
+        return {**report, **({"delivering": self._handed_over} if self._handed_over else {}), "problems": problems}
 
     @property
     def _can_be_told(self) -> bool:
         """Whether another process can send to the same: it has none of this one's objects."""
-        return self.settings.traces is None or all(one == STOCK for one in self.settings.traces.exporters)
+        return self.settings.traces is None or all(exporter == STOCK for exporter in self.settings.traces.exporters)
 
     @property
     def _events_hold_content(self) -> bool:
@@ -463,10 +463,10 @@ def _undelivered(exporters: Iterable[SessionExporter], *, saved: bool) -> int:
     )
 
 
-def _started(work: Callable[..., None], *given: Any) -> threading.Thread | None:
-    """Start a thread for what is not of this process; None if there can be none."""
+def _started(work: Callable[..., None], *arguments: Any) -> threading.Thread | None:
+    """Start a thread that sends what other processes left; None if no thread can be started."""
     try:
-        thread = threading.Thread(target=work, args=given, name="optree-otel-pending", daemon=True)
+        thread = threading.Thread(target=work, args=arguments, name="optree-otel-pending", daemon=True)
         thread.start()
     except Exception as error:  # noqa: BLE001 - no more threads or memory
         pass_on(error)

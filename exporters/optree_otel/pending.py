@@ -63,7 +63,7 @@ class Sent(Struct):
 
     txn: str
     spans: int
-    said: str = ""
+    reason: str = ""
     """Why it was left out."""
     missing: bool = False
     """True if it was left out though the collector does not have it, or not yet."""
@@ -177,14 +177,14 @@ def send(
 
 
 def _done(to: Addressee | None, now: Addressee, txn: str) -> Sent:
-    """Return what is said of a session that is delivered: *now* has it, unless it is known to have gone to another address."""
+    """Return the outcome for a session that is delivered: *now* has it, unless it is known to have gone to another address."""
     if to is None or to.endpoint == now.endpoint:
         return Sent(txn, 0, "is delivered already; send it once more with --again")
     return Sent(txn, 0, f"is delivered, to {to.endpoint}; send it here as well with --again", missing=True)
 
 
 class Resent(SessionExporter):
-    """A session that was loaded: what is on disk is all there is of it."""
+    """A session that was loaded: all of it is on disk."""
 
     @property
     def finished(self) -> bool:

@@ -55,15 +55,15 @@ def sampler(find: Callable[[str], tuple[str, Any]], problems: list[str]) -> Samp
     return Sampler(_share(*find("sampler_arg"), problems) if ratio is None else ratio, by_parent)
 
 
-def _share(source: str, said: object, problems: list[str]) -> float:
-    """Return a share of all; 1 for what is none, as the SDK has it."""
+def _share(source: str, value: object, problems: list[str]) -> float:
+    """Return a share of all sessions; 1 for a value that is not a share, as in the SDK."""
     try:
-        share = 1.0 if said is None else float(str(said))
+        share = 1.0 if value is None else float(str(value))
     except ValueError:
         share = -1.0
     if 0 <= share <= 1:
         return share
-    problems.append(impossible(source, said, "give a share of all sessions, from 0 to 1"))
+    problems.append(impossible(source, value, "give a share of all sessions, from 0 to 1"))
     return 1.0
 
 

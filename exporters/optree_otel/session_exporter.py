@@ -273,14 +273,14 @@ class SessionExporter:
         mark_done(self._sessions, self.txn, [*rounds, *origin, f"{_OWNER}{self.owner}", str(self._addressee)])
 
     def _whole(self) -> list[str]:
-        """Return what is noted about a session that was done: all that it had, since then nothing was added to it."""
+        """Return the notes of a session that was marked done: all its nodes that have ended, for nothing was added since."""
         root = self.view.session("")
         if root is None or not is_done(self._sessions, self.txn):
             return []
-        found = kept(self._sessions, self.txn)
-        self.round = last_round(found)
+        notes = kept(self._sessions, self.txn)
+        self.round = last_round(notes)
         ended = [self.key(key) for key, node in nodes(root) if node.ended_at is not None]
-        return [*found, self.key(ROOT), *ended]
+        return [*notes, self.key(ROOT), *ended]
 
     def _made(self, session: SessionNode) -> SpanScope:
         scope = SpanScope(
@@ -442,15 +442,15 @@ class Resumed:
 
 def nodes(root: SessionNode) -> Iterator[tuple[Key, SessionNode | TurnNode | OperationNode]]:
     """Yield all nodes of a tree, those inside before those around them."""
-    found: list[tuple[Key, SessionNode | TurnNode | OperationNode]] = []
+    ordered: list[tuple[Key, SessionNode | TurnNode | OperationNode]] = []
     pending = [root]
     while pending:
         session = pending.pop()
-        found.append((Key("session", session.path), session))
+        ordered.append((Key("session", session.path), session))
         for turn in session.turns:
-            found.append((Key("turn", turn.path), turn))
+            ordered.append((Key("turn", turn.path), turn))
             for op in turn.ops:
-                found.append((Key("op", op.path), op))
+                ordered.append((Key("op", op.path), op))
                 if op.child_session is not None:
                     pending.append(op.child_session)
-    yield from reversed(found)
+    yield from reversed(ordered)

@@ -107,12 +107,12 @@ class Settings(Struct, frozen=True):
         form = self.profile, self.live, self.trace_per_turn, self.openinference, self.content, self.services
         resource = sorted((name, value) for name, value in self.resource.items() if not name.startswith(_OF_ONE_PROCESS))
         digest = sha256(encode([*map(_account, (self.traces, self.logs)), form, resource, rules])).hexdigest()
-        told = [
+        details = [
             self.traces.shown if self.traces is not None else "",
             *([f"content {self.content}"] if self.content != "no_content" else []),
             *(["redaction of its own"] if redaction != Redaction() else []),
         ]
-        return Addressee(digest[:16], ", ".join(told))
+        return Addressee(digest[:16], ", ".join(details))
 
 
 def _account(destination: Destination | None) -> tuple[str, ...]:
@@ -158,16 +158,16 @@ def resolve(options: Mapping[str, Any] | None = None, environ: Mapping[str, str]
 class _Options:
     """Our own options, each with its variable ``OPTREE_OTEL_<NAME>`` behind it."""
 
-    def __init__(self, given: Mapping[str, Any], environ: Mapping[str, str], problems: list[str]) -> None:
-        self._given = given
+    def __init__(self, options: Mapping[str, Any], environ: Mapping[str, str], problems: list[str]) -> None:
+        self._options = options
         self._environ = environ
         self._problems = problems
         listed = ", ".join(OPTIONS)
-        problems.extend(f"there is no option {name!r}; the options are {listed}" for name in given if name not in OPTIONS)
+        problems.extend(f"there is no option {name!r}; the options are {listed}" for name in options if name not in OPTIONS)
 
     def find(self, name: str) -> tuple[str, Any]:
         """Return what the value comes from, and the value; None where there is none."""
-        value = self._given.get(name)
+        value = self._options.get(name)
         if value is not None:
             return name, value
         variable = f"OPTREE_OTEL_{name.upper()}"
@@ -196,11 +196,11 @@ class _Options:
 
     def flag(self, name: str, *, otherwise: bool = False) -> bool:
         source, value = self.find(name)
-        said = str(value).strip().lower()
+        word = str(value).strip().lower()
         if value is None:
             return otherwise
-        if isinstance(value, bool) or said in _YES | _NO:
-            return said in _YES
+        if isinstance(value, bool) or word in _YES | _NO:
+            return word in _YES
         self._passed_over(source, value, "write true or false")
         return otherwise
 
@@ -210,28 +210,28 @@ class _Options:
 
 def _disabled(environ: Mapping[str, str], problems: list[str]) -> bool:
     """Return what ``OTEL_SDK_DISABLED`` says; by the specification every text but ``true`` is false."""
-    said = environ.get("OTEL_SDK_DISABLED", "").strip().lower()
-    if said not in ("", "true", "false"):
-        problems.append(f"OTEL_SDK_DISABLED={said!r} does not switch off; OpenTelemetry knows true and false only")
-    return said == "true"
+    value = environ.get("OTEL_SDK_DISABLED", "").strip().lower()
+    if value not in ("", "true", "false"):
+        problems.append(f"OTEL_SDK_DISABLED={value!r} does not switch off; OpenTelemetry knows true and false only")
+    return value == "true"
 
 
 def _destinations(options: _Options, environ: Mapping[str, str], problems: list[str]) -> dict[Signal, Destination | None]:
     """Return where each signal goes. With exporters of the program's own, log records and metrics go only where somebody says where to."""
-    source, given = options.find("exporter")
-    found = (STOCK,) if given in (None, "otlp") else exporters_of(given)
-    if found is None:
+    source, value = options.find("exporter")
+    exporters = (STOCK,) if value in (None, "otlp") else exporters_of(value)
+    if exporters is None:
         kinds = "a SpanExporter or a SpanProcessor of opentelemetry-sdk, or a list of them"
-        problems.append(f"{source}={given!r} takes no spans; give {kinds}, {STOCK!r} or 'otlp'")
+        problems.append(f"{source}={value!r} takes no spans; give {kinds}, {STOCK!r} or 'otlp'")
         return {}
-    beside = options.text("endpoint") or any(environ.get(f"OTEL_EXPORTER_OTLP_{one}ENDPOINT") for one in ("", "LOGS_", "METRICS_"))
+    beside = options.text("endpoint") or any(environ.get(f"OTEL_EXPORTER_OTLP_{infix}ENDPOINT") for infix in ("", "LOGS_", "METRICS_"))
     where: dict[Signal, Destination | None] = {
-        signal: _destination(signal, options, environ, problems) for signal in SIGNALS if STOCK in found or beside
+        signal: _destination(signal, options, environ, problems) for signal in SIGNALS if STOCK in exporters or beside
     }
-    if STOCK not in found:
+    if STOCK not in exporters:
         where["traces"] = None if environ.get("OTEL_TRACES_EXPORTER", "").strip().lower() == "none" else Destination("http/protobuf", "")
-    if (traces := where["traces"]) is not None and given not in (None, "otlp"):
-        where["traces"] = replace(traces, exporters=found)
+    if (traces := where["traces"]) is not None and value not in (None, "otlp"):
+        where["traces"] = replace(traces, exporters=exporters)
     return where
 
 
@@ -252,22 +252,22 @@ def _destination(signal: Signal, options: _Options, environ: Mapping[str, str], 
         return None
     elif names:
         problems.append(f"{variable}={environ[variable]!r} is not possible and passed over; write otlp or none")
-    found, said = destination(signal, environ, options.text("endpoint"), protocol)
-    problems.extend(said)
-    return found
+    target, notes = destination(signal, environ, options.text("endpoint"), protocol)
+    problems.extend(notes)
+    return target
 
 
 def _resource(environ: Mapping[str, str], problems: list[str]) -> tuple[str | None, dict[str, str]]:
     """Return the service's name and the other resource attributes."""
-    found: dict[str, str] = {}
+    attributes: dict[str, str] = {}
     for part in environ.get("OTEL_RESOURCE_ATTRIBUTES", "").split(","):
         key, separator, value = part.partition("=")
         if separator and key.strip():
-            found[key.strip()] = unquote(value.strip())
+            attributes[key.strip()] = unquote(value.strip())
         elif part.strip():
             problems.append(f"OTEL_RESOURCE_ATTRIBUTES: {part.strip()!r} is not possible and passed over; write key=value,key=value")
-    service = environ.get("OTEL_SERVICE_NAME") or found.get("service.name")
-    return service or None, {key: value for key, value in found.items() if key != "service.name"}
+    service = environ.get("OTEL_SERVICE_NAME") or attributes.get("service.name")
+    return service or None, {key: value for key, value in attributes.items() if key != "service.name"}
 
 
 def _content(options: _Options, environ: Mapping[str, str], problems: list[str]) -> Content:
@@ -275,12 +275,12 @@ def _content(options: _Options, environ: Mapping[str, str], problems: list[str])
     source, value = options.find("content")
     if value is None:
         source, value = _CONTENT, environ.get(_CONTENT) or "no_content"
-    said = str(value).strip().lower()
-    if said in get_args(Content):
-        return cast("Content", said)
-    if said not in _YES | _NO:
+    word = str(value).strip().lower()
+    if word in get_args(Content):
+        return cast("Content", word)
+    if word not in _YES | _NO:
         problems.append(impossible(source, value, f"choose one of true, false, {', '.join(get_args(Content))}"))
-    return "span_only" if said in _YES else "no_content"
+    return "span_only" if word in _YES else "no_content"
 
 
 class Destination(Struct, frozen=True):
@@ -306,11 +306,11 @@ class Destination(Struct, frozen=True):
     @property
     def shown(self) -> str:
         """The endpoint as it may be shown: without user, password and query."""
-        places = [self.endpoint if one == STOCK else name(one) for one in self.exporters] or [self.endpoint]
+        places = [self.endpoint if exporter == STOCK else name(exporter) for exporter in self.exporters] or [self.endpoint]
         return ", ".join(map(shown_endpoint, places))
 
     def cleared(self, text: str) -> str:
-        """Return a text of somebody else's without what is secret here, should he repeat it: also where it breaks off within that."""
+        """Return another program's text without the secrets of these settings that it may repeat, also where it breaks off within one."""
         for secret in sorted(self._secrets(), key=len, reverse=True):
             text = text.replace(secret, REDACTED)
             cut = next((size for size in range(len(secret) - 1, _SHORTEST_SECRET - 1, -1) if text.endswith(secret[:size])), 0)
@@ -321,8 +321,8 @@ class Destination(Struct, frozen=True):
         """Return user and password, what the query says, and the headers' values, each as it stands and without the word before it."""
         _, _, query = self.endpoint.partition("?")
         user = (_USER.match(self.endpoint) or [""])[0].rpartition("//")[2].removesuffix("@")
-        told = [user, user.partition(":")[2], query, *(value for _, value in parse_qsl(query)), *(value for _, value in self.headers)]
-        return {part for value in told for part in (value, *value.split()[-1:]) if len(part) >= _SHORTEST_SECRET}
+        values = [user, user.partition(":")[2], query, *(value for _, value in parse_qsl(query)), *(value for _, value in self.headers)]
+        return {part for value in values for part in (value, *value.split()[-1:]) if len(part) >= _SHORTEST_SECRET}
 
 
 class Variables:
@@ -348,7 +348,7 @@ class Variables:
         self._problems.append(f"{variable}={value!r} is not possible and passed over; {advice}")
 
     def say(self, problem: str) -> None:
-        """Note something that is used, but likely is not what was meant."""
+        """Note a value that is used, but likely was not intended."""
         self._problems.append(problem)
 
 
@@ -368,7 +368,7 @@ def destination(
     certificate, client_certificate, client_key = (
         variables.find(name)[1] or None for name in ("CERTIFICATE", "CLIENT_CERTIFICATE", "CLIENT_KEY")
     )
-    found = Destination(
+    resolved = Destination(
         chosen,
         target,
         parsed_headers(*variables.find("HEADERS"), problems),
@@ -379,7 +379,7 @@ def destination(
         client_certificate,
         client_key,
     )
-    return found, problems
+    return resolved, problems
 
 
 def parsed_headers(variable: str, value: str, problems: list[str]) -> tuple[tuple[str, str], ...]:
@@ -434,8 +434,8 @@ def _grpc_target(variables: Variables, option: str | None) -> tuple[str | None, 
         advice = "write it as http://host:4317; nothing is sent there"
         variables.say(f"{variable}={shown_endpoint(value)!r} is no address for OTLP over gRPC: {advice}")
         return None, False
-    said = variables.find("INSECURE")[1].lower()
-    insecure = scheme != "https" and (said == "true" if said else scheme == "http")
+    setting = variables.find("INSECURE")[1].lower()
+    insecure = scheme != "https" and (setting == "true" if setting else scheme == "http")
     return (host or value).rpartition("@")[2], insecure  # gRPC has no user in an address
 
 
@@ -455,7 +455,7 @@ def _with_path(url: str, path: str) -> str:
 
 
 def _split(url: str) -> tuple[str, str, int | None]:
-    """Return scheme, host with port, and port of a URL; all empty for what is none."""
+    """Return scheme, host with port, and port of a URL; all empty for a text that is not a URL."""
     try:
         parts = urlsplit(url)
         port = parts.port

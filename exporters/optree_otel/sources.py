@@ -55,14 +55,14 @@ class Spans:
         """Return a node's span; its log lines and figures are put on their way too."""
         exporter, key = item.exporter, item.key
         exporter.view.settle()
-        made = exporter.encoded(key)
-        if made is None:
+        encoded = exporter.encoded(key)
+        if encoded is None:
             scope = None if exporter.sampled else exporter.scope_of(key)
             if scope is not None and self._beside is not None:  # its calls are measured all the same
                 self._beside(item, scope.service)
             self._note(exporter, [key])
             return None
-        scope, data = made
+        scope, data = encoded
         if self._beside is not None:
             self._beside(item, scope.service)
         return EncodedItem(exporter.group(scope), data)
@@ -158,8 +158,8 @@ class MetricSource:
         from time import time_ns
 
         resources, meter = self._resources, self._meter()
-        found = meter.encoded(time_ns()).items()
-        return request([(resources.encoded(service, instance=meter.instance), metrics) for service, metrics in found])
+        by_service = meter.encoded(time_ns()).items()
+        return request([(resources.encoded(service, instance=meter.instance), metrics) for service, metrics in by_service])
 
     def shrink(self, item: float, limit: int) -> EncodedItem | None:  # noqa: ARG002 - there is nothing to cut
         """Return nothing."""

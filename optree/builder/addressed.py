@@ -132,46 +132,46 @@ class ByAddress:
     @guarded
     def append_log(self, op: Op | str, message: str, severity: Any = "VRB", **more: Any) -> None:
         """Append a log line to an operation; see `Op.log`."""
-        if (found := self._op(op)) is not None:
-            found.log(message, severity, **more)
+        if (handle := self._op(op)) is not None:
+            handle.log(message, severity, **more)
         else:
             self._unknown(op)
 
     @guarded
     def append_reasoning(self, op: Op | str, text: str) -> None:
         """Append a chunk of reasoning to an operation; see `Op.think`."""
-        if (found := self._op(op)) is not None:
-            found.think(text)
+        if (handle := self._op(op)) is not None:
+            handle.think(text)
         else:
             self._unknown(op)
 
     @guarded
     def append_chunk(self, op: Op | str, text: str) -> None:
         """Append a chunk of the answer's text to an operation; see `Op.chunk`."""
-        if (found := self._op(op)) is not None:
-            found.chunk(text)
+        if (handle := self._op(op)) is not None:
+            handle.chunk(text)
         else:
             self._unknown(op)
 
     @guarded
     def append_accounting(self, op: Op | str, usage: object = None, **figures: Unpack[AccountFigures]) -> None:
         """Append an accounting entry to an operation; see `Op.account`."""
-        if (found := self._op(op)) is not None:
-            found.account(usage, **figures)
+        if (handle := self._op(op)) is not None:
+            handle.account(usage, **figures)
         else:
             self._unknown(op)
 
     @guarded
     def set_op(self, op: Op | str, **attributes: Any) -> None:
         """Give an operation more attributes, merged into those that it has."""
-        if (found := self._op(op)) is None:
+        if (handle := self._op(op)) is None:
             self._unknown(op)
             return
-        record = r.OpSet(found.path, self.core.now_ms(), None, self.core.attributes(attributes))
+        record = r.OpSet(handle.path, self.core.now_ms(), None, self.core.attributes(attributes))
 
         def change(put: Put) -> None:
-            apply.set_op(found.bare, record)
-            self._late(found)
+            apply.set_op(handle.bare, record)
+            self._late(handle)
             put(record)
 
         self.core.stream.step(change)
@@ -181,10 +181,10 @@ class ByAddress:
         self, op: Op | str, payload: Mapping[str, Any], messages: list[Any] | PooledHistory | None = None, *, at: float | None = None
     ) -> None:
         """Set what an operation sends: *payload*, and the *messages* of an LLM call; see `Op.request`. *at*: when, if not now."""
-        if (found := self._op(op)) is None:
+        if (handle := self._op(op)) is None:
             self._unknown(op)
             return
-        encoded = self.core.request("llm" if found.bare.kind == "llm" else "tool", messages, payload)
+        encoded = self.core.request("llm" if handle.bare.kind == "llm" else "tool", messages, payload)
 
         new = r.Pooled()
 
@@ -194,32 +194,32 @@ class ByAddress:
             finally:
                 if new.blobs or new.links:
                     put(new)
-            found.bare.request = request
-            self._late(found)
-            put(r.Requested(found.path, self.core.time(at), request))
+            handle.bare.request = request
+            self._late(handle)
+            put(r.Requested(handle.path, self.core.time(at), request))
 
         self.core.stream.step(change)
 
     @guarded
     def set_response(self, op: Op | str, payload: Any, *, at: float | None = None) -> None:
         """Set what an operation got back; see `Op.response`. Of very long text the end is cut, with a notice. *at*: when, if not now."""
-        if (found := self._op(op)) is None:
+        if (handle := self._op(op)) is None:
             self._unknown(op)
             return
         response = self.core.response(payload)
 
         def change(put: Put) -> None:
-            found.bare.response = response
-            self._late(found)
-            put(r.Responded(found.path, self.core.time(at), response))
+            handle.bare.response = response
+            self._late(handle)
+            put(r.Responded(handle.path, self.core.time(at), response))
 
         self.core.stream.step(change)
 
     @guarded
     def end_op(self, op: Op | str, status: Status = "ok", error: str | None = None, **attributes: Any) -> None:
         """End an operation; see `Op.end`."""
-        if (found := self._op(op)) is not None:
-            found.end(status, error, **attributes)
+        if (handle := self._op(op)) is not None:
+            handle.end(status, error, **attributes)
         else:
             self._unknown(op)
 

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 Cycles = Literal["mark", "block"]
 _PAUSE_SECONDS = 0.02
-_MOST_SAID = 1000
+_MOST_REPORTED = 1000
 POOL_BYTES = 512
 """A member of a request at least this long is stored once and referred to."""
 
@@ -45,7 +45,7 @@ class Request(NamedTuple):
     parts: list[tuple[bytes, bytes]]
     sent: list[SentMessage]
     history: list[tuple[Any, bytes]] | None
-    """With a copy of what each was made of; a history is remembered as far as there is one."""
+    """Each message with a copy of its source; a history is remembered up to the first message without a copy."""
     pooled: PooledHistory | None = None
     """A history that is in the pool already."""
 
@@ -58,7 +58,7 @@ class Core:
 
     __slots__ = (
         *("txn", "stream", "recorded", "now", "cycles", "redacted", "pool", "base", "epoch", "ops", "ended", "touched", "builders"),
-        *("numbers", "histories", "listeners", "streamed", "priced", "_latest", "_said", "__weakref__"),
+        *("numbers", "histories", "listeners", "streamed", "priced", "_latest", "_reported", "__weakref__"),
     )
 
     def __init__(
@@ -102,7 +102,7 @@ class Core:
         """Called with the session's path when a session has ended."""
         self.priced: set[str] = set()
         """Names of the prices that the root session's attributes have."""
-        self._said: set[str] = set()
+        self._reported: set[str] = set()
 
     def settle(self, patience: float = 0.0) -> bool:
         """Bring the entries that were given so far to their nodes; False if other threads hold the lock for *patience* seconds more."""
@@ -121,10 +121,10 @@ class Core:
             self.stream.leave(held)
 
     def first_time(self, what: str) -> bool:
-        """Tell whether this is said for the first time: what thousands of calls do wrong is reported once."""
-        if what in self._said or len(self._said) >= _MOST_SAID:
+        """Tell whether a problem is reported for the first time: what thousands of calls do wrong is reported once."""
+        if what in self._reported or len(self._reported) >= _MOST_REPORTED:
             return False
-        self._said.add(what)
+        self._reported.add(what)
         return True
 
     def time(self, at: float | None) -> float:
@@ -143,9 +143,9 @@ class Core:
         """Return a value as JSON, without credentials if the session is saved redacted."""
         return Raw(self._data(value))
 
-    def text(self, found: str) -> str:
+    def text(self, content: str) -> str:
         """Return a text, without credentials if the session is saved redacted."""
-        return redact(found) if self.redacted else found
+        return redact(content) if self.redacted else content
 
     def after_fork(self, base: int) -> None:
         """Take up counters of one's own in a forked child."""
@@ -154,14 +154,14 @@ class Core:
         self.numbers = count(base + 1)
         for op in list(self.ops.values()):
             op.after_fork()
-        self.streamed.clear()  # what is held back of the parent's texts is the parent's to write
+        self.streamed.clear()  # texts of the parent that are held back are the parent's to write
 
     def numbers_in(self, path: str) -> Iterator[int]:
-        """Return what numbers the turns of a session, or the ops of a turn, that another process owns: one for all that begin there."""
+        """Return the counter for turns of a session, or ops of a turn, that another process owns: one for all that begin there."""
         return self.stream.numbers.setdefault(path, count(self.base + 1))
 
     def price(self, entry: AccountingEntry, chain: list[SessionNode]) -> None:
-        """Give an entry without a cost the one that its tokens have, if that is known; before it is added, or as its tokens are told.
+        """Give an entry without a cost the one that its tokens have, if that is known; before it is added, or when its tokens become known.
 
         *chain* are the sessions that it is in, from the lowest up. The root session gets the price, also if another process has that.
         """
@@ -181,14 +181,14 @@ class Core:
             self.stream.fault(error)
 
     def _keep(self, price: Price, highest: SessionNode, put: Callable[[records.Record], None]) -> None:
-        record = records.SessionSet("", self.now_ms(), prices=price.told)
+        record = records.SessionSet("", self.now_ms(), prices=price.snapshot)
         if not highest.path:
             apply.set_session(highest, record)
         put(record)
         self.priced.add(price.name)
 
     def attributes(self, block: object) -> Raw | UnsetType:
-        """Return an attribute block as JSON; what is no mapping becomes its member ``value``."""
+        """Return an attribute block as JSON; a value that is not a mapping becomes the block's member ``value``."""
         if block is None:
             return UNSET
         if type(block) is Encoded:
@@ -217,13 +217,13 @@ class Core:
 
     def request(self, kind: str, messages: object, payload: object) -> Request:
         """Return a request encoded, not yet pooled: this may take long and run other people's code."""
-        found: dict[Any, Any]
+        members: dict[Any, Any]
         if is_object(payload) and not self.redacted:
-            found = payload
+            members = payload
         else:
             known = plain(payload, MAX_ITEMS)
-            found = known if is_object(known) else {"value": known}
-        parts = [self._member(key, value) for key, value in found.items()]
+            members = known if is_object(known) else {"value": known}
+        parts = [self._member(key, value) for key, value in members.items()]
         history: list[tuple[Any, bytes]] | None = None
         sent: list[SentMessage] = []
         if type(messages) is list or type(messages) is tuple:
@@ -255,8 +255,8 @@ class Core:
                 self.histories.keep(sent)
             history = PooledHistory(head, number, length)
         if history is not None:
-            told = encode({"$history": history.link, "count": history.length, "bytes": history.size})
-            held.append(b'"messages":%b' % told)
+            reference = encode({"$history": history.link, "count": history.length, "bytes": history.size})
+            held.append(b'"messages":%b' % reference)
             size += history.size + max(1, history.length) + 1 + len('"messages":,')
         return new, Payload(Raw(b"{%b}" % b",".join(held)), request.kind, size + (1 if held else 2))
 
@@ -274,8 +274,8 @@ class Core:
         data = self.json(body)
         role = cast("dict[str, Any]", body).get("role") if type(body) is dict else None
         if type(role) is not str:
-            found = decode(data)  # which ends the process where memory runs out in it (msgspec 0.22): not where it is not needed
-            role = found.get("role") if is_object(found) else None
+            decoded = decode(data)  # which ends the process where memory runs out in it (msgspec 0.22): not where it is not needed
+            role = decoded.get("role") if is_object(decoded) else None
         known = role if isinstance(role, str) else "unknown"
         return Message(self.now_ms(), known, data, _name(identity), _name(substance), _names(cause))
 
@@ -323,4 +323,4 @@ def _names(cause: object) -> tuple[str, ...]:
     if cause is None:
         return ()
     several = cast("list[object]", cause) if isinstance(cause, (list, tuple)) else [cause]
-    return tuple(text(one) for one in several)
+    return tuple(text(item) for item in several)

@@ -69,7 +69,7 @@ class EntryState(Struct, eq=False):
         time would copy those of a long op again and again.
         """
         core, node, raw = self.builder.core, self.bare, self._raw
-        if self._taking and self._is_taking():  # a finalizer or a signal's handler came back to here: what it brought marks the op again
+        if self._taking and self._is_taking():  # called within itself by a finalizer or a handler: its entries mark the op again
             return False
         self._clean = core.recorded or node.ended_at is not None  # before the list is read: an entry appended now marks the op again
         last = last or node.ended_at is not None
@@ -80,7 +80,7 @@ class EntryState(Struct, eq=False):
             batch = taken = raw[:]
             if core.redacted:
                 batch = self._redacted(batch, last=last)
-            logs, chunks, said = read_entries(batch)
+            logs, chunks, answer = read_entries(batch)
             record = records.Entries(
                 self.path,
                 len(node.logs) + len(self._logs or ()),
@@ -89,8 +89,8 @@ class EntryState(Struct, eq=False):
                 tuple(chunks),
             )
             at = len(self._logs or ()), len(self._chunks or ()), len(self._streamed or ()), self._delivered
-            if said and self._streamed is not None:
-                record.text_at, record.text = self._delivered, "".join(said)
+            if answer and self._streamed is not None:
+                record.text_at, record.text = self._delivered, "".join(answer)
             try:
                 self._take(record, taken, at, put)
             except BaseException:  # an interrupt: what is begun is done whole
@@ -118,23 +118,23 @@ class EntryState(Struct, eq=False):
             del self._raw[: len(taken)]
 
     def _is_taking(self) -> bool:
-        """Tell whether somebody takes entries: an interrupt may have left the mark behind."""
+        """Tell whether a thread takes entries now: an interrupt may have left the mark behind."""
         return is_in(self._taking, _TAKING)
 
     def _redacted(self, batch: list[Any], *, last: bool) -> list[Any]:
         """Return raw entries without credentials, also such as lie over several chunks of reasoning, or of the answer."""
         core = self.builder.core
-        made: list[Any] = []
+        entries: list[Any] = []
         items = iter(batch)
-        for time, said, kind in zip(items, items, items, strict=True):
+        for time, content, kind in zip(items, items, items, strict=True):
             if not isinstance(kind, bool):
-                made += [time, redact(said), kind]
-            elif shown := core.streamed.setdefault(self.path, {}).setdefault(kind, StreamRedactor()).feed(said):
-                made += [time, shown, kind]
+                entries += [time, redact(content), kind]
+            elif shown := core.streamed.setdefault(self.path, {}).setdefault(kind, StreamRedactor()).feed(content):
+                entries += [time, shown, kind]
         for kind, stream in core.streamed.pop(self.path, {}).items() if last else ():
             if rest := stream.close():
-                made += [core.now_ms() / 1e3, rest, kind]
-        return made
+                entries += [core.now_ms() / 1e3, rest, kind]
+        return entries
 
     def after_fork(self) -> None:
         """In a forked child: leave to the parent what it has not delivered yet."""
@@ -143,7 +143,7 @@ class EntryState(Struct, eq=False):
         self.share()
 
     def share(self) -> None:
-        """Know that another process began the op."""
+        """Note that another process began the op."""
         self._delivered = -1
 
     def _place(self) -> None:
@@ -186,14 +186,14 @@ def read_entries(batch: list[Any]) -> tuple[list[LogEntry], list[ReasoningChunk]
     chunks: list[ReasoningChunk] = []
     answer: list[str] = []
     items = iter(batch)
-    for time, said, more in zip(items, items, items, strict=True):
+    for time, content, more in zip(items, items, items, strict=True):
         if more is None:
-            logs.append(LogEntry(time * 1e3, _VRB, said))
+            logs.append(LogEntry(time * 1e3, _VRB, content))
         elif more is True:
-            chunks.append(ReasoningChunk(said, time * 1e3))
+            chunks.append(ReasoningChunk(content, time * 1e3))
         elif more is False:
-            answer.append(said)
+            answer.append(content)
         else:
             severity, direction, details = more
-            logs.append(LogEntry(time * 1e3, severity, said, direction, details))
+            logs.append(LogEntry(time * 1e3, severity, content, direction, details))
     return logs, chunks, answer

@@ -1,4 +1,4 @@
-"""Figures and texts that callers give, made fit for the tree: what is no number counts as none, what is no text is made one."""
+"""Converts figures and texts of callers to those of the tree: a value that is not a number becomes 0, any value becomes its text."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _ATTEMPTS: dict[str, Literal["ok", "failed"]] = {
     **dict.fromkeys(("ok", "success", "succeeded", "successful", "completed"), "ok"),
     **dict.fromkeys(("failed", "failure", "fail", "error", "cancelled", "canceled", "timeout", "interrupted"), "failed"),
 }
-"""How an attempt went, by what programs call it."""
+"""Statuses of attempts, by the words that programs use."""
 _SEVERITIES: dict[str, Severity] = {
     **{name: name for name in get_args(Severity)},
     "WARNING": "WRN",
@@ -100,35 +100,35 @@ class AccountFigures(UsageNames, total=False):
 
 
 def take_usage(
-    core: Core, entry: AccountingEntry, given: tuple[object, ...], named: dict[str, Any], includes_cached: bool | None
+    core: Core, entry: AccountingEntry, arguments: tuple[object, ...], named: dict[str, Any], includes_cached: bool | None
 ) -> list[str]:
-    """Set an entry's tokens, money and other fields as they were *given* and *named*; what no name of ours stands for becomes its details.
+    """Set an entry's tokens, money and other fields by *arguments* and the figures *named*; those of unknown names become its details.
 
-    Returns what cannot be so, or is not known, a sentence each: those that are said for the first time in this session.
+    Returns impossible and unknown figures, a sentence each: those that are reported for the first time in this session.
     """
     known = {name: value for name, value in named.items() if value is not None}
     figures = _fill(core, entry, known)
-    usage, *others = given
+    given_usage, *others = arguments
     try:
-        found = read(usage, figures, provider=entry.provider, model=entry.model, includes_cached=includes_cached)
+        usage = read(given_usage, figures, provider=entry.provider, model=entry.model, includes_cached=includes_cached)
     except Exception as error:  # noqa: BLE001 - an object's own code may raise anything
         pass_on(error)
         core.stream.fault(error)
-        found = Usage()
-    if found.fault:
-        core.stream.fault(f"a usage: {found.fault}")
-    entry.tokens = found.tokens
+        usage = Usage()
+    if usage.fault:
+        core.stream.fault(f"a usage: {usage.fault}")
+    entry.tokens = usage.tokens
     if entry.type == "llm":
-        entry.tokens = found.tokens or Tokens()
-    elif found.tokens is not None and not found.tokens.total_tokens:
+        entry.tokens = usage.tokens or Tokens()
+    elif usage.tokens is not None and not usage.tokens.total_tokens:
         entry.tokens = None
-    entry.cost_usd, entry.upstream_inference_cost_usd = found.cost_usd, found.upstream_cost_usd
-    rest = {**found.rest, "others": others} if others else found.rest
+    entry.cost_usd, entry.upstream_inference_cost_usd = usage.cost_usd, usage.upstream_cost_usd
+    rest = {**usage.rest, "others": others} if others else usage.rest
     entry.details = core.attributes(rest) if rest else UNSET
-    strange = [name for name in figures if name in found.rest]
+    strange = [name for name in figures if name in usage.rest]
     flaws = [f"account({name}=…): no such figure is known; it is kept in the entry's details" for name in strange]
     flaws += [_BY_NAME] if others else []
-    return [flaw for flaw in [*flaws, *found.flaws] if core.first_time(_NUMBERS.sub("", flaw))]
+    return [flaw for flaw in [*flaws, *usage.flaws] if core.first_time(_NUMBERS.sub("", flaw))]
 
 
 def _fill(core: Core, entry: AccountingEntry, more: dict[str, Any]) -> dict[str, Any]:
@@ -150,57 +150,57 @@ def error_text(error: object) -> str:
 
 
 def known_status(status: Any) -> tuple[Status, str | None]:
-    """Return a status, and what to say of one that is none: it counts as failed."""
+    """Return a status and, for a value that is not a status, the problem to report: it counts as failed."""
     if type(status) is str and status in _STATUSES:
         return status, None  # type: ignore[return-value]
     return "failed", f"ended with status {redact(text(status))[:80]!r}, which is none of {', '.join(_STATUSES)}"
 
 
 def known_severity(severity: Any) -> Severity:
-    """Return a severity by any of its names; what is none, is VRB."""
+    """Return a severity by any of its names; VRB for any other value."""
     return _SEVERITIES.get(severity, "VRB") if type(severity) is str else "VRB"
 
 
 def unknown_severity(severity: Any) -> str:
-    """Return what to say of a severity that has no name of any; empty if it has one."""
+    """Return the problem to report of a severity with an unknown name; empty if the name is known."""
     known = type(severity) is str and (severity in _SEVERITIES or severity.upper() in _QUIET)
     return "" if known else f"log(severity={redact(text(severity))[:80]!r}) is none of {', '.join(get_args(Severity))}: it is VRB"
 
 
 def attempt_status(status: Any) -> tuple[Literal["ok", "failed"], str | None]:
-    """Return how an attempt went, and what to say of a status that is none: it counts as failed. None is nothing given: ok."""
+    """Return an attempt's status (None counts as ok) and, for an unknown one, the problem to report: it counts as failed."""
     if status is None:
         return "ok", None
-    said = text(status)
-    if (known := _ATTEMPTS.get(said.lower())) is not None:
+    word = text(status)
+    if (known := _ATTEMPTS.get(word.lower())) is not None:
         return known, None
-    return "failed", f"account(status={redact(said)[:80]!r}) is none of ok, failed: it counts as failed"
+    return "failed", f"account(status={redact(word)[:80]!r}) is none of ok, failed: it counts as failed"
 
 
 def whole(value: Any) -> int:
-    """Return a count, from 0 to `MAX_COUNT`; 0 for what is none."""
-    found = value if type(value) is int else int(number(value))
-    return found if 0 <= found <= MAX_COUNT else MAX_COUNT if found > 0 else 0
+    """Return a count, from 0 to `MAX_COUNT`; 0 for a value that is not a number."""
+    figure = value if type(value) is int else int(number(value))
+    return figure if 0 <= figure <= MAX_COUNT else MAX_COUNT if figure > 0 else 0
 
 
 def number(value: Any) -> float:
-    """Return a figure; 0.0 for what is no finite number."""
+    """Return a figure; 0.0 for a value that is not a finite number."""
     if type(value) is float and -inf < value < inf:
         return value
     try:
-        found = float(value)
+        figure = float(value)
     except Exception as error:  # noqa: BLE001 - a value's own code may raise anything
         pass_on(error)
         return 0.0
-    return found if isfinite(found) else 0.0
+    return figure if isfinite(figure) else 0.0
 
 
 def last_said(turn: TurnNode) -> str | None:
     """Return the text of a turn's last answer; None if it has none."""
     for op in reversed(turn.ops):
         if op.kind == "llm" and op.response is not None:
-            said = decode(op.response.payload)
-            if is_object(said):
-                said = said.get("content")
-            return said if isinstance(said, str) else None
+            content = decode(op.response.payload)
+            if is_object(content):
+                content = content.get("content")
+            return content if isinstance(content, str) else None
     return None

@@ -42,14 +42,14 @@ class Faults:
         """Count a call."""
         self.calls += 1
         try:
-            said = f"something is not recorded: {type(error).__name__}: {text(error)}"
-            if said not in self.problems and len(self.problems) < MOST_PROBLEMS:
-                self.problems.append(said)
+            problem = f"something is not recorded: {type(error).__name__}: {text(error)}"
+            if problem not in self.problems and len(self.problems) < MOST_PROBLEMS:
+                self.problems.append(problem)
         except Exception:  # noqa: BLE001 - no memory or stack even for that
             return
 
-    def told(self) -> list[str]:
-        """Return what is to be said of them."""
+    def texts(self) -> list[str]:
+        """Return a text for people on each problem, and one on all calls for which the stack was full."""
         full = f"the program's stack was full: {self.stack} calls are not recorded, or not whole (RecursionError)"
         return [*self.problems, *([full] if self.stack else [])]
 
@@ -91,7 +91,7 @@ def fault(self: Any, error: Exception) -> None:
     passed(error)
     try:
         (self if hasattr(self, "core") else self.builder).core.stream.fault(error)
-    except AttributeError:  # called on what is none of ours
+    except AttributeError:  # called on an object that is not ours
         raise error from None
     except RecursionError:
         FAULTS.stack += 1
@@ -104,8 +104,8 @@ def passed(error: Exception) -> None:
     if isinstance(error, OptreeError):
         raise error
     try:
-        found = of_handler(error)
+        raised = of_handler(error)
     except Exception:  # noqa: BLE001 - no stack or memory to look at it
         return
-    if found is not None:
-        raise found
+    if raised is not None:
+        raise raised

@@ -23,7 +23,7 @@ from optree.builder.figures import (
 from optree.builder.guard import FAULTS, fault, guarded
 from optree.builder.turns import Turn
 from optree.clock import monotonic
-from optree.nodes import USAGE_AT_START, AccountingEntry, OperationNode, Payload, Severity, Status, parts_of_name
+from optree.nodes import USAGE_AT_START, AccountingEntry, OperationNode, Payload, Severity, Status, Tokens, parts_of_name
 from optree.redaction import may_hold_secret, remembered
 from optree.tree import apply
 from optree.tree.totals import add_entry, add_failure, is_possible_cost, take_retried
@@ -254,22 +254,25 @@ class Op(EntryState, eq=False):
             raise
 
     def _take_late(self, entry: AccountingEntry, usage: object) -> None:
-        """Put one that says what a call took in the place of an entry that was made before that was known; within a step."""
-        core = self.builder.core
-        told = replace(entry)
-        take_usage(core, told, (usage,), {}, None)
-        self._price(told)
+        """Replace an entry that was made before a call's usage was known by one that has it; within a step."""
+        updated = replace(entry)
+        take_usage(self.builder.core, updated, (usage,), {}, None)
+        self._price(updated)
+        self._put_late(entry, updated)
+
+    def _put_late(self, entry: AccountingEntry, updated: AccountingEntry) -> None:
+        """Put an entry in the place of one that has its id; within a step."""
 
         def change(_put: object) -> None:
-            self.bare.accounting = tuple(told if one is entry else one for one in self.bare.accounting)
+            self.bare.accounting = tuple(updated if known is entry else known for known in self.bare.accounting)
             if self.bare.ended_at is not None:
-                core.touched.add(self.path)
-            self._mend(told)
+                self.builder.core.touched.add(self.path)
+            self._mend(updated)
 
-        core.stream.step(change)
+        self.builder.core.stream.step(change)
 
     def _tried_again(self, entry: AccountingEntry) -> None:
-        """Take that an attempt which was accounted for as failed is made again."""
+        """Note that an attempt which was accounted for as failed is made again."""
         stream = self.builder.core.stream
         held = stream.enter()
         try:
@@ -285,7 +288,7 @@ class Op(EntryState, eq=False):
 
     def _mend(self, entry: AccountingEntry) -> None:
         """Record an entry whole of which an interrupt left a part, and count the totals anew."""
-        if any(one is entry for one in self.bare.accounting):
+        if any(known is entry for known in self.bare.accounting):
             self.builder.core.stream.put(records.Accounted(self.path, entry))  # twice does no harm
         recount(self.builder.chain)
 
@@ -319,10 +322,10 @@ class Op(EntryState, eq=False):
             node = self.bare
             core = self.builder.core
             known: Status = "ok"
-            said: str | None = None
+            message: str | None = None
             if status is not _OK or error is not None:
                 known, strange = known_status(status)
-                said = None if error is None and strange is None else core.text(error_text(strange if error is None else error))
+                message = None if error is None and strange is None else core.text(error_text(strange if error is None else error))
             final = None if reasoning is None else core.text(as_text(reasoning))
             block = core.attributes(attributes) if attributes else UNSET
             stream = core.stream
@@ -333,8 +336,8 @@ class Op(EntryState, eq=False):
                 if node.ended_at is not None:
                     return
                 latency = (monotonic() - self._t0) * 1e3
-                self._complete(known, said, latency)
-                record = records.OpEnd(self.path, core.now_ms(), known, latency, said, final, block)
+                self._complete(known, message, latency)
+                record = records.OpEnd(self.path, core.now_ms(), known, latency, message, final, block)
                 try:
                     self._ended(record)
                 except BaseException:  # an interrupt: what is begun is done whole
@@ -356,7 +359,7 @@ class Op(EntryState, eq=False):
             self._close_answer(status)
         if status != "ok" or not self.bare.accounting:
             self._account_end(status, error, latency)
-        if stream.watched or self._awaited or not core.recorded or self._clean:  # whoever watches sees an op's lines before its end
+        if stream.watched or self._awaited or not core.recorded or self._clean:  # a watcher gets an op's lines before its end
             self.pending(stream.put)
 
     def _respond(self, response: Payload) -> None:
@@ -394,11 +397,11 @@ class Op(EntryState, eq=False):
         """Make sure that each attempt and each call is accounted for once, and as failed if it failed."""
         node = self.bare
         failed = status not in ("ok", "cancelled")
-        told = node.attributes.get(USAGE_AT_START) if node.kind == "llm" else None
-        if told is not None and not any(entry.status == "ok" or entry.tokens for entry in node.accounting):  # else it is accounted for
+        at_start = node.attributes.get(USAGE_AT_START) if node.kind == "llm" else None
+        if at_start is not None and not any(entry.status == "ok" or entry.tokens for entry in node.accounting):  # else it is accounted for
             entry = self._entry("failed" if status != "ok" else "ok", latency)
             entry.error = error
-            take_usage(self.builder.core, entry, (told,), {}, None)
+            take_usage(self.builder.core, entry, (at_start,), {}, None)
             self._price(entry)
             self._add(entry)
         elif node.accounting:
@@ -442,7 +445,7 @@ def respond_at_end(op: Op, payload: object) -> None:
 
 @guarded
 def account_late(op: Op, usage: object) -> None:
-    """Enter what a call took whose op had ended before that was known, in the entry that its end made; nothing where something is known."""
+    """Enter a call's usage, known after its op's end, in the entry that the end made; nothing if that has figures already."""
     entry = op.bare.accounting[-1] if op.bare.accounting else None
     if entry is None:
         op.account(usage)
@@ -458,8 +461,21 @@ def account_late(op: Op, usage: object) -> None:
 
 
 @guarded
+def account_again(op: Op, entry: AccountingEntry, cost_usd: float, output_tokens: int = 0, **details: Any) -> None:
+    """Give an entry of an op that may have ended its cost, and more *output_tokens* and details, which were not known before."""
+    known: dict[str, Any] = {} if entry.details is UNSET else decode(entry.details)
+    told = replace(entry, cost_usd=cost_usd)
+    if output_tokens:
+        old = entry.tokens or Tokens()
+        told.tokens = replace(old, output_tokens=old.output_tokens + output_tokens, total_tokens=old.total_tokens + output_tokens)
+    if details:
+        told.details = op.builder.core.attributes({**known, **details})
+    op._put_late(entry, told)  # noqa: SLF001 # pyright: ignore[reportPrivateUsage] - of this module
+
+
+@guarded
 def tried_again(op: Op, entry: AccountingEntry) -> None:
-    """Take that an attempt which was accounted for as failed is made again: it was no call."""
+    """Mark an entry of a failed attempt that is made again: it is not counted as a call."""
     op._tried_again(entry)  # noqa: SLF001 # pyright: ignore[reportPrivateUsage] - of this module
 
 

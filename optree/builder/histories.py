@@ -24,7 +24,7 @@ class SentMessage(NamedTuple):
 
 
 class PooledHistory(NamedTuple):
-    """A history that is in the pool and grows by `Core.appended`: for those who are told of each message once."""
+    """A history that is in the pool and grows by `Core.appended`: for callers that hand over each message once."""
 
     link: str = ""
     """Of the pool, for the history as it is; empty for one without messages."""
@@ -44,16 +44,16 @@ class SentHistories:
 
     def find(self, messages: Sequence[object]) -> list[SentMessage]:
         """Return the beginning of a history that was sent before, as far as it was."""
-        found: list[SentMessage] = []
+        longest: list[SentMessage] = []
         for sent in self._sent:
             same = _same(messages, sent)
-            if same > len(found):
-                found = sent[:same]
-        return found
+            if same > len(longest):
+                longest = sent[:same]
+        return longest
 
     def keep(self, sent: list[SentMessage]) -> None:
         """Keep a history, in place of one that it goes on from."""
-        others = [one for one in self._sent if one[-1].link != sent[min(len(one), len(sent)) - 1].link]
+        others = [history for history in self._sent if history[-1].link != sent[min(len(history), len(sent)) - 1].link]
         self._sent = (sent, *others[: MOST_HISTORIES - 1])
 
 
@@ -72,8 +72,8 @@ def copied(value: Any) -> Any:
 def _same(messages: Sequence[object], sent: list[SentMessage]) -> int:
     """Return how many messages at the beginning are what was sent."""
     count = 0
-    for message, one in zip(messages, sent, strict=False):
-        if not is_same(message, one.copy):
+    for message, earlier in zip(messages, sent, strict=False):
+        if not is_same(message, earlier.copy):
             break
         count += 1
     return count
@@ -93,8 +93,8 @@ def is_same(value: Any, copy: Any) -> bool:
     return kind in _COMPARED and bool(value == copy)
 
 
-def _is_same_member(one: tuple[Any, Any], other: tuple[Any, Any]) -> bool:
-    (key, value), (known, copy) = one, other
+def _is_same_member(member: tuple[Any, Any], kept: tuple[Any, Any]) -> bool:
+    (key, value), (known, copy) = member, kept
     if type(key) is not str or key != known:
         return False
     return (value is copy and type(value) is str) or is_same(value, copy)

@@ -15,5 +15,5 @@ def outcome(error: BaseException | None) -> tuple[Status, str | None]:
     name = type(error).__name__
     if isinstance(error, (GeneratorExit, KeyboardInterrupt)) or name == "CancelledError":
         return "cancelled", name
-    said = text(error)
-    return "failed", f"{name}: {said}" if said else name
+    message = text(error)
+    return "failed", f"{name}: {message}" if message else name

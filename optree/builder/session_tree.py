@@ -136,7 +136,7 @@ class SessionTreeBuilder(ByAddress):
 
     @guarded
     def set_title(self, title: str | None = None, *, status: str | None = None, attributes: Mapping[str, Any] | None = None) -> None:
-        """Set the session's title, its latest status, or more attributes; what is None stays."""
+        """Set the session's title, its latest status, or more attributes; None leaves them as they are."""
         known = None if title is None else self._prompt(title)
         latest = None if status is None else self._prompt(status)
         block = self.core.attributes(attributes)
@@ -159,7 +159,7 @@ class SessionTreeBuilder(ByAddress):
         held = self.node.messages
 
         def change(put: Put) -> None:
-            if not any(one is entry for one in held[-1:]):
+            if not any(last is entry for last in held[-1:]):
                 held.append(entry)
             self._late_session()
             put(r.MessageAdded(self.path, len(held) - 1, entry))
@@ -169,7 +169,7 @@ class SessionTreeBuilder(ByAddress):
     @guarded
     def end_session(self, status: Status = "ok", error: str | None = None, *, final_report: Any = None) -> None:
         """End the session, and the turns and operations still open in it. A second call does nothing."""
-        known, said = self._outcome(status, error)
+        known, message = self._outcome(status, error)
         report = self._final_report if final_report is None else self.core.json(final_report)
         ends: list[r.SessionEnd] = []
 
@@ -177,14 +177,14 @@ class SessionTreeBuilder(ByAddress):
             if self.node.ended_at is not None and not ends:
                 return
             self._close_open(known)
-            ends.append(r.SessionEnd(self.path, self.core.now_ms(), known, said, report))
+            ends.append(r.SessionEnd(self.path, self.core.now_ms(), known, message, report))
             apply.end_session(self.node, ends[0])
             put(ends[0])
 
         try:
             self.core.stream.step(change)
             self._tell(ends)
-        except BaseException:  # an interrupt: who waits for the end is told of it, be it twice
+        except BaseException:  # an interrupt: listeners are told of the end all the same, if need be twice
             self._tell(ends)
             raise
 
@@ -195,14 +195,14 @@ class SessionTreeBuilder(ByAddress):
     @guarded
     def set_final_report(self, report: Any, *, with_end: bool = False) -> None:
         """Set what the session gives as its result, as JSON: recorded at once, or *with_end* with the session's end, which follows."""
-        found = self._final_report = self.core.json(report)
+        encoded = self._final_report = self.core.json(report)
         if with_end:
             return
 
         def change(put: Put) -> None:
-            self.node.final_report = found
+            self.node.final_report = encoded
             self._late_session()
-            put(r.SessionSet(self.path, self.core.now_ms(), final_report=found))
+            put(r.SessionSet(self.path, self.core.now_ms(), final_report=encoded))
 
         self.core.stream.step(change)
 
@@ -230,6 +230,7 @@ class SessionTreeBuilder(ByAddress):
         *at*: when it began, in epoch milliseconds, if not now; so it is of all methods that take one.
         """
         core = self.core
+        epoch = core.epoch  # as the number is drawn: a handler may fork behind that
         prompts = {key: self._prompt(value) for key, value in (("system", system), ("user", user)) if value is not None}
         block = core.attributes(attributes)
         held = core.stream.enter()
@@ -238,9 +239,9 @@ class SessionTreeBuilder(ByAddress):
             path = f"{self.path}.{number}" if self.path else str(number)
             record = r.TurnBegin(path, core.time(at), prompts or None, block)
             try:
-                return self._turn(record, implicit=implicit)
+                return self._turn(record, epoch, implicit=implicit)
             except BaseException:  # an interrupt: what is begun is done whole
-                self._turn(record, implicit=implicit)
+                self._turn(record, epoch, implicit=implicit)
                 raise
         finally:
             core.stream.leave(held)
@@ -248,10 +249,10 @@ class SessionTreeBuilder(ByAddress):
     @guarded
     def set_assistant(self, turn: Turn, content: object) -> None:
         """Set what the assistant said in a turn; see `Turn.assistant`."""
-        said = self._prompt(content)
+        prompt = self._prompt(content)
 
         def change(put: Put) -> None:
-            turn.node.assistant = {"content": said}
+            turn.node.assistant = {"content": prompt}
             if turn.node.ended_at is not None:
                 self.core.touched.add(f"{turn.path}.1")
             put(r.TurnSet(turn.path, turn.node.assistant))
@@ -261,7 +262,7 @@ class SessionTreeBuilder(ByAddress):
     @guarded
     def end_turn(self, turn: Turn, status: Status = "ok", error: str | None = None) -> None:
         """End a turn, and the operations still open in it: as ``cancelled`` if the turn is ``ok``, else as the turn."""
-        known, said = self._outcome(status, error)
+        known, message = self._outcome(status, error)
         ends: list[r.TurnEnd] = []
 
         def change(put: Put) -> None:
@@ -270,13 +271,13 @@ class SessionTreeBuilder(ByAddress):
             left: Status = "cancelled" if known == "ok" else known
             for op in turn.node.ops:
                 if op.child_session is not None and op.child_session.ended_at is None and op.path in self.core.builders:
-                    self.core.builders[op.path].end_session(left, said)
+                    self.core.builders[op.path].end_session(left, message)
                 if (handle := self.core.ops.get(op.path)) is not None:
-                    handle.end(left, said)
+                    handle.end(left, message)
             if turn.node.assistant is None and (last := last_said(turn.node)) is not None:
                 turn.node.assistant = {"content": self._prompt(last)}
                 put(r.TurnSet(turn.path, turn.node.assistant))
-            ends.append(r.TurnEnd(turn.path, self.core.now_ms(), known, said))
+            ends.append(r.TurnEnd(turn.path, self.core.now_ms(), known, message))
             apply.end_turn(turn.node, ends[0])
             put(ends[0])
             if self.current_turn is turn:
@@ -284,11 +285,11 @@ class SessionTreeBuilder(ByAddress):
 
         self.core.stream.step(change)
 
-    def _turn(self, record: r.TurnBegin, *, implicit: bool) -> Turn:
+    def _turn(self, record: r.TurnBegin, epoch: int, *, implicit: bool) -> Turn:
         """Add a turn, unless it is there."""
         known = self.node.turns[-1:]
         node = known[0] if known and known[0].path == record.path else apply.begin_turn(self.node, record)
-        self.current_turn = Turn(self, node, 1, implicit=implicit)
+        self.current_turn = Turn(self, node, 1, implicit=implicit, epoch=epoch)
         self._late_session()
         self.core.stream.put(record)
         return self.current_turn
@@ -323,10 +324,10 @@ class SessionTreeBuilder(ByAddress):
             label = core.text(name if type(name) is str and name.isascii() else text(name))
             known: OpKind = kind if type(kind) is str and kind in _KINDS else "system"
             block = UNSET if attributes is None else core.attributes(attributes)
-            given = turn if type(turn) is Turn else None
+            chosen = turn if type(turn) is Turn else None
             held = core.stream.enter()
             try:
-                where = given or self.current_turn or self.begin_turn(implicit=True)
+                where = chosen or self.current_turn or self.begin_turn(implicit=True)
                 path = f"{where.path}.{where.next_op()}"
                 above = parent.path if type(parent) is Op and parent.turn is where else None
                 record = r.OpBegin(path, core.now_ms() if at is None else core.time(at), known, label, above, block)
@@ -417,8 +418,8 @@ class SessionTreeBuilder(ByAddress):
 
     def _outcome(self, status: object, error: object) -> tuple[Status, str | None]:
         known, strange = known_status(status)
-        said = strange if error is None else error
-        return known, None if said is None else self.core.text(error_text(said))
+        message = strange if error is None else error
+        return known, None if message is None else self.core.text(error_text(message))
 
     def _turn_number(self, index: int | None) -> int:
         """Return the number of a new turn: *index* if it is one and free, else the next free one."""

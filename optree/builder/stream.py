@@ -1,4 +1,4 @@
-"""One stream a process and root session: puts records in order and hands them to whoever takes them.
+"""One stream a process and root session: puts records in order and hands them to its takers.
 
 The journal is the first taker, subscribers follow. A structural record is delivered before the call that made it returns. Log lines and
 reasoning chunks are not: their op marks itself, and a background thread delivers what has come within 10 ms. Entries know their place in
@@ -59,7 +59,7 @@ class Wants(Struct, frozen=True):
     severities: frozenset[Severity] = frozenset()
     """Of log lines and reasoning: those with a line of these. An op that has one has it delivered before its end."""
     failures: bool = False
-    """Of ends of operations: those of what did not go well."""
+    """Of ends of operations: those of operations that were not ok."""
 
     def has(self, record: Record) -> bool:
         """Tell whether a record is wanted."""
@@ -75,7 +75,7 @@ class Taker(Protocol):
     """Receives the records of a session as they are made, in order, from one thread at a time.
 
     It must not wait, nor record anything itself. What it raises is counted, and goes no further. One that has an attribute `wants`
-    (`Wants`) gets what that says, others everything.
+    (`Wants`) gets only these records, others everything.
     """
 
     def take(self, batch: list[Record]) -> None:
@@ -91,7 +91,7 @@ class Pending(Protocol):
 
 
 class Stream:
-    """The queues, their lock, and the job of the thread that delivers what nobody waits for.
+    """The queues, their lock, and the job of the thread that delivers records for which no thread waits.
 
     A structural step is ``held = stream.enter()``, ``try:`` changes and `put`, ``finally: stream.leave(held)``. What is slow, or other
     people's code, is done before `enter`, or in `alone`: a lock that is held for long without either is taken for lost and replaced.
@@ -122,9 +122,9 @@ class Stream:
         """With what each wants; None is everything."""
         self._ordered: tuple[Taker, ...] = ()
         self.watched = False
-        """True if somebody beside the journal takes all records, and wants an op's entries before its end."""
+        """True if a taker other than the journal takes all records, and wants an op's entries before its end."""
         self.awaited: frozenset[Severity] = frozenset()
-        """Severities of lines that somebody wants before the end of their op."""
+        """Severities of lines that a taker wants before the end of their op."""
         self._serve(takers, takers[1:])
         self._write = write
         self._queue: deque[Record] = deque()
@@ -132,7 +132,7 @@ class Stream:
         self._lock: Held = threading.RLock()
         self._through = write != "deferred"
         self._delivering: bool | int = False
-        """True, or the thread's number, while somebody delivers."""
+        """True, or the thread's number, while a thread delivers."""
         self._working = 0
         """The number of the thread that was in `alone` last."""
         self._stuck_until = 0.0
@@ -149,7 +149,7 @@ class Stream:
         """Steps and deliveries that failed."""
         self.last_failure = ""
         self.reports: list[str] = []
-        """What was given and could not be taken as it is, once each."""
+        """Values that could not be recorded as they were given, a text each, once."""
         self.numbers: dict[str, Iterator[int]] = {}
         """By path of a session or turn that this process does not own: numbers of what it begins there, whichever core begins it."""
         self.put = self._queue.append
@@ -189,7 +189,7 @@ class Stream:
             self.leave(held)
 
     def alone(self, work: Callable[[bool], T]) -> T:
-        """Do what may take long in a step, as with the disk, and return what it returns; it is told whether the lock could be had."""
+        """Call *work*, which may take long (as at the disk), in a step, with whether the lock was taken, and return its result."""
         held = self.enter()
         try:
             if held is not None:
@@ -238,16 +238,16 @@ class Stream:
 
     def unsubscribe(self, taker: Taker) -> None:
         """Remove a taker."""
-        self._serve(*([one for one in takers if one is not taker] for takers in (self._served(), self._ordered)))
+        self._serve(*([other for other in takers if other is not taker] for takers in (self._served(), self._ordered)))
 
     def _served(self) -> list[Taker]:
         return [taker for taker, _ in self._takers]
 
     def _serve(self, takers: Sequence[Taker], ordered: Sequence[Taker]) -> None:
         """Deliver to these takers; of those that are *ordered*, entries come before their op's end."""
-        wants = [_wants(one) for one in ordered]
-        self._ordered, self._takers = tuple(ordered), tuple((one, _wants(one)) for one in takers)
-        self.awaited = frozenset[Severity]().union(*(one.severities for one in wants if one is not None))
+        wants = [_wants(taker) for taker in ordered]
+        self._ordered, self._takers = tuple(ordered), tuple((taker, _wants(taker)) for taker in takers)
+        self.awaited = frozenset[Severity]().union(*(want.severities for want in wants if want is not None))
         self.watched = None in wants
 
     def close(self) -> None:
@@ -271,12 +271,12 @@ class Stream:
         self._job = Job(_DELIVERY, self._run, self.fault)
 
     def fault(self, error: BaseException | str) -> None:
-        """Count a step that failed; `health()` says it."""
+        """Count a step that failed; `health()` reports it."""
         self.failures += 1
         self.last_failure = redact(error if isinstance(error, str) else f"{type(error).__name__}: {text(error)}")
 
     def report(self, what: str) -> None:
-        """Note what was given and could not be taken as it is; `health()` says it."""
+        """Note a value that could not be recorded as it was given; `health()` reports it."""
         self.reports.append(redact(what))
 
     def _wait(self) -> Held | None:
@@ -285,7 +285,7 @@ class Stream:
             lock = self._lock
             if lock.acquire(True, WAIT_SECONDS):
                 return lock
-            # Nobody is at work: an interrupt hit its holder between two steps.
+            # No thread is in a step: an interrupt hit the lock's holder between two.
             if lock is self._lock and not (self._delivering and self._is_delivering()) and not is_in(self._working, _ALONE):
                 self._lock = threading.RLock()
                 return self.enter()
@@ -296,7 +296,7 @@ class Stream:
     def _deliver(self) -> None:
         """Give the records that are queued to each taker; the fault of one is its own.
 
-        What other threads queue meanwhile, since they could not wait, is theirs to deliver: else whoever is here might never come away.
+        What other threads queue meanwhile, since they could not wait, is theirs to deliver: else this thread might never return.
         """
         queue = self._queue
         most = len(queue) + _BATCH
@@ -308,19 +308,19 @@ class Stream:
                     most -= len(batch)
                     begun = monotonic() if self._stuck_until else 0.0
                     for taker, wants in self._takers:
-                        found = batch[:] if wants is None else [record for record in batch if wants.has(record)]
+                        wanted = batch[:] if wants is None else [record for record in batch if wants.has(record)]
                         try:
-                            if found:
+                            if wanted:
                                 try:
-                                    taker.take(found)
+                                    taker.take(wanted)
                                 except MemoryError:  # of the call itself, it may be: twice does no harm
-                                    taker.take(found)
+                                    taker.take(wanted)
                         except Exception as error:  # noqa: BLE001 - must not reach the traced program
                             pass_on(error)
                             self.fault(error)
-                    for _ in batch:  # behind it: what an interrupt leaves here is delivered by whoever comes next; twice does no harm
+                    for _ in batch:  # last: what an interrupt leaves in the queue the next thread delivers; twice does no harm
                         queue.popleft()
-                    if begun and monotonic() - begun < WAIT_SECONDS / 4:  # it is quick again
+                    if begun and monotonic() - begun < WAIT_SECONDS / 4:  # the taker is quick again
                         self._stuck_until = 0.0
             finally:
                 self._delivering = False

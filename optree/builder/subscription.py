@@ -70,7 +70,7 @@ class RecordSubscription:
     @property
     def sessions(self) -> dict[str, SessionNode]:
         """The nodes of the sessions that this process records, by path."""
-        return {path: one.node for path, one in list(self._core.builders.items())}
+        return {path: builder.node for path, builder in list(self._core.builders.items())}
 
     @property
     def dropped(self) -> int:
@@ -112,9 +112,9 @@ class RecordSubscription:
         return node
 
     def _take(self, record: Record) -> None:
-        found, self._earlier = self._earlier, []
-        if found:
-            self._handle_earlier(found)
+        earlier, self._earlier = self._earlier, []
+        if earlier:
+            self._handle_earlier(earlier)
         if not (isinstance(record, Gap) and not record.dropped):
             self._handle(record)
 

@@ -18,7 +18,7 @@ class Turn:
 
     __slots__ = ("_counter", "_epoch", "builder", "implicit", "node", "path")
 
-    def __init__(self, builder: SessionTreeBuilder, node: TurnNode, first_op: int, *, implicit: bool = False) -> None:
+    def __init__(self, builder: SessionTreeBuilder, node: TurnNode, first_op: int, *, implicit: bool = False, epoch: int = -1) -> None:
         self.builder: SessionTreeBuilder = builder
         """What builds the turn's session."""
         self.node: TurnNode = node
@@ -28,7 +28,7 @@ class Turn:
         self.implicit: bool = implicit
         """True for a turn that was opened for an op, since none was open."""
         self._counter: Iterator[int] = count(first_op)
-        self._epoch = builder.core.epoch
+        self._epoch = epoch if epoch >= 0 else builder.core.epoch
 
     def next_op(self) -> int:
         """Return the number of the next op; in a forked child numbers come from a range of its own."""

@@ -32,11 +32,11 @@ class UnrecordedTurn(Turn):
 
 
 class UnrecordedBuilder(SessionTreeBuilder):
-    """Begins what is not recorded."""
+    """A builder whose turns and ops are not recorded."""
 
 
 def install() -> None:
-    """Make them."""
+    """Make the stand-ins."""
     _silence(UnrecordedOp, Op)
     _silence(UnrecordedTurn, Turn)
     _silence(UnrecordedBuilder, ByAddress, SessionTreeBuilder)

@@ -68,6 +68,22 @@ LIBRARIES: Final = {
         "1.7", 2, {"langchain_core.tracers.context": "langchain:callbacks", "langchain_core.tools.base": "langchain:tools"}
     ),
     "langgraph": Library("1.2", 2, {"langgraph.pregel.main": "langchain:graphs"}),
+    "google-adk": Library(
+        "2.13",
+        3,
+        {
+            "google.adk.runners": "adk:runs",
+            "google.adk.agents.base_agent": "adk:agents",
+            "google.adk.plugins.plugin_manager": "adk:tools",
+            "google.adk.flows.llm_flows.tools._error_handler": "adk:cancelled",
+            "google.adk.flows.llm_flows.base_llm_flow": "adk:models",
+        },
+    ),
+    "claude-agent-sdk": Library(
+        "0.2",
+        1,
+        {"claude_agent_sdk._internal.query": "claude_agent_sdk:queries", "claude_agent_sdk.client": "claude_agent_sdk:clients"},
+    ),
 }
 """By name of the package as it is installed."""
 _PACKAGES: Final = {module: package for package, library in LIBRARIES.items() for module in library.modules}

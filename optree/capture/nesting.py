@@ -185,6 +185,17 @@ class Nesting:
         self.end(key, "failed", redact(f"tool_error: {cut(said)}"))
 
     @guarded
+    def rename(self, key: Hashable, other: Hashable) -> None:
+        """Know a node that is open by another id."""
+        node = self._open.pop(key, None)
+        if node is None:
+            return
+        self._open[other] = node
+        if node.above is not None and key in node.above.inside:
+            del node.above.inside[key]
+            node.above.inside[other] = None
+
+    @guarded
     def end(self, key: Hashable, status: Status = "ok", error: str | None = None) -> None:
         """End a node, and what is left open within it."""
         node = self._open.pop(key, None)

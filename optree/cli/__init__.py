@@ -23,5 +23,5 @@ def main() -> None:
 
         stand_in()
         app(prog_name="optree")
-    except KeyboardInterrupt:  # while a command starts; a traceback of imports says nothing
+    except KeyboardInterrupt:  # while a command starts; a traceback of imports is of no use
         sys.exit(_INTERRUPTED)

@@ -38,7 +38,7 @@ OK, FAILED, USAGE, DAMAGED = 0, 1, 2, 3
 
 
 class Commands(TyperGroup):
-    """Turns errors into one line on stderr and an exit code; a reader that has gone away is none."""
+    """Turns errors into one line on stderr and an exit code; a reader that has gone away is no error."""
 
     def invoke(self, ctx: Any) -> Any:
         """Run a command."""
@@ -50,7 +50,7 @@ class Commands(TyperGroup):
             _discard()
             raise typer.Exit(OK) from None
         except (OptreeError, OSError) as error:
-            raise _said(error) from error
+            raise _failed(error) from error
         except typer.TyperException as error:
             raise _misused(error) from error
         except RecursionError as error:
@@ -66,18 +66,18 @@ class Commands(TyperGroup):
             _discard()
             raise typer.Exit(OK) from None
         except (OptreeError, OSError) as error:  # help and version are printed here
-            raise _said(error) from error
+            raise _failed(error) from error
         except typer.TyperException as error:
             raise _misused(error) from error
 
 
 def _refuse_settings_that_cannot_be() -> None:
-    """End the command if ``OPTREE_REDACT`` cannot be: it would show what its user wants hidden. That has been said by now."""
+    """End the command if ``OPTREE_REDACT`` is not valid: it would show what its user wants hidden. A warning was written by now."""
     if redaction.VARIABLE in os.environ and any(problem.startswith(redaction.VARIABLE) for problem in health()["problems"]):
         raise typer.Exit(USAGE)
 
 
-def _said(error: Exception) -> typer.Exit:
+def _failed(error: Exception) -> typer.Exit:
     """Say what is wrong; returns the end of the command."""
     if isinstance(error, OutputError) or _is_full(error):
         _discard()
@@ -91,15 +91,15 @@ def _said(error: Exception) -> typer.Exit:
 def _misused(error: typer.TyperException) -> typer.Exit:
     """Say what is wrong with the command line, and where its help is; returns the end of the command."""
     context: Any = getattr(error, "ctx", None)
-    said = " ".join(error.format_message().split()).rstrip(".").replace(": Value error, ", ": ")
-    if said:  # else help was shown: nothing was asked for
+    message = " ".join(error.format_message().split()).rstrip(".").replace(": Value error, ", ": ")
+    if message:  # else help was shown: nothing was asked for
         command = context.command_path if context is not None else "optree"
-        complain(f"{said[:1].lower()}{said[1:]} ({command} --help)")
+        complain(f"{message[:1].lower()}{message[1:]} ({command} --help)")
     return typer.Exit(error.exit_code)
 
 
 def _is_full(error: Exception) -> bool:
-    """Tell whether it is stdout that takes no more: of files it is said where they are written."""
+    """Tell whether it is stdout that is full: for files the error is reported where they are written."""
     return isinstance(error, OSError) and error.errno == ENOSPC
 
 

@@ -70,4 +70,4 @@ def _plain(lines: Sequence[SumLine]) -> dict[str, Any]:
 
 def _table(lines: Sequence[SumLine]) -> list[str]:
     shown = table(("", *sums.HEAD), sums.rows(_groups(lines), sums.total(lines)), " rrrrrrr")
-    return [*shown, *sums.credits_said(lines), *sums.replayed_said(lines)]
+    return [*shown, *sums.credit_lines(lines), *sums.replay_lines(lines)]

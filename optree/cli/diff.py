@@ -49,16 +49,16 @@ def diff(
     """
     from optree.compare import compare, format_comparison, format_page
 
-    found = compare(_tree(a, sessions_dir), _tree(b, sessions_dir), everything=everything, exact=exact)
+    comparison = compare(_tree(a, sessions_dir), _tree(b, sessions_dir), everything=everything, exact=exact)
     if html is not None:
         with usable(html):
-            _write(html, format_page(found, everything=everything))
+            _write(html, format_page(comparison, everything=everything))
     if as_json:
-        show_json(found)
+        show_json(comparison)
     elif html is None:
         style = paint if coloured(sys.stdout) else unpainted
-        show(format_comparison(found, everything=everything, paint=style), fold=True)
-    if exit_code and not found.same:
+        show(format_comparison(comparison, everything=everything, paint=style), fold=True)
+    if exit_code and not comparison.same:
         raise typer.Exit(DIFFERENT)
 
 
@@ -115,13 +115,13 @@ def diff_context(
 def _of_agent(calls: list[CallContext], agent: str) -> list[CallContext]:
     result = [call for call in calls if call.agent == agent]
     if not result:
-        there = ", ".join(sorted({call.agent for call in calls}))
-        raise NotFoundError(f"no LLM call of agent {agent!r}: there are calls of {there}" if there else "the session has no LLM calls")
+        agents = ", ".join(sorted({call.agent for call in calls}))
+        raise NotFoundError(f"no LLM call of agent {agent!r}: there are calls of {agents}" if agents else "the session has no LLM calls")
     return result
 
 
 def _is_notable(call: CallContext) -> bool:
-    """Tell whether a call did more than begin, or append to what it had."""
+    """Tell whether a call did more than begin, or append to its history."""
     messages = call.messages
     edited = messages is not None and not messages.new and messages.edited + messages.removed + messages.inserted > 0
     return bool(call.parts or call.cache in _LOSSES or call.note or edited)
@@ -172,11 +172,11 @@ def _explained(call: CallContext) -> list[str]:
     from optree.compare import change_phrase, edit_phrase
 
     lines = [f"first: {call.cause}"] if call.cache in _LOSSES else []
-    said = call.cause if call.cache == "broken" else None
-    lines += [line for line in map(change_phrase, call.parts) if line != said]
+    cause = call.cause if call.cache == "broken" else None
+    lines += [line for line in map(change_phrase, call.parts) if line != cause]
     if call.messages is not None and not call.messages.new:
         edits = [edit_phrase(edit) for edit in call.messages.edits]
-        lines += [line for line in edits if line != said]
+        lines += [line for line in edits if line != cause]
         more = call.messages.edited + call.messages.removed + call.messages.inserted - len(edits)
         lines += [f"… and {more:,} more messages"] if more > 0 else []
     lines += [f"note: {call.note}"] if call.note else []
@@ -199,17 +199,19 @@ def _totals(calls: Sequence[CallContext]) -> dict[str, Any]:
 
 
 def _summary(calls: Sequence[CallContext], hidden: int) -> str:
-    found = _totals(calls)
-    parts = [f"{found['calls']:,} call{'' if found['calls'] == 1 else 's'}"]
+    totals = _totals(calls)
+    parts = [f"{totals['calls']:,} call{'' if totals['calls'] == 1 else 's'}"]
     parts += [f"{hidden:,} that only began or appended (--all shows them)"] if hidden else []
-    if found["broken"] or found["missed"] or found["expired"]:
-        parts += [f"{found['broken']:,} broke the cache, {found['missed']:,} missed it", f"{found['lostTokens']:,} tokens lost"]
-        parts.append("at a cost that is unknown" if found["lostUsd"] is None else f"at a cost of {dollars(found['lostUsd'])}")
-        parts += [f"{found['unpriced']:,} of them at a price that is unknown"] if found["unpriced"] and found["lostUsd"] is not None else []
-        parts += [f"{found['expired']:,} after a wait that the entry may not have outlived, not counted"] if found["expired"] else []
-    elif found["unknown"] == 0:
+    if totals["broken"] or totals["missed"] or totals["expired"]:
+        parts += [f"{totals['broken']:,} broke the cache, {totals['missed']:,} missed it", f"{totals['lostTokens']:,} tokens lost"]
+        parts.append("at a cost that is unknown" if totals["lostUsd"] is None else f"at a cost of {dollars(totals['lostUsd'])}")
+        parts += (
+            [f"{totals['unpriced']:,} of them at a price that is unknown"] if totals["unpriced"] and totals["lostUsd"] is not None else []
+        )
+        parts += [f"{totals['expired']:,} after a wait that the entry may not have outlived, not counted"] if totals["expired"] else []
+    elif totals["unknown"] == 0:
         parts.append("none lost tokens of the cache")
-    elif found["unknown"] < found["calls"]:
+    elif totals["unknown"] < totals["calls"]:
         parts.append("none is known to have lost tokens of the cache")
-    parts += [f"of {found['unknown']:,} it is not known"] if found["unknown"] else []
+    parts += [f"of {totals['unknown']:,} it is not known"] if totals["unknown"] else []
     return " · ".join(parts)

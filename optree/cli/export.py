@@ -111,8 +111,8 @@ def export(
     until = monotonic() + timeout
     with working(f"sending to {sender.endpoint}", len(wanted)) as step:
         for txn in wanted:
-            found = _sent(txn, where, sender, until, again=again, all_pending=all_pending)
-            reports += [found] if found is not None else []
+            delivery = _sent(txn, where, sender, until, again=again, all_pending=all_pending)
+            reports += [delivery] if delivery is not None else []
             step()
     problems = sender.problems()
     sender.close()
@@ -144,33 +144,33 @@ def _write(txns: list[str], where: Directory, to: str, writing: Writing, *, as_j
     if as_json:
         show_json({"to": to, "sessions": done})
         return
-    for one in done:
-        if one.files:
-            show(one.files[0] + (f" and {len(one.files) - 1} more" if len(one.files) > 1 else ""))
+    for written in done:
+        if written.files:
+            show(written.files[0] + (f" and {len(written.files) - 1} more" if len(written.files) > 1 else ""))
 
 
-def _tell(made: Written, to: str) -> None:
+def _tell(written: Written, to: str) -> None:
     """Say what the files lack of the session."""
-    if made.lacking:
-        complain(f"{to} does not hold all of {made.txn}; left out: {', '.join(made.lacking)}")
-    if made.redacted:
-        complain(f"{made.txn}: credentials are replaced; for a backup that has them: --verbatim")
-    if made.beside:
-        complain(f"{made.txn}: left out on stdout: {made.beside} more file{'' if made.beside == 1 else 's'}; --output DIR has all")
+    if written.lacking:
+        complain(f"{to} does not hold all of {written.txn}; left out: {', '.join(written.lacking)}")
+    if written.redacted:
+        complain(f"{written.txn}: credentials are replaced; for a backup that has them: --verbatim")
+    if written.beside:
+        complain(f"{written.txn}: left out on stdout: {written.beside} more file{'' if written.beside == 1 else 's'}; --output DIR has all")
 
 
 def _known(name: str, value: str | None) -> None:
     """Refuse what an option of the mirror cannot be."""
-    choices = [one for part in get_args(get_type_hints(OtelOptions)[name]) for one in get_args(part)]
+    choices = [choice for part in get_args(get_type_hints(OtelOptions)[name]) for choice in get_args(part)]
     if value is not None and value not in choices:
         raise typer.BadParameter(f"{value!r}: choose from {', '.join(choices)}", param_hint=f"--{name}")
 
 
 def _for_collectors(to: str, **options: object) -> None:
     """Refuse options that mean nothing for files."""
-    given = [name for name, value in options.items() if value]
-    if given:
-        raise SetupError(f"--{given[0].replace('_', '-')} is for collectors; {to} writes files")
+    misplaced = [name for name, value in options.items() if value]
+    if misplaced:
+        raise SetupError(f"--{misplaced[0].replace('_', '-')} is for collectors; {to} writes files")
 
 
 def _check(txns: list[str] | None, *, all_pending: bool, any_destination: bool, again: bool) -> None:
@@ -208,7 +208,7 @@ def _sent(txn: str, where: Directory, sender: Resender, until: float, *, again: 
 
 
 def _tell_others(others: dict[str, int]) -> None:
-    """Say what is not sent since it was to go elsewhere."""
+    """Report the sessions that are not sent since they were to go elsewhere."""
     if others:
         named = "; ".join(f"{where} ({number})" for where, number in others.items())
         message = f"not sent, since mirrored with other settings: {sum(others.values())}, for {named}"
@@ -216,13 +216,13 @@ def _tell_others(others: dict[str, int]) -> None:
 
 
 def _show(reports: list[Delivery], problems: list[str], collector: str) -> None:
-    told = [report for report in reports if report.sent or report.said or not report.whole]
-    if told:
-        rows = [(report.txn, str(report.sent), str(report.left), str(report.lost), report.said) for report in told]
+    listed = [report for report in reports if report.sent or report.said or not report.whole]
+    if listed:
+        rows = [(report.txn, str(report.sent), str(report.left), str(report.lost), report.said) for report in listed]
         show("\n".join(table(("TXN", "SENT", "LEFT", "LOST", ""), rows, " rrr")), fold=True)
     for problem in problems:
         complain(problem)
-    if not told:
+    if not listed:
         show("nothing is pending")
     elif not all(report.whole for report in reports):
         complain(f"not all could be delivered to {collector}; try again with: optree export --pending")
@@ -271,25 +271,25 @@ def export_to_file(loaded: Loaded, writing: Writing, *, several: bool) -> Writte
     with usable(Path(writing.output or ".")):
         target = _target(checked(loaded.txn), writing.form, writing.output, several=several)
     with usable(target), _workplace(target.parent) as folder:
-        made = writing.form.write(tree, folder / target.name)
-        files = [_place(path, folder, target.parent) for path in made]
+        paths = writing.form.write(tree, folder / target.name)
+        files = [_place(path, folder, target.parent) for path in paths]
         for path in filter(os.path.lexists, files):
             if not path.is_file():
                 raise SetupError(f"{path} is there already, and is no file: name another")
             if not writing.force:
                 raise SetupError(f"{path} is there already, and stays as it is: --force replaces it")
-        for path, file in zip(made, files, strict=True):
+        for path, file in zip(paths, files, strict=True):
             REAL.make_directory(file.parent)
             path.chmod(0o600)
             REAL.rename(path, file)
     return Written(loaded.txn, [str(file) for file in files], lost, changed)
 
 
-def _place(made: Path, folder: Path, parent: Path) -> Path:
+def _place(source: Path, folder: Path, parent: Path) -> Path:
     """Return where a file goes that a format made in *folder*: below *parent*, through no link that lies there already."""
-    inner = Path(os.path.normpath(made.relative_to(folder))) if made.is_relative_to(folder) else made
-    if inner.is_absolute() or ".." in inner.parts or made.is_symlink():
-        raise SetupError(f"the format made {str(made)[:80]!r}, which is elsewhere than it was told: nothing is written")
+    inner = Path(os.path.normpath(source.relative_to(folder))) if source.is_relative_to(folder) else source
+    if inner.is_absolute() or ".." in inner.parts or source.is_symlink():
+        raise SetupError(f"the format made {str(source)[:80]!r}, which is elsewhere than it was told: nothing is written")
     for above in list(inner.parents)[:-1]:
         if (parent / above).is_symlink():
             raise SetupError(f"{parent / above} is a link, and nothing is written through it: name another place")
@@ -302,8 +302,8 @@ def _workplace(parent: Path) -> Generator[Path, None, None]:
     REAL.make_directory(parent)
     for path in parent.glob(f"{_PREFIX}*"):
         with suppress(*calls.GONE):  # another export has ended meanwhile
-            found = path.lstat()
-            if calls.is_own(found) and found.st_mtime < time() - _STALE_SECONDS:
+            info = path.lstat()
+            if calls.is_own(info) and info.st_mtime < time() - _STALE_SECONDS:
                 shutil.rmtree(path, ignore_errors=True)
     with tempfile.TemporaryDirectory(prefix=_PREFIX, dir=parent) as folder:
         yield Path(folder)
@@ -324,13 +324,13 @@ def _to_stdout(tree: Tree, txn: str, form: Format) -> int:
     """Write the main file to stdout; returns how many there are beside it."""
     place = Path(tempfile.gettempdir())
     with usable(place), _workplace(place) as folder:
-        made = form.write(tree, folder / f"{txn}{form.suffix}")
+        paths = form.write(tree, folder / f"{txn}{form.suffix}")
         try:
-            with made[0].open("rb") as file:
+            with paths[0].open("rb") as file:
                 shutil.copyfileobj(file, sys.stdout.buffer)
             sys.stdout.buffer.flush()
         except BrokenPipeError:
             raise
         except OSError as error:
             raise OutputError(f"stdout cannot be written: {error.strerror or error}") from error
-    return len(made) - 1
+    return len(paths) - 1

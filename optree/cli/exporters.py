@@ -45,7 +45,7 @@ def pending(where: Directory) -> list[str]:
 
 
 def destination(txn: str, where: Directory) -> str | None:
-    """Return where a pending session is to go, without credentials; None if nobody noted it."""
+    """Return where a pending session is to go, without credentials; None if it was not noted."""
     return exporter_named(OTEL).destination(txn, where)
 
 
@@ -74,13 +74,13 @@ def formats(*, as_json: Json = False) -> None:
 
     Example: [bold]optree formats[/bold]
     """
-    found, problems = installed_formats()
+    installed, problems = installed_formats()
     if as_json:
-        listed = [{"name": one.name, "suffix": one.suffix, "about": one.about, "cannotHold": [*one.cannot_hold]} for one in found]
+        listed = [{"name": form.name, "suffix": form.suffix, "about": form.about, "cannotHold": [*form.cannot_hold]} for form in installed]
         show_json({"formats": listed, "problems": problems})
         return
-    show("\n".join(table(("NAME", "SUFFIX", "ABOUT"), [(one.name, one.suffix or "-", one.about) for one in found])), fold=True)
-    for one in [one for one in found if one.suffix]:
-        show(f"\n{one.name} leaves out: {', '.join(one.cannot_hold) or 'nothing'}", fold=True)
+    show("\n".join(table(("NAME", "SUFFIX", "ABOUT"), [(form.name, form.suffix or "-", form.about) for form in installed])), fold=True)
+    for form in [form for form in installed if form.suffix]:
+        show(f"\n{form.name} leaves out: {', '.join(form.cannot_hold) or 'nothing'}", fold=True)
     for problem in problems:
         complain(problem)

@@ -1,4 +1,4 @@
-"""What a session has that a format does not hold: for one line that says so."""
+"""What a session has that a format does not hold: for one line about it."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ def lacking(tree: Tree, form: Format) -> list[str]:
     """Return what of a session a format does not hold, with how many of each; what neither it nor this can count is named all the same."""
     own: Mapping[str, Callable[[Tree], int]] = getattr(form, "counts", {})
     counts = {**_COUNTS, **own}
-    found = [(what, counts[what](tree) if what in counts else None) for what in form.cannot_hold]
-    return [what if number is None else f"{what} ({number})" for what, number in found if number != 0]
+    counted = [(what, counts[what](tree) if what in counts else None) for what in form.cannot_hold]
+    return [what if number is None else f"{what} ({number})" for what, number in counted if number != 0]
 
 
 def _ops(has: Callable[[OperationNode], int | bool]) -> Callable[[Tree], int]:
@@ -45,7 +45,7 @@ def _is_empty(part: Payload | None) -> bool:
 
 
 _OWN = "conversation"
-"""The attribute of a session that events make and tell again."""
+"""The attribute of a session that is made of events, and becomes events again."""
 _REFERENCE = re.compile(r'"\$(?:history|blob)":"([^"]+)"')
 _TOLD = frozenset({"members", "without", "accounting", "order", "file"})
 _IN_FIELDS = frozenset({"provider", "model", "name", "latency", "error"})
@@ -111,7 +111,7 @@ _COUNTS: dict[str, Callable[[Tree], int]] = {
     ),
     "gaps in ops' numbers": _sessions(lambda session: sum(_gaps(turn.ops) for turn in session.turns)),
 }
-"""How many of each a session has, by the words in which formats say what they do not hold."""
+"""How many of each a session has, by the words in which formats name what they do not hold."""
 
 
 def _parts(op: OperationNode) -> tuple[Payload | None, Payload | None]:
@@ -145,9 +145,9 @@ def _unused(tree: Tree) -> set[str]:
 
 
 def _of_ones_own(attributes: dict[str, Any]) -> bool:
-    """Tell whether an attribute has the name of what reading keeps of a file, and is none of it."""
-    told = attributes.get(AS_TOLD, {})
-    return not is_object(told) or bool(told.keys() - _TOLD)
+    """Tell whether an attribute with the name under which reading keeps a file's members is the program's own."""
+    kept = attributes.get(AS_TOLD, {})
+    return not is_object(kept) or bool(kept.keys() - _TOLD)
 
 
 def _gaps(ops: list[OperationNode]) -> bool:

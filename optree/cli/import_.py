@@ -122,7 +122,7 @@ class FilesRead(Struct):
     faults: list[tuple[str, Fault]] = []
     """With the names of the files; those of formats."""
     notes: list[str] = []
-    """What is to be said about spans, and about files that were passed over."""
+    """Notes on spans, and on files that were passed over."""
     failed: list[tuple[str, str]] = []
     """Files of which nothing could be read, each with why."""
     sources: dict[str, str] = {}
@@ -183,7 +183,7 @@ def _drop_parts(content: FilesRead) -> None:
             owners.setdefault(part.resolve(), []).append(path)
     gone: dict[Path, Path] = {}
     for path in content.reads:
-        owner = next((one for one in owners.get(path, ()) if one != path and one not in gone), None)
+        owner = next((reader for reader in owners.get(path, ()) if reader != path and reader not in gone), None)
         if owner is not None:
             gone[path] = owner
             content.notes.append(f"{path.name}: passed over, it is read with {owner.name}")
@@ -201,15 +201,19 @@ def _expanded(path: Path, chosen: _Choice, content: FilesRead) -> list[Path]:
         return [path]
     form = chosen.of(path)
     if form is not None and chosen.named:
-        inside = [] if detected(path, [form]) else [one for one in sorted(path.iterdir()) if one.is_file() and detected(one, [form])]
-        return [one for one in inside if not _left_behind(one, content)] or [path]
+        inside = (
+            [] if detected(path, [form]) else [entry for entry in sorted(path.iterdir()) if entry.is_file() and detected(entry, [form])]
+        )
+        return [entry for entry in inside if not _left_behind(entry, content)] or [path]
     whole = [path] if form is not None else []
-    there = sorted(path.iterdir())
-    left = [one for one in there if _left_behind(one, content)]
-    known = [one for one in there if one not in left and (one.is_file() or form is None) and _is_read(one, chosen, form)]
+    entries = sorted(path.iterdir())
+    passed_over = [entry for entry in entries if _left_behind(entry, content)]
+    known = [entry for entry in entries if entry not in passed_over and (entry.is_file() or form is None) and _is_read(entry, chosen, form)]
     if form is None and known:
         content.notes += [
-            f"{one.name}: passed over, it is in no format that is known" for one in there if one not in left and one not in known
+            f"{entry.name}: passed over, it is in no format that is known"
+            for entry in entries
+            if entry not in passed_over and entry not in known
         ]
     return [*whole, *known] or [path]
 
@@ -263,24 +267,24 @@ class _Choice:
             return self._named
         claims = detected(path, self._all)
         if len(claims) > 1:
-            names = [one.name for one in claims]
+            names = [form.name for form in claims]
             raise SetupError(f"{path.name} may be in several formats, {', '.join(names)}: say which it is, as in --from {names[0]}")
         return claims[0] if claims else None
 
     def tried(self) -> str:
         """Return what a file was looked at for."""
         lacking = "".join(f"; {problem}" for problem in self.problems)
-        return f"tried were {', '.join([*(one.name for one in self._all), OTEL])}{lacking}"
+        return f"tried were {', '.join([*(form.name for form in self._all), OTEL])}{lacking}"
 
 
 def _spans(path: Path, content: FilesRead, spans: list[Any], chosen: _Choice, *, strict: bool) -> None:
     if path.is_dir():
         raise FormatError(f"{path} is a directory in no format that is known: name the files in it ({chosen.tried()})")
     try:
-        there, notes = span_reader().read_file(path)
+        read_spans, notes = span_reader().read_file(path)
     except FormatError as error:
         raise FormatError(f"{error} ({chosen.tried()}; --from NAME says which it is)") from error
     if strict and notes:
         raise FormatError(f"{path.name}: {notes[0]}")
-    spans += there
+    spans += read_spans
     content.notes += [f"{path.name}: {note}" for note in notes]

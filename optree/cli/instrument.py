@@ -23,10 +23,10 @@ def instrument(
     Example: [bold]optree instrument[/bold]
     """
     on = is_on(os.environ.get("OPTREE_AUTO", ""))
-    found = [(name, release_of(name), library.tried) for name, library in LIBRARIES.items()]
+    libraries = [(name, release_of(name), library.tried) for name, library in LIBRARIES.items()]
     if as_json:
-        show_json({"auto": on, "libraries": [{"name": name, "installed": release, "tried": tried} for name, release, tried in found]})
+        show_json({"auto": on, "libraries": [{"name": name, "installed": release, "tried": tried} for name, release, tried in libraries]})
         return
-    rows = [(name, release or "not installed", tried) for name, release, tried in found]
+    rows = [(name, release or "not installed", tried) for name, release, tried in libraries]
     show("\n".join(table(("LIBRARY", "INSTALLED", "TRIED"), rows)))
     show(f"\nOPTREE_AUTO is {'on' if on else 'off: optree run --auto, or optree.instrument(), records them'}")

@@ -40,7 +40,7 @@ class _Verdict:
     """What is wrong with one session's bill."""
 
     txn: str
-    said: list[str] = field(default_factory=list[str])
+    differences: list[str] = field(default_factory=list[str])
 
 
 def ledger(
@@ -71,7 +71,7 @@ def ledger(
         show_json({**head, **body, **tail})
     else:
         table_of = table(("", *sums.HEAD), sums.rows(_groups(lines), sums.total(lines)), " rrrrrrr")
-        show("\n".join(_said(verdict) if check else [*table_of, *sums.credits_said(lines), *sums.replayed_said(lines)]), fold=True)
+        show("\n".join(_verdict_lines(verdict) if check else [*table_of, *sums.credit_lines(lines), *sums.replay_lines(lines)]), fold=True)
         if not check:
             sums.say_pending(sums.pending(where))
     sums.say_repeated(book, where, checked=check)
@@ -98,7 +98,7 @@ def _groups(lines: Sequence[SumLine]) -> dict[str, dict[str, Sum]]:
 
 
 def _checked(where: Directory, lines: Sequence[SumLine], since: float, conflicting: Sequence[tuple[Any, Any]]) -> dict[str, Any]:
-    """Return what a comparison of the ledger with all saved sessions gives."""
+    """Return the result of comparing the ledger with all saved sessions."""
     billed: defaultdict[str, list[SumLine]] = defaultdict(list)
     for line in lines:
         billed[sums.session(line)].append(line)
@@ -106,23 +106,23 @@ def _checked(where: Directory, lines: Sequence[SumLine], since: float, conflicti
     verdicts: list[_Verdict] = []
     not_ended = checked = 0
     with working("checking sessions", len(saved)) as step:
-        for one in saved:
-            of_it = billed.pop(one.txn, [])
-            if one.live is not None:
+        for session in saved:
+            of_it = billed.pop(session.txn, [])
+            if session.live is not None:
                 not_ended += 1
             else:
                 checked += 1
-                verdicts.append(_verdict(one, where, of_it, since))
+                verdicts.append(_verdict(session, where, of_it, since))
             step()
     by_txn = {verdict.txn: verdict for verdict in verdicts}
     for pair in conflicting:
         (first, second), _ = sums.readable(pair)
         if max(first.entry.timestamp, second.entry.timestamp) >= since:
             txn = sums.session(first)
-            by_txn.setdefault(txn, _Verdict(txn)).said.append(f"{first.entry.id} is in the ledger twice: {_otherwise(*pair)}")
-    agreed = sum(not verdict.said for verdict in verdicts)
+            by_txn.setdefault(txn, _Verdict(txn)).differences.append(f"{first.entry.id} is in the ledger twice: {_otherwise(*pair)}")
+    agreed = sum(not verdict.differences for verdict in verdicts)
     verdicts = list(by_txn.values())
-    differing = [{"txn": verdict.txn, "differences": verdict.said} for verdict in verdicts if verdict.said]
+    differing = [{"txn": verdict.txn, "differences": verdict.differences} for verdict in verdicts if verdict.differences]
     return {"checked": checked, "agreed": agreed, "notEnded": not_ended, "withoutSession": sorted(billed), "differing": differing}
 
 
@@ -132,18 +132,20 @@ def _verdict(saved: Saved, where: Directory, lines: Sequence[SumLine], since: fl
         session = load(saved.txn, where).session
         stored = read_snapshot(saved.snapshot).tree.session.totals if saved.snapshot is not None else session.totals
     except (OptreeError, OSError, RecursionError) as error:
-        result.said.append(f"it cannot be read: {error}")
+        result.differences.append(f"it cannot be read: {error}")
         return result
     every, poor = sums.readable(flatten(session).accounting)
     if poor:
-        result.said.append(f"{poor:,} of its entries have figures that are none")
+        result.differences.append(f"{poor:,} of its entries have figures that are none")
     whole = sums.total(every)
-    result.said += _difference("leaves", whole, "totals", _of_totals(session.totals), unknown=True)
-    result.said += _difference("leaves", whole, "stored totals", _of_totals(stored), unknown=stored.known_costs + stored.unknown_costs > 0)
+    result.differences += _difference("leaves", whole, "totals", _of_totals(session.totals), unknown=True)
+    result.differences += _difference(
+        "leaves", whole, "stored totals", _of_totals(stored), unknown=stored.known_costs + stored.unknown_costs > 0
+    )
     leaves = [leaf for leaf in every if leaf.entry.timestamp >= since]
-    result.said += _difference("leaves", sums.total(leaves), "ledger", sums.total(lines), unknown=True)
-    result.said += _missing(leaves, lines)
-    result.said += _altered(leaves, lines)
+    result.differences += _difference("leaves", sums.total(leaves), "ledger", sums.total(lines), unknown=True)
+    result.differences += _missing(leaves, lines)
+    result.differences += _altered(leaves, lines)
     return result
 
 
@@ -151,49 +153,48 @@ def _of_totals(totals: Totals) -> Sum:
     return Sum(pico_dollars=pico(totals.cost_usd), totals=totals)
 
 
-def _difference(one: str, a: Sum, other: str, b: Sum, *, unknown: bool) -> list[str]:
+def _difference(name_a: str, a: Sum, name_b: str, b: Sum, *, unknown: bool) -> list[str]:
     """Return in what two sums differ; money by more than what rounding each cost may have moved."""
     compared = {**_COMPARED, **({"unknownCosts": "unknown_costs"} if unknown else {})}
     pairs = {shown: (getattr(a.totals, name), getattr(b.totals, name)) for shown, name in compared.items()}
-    differing = [f"{shown}: {one} {x:,}, {other} {y:,}" for shown, (x, y) in pairs.items() if x != y]
+    differing = [f"{shown}: {name_a} {x:,}, {name_b} {y:,}" for shown, (x, y) in pairs.items() if x != y]
     if abs(a.pico_dollars - b.pico_dollars) > a.totals.known_costs + 1:
-        differing.append(f"costUsd: {one} {dollars_of(a.pico_dollars)}, {other} {dollars_of(b.pico_dollars)}")
+        differing.append(f"costUsd: {name_a} {dollars_of(a.pico_dollars)}, {name_b} {dollars_of(b.pico_dollars)}")
     return differing
 
 
-def _otherwise(one: dict[str, Any], other: dict[str, Any]) -> str:
+def _otherwise(a: dict[str, Any], b: dict[str, Any]) -> str:
     """Return in what two lines of one entry differ."""
-    from optree.compare.details import excerpt
-    from optree.compare.details import said as said_as
+    from optree.compare.details import as_line, excerpt
 
-    names = [name for name in {**one, **other} if one.get(name) != other.get(name)]
-    phrases = (f"{name} {excerpt(said_as(one.get(name), name))}, {excerpt(said_as(other.get(name), name))}" for name in names)
+    names = [name for name in {**a, **b} if a.get(name) != b.get(name)]
+    phrases = (f"{name} {excerpt(as_line(a.get(name), name))}, {excerpt(as_line(b.get(name), name))}" for name in names)
     return "; ".join(phrases) or "members that say nothing"
 
 
 def _altered(leaves: Sequence[SumLine], lines: Sequence[SumLine]) -> list[str]:
-    """Return whose lines name something else than their entries: money of another model, say."""
-    billed = {line.said["id"]: line.said for line in lines if not is_bare(line.said)}
+    """Return the entries whose lines in the ledger name something else: another model, say."""
+    billed = {line.record["id"]: line.record for line in lines if not is_bare(line.record)}
     altered: list[str] = []
     for leaf in leaves:
         line = billed.get(leaf.entry.id)
         if line is None:
             continue
-        one, other = ({name: redact(known.get(name)) for name in _NAMED} for known in (leaf.said, line))
-        if one != other:
-            altered.append(f"{leaf.entry.id}: leaf, ledger: {_otherwise(one, other)}")
+        of_leaf, of_line = ({name: redact(known.get(name)) for name in _NAMED} for known in (leaf.record, line))
+        if of_leaf != of_line:
+            altered.append(f"{leaf.entry.id}: leaf, ledger: {_otherwise(of_leaf, of_line)}")
     return (
         altered if len(altered) <= _SHOWN else [*altered[:_SHOWN], f"… and {len(altered) - _SHOWN:,} more lines that name something else"]
     )
 
 
 def _missing(leaves: Sequence[SumLine], lines: Sequence[SumLine]) -> list[str]:
-    """Return which entries stand on one side only: by id, or by what they say where a line has none."""
-    ids = {line.said["id"] for line in lines if not is_bare(line.said)}
-    bare = Bare(line.said for line in lines if is_bare(line.said))
-    unbilled = [leaf.entry.id for leaf in leaves if leaf.entry.id not in ids and not bare.claim(leaf.said)]
+    """Return which entries stand on one side only: by id, or by their content where a line has no id."""
+    ids = {line.record["id"] for line in lines if not is_bare(line.record)}
+    bare = Bare(line.record for line in lines if is_bare(line.record))
+    unbilled = [leaf.entry.id for leaf in leaves if leaf.entry.id not in ids and not bare.claim(leaf.record)]
     known, left = {leaf.entry.id for leaf in leaves}, {id(entry) for entry in bare.left()}
-    strays = [line for line in lines if (id(line.said) in left if is_bare(line.said) else line.said["id"] not in known)]
+    strays = [line for line in lines if (id(line.record) in left if is_bare(line.record) else line.record["id"] not in known)]
     stray = [line.entry.id or f"a line of {sums.day(line)}" for line in strays]
     missing = [f"not in the ledger: {_listed(unbilled)}"] if unbilled else []
     return [*missing, f"only in the ledger: {_listed(stray)}"] if stray else missing
@@ -204,8 +205,8 @@ def _listed(names: Sequence[str]) -> str:
     return ", ".join(names[:_SHOWN]) + more
 
 
-def _said(verdict: dict[str, Any]) -> list[str]:
-    lines = [f"{one['txn']}: {difference}" for one in verdict["differing"] for difference in one["differences"]]
+def _verdict_lines(verdict: dict[str, Any]) -> list[str]:
+    lines = [f"{session['txn']}: {difference}" for session in verdict["differing"] for difference in session["differences"]]
     count = f"{verdict['agreed']:,} of {verdict['checked']:,} sessions agree: leaves = totals = ledger"
     more = [f"{verdict['notEnded']:,} not ended"] if verdict["notEnded"] else []
     more += [f"{len(verdict['withoutSession']):,} in the ledger only, whose files are not here"] if verdict["withoutSession"] else []

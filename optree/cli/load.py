@@ -50,9 +50,9 @@ def load(
     """
     where = directory(sessions_dir, billing_file)
     if command:
-        found = place(txn, where)
+        session_place = place(txn, where)
         tracing = Tracing(verbose, trace_llm, trace_tools, as_json, otel, auto)
-        raise typer.Exit(run_traced(command, found.directory, tracing, found).code)
+        raise typer.Exit(run_traced(command, session_place.directory, tracing, session_place).code)
     loaded, live = open_session(txn, where)
     if as_json:
         show_json(_plain(loaded, live))
@@ -93,18 +93,18 @@ def _going_on(loaded: Loaded) -> list[SessionNode | TurnNode | OperationNode]:
     """Return what had no end, deepest first; of a sub-agent its session, not the op that it is in."""
     nodes = loaded.open_nodes()
     sessions = {node.path for node in nodes if isinstance(node, SessionNode)}
-    found = [node for node in nodes if not isinstance(node, OperationNode) or node.path not in sessions]
-    return sorted(found, key=lambda node: -len(Path.parse(node.path).parts))
+    innermost = [node for node in nodes if not isinstance(node, OperationNode) or node.path not in sessions]
+    return sorted(innermost, key=lambda node: -len(Path.parse(node.path).parts))
 
 
 def _last_state(node: SessionNode | TurnNode | OperationNode, style: Any) -> str:
     if isinstance(node, SessionNode):
-        said = f"session {node.agent_id}" + (f", {node.latest_status}" if node.latest_status else "")
+        description = f"session {node.agent_id}" + (f", {node.latest_status}" if node.latest_status else "")
     elif isinstance(node, TurnNode):
-        said = f"turn {node.index}"
+        description = f"turn {node.index}"
     else:
-        said = f"{node.kind} {node.name}" + (f", {_last_log(node)}" if node.logs else "") + _partial_answer(node)
-    return f"{style('path', node.path or '(root)')} {one_line(said)}, since {when(node.started_at)}"
+        description = f"{node.kind} {node.name}" + (f", {_last_log(node)}" if node.logs else "") + _partial_answer(node)
+    return f"{style('path', node.path or '(root)')} {one_line(description)}, since {when(node.started_at)}"
 
 
 def _partial_answer(op: OperationNode) -> str:

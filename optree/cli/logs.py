@@ -76,9 +76,9 @@ def follow(live: Path, vector: Mapping[str, int]) -> Iterator[list[r.Record]]:
     try:
         while True:
             lives = is_running(live)  # asked first: what a process wrote before it went is read below
-            found = _poll(live, tails, vector)
-            yield found
-            if not lives or any(isinstance(record, r.SessionEnd) and not record.path for record in found):
+            records = _poll(live, tails, vector)
+            yield records
+            if not lives or any(isinstance(record, r.SessionEnd) and not record.path for record in records):
                 yield _poll(live, tails, vector)
                 return
             sleep(POLL_SECONDS)
@@ -218,18 +218,18 @@ def _time(record: r.Record) -> float:
     return getattr(record, "ts", 0.0)
 
 
-def _severities(given: list[str] | None) -> frozenset[str]:
-    if not given:
+def _severities(options: list[str] | None) -> frozenset[str]:
+    if not options:
         return frozenset(SEVERITIES) - {"TRC"}
-    named = [one.strip() for each in given for one in each.split(",")]
-    unknown = [one for one in named if one.upper() not in SEVERITIES]
+    named = [word.strip() for option in options for word in option.split(",")]
+    unknown = [word for word in named if word.upper() not in SEVERITIES]
     if unknown:
         raise typer.BadParameter(f"{', '.join(unknown)}: choose from {', '.join(SEVERITIES)}", param_hint="--severity")
-    return frozenset(one.upper() for one in named)
+    return frozenset(word.upper() for word in named)
 
 
-def _pattern(given: str | None) -> re.Pattern[str] | None:
+def _pattern(expression: str | None) -> re.Pattern[str] | None:
     try:
-        return None if given is None else re.compile(given)
+        return None if expression is None else re.compile(expression)
     except re.error as error:
-        raise typer.BadParameter(f"{given!r} is no regular expression: {error}", param_hint="--grep") from error
+        raise typer.BadParameter(f"{expression!r} is no regular expression: {error}", param_hint="--grep") from error

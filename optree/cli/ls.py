@@ -32,8 +32,8 @@ def ls(
     saved = where.saved()[:limit]
     rows: list[Row] = []
     with working("reading sessions", len(saved)) as step:
-        for one in saved:
-            rows.append(describe(one, where))
+        for session in saved:
+            rows.append(describe(session, where))
             step()
     if as_json:
         show_json([row.plain() for row in rows])

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 DAMAGED = 3
 NOT_A_TERMINAL = 100
-"""Columns where nobody says how many there are."""
+"""Columns where the output is not a terminal."""
 _OF_A_MESSAGE = ("flow", "references", "during")
 
 
@@ -130,7 +130,7 @@ def _ask(viewer: SessionViewer, agents: list[str], message: str | None, heard: b
 
     if message is not None:
         viewer.stream.event(message)
-    return Ask(tuple(viewer.stream.agent(one) for one in agents), message, heard)
+    return Ask(tuple(viewer.stream.agent(agent) for agent in agents), message, heard)
 
 
 def _json(view: MessageView, viewer: SessionViewer, ask: Ask) -> None:
@@ -149,8 +149,8 @@ def _shown(view: MessageView, viewer: SessionViewer, ask: Ask, form: MessageForm
 
     if form is MessageFormat.MERMAID:
         return diagram(view, viewer, ask)
-    found = sections(view, viewer, ask)
+    listing = sections(view, viewer, ask)
     if form is MessageFormat.MD:
-        return to_markdown(found)
+        return to_markdown(listing)
     width = shutil.get_terminal_size((NOT_A_TERMINAL, 24)).columns
-    return to_text(found, width, paint if colour else unpainted)
+    return to_text(listing, width, paint if colour else unpainted)

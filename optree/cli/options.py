@@ -19,8 +19,8 @@ _COMPLETED = 50
 
 def complete_txn(ctx: typer.Context, incomplete: str) -> list[tuple[str, str]]:
     """Return the sessions that *incomplete* may mean, those first that began last, each with its agent."""
-    saved = [one for one in directory(ctx.params.get("sessions_dir")).saved() if one.txn.startswith(incomplete)][:_COMPLETED]
-    agents = [(one.txn, _agent(one.snapshot) if one.snapshot else "not ended") for one in saved]
+    saved = [session for session in directory(ctx.params.get("sessions_dir")).saved() if session.txn.startswith(incomplete)][:_COMPLETED]
+    agents = [(session.txn, _agent(session.snapshot) if session.snapshot else "not ended") for session in saved]
     return [("last", "the session that began last"), *agents] if "last".startswith(incomplete) else agents
 
 

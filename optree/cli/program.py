@@ -79,7 +79,7 @@ else:
                 return status
 
     class _Witness:
-        """A process in our process group that only tells which signals it got: those were sent to all of the group.
+        """A process in our process group that only reports the signals it got: those were sent to the whole group.
 
         What a process gets does not say it: `kill` and `killpg` look alike to who gets them.
         """

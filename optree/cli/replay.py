@@ -79,18 +79,18 @@ def _run(txn: str, at: str | None, tools: ToolsKind, command: list[str] | None, 
     loaded = load(txn, where)
     recorded = Replay(loaded.txn, loaded.tree, at, tools=tools)
     source = str(Path(txn).absolute()) if exists(Path(txn)) else loaded.txn
-    told = {REPLAY: source, TOOLS: tools} | ({} if at is None else {FORK_AT: at})
-    ran = run_traced(command, where, replace(tracing, replay=told))
+    environment = {REPLAY: source, TOOLS: tools} | ({} if at is None else {FORK_AT: at})
+    ran = run_traced(command, where, replace(tracing, replay=environment))
     trees = [load(name, where).tree for name in ran.txns]
     ops = sorted((op for tree in trees for _, _, op in walk_ops(tree.session) if op.kind in ("llm", "tool")), key=lambda op: op.started_at)
     different = [op for op in ops if DIFFERENCE in op.attributes]
     missing = recorded.not_made(trees)
-    said = _counted(recorded, ops, loaded.txn, is_fork=at is not None)
+    phrases = _counted(recorded, ops, loaded.txn, is_fork=at is not None)
     if missing:
-        said.append(f"not asked for: {', '.join(missing[:_SHOWN])}{', …' if len(missing) > _SHOWN else ''}")
+        phrases.append(f"not asked for: {', '.join(missing[:_SHOWN])}{', …' if len(missing) > _SHOWN else ''}")
     if different:
-        said.append(f"{len(different)} differ, the first at {different[0].path}: {different[0].attributes[DIFFERENCE]}")
-    complain("; ".join(said))
+        phrases.append(f"{len(different)} differ, the first at {different[0].path}: {different[0].attributes[DIFFERENCE]}")
+    complain("; ".join(phrases))
     again = command_line(command)
     if ran.txns and (different or missing):
         complain(f"what changed: optree diff {loaded.txn} {ran.txns[0]}")
@@ -104,13 +104,13 @@ def _run(txn: str, at: str | None, tools: ToolsKind, command: list[str] | None, 
 
 def _counted(recorded: Replay, ops: list[OperationNode], txn: str, *, is_fork: bool) -> list[str]:
     """Say how many calls got recorded answers."""
-    given = {str(op.attributes[REPLAY_OF]).rpartition(":")[2] for op in ops if REPLAY_OF in op.attributes}
+    answered = {str(op.attributes[REPLAY_OF]).rpartition(":")[2] for op in ops if REPLAY_OF in op.attributes}
     models, tools = set(recorded.models), set(recorded.tools)
-    said = [f"{len(given & models)} of {len(models)} calls of models were answered as in {txn}"]
+    phrases = [f"{len(answered & models)} of {len(models)} calls of models were answered as in {txn}"]
     if tools:
-        said.append(f"{len(given & tools)} of {len(tools)} calls of tools got their results")
+        phrases.append(f"{len(answered & tools)} of {len(tools)} calls of tools got their results")
     if again := [op for op in ops if WHY in op.attributes]:
-        said.append(f"{len(again)} ran, the first at {again[0].path}: {again[0].attributes[WHY]}")
+        phrases.append(f"{len(again)} ran, the first at {again[0].path}: {again[0].attributes[WHY]}")
     if is_fork:
-        said.append(f"{sum(op.kind == 'llm' for op in ops) - len(given & models)} were asked")
-    return said
+        phrases.append(f"{sum(op.kind == 'llm' for op in ops) - len(answered & models)} were asked")
+    return phrases

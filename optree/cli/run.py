@@ -101,14 +101,14 @@ def run(
     if not command:
         raise SetupError("optree run needs a program: write it behind two dashes, as in: optree run -- python agent.py")
     where = directory(sessions_dir, billing_file)
-    found = place(resume, where) if resume is not None else None
+    session_place = place(resume, where) if resume is not None else None
     tracing = Tracing(verbose, trace_llm, trace_tools, as_json, otel, auto)
-    raise typer.Exit(run_traced(command, found.directory if found else where, tracing, found).code)
+    raise typer.Exit(run_traced(command, session_place.directory if session_place else where, tracing, session_place).code)
 
 
 @dataclass(frozen=True, slots=True)
 class Tracing:
-    """What the program is told by its environment, and how the end is reported."""
+    """What the program's environment has, and how the end is reported."""
 
     verbose: bool = False
     trace_llm: bool = False
@@ -118,7 +118,7 @@ class Tracing:
     """The collector to mirror to."""
     auto: bool = False
     replay: Mapping[str, str] | None = None
-    """What says whose answers the program gets."""
+    """The variables that name the session whose answers the program gets."""
 
 
 class Ran(NamedTuple):
@@ -144,13 +144,13 @@ def run_traced(command: list[str], directory: Directory, tracing: Tracing, resum
     except OSError as error:
         complain(f"cannot run {command[0]}: {error.strerror or error}")
         return Ran(NOT_FOUND if isinstance(error, FileNotFoundError) else NOT_EXECUTABLE, [])
-    noted = [one for one in begun if one != txn]
+    noted = [ran_txn for ran_txn in begun if ran_txn != txn]
     settled(directory, [txn, *noted])
     after = recorded(directory, txn)
     saved = after if before is None or after is None or after.modified > before.modified else None
-    others = [found for one in noted if (found := recorded(directory, one)) is not None]
+    others = [other for ran_txn in noted if (other := recorded(directory, ran_txn)) is not None]
     _report(_Outcome(txn, code, _named(saved, directory), others, command, directory, begun, tracing.auto), tracing)
-    return Ran(code, [*([txn] if saved else []), *(one.txn for one in others)])
+    return Ran(code, [*([txn] if saved else []), *(session.txn for session in others)])
 
 
 def _check_room(sessions: Path) -> None:
@@ -248,17 +248,20 @@ def _report(outcome: _Outcome, tracing: Tracing) -> None:
         tell(json_line(_plain(outcome, listed, more)))
         return
     named = [*([outcome.named] if outcome.named else []), *listed]
-    for one in named:
-        said = " · ".join(
+    for session in named:
+        sentence = " · ".join(
             filter(
                 None,
-                (f"session {one.row.txn} {_said(one.row, outcome)} in {one.file}{_lost(one.row, outcome)}", format_totals(one.row.totals)),
+                (
+                    f"session {session.row.txn} {_state_phrase(session.row, outcome)} in {session.file}{_lost(session.row, outcome)}",
+                    format_totals(session.row.totals),
+                ),
             )
         )
-        goes_on = one.row.state in _RESUMED and (
+        goes_on = session.row.state in _RESUMED and (
             tracing.replay is None or FORK_AT in tracing.replay
         )  # a replay that goes on would ask models
-        complain(f"{said}; go on with: {outcome.resume(one.row.txn)}" if goes_on else said)
+        complain(f"{sentence}; go on with: {outcome.resume(session.row.txn)}" if goes_on else sentence)
     if more:
         complain(f"and {more:,} more session{'' if more == 1 else 's'} (optree ls)")
     if not named:
@@ -277,8 +280,8 @@ def _lost(row: Row, outcome: _Outcome) -> str:
     return f" but for {lost:,} record{'' if lost == 1 else 's'}, which {'is' if lost == 1 else 'are'} lost" if lost else ""
 
 
-def _said(row: Row, outcome: _Outcome) -> str:
-    said = {
+def _state_phrase(row: Row, outcome: _Outcome) -> str:
+    phrases = {
         "ended": "is saved",
         "failed": "failed, and is saved",
         "cancelled": "was cancelled, and is saved",
@@ -286,15 +289,15 @@ def _said(row: Row, outcome: _Outcome) -> str:
         "running": "is still being written by a process that the program started,",
         "damaged": "is damaged",
     }
-    return said[row.state]
+    return phrases[row.state]
 
 
 def _unsaved(directory: Directory) -> str:
-    """Say that no session could be saved, and why if that is so still."""
-    there = next(one for one in (directory.sessions.absolute(), *directory.sessions.absolute().parents) if os.path.exists(one))  # noqa: PTH110 - False where it may not be looked
-    why = "is no directory" if not there.is_dir() else "" if os.access(there, os.W_OK | os.X_OK) else "cannot be written"
-    said = f": {there} {why}" if why else f" in {directory.sessions}"
-    return f"no session could be saved{said}; name another place with --sessions-dir"
+    """Return the line that no session could be saved, with the reason if it still holds."""
+    existing = next(path for path in (directory.sessions.absolute(), *directory.sessions.absolute().parents) if os.path.exists(path))  # noqa: PTH110 - False where it may not be looked
+    why = "is no directory" if not existing.is_dir() else "" if os.access(existing, os.W_OK | os.X_OK) else "cannot be written"
+    reason = f": {existing} {why}" if why else f" in {directory.sessions}"
+    return f"no session could be saved{reason}; name another place with --sessions-dir"
 
 
 def _nothing(txn: str, directory: Directory) -> str:
@@ -313,15 +316,15 @@ def _plain(outcome: _Outcome, listed: Sequence[_Named], more: int) -> dict[str, 
     lost = outcome.begun.get(outcome.txn, 0)
     nothing = {"txn": outcome.txn, "state": "nothing", "lost": lost, "saved": None, "totals": figures(Totals()), "resume": None}
     named = _plain_session(outcome, outcome.named) if outcome.named else nothing
-    return named | {"exit": outcome.code, "others": [_plain_session(outcome, one) for one in listed], "more": more}
+    return named | {"exit": outcome.code, "others": [_plain_session(outcome, session) for session in listed], "more": more}
 
 
-def _plain_session(outcome: _Outcome, one: _Named) -> dict[str, Any]:
+def _plain_session(outcome: _Outcome, session: _Named) -> dict[str, Any]:
     return {
-        "txn": one.row.txn,
-        "state": one.row.state,
-        "lost": outcome.begun.get(one.row.txn, 0),
-        "saved": str(one.file) if one.file else None,
-        "totals": figures(one.row.totals),
-        "resume": outcome.resume(one.row.txn) if one.row.state in _RESUMED else None,
+        "txn": session.row.txn,
+        "state": session.row.state,
+        "lost": outcome.begun.get(session.row.txn, 0),
+        "saved": str(session.file) if session.file else None,
+        "totals": figures(session.row.totals),
+        "resume": outcome.resume(session.row.txn) if session.row.state in _RESUMED else None,
     }

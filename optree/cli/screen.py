@@ -35,7 +35,7 @@ class Closed(io.TextIOBase):
 
 
 def stand_in() -> None:
-    """Put a stream in the place of each that is closed: writing to stdout is an error, what is said on stderr is lost."""
+    """Put a stream in the place of each that is closed: writing to stdout is an error, text on stderr is lost."""
     if sys.stdout is None:  # pyright: ignore[reportUnnecessaryComparison] - it is, after `>&-`
         sys.stdout = Closed()
     if sys.stderr is None:  # pyright: ignore[reportUnnecessaryComparison]
@@ -199,18 +199,18 @@ def _folded(line: str, width: int) -> Iterator[str]:
 
 
 def _words(line: str, width: int, gaps: Sequence[re.Pattern[str]]) -> Iterator[tuple[str, str]]:
-    """Yield what is not to be broken, with the spaces before it: columns; where one is wider than *width*, its words."""
+    """Yield the pieces that are not broken, with the spaces before them: columns; where one is wider than *width*, its words."""
     first, *finer = gaps
     gap = ""
-    for at, found in enumerate(first.split(line)):
+    for at, piece in enumerate(first.split(line)):
         if at % 2:
-            gap = found
-        elif finer and _width(found) > width:
-            words = list(_words(found, width, finer))
+            gap = piece
+        elif finer and _width(piece) > width:
+            words = list(_words(piece, width, finer))
             yield gap, words[0][1]
             yield from words[1:]
         else:
-            yield gap, found
+            yield gap, piece
 
 
 def _width(line: str) -> int:

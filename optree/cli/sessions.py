@@ -42,19 +42,19 @@ def read_foreign(path: Path) -> Loaded | None:
     if form is None:
         return None
     check_size(path)
-    found = form.read(path)
-    if len(found.trees) != 1:
-        there = f"{len(found.trees)} sessions" if found.trees else "no session"
-        raise FormatError(f"{path} is {form.name} and holds {there}: optree import {path}, and look at what is listed then")
-    [tree] = found.trees
-    flaws = [f"line {fault.line}: {fault.said}" if fault.line else fault.said for fault in found.faults]
+    contents = form.read(path)
+    if len(contents.trees) != 1:
+        count = f"{len(contents.trees)} sessions" if contents.trees else "no session"
+        raise FormatError(f"{path} is {form.name} and holds {count}: optree import {path}, and look at what is listed then")
+    [tree] = contents.trees
+    flaws = [f"line {fault.line}: {fault.said}" if fault.line else fault.said for fault in contents.faults]
     return Loaded(
         tree.session.origin_txn_id, tree, Damage(renamed=name_safely(tree), earlier=flaws), [str(path)], {}, {"source": form.name}
     )
 
 
 def _format_of(path: Path) -> Format | None:
-    formats = [one for one in installed_formats()[0] if one.name not in _OWN]
+    formats = [form for form in installed_formats()[0] if form.name not in _OWN]
     return next(iter(detected(path, formats)), None)
 
 
@@ -67,7 +67,7 @@ _CANCELLED = ("KeyboardInterrupt", "CancelledError", "GeneratorExit")
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One session in a listing; times in epoch milliseconds, *duration* in seconds, None if nobody knows."""
+    """One session in a listing; times in epoch milliseconds, *duration* in seconds, None if it is not known."""
 
     txn: str
     agent: str
@@ -81,7 +81,7 @@ class Row:
     """True if something of it could not be read, or was lost before it was resumed."""
 
     def lasted(self, least: str = "at least ") -> str:
-        """Return the duration for people, behind *least* if it was longer; empty if nobody knows it."""
+        """Return the duration for people, behind *least* if it was longer; empty if it is not known."""
         if self.duration is None:
             return ""
         return f"{least if self.state == 'interrupted' else ''}{duration(self.duration)}"
@@ -101,7 +101,7 @@ class Row:
 
 
 def check_directory(where: Directory, sessions_dir: Path | None) -> None:
-    """Raise `NotFoundError` for what is no directory, and for one that was named (the base, or that of the sessions) but is not there."""
+    """Raise `NotFoundError` for a path that is not a directory, and for a named one (the base, or that of the sessions) that is missing."""
     path = where.sessions
     if where.homeless:
         raise NotFoundError("you have no home directory, where sessions would be; name theirs with --sessions-dir or OPTREE_SESSIONS_DIR")
@@ -113,7 +113,7 @@ def check_directory(where: Directory, sessions_dir: Path | None) -> None:
 
 
 def describe(saved: Saved, directory: Directory) -> Row:
-    """Return the row of a session: from the first frame of its snapshot if that says all, else from the whole session."""
+    """Return the row of a session: from the first frame of its snapshot if that is enough, else from the whole session."""
     meta = read_meta(saved.snapshot) if saved.snapshot is not None and saved.live is None else {}
     created, ended = number_of(meta.get("createdAt")), number_of(meta.get("endedAt"))
     result, known = object_of(meta.get("result")), _summed(object_of(meta.get("summary")))
@@ -132,7 +132,7 @@ def _seconds(milliseconds: float | None) -> float | None:
 
 
 def _summed(summary: dict[str, Any]) -> Totals | None:
-    """Return the totals in a snapshot's first frame; None where it does not tell unknown costs, as those of version 0.1.0."""
+    """Return the totals in a snapshot's first frame; None where it does not count unknown costs, as in version 0.1.0."""
     try:
         return msgspec.convert(summary, Totals) if "unknownCosts" in summary else None
     except msgspec.ValidationError:
@@ -164,7 +164,7 @@ def state_of(session: SessionNode, live: Path | None) -> State:
 
 
 def _ended(status: str | None, success: bool | None) -> State:
-    """Return how an ended session stands: one of which nobody says how it ended has ended, and no more."""
+    """Return the state of a session that ended; without a status it is ``ended``."""
     return "ended" if success or (status is None and success is None) else "cancelled" if status == "cancelled" else "failed"
 
 
@@ -232,13 +232,13 @@ def find_node(root: SessionNode, label: str) -> tuple[SessionNode, Node]:
     """Return the node at a path, with the session that it is in. Raises `NotFoundError`, which names some that are there."""
     if not label:
         return root, root
-    there: list[str] = []
+    paths: list[str] = []
     for session in walk_sessions(root):
         for turn in session.turns:
             nodes: list[TurnNode | OperationNode] = [turn, *turn.ops]
             for node in nodes:
                 if node.path == label:
                     return session, node
-                there.append(node.path)
-    known = f"there are {len(there)}, among them {', '.join(there[:5])}" if there else "it has none"
+                paths.append(node.path)
+    known = f"there are {len(paths)}, among them {', '.join(paths[:5])}" if paths else "it has none"
     raise NotFoundError(f"no node {label} in session {root.origin_txn_id}: {known} (optree tree shows them)")

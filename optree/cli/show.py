@@ -120,7 +120,7 @@ def _session(session: SessionNode) -> Iterator[Part]:
     for message in session.messages:
         yield from _message(redact(decode(message.body)))
     if session.final_report is not UNSET:
-        yield "final report", _said(redact(decode(session.final_report)))
+        yield "final report", _text_lines(redact(decode(session.final_report)))
 
 
 def _optional(heading: str, lines: list[str]) -> Iterator[Part]:
@@ -129,20 +129,20 @@ def _optional(heading: str, lines: list[str]) -> Iterator[Part]:
 
 
 def _attributes(block: Raw | UnsetType) -> Iterator[Part]:
-    if block is not UNSET and (found := redact(decode(block))):
-        yield "attributes", _members(found)
+    if block is not UNSET and (attributes := redact(decode(block))):
+        yield "attributes", _members(attributes)
 
 
 def _request(payload: Any) -> Iterator[Part]:
     """Yield the members of a request that are no messages, then each message."""
     if not is_object(payload):
-        yield "request", _said(payload)
+        yield "request", _text_lines(payload)
         return
     histories = [name for name in ("messages", "input") if is_list(payload.get(name))]
     rest = {name: value for name, value in payload.items() if name not in histories and name != "system"}
     yield from _optional("request", _members(rest))
     if "system" in payload:
-        yield "system", _said(payload["system"])
+        yield "system", _text_lines(payload["system"])
     for name in histories:
         for message in payload[name]:
             yield from _message(message)
@@ -150,36 +150,36 @@ def _request(payload: Any) -> Iterator[Part]:
 
 def _message(message: Any) -> Iterator[Part]:
     if not is_object(message):
-        yield "message", _said(message)
+        yield "message", _text_lines(message)
         return
     role = str(message.get("role") or message.get("type") or "message")
     rest = {name: value for name, value in message.items() if name not in ("role", "content") and value is not None}
     content = message.get("content")
-    yield role, [*(_said(content) if content is not None else []), *_members(rest)]
+    yield role, [*(_text_lines(content) if content is not None else []), *_members(rest)]
 
 
-def _said(value: Any) -> list[str]:
-    """Return what a message or a response says: its text as it is, other parts as JSON."""
+def _text_lines(value: Any) -> list[str]:
+    """Return a message or a response as lines: its text as it is, other parts as JSON."""
     if isinstance(value, str):
         return _text(value)
     if is_list(value):
-        return [line for part in value for line in _said(part)]
+        return [line for part in value for line in _text_lines(part)]
     if is_object(value) and isinstance(value.get("text"), str) and set(value) <= {"type", "text", "cache_control"}:
         return _text(value["text"])
     return _text(msgspec.json.format(msgspec.json.encode(value)).decode()) if is_object(value) else [str(value)]
 
 
 def _answered(response: Any) -> list[str]:
-    """Return what a response says; of a provider's own, what its messages say."""
+    """Return a response as lines; a provider's own as its messages."""
     if not is_object(response) or not any(is_list(response.get(name)) for name in ("choices", "candidates", "output", "content")):
-        return _said(response)
-    told = [message for answer in answers(response) for message in answer.messages]
-    return [line for message in told for _, lines in _message(message) for line in lines] or _said(response)
+        return _text_lines(response)
+    messages = [message for answer in answers(response) for message in answer.messages]
+    return [line for message in messages for _, lines in _message(message) for line in lines] or _text_lines(response)
 
 
 def _members(block: Any) -> list[str]:
     if not is_object(block):
-        return _said(block)
+        return _text_lines(block)
     lines: list[str] = []
     for name, value in block.items():
         first, *more = _text(value) if isinstance(value, str) else [msgspec.json.encode(value).decode()]
@@ -203,9 +203,9 @@ def _log(entry: LogEntry) -> list[str]:
 
 
 def _details(details: Any) -> Any:
-    """Return a log line's details, with what a file that it came from says of it beside them."""
-    told = details.get(AS_TOLD) if is_object(details) else None
-    members = told.get("members") if is_object(told) else None
+    """Return a log line's details, with the members that the file it came from has of it."""
+    origin = details.get(AS_TOLD) if is_object(details) else None
+    members = origin.get("members") if is_object(origin) else None
     return {**{name: value for name, value in details.items() if name != AS_TOLD}, **members} if is_object(members) else details
 
 

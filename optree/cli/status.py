@@ -33,14 +33,14 @@ def status(*, sessions_dir: SessionsDir = None, billing_file: BillingFile = None
     saved = where.saved()
     rows: list[Row] = []
     with working("reading sessions", len(saved)) as step:
-        for one in saved:
-            rows.append(describe(one, where))
+        for session in saved:
+            rows.append(describe(session, where))
             step()
-        found = _plain(where, rows) | _mirrored(where)
+        report = _plain(where, rows) | _mirrored(where)
     if as_json:
-        show_json(found)
+        show_json(report)
     else:
-        show("\n".join(_lines(found, rows)), fold=True)
+        show("\n".join(_lines(report, rows)), fold=True)
 
 
 def _plain(where: Directory, rows: list[Row]) -> dict[str, Any]:
@@ -61,19 +61,19 @@ def _plain(where: Directory, rows: list[Row]) -> dict[str, Any]:
     }
 
 
-def _lines(found: dict[str, Any], rows: list[Row]) -> list[str]:
-    unwritable = "" if found["writable"] else " (cannot be written)"
+def _lines(report: dict[str, Any], rows: list[Row]) -> list[str]:
+    unwritable = "" if report["writable"] else " (cannot be written)"
     lines = [
-        f"sessions     {found['sessions']}, {size(found['bytes'])}, in {found['sessionsDir']}{unwritable}",
-        f"running      {_named(found['running'])}",
+        f"sessions     {report['sessions']}, {size(report['bytes'])}, in {report['sessionsDir']}{unwritable}",
+        f"running      {_named(report['running'])}",
         f"interrupted  {_named([_interrupted(row) for row in rows if row.state == 'interrupted'])}",
-        f"damaged      {_named(found['damaged'])}",
-        *([f"incomplete   {_named(found['incomplete'])} (optree load TXN says what was lost)"] if found["incomplete"] else []),
-        f"ledger       {size(found['billingBytes']) if found['billingBytes'] else 'none yet'}, {found['billingFile']}",
+        f"damaged      {_named(report['damaged'])}",
+        *([f"incomplete   {_named(report['incomplete'])} (optree load TXN says what was lost)"] if report["incomplete"] else []),
+        f"ledger       {size(report['billingBytes']) if report['billingBytes'] else 'none yet'}, {report['billingFile']}",
     ]
-    lines += _unsent(found["pending"], found["collector"])
-    hints = [f"go on with   optree load {found['interrupted'][0]} -- CMD"] if found["interrupted"] else []
-    hints += ["send them    optree export --pending"] if found["pending"] else []
+    lines += _unsent(report["pending"], report["collector"])
+    hints = [f"go on with   optree load {report['interrupted'][0]} -- CMD"] if report["interrupted"] else []
+    hints += ["send them    optree export --pending"] if report["pending"] else []
     return lines + hints
 
 
@@ -84,11 +84,11 @@ def _interrupted(row: Row) -> str:
 
 def _mirrored(where: Directory) -> dict[str, Any]:
     """Return what of mirrored sessions is not delivered, and whether the collector that the environment names takes anything."""
-    found = [
+    unsent = [
         {"txn": txn, "spans": spans, "destination": destination(txn, where)} for txn in pending(where) if (spans := _spans(txn, where)) != 0
     ]
-    endpoint, trouble = collector() if found else ("", "")
-    return {"pending": found, "collector": {"endpoint": endpoint, "trouble": trouble} if endpoint else None}
+    endpoint, trouble = collector() if unsent else ("", "")
+    return {"pending": unsent, "collector": {"endpoint": endpoint, "trouble": trouble} if endpoint else None}
 
 
 def _spans(txn: str, where: Directory) -> int | None:
@@ -102,12 +102,12 @@ def _spans(txn: str, where: Directory) -> int | None:
 def _unsent(pending: list[dict[str, Any]], collector: dict[str, str] | None) -> list[str]:
     if not pending:
         return []
-    named = [f"{one['txn']} ({'unreadable' if one['spans'] is None else one['spans']})" for one in pending]
+    named = [f"{item['txn']} ({'unreadable' if item['spans'] is None else item['spans']})" for item in pending]
     lines = [f"not sent     {_named(named)} spans of mirrored sessions"]
-    to = Counter(one["destination"] or "an unknown destination" for one in pending).most_common(SHOWN)
-    said = {collector["endpoint"]: f": {collector['trouble'] or 'answers'}"} if collector is not None else {}
-    lines += [f"{'waiting for' if at == 0 else '':12} {where} ({count}){said.pop(where, '')}" for at, (where, count) in enumerate(to)]
-    return lines + [f"collector    {where}{answer}" for where, answer in said.items()]
+    to = Counter(item["destination"] or "an unknown destination" for item in pending).most_common(SHOWN)
+    answers = {collector["endpoint"]: f": {collector['trouble'] or 'answers'}"} if collector is not None else {}
+    lines += [f"{'waiting for' if at == 0 else '':12} {where} ({count}){answers.pop(where, '')}" for at, (where, count) in enumerate(to)]
+    return lines + [f"collector    {where}{answer}" for where, answer in answers.items()]
 
 
 def _named(txns: list[str]) -> str:
@@ -117,5 +117,5 @@ def _named(txns: list[str]) -> str:
 
 def _writable(path: Path) -> bool:
     """Tell whether sessions can be written to a directory, or where it will be made."""
-    there = next(one for one in (path.absolute(), *path.absolute().parents) if one.exists())
-    return there.is_dir() and os.access(there, os.W_OK | os.X_OK)
+    existing = next(folder for folder in (path.absolute(), *path.absolute().parents) if folder.exists())
+    return existing.is_dir() and os.access(existing, os.W_OK | os.X_OK)

@@ -24,12 +24,12 @@ from optree.values import is_object
 
 DAMAGED = 3
 MOST_LINES = 10
-"""So many damaged lines are said by their numbers."""
+"""This many damaged lines are listed by their numbers."""
 SINCE_HELP = "Only what came since: a date (2025-11-30), a time, or a span (30m, 24h, 7d)."
 HEAD = ("CALLS", "FAILED", "INPUT", "CACHED", "WRITTEN", "OUTPUT", "COST")
 _SPANS = {"m": 60e3, "h": 3600e3, "d": 86400e3, "w": 7 * 86400e3}
 _FIGURES = {"timestamp": 1e15, "charactersIn": MAX_COUNT, "charactersOut": MAX_COUNT, "costUsd": MAX_DOLLARS}
-"""Figures of an entry, and the most that each comes to: what is larger is none."""
+"""Figures of an entry, each with its largest possible value: a larger one is not counted."""
 _SHOWN = (
     "inputTokens", "cacheReadInputTokens", "cacheWriteInputTokens", "outputTokens", "reasoningOutputTokens",
     "charactersIn", "charactersOut", "costUsd", "unknownCosts",
@@ -37,9 +37,9 @@ _SHOWN = (
 
 
 class SumLine(Struct):
-    """An accounting entry as a ledger's line has it, whoever wrote it: what it *said*, without figures that are none, and as an *entry*."""
+    """An accounting entry of a ledger's line, of any writer: the line's *record*, without figures that are not numbers, and the *entry*."""
 
-    said: dict[str, Any]
+    record: dict[str, Any]
     entry: AccountingEntry
 
 
@@ -66,22 +66,22 @@ class Sum:
         return self.totals.llm_failed + self.totals.tools_failed
 
     def plain(self) -> dict[str, int | float | None]:
-        """Return the sum under the names that JSON output has; a cost that nobody gave is None."""
-        told = figures(self.totals)
-        if told["costUsd"] is not None:
-            told["costUsd"] = self.pico_dollars / PICO
-        return {"calls": self.calls, "failed": self.failed, **{name: told[name] for name in _SHOWN}}
+        """Return the sum under the names that JSON output has; a cost that was not given is None."""
+        values = figures(self.totals)
+        if values["costUsd"] is not None:
+            values["costUsd"] = self.pico_dollars / PICO
+        return {"calls": self.calls, "failed": self.failed, **{name: values[name] for name in _SHOWN}}
 
     def cells(self) -> tuple[str, ...]:
         """Return the sum as cells of a table."""
-        found = self.totals
-        tokens = (found.all_input_tokens, found.cache_read_input_tokens, found.cache_write_input_tokens, found.output_tokens)
-        cost = cost_cell(self.pico_dollars, found.known_costs, found.unknown_costs)
+        totals = self.totals
+        tokens = (totals.all_input_tokens, totals.cache_read_input_tokens, totals.cache_write_input_tokens, totals.output_tokens)
+        cost = cost_cell(self.pico_dollars, totals.known_costs, totals.unknown_costs)
         return (*(f"{count:,}" for count in (self.calls, self.failed, *tokens)), cost)
 
 
 def read_ledger(where: Directory) -> Book:
-    """Return what the ledger holds. Raises `NotFoundError` if there is none."""
+    """Return the ledger's lines. Raises `NotFoundError` without a ledger."""
     if not where.billing.is_file():
         raise NotFoundError(f"no ledger at {where.billing}: it is written when a session ends; `optree cost TXN` works without")
     with working(f"reading {where.billing.name}"):
@@ -112,7 +112,7 @@ def say_repeated(book: Book, where: Directory, *, checked: bool = False) -> None
 
 
 def say_unreadable(book: Book, poor: int, one: str, more: str) -> int:
-    """Say which lines are damaged, and of how many some figures are none; returns the exit code. *one* and *more* name what is counted."""
+    """Report which lines are damaged, and how many have figures that are not numbers; returns the exit code. *one* and *more* name them."""
     if not (torn := len(book.unreadable) + poor):
         return 0
     numbers = [f"{number:,}" for number in book.unreadable[:MOST_LINES]]
@@ -132,10 +132,10 @@ def total(lines: Iterable[SumLine]) -> Sum:
 
 def by(lines: Iterable[SumLine], key: Key) -> dict[str, Sum]:
     """Return sums by key, the most expensive first, then by calls, then by name."""
-    found: dict[str, Sum] = {}
+    groups: dict[str, Sum] = {}
     for line in lines:
-        found.setdefault(key(line), Sum()).add(line.entry)
-    return dict(sorted(found.items(), key=lambda item: (-item[1].pico_dollars, -item[1].calls, item[0])))
+        groups.setdefault(key(line), Sum()).add(line.entry)
+    return dict(sorted(groups.items(), key=lambda item: (-item[1].pico_dollars, -item[1].calls, item[0])))
 
 
 def credits_of(lines: Sequence[SumLine]) -> list[SumLine]:
@@ -148,8 +148,8 @@ def credits_plain(lines: Sequence[SumLine]) -> dict[str, Any]:
     return total(credits_of(lines)).plain()
 
 
-def credits_said(lines: Sequence[SumLine]) -> list[str]:
-    """Return a line that tells of credits in sums, if there are any."""
+def credit_lines(lines: Sequence[SumLine]) -> list[str]:
+    """Return a line about the credits in sums, if there are any."""
     credited = total(credits_of(lines))
     if not credited.calls:
         return []
@@ -157,20 +157,20 @@ def credits_said(lines: Sequence[SumLine]) -> list[str]:
     return [f"includes {message} {dollars_of(credited.pico_dollars)}: entries with a negative cost, which lower these sums"]
 
 
-def replayed_said(lines: Sequence[SumLine]) -> list[str]:
-    """Return a line that tells of calls that got recorded answers, if there are any."""
+def replay_lines(lines: Sequence[SumLine]) -> list[str]:
+    """Return a line about calls that got recorded answers, if there are any."""
     count = sum(line.entry.replay_of is not None and not line.entry.retried for line in lines)
-    said = "1 call" if count == 1 else f"{count:,} calls"
-    return [f"{said} got a recorded answer (optree replay, optree fork), and cost nothing"] if count else []
+    calls = "1 call" if count == 1 else f"{count:,} calls"
+    return [f"{calls} got a recorded answer (optree replay, optree fork), and cost nothing"] if count else []
 
 
 def rows(groups: dict[str, dict[str, Sum]], whole: Sum) -> list[tuple[str, ...]]:
     """Return the rows of a table: a heading for each group, its sums below, and the total."""
-    found: list[tuple[str, ...]] = []
+    result: list[tuple[str, ...]] = []
     for name, group in groups.items():
-        found += [(f"by {name}", *[""] * len(HEAD))] if group else []
-        found += [(f"  {key}", *sums.cells()) for key, sums in group.items()]
-    return [*found, ("total", *whole.cells())]
+        result += [(f"by {name}", *[""] * len(HEAD))] if group else []
+        result += [(f"  {key}", *sums.cells()) for key, sums in group.items()]
+    return [*result, ("total", *whole.cells())]
 
 
 def plain(groups: dict[str, dict[str, Sum]]) -> dict[str, Any]:
@@ -180,7 +180,7 @@ def plain(groups: dict[str, dict[str, Sum]]) -> dict[str, Any]:
 
 def agent(line: SumLine) -> str:
     """Return whose entry it is."""
-    return str(redact(line.said.get("agentId")) or "(unknown)")
+    return str(redact(line.record.get("agentId")) or "(unknown)")
 
 
 def model(line: SumLine) -> str:
@@ -194,12 +194,12 @@ def tool(line: SumLine) -> str:
 
 
 def _named(line: SumLine, *names: str) -> str:
-    return ":".join(str(redact(line.said[name])) for name in names if line.said.get(name)) or "(unknown)"
+    return ":".join(str(redact(line.record[name])) for name in names if line.record.get(name)) or "(unknown)"
 
 
 def session(line: SumLine) -> str:
     """Return the txn of the root session."""
-    return str(line.said.get("originTxnId") or line.said.get("txnId") or "(unknown)")
+    return str(line.record.get("originTxnId") or line.record.get("txnId") or "(unknown)")
 
 
 def day(line: SumLine) -> str:
@@ -237,24 +237,28 @@ def moment(text: str | None) -> float:
 def _is_clean(entry: dict[str, Any]) -> bool:
     """Tell whether all figures of an entry are numbers that can be summed."""
     tokens: Any = entry.get("tokens")
-    found = [(entry.get(name), most) for name, most in _FIGURES.items()]
-    found += [(count, MAX_COUNT) for count in tokens.values()] if is_object(tokens) else []
-    return all(figure is None or _is_figure(figure, most) for figure, most in found) and (tokens is None or is_object(tokens))
+    values = [(entry.get(name), most) for name, most in _FIGURES.items()]
+    values += [(count, MAX_COUNT) for count in tokens.values()] if is_object(tokens) else []
+    return all(figure is None or _is_figure(figure, most) for figure, most in values) and (tokens is None or is_object(tokens))
 
 
 def _line(entry: dict[str, Any]) -> SumLine:
-    """Return an entry without figures that are none."""
+    """Return an entry without figures that are not numbers."""
     tokens: Any = entry.get("tokens")
     counts = {name: int(count) for name, count in tokens.items() if _is_figure(count, MAX_COUNT)} if is_object(tokens) else {}
     known = {name: entry[name] if _is_figure(entry.get(name), most) else None for name, most in _FIGURES.items()}
-    said: dict[str, Any] = {**entry, "tokens": counts, **known}
-    found = AccountingEntry(str(entry.get("id") or ""), said["timestamp"] or 0.0, "llm" if entry.get("type") == "llm" else "tool")
-    found.status = "failed" if entry.get("status") == "failed" else "ok"
-    found.retried = entry.get("retried") is True
-    found.replay_of = of if isinstance(of := entry.get("replayOf"), str) else None
-    found.tokens = msgspec.convert(stored_parts(counts), Tokens)
-    found.cost_usd, found.characters_in, found.characters_out = said["costUsd"], said["charactersIn"], said["charactersOut"]
-    return SumLine(said, found)
+    record: dict[str, Any] = {**entry, "tokens": counts, **known}
+    accounting = AccountingEntry(str(entry.get("id") or ""), record["timestamp"] or 0.0, "llm" if entry.get("type") == "llm" else "tool")
+    accounting.status = "failed" if entry.get("status") == "failed" else "ok"
+    accounting.retried = entry.get("retried") is True
+    accounting.replay_of = of if isinstance(of := entry.get("replayOf"), str) else None
+    accounting.tokens = msgspec.convert(stored_parts(counts), Tokens)
+    accounting.cost_usd, accounting.characters_in, accounting.characters_out = (
+        record["costUsd"],
+        record["charactersIn"],
+        record["charactersOut"],
+    )
+    return SumLine(record, accounting)
 
 
 def _is_figure(value: object, most: float) -> bool:

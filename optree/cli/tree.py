@@ -32,12 +32,12 @@ def tree(
     """
     loaded, live = open_session(txn, directory(sessions_dir))
     say_lost(loaded)
-    credited = sums.credits_said(sums.readable(flatten(loaded.session).accounting)[0])
+    credited = sums.credit_lines(sums.readable(flatten(loaded.session).accounting)[0])
     if depth is not None:
         _prune(loaded.session, depth)
     if as_json:
-        found = {"txn": loaded.txn, "state": state_of(loaded.session, live), "lost": loaded.damage.lost()}
-        show_json(found | {"session": loaded.session, "pool": loaded.tree.pool})
+        document = {"txn": loaded.txn, "state": state_of(loaded.session, live), "lost": loaded.damage.lost()}
+        show_json(document | {"session": loaded.session, "pool": loaded.tree.pool})
         return
     running = state_of(loaded.session, live) == "running"
     text = format_tree(loaded.session, live=running, paint=paint if coloured(sys.stdout) else unpainted)

@@ -45,8 +45,8 @@ def _align(a: Sequence[str], b: Sequence[str]) -> Pairs:
     while end < shorter - start and a[-1 - end] == b[-1 - end]:
         end += 1
     inner_a, inner_b = a[start : len(a) - end], b[start : len(b) - end]
-    found = _shortest(inner_a, inner_b)
-    middle = _by_occurrence(inner_a, inner_b) if found is None else found
+    shortest = _shortest(inner_a, inner_b)
+    middle = _by_occurrence(inner_a, inner_b) if shortest is None else shortest
     tail = [(len(a) - back, len(b) - back) for back in range(end, 0, -1)]
     return [*((at, at) for at in range(start)), *((start + x, start + y) for x, y in middle), *tail]
 
@@ -162,31 +162,31 @@ class Match(NamedTuple):
 
 
 def match(a: Sequence[Node], b: Sequence[Node], content: Mapping[int, Content]) -> list[Match]:
-    """Return siblings matched, in the order of *b*; what only *a* has stands where it was."""
-    one, other = [content[id(node)] for node in a], [content[id(node)] for node in b]
-    same = align([found.whole for found in one], [found.whole for found in other])
-    moved = _moved(one, other, same)
+    """Return siblings matched, in the order of *b*; nodes of *a* alone stand where they were."""
+    contents_a, contents_b = [content[id(node)] for node in a], [content[id(node)] for node in b]
+    same = align([item.whole for item in contents_a], [item.whole for item in contents_b])
+    moved = _moved(contents_a, contents_b, same)
     came, gone = {y for _, y in moved}, {x for x, _ in moved}
     pairs: Pairs = []
     x = y = 0
     for next_x, next_y in [*same, (len(a), len(b))]:
         rows, columns = [at for at in range(x, next_x) if at not in gone], [at for at in range(y, next_y) if at not in came]
-        pairs += _alike(rows, columns, one, other)
+        pairs += _alike(rows, columns, contents_a, contents_b)
         pairs.append((next_x, next_y))
         x, y = next_x + 1, next_y + 1
     left_a = set(range(len(a))) - gone - {x for x, _ in pairs}
     left_b = set(range(len(b))) - came - {y for _, y in pairs}
-    crossing = _crossing(sorted(left_a), sorted(left_b), one, other)
+    crossing = _crossing(sorted(left_a), sorted(left_b), contents_a, contents_b)
     return list(_merged(a, b, pairs, {y: (x, True) for x, y in moved} | {y: (x, False) for x, y in crossing}))
 
 
-def _crossing(rows: list[int], columns: list[int], one: Sequence[Content], other: Sequence[Content]) -> Pairs:
-    """Return pairs of what is left, of the same kind and name, in any order: the most alike first."""
+def _crossing(rows: list[int], columns: list[int], contents_a: Sequence[Content], contents_b: Sequence[Content]) -> Pairs:
+    """Return pairs of the nodes that are not matched yet, of the same kind and name, in any order: the most alike first."""
     if not rows or not columns or len(rows) * len(columns) > MOST_CELLS:
         return []
-    weighed = [(_likeness(one[x], other[y]), x, y) for x in rows for y in columns]
-    weighed = [(weight, x, y) for weight, x, y in weighed if weight > (_TURNS_ALIKE if one[x].key == "turn" else 0)]
-    weighed.sort(key=lambda found: (-found[0], found[1] + found[2], abs(found[1] - found[2])))
+    weighed = [(_likeness(contents_a[x], contents_b[y]), x, y) for x in rows for y in columns]
+    weighed = [(weight, x, y) for weight, x, y in weighed if weight > (_TURNS_ALIKE if contents_a[x].key == "turn" else 0)]
+    weighed.sort(key=lambda cell: (-cell[0], cell[1] + cell[2], abs(cell[1] - cell[2])))
     pairs: Pairs = []
     taken_a, taken_b = set[int](), set[int]()
     for _, x, y in weighed:
@@ -197,25 +197,27 @@ def _crossing(rows: list[int], columns: list[int], one: Sequence[Content], other
     return pairs
 
 
-def _moved(one: Sequence[Content], other: Sequence[Content], same: Pairs) -> Pairs:
-    """Return what is in both, but not in the same order."""
+def _moved(contents_a: Sequence[Content], contents_b: Sequence[Content], same: Pairs) -> Pairs:
+    """Return the pairs of equal nodes that are not in the same order."""
     staying_a, staying_b = {x for x, _ in same}, {y for _, y in same}
     places: defaultdict[str, deque[int]] = defaultdict(deque)
-    for y, found in enumerate(other):
+    for y, item in enumerate(contents_b):
         if y not in staying_b:
-            places[found.whole].append(y)
-    return [(x, places[found.whole].popleft()) for x, found in enumerate(one) if x not in staying_a and places.get(found.whole)]
+            places[item.whole].append(y)
+    return [(x, places[item.whole].popleft()) for x, item in enumerate(contents_a) if x not in staying_a and places.get(item.whole)]
 
 
-def _alike(rows: list[int], columns: list[int], one: Sequence[Content], other: Sequence[Content]) -> Pairs:
+def _alike(rows: list[int], columns: list[int], contents_a: Sequence[Content], contents_b: Sequence[Content]) -> Pairs:
     """Return pairs of the same kind and name, in order: the most alike where there are few, else by kind and name alone."""
     if not rows or not columns:
         return []
     if len(rows) * len(columns) > MOST_CELLS:
-        pairs = align([one[x].key for x in rows], [other[y].key for y in columns])
+        pairs = align([contents_a[x].key for x in rows], [contents_b[y].key for y in columns])
     else:
         pairs = best(
-            [one[x].whole for x in rows], [other[y].whole for y in columns], lambda x, y: _likeness(one[rows[x]], other[columns[y]])
+            [contents_a[x].whole for x in rows],
+            [contents_b[y].whole for y in columns],
+            lambda x, y: _likeness(contents_a[rows[x]], contents_b[columns[y]]),
         )
     return [(rows[x], columns[y]) for x, y in pairs]
 
@@ -228,7 +230,7 @@ def _likeness(a: Content, b: Content) -> float:
 
 
 def _merged(a: Sequence[Node], b: Sequence[Node], pairs: Pairs, elsewhere: Mapping[int, tuple[int, bool]]) -> Iterator[Match]:
-    """Yield the matches; *elsewhere* has the partners of what is not in order, and whether they are the same."""
+    """Yield the matches; *elsewhere* has the partners of nodes that are out of order, and whether they are the same."""
     gone = {x for x, _ in elsewhere.values()}
     x = y = 0
     for next_x, next_y in pairs:

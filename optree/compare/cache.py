@@ -79,14 +79,16 @@ def _derived(rows: Sequence[tuple[list[float], float]]) -> Prices | None:
     solved = _least_squares(matrix, [cost for _, cost in rows])
     if solved is None:
         return None
-    each, spread = solved
-    left = [abs(cost - sum(count * one for count, one in zip(row, each, strict=True))) for row, (_, cost) in zip(matrix, rows, strict=True)]
+    solution, spread = solved
+    left = [
+        abs(cost - sum(count * one for count, one in zip(row, solution, strict=True))) for row, (_, cost) in zip(matrix, rows, strict=True)
+    ]
     if any(rest > _ROUNDED + _EXPLAINED * abs(cost) for rest, (_, cost) in zip(left, rows, strict=True)):
         return None
     noise = (sum(rest * rest for rest in left) / (len(rows) - len(used))) ** 0.5
-    if min(each) < -_SURE * max(each) or any(noise * one > _SURE * max(each) for one in spread):
+    if min(solution) < -_SURE * max(solution) or any(noise * one > _SURE * max(solution) for one in spread):
         return None
-    known = dict(zip(used, (max(0.0, one) for one in each), strict=True))
+    known = dict(zip(used, (max(0.0, one) for one in solution), strict=True))
     return Prices(known[0], known.get(1), known[2], known.get(3), len(rows))
 
 
@@ -140,7 +142,7 @@ class Use(Struct):
 
 
 class Models(Struct):
-    """Models of which any call of the session tells of a cache, and those that tell what they wrote to it (OpenAI's do not)."""
+    """Models with cached tokens in any call of the session, and those that report tokens written to the cache (OpenAI's do not)."""
 
     telling: set[str]
     writing: set[str]
@@ -265,16 +267,16 @@ def prompt_of(op: OperationNode, histories: Histories, pool: Pool) -> Prompt:
     if op.request is None:
         result.note = "no request is recorded"
         return result
-    given = decoded(op.request.payload)
-    if not is_object(given):
-        if is_list(given) and not op.request.truncated:
-            result.head = histories.listed(given)
+    request = decoded(op.request.payload)
+    if not is_object(request):
+        if is_list(request) and not op.request.truncated:
+            result.head = histories.listed(request)
         else:
             result.note = "the request was cut" if op.request.truncated else "the request is no object: its messages are not known"
         return result
-    body = body_of({key: _held(value, pool) if key == "messages" else value for key, value in given.items()})
+    body = body_of({key: _held(value, pool) if key == "messages" else value for key, value in request.items()})
     config = _held(body.get("config"), pool)  # google-genai's name for all but the contents
-    outer = {key: value for key, value in given.items() if key not in HISTORY_KEYS}
+    outer = {key: value for key, value in request.items() if key not in HISTORY_KEYS}
     members: dict[str, Any] = {**(config if is_object(config) else {}), **outer, **body}
     if isinstance(members.get("model"), str):
         result.model = members["model"]
@@ -298,7 +300,7 @@ def _add_parts(prompt: Prompt, members: Mapping[str, Any], pool: Pool) -> None:
 
 
 def _is_part(key: str, value: Any) -> bool:
-    """Tell whether a member is part of the key; a `text` that is plain is what somebody says, not a format."""
+    """Tell whether a member is part of the key; a `text` that is a plain string is content, not a format."""
     return is_object(value) if key == "text" else value is not None
 
 

@@ -1,4 +1,4 @@
-"""What is told of one LLM call: what became of its context, and of the previous call's messages: kept, edited, removed, inserted."""
+"""The changes of one LLM call: of its context, and of the previous call's messages: kept, edited, removed, inserted."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any, Literal
 from msgspec import Struct
 
 from optree.compare.alignment import align
-from optree.compare.details import Change, differing, excerpt, said, said_message
+from optree.compare.details import Change, as_line, differing, excerpt, message_line
 from optree.compare.histories import Histories
 from optree.nodes import Status
 from optree.values import is_object
@@ -73,15 +73,15 @@ def messages_since(histories: Histories, before: int, after: int) -> Messages:
 class _Gap:
     """What is between two messages that are the same."""
 
-    def __init__(self, histories: Histories, found: Messages, old: list[int], new: list[int]) -> None:
-        self.histories, self.found, self.old, self.new = histories, found, old, new
+    def __init__(self, histories: Histories, messages: Messages, old: list[int], new: list[int]) -> None:
+        self.histories, self.messages, self.old, self.new = histories, messages, old, new
 
     def note(self, x: int, y: int, *, last: bool) -> None:
-        """Say what became of it; *x* and *y* are the positions where it begins. New messages at the very end are appended."""
+        """Note the edits of the gap; *x* and *y* are the positions where it begins. New messages at the very end are appended."""
         used = 0
         wholesale = len(self.old) > _MOST_PAIRED
         if wholesale:
-            self.found.removed += len(self.old) - MOST_EDITS_SHOWN
+            self.messages.removed += len(self.old) - MOST_EDITS_SHOWN
         for step, node in enumerate(self.old[:MOST_EDITS_SHOWN] if wholesale else self.old):
             paired = self._partner(node, used)
             if paired is None:
@@ -93,8 +93,8 @@ class _Gap:
             used = paired + 1
         for step in range(used, len(self.new)):
             if last:
-                self.found.appended += 1
-                self.found.appended_bytes += _size(self.histories, self.new[step])
+                self.messages.appended += 1
+                self.messages.appended_bytes += _size(self.histories, self.new[step])
             else:
                 self._edit("inserted", y + step, None, self.new[step])
 
@@ -105,41 +105,45 @@ class _Gap:
         message = self.histories.message(node)
         alone = len(self.old) == len(self.new) == 1
         for at in range(used, min(len(self.new), used + _AHEAD)):
-            other = self.histories.message(self.new[at])
-            if role_of(message) == role_of(other) and (alone or _alike(_content(message), _content(other))):
+            candidate = self.histories.message(self.new[at])
+            if role_of(message) == role_of(candidate) and (alone or _alike(_content(message), _content(candidate))):
                 return at
         return None
 
     def _edit(self, kind: Literal["edited", "removed", "inserted"], at: int, old: int | None, new: int | None) -> None:
-        found = self.found
-        setattr(found, kind, getattr(found, kind) + 1)
-        if len(found.edits) >= MOST_EDITS_SHOWN:
+        messages = self.messages
+        setattr(messages, kind, getattr(messages, kind) + 1)
+        if len(messages.edits) >= MOST_EDITS_SHOWN:
             return
-        one, other = (None if node is None else self.histories.message(node) for node in (old, new))
-        before, after = (None if node is None else said_message(body, role=False) for node, body in ((old, one), (new, other)))
+        old_message, new_message = (None if node is None else self.histories.message(node) for node in (old, new))
+        before, after = (
+            None if node is None else message_line(body, role=False) for node, body in ((old, old_message), (new, new_message))
+        )
         if before is not None and after is not None:
             before, after = differing(before, after)
-        found.edits.append(Edit(kind, at, role_of(one if new is None else other), before and excerpt(before), after and excerpt(after)))
+        messages.edits.append(
+            Edit(kind, at, role_of(old_message if new is None else new_message), before and excerpt(before), after and excerpt(after))
+        )
 
 
 def role_of(message: Any) -> str:
-    """Return a message's role, or what it is."""
+    """Return a message's role, or else its type."""
     if is_object(message):
         return str(message.get("role") or message.get("type") or "message")
     return "lost" if message is None else "message"
 
 
 def _content(message: Any) -> str:
-    return said({key: value for key, value in message.items() if key != "role"}) if is_object(message) else said(message)
+    return as_line({key: value for key, value in message.items() if key != "role"}) if is_object(message) else as_line(message)
 
 
-def _alike(one: str, other: str) -> bool:
+def _alike(a: str, b: str) -> bool:
     """Tell whether two texts begin and end alike; only their first and last characters are looked at."""
-    shorter = min(len(one), len(other), _ENDS)
-    first = next((at for at in range(shorter) if one[at] != other[at]), shorter)
-    last = next((at for at in range(shorter) if one[-1 - at] != other[-1 - at]), shorter)
+    shorter = min(len(a), len(b), _ENDS)
+    first = next((at for at in range(shorter) if a[at] != b[at]), shorter)
+    last = next((at for at in range(shorter) if a[-1 - at] != b[-1 - at]), shorter)
     frame = len('{"content":""}')
-    return first + last - frame >= _ALIKE * min(max(len(one), len(other)), 2 * _ENDS)
+    return first + last - frame >= _ALIKE * min(max(len(a), len(b)), 2 * _ENDS)
 
 
 def _size(histories: Histories, node: int) -> int:
@@ -159,7 +163,7 @@ class CallContext(Struct, rename="camel"):
     model: str
     status: Status | None
     previous: str | None
-    """Path of the call that it goes on from (`optree.compare.histories` says which one that is)."""
+    """Path of the call that it goes on from (`optree.compare.histories` chooses it)."""
     note: str | None = None
     count: int | None = None
     """Messages that it sent."""

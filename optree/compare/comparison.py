@@ -10,7 +10,7 @@ from msgspec import Struct
 
 from optree.compare.alignment import match
 from optree.compare.content import Content, Digests, Exact, Node, Stable, bottom_up, children, contents, kind_of, money
-from optree.compare.details import Change, Changes, excerpt, said
+from optree.compare.details import Change, Changes, as_line, excerpt
 from optree.compare.histories import Histories
 from optree.nodes import OperationNode, Pool, SessionNode, TurnNode
 from optree.tree import Tree
@@ -71,7 +71,7 @@ def _own(node: Node) -> Figures:
     if not isinstance(node, OperationNode):
         return Figures(latency_ms=latency)
     sums = of_entries(node.accounting)
-    untold = node.kind == "llm" and not node.accounting  # as out of a transcript: a call costs something, whoever says it
+    untold = node.kind == "llm" and not node.accounting  # as out of a transcript: a call costs something, though no entry says it
     return Figures(
         1,
         sums.all_input_tokens,
@@ -106,7 +106,7 @@ class Difference(Struct, rename="camel", omit_defaults=True):
     mark: Mark
     type: Literal["session", "turn", "op"]
     label: str
-    """An op's kind and name, a session's agent, what the user said in a turn."""
+    """An op's kind and name, a session's agent, the user's prompt of a turn."""
     path_a: str | None = None
     path_b: str | None = None
     changes: list[Change] = []
@@ -119,7 +119,7 @@ class Difference(Struct, rename="camel", omit_defaults=True):
 
 
 class Comparison(Struct, rename="camel"):
-    """Two sessions, aligned. *counts* says by mark and type how many nodes differ, as in ``{"added": {"op": 2}}``."""
+    """Two sessions, aligned. *counts* is the number of nodes that differ, by mark and type, as in ``{"added": {"op": 2}}``."""
 
     txn_a: str
     txn_b: str
@@ -138,11 +138,11 @@ def compare(a: Rooted, b: Rooted, *, everything: bool = False, exact: bool = Fal
     What is gone in one place then, and new in another with the same content, is `moved`. A session that is given without its tree has no
     pool: its requests are compared, but what they refer to cannot be shown.
     """
-    one, other = _tree(a), _tree(b)
-    comparer = _Comparer(one, other, everything=everything, exact=exact)
+    tree_a, tree_b = _tree(a), _tree(b)
+    comparer = _Comparer(tree_a, tree_b, everything=everything, exact=exact)
     root = comparer.compared()
     change = delta(root.figures_a, root.figures_b)
-    return Comparison(one.session.origin_txn_id, other.session.origin_txn_id, not root.differs, _counted(root), change, root)
+    return Comparison(tree_a.session.origin_txn_id, tree_b.session.origin_txn_id, not root.differs, _counted(root), change, root)
 
 
 def walk(root: Difference) -> Iterator[Difference]:
@@ -166,14 +166,14 @@ class _Comparer:
         self.changes = Changes(*digests)
         self.content: dict[int, Content] = {**contents(a.session, digests[0]), **contents(b.session, digests[1])}
         self.figures: dict[int, Figures] = {**figures(a.session), **figures(b.session)}
-        self.made: list[tuple[Difference, Node | None, Node | None]] = []
+        self.compared_nodes: list[tuple[Difference, Node | None, Node | None]] = []
         """What was found so far, each parent before what is below it, with the nodes."""
 
     def compared(self) -> Difference:
         root = self._difference(self.a, self.b)
         at = 0
-        while at < len(self.made):
-            difference, a, b = self.made[at]
+        while at < len(self.compared_nodes):
+            difference, a, b = self.compared_nodes[at]
             at += 1
             if difference.mark == "moved" or (not self.everything and self._is_same(a, b)):
                 continue
@@ -181,7 +181,7 @@ class _Comparer:
             difference.below = [self._difference(pair.a, pair.b, moved=pair.moved) for pair in pairs]
         self._find_moves()
         self._nest()
-        for difference, _, _ in reversed(self.made):
+        for difference, _, _ in reversed(self.compared_nodes):
             difference.differs = difference.mark != "same" or any(below.differs for below in difference.below)
         return root
 
@@ -204,17 +204,17 @@ class _Comparer:
         result.figures_a = None if a is None else self.figures[id(a)]
         result.figures_b = None if b is None else self.figures[id(b)]
         result.delta = delta(result.figures_a, result.figures_b)
-        self.made.append((result, a, b))
+        self.compared_nodes.append((result, a, b))
         return result
 
     def _find_moves(self) -> None:
         """Make one of what was removed in one place and added in another."""
         removed: defaultdict[str, deque[tuple[Difference, Node]]] = defaultdict(deque)
-        for difference, a, _ in self.made:
+        for difference, a, _ in self.compared_nodes:
             if difference.mark == "removed" and a is not None:
                 removed[self.content[id(a)].whole].append((difference, a))
         gone: set[int] = set()
-        largest = sorted(self.made, key=lambda one: -one[0].figures_b.ops if one[0].figures_b else 0)  # a whole before its parts
+        largest = sorted(self.compared_nodes, key=lambda row: -row[0].figures_b.ops if row[0].figures_b else 0)  # a whole before its parts
         for difference, _, b in largest:
             if difference.mark != "added" or b is None:
                 continue
@@ -229,13 +229,13 @@ class _Comparer:
                     part.mark = "same"
                 difference.below = []
                 gone.add(id(before))
-        for difference, _, _ in self.made:
+        for difference, _, _ in self.compared_nodes:
             difference.below = [below for below in difference.below if id(below) not in gone]
 
     def _nest(self) -> None:
         """Put ops that were begun within another beneath it."""
-        nodes = {id(difference): (a, b) for difference, a, b in self.made}
-        for turn in [difference for difference, _, _ in self.made if difference.type == "turn"]:
+        nodes = {id(difference): (a, b) for difference, a, b in self.compared_nodes}
+        for turn in [difference for difference, _, _ in self.compared_nodes if difference.type == "turn"]:
             below, turn.below = turn.below, []
             places: dict[tuple[int, str], Difference] = {}
             for difference in below:
@@ -253,12 +253,12 @@ def label(node: Node) -> str:
     if isinstance(node, SessionNode):
         return node.agent_id
     if isinstance(node, TurnNode):
-        return excerpt(said((node.prompts or {}).get("user") or node.attributes.get("label") or ""))
+        return excerpt(as_line((node.prompts or {}).get("user") or node.attributes.get("label") or ""))
     return f"{node.kind} {node.name}"
 
 
-def _tree(given: Rooted) -> Tree:
-    return Tree(given, Pool()) if isinstance(given, SessionNode) else tree_in(given)
+def _tree(source: Rooted) -> Tree:
+    return Tree(source, Pool()) if isinstance(source, SessionNode) else tree_in(source)
 
 
 def _counted(root: Difference) -> dict[str, dict[str, int]]:

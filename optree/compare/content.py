@@ -70,11 +70,11 @@ class Digests:
         self._blobs: dict[tuple[str, str, str], str] = {}
 
     def members(self, payload: Payload | None, kind: str) -> dict[str, str]:
-        """Return the content id of each member of a request, by name; of what is no object one member without a name."""
+        """Return the content id of each member of a request, by name; a request that is not an object is one member without a name."""
         if payload is None:
             return {}
-        found = opened(decode(payload.payload))
-        return {name: self._member(name, value, kind) for name, value in (found if is_object(found) else {"": found}).items()}
+        request = opened(decode(payload.payload))
+        return {name: self._member(name, value, kind) for name, value in (request if is_object(request) else {"": request}).items()}
 
     def response(self, payload: Payload, kind: str) -> str:
         """Return the content id of a response."""
@@ -86,12 +86,12 @@ class Digests:
         return self.histories.linked(head, self.pool) if isinstance(head, str) else None
 
     def whole(self, name: str, value: Any, kind: str) -> Any:
-        """Return what counts of a member, with what it refers to in its place; what only looks like a reference stays as it is."""
+        """Return the stable part of a member, its references resolved; a value that only looks like a reference stays as it is."""
         try:
-            found = self.pool.resolve(value)
+            resolved = self.pool.resolve(value)
         except (TypeError, AttributeError, ValueError):
-            found = value
-        return self.stable.request(name, found, kind)
+            resolved = value
+        return self.stable.request(name, resolved, kind)
 
     def _member(self, name: str, value: Any, kind: str) -> str:
         node = self.history(value)
@@ -118,8 +118,8 @@ class Digests:
             way.append(node)
             node = self.histories.parent[node]
         head = self._heads[node]
-        for one in reversed(way):
-            head = self._heads[one] = content_id(head.encode(), self.histories.item[one].encode())
+        for ancestor in reversed(way):
+            head = self._heads[ancestor] = content_id(head.encode(), self.histories.item[ancestor].encode())
         return head
 
 
@@ -138,7 +138,7 @@ class Content(NamedTuple):
     whole: str
     """Digest of the node and all below it."""
     features: frozenset[int]
-    """A sample of hashes of what it holds: the more two nodes share, the more alike they are."""
+    """A sample of hashes of the node's content: the more two nodes share, the more alike they are."""
 
 
 def contents(root: SessionNode, digests: Digests) -> dict[int, Content]:
@@ -183,12 +183,12 @@ def own_tokens(op: OperationNode) -> Tokens:
 
 def last_tokens(op: OperationNode) -> Tokens | None:
     """Return the tokens of an op's last accounting entry that has any, which is its last attempt; None if none has."""
-    found = (entry.tokens for entry in reversed(op.accounting))
-    return next((tokens for tokens in found if tokens is not None and tokens.total_tokens), None)
+    counts = (entry.tokens for entry in reversed(op.accounting))
+    return next((tokens for tokens in counts if tokens is not None and tokens.total_tokens), None)
 
 
 def own_cost(op: OperationNode) -> float | None:
-    """Return the money of an op's own accounting; None if no entry says any."""
+    """Return the money of an op's own accounting; None if no entry has any."""
     costs = [entry.cost_usd for entry in op.accounting if entry.cost_usd is not None]
     return money(sum(costs)) if costs else None
 
@@ -254,12 +254,12 @@ class Stable:
                 self._names[identity] = identity if self._names.get(identity, name) != name else name
 
     def body(self, body: bytes) -> bytes:
-        """Return a message's JSON without what is volatile; damaged JSON as it is."""
-        found = decoded(body)
-        if found is None:
+        """Return a message's JSON without its volatile parts; damaged JSON as it is."""
+        value = decoded(body)
+        if value is None:
             return body
-        kept = self._kept(found)
-        return body if kept == found else msgspec.json.encode(kept)
+        kept = self._kept(value)
+        return body if kept == value else msgspec.json.encode(kept)
 
     def request(self, name: str, value: Any, kind: str) -> Any:
         """Return a member of a request without what is volatile: of a model's its history, of others the id of the call they answer."""
@@ -315,25 +315,25 @@ def _is_answer(value: dict[str, Any]) -> bool:
 def _id_of_call(value: dict[str, Any]) -> str | None:
     """Return the id that a tool call is made with."""
     gemini = value.get("functionCall", value.get("function_call"))
-    found = None
+    identity = None
     if "role" not in value and (is_object(value.get("function")) or call_in(value) is not None):
-        found = value.get("call_id") or value.get("id") or (gemini.get("id") if is_object(gemini) else None)
-    return found if isinstance(found, str) and found else None
+        identity = value.get("call_id") or value.get("id") or (gemini.get("id") if is_object(gemini) else None)
+    return identity if isinstance(identity, str) and identity else None
 
 
 def _named(value: Any) -> Iterator[tuple[str, str]]:
     """Yield each tool call's id, and what it is renamed to."""
     pending = [value]
     while pending:
-        one = pending.pop()
-        if is_list(one):
-            pending += one
-        elif is_object(one):
-            identity = _id_of_call(one)
+        item = pending.pop()
+        if is_list(item):
+            pending += item
+        elif is_object(item):
+            identity = _id_of_call(item)
             if identity is not None:
-                yield identity, _name(one)
-            if not _is_answer(one):
-                pending += [one[key] for key in (*_BELOW, *HISTORY_KEYS) if key in one and identity is None]
+                yield identity, _name(item)
+            if not _is_answer(item):
+                pending += [item[key] for key in (*_BELOW, *HISTORY_KEYS) if key in item and identity is None]
 
 
 def _name(call: dict[str, Any]) -> str:
@@ -342,8 +342,8 @@ def _name(call: dict[str, Any]) -> str:
     if known is None:
         return ""
     arguments = decoded(known.arguments.encode("utf-8", "replace"))
-    said = known.arguments.encode("utf-8", "replace") if arguments is None else sorted_json(arguments)
-    return f"call of {known.name} {content_id(said)[:12]}"
+    data = known.arguments.encode("utf-8", "replace") if arguments is None else sorted_json(arguments)
+    return f"call of {known.name} {content_id(data)[:12]}"
 
 
 def _spoken(tree: Tree) -> Iterator[Any]:

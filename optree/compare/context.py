@@ -7,7 +7,7 @@ from msgspec import Struct
 from optree.compare.cache import PARTS, Models, Prompt, Use, judge, prices, prompt_of
 from optree.compare.calls import CallContext, Messages, messages_since
 from optree.compare.content import own_cost, own_tokens
-from optree.compare.details import Change, differing, excerpt, said
+from optree.compare.details import Change, as_line, differing, excerpt
 from optree.compare.histories import CallSpan, Histories, lifetime_of, previous_calls
 from optree.nodes import OperationNode, SessionNode
 from optree.tree import Tree, walk_ops
@@ -74,26 +74,28 @@ def _compared(call: _Call, before: _Call | None, histories: Histories) -> CallCo
 def _parts(before: Prompt, after: Prompt) -> list[Change]:
     result = [Change("model", before.model, after.model)] if before.model != after.model else []
     for name in PARTS:
-        one, other = before.parts.get(name), after.parts.get(name)
-        if one is None or other is None:
-            if one is not other:
-                result.append(Change(name, *(None if part is None else excerpt(said(part.member)) for part in (one, other))))
-        elif one.id != other.id and name == "tools":
-            result.append(_tools(one.member, other.member))
-        elif one.id != other.id:
-            result.append(Change(name, *differing(said(one.member), said(other.member))))
+        part_before, part_after = before.parts.get(name), after.parts.get(name)
+        if part_before is None or part_after is None:
+            if part_before is not part_after:
+                result.append(
+                    Change(name, *(None if part is None else excerpt(as_line(part.member)) for part in (part_before, part_after)))
+                )
+        elif part_before.id != part_after.id and name == "tools":
+            result.append(_tools(part_before.member, part_after.member))
+        elif part_before.id != part_after.id:
+            result.append(Change(name, *differing(as_line(part_before.member), as_line(part_after.member))))
     return result
 
 
 def _tools(before: object, after: object) -> Change:
     """Return how a list of tools changed: by their names where these differ, else by their order, else by the first text that differs."""
-    one, other = _named(before), _named(after)
-    if list(one) == list(other):
-        changed = next((name for name in one if one[name] != other[name]), None)
+    tools_before, tools_after = _named(before), _named(after)
+    if list(tools_before) == list(tools_after):
+        changed = next((name for name in tools_before if tools_before[name] != tools_after[name]), None)
         if changed is None:
-            return Change("tools", *differing(said(before), said(after)))
-        return Change("tools", *differing(one[changed], other[changed]))
-    return Change("tools", *differing(", ".join(one), ", ".join(other)))
+            return Change("tools", *differing(as_line(before), as_line(after)))
+        return Change("tools", *differing(tools_before[changed], tools_after[changed]))
+    return Change("tools", *differing(", ".join(tools_before), ", ".join(tools_after)))
 
 
 def _named(tools: object) -> dict[str, str]:
@@ -101,12 +103,12 @@ def _named(tools: object) -> dict[str, str]:
     for tool in tools if is_list(tools) else []:
         function = tool.get("function") if is_object(tool) else None
         name = (function if is_object(function) else tool).get("name") if is_object(tool) else None
-        result[str(name or len(result))] = said(tool)
+        result[str(name or len(result))] = as_line(tool)
     return result
 
 
 def _shared_bytes(before: _Call, call: _Call, messages: Messages) -> int:
     """Return how much of the previous call is in this one too, images left out."""
-    one, other = before.prompt.parts, call.prompt.parts
-    parts = sum(part.size for name, part in one.items() if name in other and other[name].id == part.id)
+    parts_before, parts_after = before.prompt.parts, call.prompt.parts
+    parts = sum(part.size for name, part in parts_before.items() if name in parts_after and parts_after[name].id == part.id)
     return parts + messages.text_bytes

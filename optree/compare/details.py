@@ -31,18 +31,18 @@ MOST_ALIGNED = 64
 """Items of two lists that are aligned, from where they begin to differ."""
 
 
-def said(value: Any, name: str = "") -> str:
-    """Return a value as one line without credentials; *name* is what it is a member as, which may name a secret."""
+def as_line(value: Any, name: str = "") -> str:
+    """Return a value as one line without credentials; *name* is the member that holds it, which may name a secret."""
     known = next(iter(redact({name: value}).values())) if name else redact(value)
     text = known if isinstance(known, str) else msgspec.json.encode(known).decode("utf-8", "replace")
     return " ".join(text.split())
 
 
-def said_message(value: Any, *, role: bool = True) -> str:
-    """Return a message as one line, its role in front if it is plain text; other values as `said` does."""
+def message_line(value: Any, *, role: bool = True) -> str:
+    """Return a message as one line, its role in front if it is plain text; other values as `as_line` does."""
     if not is_object(value) or not isinstance(value.get("role"), str) or not value.keys() <= {"role", "content"}:
-        return said(value)
-    content = said(value.get("content"), "content")
+        return as_line(value)
+    content = as_line(value.get("content"), "content")
     return f"{value['role']}: {content}" if role else content
 
 
@@ -99,8 +99,8 @@ class Changes:
             result = [*_texts({"agent": a.agent_id}, {"agent": b.agent_id}), *result]
             return [*result, *_values("final report", _plain(a.final_report), _plain(b.final_report))]
         if isinstance(a, TurnNode) and isinstance(b, TurnNode):
-            for name, one, other in (("prompts", a.prompts, b.prompts), ("assistant", a.assistant, b.assistant)):
-                result += _texts(*({f"{name}.{role}": text for role, text in (block or {}).items()} for block in (one, other)))
+            for name, value_a, value_b in (("prompts", a.prompts, b.prompts), ("assistant", a.assistant, b.assistant)):
+                result += _texts(*({f"{name}.{role}": text for role, text in (block or {}).items()} for block in (value_a, value_b)))
         if isinstance(a, OperationNode) and isinstance(b, OperationNode):
             result += [*self._requests(a, b), *self._responses(a, b), *_bills(a, b)]
         return result
@@ -112,27 +112,32 @@ class Changes:
                 yield Change("request", *(None if op.request is None else "{}" for op in (a, b)))
             return
         differ = [name for name in {**ids_a, **ids_b} if ids_a.get(name) != ids_b.get(name)]
-        one, other = (_members(op.request, differ) for op in (a, b))
+        members_a, members_b = (_members(op.request, differ) for op in (a, b))
         for name in differ:
-            heads = [digests.history(found.get(name)) for digests, found in zip(self._digests, (one, other), strict=True)]
+            heads = [digests.history(members.get(name)) for digests, members in zip(self._digests, (members_a, members_b), strict=True)]
             if heads[0] is not None and heads[1] is not None:
                 yield from self._messages(f"request.{name}", heads[0], heads[1])
                 continue
             values = [
-                digests.whole(name, found[name], op.kind) if name in found else UNSET
-                for digests, found, op in zip(self._digests, (one, other), (a, b), strict=True)
+                digests.whole(name, members[name], op.kind) if name in members else UNSET
+                for digests, members, op in zip(self._digests, (members_a, members_b), (a, b), strict=True)
             ]
             yield from _values(f"request.{name}" if name else "request", values[0], values[1], name)
 
     def _responses(self, a: OperationNode, b: OperationNode) -> Iterator[Change]:
-        one, other = a.response, b.response
-        if one is not None and other is not None and one.payload == other.payload and one.size == other.size:
+        response_a, response_b = a.response, b.response
+        if (
+            response_a is not None
+            and response_b is not None
+            and response_a.payload == response_b.payload
+            and response_a.size == response_b.size
+        ):
             return
         values = [
             UNSET if op.response is None else digests.stable.response(opened(decode(op.response.payload)), op.kind)
             for digests, op in zip(self._digests, (a, b), strict=True)
         ]
-        yield from _responses(one, other, *values)
+        yield from _responses(response_a, response_b, *values)
 
     def _messages(self, what: str, a: int, b: int) -> Iterator[Change]:
         histories = self._histories
@@ -140,26 +145,26 @@ class Changes:
         old, new = histories.after(part, a), histories.after(part, b)
         keys = [[histories.item[node] for node in nodes[:MOST_ALIGNED]] for nodes in (old, new)]
         first = histories.depth[part]
-        found = _differing(keys[0], keys[1], max(len(old), len(new)) - MOST_ALIGNED)
-        yield from _said(found, what, lambda x: histories.message(old[x]), lambda y: histories.message(new[y]), first)
+        differences = _differing(keys[0], keys[1], max(len(old), len(new)) - MOST_ALIGNED)
+        yield from _item_changes(differences, what, lambda x: histories.message(old[x]), lambda y: histories.message(new[y]), first)
 
 
 def _members(payload: Payload | None, names: list[str]) -> dict[str, Any]:
     """Return members of a request by name, as they are recorded."""
     if payload is None:
         return {}
-    found = opened(decode(payload.payload))
-    return {name: found[name] for name in names if name in found} if is_object(found) else {"": found}
+    request = opened(decode(payload.payload))
+    return {name: request[name] for name in names if name in request} if is_object(request) else {"": request}
 
 
-def _responses(a: Payload | None, b: Payload | None, one: Any, other: Any) -> Iterator[Change]:
-    if is_object(one) and is_object(other):
-        for name in {**one, **other}:
-            yield from _values(f"response.{name}", one.get(name, UNSET), other.get(name, UNSET), name)
+def _responses(a: Payload | None, b: Payload | None, answer_a: Any, answer_b: Any) -> Iterator[Change]:
+    if is_object(answer_a) and is_object(answer_b):
+        for name in {**answer_a, **answer_b}:
+            yield from _values(f"response.{name}", answer_a.get(name, UNSET), answer_b.get(name, UNSET), name)
         return
-    found = list(_values("response", one, other))
-    yield from found
-    if not found and a is not None and b is not None and (a.truncated or b.truncated) and a.size != b.size:
+    changes = list(_values("response", answer_a, answer_b))
+    yield from changes
+    if not changes and a is not None and b is not None and (a.truncated or b.truncated) and a.size != b.size:
         yield Change("response", *(f"{payload.size:,} characters, cut" if payload.size else "cut" for payload in (a, b)))
 
 
@@ -167,14 +172,14 @@ def _values(what: str, a: Any, b: Any, name: str = "") -> Iterator[Change]:
     """Yield what differs between two plain values; UNSET is no value. Lists of objects are compared item by item."""
     if a is UNSET or b is UNSET:
         if a is not b:
-            yield Change(what, *(None if value is UNSET else excerpt(said(value, name)) for value in (a, b)))
+            yield Change(what, *(None if value is UNSET else excerpt(as_line(value, name)) for value in (a, b)))
         return
     if sorted_json(a) == sorted_json(b):
         return
     if is_list(a) and is_list(b) and any(is_object(item) for item in [*a[:1], *b[:1]]):
         yield from _items(what, a, b)
         return
-    before, after = said(a, name), said(b, name)
+    before, after = as_line(a, name), as_line(b, name)
     if before == after:  # credentials, which are not shown
         after += " (differs in what is hidden)"
     yield Change(what, *differing(before, after))
@@ -182,7 +187,7 @@ def _values(what: str, a: Any, b: Any, name: str = "") -> Iterator[Change]:
 
 def _items(what: str, a: list[Any], b: list[Any]) -> Iterator[Change]:
     keys = [[content_id(sorted_json(item)) for item in items[:MOST_ALIGNED]] for items in (a, b)]
-    yield from _said(_differing(keys[0], keys[1], max(len(a), len(b)) - MOST_ALIGNED), what, a.__getitem__, b.__getitem__)
+    yield from _item_changes(_differing(keys[0], keys[1], max(len(a), len(b)) - MOST_ALIGNED), what, a.__getitem__, b.__getitem__)
 
 
 class _Differing(NamedTuple):
@@ -193,35 +198,37 @@ class _Differing(NamedTuple):
 
 
 def _differing(a: list[str], b: list[str], beyond: int) -> _Differing:
-    """Return which items differ; *beyond* counts those that were not looked at."""
-    found: list[tuple[int | None, int | None]] = []
+    """Return which items differ; *beyond* counts those that were not compared."""
+    pairs: list[tuple[int | None, int | None]] = []
     x = y = 0
     for next_x, next_y in [*align(a, b), (len(a), len(b))]:
         both = min(next_x - x, next_y - y)
-        found += [(x + at, y + at) for at in range(both)]
-        found += [(at, None) for at in range(x + both, next_x)]
-        found += [(None, at) for at in range(y + both, next_y)]
+        pairs += [(x + at, y + at) for at in range(both)]
+        pairs += [(at, None) for at in range(x + both, next_x)]
+        pairs += [(None, at) for at in range(y + both, next_y)]
         x, y = next_x + 1, next_y + 1
-    return _Differing(found[:MOST_ITEMS], max(0, len(found) - MOST_ITEMS) + max(0, beyond))
+    return _Differing(pairs[:MOST_ITEMS], max(0, len(pairs) - MOST_ITEMS) + max(0, beyond))
 
 
-def _said(found: _Differing, what: str, a: Callable[[int], Any], b: Callable[[int], Any], first: int = 0) -> Iterator[Change]:
-    for x, y in found.first:
-        before, after = None if x is None else said_message(a(x)), None if y is None else said_message(b(y))
+def _item_changes(differences: _Differing, what: str, a: Callable[[int], Any], b: Callable[[int], Any], first: int = 0) -> Iterator[Change]:
+    for x, y in differences.first:
+        before, after = None if x is None else message_line(a(x)), None if y is None else message_line(b(y))
         if before is not None and after is not None:
             before, after = differing(before, after)
         at = first + (y if y is not None else x or 0)
         yield Change(f"{what}[{at}]", before and excerpt(before), after and excerpt(after))
-    if found.more:
-        yield Change(what, after=f"{found.more:,} more that may differ")
+    if differences.more:
+        yield Change(what, after=f"{differences.more:,} more that may differ")
 
 
 def _bills(a: OperationNode, b: OperationNode) -> Iterator[Change]:
-    one, other = of_entries(a.accounting), of_entries(b.accounting)
-    costs = [cost_said(money(sums.cost_usd), sums.known_costs, sums.unknown_costs).removeprefix("cost ") or None for sums in (one, other)]
+    sums_a, sums_b = of_entries(a.accounting), of_entries(b.accounting)
+    costs = [
+        cost_said(money(sums.cost_usd), sums.known_costs, sums.unknown_costs).removeprefix("cost ") or None for sums in (sums_a, sums_b)
+    ]
     yield from _texts({"cost": costs[0]}, {"cost": costs[1]})
     for name, field in _TOKENS.items():
-        before, after = getattr(one, field), getattr(other, field)
+        before, after = getattr(sums_a, field), getattr(sums_b, field)
         if before != after:
             yield Change(f"tokens.{name}", f"{before:,}", f"{after:,}")
 
@@ -233,9 +240,9 @@ def _texts(a: Mapping[str, str | None], b: Mapping[str, str | None]) -> list[Cha
         if before == after:
             continue
         if before is None or after is None:
-            result.append(Change(name, *(None if text is None else excerpt(said(text)) for text in (before, after))))
+            result.append(Change(name, *(None if text is None else excerpt(as_line(text)) for text in (before, after))))
         else:
-            result.append(Change(name, *differing(said(before), said(after))))
+            result.append(Change(name, *differing(as_line(before), as_line(after))))
     return result
 
 

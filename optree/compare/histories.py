@@ -39,7 +39,7 @@ def lifetime_of(op: OperationNode, model: str, asked: float = 0.0) -> float:
 
 def asked_in(body: bytes) -> float:
     """Return the longest lifetime that JSON of a request asks for, in seconds; 0 if it asks for none."""
-    return max((_LONGER[found] for found in _ASKED.findall(body)), default=0.0)
+    return max((_LONGER[lifetime] for lifetime in _ASKED.findall(body)), default=0.0)
 
 
 def wait_of(before: OperationNode, op: OperationNode) -> float:
@@ -100,14 +100,14 @@ class Histories:
             chain.append(link)
             link = pool.links[link][0]
         node = self._links[link] if link in self._links else self._add(ROOT, self._know(f"lost {link}", b"", b""))
-        for one in reversed(chain):
-            blob = pool.links[one][1]
+        for chained in reversed(chain):
+            blob = pool.links[chained][1]
             if blob not in self._items:
                 stored = bytes(pool.blobs[blob]) if blob in pool.blobs else b""
                 body = self._content(stored)
                 self._items[blob] = f"lost {blob}" if not body else blob if body is stored else content_id(body)
                 self._know(self._items[blob], body, stored)
-            node = self._links[one] = self._add(node, self._items[blob])
+            node = self._links[chained] = self._add(node, self._items[blob])
         return node
 
     def listed(self, messages: list[Any]) -> int:
@@ -157,7 +157,7 @@ class Histories:
         return self._enter[node] <= self._enter[head] < self._enter[node] + self._count[node]
 
     def shared(self, a: int, b: int) -> int:
-        """Return the node where two histories part; takes as long as what they do not share."""
+        """Return the node where two histories part, in a time that grows with the messages that they do not share."""
         while a != b:
             if self.depth[a] >= self.depth[b]:
                 a = self.parent[a]
@@ -190,10 +190,10 @@ def bare(body: bytes) -> bytes:
 
 
 def text_bytes(body: bytes) -> int:
-    """Return how many bytes of JSON are no data in base64: an image's tokens do not depend on them."""
+    """Return how many bytes of JSON are not data in base64: an image's tokens do not depend on its bytes."""
     if _DATA.search(body) is None:
         return len(body)
-    return len(body) - sum(len(found[0]) for found in _DATA.finditer(body))
+    return len(body) - sum(len(match[0]) for match in _DATA.finditer(body))
 
 
 def decoded(body: bytes | msgspec.Raw | None) -> Any:

@@ -61,7 +61,7 @@ def _hidden(same: list[Difference]) -> Iterator[ShownLine]:
 
 
 def hidden_phrase(line: ShownLine) -> str:
-    """Return what a line says that stands for nodes that are the same."""
+    """Return the text of a line that stands for nodes that are the same."""
     what = "turn" if line.difference.type == "turn" else "op" if line.difference.type == "op" else "session"
     return f"… {line.hidden:,} {what}{'s' if line.hidden > 1 else ''} the same"
 
@@ -74,7 +74,7 @@ def path_phrase(difference: Difference) -> str:
 
 
 def delta_phrase(difference: Difference) -> str:
-    """Return how a node's money, tokens and time changed; of what only one session has, what it comes to."""
+    """Return how a node's money, tokens and time changed; for a node of one session alone, its own figures."""
     if difference.mark in ("added", "removed"):
         return _sum_phrase((difference.figures_b if difference.mark == "added" else difference.figures_a) or Figures())
     change = difference.delta or Figures()
@@ -100,13 +100,13 @@ def totals_phrases(comparison: Comparison) -> list[str]:
 
 def _costs(a: Figures, b: Figures) -> list[str]:
     """Return what both sessions cost; a difference only where it is known."""
-    one, other = (
+    cost_a, cost_b = (
         cost_said(figures.cost_usd or 0.0, figures.known_costs, figures.unknown_costs).removeprefix("cost ") for figures in (a, b)
     )
-    if not one and not other:
+    if not cost_a and not cost_b:
         return []
     if a.unknown_costs or b.unknown_costs:
-        return [f"cost {one or '$0'}" if one == other else f"cost {one or '$0'} → {other or '$0'}"]
+        return [f"cost {cost_a or '$0'}" if cost_a == cost_b else f"cost {cost_a or '$0'} → {cost_b or '$0'}"]
     return [_phrase("cost", a.cost_usd or 0.0, b.cost_usd or 0.0, dollars, signed_dollars)]
 
 
@@ -153,19 +153,19 @@ def _sum_phrase(total: Figures) -> str:
 _STYLES = {"added": "ok", "removed": "failed", "changed": "cancelled", "moved": "running"}
 
 
-def format_comparison(found: Comparison, *, everything: bool = False, paint: Paint = lambda _style, text: text) -> str:
+def format_comparison(comparison: Comparison, *, everything: bool = False, paint: Paint = lambda _style, text: text) -> str:
     """Return a comparison as text: a line for each node, marked ``+ - ~ >``, its changed fields below it.
 
     Without *everything* nodes that are the same throughout are counted only.
     """
-    root = drawn(found.root)
+    root = drawn(comparison.root)
     written = [
-        f"- {found.txn_a}",
-        f"+ {found.txn_b}",
-        f"  {' · '.join(totals_phrases(found))}",
-        f"  {counts_phrase(found)}",
+        f"- {comparison.txn_a}",
+        f"+ {comparison.txn_b}",
+        f"  {' · '.join(totals_phrases(comparison))}",
+        f"  {counts_phrase(comparison)}",
     ]
-    written += ["", f"{_sign(root, paint)} {paint('agent', found.root.label)}", *_fields(root, "", paint)]
+    written += ["", f"{_sign(root, paint)} {paint('agent', comparison.root.label)}", *_fields(root, "", paint)]
 
     def below(line: ShownLine) -> Iterator[ShownLine]:
         return lines(line.below, everything=everything)
@@ -221,9 +221,9 @@ del::before { content: "- "; } ins::before { content: "+ "; } del, ins { display
 _WORDS = {"same": "", "changed": "changed", "added": "added", "removed": "removed", "moved": "moved"}
 
 
-def format_page(found: Comparison, *, everything: bool = False) -> str:
+def format_page(comparison: Comparison, *, everything: bool = False) -> str:
     """Return a comparison as a page of HTML; credentials are replaced, and whatever the sessions hold is shown as text."""
-    return "".join(_page(found, everything=everything))
+    return "".join(_page(comparison, everything=everything))
 
 
 def _page(comparison: Comparison, *, everything: bool) -> Iterator[str]:
@@ -286,6 +286,6 @@ def _html_fields(line: ShownLine) -> str:
 
 
 def _text(text: str) -> str:
-    """Return a text as HTML shows it, without credentials; what nobody could see is written out."""
+    """Return a text as HTML shows it, without credentials; invisible characters are written out."""
     known = redact(text)
     return escape(visible(known))

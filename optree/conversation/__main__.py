@@ -61,8 +61,8 @@ def _opened(options: argparse.Namespace, model: ChatModel) -> tuple[Agent, Conve
         return root, session, name
     options.resume.stat()  # a new file is not what was meant
     root, session = load_session(options.resume, partial(restored, model=model))
-    for said in [*session.notes, *(f"line {fault.line} {fault.said}" for fault in session.faults)]:
-        print(f"{options.resume}: {said}", file=sys.stderr)  # noqa: T201
+    for note in [*session.notes, *(f"line {fault.line} {fault.said}" for fault in session.faults)]:
+        print(f"{options.resume}: {note}", file=sys.stderr)  # noqa: T201
     print(f"Session resumed from {options.resume}", file=sys.stderr)  # noqa: T201
     return root, session, options.resume
 

@@ -20,7 +20,7 @@ from optree.tree.answered import answered
 from optree.values import decode, encode, is_object
 
 LANGUAGE_MODEL = "anthropic/claude-sonnet-4-5-20250929"
-"""What an agent without a model says that it is: the seeds' own."""
+"""The model's name of an agent without a model, as in the seeds."""
 NO_OBJECT = "the arguments are no JSON object"
 MAX_STEPS = 16
 """Messages with tool calls that one response may take."""
@@ -126,7 +126,7 @@ class Agent:
             else:
                 message = await self._ask([])
                 message_id = self._add(message)
-        return self._said(message.get("content"), message_id)
+        return self._logged(message.get("content"), message_id)
 
     def inform(self, dst: Any, txt: str, /) -> None:
         """Send a text to another agent, with the id that it carries; with `deliver`, hooks see it on its way."""
@@ -136,7 +136,7 @@ class Agent:
 
     def say(self, text: str) -> LoggedString | MessageString:
         """Say something, without asking the model; returns the text with its id."""
-        return self._said(text, self._add({"role": "assistant", "content": str(text)}))
+        return self._logged(text, self._add({"role": "assistant", "content": str(text)}))
 
     async def act(self, *calls: tuple[str, Mapping[str, Any]]) -> list[str]:
         """Call tools in one message, as if the model had asked for it.
@@ -148,11 +148,15 @@ class Agent:
             The results, in the order of the calls; what went wrong is a result that begins with ``Error:``.
         """
         start = 1 + sum(len(message.get("tool_calls") or ()) for message in self.transcript)
-        made = [
-            {"id": f"{self.agent_id}_c{number}", "type": "function", "function": {"name": name, "arguments": encode(dict(told)).decode()}}
-            for number, (name, told) in enumerate(calls, start)
+        tool_calls = [
+            {
+                "id": f"{self.agent_id}_c{number}",
+                "type": "function",
+                "function": {"name": name, "arguments": encode(dict(arguments)).decode()},
+            }
+            for number, (name, arguments) in enumerate(calls, start)
         ]
-        message = {"role": "assistant", "content": None, "tool_calls": made}
+        message = {"role": "assistant", "content": None, "tool_calls": tool_calls}
         with self._turn():
             return await self._make_calls(message, self._add(message))
 
@@ -160,8 +164,8 @@ class Agent:
         self, prompt: str | None = None, speakers: Sequence[str] | None = None, listeners: Sequence[str] | None = None
     ) -> str:
         """Call the tool ``discuss``, as if the model had asked for it; returns its result."""
-        told = {"prompt": prompt, "speakers": speakers, "listeners": listeners}
-        [result] = await self.act(("discuss", {key: value for key, value in told.items() if value is not None}))
+        arguments = {"prompt": prompt, "speakers": speakers, "listeners": listeners}
+        [result] = await self.act(("discuss", {key: value for key, value in arguments.items() if value is not None}))
         return result
 
     # What tools need
@@ -183,7 +187,7 @@ class Agent:
         return child
 
     def begin(self) -> None:
-        """Log the system prompt, if that is not done; what the agent hears or says first does it too."""
+        """Log the system prompt, if that is not done; the agent's first message does it too."""
         pending, self._unlogged = self._unlogged, []
         for message in pending:
             self._log(message)
@@ -206,7 +210,7 @@ class Agent:
         """Log a text that a tool made for other agents to hear; returns it with its id."""
         if self.session is None:
             return text
-        return self._said(text, self.session.log_piece_of_text(self.agent_id, text, call.cause))
+        return self._logged(text, self.session.log_piece_of_text(self.agent_id, text, call.cause))
 
     @property
     def logger(self) -> SessionLogger:
@@ -241,12 +245,12 @@ class Agent:
         return message
 
     async def _make_calls(self, message: dict[str, Any], message_id: str | None) -> list[str]:
-        """Make a message's tool calls in their order, each the cause of what comes of it."""
+        """Make a message's tool calls in their order, each the cause of its result."""
         several = len(message["tool_calls"]) > 1
         results: list[str] = []
-        for told in message["tool_calls"]:
-            function: dict[str, Any] = found if is_object(found := told.get("function")) else {}
-            call_id, name = str(told.get("id")), str(function.get("name"))
+        for tool_call in message["tool_calls"]:
+            function: dict[str, Any] = member if is_object(member := tool_call.get("function")) else {}
+            call_id, name = str(tool_call.get("id")), str(function.get("name"))
             if message_id is not None:
                 self._calls[call_id] = message_id
             cause = self._find_msg_with_tool_call(call_id)
@@ -300,7 +304,7 @@ class Agent:
     def _find_msg_with_tool_call(self, tool_call_id: str) -> str | None:
         return self._calls.get(tool_call_id)
 
-    def _said(self, content: Any, message_id: str | None) -> LoggedString | MessageString:
+    def _logged(self, content: Any, message_id: str | None) -> LoggedString | MessageString:
         return LoggedString(content, message_id) if self._logger is None else MessageString(content, message_id)
 
     def _turn(self) -> AbstractContextManager[None]:
@@ -351,12 +355,12 @@ def restored(
 ConversationSession.restored = staticmethod(restored)
 
 
-def _arguments(told: Any) -> dict[str, Any] | None:
-    """Return a call's arguments; none at all are an empty object, and what is no object is None."""
-    if told is None or told == "":
+def _arguments(arguments: Any) -> dict[str, Any] | None:
+    """Return a call's arguments: an empty object without any, None for arguments that are not an object."""
+    if arguments is None or arguments == "":
         return {}
     try:
-        found: Any = decode(told.encode()) if isinstance(told, str) else told
+        decoded: Any = decode(arguments.encode()) if isinstance(arguments, str) else arguments
     except (DecodeError, UnicodeError, RecursionError):
         return None
-    return found if is_object(found) else None
+    return decoded if is_object(decoded) else None

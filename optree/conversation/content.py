@@ -1,4 +1,4 @@
-"""What the content of an entry says, and providers' requests and answers of model calls as entries. Nothing here raises.
+"""The content of an entry as text, and providers' requests and answers of model calls as entries. Nothing here raises.
 
 Tool calls become `tool_calls`, tool results entries of role ``tool``, and content that is text only becomes one text; other blocks stay.
 """
@@ -33,7 +33,7 @@ from optree.messages import (
 from optree.values import encode, is_list, is_object
 
 Kind = Literal["system", "heard", "thought", "said", "called", "received"]
-"""What an entry is to its agent: its instructions, what it heard, thought and no more, said, did, or got back from a tool."""
+"""What an entry is to its agent: its instructions, a message that it heard, a thought alone, its answer, its calls, or a tool's result."""
 
 _PLAIN_ROLES: dict[str, Kind] = {"system": "system", "tool": "received"}
 SYSTEM_KEYS = ("system", "instructions", "systemInstruction", "system_instruction")
@@ -50,26 +50,26 @@ class Call(NamedTuple):
 
 
 def text_of(content: Any) -> str:
-    """Return what a content says, as text: of blocks their texts and results, other blocks as JSON; calls and thoughts are left out."""
+    """Return a content as text: of blocks their texts and results, other blocks as JSON; calls and thoughts are left out."""
     if isinstance(content, str):
         return str.__str__(content)
-    return "\n".join(filter(None, map(_said, parts(content))))
+    return "\n".join(filter(None, map(_part_text, parts(content))))
 
 
 def calls_of(entry: TranscriptEntry) -> list[Call]:
     """Return the tool calls that an entry makes."""
-    return [call_of(one) for one in (*tool_calls(entry.tool_calls), *_parts(entry)) if isinstance(one, ToolCallPart)]
+    return [call_of(piece) for piece in (*tool_calls(entry.tool_calls), *_parts(entry)) if isinstance(piece, ToolCallPart)]
 
 
 def answered_by(entry: TranscriptEntry) -> list[str]:
     """Return the ids of the calls whose results an entry holds."""
     ids = [str(entry.tool_call_id)] if entry.tool_call_id else []
-    return ids + [one.id or one.name or "" for one in _parts(entry) if isinstance(one, ToolResultPart)]
+    return ids + [result.id or result.name or "" for result in _parts(entry) if isinstance(result, ToolResultPart)]
 
 
 def thought_of(entry: TranscriptEntry) -> str:
     """Return the reasoning that stands in an entry, which is no part of its text."""
-    thoughts = (one.text for one in _parts(entry) if isinstance(one, ReasoningPart))
+    thoughts = (thought.text for thought in _parts(entry) if isinstance(thought, ReasoningPart))
     return "\n".join(filter(None, (reasoning_in(entry.more), *thoughts)))
 
 
@@ -110,12 +110,12 @@ def result_in(block: Any) -> ToolResultPart | None:
     return result if isinstance(result := part(block), ToolResultPart) else None
 
 
-def _said(one: Part) -> str:
-    if isinstance(one, TextPart):
-        return one.text
-    if isinstance(one, ToolResultPart):
-        return text_of(one.content)
-    return json_text(one.block) if isinstance(one, Other) else ""
+def _part_text(piece: Part) -> str:
+    if isinstance(piece, TextPart):
+        return piece.text
+    if isinstance(piece, ToolResultPart):
+        return text_of(piece.content)
+    return json_text(piece.block) if isinstance(piece, Other) else ""
 
 
 def _parts(entry: TranscriptEntry) -> list[Part]:
@@ -123,44 +123,44 @@ def _parts(entry: TranscriptEntry) -> list[Part]:
     return [] if isinstance(entry.content, str) else parts(entry.content)
 
 
-def entries_of(given: Any, role: str = "user") -> list[TranscriptEntry]:
-    """Return the entries that a message is: one for each result in it, then one for the rest; none where it says nothing.
+def entries_of(source: Any, role: str = "user") -> list[TranscriptEntry]:
+    """Return the entries that a message is: one for each result in it, then one for the rest; none where it is empty.
 
     Their ids are empty. *role* is that of a message that names none.
     """
-    if not is_message(given):
+    if not is_message(source):
         return []
-    parsed = message(given, role)
-    if is_object(given) and all(isinstance(one, ReasoningPart) and one.block is given for one in parsed.parts) and parsed.parts:
+    parsed = message(source, role)
+    if is_object(source) and all(isinstance(one, ReasoningPart) and one.block is source for one in parsed.parts) and parsed.parts:
         thought = "\n".join(one.text for one in parsed.parts if isinstance(one, ReasoningPart))
         return [_entry(parsed.role, None, None, {"reasoning_content": thought})] if thought else []
     more: dict[str, Any] = {}
-    if is_object(given) and not any(one.block is given for one in parsed.parts):
-        more = {key: value for key, value in given.items() if key not in MEMBERS and value is not None}
-    made: list[TranscriptEntry] = []
+    if is_object(source) and not any(one.block is source for one in parsed.parts):
+        more = {key: value for key, value in source.items() if key not in MEMBERS and value is not None}
+    entries: list[TranscriptEntry] = []
     rest: list[Part] = []
     calls: list[dict[str, Any]] = []
     for one in parsed.parts:
         if isinstance(one, ToolResultPart):
-            made.append(_entry("tool", _tool_content(one.content), one.name, {} if one.block else more))
-            made[-1].tool_call_id = one.id or one.name
+            entries.append(_entry("tool", _tool_content(one.content), one.name, {} if one.block else more))
+            entries[-1].tool_call_id = one.id or one.name
         elif isinstance(one, ToolCallPart):
             calls.append(_call(one))
         elif one.block is not None:  # else it stays among what is more
             rest.append(one)
-    if rest or calls or not made:
-        made.append(_entry(parsed.role, _normal(rest) if rest else None, parsed.name, more))
-        made[-1].tool_calls = calls or None
-    return made
+    if rest or calls or not entries:
+        entries.append(_entry(parsed.role, _normal(rest) if rest else None, parsed.name, more))
+        entries[-1].tool_calls = calls or None
+    return entries
 
 
 def new_entries(request: Any) -> list[TranscriptEntry]:
     """Return what is new in a request, as entries without ids: what follows its last answer, and then its system prompts."""
     history = history_in(request)
-    if history is None:  # the original ai-agent's may hold figures alone: they are nobody's words
+    if history is None:  # the original ai-agent's may hold figures alone: they are no message
         own = is_object(request) and body(request) is request and not any(key in request for key in HISTORY_KEYS)
         return [_entry("user", encode(request).decode(), None, {})] if request and (own or not is_object(request)) else []
-    entries = [entry for one in (history if is_list(history) else [history]) for entry in entries_of(one)]
+    entries = [entry for item in (history if is_list(history) else [history]) for entry in entries_of(item)]
     answered = max((place for place, entry in enumerate(entries) if entry.role == "assistant"), default=-1)
     new = [entry for entry in entries[answered + 1 :] if entry.role != "system"]
     system = [entry for entry in entries if entry.role == "system"]
@@ -227,12 +227,12 @@ def _call(call_part: ToolCallPart) -> dict[str, Any]:
 
 def _normal(rest: list[Part]) -> Any:
     """Return parts as one text where all are texts, as their blocks otherwise."""
-    texts = [one.text for one in rest if isinstance(one, TextPart)]
-    return "\n".join(filter(None, texts)) if len(texts) == len(rest) else [one.block for one in rest]
+    texts = [piece.text for piece in rest if isinstance(piece, TextPart)]
+    return "\n".join(filter(None, texts)) if len(texts) == len(rest) else [piece.block for piece in rest]
 
 
 def _tool_content(content: Any) -> Any:
-    """Return a result as one text, unless it has parts that are none."""
+    """Return a result as one text, unless it has parts that are not text."""
     if is_list(content):
         return _normal(parts(content))
     return text_of(content) if content is None or isinstance(content, str) else json_text(content)

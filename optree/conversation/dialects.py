@@ -71,9 +71,9 @@ class _Wide(Struct, tag_field="event_type", kw_only=True, forbid_unknown_fields=
         return False
 
     def causes(self) -> tuple[str, ...]:
-        """Return the line's causes; smallchat's ``user`` is none."""
-        found = _all(self.cause or self.caused_by or ())
-        return tuple(one for one in found if one != USER) if self.agent is not None else found
+        """Return the line's causes; smallchat's ``user`` is not a message's id, and is left out."""
+        ids = _all(self.cause or self.caused_by or ())
+        return tuple(cause for cause in ids if cause != USER) if self.agent is not None else ids
 
     def whose(self) -> str:
         """Return the agent's id; empty if the line names none."""
@@ -95,8 +95,8 @@ class WideEntry(_Wide, tag="transcript_entry", kw_only=True):
 
     def same_as(self) -> str | None:
         """Return the id of another message whose content this is."""
-        found = self.substance or self.content_id
-        return None if found == self.message_id else found
+        origin = self.substance or self.content_id
+        return None if origin == self.message_id else origin
 
     def odd(self) -> bool:
         """Tell whether the line is to be read by itself: it has links that exclude each other, or no agent."""
@@ -150,7 +150,7 @@ class WideCreated(_Wide, tag="agent_created", kw_only=True):
     language_model: str | None = None
     parent: str | None = None
     role: str | None = None
-    """Smallchat's ``primary``, ``child`` or ``hook``; the parent says the same."""
+    """Smallchat's ``primary``, ``child`` or ``hook``; it follows from the parent too."""
 
     def odd(self) -> bool:
         """Tell whether the line is to be read by itself: it has no agent."""

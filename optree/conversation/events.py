@@ -19,7 +19,7 @@ from optree.values import is_list, is_object, plain
 
 
 class _Nothing(dict[str, Any]):
-    """An empty object that all share and nobody changes: an entry needs none of its own, and a million of them are read quicker."""
+    """An empty object that all entries share and that must not be changed: a million entries are read quicker so."""
 
     def __setitem__(self, key: str, value: Any) -> None:
         raise TypeError("an entry that has nothing more shares this object: give the entry one of its own")
@@ -88,21 +88,21 @@ AnyEvent = TranscriptEntry | PieceOfText | AgentCreated
 
 def message_of(entry: TranscriptEntry) -> dict[str, Any]:
     """Return an entry as the message that it is in its transcript."""
-    told = {"tool_calls": entry.tool_calls, "tool_call_id": entry.tool_call_id, "name": entry.name}
-    return {"role": entry.role, "content": entry.content} | {key: value for key, value in told.items() if value is not None} | entry.more
+    members = {"tool_calls": entry.tool_calls, "tool_call_id": entry.tool_call_id, "name": entry.name}
+    return {"role": entry.role, "content": entry.content} | {key: value for key, value in members.items() if value is not None} | entry.more
 
 
-def entry_of(told: dict[str, Any], message_id: str, agent_id: str, same: str | None, causes: tuple[str, ...]) -> TranscriptEntry:
+def entry_of(message: dict[str, Any], message_id: str, agent_id: str, same: str | None, causes: tuple[str, ...]) -> TranscriptEntry:
     """Return a message of plain values as an entry of an agent's transcript."""
-    calls, call, name, role = (told.get(key) for key in ("tool_calls", "tool_call_id", "name", "role"))
+    calls, call, name, role = (message.get(key) for key in ("tool_calls", "tool_call_id", "name", "role"))
     listed = is_list(calls) and all(map(is_object, calls))
-    more = {key: value for key, value in told.items() if key not in _NAMED or (key == "tool_calls" and value and not listed)}
+    more = {key: value for key, value in message.items() if key not in _NAMED or (key == "tool_calls" and value and not listed)}
     return TranscriptEntry(
         message_id=message_id,
         agent_id=agent_id,
         cause=causes,
         role=role if isinstance(role, str) and role else "unknown",
-        content=told.get("content"),
+        content=message.get("content"),
         substance=same,
         tool_calls=calls if listed else None,
         tool_call_id=None if call is None else str(call),
@@ -112,6 +112,6 @@ def entry_of(told: dict[str, Any], message_id: str, agent_id: str, same: str | N
 
 
 def plain_message(message: Any) -> dict[str, Any]:
-    """Return a message, of whatever type, as plain values taken now; what is no message becomes the content of one."""
-    found = plain(message)
-    return found if is_object(found) else {"role": "user", "content": found}
+    """Return a message, of whatever type, as plain values taken now; a value that is not a message becomes the content of one."""
+    value = plain(message)
+    return value if is_object(value) else {"role": "user", "content": value}

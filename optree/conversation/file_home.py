@@ -54,7 +54,7 @@ class FileHome:
         """What was left out or mended in reading, by line."""
         self.reports: list[str] = []
         """What went wrong in writing."""
-        self._said: set[tuple[object, ...]] = set()
+        self._reported: set[tuple[object, ...]] = set()
         self._follows = version is None
         self._ids = ""
         """How the file's last message id is written: a text with a number in it, `TEXT` or `NUMBER`; empty for one as ours are."""
@@ -141,23 +141,23 @@ class FileHome:
 
     def _add(self, make: MakeEvent) -> AnyEvent:
         self._learn_queued()
-        made: list[AnyEvent] = []
+        events: list[AnyEvent] = []
         try:
             with self._log.held():
                 self._write_late()
-                made.append(make(self._next_id()))
-                self._write(made[0])
+                events.append(make(self._next_id()))
+                self._write(events[0])
         except (OSError, StoreError) as error:
             pass_on(error)
             message = (
                 f"{self.path} does not take what is logged ({error}): the conversation goes on, and it is written later if that is possible"
             )
             self._report(error, message)
-            made = made or [make("")]
-            made[0].message_id = self._own_id()
-            self._put_off(made[0])
-        self.registry.learn(made[0])
-        return made[0]
+            events = events or [make("")]
+            events[0].message_id = self._own_id()
+            self._put_off(events[0])
+        self.registry.learn(events[0])
+        return events[0]
 
     def _own_id(self) -> str:
         """Return an id that no other process gives, for an event that is not in the file yet."""
@@ -215,10 +215,10 @@ class FileHome:
         self._line += 1
         if self._line == 1:
             data = data.removeprefix(_BOM)
-        event, said = read_one(data, self._line)
-        self.faults += [Fault(self._line, one) for one in said]
-        if self._follows and (found := version_of(data)) is not None:
-            self.version = found
+        event, flaws = read_one(data, self._line)
+        self.faults += [Fault(self._line, flaw) for flaw in flaws]
+        if self._follows and (version := version_of(data)) is not None:
+            self.version = version
             self._follows = False
         if event is not None:
             self.registry.learn(event)
@@ -249,9 +249,9 @@ class FileHome:
     def _report(self, error: Exception | None, problem: str) -> None:
         """Note a problem, and say it once on stderr, whatever its numbers are: never raised into the program that logs."""
         kind = (type(error), getattr(error, "errno", None)) if error is not None else (problem,)
-        if kind in self._said:
+        if kind in self._reported:
             return
-        self._said.add(kind)
+        self._reported.add(kind)
         problem = redact(problem)
         self.reports.append(problem)
         if sys.__stderr__ is not None:  # else the descriptor was closed at start, and may be any file's by now

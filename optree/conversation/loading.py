@@ -54,15 +54,15 @@ def load_traced(session: TracedSession, make_agent: MakeAgent = restored) -> tup
         session: The open session, or its builder.
         make_agent: Makes each agent.
     """
-    found = ConversationSession.traced(session)
-    if isinstance(found.home, TreeHome) and found.home.is_new():
-        with found.home.making_root():
-            return _new(found, make_agent, name=found.home.registry.agents[found.home.root_id].name), found
+    conversation = ConversationSession.traced(session)
+    if isinstance(conversation.home, TreeHome) and conversation.home.is_new():
+        with conversation.home.making_root():
+            return _new(conversation, make_agent, name=conversation.home.registry.agents[conversation.home.root_id].name), conversation
     transcripts: Transcripts = defaultdict(list)
-    for event in found.events():
+    for event in conversation.events():
         if isinstance(event, TranscriptEntry):
             transcripts[event.agent_id].append(message_of(event))
-    return _root(found, transcripts, make_agent), found
+    return _root(conversation, transcripts, make_agent), conversation
 
 
 def load_root(session_file: AnyPath, make_agent: MakeAgent = restored) -> Any:

@@ -1,4 +1,4 @@
-"""What a conversation asks of an agent, whoever wrote it, and of the model behind one; and such a model, asked with httpx."""
+"""The protocols of agents, of any library, and of the models behind them; and a model that is asked with httpx."""
 
 from __future__ import annotations
 
@@ -115,10 +115,14 @@ class ChatModel:
         headers = {"Authorization": f"Bearer {self._key}"} if self._key else {}
         response = await self._client.post(f"{self._address}/chat/completions", json=body, headers=headers)
         response.raise_for_status()
-        found: dict[str, Any] = response.json()
-        said: dict[str, Any] = found["choices"][0]["message"]
-        message = {"role": "assistant", "content": said.get("content"), **{key: value for key, value in said.items() if value is not None}}
-        return Reply(message, found.get("usage") or {})
+        data: dict[str, Any] = response.json()
+        reply: dict[str, Any] = data["choices"][0]["message"]
+        message = {
+            "role": "assistant",
+            "content": reply.get("content"),
+            **{key: value for key, value in reply.items() if value is not None},
+        }
+        return Reply(message, data.get("usage") or {})
 
     async def aclose(self) -> None:
         """Close the client."""

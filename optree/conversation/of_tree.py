@@ -1,4 +1,4 @@
-"""Any tree as a stream of conversation events: agents, their transcripts as their model calls tell them, and texts made for others.
+"""Any tree as a stream of conversation events: agents, their transcripts from their model calls, and texts made for others.
 
 A request sends the whole history again. Pooled histories share their links, so only links that are new are read: the work grows with
 what was said. A history that begins anew, since it was compacted, adds what is new in it; what was there stays.
@@ -61,9 +61,9 @@ def events_of(tree: Tree) -> list[AnyEvent]:
         if agent not in created and (not _block(session) or is_created(session)):
             created.add(agent)
             own.append(_created(session, agent, ids[above[session.path]] if session.path in above else None))
-        for said in _said(session, tree.pool):
-            said.agent_id = said.agent_id or agent
-            own.append(said)
+        for entry in _session_events(session, tree.pool):
+            entry.agent_id = entry.agent_id or agent
+            own.append(entry)
         lists.append(own)
     result = _merged(lists)
     _number(result)
@@ -73,7 +73,7 @@ def events_of(tree: Tree) -> list[AnyEvent]:
     return result
 
 
-def _said(session: SessionNode, pool: Pool) -> list[TranscriptEntry | PieceOfText]:
+def _session_events(session: SessionNode, pool: Pool) -> list[TranscriptEntry | PieceOfText]:
     """Return a session's entries and texts, from its messages, or else from its model calls."""
     result: list[TranscriptEntry | PieceOfText] = [event for message in session.messages for event in _of_message(message)]
     if not any(isinstance(event, TranscriptEntry) for event in result) and not _block(session):
@@ -88,20 +88,20 @@ def _of_message(message: Message) -> list[TranscriptEntry | PieceOfText]:
         maker = USER if is_object(body) and body.get("agent") == USER else ""
         return [PieceOfText(agent_id=maker, content=body.get("content", body) if is_object(body) else body, **links)]
     if message.id is None and message.substance is None and not message.cause:
-        found = entries_of(body, message.role if message.role != "unknown" else "user")
-        for entry in found:
+        entries = entries_of(body, message.role if message.role != "unknown" else "user")
+        for entry in entries:
             entry.timestamp = message.timestamp
-        return [*found]
-    told: dict[str, Any] = body if is_object(body) else {"content": body}
-    calls, call, name = told.get("tool_calls"), told.get("tool_call_id"), told.get("name")
+        return [*entries]
+    members: dict[str, Any] = body if is_object(body) else {"content": body}
+    calls, call, name = members.get("tool_calls"), members.get("tool_call_id"), members.get("name")
     entry = TranscriptEntry(
         role=message.role,
-        content=told.get("content"),
+        content=members.get("content"),
         substance=message.substance,
         tool_calls=calls if is_list(calls) else None,
         tool_call_id=None if call is None else str(call),
         name=name if isinstance(name, str) else None,
-        more={key: value for key, value in told.items() if key not in _NAMED},
+        more={key: value for key, value in members.items() if key not in _NAMED},
         **links,
     )
     return [entry]
@@ -124,7 +124,7 @@ def _created(session: SessionNode, agent: str, parent: str | None) -> AgentCreat
         agent_id=agent,
         name=_text(block.get("name")),
         language_model=_text(block.get("languageModel")),
-        cause=tuple(str(one) for one in cause) if is_list(cause) else () if cause is None else (str(cause),),
+        cause=tuple(str(identity) for identity in cause) if is_list(cause) else () if cause is None else (str(cause),),
         parent=_text(block.get("parent")),
         timestamp=session.started_at,
     )
@@ -138,10 +138,10 @@ def _model(session: SessionNode) -> str | None:
 
 def _agent_ids(sessions: Sequence[SessionNode]) -> dict[str, str]:
     """Return each session's agent id by the session's path; of sessions of one name the first has it, in the order of their begins."""
-    given = {session.path: known for session in sessions if (known := _text(_block(session).get("agentId"))) is not None}
-    taken = set(given.values())
-    result = dict(given)
-    for session in sorted(sessions, key=lambda one: one.started_at):
+    named = {session.path: known for session in sessions if (known := _text(_block(session).get("agentId"))) is not None}
+    taken = set(named.values())
+    result = dict(named)
+    for session in sorted(sessions, key=lambda node: node.started_at):
         if session.path not in result:
             name = session.agent_id or "agent"
             identity = name if name not in taken else f"{name}@{session.path}"
@@ -154,7 +154,13 @@ def _agent_ids(sessions: Sequence[SessionNode]) -> dict[str, str]:
 
 def _parents(sessions: Sequence[SessionNode]) -> dict[str, str]:
     """Return the path of each session's parent session, by the session's path."""
-    return {op.child_session.path: one.path for one in sessions for turn in one.turns for op in turn.ops if op.child_session is not None}
+    return {
+        op.child_session.path: session.path
+        for session in sessions
+        for turn in session.turns
+        for op in turn.ops
+        if op.child_session is not None
+    }
 
 
 def _merged(lists: list[list[AnyEvent]]) -> list[AnyEvent]:
@@ -176,7 +182,7 @@ def _places(events: list[AnyEvent]) -> Iterator[float]:
 def _number(events: list[AnyEvent]) -> None:
     """Give ids to events that have none."""
     taken = Counter(event.message_id for event in events)
-    numbers = count(max((int(match[1]) for one in taken if (match := _NUMBER.search(one))), default=0) + 1)
+    numbers = count(max((int(match[1]) for identity in taken if (match := _NUMBER.search(identity))), default=0) + 1)
     for event in events:
         if not event.message_id:
             event.message_id = f"msg_{next(numbers):03d}"
@@ -187,10 +193,10 @@ def _when(event: AnyEvent) -> float:
 
 
 def _block(session: SessionNode) -> dict[str, Any]:
-    """Return what a session says of its agent, where the conversation was recorded as such."""
+    """Return the attributes that describe a session's agent, where the conversation was recorded as such."""
     try:
         block = session.attributes.get("conversation")
-    except Exception as error:  # noqa: BLE001 - damaged attributes are none
+    except Exception as error:  # noqa: BLE001 - damaged attributes count as missing
         pass_on(error)
         return {}
     return block if is_object(block) else {}
@@ -228,7 +234,9 @@ class _Transcript:
 
     def request(self, payload: Any, at: float) -> None:
         """Take what a request sends."""
-        for entry in entries_of({"role": "system", "content": given} if (given := instructions_in(payload)) is not None else None):
+        for entry in entries_of(
+            {"role": "system", "content": instructions} if (instructions := instructions_in(payload)) is not None else None
+        ):
             if _key(entry) not in self._places:
                 self._add(entry, at)
         history = history_in(payload)
@@ -237,8 +245,8 @@ class _Transcript:
         if is_object(history) and "$history" in history:
             self._pooled(str(history["$history"]), at)
         elif history is not None:
-            told = history if is_list(history) else [history]
-            self._history([(None, entries_of(message)) for message in told], 0, at)
+            messages = history if is_list(history) else [history]
+            self._history([(None, entries_of(message)) for message in messages], 0, at)
 
     def answer(self, op: OperationNode) -> None:
         """Take what came back; what was streamed as reasoning goes with it."""
@@ -254,7 +262,7 @@ class _Transcript:
             self._add(entry, op.started_at if op.ended_at is None else op.ended_at)
 
     def prompt(self, turn: TurnNode, *, repeated: bool) -> None:
-        """Take what a turn says of itself: all that is known where no request holds a message.
+        """Take the turn's own prompts and answer: all that is known where no request holds a message.
 
         Where there are requests (*repeated*), the prompts are what each of them sent again, and count once.
         """
@@ -264,9 +272,9 @@ class _Transcript:
             if entry.content and not (repeated and _key(entry) in self._places):
                 self._add(entry, turn.started_at)
         answered = any(op.kind == "llm" and op.response is not None and _answers(op.response, self._pool) for op in turn.ops)
-        if turn.assistant and not answered and (said := turn.assistant.get("content")):
+        if turn.assistant and not answered and (content := turn.assistant.get("content")):
             ended = turn.started_at if turn.ended_at is None else turn.ended_at
-            self._add(TranscriptEntry(message_id="", role="assistant", content=said), ended)
+            self._add(TranscriptEntry(message_id="", role="assistant", content=content), ended)
 
     def _pooled(self, head: str, at: float) -> None:
         """Take a pooled history, from the last link on that was seen before."""
@@ -312,10 +320,10 @@ def _joined(messages: list[tuple[str | None, list[TranscriptEntry]]]) -> Iterato
     """Yield the entries of a history's messages; a thought that a message of its own holds goes with the message behind it."""
     held: list[TranscriptEntry] = []
     for link, entries in messages:
-        told = [*with_thoughts([*held, *entries])]
-        spoken = next((place for place in range(len(told), 0, -1) if not is_thought(told[place - 1])), 0)
-        held = told[spoken:]
-        yield link, told[:spoken]
+        merged = [*with_thoughts([*held, *entries])]
+        spoken = next((place for place in range(len(merged), 0, -1) if not is_thought(merged[place - 1])), 0)
+        held = merged[spoken:]
+        yield link, merged[:spoken]
     yield None, held
 
 
@@ -343,8 +351,8 @@ def _with_results(entries: list[TranscriptEntry], session: SessionNode) -> list[
 
 def _result(op: OperationNode, call: str, name: str) -> TranscriptEntry:
     value = decoded(op.response.payload) if op.response is not None else _report(op)
-    told = op.error if value is None and op.error else value
-    content = text_of(told) if told is None or isinstance(told, str) else json_text(told)
+    output = op.error if value is None and op.error else value
+    content = text_of(output) if output is None or isinstance(output, str) else json_text(output)
     return TranscriptEntry(message_id="", role="tool", content=content, tool_call_id=call, name=name, timestamp=op.ended_at)
 
 

@@ -41,7 +41,7 @@ class AgentRecord(Struct):
     cause: tuple[str, ...] = ()
     """The message with the call that created it."""
     message_id: str | None = None
-    """Id of its creation; None if the stream has only entries of it, and empty if only the tree that it stands in tells of it."""
+    """Id of its creation; None if the stream has only entries of it, and empty if only its tree has it."""
     entries: int = 0
     """How many entries its transcript has."""
 
@@ -223,7 +223,7 @@ class WaitingCall(NamedTuple):
 
 
 class WaitingCalls:
-    """Takes entries in their order, and tells which call waits for an agent to be created."""
+    """Takes entries in their order, and finds the call that waits for an agent to be created."""
 
     def __init__(self) -> None:
         self._named: dict[str, list[WaitingCall]] = {}
@@ -235,7 +235,9 @@ class WaitingCalls:
                 self._named.setdefault(name, []).append(WaitingCall(entry.agent_id, call.id, call.name, entry.message_id))
         if self._named and (answered := set(answered_by(entry))):
             for name, waiting in [*self._named.items()]:
-                waiting[:] = [one for one in waiting if one.agent_id != entry.agent_id or one.call_id not in answered]
+                waiting[:] = [
+                    candidate for candidate in waiting if candidate.agent_id != entry.agent_id or candidate.call_id not in answered
+                ]
                 if not waiting:
                     del self._named[name]
 

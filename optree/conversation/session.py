@@ -144,14 +144,14 @@ class ConversationSession:
         Returns:
             The agent's id.
         """
-        made: list[str] = []
+        ids: list[str] = []
 
         def new_id() -> str:
-            made[:] = [self.home.registry.new_agent_id()]
-            return made[0]
+            ids[:] = [self.home.registry.new_agent_id()]
+            return ids[0]
 
         self.home.add(_creation(new_id, cause, name, language_model))
-        return made[0]
+        return ids[0]
 
     def log_transcript_entry(
         self, agent_id: str, message: Mapping[str, Any] | Any, substance: str | None = None, *, cause: str | Sequence[str] | None = None
@@ -176,14 +176,14 @@ class ConversationSession:
                 f"an entry of {agent_id} has the substance {same} and the cause {', '.join(causes)}: give the substance alone if it is the "
                 "same content as another message, or the cause alone if it is new"
             )
-        told = plain_message(message)
-        return self.home.add(lambda message_id: entry_of(told, message_id, text(agent_id), same, causes))
+        values = plain_message(message)
+        return self.home.add(lambda message_id: entry_of(values, message_id, text(agent_id), same, causes))
 
     def log_piece_of_text(self, agent_id: str, content: str, cause: str | Sequence[str] | None) -> str:
         """Log a text that a tool made for others to hear, which enters no transcript; *cause* is the call. Returns the event's id."""
-        said = plain(content)
+        value = plain(content)
         return self.home.add(
-            lambda message_id: PieceOfText(message_id=message_id, agent_id=text(agent_id), cause=_ids(cause), content=said)
+            lambda message_id: PieceOfText(message_id=message_id, agent_id=text(agent_id), cause=_ids(cause), content=value)
         )
 
     # What is known
@@ -231,7 +231,7 @@ class ConversationSession:
         """Remove an agent from memory, also as its parent's sub-agent; `revive` makes it anew. One that is not in memory stays so."""
         gone = self.agents.pop(agent_id, None)
         for agent in self.agents.values():
-            for name in [name for name, one in agent.subagents.items() if one is gone or one.agent_id == agent_id]:
+            for name in [name for name, subagent in agent.subagents.items() if subagent is gone or subagent.agent_id == agent_id]:
                 del agent.subagents[name]
         if gone is not None:
             self.home.leave(agent_id)
@@ -270,7 +270,7 @@ def _creation(agent_id: Callable[[], str], cause: object, name: object, language
 
 def _ids(cause: object) -> tuple[str, ...]:
     several = cast("Sequence[str]", cause if isinstance(cause, list | tuple | set | frozenset) else (cause,))
-    return tuple(found for one in several if (found := id_of(one)))
+    return tuple(identity for item in several if (identity := id_of(item)))
 
 
 def _text(value: object) -> str | None:
@@ -284,9 +284,9 @@ class SessionLogger:
         """Open or make the file. Raises `SetupError` for a path that cannot be a file's, `FormatError` for a compressed one, `OSError`."""
         path = Path(session_file)
         with usable(path):
-            there = path.exists() and path.stat().st_size > 0
+            exists = path.exists() and path.stat().st_size > 0
         self.session_file = path
-        self.session = ConversationSession.load(path, version=SEED_000) if there else ConversationSession(path, version=SEED_000)
+        self.session = ConversationSession.load(path, version=SEED_000) if exists else ConversationSession(path, version=SEED_000)
 
     @classmethod
     def over(cls, session: ConversationSession, session_file: AnyPath) -> Self:
@@ -308,9 +308,11 @@ class SessionLogger:
     def log_piece_of_text(self, content: str, caused_by: str | None = None) -> PieceId:
         """Log a text that a tool made; *caused_by* is the message with the call. Returns its id, which can be delivered as the text."""
         caused = id_of(caused_by)
-        said = str(content)
-        made = self.session.home.add(lambda message_id: PieceOfText(message_id=message_id, cause=(caused,) if caused else (), content=said))
-        return PieceId(made, said, caused)
+        string = str(content)
+        piece_id = self.session.home.add(
+            lambda message_id: PieceOfText(message_id=message_id, cause=(caused,) if caused else (), content=string)
+        )
+        return PieceId(piece_id, string, caused)
 
     def log_agent_created(self, agent_id: str, name: str | None = None, language_model: str | None = None) -> str:
         """Log that an agent came into being; its parent is told by the call that waits for it. Returns the event's id."""

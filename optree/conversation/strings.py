@@ -30,10 +30,10 @@ class LoggedString(str):  # noqa: SLOT000 - with a __dict__ it pickles under eve
 
     def __new__(cls, content: object = "", message_id: str | None = None, cause: str | Iterable[str] = ()) -> Self:
         """Make one of any value; None, which a message of tool calls has for its content, is the empty text."""
-        made = super().__new__(cls, "" if content is None else content)
-        made.message_id = id_of(message_id)
-        made.cause = (cause,) if isinstance(cause, str) else tuple(cause)
-        return made
+        string = super().__new__(cls, "" if content is None else content)
+        string.message_id = id_of(message_id)
+        string.cause = (cause,) if isinstance(cause, str) else tuple(cause)
+        return string
 
     @property
     def content_id(self) -> str | None:
@@ -51,10 +51,10 @@ class MessageString(str):  # noqa: SLOT000 - as above
 
     def __new__(cls, content: object = "", content_id: str | None = None, caused_by: str | None = None) -> Self:
         """Make one of any value; None is the empty text."""
-        made = super().__new__(cls, "" if content is None else content)
-        made.content_id = id_of(content_id)
-        made.caused_by = id_of(caused_by)
-        return made
+        string = super().__new__(cls, "" if content is None else content)
+        string.content_id = id_of(content_id)
+        string.caused_by = id_of(caused_by)
+        return string
 
     @property
     def message_id(self) -> str | None:
@@ -73,11 +73,11 @@ class PieceId(str):
 
     text: MessageString
 
-    def __new__(cls, message_id: str, said: str, caused_by: str | None = None) -> Self:
+    def __new__(cls, message_id: str, content: str, caused_by: str | None = None) -> Self:
         """Make the id of a text."""
-        made = super().__new__(cls, message_id)
-        made.text = MessageString(said, message_id, caused_by)
-        return made
+        piece_id = super().__new__(cls, message_id)
+        piece_id.text = MessageString(content, message_id, caused_by)
+        return piece_id
 
     def __str__(self) -> str:
         return str.__str__(self.text)
@@ -108,13 +108,13 @@ def id_of(identity: str | None) -> str | None:
     return None if identity is None else text(identity)
 
 
-def identity_of(said: object) -> str | None:
+def identity_of(content: object) -> str | None:
     """Return the id of the message whose content a text represents; None for a plain one."""
-    found = getattr(said, "message_id", None) or getattr(said, "content_id", None)
-    return found if isinstance(found, str) else None
+    identity = getattr(content, "message_id", None) or getattr(content, "content_id", None)
+    return identity if isinstance(identity, str) else None
 
 
-def causes_of(said: object) -> tuple[str, ...]:
+def causes_of(content: object) -> tuple[str, ...]:
     """Return the ids of the messages that a text was compiled from; none for a plain one."""
-    found = getattr(said, "cause", ())
-    return cast("tuple[str, ...]", found) if isinstance(found, tuple) else ()
+    causes = getattr(content, "cause", ())
+    return cast("tuple[str, ...]", causes) if isinstance(causes, tuple) else ()

@@ -32,7 +32,7 @@ _TITLE = 80
 
 
 class _Agent(Struct):
-    """An agent as its events tell of it."""
+    """An agent as its events describe it."""
 
     agent_id: str
     number: int
@@ -48,18 +48,18 @@ def tree_of(events: Iterable[AnyEvent], *, txn: str | None = None, start: float 
     The root is the first agent whose parent is not in the stream; others without one stand below it, as children that name no parent.
     Without a *txn* it is made from the first events, so that a stream has the same one each time. *start* is in epoch milliseconds.
     """
-    said: list[str] = [] if notes is None else notes
-    stream = _once(list(events), said)
+    remarks: list[str] = [] if notes is None else notes
+    stream = _once(list(events), remarks)
     name = txn or f"events-{content_id(*map(line, stream[:_NAMED_BY]))}"
     times = _times(stream, start)
     agents = _agents(stream, times)
-    above = _above(agents, _parents(stream), said)
+    above = _above(agents, _parents(stream), remarks)
     untimed = stream and all(event.timestamp is None for event in stream)
     return _Sessions(name, agents, above).tree(times[-1] if untimed else None)
 
 
 def is_created(session: SessionNode) -> bool:
-    """Tell whether an event says that the session's agent came into being; False for one that only has entries in its stream."""
+    """Tell whether the session's agent has an event of its creation; False for one that only has entries in its stream."""
     block = session.attributes.get("conversation")
     return not is_object(block) or block.get("messageId") is not None
 
@@ -90,27 +90,27 @@ def _times(stream: list[AnyEvent], start: float) -> list[float]:
 
 
 def _agents(stream: list[AnyEvent], times: list[float]) -> dict[str, _Agent]:
-    """Return the agents in the order in which they appear, each with its messages. A text of unknown make is of whom its cause tells.
+    """Return the agents in the order in which they appear, each with its messages. A text without a known maker is of its cause's agent.
 
-    The user is no agent: what only texts name so stands in the first agent's session, and says whose it is.
+    The user is no agent: texts that only name the user stand in the first agent's session, with the user as their maker.
     """
     makers = {event.message_id: event.agent_id for event in stream}
-    found: dict[str, _Agent] = {}
+    agents: dict[str, _Agent] = {}
     is_agent = any(event.agent_id == USER and not isinstance(event, PieceOfText) for event in stream)
     for event, time in zip(stream, times, strict=True):
         named = "" if event.agent_id == USER and not is_agent else event.agent_id
         whose = named or next((maker for cause in event.cause if (maker := _lookup(makers, cause))), "")
         if not whose and isinstance(event, PieceOfText):
-            whose = next(iter(found), "")
-        agent = found.get(whose)
+            whose = next(iter(agents), "")
+        agent = agents.get(whose)
         if agent is None:
-            agent = found[whose] = _Agent(whose, len(found), time)
+            agent = agents[whose] = _Agent(whose, len(agents), time)
         if isinstance(event, AgentCreated):
             if agent.created is None:
                 agent.created, agent.begun = event, min(time, agent.begun)
         else:
             agent.messages.append(_message(event, time))
-    return found or {"": _Agent("", 0, times[0] if times else 0.0)}
+    return agents or {"": _Agent("", 0, times[0] if times else 0.0)}
 
 
 def _lookup(makers: dict[str, str], cause: str) -> str | None:
@@ -139,12 +139,12 @@ def _parents(stream: list[AnyEvent]) -> dict[str, str]:
     return result
 
 
-def _above(agents: dict[str, _Agent], told: dict[str, str], notes: list[str]) -> dict[str, str | None]:
-    """Return the parent of each agent; None of one that has none here. What is no tree is cut where it comes round."""
+def _above(agents: dict[str, _Agent], parents: dict[str, str], notes: list[str]) -> dict[str, str | None]:
+    """Return the parent of each agent; None for one without a parent here. A circle is cut where it closes."""
     result: dict[str, str | None] = {}
     tops: dict[str, str] = {}
     for name in agents:
-        parent = told.get(name)
+        parent = parents.get(name)
         if parent is not None and parent not in agents:
             notes.append(f"agent {name} was created by {parent}, who is not in the stream")
             parent = None
@@ -187,7 +187,7 @@ class _Sessions:
         begun: list[tuple[_Agent, str, int]] = []
         while pending:
             agent, path, call_path, depth = pending.pop()
-            attributes = Raw(encode({"conversation": _told(agent) | ({} if path else known)}))
+            attributes = Raw(encode({"conversation": _agent_attributes(agent) | ({} if path else known)}))
             put(r.SessionBegin(path, agent.begun, _name(agent), call_path, attributes))
             for message in agent.messages:
                 put(r.MessageAdded(path, r.AT_THE_END, message))
@@ -208,12 +208,12 @@ class _Sessions:
         result = [*self._below.get(agent.agent_id, ())] if depth <= MAX_NESTED else []
         if depth < MAX_NESTED:
             return result
-        for one in result:
-            result += self._below.get(one.agent_id, ())
-        return sorted(result, key=lambda one: one.number)
+        for child in result:
+            result += self._below.get(child.agent_id, ())
+        return sorted(result, key=lambda child: child.number)
 
     def _end(self, begun: list[tuple[_Agent, str, int]]) -> None:
-        """End each session, and what holds those below it, with the last event in them; nobody says how."""
+        """End each session, and the nodes around those below it, with the last event in them; their status is not known."""
         put = self._fold.apply
         ended: dict[str, float] = {}
         for agent, path, below in reversed(begun):  # those below before those above
@@ -231,13 +231,18 @@ def _turn(session: str) -> str:
     return f"{session}.1" if session else "1"
 
 
-def _told(agent: _Agent) -> dict[str, Any]:
-    """Return what the event of an agent's creation says, for the attributes of its session."""
+def _agent_attributes(agent: _Agent) -> dict[str, Any]:
+    """Return the members of the event of an agent's creation, for the attributes of its session."""
     block: dict[str, Any] = {"agentId": agent.agent_id}
-    if (made := agent.created) is not None:
-        block["messageId"] = made.message_id
-        told = {"name": made.name, "languageModel": made.language_model, "cause": list(made.cause) or None, "parent": made.parent}
-        block |= {key: value for key, value in told.items() if value is not None}
+    if (created := agent.created) is not None:
+        block["messageId"] = created.message_id
+        members = {
+            "name": created.name,
+            "languageModel": created.language_model,
+            "cause": list(created.cause) or None,
+            "parent": created.parent,
+        }
+        block |= {key: value for key, value in members.items() if value is not None}
     return block
 
 
@@ -247,9 +252,9 @@ def _name(agent: _Agent) -> str:
 
 
 def _title(messages: list[Message]) -> str | None:
-    """Return what the root's user asked first, as the session's title."""
+    """Return the first message of the root's user, as the session's title."""
     for message in messages:
         if message.role == "user":
-            said = decode(message.body).get("content")
-            return " ".join(said.split())[:_TITLE] or None if isinstance(said, str) else None
+            content = decode(message.body).get("content")
+            return " ".join(content.split())[:_TITLE] or None if isinstance(content, str) else None
     return None

@@ -65,13 +65,13 @@ class Hook:
 
 
 Verdict = Callable[[Any, ToolCall, str], str | None]
-"""Says from an agent, its call and what the judge said why the call is denied; None if it is not."""
+"""Takes an agent, its call and the judge's answer; returns why the call is denied, None if it is allowed."""
 
 
 def verdict_by_words(agent: AnyAgent, call: ToolCall, said: str) -> str | None:  # noqa: ARG001 - a `Verdict`
     """Take the judge at its word: an answer that begins with DENY denies, for the reason that follows."""
-    told = said.strip()
-    return told.removeprefix("DENY").lstrip(" .:,-\n") or "no reason was given" if told.startswith("DENY") else None
+    answer = said.strip()
+    return answer.removeprefix("DENY").lstrip(" .:,-\n") or "no reason was given" if answer.startswith("DENY") else None
 
 
 class ApprovalHook(Hook):
@@ -105,20 +105,20 @@ class RedactingHook(Hook):
         self._pattern = re.compile(pattern)
         self._replacement = replacement
 
-    async def passes(self, source: AnyAgent, target: AnyAgent, text: str) -> str | None:  # noqa: ARG002 - what it overrides has them
+    async def passes(self, source: AnyAgent, target: AnyAgent, text: str) -> str | None:  # noqa: ARG002 - the overridden method has them
         """Return the text with each match replaced."""
         return self._pattern.sub(self._replacement, text)
 
 
 async def deliver(source: AnyAgent, target: AnyAgent, text: str) -> None:
     """Send a text from one agent to another, through the hooks of both; a text that a hook changed is logged as a copy of the original."""
-    told: str = text
+    delivered: str = text
     for hook in {id(hook): hook for agent in (source, target) for hook in _hooks(agent)}.values():
-        passed = await hook.passes(source, target, told)
+        passed = await hook.passes(source, target, delivered)
         if passed is None:
             return
-        told = told if passed == told else LoggedString(passed, identity_of(text), causes_of(text))
-    source.inform(target, told)
+        delivered = delivered if passed == delivered else LoggedString(passed, identity_of(text), causes_of(text))
+    source.inform(target, delivered)
 
 
 async def denied(agent: AnyAgent, call: ToolCall) -> str | None:
@@ -132,16 +132,16 @@ async def denied(agent: AnyAgent, call: ToolCall) -> str | None:
 
 
 def _hooks(agent: AnyAgent) -> list[Hook]:
-    found: dict[str, Hook] = getattr(agent, "hooks", {})
-    return [*found.values()]
+    hooks: dict[str, Hook] = getattr(agent, "hooks", {})
+    return [*hooks.values()]
 
 
 def _question(agent: AnyAgent, call: ToolCall) -> str:
     count = f"Current subagent count: {len(agent.subagents)}."
     if call.name == "task":
         return f"Agent '{agent.agent_id}' is attempting to create subagent '{call.arguments.get('name')}'. {count} Approve?"
-    told = json.dumps(call.arguments, ensure_ascii=False, default=str)
-    return f"Agent '{agent.agent_id}' is attempting to use '{call.name}' with {told}. {count} Approve?"
+    arguments = json.dumps(call.arguments, ensure_ascii=False, default=str)
+    return f"Agent '{agent.agent_id}' is attempting to use '{call.name}' with {arguments}. {count} Approve?"
 
 
 class ParentAgent(AnyAgent, Protocol):
@@ -161,12 +161,12 @@ class ParentAgent(AnyAgent, Protocol):
 
 
 class Tool(NamedTuple):
-    """A tool: what it does, and how a model is told of it."""
+    """A tool: what it does, and its description for models."""
 
     run: Callable[..., Awaitable[str]]
     """Called with the agent, the `ToolCall`, and the call's arguments by keyword."""
     about: str
-    """What it is for, as the model is told."""
+    """What it is for, as the model reads it."""
     parameters: dict[str, Any]
     """JSON schemas of the arguments, by name; those that must be given are marked ``"required": True``."""
 
@@ -183,8 +183,8 @@ class Tool(NamedTuple):
         if missing:
             return f"{', '.join(missing)} must be given"
         optional = {key for key, schema in self.parameters.items() if not schema.get("required")}
-        given = {key: value for key, value in arguments.items() if key in self.parameters and not (value is None and key in optional)}
-        return next((said for key, value in given.items() if (said := _misfit(self.parameters[key], value, key))), None)
+        values = {key: value for key, value in arguments.items() if key in self.parameters and not (value is None and key in optional)}
+        return next((problem for key, value in values.items() if (problem := _misfit(self.parameters[key], value, key))), None)
 
 
 async def task(agent: ParentAgent, call: ToolCall, name: str, system_prompt: str | None = None) -> str:
@@ -204,18 +204,18 @@ async def discuss(
     named = [*(speakers or ()), *(listeners or ())]
     everyone = {name: agent.subagent(name) for name in named}
     if prompt is not None:
-        told = agent.piece_of_text(prompt, call)
-        for one in everyone.values():
-            await deliver(agent, one, told)
-    said: list[tuple[str, str]] = []
+        piece = agent.piece_of_text(prompt, call)
+        for member in everyone.values():
+            await deliver(agent, member, piece)
+    utterances: list[tuple[str, str]] = []
     for name in speakers or ():
         utterance = await everyone[name].response()
         spoken = LoggedString(f"[{name}]: {utterance}", identity_of(utterance))
-        for other, one in everyone.items():
-            if other != name:
-                await deliver(everyone[name], one, spoken)
-        said.append((name, utterance))
-    return _compiled(said)
+        for member_name, member in everyone.items():
+            if member_name != name:
+                await deliver(everyone[name], member, spoken)
+        utterances.append((name, utterance))
+    return _compiled(utterances)
 
 
 async def whisper(agent: ParentAgent, call: ToolCall, speaker: str, listener: str) -> str:  # noqa: ARG001 - all tools take the call
@@ -230,20 +230,20 @@ def _misfit(schema: Mapping[str, Any], value: Any, where: str) -> str | None:
     """Return in what a value is not of a schema's type."""
     kind: Any = schema.get("type")
     kinds: list[Any] = kind if is_list(kind) else [kind]
-    if all(one in _TYPES and not _TYPES[one](value) for one in kinds):
+    if all(item in _TYPES and not _TYPES[item](value) for item in kinds):
         return f"{where} is to be of type {' or '.join(kinds)}, not {encode(value).decode()[:80]}"
     inner = schema.get("items")
     if is_object(inner) and is_list(value):
-        return next((said for place, one in enumerate(value) if (said := _misfit(inner, one, f"{where}[{place}]"))), None)
+        return next((problem for place, item in enumerate(value) if (problem := _misfit(inner, item, f"{where}[{place}]"))), None)
     return None
 
 
-def _compiled(said: list[tuple[str, str]]) -> str:
+def _compiled(utterances: list[tuple[str, str]]) -> str:
     """Return a result that represents the one utterance there is, or that was compiled from several."""
-    if len(said) == 1:
-        return LoggedString(said[0][1], identity_of(said[0][1]))
-    causes = [found for _, text in said if (found := identity_of(text))]
-    return LoggedString("\n".join(f"[{name}]: {text}" for name, text in said) or "Delivered.", cause=causes)
+    if len(utterances) == 1:
+        return LoggedString(utterances[0][1], identity_of(utterances[0][1]))
+    causes = [identity for _, text in utterances if (identity := identity_of(text))]
+    return LoggedString("\n".join(f"[{name}]: {text}" for name, text in utterances) or "Delivered.", cause=causes)
 
 
 TOOLS: dict[str, Tool] = {

@@ -79,7 +79,7 @@ class TreeHome:
         self._makes_root = False
 
     def is_new(self) -> bool:
-        """Tell whether no message and no agent of a conversation was recorded; what turns and model calls tell of it is none."""
+        """Tell whether no message and no agent of a conversation was recorded; turns and model calls do not count."""
         return not any(session.messages or _agent_of(session.attributes) for session in walk_sessions(self._root.node))
 
     @contextmanager
@@ -198,8 +198,8 @@ class TreeHome:
         above = record.parent if record is not None else None
         parent = self._builder(above) if above is not None and above in self.registry.agents else self._root
         name = record.label if record is not None else agent_id
-        made = parent.attach_child_session(parent.begin_op("session", name), name, attributes=attributes)
-        builder = self._builders[agent_id] = _AgentBuilder.over(made.core, made.node, parent)
+        child = parent.attach_child_session(parent.begin_op("session", name), name, attributes=attributes)
+        builder = self._builders[agent_id] = _AgentBuilder.over(child.core, child.node, parent)
         self._mine.add(agent_id)
         return builder
 

@@ -90,7 +90,7 @@ class SessionViewer:
         """What was wrong in a file, by line; with line 0 what was lost of a session, or wrong in the stream: an id that two events have."""
         self.stream = StreamView(self._read(source), version, hide)
         message = "is the id of several events: each is shown, and links to it lead to the first"
-        self.faults += [Fault(0, f"{one} {message}") for one in self.stream.twice()]
+        self.faults += [Fault(0, f"{message_id} {message}") for message_id in self.stream.twice()]
 
     def _read(self, source: Source) -> Iterable[AnyEvent]:
         if isinstance(source, Tree):
@@ -188,8 +188,8 @@ class SessionViewer:
 
     def references(self, message_id: str, *, copies: bool = False) -> list[TranscriptEntry]:
         """Return the same as `trace_content_references`, as entries."""
-        found = self.stream.copies.get(self.stream.root(message_id), [])
-        return [entry for entry in found if copies or entry.substance == message_id]
+        entries = self.stream.copies.get(self.stream.root(message_id), [])
+        return [entry for entry in entries if copies or entry.substance == message_id]
 
     # Further views
 
@@ -238,7 +238,7 @@ def read(source: AnyPath) -> tuple[list[AnyEvent], list[Fault]]:
     if path.is_file() and holds_events(path):
         return wire.read_events(path)
     loaded = load(os.fspath(source))
-    return events_of(loaded.tree), [Fault(0, said) for said in loaded.damage.lost()]
+    return events_of(loaded.tree), [Fault(0, loss) for loss in loaded.damage.lost()]
 
 
 def holds_events(path: Path) -> bool:
@@ -247,7 +247,7 @@ def holds_events(path: Path) -> bool:
         with opened(path) as file:
             _, block = next(blocks(file), (1, b""))
         head = block[: block.find(b"\n", HEAD_BYTES) + 1 or None]
-        return any(isinstance(found, list) and found for found in wire.stream_events(io.BytesIO(head))) or not head.strip()
+        return any(isinstance(events, list) and events for events in wire.stream_events(io.BytesIO(head))) or not head.strip()
     except FormatError:
         return False
 
@@ -256,13 +256,13 @@ def taken(source: Iterable[Any]) -> tuple[list[AnyEvent], list[Fault]]:
     """Return events, given as such or as dicts of either seed; a dict that is none is reported by its place, from 1."""
     events: list[AnyEvent] = []
     faults: list[Fault] = []
-    for place, one in enumerate(source, 1):
-        if isinstance(one, ConversationEvent):
-            events.append(cast("AnyEvent", one))
+    for place, item in enumerate(source, 1):
+        if isinstance(item, ConversationEvent):
+            events.append(cast("AnyEvent", item))
             continue
-        for found in wire.stream_events(io.BytesIO(msgspec.json.encode(one))):
-            if isinstance(found, Fault):
-                faults.append(Fault(place, found.said))
+        for batch in wire.stream_events(io.BytesIO(msgspec.json.encode(item))):
+            if isinstance(batch, Fault):
+                faults.append(Fault(place, batch.said))
             else:
-                events += found
+                events += batch
     return events, faults

@@ -154,7 +154,7 @@ def _apart(number: int, data: bytes) -> Iterator[list[AnyEvent] | Fault]:
     event, faults = read_line(data, number)
     if event is not None:
         yield [event]
-    yield from (Fault(number, one) for one in faults)
+    yield from (Fault(number, fault) for fault in faults)
 
 
 def _version_1(event: AnyEvent) -> dict[str, Any]:
@@ -211,7 +211,7 @@ def _one_or_all(cause: tuple[str, ...]) -> Any:
 
 
 def read_line(data: bytes, number: int) -> tuple[AnyEvent | None, list[str]]:
-    """Return the event on a line, None if there is none to be had, and what was wrong with it. Never raises."""
+    """Return the event on a line, None if it cannot be read, and what was wrong with it. Never raises."""
     members, faults = _parsed(data)
     if not is_object(members):
         return None, faults or [f"is no JSON object but {type(members).__name__}: {_short(data)}"]
@@ -243,12 +243,12 @@ def _parsed(data: bytes) -> tuple[Any, list[str]]:
     return plain(value), ["holds text or numbers that JSON cannot: they were replaced by marks"]
 
 
-def _typed(kind: type[Wide], given: dict[str, Any], number: int) -> tuple[Wide | None, list[str]]:
+def _typed(kind: type[Wide], line_members: dict[str, Any], number: int) -> tuple[Wide | None, list[str]]:
     """Return the members as the form's type; what does not fit is mended, left out, or kept apart."""
     faults: list[str] = []
     members: dict[str, Any] = {}
     strange: dict[str, Any] = {}
-    for key, value in given.items():
+    for key, value in line_members.items():
         if key not in kind.__struct_fields__:
             strange[key] = value
         elif (fitting := _fitting(key, value)) is not None:

@@ -33,7 +33,7 @@ class Read(Struct):
     """Other files that were read with it, as those of sub-agents: what they hold is in the trees."""
 
     def add(self, path: Path, found: Read) -> None:
-        """Take what was found in one more file."""
+        """Add the content of one more file."""
         self.trees += found.trees
         self.beside += [path, *found.beside]
         self.faults += [Fault(fault.line, f"{path.name}: {fault.said}") for fault in found.faults]

@@ -1,4 +1,4 @@
-"""The file formats that are installed: objects that entry points in the group ``optree.formats`` name, anybody's."""
+"""The file formats that are installed: objects that entry points in the group ``optree.formats`` name, of any package."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ _PARTS = ("name", "suffix", "about", "cannot_hold", "detect", "write", "read")
 
 def installed_formats() -> tuple[list[Format], list[str]]:
     """Return the formats that can be loaded, by name, and for each that cannot, why and what to do."""
-    found: list[Format] = []
+    formats: list[Format] = []
     problems: list[str] = []
     for point in sorted(entry_points(group=FORMATS), key=lambda point: point.name):
         try:
-            found.append(_loaded(point))
+            formats.append(_loaded(point))
         except SetupError as error:
             problems.append(str(error))
-    return found, problems
+    return formats, problems
 
 
 def format_named(name: str) -> Format:
@@ -44,29 +44,29 @@ def unknown_exporter(name: str) -> SetupError:
     """Return what is to be raised for a name that neither an exporter nor a format has."""
     from difflib import get_close_matches
 
-    there = exporter_names()
-    if not there:
+    names = exporter_names()
+    if not names:
         return SetupError("no exporter is installed: pip install 'optree-tracing[otel]'")
-    near = get_close_matches(name.lower(), there, 1)
-    hint = f"did you mean {near[0]}? (there are {', '.join(there)})" if near else f"choose one of {', '.join(there)}"
+    near = get_close_matches(name.lower(), names, 1)
+    hint = f"did you mean {near[0]}? (there are {', '.join(names)})" if near else f"choose one of {', '.join(names)}"
     return SetupError(f"there is no exporter {name!r}; {hint}")
 
 
 def detected(path: Path, formats: Iterable[Format]) -> list[Format]:
     """Return the formats that take a file or directory for theirs. Raises `OSError`."""
     head = head_of(path)
-    return [one for one in formats if one.detect(path, head)]
+    return [form for form in formats if form.detect(path, head)]
 
 
 def _loaded(point: EntryPoint) -> Format:
-    """Return the format behind an entry point. Raises `SetupError` for what cannot be imported, or is none."""
+    """Return the format behind an entry point. Raises `SetupError` for an object that cannot be imported, or is not a format."""
     try:
-        found: Any = point.load()
+        form: Any = point.load()
     except (ImportError, AttributeError) as error:
         raise SetupError(f"format {point.name} cannot be loaded ({error}): {_remedy(point)}") from error
-    if lacking := [part for part in _PARTS if not hasattr(found, part)]:
+    if lacking := [part for part in _PARTS if not hasattr(form, part)]:
         raise SetupError(f"format {point.name} ({point.value}) is no optree.exporting.Format: it has no {', no '.join(lacking)}")
-    return cast("Format", found)
+    return cast("Format", form)
 
 
 def _remedy(point: EntryPoint) -> str:

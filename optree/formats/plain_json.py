@@ -39,11 +39,11 @@ class PlainJson:
     def read(self, path: pathlib.Path, *, strict: bool = False) -> Read:
         """Read a tree; one that breaks off as far as it goes."""
         snapshot = read_snapshot(path)
-        said = [*([snapshot.damage.removeprefix(f"{path.name} ")] if snapshot.damage else []), *snapshot.renamed]
-        if strict and said:
-            raise FormatError(f"{path.name}: {said[0]}")
+        flaws = [*([snapshot.damage.removeprefix(f"{path.name} ")] if snapshot.damage else []), *snapshot.renamed]
+        if strict and flaws:
+            raise FormatError(f"{path.name}: {flaws[0]}")
         tree = Fold(snapshot.tree.session.origin_txn_id, snapshot.tree).finish()
-        return Read([tree], [Fault(0, one) for one in said])
+        return Read([tree], [Fault(0, flaw) for flaw in flaws])
 
 
 def _meta(tree: Tree) -> dict[str, Any]:

@@ -16,7 +16,7 @@ from optree.tree.path import parent_label
 
 
 class RecordedTree(Fold):
-    """Folds the records of a session that another format tells of, as `SessionTreeBuilder` would have made them while it ran.
+    """Folds the records of a session in another format, as `SessionTreeBuilder` would have made them while it ran.
 
     ```python
     from optree.exporting import OpBegin, RecordedTree, SessionBegin
@@ -51,13 +51,13 @@ class RecordedTree(Fold):
         return self._core.response(value)
 
     def attributes(self, block: object) -> Raw | UnsetType:
-        """Return attributes as a record holds them; what is no mapping becomes its member ``value``."""
+        """Return attributes as a record holds them; a value that is not a mapping becomes their member ``value``."""
         return self._core.attributes(block)
 
     def builders(self) -> dict[str, SessionTreeBuilder]:
         """Return builders that go on with the sessions that the tree has, once it is finished, by path; nothing is recorded by that."""
-        found: dict[str, SessionTreeBuilder] = {}
+        builders: dict[str, SessionTreeBuilder] = {}
         for session in walk_sessions(self.sessions[""]):
-            above = found[parent_label(parent_label(session.path))] if session.path else None
-            found[session.path] = SessionTreeBuilder.over(self._core, session, above)
-        return found
+            above = builders[parent_label(parent_label(session.path))] if session.path else None
+            builders[session.path] = SessionTreeBuilder.over(self._core, session, above)
+        return builders

@@ -69,9 +69,9 @@ def beginning(text: str, limit: int) -> str:
     if len(text) <= limit:
         return text
     begun = max(0, limit - _MARGIN)
-    for found in (_engine or _current()).spans(text[begun : limit + _MARGIN]):
-        if begun + found.start < limit < begun + found.stop:
-            return text[: begun + found.start]
+    for credential in (_engine or _current()).spans(text[begun : limit + _MARGIN]):
+        if begun + credential.start < limit < begun + credential.stop:
+            return text[: begun + credential.start]
     return text[:limit]
 
 
@@ -171,11 +171,11 @@ def _count() -> None:
 def _current() -> Engine:
     """Return the engine; made when first used, which takes milliseconds."""
     global _engine  # noqa: PLW0603 - as above
-    made = _engine = Engine(_settings, _count)
-    return made
+    engine = _engine = Engine(_settings, _count)
+    return engine
 
 
 def _current_headers() -> Engine:
     global _headers  # noqa: PLW0603 - as above
-    made = _headers = Engine(Redaction(names=_settings.names), _count)
-    return made
+    headers = _headers = Engine(Redaction(names=_settings.names), _count)
+    return headers

@@ -75,7 +75,7 @@ _VARIABLE_KEY = Pattern(
     r"(?!(?:[A-Z0-9_]{0,64}_)?(?:CACHE|FOREIGN|GROUP|HOST|IDEMPOTENCY|INDEX|PARTITION|PRIMARY|PUBLIC|REGISTRY|ROUTING|ROW|SORT|UNIQUE)_KEY)"
     r"[A-Z][A-Z0-9_]{1,64}_KEY=[\"']?([\w+/=.-]{16,256})"
 )
-"""A key in a variable of the environment, whose name does not say of what it is."""
+"""A key in a variable of the environment whose name does not say what the key is for."""
 _USER_BEFORE = Pattern(r"[\w.@+-]{1,64}[ \t]{1,4}/[ \t]{1,4}")
 """What "credentials" are given before a password."""
 _SHORTEST_GLUED = 4
@@ -92,7 +92,7 @@ _FURTHER = Pattern(r"[ \t][A-Za-z\[]")
 
 
 OPENERS = ("--", "<", "define ", "define\t", "setenv ", "setenv\t", "setx ", "setx\t", "ENV ", "ENV\t")
-"""Behind one of these a name may be given something without a sign: a flag, an attribute of a tag, what is defined."""
+"""Behind one of these a name may have a value without a sign: a flag, an attribute of a tag, a definition."""
 
 
 class Places(NamedTuple):
@@ -100,8 +100,8 @@ class Places(NamedTuple):
 
     names: list[int]
     flags: list[int]
-    said: list[tuple[int, int]]
-    """Where a name begins, and what is said of it: "is"."""
+    stated: list[tuple[int, int]]
+    """Where a name begins, and the verb behind it: "is"."""
     attributes: list[int]
     """Names that a tag of HTML gives."""
 
@@ -112,10 +112,10 @@ def spellings(word: str, behind: str) -> tuple[list[Pattern], list[Pattern]]:
 
 
 def places(text: str, words: Iterable[Pattern]) -> Places | None:
-    """Return where names begin that have one of the words and stand before what they may be given; None where none does."""
+    """Return where names with one of the words begin that stand before a possible value; None without any."""
     names: set[int] = set()
     flags: set[int] = set()
-    found: set[tuple[int, int]] = set()
+    stated: set[tuple[int, int]] = set()
     attributes: set[int] = set()
     in_tags = "<" in text
     for word in words:
@@ -135,30 +135,30 @@ def places(text: str, words: Iterable[Pattern]) -> Places | None:
             elif tail[1] is not None:
                 names.add(start)
             elif text.startswith(_SAYS, tail.end()):
-                found.add((start, tail.end()))
+                stated.add((start, tail.end()))
             elif text.startswith("--", start) or _DEFINES.search(text[max(0, start - 16) : start]) is not None:
                 flags.add(start)
-    if not (names or flags or found or attributes):
+    if not (names or flags or stated or attributes):
         return None
-    return Places(sorted(names), sorted(flags), sorted(found), sorted(attributes))
+    return Places(sorted(names), sorted(flags), sorted(stated), sorted(attributes))
 
 
 def assigned(text: str, where: Places, is_secret: Callable[[str], bool]) -> Iterator[Credential]:
-    """Yield what a text gives to names of credentials."""
+    """Yield the values that a text gives to names of credentials."""
     until = 0
     for at in where.names:
         match = _NAMED.match(text, at)
         if match is None or at < until or not (is_secret(match[1]) or _is_after_all(text, match[1], at, is_secret)):
             continue
-        if (found := _value(text, match, is_secret)) is not None:
-            until = found.stop
-            yield found
+        if (credential := _value(text, match, is_secret)) is not None:
+            until = credential.stop
+            yield credential
     for at in where.flags:
         match = _FLAG.match(text, at)
         if match is not None and is_secret(match[1]):
-            found = _given(text, match.end(), at, match[1], is_secret, glued=text.startswith("--", at))
-            if found is not None:
-                yield found
+            credential = _given(text, match.end(), at, match[1], is_secret, glued=text.startswith("--", at))
+            if credential is not None:
+                yield credential
     if where.attributes:
         yield from _contents(text, where.attributes, is_secret)
     if where.names:
@@ -167,9 +167,9 @@ def assigned(text: str, where: Places, is_secret: Callable[[str], bool]) -> Iter
             yield from _private(text, [at for at in where.names if text.startswith("kty", at)])
 
 
-def said(text: str, where: Places, is_secret: Callable[[str], bool]) -> Iterator[Credential]:
-    """Yield what is said to be a password, key or token, where it looks like one: "my password is hunter2"."""
-    for at, verb in where.said:
+def stated_values(text: str, where: Places, is_secret: Callable[[str], bool]) -> Iterator[Credential]:
+    """Yield passwords, keys and tokens that a sentence states, where they look like one: "my password is hunter2"."""
+    for at, verb in where.stated:
         name, match = _NAME.match(text, at), _SAID.match(text, verb)
         if name is None or match is None or not (is_secret(name[0]) or _is_after_all(text, name[0], at, is_secret)):
             continue
@@ -179,7 +179,7 @@ def said(text: str, where: Places, is_secret: Callable[[str], bool]) -> Iterator
 
 
 def _tells(text: str, value: str, at: int, begun: int) -> bool:
-    """Tell whether what stands behind a name and a colon is said of it: of the path of a file, or by a word with which messages begin."""
+    """Tell whether the text behind a name and a colon is a message, not a value: by its first word, or by a file's path before the name."""
     if _FURTHER.match(text, at + len(value)) is None or not value.isalpha():
         return False
     return _MESSAGE.fullmatch(value) is not None or _PATH.search(text[max(0, begun - NEAR) : begun]) is not None
@@ -207,7 +207,9 @@ def _value(text: str, match: re.Match[str], is_secret: Callable[[str], bool]) ->
         return result
     own = lines(text, at, begun) if bare == ":" else None
     if own is not None or (bare and _ends_quote(text, at, begun)):
-        return None if own is None or (own.is_bare and not _looks_secret(text[own.found.start : own.found.stop])) else own.found
+        return (
+            None if own is None or (own.is_bare and not _looks_secret(text[own.credential.start : own.credential.stop])) else own.credential
+        )
     words = name.lower()
     if bare == ":" and "cookie" in words:
         cookies = _COOKIES.match(text, at)
@@ -221,8 +223,8 @@ def _value(text: str, match: re.Match[str], is_secret: Callable[[str], bool]) ->
 def _given(text: str, at: int, begun: int, name: str, is_secret: Callable[[str], bool], *, glued: bool) -> Credential | None:
     """Return the value at a place, quoted or bare; None where it is a placeholder, code, or a word of plain talk."""
     if QUOTE.match(text, at) is not None:
-        found = quoted(text, at, begun)
-        return None if found is not None and is_other(name, text[found.start : found.stop]) else found
+        credential = quoted(text, at, begun)
+        return None if credential is not None and is_other(name, text[credential.start : credential.stop]) else credential
     if "cred" in name.lower() and (user := _USER_BEFORE.match(text, at)) is not None:
         at = user.end()
     match = _BARE.match(text, at, at + NEAR)
@@ -235,8 +237,8 @@ def _given(text: str, at: int, begun: int, name: str, is_secret: Callable[[str],
         return None
     plain = name.lower().replace("-", "").replace("_", "")
     strong = "passw" in plain or plain.endswith("apikey")
-    told = not glued and text[at - 1] in " \t" and _tells(text, value, at, begun)
-    if told or not ((strong and len(value) >= SHORTEST) or (glued and len(value) >= _SHORTEST_GLUED) or looks_random(value)):
+    is_prose = not glued and text[at - 1] in " \t" and _tells(text, value, at, begun)
+    if is_prose or not ((strong and len(value) >= SHORTEST) or (glued and len(value) >= _SHORTEST_GLUED) or looks_random(value)):
         return None
     whole = match.end() if len(match[0]) == NEAR and (match := _BARE.match(text, at)) is not None else at + len(value)
     return Credential(at, whole, REDACTED, begun)
@@ -285,15 +287,15 @@ def _second(text: str, match: re.Match[str], is_secret: Callable[[str], bool]) -
     """Return the second of a pair in brackets, such as a header: ``["x-api-key", "v"]``; of a list of names only what looks random."""
     quote = match[2]
     before = text[max(0, match.start() - len(quote) - 32) : match.start() - len(quote)].rstrip()
-    found = quoted(text, match.end(), match.start())
-    if found is None or not before.endswith(("[", "(")):
+    credential = quoted(text, match.end(), match.start())
+    if credential is None or not before.endswith(("[", "(")):
         return None
-    value = text[found.start : found.stop]
+    value = text[credential.start : credential.stop]
     is_pair = before[-1] == "(" or before[:-1].rstrip().endswith(("[", "(", ","))
     if is_secret(value) or not (is_pair or looks_random(value[:NEAR])):
         return None
-    after = text[found.stop : found.stop + 32].lstrip("\\\"'`").lstrip()
-    return found if after.startswith(("]", ")")) else None
+    after = text[credential.stop : credential.stop + 32].lstrip("\\\"'`").lstrip()
+    return credential if after.startswith(("]", ")")) else None
 
 
 _NAME_FIRST = Pattern(
@@ -310,8 +312,8 @@ def _pairs(text: str, is_secret: Callable[[str], bool]) -> Iterator[Credential]:
     if '"value' not in text:
         return
     for match in _NAME_FIRST.finditer(text):
-        if is_secret(match[2]) and (found := quoted(text, match.end(), match.start())) is not None:
-            yield found
+        if is_secret(match[2]) and (credential := quoted(text, match.end(), match.start())) is not None:
+            yield credential
     for match in _VALUE_FIRST.finditer(text):
         if is_secret(match[3]):
             yield Credential(match.start(2) + len(match[1]), match.end(2) - len(match[1]), REDACTED, match.start())

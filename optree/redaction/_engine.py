@@ -11,7 +11,7 @@ from typing import Any, NamedTuple, cast
 
 from optree.interrupts import pass_on
 from optree.patterns import Pattern
-from optree.redaction._assigned import OPENERS, assigned, places, said, spellings
+from optree.redaction._assigned import OPENERS, assigned, places, spellings, stated_values
 from optree.redaction._extent import PRIVATE, REDACTED, USERS, Credential, is_count, is_other, is_schema
 from optree.redaction._forms import FORMS, NAMES, Form, compiled, says_about, words_of
 from optree.redaction._settings import PERSONAL, STATED, Redaction
@@ -48,12 +48,12 @@ class _Group(NamedTuple):
     seen: tuple[str, ...]
     """Texts of which one stands in each text that has one of them."""
     where: Pattern
-    """Finds the character where one of them may be; which one, and where it begins, tells the group that matched."""
+    """Finds the character where one of them may be; the group that matched is which one, and where it begins."""
     forms: list[Pattern]
 
 
 class _RedactionPass:
-    """A text as it reads once characters written in another way are what they are, and where in the text it has what."""
+    """A text with its escaped characters decoded, and the places of its characters in the text as written."""
 
     def __init__(self, text: str, control: str) -> None:
         """Read a text, with *control* for each control sequence."""
@@ -97,7 +97,7 @@ class Engine:
         words |= {word: behind for name in named for word, behind in name.words.items()}
         words.pop("", None)
         self._words = [patterns for word, behind in words.items() for patterns in spellings(word, behind)]
-        self._said = STATED not in disabled
+        self._stated = STATED not in disabled
         self._first = len(self._groups) + 2
         self._present = _presence(self._groups, list(words), self._first)
         self._chosen = lru_cache(maxsize=1024)(self._choose)
@@ -112,8 +112,8 @@ class Engine:
         return self._known_name(name) if len(name) <= _LONG_NAME else self._tell_name(name)
 
     def may_hold_secret(self, text: str) -> bool:
-        """Tell whether something is found in a text."""
-        return self.settings.callback is not None or next(self._found(text), None) is not None
+        """Tell whether a text may hold a credential."""
+        return self.settings.callback is not None or next(self._credentials(text), None) is not None
 
     def text(self, text: str) -> str:
         """Return a text with what is found replaced."""
@@ -143,33 +143,35 @@ class Engine:
             return self.text(_LINE.sub(self._header, value))
         if not isinstance(value, list):
             return self.value(value)
-        made: list[Any] = []
+        items: list[Any] = []
         named = False
         for item in cast("Sequence[Any]", value):
             if _is_named_value(item):
-                made.append(self._pair(item))
+                items.append(self._pair(item))
             else:
-                made.append(REDACTED if named and item and isinstance(item, str) else self.headers(item))
+                items.append(REDACTED if named and item and isinstance(item, str) else self.headers(item))
             named = isinstance(item, str) and self.names_secret(item) and _HEADER_NAME.fullmatch(item) is not None
-        return made
+        return items
 
     def _header(self, line: re.Match[str]) -> str:
         return line[1] + REDACTED if self.names_secret(line[1].rstrip(": \t")) else line[0]
 
     def spans(self, text: str) -> list[Credential]:
-        """Return what is found in a text, in order, none over another."""
+        """Return the credentials in a text, in order, none over another."""
         merged: list[Credential] = []
-        for found in sorted(self._found(text)):
-            if merged and found.start < merged[-1].stop:
+        for credential in sorted(self._credentials(text)):
+            if merged and credential.start < merged[-1].stop:
                 last = merged[-1]
-                instead = last.instead if found.stop <= last.stop else found.instead if found.start == last.start else REDACTED
-                context, is_open = min(last.context, found.context), last.is_open or found.is_open
-                merged[-1] = Credential(last.start, max(last.stop, found.stop), instead, context, is_open)
+                instead = (
+                    last.instead if credential.stop <= last.stop else credential.instead if credential.start == last.start else REDACTED
+                )
+                context, is_open = min(last.context, credential.context), last.is_open or credential.is_open
+                merged[-1] = Credential(last.start, max(last.stop, credential.stop), instead, context, is_open)
             else:
-                merged.append(found)
+                merged.append(credential)
         return merged
 
-    def _found(self, text: str) -> Iterator[Credential]:
+    def _credentials(self, text: str) -> Iterator[Credential]:
         present = self._present(text)
         if present or self._asked:
             yield from self._in_plain(text, present)
@@ -185,8 +187,8 @@ class Engine:
             yield from _formed(text, group)
         if words and (where := places(text, words)) is not None:
             yield from assigned(text, where, self.names_secret)
-            if where.said and self._said:
-                yield from said(text, where, self.names_secret)
+            if where.stated and self._stated:
+                yield from stated_values(text, where, self.names_secret)
         for pattern in self._patterns:
             for match in pattern.finditer(text):
                 yield _of(match)
@@ -200,38 +202,38 @@ class Engine:
         return groups, [word for number, spelled in numbered if present >> min(number, _LAST) & 1 for word in spelled]
 
     def _in_reading(self, text: str, reading: _RedactionPass) -> Iterator[Credential]:
-        """Yield what is found in a text as it reads."""
-        for found in self._in_plain(reading.text, self._present(reading.text)):
-            start, context = reading.start(found.start), reading.start(found.context)
-            quote = found.instead.partition(REDACTED)[0]
-            instead = found.instead if quote in text[context:start] else REDACTED
-            yield Credential(start, reading.stop(found.stop), instead, context, found.is_open)
+        """Yield the credentials in a text with its escaped characters decoded."""
+        for credential in self._in_plain(reading.text, self._present(reading.text)):
+            start, context = reading.start(credential.start), reading.start(credential.context)
+            quote = credential.instead.partition(REDACTED)[0]
+            instead = credential.instead if quote in text[context:start] else REDACTED
+            yield Credential(start, reading.stop(credential.stop), instead, context, credential.is_open)
 
     def _object(self, value: dict[Any, Any]) -> dict[Any, Any]:
-        made: dict[Any, Any] = {}
+        result: dict[Any, Any] = {}
         alike: dict[Any, int] = {}
         for key, item in value.items():
             name, secret = key, False
             if isinstance(key, str):
                 name = self._known_key(key) if len(key) <= _LONG_NAME else self.text(key)
                 secret = self._hides(key, item, value)
-            if name in made:  # of another key that is replaced
-                name = _another_name(name, alike, made)
-            made[name] = REDACTED if secret else self.value(item)
+            if name in result:  # of another key that is replaced
+                name = _another_name(name, alike, result)
+            result[name] = REDACTED if secret else self.value(item)
         if len(value) <= _SMALL and "value" in value and self._names_its_value(value):
-            made["value"] = REDACTED
-        return made
+            result["value"] = REDACTED
+        return result
 
     def _list(self, value: Sequence[Any]) -> list[Any] | tuple[Any, ...]:
         if value and all(map(_is_named_value, value)):
-            made: list[Any] = [self._pair(pair) for pair in value]
+            items: list[Any] = [self._pair(pair) for pair in value]
         else:
-            made = [self.value(item) for item in value]
-        return tuple(made) if isinstance(value, tuple) else made
+            items = [self.value(item) for item in value]
+        return tuple(items) if isinstance(value, tuple) else items
 
     def _pair(self, pair: Sequence[Any]) -> list[Any] | tuple[Any, ...]:
-        made = [self.value(pair[0]), REDACTED if self._hides(pair[0], pair[1], {}) else self.value(pair[1])]
-        return tuple(made) if isinstance(pair, tuple) else made
+        replaced = [self.value(pair[0]), REDACTED if self._hides(pair[0], pair[1], {}) else self.value(pair[1])]
+        return tuple(replaced) if isinstance(pair, tuple) else replaced
 
     def _names_its_value(self, value: dict[Any, Any]) -> bool:
         """Tell whether an object has the name of a credential, and a value beside it."""
@@ -268,12 +270,12 @@ class Engine:
             return REDACTED
 
 
-def _another_name(name: Any, alike: dict[Any, int], made: dict[Any, Any]) -> str:
+def _another_name(name: Any, alike: dict[Any, int], members: dict[Any, Any]) -> str:
     """Return a name like one that is there: with a prime, and from the third on their number."""
     while True:
         number = alike[name] = alike.get(name, 1) + 1
         another = f"{name}'" if number == _PAIR else f"{name}'{number}"
-        if another not in made:
+        if another not in members:
             return another
 
 
@@ -293,7 +295,7 @@ def _grouped(forms: list[Form]) -> list[_Group]:
         members.sort(key=lambda member: (_after(member), -len(member[0])))  # csk- before sk-
         where = "|".join(f"{after}(?:{'|'.join(f'(?<=({at}))' for at, _ in alike)})" for after, alike in groupby(members, _after))
         patterns = [Pattern(f"{form.start}{at}{form.rest}", re.ASCII) for at, form in members]
-        seen = tuple(found for at, form in members for found in form.seen or _literals(at))
+        seen = tuple(literal for at, form in members for literal in form.seen or _literals(at))
         groups.append(_Group(char, seen, Pattern(f"{re.escape(char)}(?:{where})", re.ASCII), patterns))
     return groups
 
@@ -310,7 +312,7 @@ def _literals(at: str) -> list[str]:
 
 
 def _presence(groups: list[_Group], words: list[str], first: int) -> Callable[[str], int]:
-    """Return a function that tells what of this may be in a text, a bit each: characters written in another way, groups of forms, words."""
+    """Return a function that finds which may be in a text, a bit each: escaped characters, groups of forms, words."""
     texts = [(text, 0) for text in _ANOTHER_WAY]
     texts += [(text, number) for number, group in enumerate(groups, 1) for text in group.seen]
     texts += [(text, first - 1) for text in OPENERS]
@@ -379,20 +381,20 @@ _PERSONAL = {"email": _emails, "ip": _addresses}
 
 
 def _replaced(text: str, ends: list[int], spans: list[Credential]) -> list[str]:
-    """Return the pieces of *text* that end at *ends*, with what is found replaced in the piece where it begins."""
+    """Return the pieces of *text* that end at *ends*, with each credential replaced in the piece where it begins."""
     rest = iter(spans)
     last = Credential(len(text), len(text), "", 0)
-    found = next(rest, last)
+    credential = next(rest, last)
     pieces: list[str] = []
     begun = 0
     for end in ends:
         kept: list[str] = []
-        while found.start < end:
-            kept += [text[begun : found.start], found.instead] if found.start >= begun else []
-            begun = min(found.stop, end)
-            if found.stop > end:
+        while credential.start < end:
+            kept += [text[begun : credential.start], credential.instead] if credential.start >= begun else []
+            begun = min(credential.stop, end)
+            if credential.stop > end:
                 break
-            found = next(rest, last)
+            credential = next(rest, last)
         pieces.append("".join([*kept, text[begun:end]]))
         begun = end
     return pieces

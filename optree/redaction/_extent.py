@@ -1,4 +1,4 @@
-"""Where in a text a value ends, and what stands under the name of a credential and is none: a schema, a reference, code, a path.
+"""Where in a text a value ends, and values under a credential's name that are no credential: a schema, a reference, code, a path.
 
 Texts are read as they are, not parsed: the quotes of JSON inside JSON are told by the backslashes before them, and so a text that was
 cut, or has JSON somewhere inside, is looked through like any other.
@@ -81,7 +81,7 @@ _FETCHED = ("include", "omit", "same-origin")
 
 
 class Credential(NamedTuple):
-    """A credential in a text: from where to where, what stands in its place, and where what tells of it begins."""
+    """A credential in a text: its start and stop, its replacement, and where the name or sign before it begins."""
 
     start: int
     stop: int
@@ -92,7 +92,7 @@ class Credential(NamedTuple):
 
 
 def quoted(text: str, at: int, begun: int) -> Credential | None:
-    """Return the content of a quoted text, of which *begun* is where what tells of it begins; None where there is none."""
+    """Return the content of a quoted text, *begun* being where its name or sign begins; None where nothing is quoted."""
     match = QUOTE.match(text, at)
     if match is None:
         return None
@@ -167,12 +167,12 @@ def end_of_container(text: str, at: int, level: int) -> int:
 class Lines(NamedTuple):
     """What YAML gives to a name in lines of their own, with more indent than the name's: as a block (``|``), or as one value."""
 
-    found: Credential
+    credential: Credential
     is_bare: bool = False
 
 
 def lines(text: str, at: int, begun: int) -> Lines | None:
-    """Return what stands in the lines behind a name and its colon, of which *begun* is the name's place; None where nothing does."""
+    """Return the value in the lines behind a name and its colon, *begun* being the name's place; None where there is no value."""
     match = _LINES.match(text, at)
     if match is None:
         return None
@@ -183,8 +183,8 @@ def lines(text: str, at: int, begun: int) -> Lines | None:
     if block:
         return Lines(_block(text, start, begun, own, newline, len(slashes or "")))
     if QUOTE.match(text, start) is not None:
-        found = quoted(text, start, begun)
-        return Lines(found) if found is not None and _END_OF_LINE.match(text, found.stop) is not None else None
+        credential = quoted(text, start, begun)
+        return Lines(credential) if credential is not None and _END_OF_LINE.match(text, credential.stop) is not None else None
     whole = _WHOLE_LINE.match(text, start)
     return None if whole is None or whole[1][-1] == ":" else Lines(Credential(start, whole.end(), REDACTED, begun), is_bare=True)
 
@@ -246,10 +246,10 @@ def is_schema(item: dict[str, Any]) -> bool:
     is_typed = kind in _TYPES if isinstance(kind, str) else isinstance(kind, list)
     if not item or not (is_typed or any(name in item for name in _COMBINED) or _KEYWORDS.issuperset(item)):
         return False
-    given = [value for name, value in item.items() if name not in _TELLING]
-    listed: list[list[Any]] = [values for values in given if isinstance(values, list)]
-    given += [value for values in listed for value in values]
-    return not any(isinstance(value, str) and looks_random(value) for value in given)
+    candidates = [value for name, value in item.items() if name not in _TELLING]
+    listed: list[list[Any]] = [values for values in candidates if isinstance(values, list)]
+    candidates += [value for values in listed for value in values]
+    return not any(isinstance(value, str) and looks_random(value) for value in candidates)
 
 
 def begins_schema(text: str, at: int) -> bool:

@@ -1,4 +1,4 @@
-"""Credentials that are known by their form, and names of credentials, told by their words: the two tables.
+"""Credentials that are recognised by their form, and names of credentials, by their words: the two tables.
 
 The facts (prefix, alphabet, length) are the issuers' own, and those that the rule sets of gitleaks and detect-secrets agree on.
 """
@@ -44,7 +44,7 @@ _SQL = (
     rf"{_BLANK}(?:(?:WITH|with){_BLANK}[\"'`]?\w{{1,64}}[\"'`]?{_BLANK})?(?:(?:BY|by){_BLANK})?(?:(?:PASSWORD|password){_BLANK})?"
     rf"\\{{0,15}}(?P<quote>[\"']){_NO_VARIABLE}(?:(?<!fied by .)|(?=\S{{0,256}}\d))(?P<secret>[^\"'\\\n]{{1,256}})(?=\\{{0,15}}(?P=quote))"
 )
-"""In small letters "identified by" may be said of anything."""
+"""In small letters "identified by" may be about anything."""
 _COMMAND = (
     rf"(?:(?<=sshpass){_BLANK}-p[ \t]{{0,4}}"
     rf"|(?<!sshpass)[a-z_-]{{0,16}}(?={_BLANK}-)(?:{_BLANK}(?!-p)[^\s|;&\"'\\]{{1,128}}){{0,16}}{_BLANK}-p(?!\d{{1,5}}:\d))"
@@ -88,7 +88,7 @@ class Form(NamedTuple):
 
 
 def _or_glued(*telling: str) -> str:
-    """Return what must hold before a form that begins a word, or is glued to one where all that follows tells it."""
+    """Return what must stand before a form: it begins a word, or may be glued to one where the rest of it is clear enough."""
     return rf"(?:{_START}|(?={'|'.join(telling)}))"
 
 

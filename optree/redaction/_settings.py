@@ -62,13 +62,13 @@ class Redaction(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
     @classmethod
     def of(cls, value: object) -> Redaction:
-        """Return settings given as such, as a mapping of their members, or as JSON. Raises `SetupError` for what they cannot be."""
+        """Return settings given as such, as a mapping of their members, or as JSON. Raises `SetupError` for settings that are not valid."""
         if isinstance(value, Redaction):
             return value
         try:
-            found: Any = msgspec.json.decode(value) if isinstance(value, (str, bytes)) else value
-            if isinstance(found, Mapping):
-                return cls(**cast("Mapping[str, Any]", found))
+            members: Any = msgspec.json.decode(value) if isinstance(value, (str, bytes)) else value
+            if isinstance(members, Mapping):
+                return cls(**cast("Mapping[str, Any]", members))
         except (msgspec.DecodeError, TypeError) as error:
             pass_on(error)
             raise SetupError(f"redact={value!r} is not possible ({error}); its members are {_MEMBERS}") from error

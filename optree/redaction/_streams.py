@@ -31,12 +31,12 @@ class Holding:
         if len(self._held) <= HELD and ("\n" not in text or self._waits()):
             return ""
         held = self._held
-        spans = [(found.context, len(held) + 1 if found.is_open else found.stop) for found in engine.spans(held)]
+        spans = [(credential.context, len(held) + 1 if credential.is_open else credential.stop) for credential in engine.spans(held)]
         at = min(_last_line(held, spans), _open_key(held))
         if len(held) - at > HELD:
             at = max(at, _last_words(held, spans))
         self._held, self._known = held[at:], len(held) - at
-        if len(self._held) > HELD and spans and spans[-1][1] >= len(held):  # one credential: its middle tells nothing
+        if len(self._held) > HELD and spans and spans[-1][1] >= len(held):  # one credential: its middle is not needed
             self._held, self._known = self._held[:_KEPT] + self._held[-_KEPT:], 0
         return engine.text(held[:at])
 

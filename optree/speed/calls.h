@@ -240,7 +240,7 @@ enter_call(Piece *piece, PyObject **handle)
 {
     PyObject *arguments = bound(piece);
     if (arguments != NULL && (*handle = begin_at(piece->instrument, piece->before, arguments)) != NULL) {
-        piece->scope = scope_of(piece->instrument, piece->before, *handle, piece->holder);
+        Py_XSETREF(piece->scope, scope_of(piece->instrument, piece->before, *handle, piece->holder));
     }
     int result = piece->scope == NULL ? -1 : 0;
     if (result == 0 && (!is_a(*handle, op_type) || GET(GET(*handle, op, bare), op_node, request) == Py_None)) {

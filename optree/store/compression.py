@@ -21,7 +21,7 @@ _CHUNK = 1 << 20
 _SMALL_CHUNK = 1 << 10
 _MAX_FIRST = 16 << 20
 _contexts: deque[Any] = deque(maxlen=4)
-"""zstd's compressors that nobody uses at the moment: `zstandard` is imported where it is needed."""
+"""zstd's compressors that no thread uses at the moment: `zstandard` is imported where it is needed."""
 
 
 def compressor(name: str) -> Callable[[bytes], bytes]:
@@ -39,9 +39,9 @@ def _zstd(data: bytes) -> bytes:
         import zstandard
 
         context = zstandard.ZstdCompressor(level=3, write_checksum=True, write_content_size=True)
-    found: bytes = context.compress(data)
+    frame: bytes = context.compress(data)
     _contexts.append(context)
-    return found
+    return frame
 
 
 def unpacked_frames(pieces: list[bytes]) -> Iterator[bytes]:
@@ -56,7 +56,7 @@ def unpacked_frames(pieces: list[bytes]) -> Iterator[bytes]:
 def unpack(data: bytes, name: str = "it") -> tuple[bytes, bool]:
     """Return a file's content, and whether all of it could be unpacked; what is in no known format is returned as it is.
 
-    Raises `FormatError` for what unpacks to more than `limit_of` its size; *name* is what it is called there.
+    Raises `FormatError`, with *name* in its message, for data that unpacks to more than `limit_of` its size.
     """
     if data[:4] == ZSTD:
         return _unzstd(data, name)
@@ -89,8 +89,8 @@ def first_frame(file: BinaryIO) -> bytes:
     if start[:4] != ZSTD:
         start += file.read(_MAX_FIRST)
         return _beginning(start) if start[:2] == GZIP else start
-    found, whole = _unzstd_frame(start, file)
-    return found if whole or len(found) >= _MAX_FIRST else b""
+    content, whole = _unzstd_frame(start, file)
+    return content if whole or len(content) >= _MAX_FIRST else b""
 
 
 def _gzip(data: bytes) -> bytes:
@@ -120,10 +120,10 @@ def _before_damage(data: bytes) -> bytes:
     out, file = io.BytesIO(), io.BytesIO(data)
     while out.tell() <= limit_of(len(data)):
         at = file.tell()
-        found, whole = _unzstd_frame(b"", file, limit_of(len(data)), checked=True)
+        content, whole = _unzstd_frame(b"", file, limit_of(len(data)), checked=True)
         if not whole or file.tell() == at:
             break
-        out.write(found)
+        out.write(content)
     return out.getvalue()
 
 
@@ -172,8 +172,8 @@ def _whole_members(data: bytes) -> bytes:
     """Return the content of the members of gzip before the first that is damaged, as their checksums tell."""
     out = io.BytesIO()
     while data and out.tell() <= limit_of(len(data)):
-        found, data = _member(data, limit_of(len(data)))
-        out.write(found)
+        content, data = _member(data, limit_of(len(data)))
+        out.write(content)
     return out.getvalue()
 
 
@@ -183,10 +183,10 @@ def _member(data: bytes, limit: int) -> tuple[bytes, bytes]:
 
     reader = zlib.decompressobj(wbits=31)
     try:
-        found = reader.decompress(data, limit)
+        content = reader.decompress(data, limit)
     except zlib.error:
         return b"", b""
-    return (found, reader.unused_data) if reader.eof or len(found) >= limit else (b"", b"")
+    return (content, reader.unused_data) if reader.eof or len(content) >= limit else (b"", b"")
 
 
 def _beginning(data: bytes) -> bytes:

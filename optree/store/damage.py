@@ -37,11 +37,11 @@ class Damage(Struct):
     unknown: int = 0
     """Records of types that only a newer optree knows."""
     misplaced: int = 0
-    """Records whose paths are none."""
+    """Records whose paths are not valid."""
     renamed: list[str] = []
-    """Ids that the snapshot gave and that can be none, with what is there in their place: nothing is lost by that."""
+    """Values in the snapshot that cannot be ids, with the ids that replace them: nothing is lost by that."""
     kept: str = ""
-    """Empty, or where the files are that this was found in, though the session has gone on."""
+    """Empty, or where the damaged files are kept, after the session has gone on."""
     earlier: list[str] = []
     """What was lost before the session went on, as its snapshot says it: the files that showed it may be gone."""
 
@@ -54,18 +54,18 @@ class Damage(Struct):
 
     def unsaid(self) -> list[str]:
         """Return what was lost and the snapshot does not say, one line each."""
-        said = [str(flaw) for flaw in self.flaws if flaw.kind not in _NOTHING_LOST]
-        said += [self.snapshot] if self.snapshot and not self.replaced else []
-        said += [line.format(getattr(self, name)) for name, line in _COUNTS.items() if getattr(self, name)]
-        said += [self.kept] if self.kept and said else []
-        return [line for line in said if line not in self.earlier]
+        lines = [str(flaw) for flaw in self.flaws if flaw.kind not in _NOTHING_LOST]
+        lines += [self.snapshot] if self.snapshot and not self.replaced else []
+        lines += [line.format(getattr(self, name)) for name, line in _COUNTS.items() if getattr(self, name)]
+        lines += [self.kept] if self.kept and lines else []
+        return [line for line in lines if line not in self.earlier]
 
     def lost(self) -> list[str]:
         """Return what was lost for good, one line each: what the next snapshot says."""
         return [*self.earlier, *self.unsaid()]
 
     def keep(self, txn: str, directory: Directory, system: OS) -> None:
-        """Keep the files that this was found in, beside the session, before anything replaces or removes them. Raises `OSError`."""
+        """Keep the damaged files, beside the session, before anything replaces or removes them. Raises `OSError`."""
         names = {flaw.file for flaw in self.flaws if flaw.kind not in _NOTHING_LOST}
         paths = [path for path in journals(directory.live(txn)) if path.name in names]
         if self.snapshot:
@@ -74,9 +74,9 @@ class Damage(Struct):
         for path in paths:
             system.make_directory(folder)
             places = (folder / f"{path.name}{more}" for more in ("", *(f".{number}" for number in range(2, 1000))))
-            there = next(place for place in places if not exists(place) or place.samefile(path))
-            if not exists(there):
-                system.keep(path, there)
+            target = next(place for place in places if not exists(place) or place.samefile(path))
+            if not exists(target):
+                system.keep(path, target)
             self.kept = f"what was damaged is kept as it was: {folder}"
 
     def lines(self) -> list[str]:
@@ -89,5 +89,5 @@ class Damage(Struct):
 
 def earlier(meta: dict[str, Any]) -> list[str]:
     """Return what a snapshot's meta says was lost before it was written."""
-    found: object = meta.get("damage")
-    return [str(line) for line in found] if is_list(found) else []
+    lines: object = meta.get("damage")
+    return [str(line) for line in lines] if is_list(lines) else []

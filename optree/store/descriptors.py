@@ -23,9 +23,9 @@ _KINDS = {
     stat.S_IFDIR: "a directory",
 }
 _FORK_SECONDS: Final = 0.2
-"""How long a fork waits for those who open files."""
+"""How long a fork waits for threads that open files."""
 _LONG_SECONDS: Final = 0.5
-"""Who is at something for longer is not waited for: the disk hangs, or an exception out of a handler left the mark behind."""
+"""A thread that opens a file for longer is not waited for: the disk hangs, or an exception out of a handler left the mark behind."""
 _PAUSE_SECONDS: Final = 0.0005
 _for_locks: dict[int, Descriptor] = {}
 """The descriptors that are open for a lock, by the objects' ids."""
@@ -46,20 +46,20 @@ class Descriptor(int):
 def is_open(fd: int) -> bool:
     """Tell whether a descriptor is still that of the file that it was opened for."""
     try:
-        found = os.fstat(fd)
+        info = os.fstat(fd)
     except OSError as error:
         pass_on(error)
         return False
-    return not isinstance(fd, Descriptor) or fd.identity == (found.st_dev, found.st_ino)
+    return not isinstance(fd, Descriptor) or fd.identity == (info.st_dev, info.st_ino)
 
 
 def opened(opening: Callable[..., int], path: str | os.PathLike[str], flags: int, *mode: int, regular: bool = True) -> Descriptor:
     """Open a file, of which an interrupt leaves no descriptor; raises `OSError` where it must be *regular* and is something else."""
-    fds: list[int] = []  # filled within one call of C: a handler that raises behind it leaves none that nobody closes
+    fds: list[int] = []  # filled within one call of C: if a handler raises after it, the descriptor is known here and is closed
     try:
-        fds.extend(map(opening, (path,), (flags,), *((one,) for one in mode)))
-        kept, found = Descriptor(fds[0]), os.fstat(fds[0])
-        kind = stat.S_IFMT(found.st_mode)
+        fds.extend(map(opening, (path,), (flags,), *((argument,) for argument in mode)))
+        kept, info = Descriptor(fds[0]), os.fstat(fds[0])
+        kind = stat.S_IFMT(info.st_mode)
         if regular and kind != stat.S_IFREG:
             raise OSError(  # noqa: TRY301 - closed below
                 errno.EINVAL, f"it is {_KINDS.get(kind, 'something else')}, and no file", os.fspath(path)
@@ -68,14 +68,15 @@ def opened(opening: Callable[..., int], path: str | os.PathLike[str], flags: int
         for fd in fds:
             os.close(fd)
         raise
-    kept.identity = found.st_dev, found.st_ino
+    kept.identity = info.st_dev, info.st_ino
     return kept
 
 
 def opened_for_lock(opening: Callable[..., int], path: str | os.PathLike[str], flags: int, *, used: bool = False) -> Descriptor:
     """Open a file, created with mode 0600 if it is missing, for a lock that a forked child does not share.
 
-    What is *used* by this thread alone until it is closed, is left to it where it forks meanwhile, which only a signal's handler can do.
+    What is *used* by this thread alone until it is closed, has the same number there, and fails, where it forks meanwhile, which only a
+    signal's handler can do.
 
     A child's copy of the descriptor would keep the lock beyond this process, and from this process beyond the lock's release.
     """
@@ -163,12 +164,19 @@ def _after_fork() -> None:
     _opening.clear()
     me = get_ident()
     for key, fd in list(_for_locks.items()):
-        if _users.get(key) == me:  # it forked in a handler, and goes on with the file when that is over
-            continue
         with suppress(OSError):
-            if is_open(fd):
+            if is_open(fd) and _users.get(key) == me:  # it forked in a handler, and goes on with the file when that is over
+                _shut(fd)
+            elif is_open(fd):
                 os.close(fd)
         forget(fd)
+
+
+def _shut(fd: int) -> None:
+    """Put something in a file's place that takes nothing: what the child does with it fails, and whoever has it closes it."""
+    nothing = os.open(os.devnull, os.O_RDONLY)
+    os.dup2(nothing, fd, inheritable=False)
+    os.close(nothing)
 
 
 calls.register_at_fork(before=_before_fork, after_in_parent=_after_fork_in_parent, after_in_child=_after_fork)

@@ -113,9 +113,9 @@ class Directory(Struct, frozen=True):
     def size(self, txn: str) -> int:
         """Return how many bytes a session takes on disk; 0 for one that is not there."""
         live = self.live(txn)
-        found = [*live.iterdir()] if _kind(live) == S_IFDIR else []
-        found += [self.snapshot(txn, compression) for compression in SUFFIXES]
-        return sum(map(size_of, found))
+        paths = [*live.iterdir()] if _kind(live) == S_IFDIR else []
+        paths += [self.snapshot(txn, compression) for compression in SUFFIXES]
+        return sum(map(size_of, paths))
 
     def saved(self) -> list[Saved]:
         """Return the sessions that are there, those first that began last. Other files, links, pipes and devices are passed over.
@@ -125,23 +125,23 @@ class Directory(Struct, frozen=True):
         Raises:
             StoreError: The directory cannot be read; the message says why, and what to do.
         """
-        found: dict[str, list[Path]] = {}
+        by_txn: dict[str, list[Path]] = {}
         with readable(self.sessions), suppress(FileNotFoundError, NotADirectoryError):
             for path in self.sessions.iterdir():
                 for suffix in (LIVE, *SUFFIXES.values()):
                     txn = path.name.removesuffix(suffix)
                     if txn != path.name and is_txn(txn):
                         if _may_be(path, S_IFDIR if suffix == LIVE else S_IFREG):
-                            found.setdefault(txn, []).append(path)
+                            by_txn.setdefault(txn, []).append(path)
                         break
-        listed = [_saved(txn, paths) for txn, paths in found.items() if len(paths) > 1 or not _is_unwritten(paths[0])]
+        listed = [_saved(txn, paths) for txn, paths in by_txn.items() if len(paths) > 1 or not _is_unwritten(paths[0])]
         return sorted(listed, key=_begun, reverse=True)
 
     def exact(self, txn: str) -> Saved | None:
         """Return the session of just this txn, if it is there; what else lies there is not looked through. Raises `OSError`."""
         paths = [self.sessions / f"{txn}{suffix}" for suffix in (LIVE, *SUFFIXES.values())] if is_txn(txn) else []
-        found = [path for path in paths if _kind(path) == (S_IFDIR if path.suffix == LIVE else S_IFREG)]
-        return _saved(txn, found) if found else None
+        existing = [path for path in paths if _kind(path) == (S_IFDIR if path.suffix == LIVE else S_IFREG)]
+        return _saved(txn, existing) if existing else None
 
     def is_free(self, txn: str) -> bool:
         """Tell whether a session may be begun under this name: none has it, for certain."""
@@ -161,13 +161,13 @@ class Directory(Struct, frozen=True):
         with readable(self.sessions):
             if txn != "last" and (exact := self.exact(txn)):
                 return exact
-        there = self.saved()
-        matches = there[:1] if txn == "last" else [saved for saved in there if txn and saved.txn.startswith(txn)]
+        listed = self.saved()
+        matches = listed[:1] if txn == "last" else [saved for saved in listed if txn and saved.txn.startswith(txn)]
         if len(matches) == 1:
             return matches[0]
-        raise NotFoundError(self._missing(txn, [saved.txn for saved in there], [saved.txn for saved in matches]))
+        raise NotFoundError(self._missing(txn, [saved.txn for saved in listed], [saved.txn for saved in matches]))
 
-    def _missing(self, txn: str, there: list[str], matches: list[str]) -> str:
+    def _missing(self, txn: str, txns: list[str], matches: list[str]) -> str:
         if matches:
             return f"{txn!r} is the beginning of {len(matches)} sessions: {', '.join(matches[:5])}; write more of it"
         if self.homeless:
@@ -176,12 +176,12 @@ class Directory(Struct, frozen=True):
             if _kind(self.sessions / f"{txn}{suffix}"):
                 what = "directory" if suffix == LIVE else "file"
                 return f"no session {txn!r}: {txn}{suffix} in {self.sessions} is no {what}, or a link, and links are not followed there"
-        if not there:
+        if not txns:
             return f"no session {txn!r}: there are none in {self.sessions}; record one with: optree run -- python your_agent.py"
         from difflib import get_close_matches
 
-        close = get_close_matches(txn, there, 3, 0.5) or there[:3]
-        return f"no session {txn!r} in {self.sessions}; there are {len(there)}, among them {', '.join(close)} (optree ls lists them)"
+        close = get_close_matches(txn, txns, 3, 0.5) or txns[:3]
+        return f"no session {txn!r} in {self.sessions}; there are {len(txns)}, among them {', '.join(close)} (optree ls lists them)"
 
 
 @lru_cache(maxsize=16)
@@ -194,11 +194,11 @@ def _directory(base: str | Path | None, sessions: str | Path | None, billing: st
 def recorded(directory: Directory, txn: str) -> Saved | None:
     """Return the session of just this txn, if a file has anything of it that can be looked at."""
     try:
-        found = directory.exact(txn)
+        saved = directory.exact(txn)
     except OSError as error:
         pass_on(error)
         return None
-    return None if found and found.live and not found.snapshot and _is_unwritten(found.live) else found
+    return None if saved and saved.live and not saved.snapshot and _is_unwritten(saved.live) else saved
 
 
 def why_not_live(directory: Directory, txn: str) -> str:
@@ -265,8 +265,10 @@ def _is_unwritten(path: Path) -> bool:
         return False
     try:
         return all(
-            one.name == "LOCK" or one.name.startswith(TEMPORARY) or (_kind(one) == S_IFREG and (one.stat().st_size == 0 or is_blank(one)))
-            for one in path.iterdir()
+            entry.name == "LOCK"
+            or entry.name.startswith(TEMPORARY)
+            or (_kind(entry) == S_IFREG and (entry.stat().st_size == 0 or is_blank(entry)))
+            for entry in path.iterdir()
         )
     except (OSError, FormatError) as error:
         pass_on(error)
@@ -283,7 +285,7 @@ def exists(path: Path) -> bool:
     except (FileNotFoundError, NotADirectoryError, ValueError):
         return False
     except OSError as error:
-        if error.errno in (ELOOP, EINVAL):  # a circle of links; what is no name on Windows
+        if error.errno in (ELOOP, EINVAL):  # a circle of links; not a possible name on Windows
             return False
         raise
     return True
@@ -338,7 +340,7 @@ def _kind(path: Path) -> int:
 
 
 def _may_be(path: Path, kind: int) -> bool:
-    """Tell whether this kind of file has the name, or that cannot be told: who reads it finds out what is wrong with it."""
+    """Tell whether this kind of file has the name, or that cannot be told: the reader of the file reports what is wrong with it."""
     try:
         return _kind(path) == kind
     except OSError as error:

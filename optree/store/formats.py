@@ -44,7 +44,7 @@ class Snapshot(msgspec.Struct):
     notes: list[str] = []
     """What was passed over in a file of the original ai-agent."""
     renamed: list[str] = []
-    """Ids that the file gave and that can be none, with what is there in their place."""
+    """Values in the file that cannot be ids, with the ids that replace them."""
 
 
 class _File(msgspec.Struct):
@@ -80,8 +80,8 @@ def read_snapshot(path: Path, system: OS = REAL) -> Snapshot:
         except RecursionError:
             raise FormatError(f"{path.name} is no session file: it is nested deeper than any session can be") from None
     damaged = not whole and data[:4] == ZSTD
-    said = f"is damaged: what is valid of its {len(data)} bytes" if damaged else f"breaks off: its {len(data)} bytes"
-    return _salvage(path.name, text, said)
+    damage = f"is damaged: what is valid of its {len(data)} bytes" if damaged else f"breaks off: its {len(data)} bytes"
+    return _salvage(path.name, text, damage)
 
 
 def read_meta(path: Path) -> dict[str, Any]:
@@ -100,14 +100,14 @@ def meta_of(path: Path) -> dict[str, Any]:
     head, mark, rest = text.partition(b'"meta":')
     from json import JSONDecoder
 
-    said = rest.decode("utf-8", "surrogateescape")
+    decoded = rest.decode("utf-8", "surrogateescape")
     try:
-        meta, end = JSONDecoder().raw_decode(said)
+        meta, end = JSONDecoder().raw_decode(decoded)
     except ValueError as error:
         pass_on(error)
         return {}
-    told = said[end : end + _SUM_CHARACTERS].encode("utf-8", "surrogateescape")
-    wrong = told.startswith(b',"metaCrc":"') and told != meta_sum(head + mark + said[:end].encode("utf-8", "surrogateescape"))
+    checksum = decoded[end : end + _SUM_CHARACTERS].encode("utf-8", "surrogateescape")
+    wrong = checksum.startswith(b',"metaCrc":"') and checksum != meta_sum(head + mark + decoded[:end].encode("utf-8", "surrogateescape"))
     return meta if is_object(meta) and not wrong else {}
 
 
@@ -165,21 +165,21 @@ def _parse(name: str, text: bytes) -> Snapshot:
 
 
 def _without_totals(text: bytes) -> bytes:
-    """Return a document without its sessions' totals: those that were written as no numbers are summed anew from the entries."""
+    """Return a document without its sessions' totals: totals that are not numbers are summed anew from the entries."""
     document: Any = msgspec.json.decode(text)
     pending: list[Any] = [document.get("session")]
     while pending:
-        one: Any = pending.pop()
-        if is_object(one):
-            one.pop("totals", None)
-            pending += [one[name] for name in ("turns", "ops", "childSession") if name in one]
-        elif is_list(one):
-            pending += one
+        value: Any = pending.pop()
+        if is_object(value):
+            value.pop("totals", None)
+            pending += [value[name] for name in ("turns", "ops", "childSession") if name in value]
+        elif is_list(value):
+            pending += value
     return msgspec.json.encode(document)
 
 
 def _check_paths(name: str, root: SessionNode) -> None:
-    """Raise `FormatError` if a node's path is none: what reads trees counts on paths."""
+    """Raise `FormatError` if a node's path is not valid: all that reads trees relies on paths."""
     for session in walk_sessions(root):
         wrong = [session.path] if session.path and _OP.fullmatch(session.path) is None else []
         wrong += [turn.path for turn in session.turns if _TURN.fullmatch(turn.path) is None]
@@ -188,17 +188,17 @@ def _check_paths(name: str, root: SessionNode) -> None:
             raise FormatError(f"{name} is no session file: a node has the path {wrong[0][:80]!r}, and paths are numbers, as in 1.2")
 
 
-def _salvage(name: str, text: bytes, said: str) -> Snapshot:
-    """Close what a document that breaks off left open after its last whole value, and read that; *said* begins the damage."""
+def _salvage(name: str, text: bytes, damage: str) -> Snapshot:
+    """Close what a document that breaks off left open after its last whole value, and read that; *damage* begins the message."""
     for closed in _closings(text):
         try:
-            found = _parse(name, closed)
+            snapshot = _parse(name, closed)
         except (msgspec.DecodeError, UnicodeDecodeError, FormatError, RecursionError):
             continue
-        kept = sum(1 for _ in found.tree.session.turns)
+        kept = sum(1 for _ in snapshot.tree.session.turns)
         turns = f"{kept} turn{'' if kept == 1 else 's'} of the root session"
-        found.damage = f"{name} {said} unpack to {len(text)} bytes of JSON; kept is the session's beginning, with {turns}"
-        return found
+        snapshot.damage = f"{name} {damage} unpack to {len(text)} bytes of JSON; kept is the session's beginning, with {turns}"
+        return snapshot
     raise DamagedError(f"{name} is damaged: no part of it can be read; restore it from a copy, or load an older session (optree ls)")
 
 
@@ -206,19 +206,19 @@ def _closings(text: bytes) -> Iterator[bytes]:
     """Yield the text cut after each of its last complete values or opened lists, with the open brackets closed; longest first."""
     open_: _Open | None = None
     cuts: deque[tuple[int, _Open | None]] = deque(maxlen=256)
-    for found in _TOKEN.finditer(text):
-        token = found[0]
+    for match in _TOKEN.finditer(text):
+        token = match[0]
         if token in b"{[":
             open_ = (b"}" if token == b"{" else b"]", open_)
         elif token in b"}]" and open_ is not None:
             open_ = open_[1]
         if token in b"[}]":
-            cuts.append((found.end(), open_))
+            cuts.append((match.end(), open_))
     for end, innermost in reversed(cuts):
-        closing, one = bytearray(), innermost
-        while one is not None:
-            closing += one[0]
-            one = one[1]
+        closing, bracket = bytearray(), innermost
+        while bracket is not None:
+            closing += bracket[0]
+            bracket = bracket[1]
         yield text[:end] + closing
 
 
@@ -231,5 +231,5 @@ def _ai_agent(document: dict[str, Any]) -> Snapshot:
             f"an ai-agent file of version {version}; this optree reads versions 1 and 2 here; "
             "version 3 is a folder of records: optree import FOLDER"
         )
-    found = ai_agent.tree_of(document)
-    return Snapshot(found.tree, found.meta, notes=found.notes, renamed=found.renamed + name_safely(found.tree))
+    converted = ai_agent.tree_of(document)
+    return Snapshot(converted.tree, converted.meta, notes=converted.notes, renamed=converted.renamed + name_safely(converted.tree))

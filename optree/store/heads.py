@@ -1,4 +1,4 @@
-"""The beginning of a file, unpacked: what formats are told apart by."""
+"""The beginning of a file, unpacked: formats are recognised by it."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ def head_of(path: Path, limit: int = HEAD_BYTES) -> bytes:
     """Return the first bytes of a file, unpacked as far as they can be; of a directory none. Raises `OSError` for what cannot be opened."""
     if path.is_dir():
         return b""
-    found = b""
+    head = b""
     with opened(path) as source:
-        while len(found) < limit:
+        while len(head) < limit:
             try:
-                piece: bytes = cast("BufferedReader", source).read1(limit - len(found))
-            except (OSError, EOFError) as error:  # what is packed is damaged, or breaks off
+                piece: bytes = cast("BufferedReader", source).read1(limit - len(head))
+            except (OSError, EOFError) as error:  # the packed data is damaged, or breaks off
                 pass_on(error)
                 break
             if not piece:
                 break
-            found += piece
-    return found
+            head += piece
+    return head

@@ -35,8 +35,8 @@ def save(
     _check(txn, directory, replace=replace)
     more = more_there(tree, directory)
     if more and not force:
-        said = f"session {txn}, which is there, has more than the one{f' in {source}' if source else ''}: {more}"
-        raise SetupError(f"{said}; it stays as it is; --force puts this one in its place all the same")
+        conflict = f"session {txn}, which is there, has more than the one{f' in {source}' if source else ''}: {more}"
+        raise SetupError(f"{conflict}; it stays as it is; --force puts this one in its place all the same")
     if any(session.path.count(".") >= 2 * MAX_NESTED for session in walk_sessions(root)):
         raise StoreError(f"session {txn} is not saved: its sub-agents are nested more than {MAX_NESTED} deep, which no snapshot holds")
     ledger = Ledger(directory.billing)
@@ -54,25 +54,25 @@ def more_there(tree: Tree, directory: Directory) -> str:
     txn = tree.session.origin_txn_id
     paths = [path for path in (directory.snapshot(txn, name) for name in SUFFIXES) if exists(path)]
     try:
-        there = [_counts(read_snapshot(path).tree.session) for path in paths]
+        saved = [_counts(read_snapshot(path).tree.session) for path in paths]
     except OptreeError:  # there is nothing in it that could be lost
         return ""
     here = _counts(tree.session)
-    lost = [f"{old[name]} {name}, not {here[name]}" for old in there for name in old if old[name] > here[name]]
+    lost = [f"{old[name]} {name}, not {here[name]}" for old in saved for name in old if old[name] > here[name]]
     return ", ".join(lost)
 
 
 def _counts(root: SessionNode) -> Counter[str]:
     """Return how much of each kind a session has."""
-    found: Counter[str] = Counter()
+    counts: Counter[str] = Counter()
     for session in walk_sessions(root):
         ends = (session.ended_at is not None) + sum(turn.ended_at is not None for turn in session.turns)
-        found.update({"turns": len(session.turns), "messages": len(session.messages), "ends": ends})
+        counts.update({"turns": len(session.turns), "messages": len(session.messages), "ends": ends})
     for _, _, op in walk_ops(root):
         parts = sum(part is not None for part in (op.request, op.response, op.reasoning))
-        found.update({"ops": 1, "log lines": len(op.logs), "accounting entries": len(op.accounting)})
-        found.update({"contents of ops": parts, "ends": op.ended_at is not None})
-    return found
+        counts.update({"ops": 1, "log lines": len(op.logs), "accounting entries": len(op.accounting)})
+        counts.update({"contents of ops": parts, "ends": op.ended_at is not None})
+    return counts
 
 
 def _check(txn: str, directory: Directory, *, replace: bool) -> None:
@@ -83,10 +83,10 @@ def _check(txn: str, directory: Directory, *, replace: bool) -> None:
         raise BusyError(
             f"session {txn} was interrupted and has its journals here, which say more: optree load {txn}, or use --sessions-dir"
         )
-    there = [directory.snapshot(txn, name) for name in SUFFIXES if exists(directory.snapshot(txn, name))]
-    if there and not replace:
+    snapshots = [directory.snapshot(txn, name) for name in SUFFIXES if exists(directory.snapshot(txn, name))]
+    if snapshots and not replace:
         raise SetupError(
-            f"session {txn} is there already ({there[0].name}): it stays as it is; --replace puts the imported one in its place"
+            f"session {txn} is there already ({snapshots[0].name}): it stays as it is; --replace puts the imported one in its place"
         )
 
 

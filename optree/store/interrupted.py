@@ -26,18 +26,18 @@ _KINDS: dict[type[r.Record], type[Node]] = {r.SessionBegin: SessionNode, r.TurnB
 
 def open_nodes(root: SessionNode) -> list[Node]:
     """Return all nodes without an end, each before those above it."""
-    found: list[Node] = []
+    nodes: list[Node] = []
     pending: list[SessionNode] = [root]
     while pending:
         session = pending.pop()
-        found.append(session)
+        nodes.append(session)
         for turn in session.turns:
-            found.append(turn)
+            nodes.append(turn)
             for op in turn.ops:
-                found.append(op)
+                nodes.append(op)
                 if op.child_session is not None:
                     pending.append(op.child_session)
-    return [node for node in reversed(found) if node.ended_at is None]
+    return [node for node in reversed(nodes) if node.ended_at is None]
 
 
 def interrupt(node: Node, alive: float = 0.0) -> r.Record:
@@ -57,14 +57,14 @@ def interrupt(node: Node, alive: float = 0.0) -> r.Record:
 
 
 def account_open(root: SessionNode, nodes: Iterable[Node], alive: float = 0.0) -> list[r.Accounted]:
-    """Give each model call among open nodes that nobody accounted for an entry, as one that failed has: its cost is unknown, not nothing.
+    """Give each model call among open nodes that has no accounting entry one as a failed call has: its cost is unknown, not 0.
 
     It has the tokens that the provider told as its stream began, with ``partial`` among its details. Returns the records of that. An
     entry's id is the same whoever makes it.
     """
     calls = [node for node in nodes if isinstance(node, OperationNode) and node.kind == "llm" and not node.accounting]
     sessions = {session.path: session for session in walk_sessions(root)} if calls else {}
-    made: list[r.Accounted] = []
+    records: list[r.Accounted] = []
     for op in calls:
         seen = max(alive, op_seen(op))
         entry = AccountingEntry(f"{op.op_id}#0", seen, "llm", "failed", seen - op.started_at, *model_of(op), error=WHY)
@@ -76,18 +76,18 @@ def account_open(root: SessionNode, nodes: Iterable[Node], alive: float = 0.0) -
         while path:
             path = parent_label(parent_label(path))
             add_entry(sessions[path].totals, entry)
-        made.append(r.Accounted(op.path, entry))
-    return made
+        records.append(r.Accounted(op.path, entry))
+    return records
 
 
 def _account_start(op: OperationNode, entry: AccountingEntry) -> None:
-    """Take what a stream told of its tokens before it broke off."""
-    if is_object(told := op.attributes.get(USAGE_AT_START)):
+    """Take over the tokens that the provider reported before a stream broke off."""
+    if is_object(at_start := op.attributes.get(USAGE_AT_START)):
         from optree.usage import read  # not before it is needed: few calls are broken off
 
-        found = read(told, provider=entry.provider, model=entry.model)
-        if found.tokens is not None:
-            entry.tokens, entry.details = found.tokens, Raw(encode({**found.rest, "partial": True}))
+        usage = read(at_start, provider=entry.provider, model=entry.model)
+        if usage.tokens is not None:
+            entry.tokens, entry.details = usage.tokens, Raw(encode({**usage.rest, "partial": True}))
 
 
 def close_begun(root: SessionNode, journals: Iterable[Path], system: OS) -> int:

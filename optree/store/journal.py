@@ -69,8 +69,8 @@ class Journal:
         self.live, self.txn = live, txn
         self.sync_level: Sync = sync
         self._syncs = sync in ("turn", "op")
-        self.refusal = ""  # why the disk took nothing the last time that it was its own fault
-        self.problem, self.errno, self.resolved = "", 0, False  # what went wrong last, if the system said so its number, whether it is over
+        self.refusal = ""  # the reason of the last refusal by the disk itself
+        self.problem, self.errno, self.resolved = "", 0, False  # the last problem, its errno if the system gave one, whether it is over
         self.dirty = False
         """True while there are records that may not be on the disk itself."""
         self._unsynced: OSError | None = None
@@ -78,9 +78,8 @@ class Journal:
         """Number of the last record that is with the operating system, or that it refused."""
         self.dropped = 0
         """Records that are given up: more than could be kept until the disk takes them."""
-        self._held: deque[r.Record] = deque()
-        self._again: list[Path] = []
-        """Records to be written, under the numbers that they have, as soon as the disk takes them."""
+        self._held: deque[r.Record] = deque()  # to be written, under the numbers that they have, as soon as the disk takes them
+        self._again: list[Path] = []  # files that could not be synced, of which that has records
         self._untried = 0
         """How many of them, the last ones, are in no file even in part."""
         self._ready = ready
@@ -89,14 +88,14 @@ class Journal:
         self._guard = new_rlock()  # held for moments: to close no file while it is synced
         self._closing = new_rlock()  # held while a file is closed, which two threads may come to do
         self._syncing = self._rests = 0
-        self._doomed: list[int] = []  # descriptors that are closed when nobody syncs
+        self._doomed: list[int] = []  # descriptors that are closed when no thread syncs
         self._gaps: list[r.Gap] = []  # those that were written
-        self._omitted: list[tuple[int, int]] = []  # numbers of lost records that the next gap tells
+        self._omitted: list[tuple[int, int]] = []  # numbers of lost records that the next gap names
         self._counted = self.last  # number of the last record when files were last removed: what they had is in `dropped`
         self._named = False
         self._synced = self.last  # number of the last record that is known to be on the disk
         self._given_up: list[Path] = []
-        """Files that took no more, with what may not be on the disk of what they took before."""
+        """Files that can no longer be written; some of the records in them may not be on the disk."""
         self._suspect: list[Path] = []
         """Files that could not be synced: what they have since `_synced` is written again."""
         self._claimed = self.fd = self._seed = -1
@@ -105,7 +104,7 @@ class Journal:
             self.make(ordinal, above, lazy=lazy)
 
     def make(self, ordinal: int | None, above: int, *, lazy: bool, fresh: bool = False) -> None:
-        """Create the file, see above: apart, so that somebody has the journal by then who closes it, whatever happens.
+        """Create the file, see above: a step of its own, so that the caller has the journal by then and can close it, whatever happens.
 
         With *fresh* the live directory was made for it a moment ago.
         """
@@ -141,7 +140,7 @@ class Journal:
 
     @property
     def unsaid(self) -> int:
-        """Those of them that no gap in a file tells of."""
+        """Those of them that no gap in a file counts."""
         return self._unsaid + len(self._held)
 
     @property
@@ -237,7 +236,7 @@ class Journal:
                 self._syncing -= 1
                 doomed, self._doomed = ([], self._doomed) if self._syncing else (self._doomed, [])
             self._close_all(doomed)
-        if rests == self._rests and self._unsynced is None and not self._suspect:  # else another thread was told what this one was not
+        if rests == self._rests and self._unsynced is None and not self._suspect:  # else another thread's sync failed, or the file is gone
             self._named |= path == self.path
             self._synced = last
         return self.whole and not self.dirty
@@ -249,7 +248,7 @@ class Journal:
         self.dirty, self._unsynced, self._unsaid, self._omitted = False, None, 0, []
         self._retry_at, self._untried = 0.0, 0
         self._held.clear()
-        self._given_up, self._suspect, self._synced = [], [], self.last
+        self._given_up, self._suspect, self._again, self._synced = [], [], [], self.last
         self._rests += 1  # at last: a sync that begins before is told that the file has gone
 
     def is_there(self) -> bool:
@@ -262,8 +261,8 @@ class Journal:
         In files that remain are records up to *saved* only, or those behind which another process went on.
         """
         saved = max(self._counted, min(saved, last_before_another(self.live, self.ordinal, self._counted, self.last, self._os)))
-        said, self._gaps = [gap for gap in self._gaps if gap.n > saved], []
-        gone = max(0, self.last - saved - sum(gap.n > self._counted for gap in said))
+        later_gaps, self._gaps = [gap for gap in self._gaps if gap.n > saved], []
+        gone = max(0, self.last - saved - sum(gap.n > self._counted for gap in later_gaps))
         self._untried = max(0, self.last - saved)
         if there:
             self._given_up.append(self.path)
@@ -272,7 +271,7 @@ class Journal:
         self._close_files()
         self._counted, self.dirty, self._unsynced, self._retry_at = self.last, False, None, 0.0
         self.dropped += gone
-        self._unsaid += gone + sum(gap.dropped for gap in said)
+        self._unsaid += gone + sum(gap.dropped for gap in later_gaps)
         self.problem, self.errno, self.resolved = why, 0, False
         self._recover()
 
@@ -308,7 +307,7 @@ class Journal:
 
     def forget(self) -> None:
         """In a forked child: close this process's copy of the descriptor; the parent's lock stays."""
-        self._syncing = 0  # whoever did is not in the child
+        self._syncing = 0  # threads that did are not in the child
         self._close_files()
         self._retry_at = _NEVER
 
@@ -318,7 +317,7 @@ class Journal:
             self._noted = note_refused(self.live, self.ordinal, self.last, self.unsaid, self._noted, self._os)
 
     def _fault(self, path: Path, error: Exception) -> None:
-        self.problem, self.resolved = _said(path, error), False
+        self.problem, self.resolved = _reason(path, error), False
         self.errno = (error.errno or 0) if isinstance(error, OSError) else 0
         self.refusal = error.strerror or "" if isinstance(error, OSError) and error.errno not in (EMFILE, ENFILE, EAGAIN) else ""
 
@@ -418,12 +417,12 @@ class Journal:
         """Take up again what may have been lost since the last sync that succeeded."""
         if not self._suspect:
             return
-        found: dict[int, r.Record] = {}
+        records: dict[int, r.Record] = {}
         for path in self._suspect:
             with suppress(OSError):
-                found |= {record.n: record for record in read_journal(path, self._synced, self._os).records}
+                records |= {record.n: record for record in read_journal(path, self._synced, self._os).records}
         first = self._held[0].n if self._held else self.last + 1
-        back = [found[number] for number in sorted(found) if number < first]
+        back = [records[number] for number in sorted(records) if number < first]
         ends = [self._synced, *(record.n for record in back), first]
         self._omitted += [(low + 1, high - 1) for low, high in pairwise(ends) if high > low + 1]
         gone = first - 1 - self._synced - len(back)
@@ -461,7 +460,7 @@ class Journal:
             self._close_files()
 
     def _empty(self) -> None:
-        """Keep an open file of which nothing is needed for the next try."""
+        """Keep an open file whose content is not needed, for the next try."""
         try:
             self._os.truncate(self.fd, 0)
         except OSError as error:
@@ -472,7 +471,7 @@ class Journal:
 
     def _sync_given_up(self, path: Path) -> None:
         """Force a file to the disk that takes no more."""
-        self._os.datasync_at(path)  # where somebody removed it, that is noticed elsewhere
+        self._os.datasync_at(path)  # where it was removed, that is noticed elsewhere
         with suppress(ValueError):  # another thread was quicker
             self._given_up.remove(path)
 
@@ -482,7 +481,7 @@ class Journal:
             self.sync()
 
 
-def _said(path: Path, error: Exception) -> str:
+def _reason(path: Path, error: Exception) -> str:
     mine = path.name if path.suffix != ".jsonl" else os.path.join(*path.parts[-2:])
     name = error.filename if isinstance(error, FileExistsError | NotADirectoryError) and error.filename else mine
     return f"{name}: {(error.strerror if isinstance(error, OSError) else None) or error}"

@@ -1,6 +1,6 @@
 """A session's journals, on their way to the disk: this process's own, and for the owner also those of writers that have gone.
 
-Who records something and goes within a second, as a worker of a pool does, does not come to it: the owner does so then.
+A process that records something and ends within a second, as a worker of a pool does, does not sync its journal: the owner does.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class Journals:
     ) -> None:
         """Begin with all that are there, besides one's *own*; without *others* it is for that one only.
 
-        *fault* is told what fails, *forced* that something of one's own was forced to the disk.
+        *fault* is called with each error, *forced* when something of one's own was forced to the disk.
         """
         self._own, self._system, self._others, self._fault, self._forced = own, system, others, fault, forced
         self._first = own.path.name
@@ -63,14 +63,20 @@ class Journals:
 
     def _sync_others(self, *, gone: bool) -> bool:
         with self._guard:
-            forced, failed = dict[Path, _State](), list[OSError]()
-            for path, state in self._changed():
-                try:
-                    if self._force(path, state, gone=gone):
-                        forced[path] = (*state[:3], False)
-                except OSError as error:
-                    pass_on(error)
-                    failed.append(error)
+            forced, failed, looked, more = dict[Path, _State](), list[OSError](), set[Path](), True
+            while more:
+                more = False
+                for path, state in self._changed():
+                    if path in looked:  # what is written there meanwhile is later
+                        continue
+                    looked.add(path)
+                    more = True  # a file that was made meanwhile may have what this one has lost
+                    try:
+                        if self._force(path, state, gone=gone):
+                            forced[path] = (*state[:3], False)
+                    except OSError as error:
+                        pass_on(error)
+                        failed.append(error)
             try:
                 if forced.keys() - self._synced.keys():
                     self._system.sync_name(next(iter(forced)))  # which is for all that are new
@@ -80,8 +86,8 @@ class Journals:
             except OSError as error:
                 pass_on(error)
                 failed.append(error)
-        for one in failed:
-            self._fault(one)
+        for failure in failed:
+            self._fault(failure)
         return not failed
 
     def _changed(self) -> Iterator[tuple[Path, _State]]:
@@ -97,13 +103,13 @@ class Journals:
         marked = self._paths and not self._is_executable(self._live / "LOCK")  # else all files there seem so, as on vfat
         for path in self._paths:
             try:
-                found = path.lstat()
+                info = path.lstat()
             except calls.GONE as error:
                 pass_on(error)
                 continue
-            unsynced = bool(marked and found.st_mode & stat.S_IXUSR)
-            state = found.st_ino, found.st_size, found.st_mtime_ns, unsynced
-            if found.st_size and (unsynced or state != self._synced.get(path)):
+            unsynced = bool(marked and info.st_mode & stat.S_IXUSR)
+            state = info.st_ino, info.st_size, info.st_mtime_ns, unsynced
+            if info.st_size and (unsynced or state != self._synced.get(path)):
                 yield path, state
 
     def _is_executable(self, path: Path) -> bool:

@@ -25,11 +25,11 @@ class Book(Struct):
 
     entries: list[dict[str, Any]] = []
     repeated: int = 0
-    """Lines that say again what another line says."""
+    """Lines that repeat another line."""
     conflicting: list[tuple[dict[str, Any], dict[str, Any]]] = []
-    """Lines with the session and id of an earlier one that say something else, each behind that one, which alone is in *entries*."""
+    """Pairs of different lines with the same session and id: the earlier, which alone is in *entries*, and the later."""
     unreadable: list[int] = []
-    """The numbers of lines that are no JSON object, or whose checksum is not theirs; lines count from 1."""
+    """The numbers of lines that are not a JSON object, or whose checksum is wrong; lines count from 1."""
 
 
 class Ledger:
@@ -69,7 +69,7 @@ class Ledger:
             self.system.close(fd)
 
     def _write(self, fd: int, text: bytes) -> None:
-        """Write lines; where that fails in its middle, take back what is there of them, so that no line stays torn. The file is locked."""
+        """Write lines to the locked file; where a write stops in the middle, cut off the part that was written: no line stays torn."""
         begun = os.fstat(fd).st_size
         try:
             self.system.write_all(fd, text)
@@ -82,15 +82,15 @@ class Ledger:
         """Return the lines that are not there yet; those that are go to the disk with them, again."""
         if not (bill.again or bill.imported):
             return bill.lines
-        there = self._there(bill.txn) if bill.again else dict[str, tuple[int, int]]()
-        if there:  # an earlier try may have failed, or its process have died, before they were on the disk
-            self.system.write_again(self.path, _together(there.values()))
+        present = self._places(bill.txn) if bill.again else dict[str, tuple[int, int]]()
+        if present:  # an earlier try may have failed, or its process have died, before they were on the disk
+            self.system.write_again(self.path, _together(present.values()))
         billed = self._billed() if bill.imported else Bare()
         every = zip(bill.entries, bill.lines, strict=True)
-        return [line for entry, line in every if entry["id"] not in there and not billed.claim(entry)]
+        return [line for entry, line in every if entry["id"] not in present and not billed.claim(entry)]
 
     def read(self) -> list[dict[str, Any]]:
-        """Return all entries, each once; lines that are none are passed over."""
+        """Return all entries, each once; other lines are passed over."""
         return self.book().entries
 
     def book(self) -> Book:
@@ -127,30 +127,30 @@ class Ledger:
             fd = self.system.append(self.path)
             try:
                 self.system.lock_waiting(fd)
-                if self.system.is_at(fd, self.path):  # else somebody has put another file in its place, or removed it, meanwhile
+                if self.system.is_at(fd, self.path):  # else the file was replaced or removed meanwhile
                     return fd
             except BaseException:
                 self.system.close(fd)
                 raise
             self.system.close(fd)
 
-    def _there(self, txn: str) -> dict[str, tuple[int, int]]:
+    def _places(self, txn: str) -> dict[str, tuple[int, int]]:
         """Return the ids of the session's entries that are there, with the place of each line and of the line breaks around it.
 
         The file may be large: only the session's lines are looked at.
         """
         data, mark, at = self.system.read(self.path), f'"{txn}'.encode(), 0
-        found: dict[str, tuple[int, int]] = {}
+        places: dict[str, tuple[int, int]] = {}
         while (at := data.find(mark, at)) >= 0:
             begin, end = data.rfind(b"\n", 0, at) + 1, data.find(b"\n", at)
             at = end if end >= 0 else len(data)
             entry = _entry(data[begin:at])
             if entry is not None and not is_bare(entry) and entry.get("originTxnId") == txn:
-                found[entry["id"]] = max(0, begin - 1), min(at + 1, len(data))
-        return found
+                places[entry["id"]] = max(0, begin - 1), min(at + 1, len(data))
+        return places
 
     def _billed(self) -> Bare:
-        """Return what lines without an id tell of; lines that are the same byte by byte tell of one call."""
+        """Return the entries of lines without an id; lines that are the same byte by byte are of one call."""
         lines = dict.fromkeys(line.strip() for line in self._lines() if b'"id":' not in line)
         return Bare(entry for line in lines if (entry := _entry(line)) is not None)
 
@@ -191,15 +191,15 @@ class Bare:
             self._left.setdefault(_facts(entry, entry.get("txnId") or entry.get("originTxnId")), []).append(entry)
 
     def claim(self, entry: dict[str, Any]) -> bool:
-        """Take the line out that says what an entry says; False if there is none left. A line may be silent on the sub-agent's session."""
+        """Remove a line that is the bill of this entry; False if there is none left. A line may lack the sub-agent's session."""
         for txn in (entry.get("txnId"), entry.get("originTxnId"), None) if self._left else ():
-            if found := self._left.get(_facts(entry, txn)):
-                found.pop(0)
+            if matches := self._left.get(_facts(entry, txn)):
+                matches.pop(0)
                 return True
         return False
 
     def left(self) -> list[dict[str, Any]]:
-        """Return what nobody has claimed."""
+        """Return the entries that were not claimed."""
         return [entry for entries in self._left.values() for entry in entries]
 
 
@@ -210,13 +210,13 @@ def is_bare(entry: dict[str, Any]) -> bool:
 
 def _together(places: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:
     """Return places in a file, in their order, with those as one that touch each other."""
-    found: list[tuple[int, int]] = []
+    merged: list[tuple[int, int]] = []
     for begin, end in places:
-        if found and begin <= found[-1][1]:
-            found[-1] = found[-1][0], end
+        if merged and begin <= merged[-1][1]:
+            merged[-1] = merged[-1][0], end
         else:
-            found.append((begin, end))
-    return found
+            merged.append((begin, end))
+    return merged
 
 
 def _facts(entry: dict[str, Any], txn: Any) -> tuple[object, ...]:
@@ -227,23 +227,23 @@ def _facts(entry: dict[str, Any], txn: Any) -> tuple[object, ...]:
     tokens: Any = entry.get("tokens")
     counts = stored_parts(tokens if is_object(tokens) else {})
     time: Any = entry.get("timestamp")
-    found = (
+    facts = (
         txn,
         int(time) if isinstance(time, (int, float)) else None,
         *(entry.get(name) for name in ("type", "status", "agentId", "provider", "model", "mcpServer", "command")),
         *(entry.get(name) or 0 for name in ("latency", "charactersIn", "charactersOut", "costUsd")),
         *(counts[name] for name in ("inputTokens", "outputTokens", "cacheWriteInputTokens", "cacheReadInputTokens")),
     )
-    return tuple(map(_plain, found))
+    return tuple(map(_plain, facts))
 
 
 def _plain(value: Any) -> object:
-    """Return a value of a line as one that can be looked up."""
+    """Return a value of a line as one that can be a dict's key."""
     return value if value is None or isinstance(value, (str, int, float)) else encode(value)
 
 
 def _entry(line: bytes) -> dict[str, Any] | None:
-    """Return what a line says, without its checksum; None if it is no object, or if the checksum is not its own. Not each line has one."""
+    """Return the entry of a line, without its checksum, if it has one; None for what is not an object, or has a wrong checksum."""
     line = line.strip()
     if is_summed(line) and not check(line):
         return None

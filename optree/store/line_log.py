@@ -1,8 +1,8 @@
 """One file of numbered lines that several processes append to: each line whole, in the order of its number, with no number twice.
 
-The number is given under the same lock as the write, so the order on disk is that of the numbers, whoever writes. A process that is
-killed in the middle of a write leaves a torn last line; the next writer ends it with a newline and goes on, so that it stays to be seen
-and damages nothing after it. Nobody waits for another writer for longer than `WAIT_SECONDS` (docs/decisions/006).
+The number is given under the same lock as the write, so the order on disk is that of the numbers, whichever process writes. A process
+that is killed in the middle of a write leaves a torn last line; the next writer ends it with a newline and goes on, so that it stays to be
+seen and damages nothing after it. No writer waits for another for longer than `WAIT_SECONDS` (docs/decisions/006).
 """
 
 from __future__ import annotations
@@ -77,7 +77,7 @@ class LineLog:
         if not lock.acquire(timeout=patience):
             if self._busy or not patience or lock is not self._lock:
                 raise self._stuck("another thread")
-            self._lock = lock = threading.RLock()  # nobody is at work: an interrupt hit its holder between two steps
+            self._lock = lock = threading.RLock()  # no thread holds it: an interrupt hit its holder between two steps
             lock.acquire()
         mine = False
         try:
@@ -206,14 +206,14 @@ class LineLog:
                 self._latest = max(self._latest, 0, *self._numbers(line))
                 self._read += len(line) + 1
         if last and torn:
-            found = max([0, *self._numbers(torn)])
+            number = max([0, *self._numbers(torn)])
             if torn.rstrip().endswith(b"}"):  # else it is half an object, whose number is still free
-                self._latest = max(self._latest, found)
+                self._latest = max(self._latest, number)
             self._read += len(torn)
             self._tail = len(torn)
 
     def _write(self, data: bytes) -> None:
-        """Write a line; where that fails in its middle, take back what is there of it, so that no reader sees half a line."""
+        """Write a line; where the write stops in the middle, cut off the part that was written, so that no reader sees half a line."""
         begun = os.fstat(self._fd).st_size
         try:
             self._system.write_all(self._fd, data)

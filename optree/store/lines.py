@@ -98,11 +98,11 @@ def check_size(path: Path) -> None:
     """Raise `FormatError` for a packed file that unpacks to more than is read: in bounded memory, before anything is made of it."""
     if not path.is_file() or not is_packed(path):
         return
-    packed, found = path.stat().st_size, 0
+    packed, unpacked = path.stat().st_size, 0
     with suppress(EOFError), opened(path) as source:  # damage is the reader's to report
         while piece := cast("io.BufferedReader", source).read1(BLOCK_BYTES):
-            found += len(piece)
-            if found > limit_of(packed):
+            unpacked += len(piece)
+            if unpacked > limit_of(packed):
                 raise too_large(path.name, packed)
 
 
@@ -120,7 +120,7 @@ class _Frames(io.RawIOBase):
         self._data = memoryview(b"")
 
     def readable(self) -> bool:
-        """Tell that it can be read."""
+        """Return True: it can be read."""
         return True
 
     def readinto(self, buffer: Any) -> int:

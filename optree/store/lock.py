@@ -15,7 +15,7 @@ from optree.store.system import OS, REAL
 from optree.syscalls import calls
 
 TRY_SECONDS = 0.05
-"""How long a lock is tried for: a reader that asks who has it takes it for an instant."""
+"""How long a lock is tried for: a reader that looks whether a process has it takes it for an instant."""
 _PAUSE_SECONDS = 0.003
 _MOST_BYTES = 64
 _NOTED = re.compile(rb"([0-9]{1,16})(?: ([0-9]{1,16}) ([0-9]{1,16}))?")
@@ -37,7 +37,7 @@ def take(
 ) -> int:
     """Lock a file, which *opened* opens, made if it is missing; returns its descriptor, or -1 if another process has it. Raises `OSError`.
 
-    In a *fresh* folder, which this process made a moment ago, nobody settles anything.
+    In a *fresh* folder, which this process made a moment ago, no process settles anything.
     """
     until = monotonic() + seconds
     while True:
@@ -92,7 +92,7 @@ def beat(fd: int, system: OS = REAL, *, last: int = 0, refused: int = 0) -> None
 def last_beat(live: Path, since: float = 0.0) -> float:
     """Return when a session's owner last noted that it lives, in epoch ms; 0 where it did not.
 
-    What cannot be so is none: a time before *since*, when the session began, or after the file was last written.
+    Impossible times count as 0: one before *since*, when the session began, or after the file was last written.
     """
     try:
         beat, written = _noted(live)[0], (live / "LOCK").stat().st_mtime * 1e3
@@ -132,11 +132,11 @@ def refused(live: Path | None) -> list[RefusedNote]:
     """Return what a session's processes have noted of records that the disk refused."""
     if live is None:
         return []
-    notes = [_REFUSED.fullmatch(path.name) for path in notes_of_refused(live)]
-    found = [RefusedNote(one[1], int(one[2]), int(one[3])) for one in notes if one]
+    matches = [_REFUSED.fullmatch(path.name) for path in notes_of_refused(live)]
+    notes = [RefusedNote(match[1], int(match[2]), int(match[3])) for match in matches if match]
     with suppress(OSError):
-        found.append(RefusedNote("0000", *_noted(live)[1:]))
-    return found
+        notes.append(RefusedNote("0000", *_noted(live)[1:]))
+    return notes
 
 
 def last_forced(live: Path | None) -> int:
@@ -149,7 +149,7 @@ def last_forced(live: Path | None) -> int:
 
 def never_written(noted: Iterable[RefusedNote], vector: Mapping[str, int]) -> int:
     """Return how many of these records are in no file, when *vector* has per writer the number of the last one that is."""
-    return sum(one.records for one in noted if vector.get(one.writer, 0) < one.last)
+    return sum(note.records for note in noted if vector.get(note.writer, 0) < note.last)
 
 
 def has_recorded(live: Path) -> bool:
@@ -164,8 +164,8 @@ def has_recorded(live: Path) -> bool:
 
 def _noted(live: Path) -> tuple[int, int, int]:
     """Return what `beat` noted; zeros where it did not. Raises `OSError`."""
-    found = _NOTED.fullmatch(REAL.read(live / "LOCK", _MOST_BYTES).rstrip(b" "))
-    beat, last, count = (int(number or 0) for number in found.groups()) if found else (0, 0, 0)
+    match = _NOTED.fullmatch(REAL.read(live / "LOCK", _MOST_BYTES).rstrip(b" "))
+    beat, last, count = (int(number or 0) for number in match.groups()) if match else (0, 0, 0)
     return beat, last, count
 
 

@@ -23,12 +23,12 @@ _FREE = range(100_000_000, 900_000_000)
 
 def saved_vector(directory: Directory, txn: str) -> dict[str, int]:
     """Return per writer the number of its last record that a snapshot has. Raises `OSError` for one that is there and cannot be read."""
-    found: dict[str, int] = {}
+    vector: dict[str, int] = {}
     for compression in SUFFIXES:
         with suppress(FileNotFoundError, NotADirectoryError):
             for writer, number in vector_of(meta_of(directory.snapshot(txn, compression))).items():
-                found[writer] = max(found.get(writer, 0), number)
-    return found
+                vector[writer] = max(vector.get(writer, 0), number)
+    return vector
 
 
 def known_vector(directory: Directory, txn: str, *, owner: bool, later: bool) -> dict[str, int]:
@@ -60,31 +60,39 @@ def last_before_another(live: Path, writer: int, above: int, last: int, system: 
 
     It has gone on behind the record *above*, and may have read what was written here before it began, and nothing later.
     """
-    me, found, paths = (os.getpid(), calls.nodename()), last, list[Path]()
+    me, number, paths = (os.getpid(), calls.nodename()), last, list[Path]()
     with suppress(OSError):
         paths = journals(live)
     for path in paths:
-        with suppress(OSError, StoreError):  # what only a newer optree reads tells nothing
+        with suppress(OSError, StoreError):  # a file that only a newer optree reads is passed over
             header = read_journal(path, last, system).header
             if header and int(header.writer) == writer and above < header.first <= last and (header.pid, header.host) != me:
-                found = min(found, header.first - 1)
-    return found
+                number = min(number, header.first - 1)
+    return number
+
+
+def remove_own(journal: Path, system: OS) -> None:
+    """Remove a journal that this process has made, and no other's."""
+    with suppress(OSError, StoreError):
+        header = read_journal(journal, 0, system).header
+        if header is not None and header.pid == os.getpid():
+            system.unlink(journal)
 
 
 def vector_of(meta: dict[str, Any]) -> dict[str, int]:
-    """Return per writer the number of its last record that a snapshot has, by its meta; what can be none is left out."""
-    told = object_of(meta.get("journal"))
-    return {writer: number for writer, number in told.items() if _WRITER.fullmatch(writer) and type(number) is int and 0 <= number < _MOST}
+    """Return per writer the number of its last record that a snapshot has, by its meta; impossible numbers are left out."""
+    saved = object_of(meta.get("journal"))
+    return {writer: number for writer, number in saved.items() if _WRITER.fullmatch(writer) and type(number) is int and 0 <= number < _MOST}
 
 
 def last_number(journal: Path, system: OS) -> int:
     """Return the number of a file's last record; 0 if it has none."""
-    found = read_journal(journal, 0, system)
-    return found.records[-1].n if found.records else 0
+    file = read_journal(journal, 0, system)
+    return file.records[-1].n if file.records else 0
 
 
 def some_number() -> int:
-    """Return a number for a writer that cannot find out which are taken: with so many, it is nobody else's."""
+    """Return a number for a writer that cannot find out which are taken: one of so many that no other writer has it."""
     return _FREE[int.from_bytes(os.urandom(8), "big") % len(_FREE)]
 
 
@@ -96,7 +104,7 @@ def journal_name(writer: int, segment: int) -> str:
 def claim(live: Path, writer: int | None, above: int, system: OS, *, fresh: bool = False) -> tuple[int, Path, int]:
     """Make and lock a new journal: a writer's next segment, or (None) the first of the next writer above *above*.
 
-    A *fresh* folder is empty, and nobody settles anything there.
+    A *fresh* folder is empty, and no process settles anything there.
 
     Returns the writer's number, the path, and the descriptor. Raises `OSError` and `StoreError`.
     """

@@ -73,7 +73,7 @@ def open_session(
         )
         store.attach(builder)
     except BaseException:  # an interrupt
-        if stores is None:  # nobody else knows of its files and threads
+        if stores is None:  # no other code knows of its files and threads
             store.discard()
         raise
     return builder, store
@@ -105,7 +105,7 @@ def resume_session(
         store.attach(builder)
         store.snapshot()
     except BaseException:  # an interrupt
-        if stores is None:  # nobody else knows of its files and threads
+        if stores is None:  # no other code knows of its files and threads
             store.discard()
         raise
     return builder, store, loaded

@@ -1,4 +1,4 @@
-"""How a session is kept: what the parts of the store are told."""
+"""How a session is kept: options for the parts of the store."""
 
 from __future__ import annotations
 

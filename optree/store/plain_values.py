@@ -1,4 +1,4 @@
-"""What a decoded JSON value is, for readers of what others wrote: each function gives the wanted type, or says that it is not there."""
+"""Decoded JSON values of other programs, by type: each function returns a value of its type, or an empty one or None in place of others."""
 
 from __future__ import annotations
 
@@ -10,38 +10,38 @@ from optree.nodes import OpKind
 from optree.values import dumps, encode, is_list, is_object
 
 _MOST = 1e15
-"""No time in milliseconds, no latency and no bill comes to that."""
+"""More than any time in milliseconds, latency or amount of money."""
 _NUMBERS = (int, float)
 _KINDS: dict[Any, OpKind] = {kind: kind for kind in get_args(OpKind)}
 
 
 def object_of(value: Any) -> dict[str, Any]:
-    """Return a copy of an object; an empty one for what is none."""
+    """Return a copy of an object; an empty one for any other value."""
     return dict(value) if is_object(value) else {}
 
 
 def objects_of(value: Any) -> list[dict[str, Any]]:
     """Return the objects in a list; none if it is no list."""
-    return [one for one in value if is_object(one)] if is_list(value) else []
+    return [item for item in value if is_object(item)] if is_list(value) else []
 
 
 def text_of(value: Any) -> str | None:
-    """Return a text; None for what is none."""
+    """Return a text; None for any other value."""
     return value if isinstance(value, str) else None
 
 
 def texts_of(value: Any) -> dict[str, str] | None:
-    """Return an object whose values are all texts; None for what is none."""
-    return value if is_object(value) and all(isinstance(one, str) for one in value.values()) else None
+    """Return an object whose values are all texts; None for any other value."""
+    return value if is_object(value) and all(isinstance(member, str) for member in value.values()) else None
 
 
 def number_of(value: Any) -> float | None:
-    """Return a number that may be a time, a duration or an amount of money; None for what cannot be."""
+    """Return a number that may be a time, a duration or an amount of money; None for any other value."""
     return float(value) if type(value) in _NUMBERS and abs(value) < _MOST else None
 
 
 def kind_of(value: Any) -> OpKind | None:
-    """Return the kind of an op; None for what is none."""
+    """Return the kind of an op; None for any other value."""
     return _KINDS.get(value) if isinstance(value, str) else None
 
 

@@ -28,7 +28,7 @@ _WHOSE = re.compile(rb'"txn":"([^"]*)","writer":"([0-9]+)","segment":([0-9]{1,9}
 _Line = tuple[int, bytes, int, bool]
 _TORN_HEADER = "ends inside its first line, before anything was recorded"
 _HEADER_BYTES = 4096
-"""No header comes to that."""
+"""More bytes than any header has."""
 MAX_LINE_BYTES = 256 << 20
 """No record comes to that."""
 
@@ -59,9 +59,9 @@ class JournalFile(Struct):
     unknown: int = 0
     """Records of types that this version does not know; they are left out."""
     omitted: list[tuple[int, int]] = []
-    """What its gaps say of the numbers that were lost before they were in it: first and last of each row."""
+    """The first and last number of each row of lost records that a gap in the file names."""
     last: int = 0
-    """Number of the last record that is there, known or not; of a file without one what its first line says was before it."""
+    """Number of the last record, known or not; of a file without records, the number before its first, by the file's header."""
 
     @property
     def first(self) -> int:
@@ -73,8 +73,8 @@ def is_blank(path: Path, system: OS = REAL) -> bool:
     """Tell whether nothing was recorded in a file yet: it has no more than its header, or a piece of that."""
     if path.stat().st_size > _HEADER_BYTES:
         return False
-    found = read_journal(path, 0, system)
-    return not found.records and not found.unknown and all(flaw.said == _TORN_HEADER for flaw in found.flaws)
+    file = read_journal(path, 0, system)
+    return not file.records and not file.unknown and all(flaw.said == _TORN_HEADER for flaw in file.flaws)
 
 
 def read_journal(path: Path, after: int = 0, system: OS = REAL) -> JournalFile:
@@ -82,70 +82,70 @@ def read_journal(path: Path, after: int = 0, system: OS = REAL) -> JournalFile:
 
     Raises `FormatError` for a file that only a newer optree can read. Everything else that is wrong is in `flaws`.
     """
-    found = JournalFile(path)
+    file = JournalFile(path)
     lines = _lines(system.pieces(path))
     if (first := next(lines, None)) is None:  # nothing was written to it yet
-        return found
-    found.header = _header(path, first[1]) if first[3] else None
-    seed = crc32(first[1] + b"\n") if found.header else agreed_seed(path, system)
-    if other := of_another(path, first[1], found.header, seed):
-        return _foreign(path, other, system)
+        return file
+    file.header = _header(path, first[1]) if first[3] else None
+    seed = crc32(first[1] + b"\n") if file.header else agreed_seed(path, system)
+    if whose := of_another(path, first[1], file.header, seed):
+        return _foreign(path, whose, system)
     if seed is None:
-        found.flaws.append(_without_header(path, first, lines))
-        return found
-    expected, holes = found.header.first if found.header else 0, dict[range, int]()
-    for offset, line, size, whole in lines if found.header else chain([first], lines):
+        file.flaws.append(_without_header(path, first, lines))
+        return file
+    expected, holes = file.header.first if file.header else 0, dict[range, int]()
+    for offset, line, size, whole in lines if file.header else chain([first], lines):
         if not whole or not r.check(line, seed):
             at = _record_inside(line, seed) if whole else 0
-            found.flaws.append(_flaw(path, offset, at or size + whole, whole=whole))
+            file.flaws.append(_flaw(path, offset, at or size + whole, whole=whole))
             if not at:
                 continue
             offset, line = offset + at, line[at:]  # noqa: PLW2901 - the newline before it was damaged
         expected = expected or _number(line)
         number = _number(line)
         if 0 < number < expected and not any(number in hole for hole in holes):
-            found.flaws.append(Flaw(path.name, offset, size + 1, "repeated", f"record {number} is there again, and passed over"))
+            file.flaws.append(Flaw(path.name, offset, size + 1, "repeated", f"record {number} is there again, and passed over"))
             continue
-        number = _take(found, line, offset, after)
+        number = _take(file, line, offset, after)
         if number > expected:
             holes[range(expected, number)] = offset
         expected = max(expected, number + 1)
-    found.flaws += _lost(found, holes)
-    found.last = max(0, expected - 1)
-    if found.header is None and (other := _accounts_of_another(path, found.records)):
-        return _foreign(path, other, system)
-    return found
+    file.flaws += _lost(file, holes)
+    file.last = max(0, expected - 1)
+    if file.header is None and (whose := _accounts_of_another(path, file.records)):
+        return _foreign(path, whose, system)
+    return file
 
 
-def _lost(found: JournalFile, holes: dict[range, int]) -> list[Flaw]:
+def _lost(file: JournalFile, holes: dict[range, int]) -> list[Flaw]:
     """Say which numbers are missing and where, but for those of which the writer knew: a gap counts them."""
-    unknown = {hole: offset for hole, offset in holes.items() if (hole[0], hole[-1]) not in found.omitted}
+    unknown = {hole: offset for hole, offset in holes.items() if (hole[0], hole[-1]) not in file.omitted}
     return [
-        Flaw(found.path.name, offset, 0, "lost records", f"records {hole[0]} to {hole[-1]} are missing") for hole, offset in unknown.items()
+        Flaw(file.path.name, offset, 0, "lost records", f"records {hole[0]} to {hole[-1]} are missing") for hole, offset in unknown.items()
     ]
 
 
 def of_another(path: Path, first: bytes, header: r.Header | None, seed: int | None) -> str:
     """Return whose file this is by its first line, if that is not whose its directory and name say; empty if it is, or cannot be told.
 
-    Of a damaged first line (no *header*) what it says is believed, unless it gives the seed of the other lines with what the place says.
+    A damaged first line (no *header*) is believed, unless with the txn and number of its place it gives the seed of the other lines.
     """
     if not path.parent.name.endswith(LIVE):
         return ""
-    told = None if seed is not None and r.check(first, seed) else _WHOSE.search(first)  # a record is no first line
+    match = None if seed is not None and r.check(first, seed) else _WHOSE.search(first)  # the line is a record, not a header
     if header is not None:
         txn, writer, segment = header.txn, header.writer, header.segment
-    elif told is not None:
-        txn, writer, segment = told[1].decode("utf-8", "replace"), told[2].decode(), int(told[3])
+    elif match is not None:
+        txn, writer, segment = match[1].decode("utf-8", "replace"), match[2].decode(), int(match[3])
     else:
         return ""
     here, name = path.parent.name.removesuffix(LIVE), f"j-{writer}-{segment:06d}.jsonl"
     if (txn, name) == (here, path.name):
         return ""
-    if header is None and told is not None:
+    if header is None and match is not None:
         _, own, number = path.stem.split("-")
         ours = b'"txn":"%b","writer":"%b","segment":%d,' % (here.encode(), own.encode(), int(number))
-        if crc32(first[: told.start()] + ours + first[told.end() :] + b"\n") == seed:
+        if crc32(first[: match.start()] + ours + first[match.end() :] + b"\n") == seed:
             return ""
     return f"is of session {txn[:64]!r}, not of this one" if txn != here else f"is {name[:64]!r} of this session, under another name"
 
@@ -155,22 +155,22 @@ def _accounts_of_another(path: Path, records: list[r.Record]) -> str:
     txn = path.parent.name.removesuffix(LIVE)
     for record in records if txn != path.parent.name else ():
         if isinstance(record, r.Accounted):
-            other, mark, _ = record.entry.id.partition(f":{record.path}#")
-            if mark and other != txn and is_txn(other):
-                return f"is of session {other!r}, not of this one"
+            entry_txn, mark, _ = record.entry.id.partition(f":{record.path}#")
+            if mark and entry_txn != txn and is_txn(entry_txn):
+                return f"is of session {entry_txn!r}, not of this one"
     return ""
 
 
-def _foreign(path: Path, said: str, system: OS) -> JournalFile:
+def _foreign(path: Path, whose: str, system: OS) -> JournalFile:
     """Return a file of which nothing is taken, since it belongs elsewhere."""
     size = sum(map(len, system.pieces(path)))
-    return JournalFile(path, flaws=[Flaw(path.name, 0, size, "foreign", f"{said}: nothing of it is taken until it is in its place")])
+    return JournalFile(path, flaws=[Flaw(path.name, 0, size, "foreign", f"{whose}: nothing of it is taken until it is in its place")])
 
 
 def agreed_seed(path: Path, system: OS = REAL) -> int | None:
     """Return the seed of the checksums of a journal whose first line is damaged: the one with which most of its other lines are right.
 
-    None if it is not the one of two lines at least and of more than half: with some seed each line by itself would be right.
+    None unless at least two lines, and more than half, have this seed: for each single line there is a seed with which it is right.
     """
     lines = _lines(system.pieces(path))
     next(lines, None)
@@ -194,24 +194,24 @@ def _without_header(path: Path, first: _Line, lines: Iterable[_Line]) -> Flaw:
 
 def _record_inside(line: bytes, seed: int) -> int:
     """Return where in a bad line a sound record begins, as where the newline before it was damaged; 0 if there is none."""
-    places = (found.end() - len(_BEGIN) for found in islice(_JOINED.finditer(line), _TRIES))
+    places = (match.end() - len(_BEGIN) for match in islice(_JOINED.finditer(line), _TRIES))
     return next((place for place in places if r.check(line[place:], seed)), 0)
 
 
-def _take(found: JournalFile, line: bytes, offset: int, after: int) -> int:
+def _take(file: JournalFile, line: bytes, offset: int, after: int) -> int:
     """Keep the record of a checked line; returns its number."""
     try:
         record = r.parse(line)
     except FormatError as error:
-        found.flaws.append(Flaw(found.path.name, offset, len(line) + 1, "corrupt", str(error)))
+        file.flaws.append(Flaw(file.path.name, offset, len(line) + 1, "corrupt", str(error)))
         return 0
     if record is None:
-        found.unknown += 1
+        file.unknown += 1
         return _number(line)
     if isinstance(record, r.Gap):
-        found.omitted += record.omitted
+        file.omitted += record.omitted
     if record.n > after:
-        found.records.append(record)
+        file.records.append(record)
     return record.n
 
 

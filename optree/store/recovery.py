@@ -177,36 +177,36 @@ def _snapshot(saved: Saved, damage: Damage, sources: list[str], system: OS) -> S
         damage.snapshot, damage.replaced = str(error), _complete(journals(saved.live), system)
         return None
     holds = base.tree.session.origin_txn_id
-    said = "" if saved.txn in ("", holds) else f"{saved.snapshot.name} holds session {holds}, not {saved.txn}: give it the name of that"
-    if said and journals(saved.live):
-        damage.snapshot, damage.replaced = said, _complete(journals(saved.live), system)
+    mismatch = "" if saved.txn in ("", holds) else f"{saved.snapshot.name} holds session {holds}, not {saved.txn}: give it the name of that"
+    if mismatch and journals(saved.live):
+        damage.snapshot, damage.replaced = mismatch, _complete(journals(saved.live), system)
         return None
-    damage.snapshot, damage.renamed, damage.earlier = said or base.damage, base.renamed, earlier(base.meta)
+    damage.snapshot, damage.renamed, damage.earlier = mismatch or base.damage, base.renamed, earlier(base.meta)
     damage.replaced = bool(base.damage) and _complete(journals(saved.live), system)
     return None if damage.replaced else base
 
 
 def _gone(live: Path | None, base: Snapshot | None, vector: dict[str, int], forced: int, reach: int, damage: Damage) -> list[Flaw]:
-    """Say what of the owner's is gone: its journals *reach* less far than to the record of which it noted that it was *forced* to the disk.
+    """Return a flaw if records of the owner are gone: its journals *reach* less far than the record that it noted as *forced* to the disk.
 
-    Or nothing is left of it, though it had a record before anybody had the session. That it had is known by its sign of life, or by what
-    other processes recorded. Beside a snapshot there need be no journal, and it may be empty if the session had ended and was begun anew.
+    Or no record is left, though the owner had one: its sign of life shows that, or records of other processes, which joined later. Beside a
+    snapshot there need be no journal, and it may be empty if the session had ended and was begun anew.
     """
     own = [path for path in journals(live) if path.name.startswith(OWNERS)]
     name = own[-1].name if own else f"{OWNERS}000001.jsonl"
     left = "0000" in vector if base is None else not own or any(map(size_of, own))
-    told = any(flaw.file.startswith(OWNERS) and flaw.kind != TORN for flaw in damage.flaws)
+    reported = any(flaw.file.startswith(OWNERS) and flaw.kind != TORN for flaw in damage.flaws)
     if forced > (last := vector.get("0000", 0)):
-        said = f"records {last + 1} to {forced} are missing, which were on the disk"
-    elif live is None or told or (base is not None and base.meta.get("endedAt")):
+        loss = f"records {last + 1} to {forced} are missing, which were on the disk"
+    elif live is None or reported or (base is not None and base.meta.get("endedAt")):
         return []
     elif base is not None and forced > reach:
-        said = f"records {reach + 1} to {forced} are gone from it, which the snapshot has; what came behind them may be missing"
+        loss = f"records {reach + 1} to {forced} are gone from it, which the snapshot has; what came behind them may be missing"
     elif left or not (has_recorded(live) or (base is None and vector and not damage.dropped)):
         return []
     else:
-        said = "what the owner recorded is gone: no record is left in it"
-    return [Flaw(name, size_of(own[-1]) if own else 0, 0, "lost records", said)]
+        loss = "what the owner recorded is gone: no record is left in it"
+    return [Flaw(name, size_of(own[-1]) if own else 0, 0, "lost records", loss)]
 
 
 def _complete(paths: list[Path], system: OS) -> bool:
@@ -219,23 +219,23 @@ def _complete(paths: list[Path], system: OS) -> bool:
 def fold_journals(paths: list[Path], fold: Fold, vector: dict[str, int], damage: Damage, system: OS, *, holes: bool = True) -> int:
     """Fold what the vector does not cover, move the vector on, and add what could not be read to the damage.
 
-    With *holes* that records are missing before a file is told, where no gap in it does. Returns the number up to which the owner's
+    With *holes* records that are missing before a file are reported, unless a gap in it does. Returns the number up to which the owner's
     files reach.
     """
     reach = 0
     for path in paths:
         writer = path.stem.split("-")[1]
-        found = read_journal(path, last := vector.get(writer, 0), system)
-        begun = found.header is not None or writer == "0000"  # a forked process makes its file before it has anything to record
-        damage.flaws += [flaw for flaw in found.flaws if begun or flaw.size]
-        damage.unknown += found.unknown
-        if holes and found.header and found.header.first > last + 1 and not any(isinstance(record, r.Gap) for record in found.records):
-            damage.flaws.append(Flaw(path.name, 0, 0, "lost records", f"records {last + 1} to {found.header.first - 1} are missing"))
-        for record in found.records:
+        file = read_journal(path, last := vector.get(writer, 0), system)
+        begun = file.header is not None or writer == "0000"  # a forked process makes its file before it has anything to record
+        damage.flaws += [flaw for flaw in file.flaws if begun or flaw.size]
+        damage.unknown += file.unknown
+        if holes and file.header and file.header.first > last + 1 and not any(isinstance(record, r.Gap) for record in file.records):
+            damage.flaws.append(Flaw(path.name, 0, 0, "lost records", f"records {last + 1} to {file.header.first - 1} are missing"))
+        for record in file.records:
             fold.apply(record)
-        if found.last:
-            vector[writer] = max(last, found.last)
-            reach = max(reach, found.last) if writer == "0000" else reach
+        if file.last:
+            vector[writer] = max(last, file.last)
+            reach = max(reach, file.last) if writer == "0000" else reach
     damage.dropped, damage.missing, damage.misplaced = fold.dropped, fold.missing, fold.misplaced
     return reach
 

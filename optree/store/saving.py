@@ -52,9 +52,9 @@ def saving(
     if sum(map(len, pieces)) < PIECE:
         pieces = [b"".join(pieces)]  # in one write
     path, live = directory.snapshot(root.origin_txn_id, writer.compression), directory.live(root.origin_txn_id)
-    if not (there := is_directory(live)):
+    if not (live_exists := is_directory(live)):
         system.make_directory(directory.sessions)
-    yield from system.replacing(path, pieces, live if there else None)
+    yield from system.replacing(path, pieces, live if live_exists else None)
     for compression in () if only else SUFFIXES:
         older = directory.snapshot(root.origin_txn_id, compression)
         if compression != writer.compression and exists(older):
@@ -69,14 +69,15 @@ def save(
     *,
     lost: Sequence[str] = (),
 ) -> None:
-    """Do as `saving` does, for the last time and by itself."""
+    """Save as `saving` does, for the last time, without other sessions."""
     side_by_side([saving(tree, position, set(), options, writer, last=True, lost=lost)])
 
 
 def sweep(folder: Path, system: OS, *, older: float = 0.0) -> None:
-    """Remove what killed processes left of snapshots that they were writing: all, for who holds the lock of the session whose folder it is.
+    """Remove what killed processes left of snapshots that they were writing.
 
-    With *older*, what nobody has written to for so many seconds: a process that writes does so all the time.
+    All of it, if the caller holds the lock of the session whose folder it is. With *older*, files that were not written to for so many
+    seconds: a process that writes does so all the time.
     """
     with suppress(OSError):
         for name in os.listdir(folder):  # glob keeps errors, and with them a handler's, from Python 3.13 on

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections import deque
 from collections.abc import Callable, MutableMapping, Sequence
 from errno import EAGAIN
@@ -19,7 +20,7 @@ from optree.store.directory import OWNERS, checked, exists, journals, nothing_sa
 from optree.store.journal import Journal
 from optree.store.journals import Journals
 from optree.store.ledger import Ledger
-from optree.store.numbering import known_vector, last_given, saved_vector
+from optree.store.numbering import known_vector, last_given, remove_own, saved_vector
 from optree.store.options import StoreOptions
 from optree.store.reader import is_blank
 from optree.store.recovery import Loaded, load_to_resume
@@ -34,22 +35,16 @@ class SessionStore:
     """Keeps one root session on disk. Nothing here raises once it is open; `problems` says what went wrong."""
 
     report: Callable[[str], object] = staticmethod(str)
-    """Called with each problem, where somebody wants to hear of it at once."""
-    ended = False
-    """True once the root session has ended."""
+    """Called with each problem as it occurs."""
+    ended = False  # the root session has not ended yet
     _closed = _billed = _warned = False
     _covered, _begun, _final = 0, 0, -1
     """Number of the last record that the last snapshot has, that the last one that was begun has, and that the one for good has, or -1."""
-    _healed = 0
-    """Records that were given up, and that a snapshot has since."""
-    _saved = True
-    """False while the last snapshot that was tried is not on disk, or the bill of an ended session."""
-    unwritable_reason = ""
-    """Why no file could be made from the start, as long as that is so."""
-    _fresh = False
-    """True if the live directory was made for this session as it began: there is nothing in it to go on from."""
-    _left = False
-    """True if the session has ended, and journals remain, as while another process writes to it."""
+    _healed = 0  # records that were given up, and that a snapshot has since
+    _saved = True  # False while the last snapshot that was tried is not on disk, or the bill of an ended session
+    unwritable_reason = ""  # why no file could be made from the start, as long as that is so
+    _fresh = False  # True if the live directory was made for this session as it began: there is nothing in it to go on from
+    _left = False  # True if the session has ended, and journals remain, as while another process writes to it
 
     def __init__(
         self,
@@ -63,23 +58,21 @@ class SessionStore:
         unused: bool = False,
         stores: MutableMapping[str, SessionStore] | None = None,
     ) -> None:
-        """Open or make the live directory and a new journal; with *resume*, load what is there before; what is *unused* has nothing there.
+        """Open or make the live directory and a new journal; with *resume*, load the session first; an *unused* txn has no files.
 
         Raises `BusyError` if another process owns it, `OSError`, and what `load` raises. With *later* a disk or directory that cannot be
         written does not raise: files are made once they can be, tried for each second, and records are kept until then. At its end it
-        stands in *stores*: an interrupt behind that leaves none that nobody knows.
+        stands in *stores*: an interrupt after that leaves no store that cannot be found.
         """
-        self.txn = checked(txn)
+        self.txn, self.process = checked(txn), os.getpid()
         self.options, self.owner, self._os = options, owner, options.system
         self._unused, self._later = unused, later or not owner
         self.problems: deque[str] = deque(maxlen=32)
-        self.current_problems: dict[str, str] = {}
-        """What of them is so at this moment, by the step that failed."""
+        self.current_problems: dict[str, str] = {}  # those of them that last, by the step that failed
         self.failed: dict[str, tuple[int, Path]] = {}  # of each step that failed, the last error's number and the place
         self.live = options.directory.live(txn) if owner else options.directory.live_to_write(txn)
         self.builder: SessionTreeBuilder | None = None
-        self.again = resume
-        """True if entries of the session may be in the ledger already."""
+        self.again = resume  # entries of the session may be in the ledger already
         self._lock_fd, self._guard, self._writing = -1, new_rlock(), new_rlock()
         self._upkeep = Upkeep(self._beat, self._tick, self._save, self._leave, self._problem)
         self._writer = SnapshotWriter(options.compression, reuse=not options.redacted)
@@ -107,7 +100,7 @@ class SessionStore:
 
     def attach(self, builder: SessionTreeBuilder) -> None:
         """Keep this builder's session from now on: a snapshot after each sub-agent, the last one at the end."""
-        builder.core.listeners.append(self._session_ended)  # first: an interrupt leaves no builder whose end nobody hears of
+        builder.core.listeners.append(self._session_ended)  # first: an interrupt leaves no builder whose end is not listened for
         self.builder = builder
         self._upkeep.start()
         if self.owner:
@@ -144,7 +137,7 @@ class SessionStore:
         return done
 
     def sync_soon(self) -> None:
-        """Let what is to be forced to the disk be so, together with other sessions' journals."""
+        """Force to the disk what is due, together with other sessions' journals."""
         self._upkeep.sync_soon(partial(self._journals.sync, gone=True))
 
     def wait(self, timeout: float) -> bool:
@@ -166,7 +159,7 @@ class SessionStore:
             if not self._upkeep.join(until - monotonic()):
                 self._release_lock()
         self.stream.close()
-        if self.journal.fd >= 0 or not self.finished:  # else what comes later begins a new file, for whoever settles it
+        if self.journal.fd >= 0 or not self.finished:  # else later records begin a new file, for the process that settles the session
             self.stream.alone(self._close_journal)
         if not self.owner:
             self._settle_owners()
@@ -174,7 +167,7 @@ class SessionStore:
         return done
 
     def let_go(self) -> bool:
-        """Close a session that has ended: whoever settles it finishes what is on disk, the rest is lost. False while it is saved."""
+        """Close a session that has ended: the process that settles it saves what is on disk, the rest is lost. False while it is saved."""
         if free := bool(if_free(self._writing, self._abandon)):
             self._beat()
             self._release_lock()
@@ -194,14 +187,21 @@ class SessionStore:
         self.journal.forget()
         self._release_lock()
         self.owner, self._later, self._healed = False, True, 0
-        for said in (self.problems, self.current_problems, self.failed):
-            said.clear()
+        for kept in (self.problems, self.current_problems, self.failed):
+            kept.clear()
         self._upkeep = Upkeep(self._beat, self._tick, self._save, self._leave, self._problem)
         self.stream.after_fork(())
+
+    def leave_to_parent(self) -> None:
+        """In a child that was forked while the session began: remove what this process has made of it."""
+        self.forget()
+        remove_own(self.journal.path, self._os)
+        self.stream.close()
 
     def after_fork(self) -> None:
         """In a forked child: write a journal of one's own into the same session."""
         self.forget()
+        self.process = os.getpid()
         self._begin_journal()
         self.unwritable_reason = self.journal.problem and self.unwritable_reason
         self.stream.after_fork((self.journal,))
@@ -233,10 +233,10 @@ class SessionStore:
             sweep(self.live, self._os)
 
     def _unmake(self, error: BaseException) -> None:
-        """Let go of what was made, if anything: the session cannot be begun."""
+        """Remove the files and locks that were made, if any: the session cannot be begun."""
         if (journal := getattr(self, "journal", None)) is not None:
             journal.rest()
-        if self.owner and not isinstance(error, BusyError):
+        if self.owner and self.process == os.getpid() and not isinstance(error, BusyError):
             with suppress(OSError):
                 self._lock_fd = self._lock_fd if self._lock_fd >= 0 else lock.take(self.live / "LOCK", self._os, 0.0)
                 if self._lock_fd >= 0 and not self.again:
@@ -246,12 +246,12 @@ class SessionStore:
         self._release_lock()
 
     def _close_journal(self, _held: bool) -> None:
-        """Close it with what is left, if it has a file."""
+        """Write the records that wait and close the journal, if it has a file."""
         if not self.unwritable_reason or self.journal.retry():
             self.journal.close()
 
     def _abandon(self) -> bool:
-        """Stop what is done for the session, and let go of what the disk has not taken."""
+        """Stop the upkeep of the session, and drop the records that the disk has not taken."""
         self._closed, self.builder = True, None
         self._upkeep.end()
         self.stream.close()
@@ -284,9 +284,11 @@ class SessionStore:
     def _release_lock(self) -> None:
         with self._guard:  # two threads may come here
             fd = self._lock_fd
-            if fd >= 0 or not self.owner:  # else the directory may be another's by now
+            if self.process != os.getpid():  # the directory is the parent's
+                lock.release({fd} - {-1}, self._os)
+            elif fd >= 0 or not self.owner:  # else it may be another's by now
                 leave(self.live, [fd] if fd >= 0 else [], self._os)
-            self._lock_fd = -1  # behind it: what an interrupt left open is closed by whoever discards it
+            self._lock_fd = -1  # last: what an interrupt left open is closed when the store is discarded
 
     def _begin_journal(self) -> None:
         """Begin a journal of this process; numbers of records and of writers go on from all that were ever given."""
@@ -301,7 +303,7 @@ class SessionStore:
         self._journals = Journals(self.journal, self._os, others=self.owner, fault=partial(self._problem, "files"), forced=self._beat)
 
     def _close_again(self) -> None:
-        """After a record that came when all was closed, as of an object that ends with the process."""
+        """Close again, after a late record, as of an object that ends with the process."""
         self.journal.close()
         self._release_lock()
         if self.unwritten and not self.unwritable_reason:
@@ -322,7 +324,7 @@ class SessionStore:
         lock.beat(self._lock_fd, self._os, last=self.journal.last if refused else self.journal.forced, refused=refused)
 
     def _tick(self) -> None:
-        """Do what is due each second: tell that this process lives, force the journal to the disk, look for what came late, heal gaps."""
+        """Do what is due each second: tell that this process lives, force the journal to the disk, look for late records, heal gaps."""
         self._look()
         self._beat()
         written = self._retry()
@@ -353,7 +355,7 @@ class SessionStore:
         self.stream.alone(self._look_for_files)
 
     def _look_for_files(self, held: bool) -> None:
-        """Begin new files where somebody removed those that are written, or closed their descriptors, or owns the session by now.
+        """Begin new files where those that are written were removed, their descriptors were closed, or another process owns the session.
 
         The owner's snapshot has what they had (see `_tick`); what a process had written that joined is lost, and counted.
         """
@@ -361,20 +363,20 @@ class SessionStore:
         try:
             if not held or journal.fd < 0 or (self.owner and self._lock_fd < 0):
                 return
-            there = journal.is_there()
-            if there and (not self.owner or self._os.is_at(self._lock_fd, self.live / "LOCK")):
+            is_there = journal.is_there()
+            if is_there and (not self.owner or self._os.is_at(self._lock_fd, self.live / "LOCK")):
                 self.current_problems.pop("files", None)
                 return
             still = all(self._os.is_open(fd) for fd in (journal.fd, self._lock_fd) if fd >= 0)
             what = f"they were removed from {self.live}" if still else "the program closed their descriptors"
             why = f"{what} while it runs; they are written anew"
             self._problem("files", FileNotFoundError(why))
-            given = max(last_given(self.live, {}, self._os, journal.ordinal), self._covered if exists(snapshot) else 0)
+            saved = max(last_given(self.live, {}, self._os, journal.ordinal), self._covered if exists(snapshot) else 0)
             self._release_lock()
-            if there:
+            if is_there:
                 self._own_again()
             else:
-                journal.renew(given, f"files of session {self.txn}: {why}")
+                journal.renew(saved, f"files of session {self.txn}: {why}")
         except OSError as error:
             self._problem("files", error)
             if self.owner and self._lock_fd < 0 and journal.fd >= 0:  # what is written without the lock another process may remove
@@ -404,7 +406,7 @@ class SessionStore:
         try:
             if self._lock_fd < 0:
                 self._own_again()
-            if not last:  # then whoever finds less in the journal than the snapshot has knows that it was cut
+            if not last:  # then a reader that finds less in the journal than in the snapshot knows that it was cut
                 self._journals.sync_own()
             self._begun, touched, position = number, builder.core.touched, {**self.vector, f"{self.journal.ordinal:04d}": number}
             yield from saving(builder.whole, position, touched, self.options, self._writer, last=last, lost=self.lost, only=self._unused)
@@ -419,27 +421,27 @@ class SessionStore:
         """The root session has ended: join other processes' journals, save, bill, remove. False if it is not saved and billed."""
         if (builder := self.builder) is None or builder.node.ended_at is None:
             return True
-        there = journals(self.live)
-        held = lock.hold(others := [path for path in there if not path.name.startswith(OWNERS)], self._os)
+        paths = journals(self.live)
+        held = lock.hold(others := [path for path in paths if not path.name.startswith(OWNERS)], self._os)
         try:
             if self._billed and self.journal.last == self._covered and (held is None or not self._left):
                 return True
             left = held is None or not self.stream.alone(partial(self._join, builder, others))
-            self._left = True  # until the files are gone: nobody closes it before, and leaves them
+            self._left = True  # until the files are gone: the session is not closed before, which would leave them
             write = [] if self._final == self.journal.last and not others else [self._write(last=True)]
             self._billed &= not write
             for step in (*write, *([] if self._billed else [self._bill(builder)])):
-                # with others' journals in hand it waits for nobody: those take descriptors
+                # while it holds others' journals it waits for no other session: those take descriptors
                 if not (side_by_side([step]) == [True] if held else (yield from step)):
                     self._left = left
                     return False
-            self._left = left or not self.stream.alone(partial(self._remove, there))
+            self._left = left or not self.stream.alone(partial(self._remove, paths))
             return True
         finally:
             lock.release(held or [], self._os)
 
     def _join(self, builder: SessionTreeBuilder, others: list[Path], held: bool) -> bool:
-        """Fold the journals of processes that joined into the tree; False if the tree could not be had for it."""
+        """Fold the journals of processes that joined into the tree; False if the tree could not be locked for it."""
         if not (held and (others or lock.notes_of_refused(self.live))):
             return not others
         builder.core.settle()
@@ -461,17 +463,17 @@ class SessionStore:
         self.current_problems.pop("ledger", None)
         return True
 
-    def _remove(self, there: list[Path], held: bool) -> bool:
+    def _remove(self, paths: list[Path], held: bool) -> bool:
         """Remove the journals, which the snapshot has; what is recorded later begins new ones. False if something came meanwhile."""
         if not held or self.journal.last != self._covered:
             return False
         try:
             if not self._closed:
-                self.journal.rest()  # first: whoever syncs it at this moment knows then why it is not there
+                self.journal.rest()  # first: a thread that syncs it at this moment knows then why it is gone
             with self._guard:
-                if self.journal.path not in there:
-                    there += owners_journals(self.live)
-                remove(self.live, there, self._os, [self._lock_fd] if self._lock_fd >= 0 else [], fresh=self._fresh)
+                if self.journal.path not in paths:
+                    paths += owners_journals(self.live)
+                remove(self.live, paths, self._os, [self._lock_fd] if self._lock_fd >= 0 else [], fresh=self._fresh)
                 self._lock_fd = -1
         except OSError as error:
             return self._problem("removal of journals", error)
@@ -486,13 +488,13 @@ class SessionStore:
             self._problem("settling", error)
 
     def _problem(self, what: str, error: BaseException) -> bool:
-        """Keep what went wrong, and go on; what a signal's handler has raised is raised again."""
+        """Note a problem, and go on; an exception out of a signal's handler is raised again."""
         pass_on(error)
         place = self.options.directory.billing if what == "ledger" else self.options.directory.sessions
         self.failed[what] = (getattr(error, "errno", None) or 0, place)
-        said = f"{what} of session {self.txn}: {refused(error, place)}"
-        self.current_problems[what] = said
-        if said not in self.problems:
-            self.problems.append(said)
-            self.report(said)
+        message = f"{what} of session {self.txn}: {refused(error, place)}"
+        self.current_problems[what] = message
+        if message not in self.problems:
+            self.problems.append(message)
+            self.report(message)
         return False

@@ -1,7 +1,7 @@
 """Settling a session that has ended: its last snapshot, its lines in the ledger, and nothing else left of it.
 
-The owner settles from memory as its root ends. What it did not come to (a kill, an exit that could not wait, a process that wrote on) is
-settled from disk, by whoever comes first: any step may be done twice, and does nothing the second time.
+The owner settles from memory as its root ends. What remains (after a kill, an exit that could not wait, a process that wrote on) is
+settled from disk, by the first process that looks: any step may be done twice, and does nothing the second time.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ LOOK_SECONDS = 60.0
 LEFT_SECONDS = 3600.0
 """A temporary file to which nothing was written for so long was left by a process that was killed."""
 BEGIN_SECONDS = 60.0
-"""Nobody begins a session for that long: a live directory without any record was left by a process that was killed as it began."""
+"""No process takes that long to begin a session: a live directory without any record was left by a process that was killed as it began."""
 AGAIN_SECONDS = 5.0
 """After a session could not be settled that was let go here, it is tried again."""
 _left: deque[tuple[str, StoreOptions]] = deque()
@@ -60,7 +60,7 @@ def is_due(options: StoreOptions) -> bool:
 
 
 def settle_beside(options: StoreOptions) -> None:
-    """Settle in the background what others have left, if it is time to look; what goes wrong there is no session's fault."""
+    """Settle in the background what others have left, if it is time to look; errors there belong to no session."""
     if is_due(options):
         steps = settling(options, most=BACKGROUND_BYTES)
         Job(SAVING, lambda: None if next(steps, None) is None else 0.0, str).ask()  # in between others have their turn
@@ -96,11 +96,11 @@ def unsettled(options: StoreOptions) -> list[str]:
     """Return the txns of all sessions with a live directory."""
     try:
         paths = [path for path in options.directory.sessions.iterdir() if path.name.endswith(LIVE)]
-        found = [path.name.removesuffix(LIVE) for path in paths if may_be_directory(path)]
+        txns = [path.name.removesuffix(LIVE) for path in paths if may_be_directory(path)]
     except OSError as error:
         pass_on(error)
         return []
-    return [txn for txn in found if is_txn(txn)]
+    return [txn for txn in txns if is_txn(txn)]
 
 
 def settle_all(options: StoreOptions, txns: list[str] | None = None, *, most: int | None = None) -> list[str]:
@@ -112,7 +112,7 @@ def settle_all(options: StoreOptions, txns: list[str] | None = None, *, most: in
 
 
 def settling(options: StoreOptions, txns: list[str] | None = None, *, most: int | None = None) -> Iterator[str]:
-    """Do as `settle_all` does, in steps; yields after each what went wrong, an empty text for nothing."""
+    """Do as `settle_all` does, in steps; yields a problem after each, an empty text if there is none."""
     if txns is None:
         txns = unsettled(options)
         for folder in (options.directory.sessions, *(options.directory.live(txn) for txn in txns)):
@@ -169,7 +169,7 @@ def _settled(txn: str, options: StoreOptions, seconds: float, *, most: int | Non
 
 
 def has_ended(txn: str, directory: Directory) -> bool:
-    """Tell whether a session's snapshot has its end: who has its lock then settles it, or has resumed it."""
+    """Tell whether a session's snapshot has its end: a process that has its lock then settles it, or has resumed it."""
     return any(read_meta(directory.snapshot(txn, name)).get("endedAt") for name in SUFFIXES)
 
 
@@ -179,7 +179,7 @@ def join(tree: Tree, live: Path, paths: list[Path], vector: dict[str, int], syst
     Returns the paths of the ops that it changed, and what could not be read.
     """
     fold, damage = _Noting(tree), Damage()
-    noted = [one for one in lock.refused(live) if one.writer != "0000"]
+    noted = [note for note in lock.refused(live) if note.writer != "0000"]
     fold_journals(paths, fold, vector, damage, system)
     damage.dropped += lock.never_written(noted, vector)
     fold.finish()
@@ -191,7 +191,7 @@ def remove(live: Path, paths: list[Path], system: OS, held: Sequence[int] = (), 
     """Remove the journals that were read, let go of locks, and remove the directory, unless it has other journals.
 
     Beside those LOCK stays too: it may note what the disk has refused.
-    In a *fresh* directory, which this process has made, nobody has left a snapshot half written.
+    In a *fresh* directory, which this process has made, no other has left a snapshot half written.
     """
     if not fresh:
         sweep(live, system)
@@ -245,7 +245,7 @@ def _settle(loaded: Loaded, live: Path, paths: list[Path], options: StoreOptions
 
 
 def _is_unbegun(txn: str, options: StoreOptions) -> bool:
-    """Tell whether all that there is of a session are files without a record, which never had one, and nobody has just made them."""
+    """Tell whether a session has only files that never had a record, and that were not made just now."""
     directory = options.directory
     live = directory.live(txn)
     if lock.has_recorded(live):
@@ -274,8 +274,8 @@ def _remove_unbegun(live: Path, system: OS) -> bool:
 
 
 def _compression(txn: str, options: StoreOptions) -> str:
-    there = (name for name in SUFFIXES if exists(options.directory.snapshot(txn, name)))
-    return next(there, options.compression)
+    existing = (name for name in SUFFIXES if exists(options.directory.snapshot(txn, name)))
+    return next(existing, options.compression)
 
 
 def _seems_ended(txn: str, options: StoreOptions) -> bool:

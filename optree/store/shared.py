@@ -1,6 +1,6 @@
 """A few bytes that several processes change by turns: a small file of fixed size, under its lock.
 
-It has two places, which are written by turns, each with a number and a checksum: what a kill leaves of a write is not read.
+It has two places, which are written by turns, each with a number and a checksum: a write that a kill has cut off is not read.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from pathlib import Path
 from time import monotonic, sleep
 from zlib import crc32
 
-from optree.interrupts import suppress
+from optree.interrupts import pass_on, suppress
 from optree.store.system import OS, REAL
 
 PLACE_BYTES = 1 << 15
@@ -38,19 +38,13 @@ class SharedBytes:
             self._os.write_all(file.fileno(), _packed(1, data).ljust(PLACE_BYTES) + b" " * PLACE_BYTES)
 
     def change(self, function: Callable[[bytes], bytes], seconds: float = LOCK_SECONDS) -> None:
-        """Replace what is there by what *function* makes of it; what it raises leaves all as it is."""
+        """Replace the content by what *function* returns for it; where it raises, all stays as it is."""
         until = monotonic() + seconds
-        process = -1
-        while process != os.getpid():  # in a child that a handler forked meanwhile, once more
-            process = os.getpid()
-            while not self._changed(function, until, process):
-                process = os.getpid()
+        _in_one_process(lambda: self._changed(function, until))
 
-    def _changed(self, function: Callable[[bytes], bytes], until: float, process: int) -> bool:
-        """Do so; False if somebody has removed or replaced the file before it was locked, and in a child that a handler forked meanwhile.
-
-        The child has the same lock as its parent, which goes on: it takes one of its own, and leaves the parent's locked.
-        """
+    def _changed(self, function: Callable[[bytes], bytes], until: float) -> bool:
+        """Replace it once; False if the file was removed or replaced before it was locked."""
+        process = os.getpid()
         with self._os.open_shared(self.path) as file:
             fd = file.fileno()
             while not self._os.lock(fd):
@@ -62,24 +56,29 @@ class SharedBytes:
                     return False
                 number, data = self._read(file)
                 changed = function(data)
-                if os.getpid() != process:
-                    return False
                 if changed != data:
                     number += 1
                     self._os.rewrite(fd, _packed(number, changed), PLACE_BYTES * (number % 2 == 0))
-                return os.getpid() == process
+                return True
             finally:
                 if os.getpid() == process:
                     self._os.unlock(fd)  # of a fork's copy too, which closing would leave locked
 
     def read(self) -> bytes:
-        """Return what is there."""
-        with self._os.open_shared(self.path) as file:
-            return self._read(file)[1]
+        """Return the content."""
+        content: list[bytes] = []
+
+        def read() -> bool:
+            with self._os.open_shared(self.path) as file:
+                content[:] = [self._read(file)[1]]
+            return True
+
+        _in_one_process(read)
+        return content[0]
 
     def _read(self, file: FileIO) -> tuple[int, bytes]:
-        found = self._os.pread(file.fileno(), 2 * PLACE_BYTES, 0)
-        places = [one for start in (0, PLACE_BYTES) if (one := _unpacked(found[start : start + PLACE_BYTES]))]
+        data = self._os.pread(file.fileno(), 2 * PLACE_BYTES, 0)
+        places = [place for start in (0, PLACE_BYTES) if (place := _unpacked(data[start : start + PLACE_BYTES]))]
         if not places:
             raise OSError(EBADMSG, "it is damaged", str(self.path))
         return max(places)
@@ -90,6 +89,19 @@ class SharedBytes:
             self._os.unlink(self.path)
         with suppress(OSError):
             self._os.remove_directory(self.path.parent)
+
+
+def _in_one_process(work: Callable[[], bool]) -> None:
+    """Do some work until it is True; once more in a child that a signal's handler forked meanwhile: the open file is its parent's."""
+    done = False
+    while not done:
+        process = os.getpid()
+        try:
+            done = work() and os.getpid() == process
+        except OSError as error:
+            pass_on(error)
+            if os.getpid() == process:
+                raise
 
 
 def _packed(number: int, data: bytes) -> bytes:

@@ -36,10 +36,10 @@ _SUM = re.compile(rb'[0-9a-f]{8}"\}')
 
 
 class SnapshotWriter:
-    """Makes the pieces of a snapshot file, and remembers the frames of what cannot change any more."""
+    """Makes the pieces of a snapshot file, and remembers the frames of nodes that cannot change any more."""
 
     def __init__(self, compression: str = "zstd", *, reuse: bool = True, sums: bool = True) -> None:
-        """Make one; with *sums* what is not compressed has checksums of its own, as compressed frames have."""
+        """Make a writer; with *sums* pieces that are not compressed have checksums of their own, as compressed frames have."""
         self.compression = compression
         self._sums = sums and compression == "none"
         self.encoded = 0
@@ -187,10 +187,10 @@ def sum_fits(text: bytes) -> bool:
 
 
 def _crc(pieces: list[bytes]) -> int:
-    found = 0
+    crc = 0
     for piece in pieces:
-        found = crc32(piece, found)
-    return found
+        crc = crc32(piece, crc)
+    return crc
 
 
 def _check_depth(session: SessionNode) -> None:
@@ -202,10 +202,10 @@ def _finished(op: OperationNode) -> bool:
     """Tell whether an op cannot change any more, with all that is in it. An explicit stack: trees may be deep."""
     pending = [op]
     while pending:
-        one = pending.pop()
-        if one.ended_at is None:
+        current = pending.pop()
+        if current.ended_at is None:
             return False
-        session = one.child_session
+        session = current.child_session
         if session is None:
             continue
         _check_depth(session)

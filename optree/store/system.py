@@ -28,7 +28,7 @@ PIECE = 1 << 20
 PASSING = {
     *(errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.EAGAIN, errno.EBUSY, errno.EINTR),
 }
-"""Errors of a disk, or a process, that may be over in a while; others want somebody to change something."""
+"""Errors of a disk, or a process, that may be over in a while; for others something must be changed."""
 _NO_DIRECTORY_SYNC = {errno.EACCES, errno.EPERM, errno.EINVAL, errno.EROFS, errno.ENOTSUP, errno.ENOSYS}
 _on_disk: set[tuple[int, int]] = set()
 """Directories (device, inode) whose own names, and those of all above them, this process knows to be on disk."""
@@ -58,18 +58,18 @@ def disk_waited_for() -> float:
 
 def _look_at_made() -> list[tuple[Path, tuple[int, int]]]:
     """Return the directories that were made meanwhile, with their identities: their names are not on disk yet."""
-    found = list[tuple[Path, tuple[int, int]]]()
+    directories = list[tuple[Path, tuple[int, int]]]()
     for number, path in _made.copy().items():
         with suppress(OSError):
-            found.append((path, _identity(path)))
-            _on_disk.discard(found[-1][1])
+            directories.append((path, _identity(path)))
+            _on_disk.discard(directories[-1][1])
         _made.pop(number, None)  # another thread may have been quicker
-    return found
+    return directories
 
 
 def _identity(path: Path) -> tuple[int, int]:
-    found = path.stat()
-    return found.st_dev, found.st_ino
+    info = path.stat()
+    return info.st_dev, info.st_ino
 
 
 def _is_directory(path: Path) -> bool:
@@ -94,7 +94,7 @@ class OS:
         return opened_for_lock(calls.open_kept, path, flags)
 
     def own(self, path: Path) -> int:
-        """Open a file whose lock says who owns something, and in which that one notes what `rewrite` is given; made if it is missing."""
+        """Open a file whose lock says who owns something, and in which the owner writes notes by `rewrite`; made if it is missing."""
         return opened_for_lock(calls.open_kept, path, os.O_RDWR | os.O_CREAT | calls.O_NOFOLLOW | calls.O_NONBLOCK)
 
     def open(self, path: Path) -> int:
@@ -132,7 +132,7 @@ class OS:
     def rewrite(self, fd: int, data: bytes, start: int = 0) -> None:
         """Replace the few bytes that a file holds from *start* on, always as many.
 
-        Not if it has another name too: then it may be somebody else's file.
+        Not if it has another name too: then it may be the file of another program.
         They are written in their place, by one call: where a disk is full a file that has any needs no more room, and they stay until then.
         """
         self._needs_open(fd)
@@ -206,19 +206,19 @@ class OS:
         Those above the first are asked for once by each process, and passed over where they may not be read.
         """
         self.sync_directory(path.parent)
-        made = [key for other, key in _look_at_made() if other.parent == path.parent.parent]
-        one = Path(os.path.realpath(path.parent, strict=True))  # else it keeps what a handler raises
+        new = [key for made, key in _look_at_made() if made.parent == path.parent.parent]
+        directory = Path(os.path.realpath(path.parent, strict=True))  # else it keeps what a handler raises
         unknown: list[tuple[Path, tuple[int, int]]] = []
-        while (key := _identity(one)) not in _on_disk and one.parent != one:
-            unknown.append((one, key))
-            one = one.parent
-        for place, (one, key) in reversed([*enumerate(unknown)]):  # the top first: all above those that are known are known too
+        while (key := _identity(directory)) not in _on_disk and directory.parent != directory:
+            unknown.append((directory, key))
+            directory = directory.parent
+        for place, (directory, key) in reversed([*enumerate(unknown)]):  # the top first: all above those that are known are known too
             try:
-                self.sync_directory(one.parent)
+                self.sync_directory(directory.parent)
             except OSError as error:
                 if error.errno not in _NO_DIRECTORY_SYNC:
                     raise
-            _on_disk.update([] if place else made, [key])  # one call is for all that were made there
+            _on_disk.update([] if place else new, [key])  # one call is for all that were made there
 
     def rename(self, old: Path, new: Path) -> None:
         """Replace *new* by *old*, at once."""
@@ -261,17 +261,17 @@ class OS:
         missing = [] if _is_directory(path) else [path]
         while missing and not _is_directory(missing[-1].parent):
             missing.append(missing[-1].parent)
-        made = False
-        for one in reversed(missing):
+        is_new = False
+        for directory in reversed(missing):
             try:
-                os.mkdir(one, 0o700)
-                made = True
+                os.mkdir(directory, 0o700)
+                is_new = True
             except FileExistsError:
-                if not _is_directory(one):
+                if not _is_directory(directory):
                     raise
-                made = False
-            _made[next(_numbers)] = one
-        return made
+                is_new = False
+            _made[next(_numbers)] = directory
+        return is_new
 
     def remove_directory(self, path: Path) -> None:
         """Remove an empty directory."""
@@ -290,16 +290,16 @@ class OS:
     def is_at(self, fd: int, path: Path) -> bool:
         """Tell whether an open file is the one that has this name now."""
         try:
-            there = os.stat(path, follow_symlinks=False)
+            info = os.stat(path, follow_symlinks=False)
             if isinstance(fd, Descriptor):
-                return fd.identity == (there.st_dev, there.st_ino) and self.is_open(fd)
-            return os.path.samestat(os.fstat(fd), there)
+                return fd.identity == (info.st_dev, info.st_ino) and self.is_open(fd)
+            return os.path.samestat(os.fstat(fd), info)
         except calls.GONE as error:
             pass_on(error)
             return False
 
     def lock_waiting(self, fd: int) -> None:
-        """Lock a file, waiting for whoever has it."""
+        """Lock a file, waiting for the process that has it."""
         self._needs_open(fd)
         calls.flock(fd, wait=True)
 
@@ -364,7 +364,7 @@ class OS:
             self.close(fd)
 
     def _created(self, path: Path) -> int:
-        """Create a file anew, in the place of what an earlier try has left."""
+        """Create a file anew, in place of one that an earlier try has left."""
         try:
             return self.create(path)
         except FileExistsError as error:

@@ -25,13 +25,13 @@ SYNC_SECONDS = 1.0
 SETTLE_SECONDS = 5.0
 """The longest that a snapshot waits for a thread that holds the session's lock."""
 PAUSES = 20
-"""After a snapshot that nobody asked for, the next such one comes after this many times what it took, and not within a second."""
+"""After a snapshot that was not asked for, the next such one comes after this many times what it took, and not within a second."""
 EACH_SECOND = Worker("store")
 """Forces journals to the disk, and says that their owners live."""
 _HELPERS = 7
 """Threads that force journals to the disk beside that one, where it takes too long by itself."""
 _ALONE_SECONDS = 0.25
-"""So long may that take."""
+"""The longest that this may take."""
 _LOOK_SECONDS = 0.01
 _SLOT_SECONDS = 0.05
 """Sessions that begin within such a time are first looked at together, and those that have ended by then not at all."""
@@ -44,13 +44,13 @@ _MANY = 16
 """Open sessions from which on descriptors are kept to save them with."""
 _ROOM_SECONDS = 1.0
 _room_until = 0.0
-"""Until then there are taken to be descriptors enough for a group."""
+"""Until then it is assumed that there are descriptors enough for a group."""
 _spare: list[int] = []
 _open: WeakSet[Upkeep] = WeakSet()
 _asking: dict[Upkeep, None] = {}
-"""Those that somebody has asked for a snapshot, in turn."""
+"""Those that were asked for a snapshot, in turn."""
 GROUP_SECONDS = 0.05
-"""So long snapshots of other sessions are begun beside the first: they wait for the disk together, and a large one holds few of them up."""
+"""How long snapshots of other sessions are begun beside the first: they wait for the disk together, and a large one delays few of them."""
 
 
 class _Syncing:
@@ -61,13 +61,13 @@ class _Syncing:
         self._job = Job(EACH_SECOND, self.run, str)
         self.after_fork()
 
-    def ask(self, one: Upkeep | _Left) -> None:
+    def ask(self, journal: Upkeep | _Left) -> None:
         """Let a journal be forced to the disk behind all else that is due."""
-        self._due.append(one)
+        self._due.append(journal)
         self._job.ask()
 
     def after_fork(self) -> None:
-        """In a forked child: what was asked for is the parent's, and nobody helps."""
+        """In a forked child: forget the parent's requests and helper threads."""
         self._due.clear()
         self._seconds = 0.0  # that one of them took
         self.missed = 0  # files that were closed before they were on the disk, and forgotten
@@ -110,7 +110,7 @@ class _Left:
     def __init__(self, path: Path, system: OS) -> None:
         self._path, self._system = str(path), system
         self._is_due = self._failed = False
-        self.refusals, self.why = 0, ""  # how often it could not be, and why the last time
+        self.refusals, self.why = 0, ""  # how often the disk refused, and why the last time
 
     def __str__(self) -> str:
         return os.path.join(*Path(self._path).parts[-2:])
@@ -122,7 +122,7 @@ class _Left:
             _SYNCING.ask(self)
 
     def sync(self) -> None:
-        """Force it to the disk; a file that is gone was saved by somebody. What fails is tried again in a second."""
+        """Force it to the disk; a file that is gone was saved by another process. A sync that fails is tried again in a second."""
         try:
             try:
                 self._force(Path(self._path))
@@ -148,9 +148,9 @@ class _Left:
 
 
 _left: set[_Left] = set()
-"""What was closed, and is not on the disk yet."""
+"""Files that were closed and are not on the disk yet."""
 _MOST_LEFT = 10_000
-"""Files that are kept in mind so: some 3 MB."""
+"""How many such files are remembered: some 3 MB."""
 _NAMED = 10
 """Of those that the disk has refused, so many are named."""
 _SYNCING = _Syncing()
@@ -162,43 +162,43 @@ def sync_left(paths: Iterable[Path], system: OS, *, soon: bool) -> None:
         if len(_left) >= _MOST_LEFT:
             _SYNCING.missed += 1
             continue
-        _left.add(one := _Left(path, system))
+        _left.add(left := _Left(path, system))
         if soon or len(_left) > _MOST_LEFT // 2:
-            one.ask()
+            left.ask()
 
 
 def left_synced(seconds: float) -> bool:
-    """Wait until what was closed is on the disk; False if the disk refuses it, or is not done in so many seconds, or it was too much.
+    """Wait until what was closed is on the disk; False if the disk refuses it, or is not done in so many seconds, or there were too many.
 
     Where no thread can be had, this one syncs, however long that takes.
     """
-    until, waiting = monotonic() + seconds, {one: one.refusals for one in _left.copy()}
-    for one in waiting:
-        one.ask()
+    until, waiting = monotonic() + seconds, {left: left.refusals for left in _left.copy()}
+    for left in waiting:
+        left.ask()
     if waiting and not EACH_SECOND.start():
         _SYNCING.run()
-    while waiting := {one: refusals for one, refusals in waiting.items() if one in _left}:
-        if monotonic() >= until or any(one.refusals > refusals for one, refusals in waiting.items()):
+    while waiting := {left: refusals for left, refusals in waiting.items() if left in _left}:
+        if monotonic() >= until or any(left.refusals > refusals for left, refusals in waiting.items()):
             return False
         sleep(_LOOK_SECONDS)
     return not _SYNCING.missed
 
 
 def left_unsynced() -> list[str]:
-    """Return what of it the disk has refused, and why, as texts for people."""
-    refused = [one for one in _left.copy() if one.refusals]
-    found = [f"{one}, closed, is not on the disk: {one.why}; it is tried again each second" for one in refused[:_NAMED]]
+    """Return which of these files the disk has refused, and why, as texts for people."""
+    refused = [left for left in _left.copy() if left.refusals]
+    texts = [f"{left}, closed, is not on the disk: {left.why}; it is tried again each second" for left in refused[:_NAMED]]
     if len(refused) > _NAMED:
-        found.append(f"{len(refused) - _NAMED} more files of journals, closed, are not on the disk")
+        texts.append(f"{len(refused) - _NAMED} more files of journals, closed, are not on the disk")
     if _SYNCING.missed:
-        found.append(f"{_SYNCING.missed} files of journals were closed, and are not known to be on the disk: they were too many")
-    return found
+        texts.append(f"{_SYNCING.missed} files of journals were closed, and are not known to be on the disk: they were too many")
+    return texts
 
 
 def _ask_again() -> None:
-    for one in _left.copy():
-        if one.refusals:
-            one.ask()
+    for left in _left.copy():
+        if left.refusals:
+            left.ask()
 
 
 _AGAIN = Job(EACH_SECOND, _ask_again, str)
@@ -245,7 +245,7 @@ def _has_room() -> bool:
 
 
 class Late:
-    """Stands behind a journal that was closed, and is told when something came after all: *done* closes again what that opened."""
+    """A taker behind a closed journal that gets late records: it calls *done*, which closes the files that these opened."""
 
     def __init__(self, done: Callable[[], object]) -> None:
         self._done = done
@@ -258,7 +258,7 @@ class Late:
 class Upkeep:
     """Calls *begin* once, within 0.1 s, then *tick* each second, *save* when that is asked for or wanted, and *leave* last.
 
-    What any of them raises goes to *fault*, and it is tried again when it is due. What *save* returns is done beside other sessions'.
+    *fault* gets what any of them raises, and it is tried again when it is due. What *save* returns is done beside other sessions'.
     """
 
     def __init__(
@@ -275,9 +275,9 @@ class Upkeep:
         self._numbers = count(1)
         self._asked = self._answered = 0
         self._not_before = 0.0
-        """When a snapshot may be written that nobody waits for."""
+        """When a snapshot may be written that no thread waits for."""
         self._wanted = False
-        """True while a snapshot shall be written that nobody waits for."""
+        """True while a snapshot shall be written that no thread waits for."""
         self._started = self._ran = self._stopped = self._gone = False
         self._sync: Callable[[], object] | None = None
 
@@ -294,17 +294,17 @@ class Upkeep:
                 Job(SAVING, _keep_spare, str).ask()  # behind what is just being saved with them
 
     def within(self, seconds: float, work: Callable[[], bool]) -> bool:
-        """Return what some work returns that the disk may hang in; False if that takes longer than so many seconds.
+        """Call *work*, in which the disk may hang, and return its result; False if that takes longer than so many seconds.
 
         Where no thread can be had, it is done here, however long that takes.
         """
-        found: list[bool] = []
+        results: list[bool] = []
         if not self._is_there(EACH_SECOND):
             return work()
-        job = Job(EACH_SECOND, lambda: found.append(work()), self._raised)
+        job = Job(EACH_SECOND, lambda: results.append(work()), self._raised)
         if not job.wait(seconds, first=True):
             job.cancel()
-        return found == [True]
+        return results == [True]
 
     def sync_soon(self, sync: Callable[[], object]) -> None:
         """Let a journal be forced to the disk, beside those of other sessions; once, until the disk has answered."""
@@ -369,11 +369,11 @@ class Upkeep:
         return self._started
 
     def _is_there(self, worker: Worker) -> bool:
-        if not (there := worker.start()):
+        if not (started := worker.start()):
             error = worker.refused or RuntimeError()
             if not str(error).endswith("at interpreter shutdown"):  # Python 3.12.0 and 3.12.1 refuse it already to what runs at exit
                 self._fault("background thread", error)
-        return there
+        return started
 
     def _run(self) -> float | None:
         """Do what is due each second."""
@@ -394,7 +394,7 @@ class Upkeep:
         """Write a snapshot, if it is time for one."""
         asked, begun = self._asked, monotonic()
         if asked == self._answered:
-            if self._stopped or not self._wanted:  # what it was asked for was done in another's group
+            if self._stopped or not self._wanted:  # the snapshot was written in another one's group
                 return None
             if begun < self._not_before:
                 return self._not_before - begun
@@ -413,14 +413,14 @@ class Upkeep:
     def _group(self, until: float) -> Iterator[Steps[None]]:
         """Yield the work of this one and of others that were asked for, each as its turn comes."""
         group: list[Upkeep] = [self]
-        found: Upkeep | None = self
+        latest: Upkeep | None = self
         yield self._saved()
-        while found is not None and len(group) < _MOST and monotonic() < until:
-            found = next((one for one in list(_asking) if one not in group), None)  # who asks again meanwhile has another turn
-            if found is not None:
-                group.append(found)
-                _asking.pop(found, None)
-                yield found._saved()  # noqa: SLF001 - of this class
+        while latest is not None and len(group) < _MOST and monotonic() < until:
+            latest = next((asking for asking in list(_asking) if asking not in group), None)  # one that asks again has another turn
+            if latest is not None:
+                group.append(latest)
+                _asking.pop(latest, None)
+                yield latest._saved()  # noqa: SLF001 - of this class
 
     def _saved(self) -> Steps[None]:
         """Write the snapshot that is due."""
@@ -429,7 +429,7 @@ class Upkeep:
             if (steps := self._save()) is not None:
                 yield from steps
         except Exception as error:  # noqa: BLE001 - the journal still has everything: say it and go on
-            self._said("last snapshot", error)
+            self._report("last snapshot", error)
         finally:
             now = monotonic()
             self._not_before = now + max(SYNC_SECONDS, PAUSES * (now - begun))
@@ -443,9 +443,9 @@ class Upkeep:
         try:
             work()
         except Exception as error:  # noqa: BLE001 - the journal still has everything: say it and go on
-            self._said(what, error)
+            self._report(what, error)
 
-    def _said(self, what: str, error: Exception) -> None:
+    def _report(self, what: str, error: Exception) -> None:
         pass_on(error)
         with suppress(Exception):  # no memory even for that
             self._fault(what, error)

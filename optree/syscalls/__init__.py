@@ -1,7 +1,7 @@
 """The operating system's calls that differ between Linux, macOS and Windows, as a module of functions that POSIX names.
 
-In come POSIX's arguments, out go its results and `OSError`s; who needs them calls them as `calls`, and keeps what they are about. What
-differs otherwise stands where it is used: how `optree run` waits for its program (`optree.cli.program`), and how a process is started
+They take POSIX's arguments, and return its results or raise its `OSError`s; other modules call them as `calls`. Other differences between
+systems stand where they matter: how `optree run` waits for its program (`optree.cli.program`), and how a process is started
 that outlives this one (`optree_otel.handover`).
 """
 

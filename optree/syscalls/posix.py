@@ -50,7 +50,7 @@ _turn = count()
 def open_file(path: str | os.PathLike[str], flags: int, mode: int = 0o600) -> int:
     """Open a file, which is no standard stream, also where one is closed: what the program writes there meanwhile is not for it."""
     streams: list[int] = []  # those that are closed, held open until the file has another number; writing to them fails as before
-    fds: list[int] = []  # filled within one call of C each: a handler that raises behind it leaves none that nobody closes
+    fds: list[int] = []  # filled within one call of C each: if a handler raises after it, the descriptor is known here and is closed
     closed: list[None] = []
     try:
         try:
@@ -100,10 +100,10 @@ def _close(fds: list[int]) -> None:
 
 
 def start_sync(fd: int) -> None:
-    """Let a file's data begin to go to the disk, as far as the system can be told to: who waits for several files waits for all at once."""
+    """Let a file's data begin to go to the disk, where the system can do that: a wait for several files is then one wait."""
     if sys.platform == "linux":
         with suppress(OSError):
-            os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_DONTNEED)  # what is not written yet is written, and stays
+            os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_DONTNEED)  # pages that are not written yet are written, and stay in memory
 
 
 def fsync_directory(path: str | os.PathLike[str]) -> None:
@@ -131,7 +131,7 @@ def funlock(fd: int) -> None:
 
 
 def process_start(pid: int) -> str | None:
-    """Return when a process began, which tells it from others of its id; empty where the system does not tell, None if none runs."""
+    """Return when a process began, which tells it from others of its id; empty where the system does not say, None if none runs."""
     try:
         os.kill(pid, 0)
         with open(f"/proc/{pid}/stat", "rb") as file:  # noqa: PTH123 - pathlib is not imported for one call
@@ -145,9 +145,9 @@ def process_start(pid: int) -> str | None:
     return None if fields[0] in (b"Z", b"X") else fields[19].decode()
 
 
-def is_own(found: os.stat_result) -> bool:
+def is_own(status: os.stat_result) -> bool:
     """Tell whether a file is this user's."""
-    return found.st_uid == os.getuid()
+    return status.st_uid == os.getuid()
 
 
 def may_name_a_file(_name: str) -> bool:
@@ -162,7 +162,7 @@ def nodename() -> str:
 
 
 def takes_more(fd: int) -> bool:
-    """Tell whether a descriptor takes a line now; a pipe or a terminal that is full makes who writes to it wait."""
+    """Tell whether a descriptor takes a line now; a pipe or a terminal that is full makes its writer wait."""
     poll = select.poll()
     poll.register(fd, select.POLLOUT)
     return bool(poll.poll(0))

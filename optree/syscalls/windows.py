@@ -187,7 +187,7 @@ def _beyond() -> _Place:
 
 
 def process_start(pid: int) -> str | None:
-    """Return when a process began, which tells it from others of its id; empty where the system does not tell, None if none runs."""
+    """Return when a process began, which tells it from others of its id; empty where the system does not say, None if none runs."""
     handle = _kernel.OpenProcess(_QUERY, False, pid)
     if not handle:
         return None if ctypes.get_last_error() == _NO_PROCESS else ""
@@ -200,8 +200,8 @@ def process_start(pid: int) -> str | None:
         _kernel.CloseHandle(handle)
 
 
-def is_own(_found: os.stat_result) -> bool:
-    """Tell whether a file is this user's: whoever may remove it there may."""
+def is_own(_status: os.stat_result) -> bool:
+    """Return True: Windows removes a file only for a user who may remove it."""
     return True
 
 

@@ -43,7 +43,7 @@ class Limiter:
         self._owner = 0 if joined else os.getpid()
         """The process that closes it; 0 if that is another one."""
         self._spots: dict[str, tuple[SessionTreeBuilder, Op | None]] = {}
-        """By txn, where the figures stand in the tree."""
+        """By txn, the node that has the figures in the tree."""
         self._holder: Holder | None = None
         self._is_entered = self._is_outside = self._is_over = False
 
@@ -58,7 +58,7 @@ class Limiter:
             self.account.refresh()
         except RecursionError:
             FAULTS.stack += 1
-        except Exception as error:  # noqa: BLE001 - what was known last is told
+        except Exception as error:  # noqa: BLE001 - the last state that is known is returned
             fault(error)
         return self.account.state
 
@@ -75,34 +75,34 @@ class Limiter:
     @property
     def alive(self) -> Limiter | None:
         """This budget, or the next around it that still holds."""
-        found: Limiter | None = self
-        while found is not None and found.is_over:
-            found = found.outer
-        return found
+        limiter: Limiter | None = self
+        while limiter is not None and limiter.is_over:
+            limiter = limiter.outer
+        return limiter
 
     @property
     def is_over(self) -> bool:
-        """True once its block is left, be it in order or by an exception out of a signal's handler."""
+        """True once its block is left, in order or by an exception out of a signal's handler."""
         if not self._is_over and self._holder is not None and self._holder() is None:
             self._finish()
         return self._is_over or self.account.is_over
 
     def chain(self) -> list[Limiter]:
         """Return the budgets that hold within this one, the outermost first."""
-        found: list[Limiter] = []
-        one: Limiter | None = self
-        while one is not None:
-            if not one.is_over:
-                found.append(one)
-            one = one.outer
-        return found[::-1]
+        limiters: list[Limiter] = []
+        limiter: Limiter | None = self
+        while limiter is not None:
+            if not limiter.is_over:
+                limiters.append(limiter)
+            limiter = limiter.outer
+        return limiters[::-1]
 
     def check(self, where: Scope | None) -> None:
         """Raise `BudgetExceeded` if no call can be made."""
         self._attempt(where, lambda account, _: account.check())
 
     def reserve(self, where: Scope) -> Spending:
-        """Hold what a call may take that is about to be made where the program is; raises `BudgetExceeded`."""
+        """Reserve what the call may take that is about to be made here; raises `BudgetExceeded`."""
         return self._attempt(where, lambda account, spending: account.reserve(spending.number, spending.call))
 
     def _attempt(self, where: Scope | None, attempt: Callable[[Account, Spending], None]) -> Spending:
@@ -119,7 +119,7 @@ class Limiter:
                 where.op.log(str(error), "ERR")
             if not isinstance(error, Exception):
                 raise
-            fault(error)  # which raises it again, unless it is a fault of ours: the call is made then
+            fault(error)  # it is raised again, unless it is a fault of ours: then the call is made
         return spending
 
     def stand_outside(self, builder: SessionTreeBuilder) -> None:
@@ -146,7 +146,7 @@ class Limiter:
                 builder.set_title(attributes=block)
 
     def leaves(self, builder: SessionTreeBuilder) -> None:
-        """Take that a session ends: the figures that stand there are those of now."""
+        """Record the figures of now in a session that ends."""
         if self._spots.get(builder.txn, (None,))[0] is builder:
             self._tell(builder.txn)
             del self._spots[builder.txn]
@@ -186,7 +186,7 @@ class Spending:
             fault(error)
 
     def give_back(self) -> None:
-        """Hold nothing any more: the call is not made."""
+        """Give back what is reserved: the call is not made."""
         for budget in self.budgets:
             budget.account.give_back(self.number)
 
@@ -221,7 +221,7 @@ class Budget(ContextManager, Limiter):
 
     @property
     def unknown_cost(self) -> int:
-        """How many of the calls that are over have a cost that nobody knows: each counts as 0 usd."""
+        """How many of the calls that are over have an unknown cost: each counts as 0 usd."""
         return unless_faulty(lambda: self.refresh().used().unknown, 0)
 
     def __enter__(self) -> Self:
@@ -336,45 +336,45 @@ def budget(
 
 
 def outside() -> Limiter | None:
-    """Return the budget that holds where no session is open: that of the block, or of whoever started this process."""
-    found = OUTSIDE.get()
-    if found is None and (told := os.environ.get(VARIABLE)):
-        found = joined(told)
-    return None if found is None else found.alive
+    """Return the budget that holds where no session is open: that of the block, or of the process that started this one."""
+    limiter = OUTSIDE.get()
+    if limiter is None and (paths := os.environ.get(VARIABLE)):
+        limiter = joined(paths)
+    return None if limiter is None else limiter.alive
 
 
 def common() -> Limiter | None:
     """Return the budget that holds for code without context: the innermost that is open, or is around each of several that are."""
-    chains = [one.chain() for one in _OPEN.copy()]
-    same = [one for one in chains[0] if all(one in chain for chain in chains)] if chains else []
+    chains = [limiter.chain() for limiter in _OPEN.copy()]
+    same = [limiter for limiter in chains[0] if all(limiter in chain for chain in chains)] if chains else []
     return same[-1] if same else None
 
 
 def session_ends(builder: SessionTreeBuilder) -> None:
-    """Take that a session ends: a budget that is around it has its figures there."""
-    found = OUTSIDE.get()
-    while found is not None:
-        found.leaves(builder)
-        found = found.outer
+    """Record, as a session ends, the figures of the budgets around it."""
+    limiter = OUTSIDE.get()
+    while limiter is not None:
+        limiter.leaves(builder)
+        limiter = limiter.outer
 
 
 def reference(budget: context.Allowance | None) -> str:
     """Return what another process joins a budget by, and all around it; empty if there is none."""
     chain = budget.chain() if isinstance(budget, Limiter) else []
-    return os.pathsep.join(str(path) for one in chain if (path := one.account.share()) is not None)
+    return os.pathsep.join(str(path) for limiter in chain if (path := limiter.account.share()) is not None)
 
 
-def joined(told: str) -> Limiter | None:
-    """Return the budget of another process, as `reference` tells it, or of this one."""
+def joined(paths: str) -> Limiter | None:
+    """Return the budget of another process, as `reference` names it by *paths*, or of this one."""
     from optree.tracing.spending import Account, read
 
-    found: Limiter | None = None
-    for name in filter(None, told.split(os.pathsep)):
+    innermost: Limiter | None = None
+    for name in filter(None, paths.split(os.pathsep)):
         path = Path(name)
-        known = next((one for one in [*_OPEN, *_JOINED] if one.account.path == path), None)
+        known = next((limiter for limiter in [*_OPEN, *_JOINED] if limiter.account.path == path), None)
         if known is None:
             try:
-                known = Limiter(Account(read(path), path), outer=found, joined=True)
+                known = Limiter(Account(read(path), path), outer=innermost, joined=True)
             except FileNotFoundError as error:  # it is over
                 pass_on(error)
                 continue
@@ -382,21 +382,21 @@ def joined(told: str) -> Limiter | None:
                 pass_on(error)
                 report_problem(f"cannot join a budget ({error}): the calls of this process do not count against it")
                 continue
-            _JOINED[:] = [*[one for one in _JOINED if not one.is_over][-_MOST_JOINED:], known]
-        found = known
-    return found
+            _JOINED[:] = [*[limiter for limiter in _JOINED if not limiter.is_over][-_MOST_JOINED:], known]
+        innermost = known
+    return innermost
 
 
 def _number(name: str, value: object) -> float:
-    """Return a figure of `budget`. Raises `ValueError` for what is none."""
-    found = -1.0
+    """Return a figure of `budget`. Raises `ValueError` for a value that is not a finite number, 0 or above."""
+    number = -1.0
     if not isinstance(value, (bool, str, bytes)):
         with suppress(TypeError, ValueError, OverflowError):
-            found = float(cast("Any", value))
-    if not (isfinite(found) and found >= 0):
-        said = redact(text(value))[:80]
-        raise ValueError(f"budget({name}={repr(said) if isinstance(value, str) else said}) is no amount: give a finite number, 0 or above")
-    return value if type(value) is int and value < _MOST_INT else found
+            number = float(cast("Any", value))
+    if not (isfinite(number) and number >= 0):
+        raw = redact(text(value))[:80]
+        raise ValueError(f"budget({name}={repr(raw) if isinstance(value, str) else raw}) is no amount: give a finite number, 0 or above")
+    return value if type(value) is int and value < _MOST_INT else number
 
 
 OUTSIDE: Final[ContextVar[Limiter | None]] = ContextVar("optree_budget", default=None)
@@ -408,8 +408,8 @@ _numbers: Final = count(1)
 
 
 def _before_fork() -> None:
-    for one in _OPEN.copy():
-        one.account.share()
+    for limiter in _OPEN.copy():
+        limiter.account.share()
 
 
 system.register_at_fork(before=_before_fork)

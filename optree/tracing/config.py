@@ -145,7 +145,7 @@ def is_on(value: str) -> bool:
 
 def from_environment() -> tuple[Config, list[str]]:
     """Return what ``OPTREE_<NAME>`` variables say, and texts about those that are passed over."""
-    found: dict[str, Any] = {"enabled": not is_disabled()}
+    options: dict[str, Any] = {"enabled": not is_disabled()}
     problems: list[str] = []
     for name in Config.__struct_fields__:
         value = os.environ.get(f"OPTREE_{name.upper()}")
@@ -153,19 +153,19 @@ def from_environment() -> tuple[Config, list[str]]:
             continue
         if name == "redact":
             try:
-                found[name] = Redaction.of(value)
+                options[name] = Redaction.of(value)
             except SetupError as error:
                 problems.append(f"{VARIABLE} is passed over, and only what is known by default is replaced: {error}")
         elif name == "prices":
-            found[name] = _SWITCH.get(value.lower(), value)  # the file is read later
+            options[name] = _SWITCH.get(value.lower(), value)  # the file is read later
         elif name not in _CHOICES:
-            found[name] = is_on(value)
+            options[name] = is_on(value)
         elif value in _CHOICES[name]:
-            found[name] = value
+            options[name] = value
         else:
             choices = ", ".join(_CHOICES[name])
             problems.append(f"OPTREE_{name.upper()}={value!r} is not possible and passed over; choose one of {choices}")
-    return Config(**found), problems
+    return Config(**options), problems
 
 
 def _working_directory() -> Path:
@@ -182,29 +182,29 @@ _BEGAN_IN: Final = _working_directory()
 
 def directory_of(config: Config) -> Directory:
     """Return where sessions are kept."""
-    found = Directory.of(config.base_dir, config.sessions_dir, config.billing_file)
-    if found.sessions.is_absolute() and found.billing.is_absolute():
-        return found
-    return Directory(_BEGAN_IN / found.sessions, _BEGAN_IN / found.billing)
+    directory = Directory.of(config.base_dir, config.sessions_dir, config.billing_file)
+    if directory.sessions.is_absolute() and directory.billing.is_absolute():
+        return directory
+    return Directory(_BEGAN_IN / directory.sessions, _BEGAN_IN / directory.billing)
 
 
 def variables(config: Config, directory: Directory) -> dict[str, str]:
     """Return the environment that gives another process what was configured here, but for redaction and for a mapping of `otel`."""
     before, _ = from_environment()
-    found: dict[str, str] = {}
+    values: dict[str, str] = {}
     for name in Config.__struct_fields__:
         value = getattr(config, name)
         if name == "prices" and not isinstance(value, bool):
             value = str(Path(value).expanduser().absolute())
         if name == "enabled":
-            found |= {DISABLED: str(int(not value))} if value != before.enabled else {}
+            values |= {DISABLED: str(int(not value))} if value != before.enabled else {}
         elif name not in _PATHS and isinstance(value, (bool, str)) and value != getattr(before, name):
-            found[f"OPTREE_{name.upper()}"] = str(int(value)) if isinstance(value, bool) else value
-    told = filter(None, (os.environ.get(f"OPTREE_{name.upper()}") for name in _PATHS))
-    if any(getattr(config, name) for name in _PATHS) or not all(one.startswith("~") or Path(one).is_absolute() for one in told):
-        found |= {"OPTREE_SESSIONS_DIR": str(directory.sessions), "OPTREE_BILLING_FILE": str(directory.billing)}
-        found |= {"OPTREE_BASE_DIR": str(Path(config.base_dir).expanduser())} if config.base_dir else {}
-    return found
+            values[f"OPTREE_{name.upper()}"] = str(int(value)) if isinstance(value, bool) else value
+    paths = filter(None, (os.environ.get(f"OPTREE_{name.upper()}") for name in _PATHS))
+    if any(getattr(config, name) for name in _PATHS) or not all(path.startswith("~") or Path(path).is_absolute() for path in paths):
+        values |= {"OPTREE_SESSIONS_DIR": str(directory.sessions), "OPTREE_BILLING_FILE": str(directory.billing)}
+        values |= {"OPTREE_BASE_DIR": str(Path(config.base_dir).expanduser())} if config.base_dir else {}
+    return values
 
 
 def changed(config: Config, options: dict[str, Any]) -> Config:

@@ -35,7 +35,7 @@ class Allowance(Protocol):
         ...
 
     def reserve(self, where: Scope) -> Reservation:
-        """Hold what a call may take that is about to be made; raises `BudgetExceeded`."""
+        """Reserve what the call may take that is about to be made; raises `BudgetExceeded`."""
         ...
 
 
@@ -46,7 +46,7 @@ class Scope(Struct, eq=False):
     turn: Turn | None = None
     op: Op | None = None
     before: Scope | None = None
-    """What it was put in the place of."""
+    """The scope that it replaced."""
     holder: Holder | None = None
     """Of a scope whose `with` statement is not left in order yet."""
     finish: Callable[[Any, Status, str | None], None] | None = None
@@ -58,7 +58,7 @@ class Scope(Struct, eq=False):
 
     @property
     def handle(self) -> Op | Turn | Session:
-        """The innermost of the three."""
+        """The handle of the innermost of the three."""
         return self.op or self.turn or self.session
 
     @property
@@ -113,7 +113,7 @@ def here() -> Scope | None:
         if follower is not None:
             follower.leave(scope.session.txn, _path(scope))
         scope = scope.before
-    CURRENT.set(scope)  # last: who is interrupted before it begins again
+    CURRENT.set(scope)  # last: a thread that is interrupted before this begins again
     return scope
 
 
@@ -143,7 +143,7 @@ def ingress() -> dict[str, Any]:
     cli: dict[str, Any] = {"argv0": sys.argv[0] if sys.argv else "", "pid": os.getpid()}
     with suppress(OSError):  # the working directory may have been removed
         cli["cwd"] = os.getcwd()  # noqa: PTH109 - pathlib is not imported for one call
-    found: dict[str, Any] = {"source": "cli", "cli": cli}
+    origin: dict[str, Any] = {"source": "cli", "cli": cli}
     if "TRACEPARENT" in os.environ:
-        found["traceparent"] = os.environ["TRACEPARENT"]
-    return found
+        origin["traceparent"] = os.environ["TRACEPARENT"]
+    return origin

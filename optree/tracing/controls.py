@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from time import monotonic
 from typing import Any, Literal, Unpack
@@ -53,8 +53,8 @@ def current() -> Op | None:
     except Exception as error:  # noqa: BLE001 - as in `guarded`, which costs a call more
         fault(error)
         return None
-    found = scope.op if scope is not None else None
-    return found if found is not None or RUNTIME.config.enabled else UNRECORDED["op"]
+    op = scope.op if scope is not None else None
+    return op if op is not None or RUNTIME.config.enabled else UNRECORDED["op"]
 
 
 def current_session() -> Session | None:
@@ -94,12 +94,12 @@ def configure(**options: Unpack[Options]) -> Config:
         SetupError: An option does not exist, or cannot have the value.
     """
     try:
-        found = RUNTIME.configure(**options)
+        config = RUNTIME.configure(**options)
         if "prices" in options:
-            PRICES.use(found.prices)
-            if found.enabled:
+            PRICES.use(config.prices)
+            if config.enabled:
                 PRICES.load()
-        return found  # noqa: TRY300 - as all that may raise
+        return config  # noqa: TRY300 - as all that may raise
     except RecursionError:
         FAULTS.stack += 1
     except Exception as error:  # noqa: BLE001 - what is set wrongly is an OptreeError, and raised
@@ -206,3 +206,15 @@ def health() -> dict[str, Any]:
         fault(error)
     is_ok = not problems and not counts["lost"]
     return {"ok": is_ok, "enabled": RUNTIME.config.enabled, "problems": problems, **counts, "sessions": sessions, "otel": mirrored}
+
+
+def begin_session(agent: str, attributes: Mapping[str, Any]) -> Session:
+    """Begin a root session that no `with` statement holds, for the spans of another tracer; end it through its builder."""
+    if not RUNTIME.config.enabled:
+        return Session(UNRECORDED["builder"])
+    return RUNTIME.open_root(agent, attributes)
+
+
+def forget_session(txn: str) -> None:
+    """Forget a root session of `begin_session` that has ended; its last snapshot is written in the background."""
+    RUNTIME.close_root(txn)

@@ -25,7 +25,7 @@ _BY_STATUS: Final[dict[int, FailureClass]] = {
 _BAD_REQUEST: Final = 400
 _SERVER_ERROR: Final = 500
 _OF_QUOTA: Final = ("insufficient_quota", "quotaexceeded", "current quota", "credit balance", "billing")
-"""What providers say with other statuses where nothing is left to pay with."""
+"""Words of providers, with other statuses, when the credit is used up."""
 _BY_WORDS: Final[tuple[tuple[FailureClass, tuple[str, ...]], ...]] = (
     ("quota", _OF_QUOTA),
     ("rate_limit", ("rate limit", "rate_limit", "too many requests")),
@@ -34,7 +34,7 @@ _BY_WORDS: Final[tuple[tuple[FailureClass, tuple[str, ...]], ...]] = (
     ("network", ("connection refused", "connection reset", "connection closed", "connection error", "econn", "enotfound", "unreachable")),
     ("invalid", ("validation error", "invalid", "unknown tool")),
 )
-"""What is said of failures where nothing else tells them, in the order in which it is looked for."""
+"""Words in errors by which a failure is classed where nothing else is known, in the order in which they are looked for."""
 _BY_NAME: Final[dict[str, FailureClass]] = {
     **dict.fromkeys(("ConnectionError", "TransportError", "ClientConnectionError", "ClientPayloadError", "HTTPClientError"), "network"),
     **dict.fromkeys(("APIConnectionError", "SSLError", "gaierror", "IncompleteRead"), "network"),
@@ -49,24 +49,24 @@ _NOT_SENT: Final = frozenset({"ConnectError", "ConnectTimeout", "PoolTimeout", "
 """Names of clients' exceptions (httpx, aiohttp, botocore) that are raised before a request is sent."""
 
 
-def class_of_status(status: int, said: str | None) -> FailureClass:
-    """Return the class of an answer that is an error: its HTTP status, and what the provider *said*."""
-    told = class_of_text(said or "")
-    if told == "quota":
+def class_of_status(status: int, message: str | None) -> FailureClass:
+    """Return the class of an answer that is an error: its HTTP status, and the provider's *message*."""
+    by_message = class_of_text(message or "")
+    if by_message == "quota":
         return "quota"
     if status < _BAD_REQUEST:  # an error among the events of a stream
-        return told or "model"
+        return by_message or "model"
     return _BY_STATUS.get(status) or ("invalid" if status < _SERVER_ERROR else "model")
 
 
-def class_of_text(said: str) -> FailureClass | None:
-    """Return the class of a failure that is told by a text alone; None for one that is of none."""
-    low = said.lower()
-    return next((kind for kind, words in _BY_WORDS if any(one in low for one in words)), None)
+def class_of_text(message: str) -> FailureClass | None:
+    """Return the class of a failure by the words of its message; None if they show none."""
+    low = message.lower()
+    return next((kind for kind, words in _BY_WORDS if any(word in low for word in words)), None)
 
 
 def class_of_error(error: BaseException | None) -> FailureClass | None:
-    """Return the class of an exception; None for one that is of none."""
+    """Return the class of an exception; None if it has none."""
     if error is None:
         return None
     if (status := status_of(error)) >= _BAD_REQUEST:
@@ -79,24 +79,24 @@ def class_of_error(error: BaseException | None) -> FailureClass | None:
     return next((_BY_NAME[name] for name in names if name in _BY_NAME), None)
 
 
-def class_of_raised(said: str | None) -> FailureClass | None:
-    """Return the class of the exception that is being raised or handled, if it is the one that an op's error *said*."""
+def class_of_raised(message: str | None) -> FailureClass | None:
+    """Return the class of the exception that is being raised or handled, if *message*, an op's error, is of it."""
     error = sys.exception()
-    return class_of_error(error) if error is not None and outcome(error)[1] == said else None
+    return class_of_error(error) if error is not None and outcome(error)[1] == message else None
 
 
 def status_of(error: BaseException | None) -> int:
     """Return the HTTP status that a client's exception tells; 0 for none."""
     try:
         response: Any = getattr(error, "response", None)
-        told = response.get("ResponseMetadata", {}).get("HTTPStatusCode") if is_object(response) else getattr(response, "status_code", None)
-        found = [told, getattr(error, "status_code", None), getattr(error, "status", None), getattr(error, "code", None)]
+        code = response.get("ResponseMetadata", {}).get("HTTPStatusCode") if is_object(response) else getattr(response, "status_code", None)
+        codes = [code, getattr(error, "status_code", None), getattr(error, "status", None), getattr(error, "code", None)]
     except Exception as flaw:  # noqa: BLE001 - anybody's code
         pass_on(flaw)
         return 0
-    return next((one for one in found if type(one) is int), 0)
+    return next((candidate for candidate in codes if type(candidate) is int), 0)
 
 
 def was_not_sent(error: BaseException | None) -> bool:
-    """Tell whether an exception says that the request reached nobody."""
+    """Tell whether an exception says that the request reached no server."""
     return error is not None and any(kind.__name__ in _NOT_SENT for kind in type(error).__mro__)

@@ -35,7 +35,7 @@ def unless_faulty(read: Callable[[], T], otherwise: T) -> T:
 
 
 def guarded(function: F) -> F:
-    """Return a function that raises nothing of its own: None then."""
+    """Return a function that returns None where it fails by a fault of ours."""
 
     @functools.wraps(function)
     def call(*args: Any, **kwargs: Any) -> Any:

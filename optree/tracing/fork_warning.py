@@ -24,9 +24,9 @@ def _before() -> None:
     alone = all(thread is me or thread.name.startswith("optree-") for thread in threading.enumerate())
     with suppress(Exception):  # whatever has become of the filters, the program forks
         filters = [*warnings.filters]
-        ours = [one for one in filters if getattr(one[1], "pattern", None) == _MESSAGE]
+        ours = [entry for entry in filters if getattr(entry[1], "pattern", None) == _MESSAGE]
         if alone and ours != filters[:1]:
             warnings.filterwarnings("ignore", _MESSAGE, DeprecationWarning)
         elif not alone:
-            for one in ours:
-                warnings.filters.remove(one)  # type: ignore[attr-defined] # pyright: ignore[reportAttributeAccessIssue]
+            for entry in ours:
+                warnings.filters.remove(entry)  # type: ignore[attr-defined] # pyright: ignore[reportAttributeAccessIssue]

@@ -107,10 +107,10 @@ class Session:
         """
         try:
             runs = [*self.earlier, self.builder.node]
-            found = [decode(entry.body) for node in runs for entry in node.messages if entry.role != PIECE_OF_TEXT]
+            messages = [decode(entry.body) for node in runs for entry in node.messages if entry.role != PIECE_OF_TEXT]
             for node in reversed(runs):
-                found = found or self._sent(node)
-            return answered(found)
+                messages = messages or self._sent(node)
+            return answered(messages)
         except RecursionError:
             FAULTS.stack += 1
         except Exception as error:  # noqa: BLE001 - as in `guarded`
@@ -127,13 +127,13 @@ class Session:
 
 
 def _answer(op: OperationNode) -> list[Any]:
-    said = decode(op.response.payload) if op.response is not None else None
-    if isinstance(said, str):
-        return [{"role": "assistant", "content": said}]
+    response = decode(op.response.payload) if op.response is not None else None
+    if isinstance(response, str):
+        return [{"role": "assistant", "content": response}]
     from optree.messages import answers  # not before it is needed: this module is imported with optree
 
-    held = [one for answer in answers(said)[:1] for one in answer.messages]
-    return [one for one in held if is_object(one) and ("role" in one or "type" in one)]
+    held = [message for answer in answers(response)[:1] for message in answer.messages]
+    return [message for message in held if is_object(message) and ("role" in message or "type" in message)]
 
 
 def interrupted(parent: Session, agent: str) -> list[SessionNode]:
@@ -156,8 +156,8 @@ def interrupted(parent: Session, agent: str) -> list[SessionNode]:
         return []
     last = children[open_ends[-1]][0]
     path: str | None = next(path for path in open_ends if children[path][0] is last)
-    found: list[SessionNode] = []
+    sessions: list[SessionNode] = []
     while path in children:
-        found.append(children[path][1])
+        sessions.append(children[path][1])
         path = before[path]
-    return found[::-1]
+    return sessions[::-1]

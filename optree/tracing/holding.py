@@ -13,7 +13,7 @@ from functools import partial
 from sys import getrefcount
 from threading import get_ident
 from types import TracebackType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ParamSpec
 from weakref import ref
 
 from optree.builder import Op, SessionTreeBuilder, Stream, Turn
@@ -22,6 +22,8 @@ from optree.interrupts import suppress
 from optree.nodes import OpKind
 from optree.tracing.context import ABANDONED, Holder, Scope
 from optree.tracing.faults import fault
+
+P = ParamSpec("P")
 
 
 class HeldScope:
@@ -41,7 +43,7 @@ _NO_ROOM = HeldScope()
 class Exit:
     """A descriptor for `__exit__`, or with *awaited* for `__aexit__`, of a class whose method `leave` takes the scope and the exception.
 
-    Each `with` statement gets a callable of its own, whose weak reference tells when the block is gone.
+    Each `with` statement gets a callable of its own, whose weak reference dies with the block.
 
     Its objects keep in `_held` what the `with` statement of this thread has that is about to enter them. Called on the class, as
     `contextlib.ExitStack` does, or without a `with` statement, it is a method like others, and nothing tells that the block is over but it.
@@ -56,8 +58,8 @@ class Exit:
             return self._left
         try:
             held = HeldScope()
-            found = partial(self._left, instance, held=held)
-            held.holder = ref(found)
+            leave = partial(self._left, instance, held=held)
+            held.holder = ref(leave)
             instance._held = held  # noqa: SLF001 - of the classes that this is for
         except RecursionError:  # nothing can be called here: nothing is begun either
             instance._held = _NO_ROOM  # noqa: SLF001 - as above
@@ -65,11 +67,11 @@ class Exit:
         except Exception as error:  # noqa: BLE001 - then nothing but a call tells that the block is over
             fault(error)
             return partial(self._left, instance)
-        return found
+        return leave
 
 
 def take_held(instance: Any) -> HeldScope:
-    """Return what the `with` statement has that enters an object now; an empty one where there is no such statement.
+    """Return the `HeldScope` of the `with` statement that enters an object now; an empty one where there is no such statement.
 
     Raises `RecursionError` where the statement had no room for it: what is begun then would not be ended.
     """
@@ -83,10 +85,10 @@ def take_held(instance: Any) -> HeldScope:
 
 
 def left(instance: Any, _kind: object, error: BaseException | None, _trace: object, *, held: HeldScope | None = None) -> None:
-    """Leave what was entered; raises nothing but what is the program's."""
+    """Leave the node that was entered; raises only exceptions of the program's."""
     try:
         instance.leave(held.scope if held is not None else None, error)
-    except RecursionError:  # nothing can be called here: who comes next ends what was left open
+    except RecursionError:  # nothing can be called here: the next call ends what was left open
         FAULTS.stack += 1
     except Exception as flaw:  # noqa: BLE001 - no memory, a fault of ours: it must not reach the program
         fault(flaw)
@@ -109,11 +111,11 @@ def block_not_entered(instrument: Any, scope: Scope | None, op: Op | None, befor
     return instrument.unrecorded
 
 
-def left_after(flaw: BaseException | None, leave: Callable[[], None]) -> None:
+def left_after(flaw: BaseException | None, leave: Callable[P, None], *args: P.args, **kwargs: P.kwargs) -> None:
     """Leave what was entered in C, as `left` does; *flaw* is what a compiled `__exit__` raised as it tried, raised behind it."""
     try:
         try:
-            leave()
+            leave(*args, **kwargs)
         finally:
             if flaw is not None:
                 raise flaw
@@ -125,7 +127,11 @@ def left_after(flaw: BaseException | None, leave: Callable[[], None]) -> None:
 
 def left_block(instance: Any, held: HeldScope, error: BaseException | None, flaw: BaseException | None) -> None:
     """Leave a block that was entered by a compiled `__enter__`."""
-    left_after(flaw, partial(instance.leave, held.scope, error))
+    left_after(flaw, _leave_block, instance, held, error)
+
+
+def _leave_block(instance: Any, held: HeldScope, error: BaseException | None) -> None:
+    instance.leave(held.scope, error)
 
 
 def _nothing(_kind: object, _error: BaseException | None, _trace: object) -> None:
@@ -183,7 +189,7 @@ def abandon(op: Op) -> None:
 
 
 def clear_frames() -> None:
-    """Let go of what optree's own frames hold that the exception in flight has left."""
+    """Clear the variables of optree's own frames that the exception in flight has left."""
     trace = None if (error := sys.exception()) is None else error.__traceback__
     while trace is not None:
         frame, trace = trace.tb_frame, trace.tb_next
@@ -193,20 +199,20 @@ def clear_frames() -> None:
                 _ = frame.f_locals  # before 3.13 a copy is kept, which this brings up to date
 
 
-def _is_alone(one: Op | Turn | SessionTreeBuilder, stream: Stream) -> bool:
-    """Tell whether nothing refers to what a container and a variable hold; what waits to be delivered, as its first log line, is before."""
-    return getrefcount(one) == _ALONE or (stream.flush() and getrefcount(one) == _ALONE)
+def _is_alone(handle: Op | Turn | SessionTreeBuilder, stream: Stream) -> bool:
+    """Tell whether only a container and a variable refer to *handle*, once entries that wait, as its first log line, are delivered."""
+    return getrefcount(handle) == _ALONE or (stream.flush() and getrefcount(handle) == _ALONE)
 
 
-def _references(one: object) -> int:
-    return getrefcount(one)
+def _references(handle: object) -> int:
+    return getrefcount(handle)
 
 
 def _alone() -> int:
     """Return how many references `_is_alone` counts then."""
     held = [object()]
-    one = held[0]
-    return _references(one)
+    handle = held[0]
+    return _references(handle)
 
 
 _ALONE = _alone()

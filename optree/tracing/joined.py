@@ -31,7 +31,7 @@ class Joined(NamedTuple):
         """True while something is open that this process began there; in a forked child, also what was open in its parent."""
         core = self.session.builder.core
         own = [builder for builder in core.builders.values() if builder is not self.session.builder]
-        return bool(core.ops) or self.session.builder.current_turn is not None or any(one.node.ended_at is None for one in own)
+        return bool(core.ops) or self.session.builder.current_turn is not None or any(builder.node.ended_at is None for builder in own)
 
 
 def stand_in(store: SessionStore, path: str, ancestry: str) -> Joined:
@@ -66,7 +66,7 @@ class Leaving:
         self._closed[store] = False
 
     def close(self, store: SessionStore, closing: Callable[[SessionStore], object]) -> None:
-        """Let one be closed aside: who leaves a session last finishes it."""
+        """Let one be closed aside: the process that leaves a session last finishes it."""
         Job(SAVING, partial(self._close, store, closing), str).ask()
 
     def _close(self, store: SessionStore, closing: Callable[[SessionStore], object]) -> None:
@@ -77,10 +77,10 @@ class Leaving:
 
     def take(self) -> list[SessionStore]:
         """Return those that are closed, and forget them."""
-        found = [store for store, done in list(self._closed.items()) if done]
-        for store in found:
+        closed = [store for store, done in list(self._closed.items()) if done]
+        for store in closed:
             del self._closed[store]
-        return found
+        return closed
 
     def after_fork(self) -> None:
         """In a forked child: they are the parent's."""

@@ -1,4 +1,4 @@
-"""The mirror of this process: found when the first session begins, told of every session, asked at flush, exit and health."""
+"""The mirror of this process: made when the first session begins, given every session, asked at flush, exit and health."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ class Mirroring:
         wanted, options = _wanted(otel)
         if wanted != "off" and self._taken is None:
             self._taken = wanted, dict(options)
-            self._mirror = self._found(wanted, options)
+            self._mirror = self._make(wanted, options)
             context.follower = self._mirror
         self.compare(otel)
         if self._mirror is None or wanted == "off":
@@ -88,7 +88,7 @@ class Mirroring:
         return self._mirror is not None
 
     def forget(self, txn: str) -> None:
-        """Let go of a session that is over; the mirror keeps what it has to send."""
+        """Forget a session that is over; the mirror keeps what it has to send."""
         self._traced.pop(txn, None)
 
     def flush(self, timeout: float) -> bool:
@@ -101,7 +101,7 @@ class Mirroring:
             self._mirror.close(timeout)
 
     def hand_over(self, say: Callable[[str], None]) -> None:
-        """Let another process deliver what is left, and *say* so; report it if none can. To be called after `close`, or in place of it."""
+        """Let another process deliver the spans that are left, and *say* so; report it if none can. Called after or instead of `close`."""
         if self._mirror is None:
             return
         if handed_over := self._mirror.hand_over():
@@ -120,18 +120,18 @@ class Mirroring:
         return before
 
     def health(self) -> Mapping[str, Any]:
-        """Return what the mirror says of itself."""
+        """Return the mirror's own health."""
         return {} if self._mirror is None else self._mirror.health()
 
-    def _found(self, wanted: str, options: Mapping[str, Any]) -> Mirror | None:
+    def _make(self, wanted: str, options: Mapping[str, Any]) -> Mirror | None:
         if wanted == "auto" and not options and not any(os.environ.get(name) for name in ENDPOINTS):
             return None
         try:
             make: MakeMirror = import_module(PACKAGE).make
-            made = make(options)
-            for problem in () if made is None else made.health().get("problems", ()):
-                self._report(problem)  # what the environment says and is not possible
-            return made  # noqa: TRY300 - as all that may raise
+            mirror = make(options)
+            for problem in () if mirror is None else mirror.health().get("problems", ()):
+                self._report(problem)  # settings in the environment that are not possible
+            return mirror  # noqa: TRY300 - as all that may raise
         except Exception as error:  # noqa: BLE001 - an exporter's fault must not reach the program
             pass_on(error)
             self._report(f"OpenTelemetry: nothing is sent: {type(error).__name__}: {error}")

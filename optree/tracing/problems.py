@@ -18,11 +18,11 @@ from optree.store.upkeep import left_unsynced
 from optree.tracing.stderr import say
 
 MOST_PROBLEMS = 1000
-"""That are kept for `health`, of all sessions together."""
+"""How many problems are kept for `health`, of all sessions together."""
 _NAMED = 10
-"""Of sessions with lost records the latest, which are named."""
+"""How many of the latest sessions with lost records are named."""
 _CAUSES = 3
-"""Of sessions' causes of loss that a line names."""
+"""How many causes of loss a line names."""
 ANSWER_SECONDS = 2.0
 """A disk that takes longer than that for a sync is a problem: what was recorded meanwhile is to be on it within about a second."""
 _UNANSWERED = "what was recorded since then is safe from a kill, but not from a loss of power"
@@ -44,7 +44,7 @@ class Problems:
         self._lost: dict[tuple[Path, str], _Lost] = {}
         """By place and reason, the sessions that were let go with records that are in no file."""
         self._happened: set[str] = set()
-        """Those of `reported` that tell of what this process did, and not of how it is set up."""
+        """Those of `reported` that are about what this process did, and not about how it is set up."""
 
     def report(self, problem: str, *closed: SessionStore) -> None:
         """Keep a problem, and say it, unless a log line does, of a store that is open or was *closed*."""
@@ -71,7 +71,7 @@ class Problems:
 
     def after_fork(self) -> None:
         """In a forked child: keep how the process is set up, which is the child's too; what has happened is the parent's to say."""
-        self.reported = [one for one in self.reported if one not in self._happened]
+        self.reported = [problem for problem in self.reported if problem not in self._happened]
         self._happened.clear()
         self._left.clear()
         self._lost.clear()
@@ -79,11 +79,11 @@ class Problems:
         forget_callback_errors()
 
     def resolve(self, problem: str, *, over: bool = True) -> None:
-        """Take that a problem that was reported is over, or is there again."""
+        """Note that a problem that was reported is over, or has come back."""
         (self._resolved.add if over else self._resolved.discard)(redact(problem))
 
     def keep_of(self, store: SessionStore) -> None:
-        """Keep what went wrong in a store that is closed."""
+        """Keep the problems of a store that is closed."""
         current = set(current_problems_of(store))
         for problem in problems_of(store):
             self.report_happened(problem, store)
@@ -91,9 +91,9 @@ class Problems:
             (self._resolved.add if over else self._resolved.discard)(redact(problem))
 
     def keep_left(self, store: SessionStore) -> None:
-        """Report that a session was let go before it was saved and billed, if it was; that is over once it is settled, by whomever.
+        """Report that a session was let go before it was saved and billed, if it was; that is over once any process has settled it.
 
-        Of one with records that are in no file that is for good, and stands with others of its kind in place of what went wrong in it.
+        A session with records that are in no file is reported for good: one report for all of a kind, in place of what went wrong in each.
         """
         where = store.options.directory.sessions
         if store.unwritten:
@@ -113,7 +113,7 @@ class Problems:
         return [why for _, why in list(self._lost)]
 
     def _look_at_left(self) -> None:
-        """See which of them are settled; not further than to one that is not, since they may be many."""
+        """Note those that are settled, up to the first that is not, since they may be many."""
         for problem, lives in list(self._left.items()):
             for live in reversed(list(lives)):
                 if may_be_directory(live):
@@ -131,14 +131,14 @@ class Problems:
         self._look_at_left()
         waited = disk_waited_for()
         hangs = [f"the disk has not answered for {waited:.0f} s: {_UNANSWERED}"] if waited >= ANSWER_SECONDS else []
-        lost = [one.told(*key) for key, one in list(self._lost.items())]
-        reported = [one for one in self.reported if one not in self._resolved]
+        lost = [loss.describe(*key) for key, loss in list(self._lost.items())]
+        reported = [problem for problem in self.reported if problem not in self._resolved]
         return self._texts([*reported, *lost], current_problems_of, [*left_unsynced(), *hangs, *of_mirror])
 
     def _texts(self, reported: list[str], of_store: Callable[[SessionStore], list[str]], of_mirror: Iterable[str]) -> list[str]:
         of_stores = [problem for store in list(self._stores.values()) for problem in of_store(store)]
         failed = [f"redact's callback raised for {count} texts, which were replaced whole"] if (count := callback_errors()) else []
-        return [*failed, *map(redact, dict.fromkeys([*reported, *FAULTS.told(), *of_stores, *of_mirror]))]
+        return [*failed, *map(redact, dict.fromkeys([*reported, *FAULTS.texts(), *of_stores, *of_mirror]))]
 
 
 class _Lost:
@@ -149,20 +149,20 @@ class _Lost:
         self._latest: deque[str] = deque(maxlen=_NAMED)
 
     def add(self, store: SessionStore) -> None:
-        """Count one in."""
+        """Count a session."""
         self._records += store.unwritten
         self._sessions += 1
         self._latest.appendleft(store.txn)
 
-    def told(self, where: Path, why: str) -> str:
-        """Return it as a text for people."""
+    def describe(self, where: Path, why: str) -> str:
+        """Return the loss as a text for people."""
         more = ", …" if self._sessions > len(self._latest) else ""
         of = f"{self._sessions} sessions that have ended ({', '.join(self._latest)}{more})"
         return f"{self._records} records are lost of {of}, in {where}: {why}"
 
 
 def problems_of(store: SessionStore) -> list[str]:
-    """Return what went wrong in a store, also what is over; why none of its files could be made was said when it began."""
+    """Return what went wrong in a store, also what is over; why none of its files could be made was reported when it began."""
     if store.unwritable_reason:
         return [*store.stream.reports]
     journal = store.journal.problem if not _has_said_no_room(store, store.failed) else ""
@@ -192,7 +192,7 @@ class Unsaved:
         self.records = 0
 
     def take(self, batch: list[Record]) -> None:
-        """Count them."""
+        """Count the records."""
         self.records += len(batch)
 
 
@@ -210,11 +210,11 @@ def counts_of(stores: Sequence[SessionStore], consoles: Sequence[ConsoleWriter])
 def lost_of(records: int, stores: Sequence[SessionStore], directory: Directory, before: Iterable[str]) -> str:
     """Return how many records are lost with the process, and why; empty if none are.
 
-    *directory* is where those without files would be; *before* is why those are that were lost before.
+    *directory* is where sessions without files would be; *before* has the causes of earlier losses.
     """
     lost = [store for store in stores if store.unwritten]
-    said = sorted({*before, *(cause for store in lost if (cause := store.unwritable_reason or store.journal.problem))})
-    causes = ", ".join([*said[:_CAUSES], *(["…"] if len(said) > _CAUSES else [])])
+    reasons = sorted({*before, *(cause for store in lost if (cause := store.unwritable_reason or store.journal.problem))})
+    causes = ", ".join([*reasons[:_CAUSES], *(["…"] if len(reasons) > _CAUSES else [])])
     places = {store.options.directory for store in lost} or {directory}
     where = ", ".join(sorted("the home directory" if place.homeless else str(place.sessions) for place in places))
     return f"{records} records are lost, in {where}{causes and f': {causes}'}" if records else ""

@@ -53,34 +53,34 @@ def child_env(env: dict[str, str] | None = None) -> dict[str, str]:
     Returns:
         A new dict. Where no session is open, it names none, and the child records sessions of its own.
     """
-    found: Any = os.environ if env is None else env
+    environment: Any = os.environ if env is None else env
     try:
-        found = dict(found)
-        return _joining(found)
+        environment = dict(environment)
+        return _joining(environment)
     except RecursionError:
         FAULTS.stack += 1
     except Exception as error:
-        if found.__class__ is not dict:
+        if environment.__class__ is not dict:
             raise  # it is no mapping
         fault(error)
-    return found  # type: ignore[no-any-return]
+    return environment  # type: ignore[no-any-return]
 
 
 def _joining(env: dict[str, str]) -> dict[str, str]:
-    told = {} if any(name in env for name in PATH_VARIABLES) else {name: os.environ[name] for name in PATH_VARIABLES if name in os.environ}
-    found = told | env | variables(RUNTIME.config, RUNTIME.directory())
+    paths = {} if any(name in env for name in PATH_VARIABLES) else {name: os.environ[name] for name in PATH_VARIABLES if name in os.environ}
+    environment = paths | env | variables(RUNTIME.config, RUNTIME.directory())
     scope = context.here()
-    found.pop(VARIABLE, None)
+    environment.pop(VARIABLE, None)
     if budget := reference(outside() if scope is None else scope.budget):
-        found[VARIABLE] = budget
+        environment[VARIABLE] = budget
     if (chosen := redaction.settings()) != redaction.Redaction():
-        found[redaction.VARIABLE] = chosen.to_json()
+        environment[redaction.VARIABLE] = chosen.to_json()
     if scope is not None:
         parent, ancestry, traceparent = place_of(scope)
-        found |= {"OPTREE_PARENT": parent, "OPTREE_ANCESTRY": ancestry, "TRACEPARENT": traceparent}
+        environment |= {"OPTREE_PARENT": parent, "OPTREE_ANCESTRY": ancestry, "TRACEPARENT": traceparent}
         for meant_for_this_process in ("OPTREE_RESUME", "OPTREE_TXN"):
-            found.pop(meant_for_this_process, None)
-    return found
+            environment.pop(meant_for_this_process, None)
+    return environment
 
 
 def wrap(function: Callable[P, R]) -> Callable[P, R]:
@@ -206,14 +206,14 @@ def place_of(scope: Scope) -> tuple[str, str, str]:
     """Return what names a place to another process: its node, the agents down to it, and the trace context of its span."""
     parent, ancestry = _token(scope).split(" ", 1)
     txn = scope.session.txn
-    told = context.follower.traceparent(txn, parent.partition(":")[2]) if context.follower is not None else None
-    return parent, ancestry, told or f"00-{trace_id(txn)}-{span_id(parent)}-01"
+    traceparent = context.follower.traceparent(txn, parent.partition(":")[2]) if context.follower is not None else None
+    return parent, ancestry, traceparent or f"00-{trace_id(txn)}-{span_id(parent)}-01"
 
 
 def placed_at(parent: object, ancestry: object) -> _Placed | UnrecordedPiece | None:
     """Return a block that runs where *parent* is, as others named it by `place_of`; None if that is no session which lives here.
 
-    Whoever named it is not trusted: what is none of this process's sessions must be in this process's own directory already.
+    The name is not trusted: a session that this process does not have must be in this process's own directory already.
     """
     if not (isinstance(parent, str) and len(parent) <= _LONGEST_PLACE and _PLACE.fullmatch(parent) and RUNTIME.config.enabled):
         return None

@@ -29,7 +29,7 @@ class Result:
     __slots__ = ()
 
     def watch(self, value: Any, on_item: Callable[[Any], None], on_end: Callable[[BaseException | None], None]) -> bool:  # noqa: ARG002
-        """Take a result that is a stream, by what the program reads of it; False if it is none."""
+        """Record a result that is a stream, as the program reads it; False if it is not a stream."""
         return False
 
     def take(self, item: Any) -> bool:  # noqa: ARG002 - for those that take items
@@ -40,7 +40,7 @@ class Result:
         """Take what was returned, or what was yielded and not taken."""
 
     def ended(self, status: Status) -> None:
-        """Take that there are no more items."""
+        """End the result: there are no more items."""
 
     def foreign(self, name: str | None) -> None:
         """Take the class of what JSON does not hold in the result."""
@@ -152,7 +152,7 @@ class ModelResult(OpResult):
         if self._is_read:
             return
         if self._assembly is not None and self._assembly.answer:
-            self._assembly.answer["items"] = value  # what no provider's chunk is
+            self._assembly.answer["items"] = value  # items that are not chunks of a provider
             return
         with self._guarded():
             from optree.answers import provider_of, told_in, whole
@@ -160,9 +160,9 @@ class ModelResult(OpResult):
             if (answer := whole(value, decoded=self.decoded)) is not None:
                 self._answered(answer, provider_of(value, answer))
                 return
-            told = [] if self._op.bare.accounting else told_in(value)
-            for found, provider in told:
-                self._account(found, provider)
+            answers = [] if self._op.bare.accounting else told_in(value)
+            for block, provider in answers:
+                self._account(block, provider)
         super().returned(value)
         self._unread(value)
 
@@ -172,7 +172,7 @@ class ModelResult(OpResult):
             self._answered(self._assembly.whole(), self._assembly.provider, status)
 
     def _read(self, value: Any) -> None:
-        """Record a raw response that the program has read; it yields nothing beside."""
+        """Record a raw response that the program has read, and that yields nothing else."""
         self.returned(value)
         self._is_read = True
 
@@ -184,7 +184,7 @@ class ModelResult(OpResult):
         return None
 
     def _answered(self, answer: dict[str, Any], provider: str | None, status: Status = "ok") -> None:
-        """Record a provider's answer: its model and what it took, unless the program said so itself, and what it says, if it is whole."""
+        """Record a provider's answer: its model and usage, unless the program recorded these itself, and its content, if it is whole."""
         if all(entry.status == "failed" for entry in self._op.bare.accounting):  # attempts that brought no answer
             self._account(answer, provider, status)
         if status == "ok":
@@ -194,26 +194,26 @@ class ModelResult(OpResult):
         """Record what a stream tells before its text, which a kill would take: the model, the provider, and the tokens that were sent."""
         from optree.answers import model_of
 
-        model, told = model_of(assembly.answer), assembly.answer.get("usage")
+        model, usage_at_start = model_of(assembly.answer), assembly.answer.get("usage")
         name_model(self._op, model, assembly.provider)
         self._named = model is not None
-        if is_object(told):
-            self._op.builder.set_op(self._op, **{USAGE_AT_START: told})
+        if is_object(usage_at_start):
+            self._op.builder.set_op(self._op, **{USAGE_AT_START: usage_at_start})
 
     def _account(self, answer: dict[str, Any], provider: str | None, status: Status = "ok") -> None:
         """Account for what an answer took; one that tells no tokens is reported once, unless it broke off before it could.
 
-        One that was cancelled did not succeed; one that failed is told so by the end of its op, with the error.
+        An answer that was cancelled counts as failed; for one that failed the end of its op sets that, with the error.
         """
         from optree.answers import model_of
 
         op, model = self._op, model_of(answer)
         asked = name_model(op, model, provider)
-        found = usage.read(answer)
-        known = found.tokens is not None or found.cost_usd is not None or bool(found.fault)
-        if status == "ok" or known:  # else the op's end tells how its call ended, with tokens that nobody knows
+        figures = usage.read(answer)
+        known = figures.tokens is not None or figures.cost_usd is not None or bool(figures.fault)
+        if status == "ok" or known:  # else the op's end records how its call ended, with unknown tokens
             answered = None if model == asked else model
-            op.account(found if known else None, actual_model=answered, status="failed" if status == "cancelled" else "ok")
+            op.account(figures if known else None, actual_model=answered, status="failed" if status == "cancelled" else "ok")
         if status == "ok" and not known:
             self._say(f"an answer of {model or 'a model'} tells no tokens and counts with 0; OpenAI's chat streams them if asked, {_ASKED}")
 
@@ -245,7 +245,7 @@ class ModelResult(OpResult):
 def name_model(op: Op, model: object, provider: object) -> object:
     """Note on an op which model is asked, unless it says so itself; returns which it is."""
     known = op.bare.attributes
-    told = {name: one for name, one in (("model", model), ("provider", provider)) if isinstance(one, str) and one and name not in known}
-    if told:
-        op.builder.set_op(op, **told)
-    return known.get("model", told.get("model"))
+    new = {name: word for name, word in (("model", model), ("provider", provider)) if isinstance(word, str) and word and name not in known}
+    if new:
+        op.builder.set_op(op, **new)
+    return known.get("model", new.get("model"))

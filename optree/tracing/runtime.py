@@ -13,7 +13,6 @@ from typing import Any
 
 from optree.builder import SessionTreeBuilder
 from optree.builder.core import Core
-from optree.builder.guard import UNRECORDED
 from optree.builder.stream import STUCK_SECONDS, Stream
 from optree.clock import now_ms
 from optree.console import ConsoleWriter, LineOptions
@@ -44,7 +43,7 @@ from optree.visible import coloured
 EXIT_SECONDS = 0.25
 """The longest that optree delays the end of the process."""
 HAND_OVER_SECONDS = 0.1
-"""What of them is kept for starting the process that delivers what a mirror has not sent: 5 ms, and 30 to 50 on a busy machine."""
+"""The part of these that is kept for starting the process that delivers a mirror's spans: 5 ms, and 30 to 50 on a busy machine."""
 IDLE_SESSIONS = 64
 """Sessions of other processes that stay open here though nothing is open in them: each holds a journal, and its owner waits for that.
 As many have ended here, and wait until the disk takes what it has refused, and four times as many where it hangs."""
@@ -65,37 +64,29 @@ class Runtime:
         self.problems = Problems(self.stores, has_console=lambda: self.config.console)
         for problem in ignored:
             self.problems.report(problem)
-        self.sessions: dict[str, Session] = {}
-        """Open root sessions by txn."""
-        self.unsaved: dict[str, Unsaved] = {}
-        """Those of them that have no store, by txn, and what is lost of them."""
-        self.holders: dict[str, Holder] = {}
-        """What tells of a root session, by txn, whether the `with` statement that began it is over."""
+        self.sessions: dict[str, Session] = {}  # open root sessions, by txn
+        self.unsaved: dict[str, Unsaved] = {}  # those of them that have no store, by txn, with takers that count their lost records
+        self.holders: dict[str, Holder] = {}  # by txn of a root session, a weak reference that dies with its `with` statement
         self.consoles: dict[str, ConsoleWriter] = {}
-        self.forked_at = 0.0
-        """When this process was forked from another that traces: nodes that are older are that one's to end."""
-        self.past: Counter[str] = Counter()
-        """What the stores counted that are closed."""
-        self._joined: dict[str, Joined] = {}
-        """Stand-ins for nodes of other processes, by id."""
+        self.forked_at = 0.0  # when another process that traces forked this one: nodes that are older are that one's to end
+        self.past: Counter[str] = Counter()  # the counts of the stores that are closed
+        self._joined: dict[str, Joined] = {}  # stand-ins for nodes of other processes, by id
         self._leaving = Leaving()
-        self._detached: dict[str, str] = {}
-        """Txns of sessions that were opened for a node without context, with that node's path."""
+        self._detached: dict[str, str] = {}  # txns of sessions that were opened for a node without context, with its path
         self._lock = new_rlock()
         self._no_room_until = 0.0
-        self._unlooked = self._left = 0
-        """Root sessions that were begun since this process last looked which have ended, and how many stores without one were left then."""
+        self._unlooked = self._left = 0  # root sessions begun since it was last looked which have ended; how many stores had none then
         self.mirroring = Mirroring(self.problems.report, self.problems.report_happened)
 
     def configure(self, **options: Any) -> Config:
         """Set options; raises `SetupError` for one that does not exist or cannot have that value."""
-        found = changed(self.config, options)
+        config = changed(self.config, options)
         check_options(options.get("otel"))
-        self.config = found
+        self.config = config
         if "redact" in options:
             use(self.config.redact)
         if "otel" in options:
-            self.mirroring.compare(found.otel)
+            self.mirroring.compare(config.otel)
         return self.config
 
     def directory(self) -> Directory:
@@ -107,16 +98,35 @@ class Runtime:
         PRICES.load()
         with self._lock:
             self._make_room()
-            detached = bool(attributes.get("detached"))  # leaves the names to the first session that is meant
-            txn, resume = (None, None) if detached else (os.environ.pop(name, None) for name in ("OPTREE_TXN", "OPTREE_RESUME"))
-            session = self._resumed(resume, agent) if resume else self._opened(txn, agent, attributes)
-            if session.txn in self.consoles:
-                self.consoles[session.txn].look_in(session.builder.core)
-            if holder is not None:
-                self.holders[session.txn] = holder
-            self.sessions[session.txn] = session
-            note_begun(session.txn)
-            return session
+            while True:
+                process = os.getpid()
+                session = self._begun(agent, attributes, holder)
+                store = self.stores.get(session.txn)
+                if os.getpid() == process or (store is not None and (store.process == os.getpid() or not store.owner)):
+                    note_begun(session.txn)
+                    return session
+                self._leave_to_parent(session.txn)  # in a child that a signal's handler forked before the session had begun
+
+    def _begun(self, agent: str, attributes: Mapping[str, Any], holder: Holder | None) -> Session:
+        """Begin a root session, or resume it, and know it by its txn."""
+        detached = bool(attributes.get("detached"))  # leaves the names to the first session that is meant
+        txn, resume = (None, None) if detached else (os.environ.pop(name, None) for name in ("OPTREE_TXN", "OPTREE_RESUME"))
+        session = self._resumed(resume, agent) if resume else self._opened(txn, agent, attributes)
+        if (console := self.consoles.get(session.txn)) is not None:
+            console.look_in(session.builder.core)
+        if holder is not None:
+            self.holders[session.txn] = holder
+        self.sessions[session.txn] = session
+        return session
+
+    def _leave_to_parent(self, txn: str) -> None:
+        """Forget what a forked child has of a session that is its parent's."""
+        for known in (self.sessions, self.holders, self.unsaved):
+            known.pop(txn, None)
+        if (console := self.consoles.pop(txn, None)) is not None:
+            console.close()
+        if (store := self.stores.pop(txn, None)) is not None:
+            store.leave_to_parent()
 
     def close_root(self, txn: str) -> None:
         """Forget a root session that has ended; its store writes the last snapshot in the background."""
@@ -141,9 +151,9 @@ class Runtime:
             store = self.stores.get(txn) or self._joined_store(txn)
             if store is None:
                 return None
-            found = self._joined.pop(parent, None) or self._stand_in(store, path, ancestry)
-            self._joined[parent] = found  # behind those that were not joined for longer
-            return found
+            joined = self._joined.pop(parent, None) or self._stand_in(store, path, ancestry)
+            self._joined[parent] = joined  # behind those that were not joined for longer
+            return joined
 
     def open_detached(self, agent: str, attributes: Mapping[str, Any], holder: Holder | None = None) -> Session:
         """Begin a root session for a node that comes without one; it ends with the node that opens first in it."""
@@ -168,14 +178,14 @@ class Runtime:
         """Return the root session if exactly one is open: where an op without context belongs."""
         with self._lock:
             self._end_abandoned()
-            found = [session for txn, session in list(self.sessions.items()) if txn not in self._detached]
-        return found[0] if len(found) == 1 else None
+            roots = [session for txn, session in list(self.sessions.items()) if txn not in self._detached]
+        return roots[0] if len(roots) == 1 else None
 
     def counts(self) -> dict[str, int]:
         """Return what was recorded, lost, late or dropped, in all that this process has had open."""
-        found = counts_of(self._held(), list(self.consoles.values()))
-        found["lost"] += sum(one.records for one in list(self.unsaved.values()))
-        return {name: number + self.past[name] for name, number in found.items()}
+        counts = counts_of(self._held(), list(self.consoles.values()))
+        counts["lost"] += sum(loss.records for loss in list(self.unsaved.values()))
+        return {name: number + self.past[name] for name, number in counts.items()}
 
     def at_exit(self) -> None:
         """Deliver what is pending; within `EXIT_SECONDS` in all, whatever the disk does."""
@@ -193,10 +203,10 @@ class Runtime:
             note_lost(store.txn, store.unwritten)
         keep_interrupt()
 
-    def _guarded(self, work: Callable[..., object], *given: Any) -> None:
-        """Do some work of a thread; what it raises is said."""
+    def _guarded(self, work: Callable[..., object], *arguments: Any) -> None:
+        """Do some work of a thread; what it raises is reported."""
         try:
-            work(*given)
+            work(*arguments)
         except Exception as error:  # noqa: BLE001 - a thread's traceback is nothing for the program's stderr
             pass_on(error)
             with suppress(Exception):  # no memory even for that
@@ -229,7 +239,7 @@ class Runtime:
         self.forked_at = now_ms()
         self.consoles.clear()
         mirrored = self.mirroring.after_fork()
-        self.past.clear()  # what is lost there is the parent's to say
+        self.past.clear()  # losses before the fork are the parent's to report
         self.problems.after_fork()
         self._guarded(self._leaving.after_fork)
         for txn in self.unsaved.keys() & self.sessions.keys():
@@ -251,7 +261,7 @@ class Runtime:
 
     def _fork_store(self, txn: str, store: SessionStore) -> None:
         """Go on with a session in a forked child; one that has ended, or whose begin or end was interrupted, is the parent's to finish."""
-        holder, is_begun = self.holders.get(txn), txn in self.sessions or not store.owner or is_in(threading.get_ident(), _BEGINS)
+        holder, is_begun = self.holders.get(txn), txn in self.sessions or not store.owner
         if store.ended or not is_begun or (holder is not None and holder() is None):
             del self.stores[txn]
             store.forget()
@@ -275,11 +285,11 @@ class Runtime:
                 _finalize(self)
 
     def _options(self) -> StoreOptions:
-        one = self.config
-        return StoreOptions(self.directory(), one.compression, one.sync, one.write, redacted=one.redacted_save, cycles=one.cycles)
+        conf = self.config
+        return StoreOptions(self.directory(), conf.compression, conf.sync, conf.write, redacted=conf.redacted_save, cycles=conf.cycles)
 
     def _make_room(self) -> None:
-        """Let go of what has ended, and wait a moment where that is too much.
+        """Drop sessions that have ended, and wait a moment where they are too many.
 
         To look through all that is open costs the more, the more there is: it is done once for an eighth of that, or once eight have ended.
         """
@@ -295,8 +305,8 @@ class Runtime:
 
     def _close_ended(self) -> None:
         """Close the stores whose session has ended and is saved, and the consoles that have printed all: they hold files and threads."""
-        for txn in [txn for txn in self.consoles.keys() - self.sessions.keys() if self.consoles[txn].finished]:
-            self.past.update(counts_of([], [self.consoles.pop(txn)]))
+        for txn in [txn for txn, console in list(self.consoles.items()) if txn not in self.sessions and console.finished]:
+            self.past.update(counts_of([], [each for each in (self.consoles.pop(txn, None),) if each]))  # a fork may have been quicker
         ended = [store for _, store in self._not_open() if store.owner and store.ended]
         for store in [store for store in ended if store.finished]:
             store.close(0.0)  # before it is forgotten: an interrupt leaves it to the next time
@@ -318,7 +328,7 @@ class Runtime:
         """Keep what a store that is closed has counted, and what went wrong in it; close its console."""
         if console := self.consoles.get(store.txn):
             console.close()
-        del self.stores[store.txn]
+        self.stores.pop(store.txn, None)
         self.consoles.pop(store.txn, None)
         self.past.update(counts_of([store], [console] if console else []))
         self.problems.keep_of(store)
@@ -359,13 +369,13 @@ class Runtime:
         joined: dict[str, list[str]] = {}
         for parent in self._joined:
             joined.setdefault(parent.partition(":")[0], []).append(parent)
-        idle = [txn for txn, parents in joined.items() if txn in self.stores and not any(self._joined[one].busy for one in parents)]
+        idle = [txn for txn, parents in joined.items() if txn in self.stores and not any(self._joined[name].busy for name in parents)]
         for parent in [parent for txn in idle[:-IDLE_SESSIONS] for parent in joined[txn]]:
             del self._joined[parent]
         self._leave(idle[:-IDLE_SESSIONS])
 
     def _leave(self, txns: list[str]) -> None:
-        """Let go of sessions in which nothing is open."""
+        """Close sessions in which nothing is open."""
         self.past.update(counts_of(self._leaving.take(), []))
         for txn in txns:
             store, consoles = self.stores[txn], [self.consoles.pop(txn)] if txn in self.consoles else []
@@ -389,6 +399,7 @@ class Runtime:
         return [*list(self.stores.values()), *self._leaving.stores()]
 
     def _opened(self, txn: str | None, agent: str, attributes: Mapping[str, Any]) -> Session:
+        process = os.getpid()
         name = txn if txn and self.directory().is_free(txn) else new_txn()
         console = self._console(name)
         try:
@@ -397,13 +408,14 @@ class Runtime:
             )
         except (OSError, OptreeError) as error:
             pass_on(error)
-            self.problems.report(nothing_saved(self.directory(), self.directory().why(error) if isinstance(error, OSError) else error))
+            if os.getpid() == process:  # else the session is the parent's
+                self.problems.report(nothing_saved(self.directory(), self.directory().why(error) if isinstance(error, OSError) else error))
             stream = Stream([self.unsaved.setdefault(name, Unsaved()), *console])
             builder = SessionTreeBuilder(agent, txn=name, attributes=attributes, stream=stream, cycles=self.config.cycles)
             self._mirror(builder.core, None)
             return Session(builder)
-        store.report = self.problems.report_of_store
-        if store.unwritable_reason:
+        store.report, store.process = self.problems.report_of_store, process  # which drew the txn: a handler may have forked since
+        if store.unwritable_reason and os.getpid() == process:
             self.problems.report_of_store(nothing_saved(self.directory(), store.unwritable_reason))
         self._mirror(builder.core, store)
         return Session(builder)
@@ -413,11 +425,11 @@ class Runtime:
             builder, store, loaded = resume_session(txn, self._options(), stores=self.stores)
         except (OSError, OptreeError) as error:
             pass_on(error)
-            said = str(error)
+            reason = str(error)
             if isinstance(error, OSError):
                 where = error.filename or self.directory().sessions
-                said = f"{where}: {error.strerror or error}; mend that and start again, or begin a new session without OPTREE_RESUME"
-            raise SetupError(f"cannot resume: {said}") from None
+                reason = f"{where}: {error.strerror or error}; mend that and start again, or begin a new session without OPTREE_RESUME"
+            raise SetupError(f"cannot resume: {reason}") from None
         store.report = self.problems.report_of_store
         for console in self._console(builder.txn):
             console.introduce(builder.node, builder.core.pool)
@@ -483,18 +495,6 @@ if sys.version_info >= (3, 12):  # which warns of a fork beside other threads
 RUNTIME.end_with_multiprocessing()
 
 
-def begin_session(agent: str, attributes: Mapping[str, Any]) -> Session:
-    """Begin a root session that no `with` statement holds, for what another tracer tells of; end it through its builder."""
-    if not RUNTIME.config.enabled:
-        return Session(UNRECORDED["builder"])
-    return RUNTIME.open_root(agent, attributes)
-
-
-def forget_session(txn: str) -> None:
-    """Let go of a root session of `begin_session` that has ended; its last snapshot is written in the background."""
-    RUNTIME.close_root(txn)
-
-
 def report_problem(problem: str, *, happened: bool = False) -> None:
-    """Note what went wrong for `optree.health`, and say it once on stderr. What has *happened* a forked child leaves to its parent."""
+    """Note a problem for `optree.health`, and print it once on stderr. One that has *happened* a forked child leaves to its parent."""
     (RUNTIME.problems.report_happened if happened else RUNTIME.problems.report)(problem)

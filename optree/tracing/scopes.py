@@ -115,7 +115,7 @@ class _Instrument(ContextManager, Generic[H]):
         raise NotImplementedError
 
     def undo(self, scope: Scope | None, before: Scope | None) -> None:
-        """End what an entry began that an exception interrupted, so that no block will: a node of *scope*, or one that nobody has."""
+        """End what an entry began that an exception interrupted: the node of *scope* or, without one, a node whose handle is not in use."""
         if scope is not None:
             self.finish(scope.handle, *ABANDONED)
             if CURRENT.get() is scope:
@@ -141,7 +141,7 @@ class _Instrument(ContextManager, Generic[H]):
         """Take the arguments of a decorated function's call."""
 
     def result(self, handle: H) -> Result:  # noqa: ARG002 - for those that record one
-        """Return what takes that which one call gives back."""
+        """Return the `Result` that takes what one call gives back."""
         return Result()
 
     def _node(self, handle: H) -> SessionNode | TurnNode | OperationNode:
@@ -483,9 +483,9 @@ def _decorates(value: object) -> bool:
 
 
 def _name(what: str, name: object) -> str | None:
-    """Return a name; what is none becomes its text, and that is said."""
+    """Return a name; any other value than a str is reported, and becomes its text."""
     if name is None or isinstance(name, str):
         return name
-    said = f"{what}() was given a name that is no text but of type {type(name).__name__}; it is recorded as its text: give a str"
-    report_problem(said, happened=True)
+    message = f"{what}() was given a name that is no text but of type {type(name).__name__}; it is recorded as its text: give a str"
+    report_problem(message, happened=True)
     return text(name)

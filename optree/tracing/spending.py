@@ -26,20 +26,20 @@ from optree.tracing.runtime import RUNTIME, report_problem
 
 _MOST_ROWS: Final = 200
 _MOST_OPEN: Final = 1000
-"""Calls that are over and whose cost may still be told."""
+"""Calls that are over and whose cost may still become known."""
 _PAUSE_SECONDS: Final = 1.0
 """How long a file is left alone that was refused."""
 _OLD_SECONDS: Final = 3600.0
 
 
 class Amount(NamedTuple):
-    """What calls take."""
+    """What calls take: money, tokens and how many they are."""
 
     usd: float = 0.0
     tokens: int = 0
     calls: int = 0
     unknown: int = 0
-    """Of the calls, those whose cost nobody knows."""
+    """How many of the calls have an unknown cost."""
 
     def named(self) -> dict[str, float]:
         """Return what has a limit, by the limit's name."""
@@ -49,6 +49,11 @@ class Amount(NamedTuple):
         """Return the sum, without what binary fractions leave behind the twelfth decimal."""
         usd = round(self.usd + other.usd, 12)
         return Amount(usd, self.tokens + other.tokens, self.calls + other.calls, self.unknown + other.unknown)
+
+    def minus(self, other: Amount) -> Amount:
+        """Return what is more than in the other."""
+        usd = max(0.0, round(self.usd - other.usd, 12))
+        return Amount(usd, max(0, self.tokens - other.tokens), max(0, self.calls - other.calls), max(0, self.unknown - other.unknown))
 
     def larger(self, other: Amount) -> Amount:
         """Return the larger money and tokens of the two."""
@@ -62,7 +67,7 @@ class CountedCall:
 
     def __init__(self) -> None:
         self.node: OperationNode | None = None
-        """Its op, once something is known of what it took."""
+        """Its op, once any of its tokens or costs is known."""
 
 
 class _Row(Struct, array_like=True):
@@ -137,6 +142,8 @@ class Account:
         self._counted: dict[int, Amount] = {0: Amount()}
         """What those took as far as they say; under 0 all others."""
         self._largest = Amount()
+        self._inherited: dict[int, Amount] = {}
+        """What calls had taken by the time at which this process was forked in the middle of them."""
         _ALL.add(self)
 
     def start(self) -> None:
@@ -152,7 +159,7 @@ class Account:
         self._change(self._compare)
 
     def reserve(self, number: int, call: CountedCall) -> None:
-        """Hold what a call may take; raises `BudgetExceeded`."""
+        """Reserve what a call may take; raises `BudgetExceeded`."""
 
         def change(state: BudgetState) -> None:
             self._open.pop(number, None)
@@ -163,16 +170,16 @@ class Account:
         self._change(change)
 
     def give_back(self, number: int) -> None:
-        """Hold nothing for a call that is not made."""
+        """Give back what is reserved for a call that is not made."""
         if self._open.pop(number, None) is not None:
             self._change(self._put_row)
 
     def commit(self, number: int, node: OperationNode) -> list[str]:
         """Count what a call took as far as its op says; returns the names of the limits whose soft limit that passes."""
         passed: list[str] = []
-        if number not in self._open:  # a call of a forked child's parent, or one that is counted
+        if number not in self._open:  # one that is counted
             return passed
-        amount, is_known = _taken(node)
+        amount, is_known = self._own_part(number, node)
 
         def change(state: BudgetState) -> None:
             if number in self._open and self._counted.get(number) is not _ADDED:
@@ -200,13 +207,15 @@ class Account:
         """Let other processes have a part in it; returns the file, None where the disk takes none."""
         with self._lock:
             if self._file is None and monotonic() >= self._refused_until:
-                file = self._file = SharedBytes(RUNTIME.directory().sessions / "budgets" / new_txn())
+                file, process = SharedBytes(RUNTIME.directory().sessions / "budgets" / new_txn()), os.getpid()
+                self._file = file
                 try:
                     _remove_old(file.path.parent)
                     self._put_row(self.state)
                     file.create(msgspec.json.encode(self.state))
                 except BaseException as error:
-                    file.remove()
+                    if os.getpid() == process:  # else a handler has forked, and it is the parent's, which goes on with it
+                        file.remove()
                     self._file = None
                     if not isinstance(error, OSError):
                         raise
@@ -222,7 +231,7 @@ class Account:
         return None if self._file is None else self._file.path
 
     def close(self) -> None:
-        """Remove the file: other processes are told by that."""
+        """Remove the file: by that other processes know that the budget is over."""
         with self._lock:
             if self._file is not None:
                 self._change(self._put_row)
@@ -231,10 +240,17 @@ class Account:
             self._shared()
 
     def after_fork(self) -> None:
-        """In a forked child: what the parent took and holds is the parent's to say, and so is the end."""
+        """In a forked child: what the parent took and reserved is counted by the parent, which also ends the budget."""
         self._is_own = False
-        self._open.clear()
+        self._inherited = {number: _taken(call.node)[0] for number, (life, _) in self._open.items() if (call := life()) and call.node}
+        self._open = {number: (life, Amount()) for number, (life, _) in self._open.items()}
         self._counted, self._largest = {0: Amount()}, Amount()
+
+    def _own_part(self, number: int, node: OperationNode) -> tuple[Amount, bool]:
+        """Return what a call took beside what the parent process says, and whether its entries say all."""
+        amount, is_known = _taken(node)
+        parents = self._inherited.get(number)
+        return (amount if parents is None else amount.minus(parents)), is_known
 
     def _compare(self, state: BudgetState) -> None:
         self._put_row(state)
@@ -251,12 +267,12 @@ class Account:
         held: list[Amount] = []
         for number, (life, wanted) in list(self._open.items()):
             call, amount = life(), self._counted.get(number)
-            if call is None or amount is _ADDED:  # of a handle that is forgotten nothing comes any more
+            if call is None or amount is _ADDED:  # a handle that is forgotten accounts for nothing more
                 self._add_up(number)
             elif amount is None:
                 held.append(wanted)
             elif call.node is not None:
-                self._counted[number] = _taken(call.node)[0]
+                self._counted[number] = self._own_part(number, call.node)[0]
         state.rows[_key()] = _Row(_sum(self._counted.values()), _sum(held), self._largest)
 
     def _add_up(self, number: int) -> None:
@@ -320,7 +336,7 @@ _decoded: Final = msgspec.json.Decoder(BudgetState).decode
 
 
 def read(path: Path) -> BudgetState:
-    """Return what stands in a file. Raises `OSError`, and `ValueError` for one that is no budget's."""
+    """Return what stands in a file. Raises `OSError`, and `ValueError` for one that is not of a budget."""
     return _decoded(SharedBytes(path).read())
 
 
@@ -334,8 +350,8 @@ def _key() -> str:
 
 def _is_alive(key: str) -> bool:
     pid, _, began = key.partition("-")
-    found = calls.process_start(int(pid))
-    return found is not None and (found == began or not found or not began)
+    start = calls.process_start(int(pid))
+    return start is not None and (start == began or not start or not began)
 
 
 def _remove_old(folder: Path) -> None:
@@ -358,15 +374,15 @@ def _taken(node: OperationNode) -> tuple[Amount, bool]:
 
 
 def _sum(amounts: Iterable[Amount]) -> Amount:
-    found = Amount()
-    for one in amounts:
-        found = found.plus(one)
-    return found
+    total = Amount()
+    for amount in amounts:
+        total = total.plus(amount)
+    return total
 
 
 def _after_fork() -> None:
-    for one in list(_ALL):
-        one.after_fork()
+    for account in list(_ALL):
+        account.after_fork()
 
 
 calls.register_at_fork(after_in_child=_after_fork)

@@ -1,4 +1,4 @@
-"""What a process says on stderr, which may be closed, another file's by now, or a terminal that knows colours."""
+"""Lines of a process on stderr, which may be closed, another file's by now, or a terminal that knows colours."""
 
 from __future__ import annotations
 

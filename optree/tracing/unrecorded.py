@@ -42,15 +42,15 @@ class Unrecorded:
 class SwitchedOff(Unrecorded):
     """Made while optree is switched off: as a context manager it records nothing. As a decorator it asks at each call whether it is."""
 
-    __slots__ = ("_given", "_make")
+    __slots__ = ("_arguments", "_make")
 
-    def __init__(self, handle: Any, make: Callable[..., Any], *given: Any) -> None:
-        self._handle, self._make, self._given = handle, make, given
+    def __init__(self, handle: Any, make: Callable[..., Any], *arguments: Any) -> None:
+        self._handle, self._make, self._arguments = handle, make, arguments
 
     def __call__(self, function: F) -> F:
         """Decorate the function as it is done while optree is switched on."""
         try:
-            decorated: F = self._make(*self._given)(function)
+            decorated: F = self._make(*self._arguments)(function)
         except RecursionError:
             FAULTS.stack += 1
         except Exception as error:  # noqa: BLE001 - the function is there, recorded or not

@@ -1,7 +1,7 @@
 """Decorating functions of all four kinds: plain, coroutine, generator, async generator.
 
-A generator runs in pieces, in whoever's context asks for the next one, perhaps another task's. So no token is held across a `yield`:
-the scope is put in place before each piece and taken out after it, by value.
+A generator runs in pieces, each in the context of the caller that asks for it, perhaps another task's. So no token is held across a
+`yield`: the scope is put in place before each piece and taken out after it, by value.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ class Instrument(Protocol):
         ...
 
     def result(self, handle: Any) -> Result:
-        """Return what takes that which one call gives back."""
+        """Return the `Result` that takes what one call gives back."""
         ...
 
 
@@ -193,7 +193,7 @@ def _async_generator(function: Callable[..., Any], instrument: Instrument, names
 
 
 def _begun(instrument: Instrument, names: Names, args: tuple[Any, ...], kwargs: dict[str, Any]) -> _Piece | UnrecordedPiece:
-    """Return what records a call; where there is not even room for that, what records nothing."""
+    """Return the piece that records a call; where there is no stack or memory for it, one that records nothing."""
     try:
         return _Piece(instrument, names, args, kwargs)
     except RecursionError:
@@ -310,7 +310,7 @@ def _leave(instrument: Instrument, scope: Scope, is_stream: bool, error: BaseExc
 
 def left_call(instrument: Instrument, scope: Scope, is_stream: bool, error: BaseException | None, flaw: BaseException | None) -> None:
     """End the node of a compiled piece, then put back what was before."""
-    left_after(flaw, functools.partial(_leave, instrument, scope, is_stream, error))
+    left_after(flaw, _leave, instrument, scope, is_stream, error)
 
 
 class _Items:
@@ -346,20 +346,20 @@ class _Items:
         """End the node, with what was yielded as its result."""
         if self._instrument.inherited(self._handle):
             return
-        found: Any = self._kept
-        if found and not self._more and all(type(item) is str for item in found):
-            found = "".join(found)
+        result: Any = self._kept
+        if result and not self._more and all(type(item) is str for item in result):
+            result = "".join(result)
         if self._more:
-            found = {"items": found, "more": self._more}
+            result = {"items": result, "more": self._more}
         if value is not None:
-            found = {"items": found, "returned": value}
-        status, said = outcome(error)
-        nothing = error is not None and found == []
+            result = {"items": result, "returned": value}
+        status, message = outcome(error)
+        nothing = error is not None and result == []
         if (not self._taken and not nothing) or value is not None:
-            self._result.returned(found)
+            self._result.returned(result)
         self._result.foreign(self._foreign or foreign_type(value))
         self._result.ended(status)
-        self._instrument.finish(self._handle, status, said)
+        self._instrument.finish(self._handle, status, message)
 
 
 class _Stream(_Items):
@@ -409,19 +409,19 @@ def _parameters(function: Callable[..., Any]) -> Names:
     except (TypeError, ValueError) as error:
         pass_on(error)
         return Names([])
-    positional = [one.name for one in parameters if one.kind in (one.POSITIONAL_ONLY, one.POSITIONAL_OR_KEYWORD)]
-    defaults = {one.name: one.default for one in parameters if type(one.default) in _DATA}
-    return Names(positional, next((one.name for one in parameters if one.kind is one.VAR_POSITIONAL), "args"), defaults)
+    positional = [item.name for item in parameters if item.kind in (item.POSITIONAL_ONLY, item.POSITIONAL_OR_KEYWORD)]
+    defaults = {item.name: item.default for item in parameters if type(item.default) in _DATA}
+    return Names(positional, next((item.name for item in parameters if item.kind is item.VAR_POSITIONAL), "args"), defaults)
 
 
 def bound_arguments(names: Names, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
     """Return a call's arguments by name; `self` and `cls` are left out, further positional ones go under the name of the ``*args``."""
-    found = dict(zip(names.positional, args, strict=False))
+    arguments = dict(zip(names.positional, args, strict=False))
     if names.positional[:1] in (["self"], ["cls"]):
-        found.pop(names.positional[0], None)
+        arguments.pop(names.positional[0], None)
     if len(args) > len(names.positional):
-        found[names.rest] = list(args[len(names.positional) :])
-    found.update(kwargs)
+        arguments[names.rest] = list(args[len(names.positional) :])
+    arguments.update(kwargs)
     for name, value in names.defaults.items():
-        found.setdefault(name, value)
-    return found
+        arguments.setdefault(name, value)
+    return arguments

@@ -19,24 +19,24 @@ def answered(messages: list[Any]) -> list[Any]:
     """
     from optree.messages import ToolCallPart, ToolResultPart, message  # not before it is needed: this module is imported with optree
 
-    told = [message(one).parts for one in messages]
-    results = [[one.id for one in parts if isinstance(one, ToolResultPart) and one.id] for parts in told]
+    parts_of_each = [message(item).parts for item in messages]
+    results = [[part.id for part in parts if isinstance(part, ToolResultPart) and part.id] for parts in parts_of_each]
     known = {call for here in results for call in here}
-    unnamed = _unnamed(told)
-    given: set[str] = set()
-    found: list[Any] = []
-    for one, parts, here in zip(messages, told, results, strict=True):
-        if here and given.issuperset(here):
+    unnamed = _unnamed(parts_of_each)
+    seen: set[str] = set()
+    completed: list[Any] = []
+    for item, parts, here in zip(messages, parts_of_each, results, strict=True):
+        if here and seen.issuperset(here):
             continue
-        given.update(here)
-        found.append(one)
-        found += [
+        seen.update(here)
+        completed.append(item)
+        completed += [
             lost
             for call in parts
             if isinstance(call, ToolCallPart) and (call.id not in known if call.id else id(call) in unnamed)
             for lost in _lost(call)
         ]
-    return found
+    return completed
 
 
 def _unnamed(messages: list[list[Part]]) -> set[int]:

@@ -57,21 +57,21 @@ def begin_op(origin: str, turn: TurnNode, record: r.OpBegin) -> OperationNode:
 
 
 def set_op(op: OperationNode, record: r.OpSet) -> None:
-    """Give an op the name that it turned out to have, and more attributes."""
+    """Give an op its final name, and more attributes."""
     op.name = op.name if record.name is None else record.name
     op.attributes_json = merged(op.attributes_json, record.attributes)
     _set_reasoning(op, record.reasoning)
 
 
 def set_turn(turn: TurnNode, record: r.TurnSet) -> None:
-    """Add to a turn what was told after its begin, or its end."""
+    """Add to a turn what was recorded after its begin, or its end."""
     turn.assistant = turn.assistant if record.assistant is None else record.assistant
     turn.prompts = turn.prompts if record.prompts is None else {**(turn.prompts or {}), **record.prompts}
     turn.ended_at = _later(turn.ended_at, record.ended_at)
 
 
 def set_session(session: SessionNode, record: r.SessionSet) -> None:
-    """Add to a session what was told after its begin, or its end."""
+    """Add to a session what was recorded after its begin, or its end."""
     session.session_title = record.title if record.title is not None else session.session_title
     session.latest_status = record.latest_status if record.latest_status is not None else session.latest_status
     session.attributes_json = merged(session.attributes_json, record.attributes)
@@ -107,15 +107,15 @@ def set_partial_response(op: OperationNode, text: str) -> None:
         op.response = Payload(Raw(data), None, len(text), truncated, True)
 
 
-def add_beside(op: OperationNode, said: str) -> None:
-    """Add what another process streamed of an op's answer, behind what is there; of an answer that is no text, as a log line."""
+def add_beside(op: OperationNode, streamed: str) -> None:
+    """Append text of an op's answer that another process streamed; where the answer is not text, add it as a log line."""
     before = op.response
     known = "" if before is None else decode(before.payload)
     if before is not None and not isinstance(known, str):
-        add_entries(op, [LogEntry(op.ended_at or op.started_at, "WRN", f"another process streamed of the answer too: {said}")], ())
+        add_entries(op, [LogEntry(op.ended_at or op.started_at, "WRN", f"another process streamed of the answer too: {streamed}")], ())
         return
-    data = encode(f"{known}{said}")
-    op.response = Payload(Raw(data), None, len(known) + len(said), None, True if before is None else before.partial)
+    data = encode(f"{known}{streamed}")
+    op.response = Payload(Raw(data), None, len(known) + len(streamed), None, True if before is None else before.partial)
 
 
 def end_op(op: OperationNode, record: r.OpEnd) -> None:
@@ -161,9 +161,9 @@ def _set_reasoning(op: OperationNode, final: str | None) -> None:
         op.reasoning.final = final
 
 
-def _later(ended: float | None, told: float | None) -> float | None:
-    """Return the later end of one that has ended."""
-    return ended if ended is None or told is None else max(ended, told)
+def _later(ended: float | None, reported: float | None) -> float | None:
+    """Return the later of two ends of a node that has ended; *ended* if the node is open or no other end was reported."""
+    return ended if ended is None or reported is None else max(ended, reported)
 
 
 def merged(old: Raw | UnsetType, new: Raw | UnsetType) -> Raw | UnsetType:

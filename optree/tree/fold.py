@@ -51,7 +51,7 @@ class Fold:
         self.missing = 0
         """Entries that must have stood before entries that were read."""
         self.misplaced = 0
-        """Records of paths that are none: no writer of ours makes them."""
+        """Records whose paths are not valid: no writer of ours makes them."""
         self._growing: dict[str, tuple[list[LogEntry], list[ReasoningChunk]]] = {}
         """Log lines and reasoning of ops, by path, until `finish`."""
         self._streamed: dict[str, list[str]] = {}
@@ -78,7 +78,7 @@ class Fold:
         return Tree(root, self.pool)
 
     def take_op(self, path: str) -> OperationNode:
-        """Return an op with all that it has so far, and hold it no longer, for who needs only what is open. Raises `KeyError`."""
+        """Return an op with all that it has so far, and hold it no longer, for callers that need only open ops. Raises `KeyError`."""
         op = self.ops.pop(path)
         self._complete(op)
         for entry in op.accounting:
@@ -262,14 +262,14 @@ class Fold:
             before = op.response if op.response is not None and op.response.partial else None
             self._streamed[record.path] = [] if before is None else [decode(before.payload)]
             self._streamed_to[record.path] = sum(map(len, self._streamed[record.path]))
-        there = self._streamed_to[record.path]
-        if record.text_at > there:
+        end = self._streamed_to[record.path]
+        if record.text_at > end:
             self.missing += 1
-            self._streamed[record.path].append(f"[… {record.text_at - there:,} characters lost]")
-            there = record.text_at
-        new = record.text[there - record.text_at :] if 0 <= record.text_at < there else record.text
+            self._streamed[record.path].append(f"[… {record.text_at - end:,} characters lost]")
+            end = record.text_at
+        new = record.text[end - record.text_at :] if 0 <= record.text_at < end else record.text
         self._streamed[record.path].append(new)
-        self._streamed_to[record.path] = there + len(new)
+        self._streamed_to[record.path] = end + len(new)
 
     def _accounted(self, record: r.Accounted) -> None:
         op = self._op(record.path, record.entry.timestamp)
@@ -304,7 +304,7 @@ class Fold:
         self.dropped += record.dropped
 
     def _place(self, items: list[Item], at: int, new: Sequence[Item]) -> None:
-        """Put *new* at its place, or at the end where *at* is -1, as a writer says that does not own the list alone.
+        """Put *new* at its place, or at the end where *at* is -1, as records of a writer have it that does not own the list alone.
 
         Entries that are there already are skipped; what lies between the end and *at* was lost, and is counted.
         """
@@ -334,12 +334,12 @@ class Fold:
 
 
 def _takes_back(before: AccountingEntry, after: AccountingEntry) -> bool:
-    """Tell whether what is said later of an entry is less than what was: a record that comes again."""
+    """Tell whether a later record of an entry has less than an earlier one: it is an old record that comes again."""
     return (before.status != "ok" == after.status) or (before.cost_usd is not None and after.cost_usd is None)
 
 
 def _checked(label: str) -> str:
-    """Return the label of the node above; raises `PathError` if the node's own part is no number."""
+    """Return the label of the node above; raises `PathError` if the node's own part is not a number."""
     above, _, number = label.rpartition(".")
     if not (number.isascii() and number.isdecimal()):
         raise PathError(f"{label[:80]!r} is no path")

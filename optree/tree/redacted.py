@@ -41,16 +41,16 @@ def redacted(tree: Tree) -> tuple[Tree, bool]:
 def outline(root: SessionNode) -> SessionNode:
     """Return a session and all below it with credentials replaced in names, texts, errors, reasoning, and the attributes of turns.
 
-    JSON that was recorded as such (requests, responses, messages, details…) is as it was: whoever shows some of it redacts that.
+    JSON that was recorded as such (requests, responses, messages, details…) is as it was: code that shows some of it redacts that.
     """
     return _Copying(contents=False).session(root)
 
 
 @cache
 def _looked_at(kind: type[Struct]) -> tuple[str, ...]:
-    """Return the fields of a node or entry that may hold text which somebody gave."""
-    found = (field.name for field in fields(kind) if field.name not in _KEPT and _holds_text(field.type))
-    return tuple(name for name in found if name != "id" or kind is Message)
+    """Return the fields of a node or entry that may hold text of the program or of a user."""
+    names = (field.name for field in fields(kind) if field.name not in _KEPT and _holds_text(field.type))
+    return tuple(name for name in names if name != "id" or kind is Message)
 
 
 def _holds_text(kind: Any) -> bool:
@@ -70,8 +70,8 @@ class _Copying:
 
     def session(self, root: SessionNode) -> SessionNode:
         """Copy a session with all below it."""
-        made = self._fields(replace(root, turns=[]))
-        pending = [(root, made)]
+        root_copy = self._fields(replace(root, turns=[]))
+        pending = [(root, root_copy)]
         while pending:
             old, new = pending.pop()
             for turn in old.turns:
@@ -82,7 +82,7 @@ class _Copying:
                     if op.child_session is not None:
                         mine.child_session = self._fields(replace(op.child_session, turns=[]))
                         pending.append((op.child_session, mine.child_session))
-        return made
+        return root_copy
 
     def pool(self, pool: Pool) -> Pool:
         """Copy what payloads refer to."""
@@ -110,9 +110,9 @@ class _Copying:
         return self._value(value) if isinstance(value, (str, dict)) else self._items(value)
 
     def _items(self, items: list[Any] | tuple[Any, ...]) -> list[Any] | tuple[Any, ...]:
-        found = [self._field(item) for item in items]
-        same = all(one is other for one, other in zip(found, items, strict=True))
-        return items if same else type(items)(found)
+        copies = [self._field(item) for item in items]
+        same = all(new is old for new, old in zip(copies, items, strict=True))
+        return items if same else type(items)(copies)
 
     def _reasoning(self, reasoning: Reasoning) -> Reasoning:
         """Replace also what lies over several chunks."""
@@ -144,4 +144,4 @@ class _Copying:
     def _note(self, op: OperationNode) -> None:
         for part in (op.request, op.response):
             if part is not None:
-                self._named.update(found.decode() for found in _BLOB.findall(bytes(part.payload)))
+                self._named.update(blob.decode() for blob in _BLOB.findall(bytes(part.payload)))

@@ -14,9 +14,9 @@ from optree.tree.walk import Rooted, ops_beneath, root_of, walk_sessions
 from optree.values import is_object, shortened
 
 ENDED = "ended"
-"""The state of what has an end and no word on how, as in files of other programs."""
+"""The state of a node that has an end but no status, as in files of other programs."""
 _SHORTEST = 0.05
-"""Milliseconds that read as more than 0.0: of what broke off nothing shorter is told."""
+"""Milliseconds that read as more than 0.0: shorter times of nodes that broke off are not shown."""
 T = TypeVar("T")
 _SECOND, _MINUTE, _HOUR = 1000, 60, 3600
 Paint = Callable[[str, str], str]
@@ -37,21 +37,21 @@ def state(node: SessionNode | TurnNode | OperationNode, *, live: bool = True) ->
 
 
 class Seen(NamedTuple):
-    """What there is to know of times in a tree."""
+    """What is known of the times in a tree."""
 
     live: bool
     """True if its process goes on."""
     until: float
     """When it was last seen to live, in epoch ms."""
     untimed: float | None
-    """What `untimed_until` gives."""
+    """The result of `untimed_until`."""
 
 
 def untimed_until(root: SessionNode) -> float | None:
     """Return up to when the times in a root session, of a conversation that has none, are only an order; None if all are times."""
     block = root.attributes.get("conversation")
-    found = block.get("untimedUntil") if is_object(block) else None
-    return found if isinstance(found, int | float) else None
+    until = block.get("untimedUntil") if is_object(block) else None
+    return until if isinstance(until, int | float) else None
 
 
 def seen_of(root: SessionNode, *, live: bool) -> Seen:
@@ -60,7 +60,7 @@ def seen_of(root: SessionNode, *, live: bool) -> Seen:
 
 
 def took(node: SessionNode | TurnNode | OperationNode, seen: Seen) -> float | None:
-    """Return how long a node took, in milliseconds; of what broke off, at least. None if nobody knows."""
+    """Return how long a node took, in milliseconds; for one that broke off, at least. None if that is unknown."""
     ended = seen.until if node.ended_at is None else node.ended_at
     latency = node.latency if isinstance(node, OperationNode) else None
     began = node.started_at if latency is None else ended - latency
@@ -68,9 +68,9 @@ def took(node: SessionNode | TurnNode | OperationNode, seen: Seen) -> float | No
 
 
 def lasted(began: float, ended: float, untimed: float | None, *, broke_off: bool) -> float | None:
-    """Return how long something took, never negative; None if nobody knows, as of what broke off and was not seen after its begin."""
-    found = max(0.0, ended - began)
-    return None if (untimed is not None and ended <= untimed) or (broke_off and found < _SHORTEST) else found
+    """Return how long something took, never negative; None if that is unknown, as when it broke off and was not seen after its begin."""
+    elapsed = max(0.0, ended - began)
+    return None if (untimed is not None and ended <= untimed) or (broke_off and elapsed < _SHORTEST) else elapsed
 
 
 def snapshot_summary(root: Rooted, *, live: bool = True) -> dict[str, Any]:
@@ -82,7 +82,7 @@ def snapshot_summary(root: Rooted, *, live: bool = True) -> dict[str, Any]:
 
     Returns:
         ``{lines, totals, runStartedAt, runElapsedSec}``: epoch milliseconds and seconds. A line is ``{agentId, callPath, path, status,
-            elapsedSec, title, latestStatus}``; an ``elapsedSec`` that nobody knows is None.
+            elapsedSec, title, latestStatus}``; an unknown ``elapsedSec`` is None.
     """
     root = root_of(root)
     seen = seen_of(root, live=live)
@@ -110,9 +110,9 @@ def totals_summary(root: SessionNode) -> dict[str, Any]:
 def last_seen(session: SessionNode) -> float:
     """Return the last time at which anything in a session was seen to happen, or its process to live, in epoch ms."""
     latest = max(session.started_at, session.seen_at or 0.0)
-    for one in walk_sessions(session):
-        latest = max(latest, one.ended_at or 0.0, *(message.timestamp for message in one.messages[-1:]), 0.0)
-        for turn in one.turns:
+    for node in walk_sessions(session):
+        latest = max(latest, node.ended_at or 0.0, *(message.timestamp for message in node.messages[-1:]), 0.0)
+        for turn in node.turns:
             latest = max(latest, turn.ended_at or turn.started_at, *(op_seen(op) for op in turn.ops), 0.0)
     return latest
 
@@ -178,8 +178,8 @@ class _Below:
 
 def _describe(node: TurnNode | OperationNode, seen: Seen, paint: Paint) -> str:
     if isinstance(node, TurnNode):
-        said = (node.prompts or {}).get("user") or node.attributes.get("label") or ""
-        return _phrase(paint("path", node.path), _word(node), format_end(node, seen, paint), _painted(paint, "dim", said))
+        label = (node.prompts or {}).get("user") or node.attributes.get("label") or ""
+        return _phrase(paint("path", node.path), _word(node), format_end(node, seen, paint), _painted(paint, "dim", label))
     if node.child_session is not None:
         return f"{paint('path', node.path)} {_session(node.child_session, seen, paint)}"
     logs = f"{len(node.logs)} log{'s' if len(node.logs) > 1 else ''}" if node.logs else ""

@@ -1,4 +1,4 @@
-"""Totals, kept as ops begin and entries come: nothing walks the tree for them. And how figures are said, everywhere in the same way."""
+"""Totals, kept as ops begin and entries come: nothing walks the tree for them. Also the one form in which figures are shown."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def take_retried(totals: Totals) -> None:
 
 
 def has_unknown_cost(entry: AccountingEntry) -> bool:
-    """Tell whether an entry must have a cost that nobody gave; a call of a tool costs nothing unless it is said, or took tokens."""
+    """Tell whether an entry's cost is unknown; a call of a tool costs nothing unless a cost was given, or it took tokens."""
     if entry.cost_usd is not None and is_possible_cost(entry.cost_usd):
         return False
     tokens = entry.tokens
@@ -74,29 +74,29 @@ def stored_parts(block: Mapping[str, Any]) -> dict[str, Any]:
     """Return tokens out of a file, which holds them in parts that add up, under our names there; a total that is missing is the sum.
 
     The original ai-agent says `cachedTokens` too for those from the cache. Where the total proves that the input includes the cached and
-    the written, as OpenAI counts, they are taken out of it. What is no count is for the caller to judge.
+    the written, as OpenAI counts, they are taken out of it. Values that are not counts are left to the caller.
     """
-    found = {name: block.get(name) or 0 for name in _STORED}
-    found["cacheReadInputTokens"] = found["cacheReadInputTokens"] or block.get("cachedTokens") or 0
-    if all(type(part) is int and part >= 0 for part in found.values()):
-        sent, received, cached, written = found.values()
+    parts = {name: block.get(name) or 0 for name in _STORED}
+    parts["cacheReadInputTokens"] = parts["cacheReadInputTokens"] or block.get("cachedTokens") or 0
+    if all(type(part) is int and part >= 0 for part in parts.values()):
+        sent, received, cached, written = parts.values()
         if cached + written <= sent and block.get("totalTokens") == sent + received:
-            found["inputTokens"] = sent - cached - written
-    total = block.get("totalTokens") or sum(part for part in found.values() if type(part) is int)
-    return {**found, "totalTokens": total, "reasoningOutputTokens": block.get("reasoningOutputTokens") or 0}
+            parts["inputTokens"] = sent - cached - written
+    total = block.get("totalTokens") or sum(part for part in parts.values() if type(part) is int)
+    return {**parts, "totalTokens": total, "reasoningOutputTokens": block.get("reasoningOutputTokens") or 0}
 
 
 def flaws_of_parts(parts: Mapping[str, Any]) -> list[str]:
     """Return what contradicts itself in tokens that `stored_parts` gave, a sentence each."""
     if any(type(part) is not int for part in parts.values()):
         return []
-    said = [f"{name} {part:,} is below 0" for name, part in parts.items() if part < 0]
+    flaws = [f"{name} {part:,} is below 0" for name, part in parts.items() if part < 0]
     total, adds = parts["totalTokens"], sum(parts[name] for name in _STORED)
-    return [*said, f"totalTokens {total:,}, and its parts add up to {adds:,}"] if total != adds else said
+    return [*flaws, f"totalTokens {total:,}, and its parts add up to {adds:,}"] if total != adds else flaws
 
 
 def leave_out_impossible(entry: AccountingEntry) -> list[str]:
-    """Take out of an entry that somebody else made the figures that no call can come to; returns their names."""
+    """Remove from an entry of another program the figures that no call can come to; returns their names."""
     impossible = [name for name in ("cost_usd", "upstream_inference_cost_usd") if not is_possible_cost(getattr(entry, name))]
     impossible += [name for name in ("characters_in", "characters_out") if not 0 <= (getattr(entry, name) or 0) <= MAX_COUNT]
     impossible += [] if are_possible(entry.tokens) else ["tokens"]
@@ -136,13 +136,13 @@ def tokens_said(tokens: Tokens | Totals) -> str:
         "written": tokens.cache_write_input_tokens,
         "reasoning": tokens.reasoning_output_tokens,
     }
-    told = ", ".join(f"{number:,} {name}" for name, number in beside.items() if number)
-    return f"{sent:,}→{received:,} tok" + (f" ({told})" if told else "")
+    details = ", ".join(f"{number:,} {name}" for name, number in beside.items() if number)
+    return f"{sent:,}→{received:,} tok" + (f" ({details})" if details else "")
 
 
 def cost_said(cost: float, known: int, unknown: int) -> str:
     """Return a cost as ``$0.003100``, ``$0.003100 + 2 unknown`` or ``cost unknown``; empty if there is nothing that costs."""
-    return f"cost {said}" if (said := _cost(pico(cost), known, unknown)) == _UNKNOWN else said
+    return f"cost {shown}" if (shown := _cost(pico(cost), known, unknown)) == _UNKNOWN else shown
 
 
 def cost_cell(amount: int, known: int, unknown: int) -> str:

@@ -50,17 +50,17 @@ def _session(session: SessionNode, earliest: float, timed: list[_Timed]) -> _Wal
     timed.append((begun, r.SessionBegin(path, session.started_at, session.agent_id, session.call_path, session.attributes_json, own)))
     report = session.final_report if session.ended_at is None else UNSET  # else its end has it
     if session.session_title is not None or session.latest_status is not None or report is not UNSET:
-        told = r.SessionSet(path, session.started_at, session.session_title, session.latest_status, final_report=report)
-        timed.append((begun, told))
+        change = r.SessionSet(path, session.started_at, session.session_title, session.latest_status, final_report=report)
+        timed.append((begun, change))
     latest = begun
     for ts in session.resumed_at:
         latest = max(latest, ts)
         timed.append((latest, r.SessionResume(path, ts)))
-    said = begun
+    moment = begun
     for at, message in enumerate(session.messages):
-        said = max(said, message.timestamp)
-        timed.append((said, r.MessageAdded(path, at, message)))
-    latest = max(latest, said)
+        moment = max(moment, message.timestamp)
+        timed.append((moment, r.MessageAdded(path, at, message)))
+    latest = max(latest, moment)
     for turn in session.turns:
         latest = max(latest, (yield from _turn(turn, session.origin_txn_id, begun, timed)))
     if session.ended_at is not None:
@@ -95,14 +95,14 @@ def _op(op: OperationNode, txn: str, earliest: float, timed: list[_Timed]) -> _W
     ended = latest if op.ended_at is not None else max(latest, op_seen(op))
     if op.reasoning is not None and op.reasoning.chunks:
         timed.append((min(max(begun, op.reasoning.chunks[0].ts), ended), r.Entries(path, chunks=op.reasoning.chunks)))
-    said = begun
+    moment = begun
     for at, entry in enumerate(op.logs):
-        said = max(said, entry.timestamp)
-        timed.append((said, r.Entries(path, at, [entry])))
-    said = begun
+        moment = max(moment, entry.timestamp)
+        timed.append((moment, r.Entries(path, at, [entry])))
+    moment = begun
     for cost in op.accounting:
-        said = min(max(said, cost.timestamp), ended)
-        timed.append((said, r.Accounted(path, cost)))
+        moment = min(max(moment, cost.timestamp), ended)
+        timed.append((moment, r.Accounted(path, cost)))
     if op.response is not None:
         timed.append((ended, r.Responded(path, ended, op.response)))
     final = None if op.reasoning is None else op.reasoning.final

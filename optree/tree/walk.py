@@ -145,7 +145,7 @@ def flatten(root: Rooted) -> Flat:
         kind = "llm" if op.kind == "llm" else "tool"
         for entry in op.logs:
             place = {"turn": turn.index, "type": kind, "remoteIdentifier": op.name}
-            logs.append(_told({**_plain(entry), **place, **context}))
+            logs.append(_with_original({**_plain(entry), **place, **context}))
         bills = [{**_accounted(entry), **context} for entry in op.accounting]
         accounting.extend(bills if op.attributes_json is UNSET else _billed(bills, op.attributes))
     logs.sort(key=_time)
@@ -153,29 +153,29 @@ def flatten(root: Rooted) -> Flat:
     return Flat(logs, accounting)
 
 
-def _told(entry: dict[str, Any]) -> dict[str, Any]:
-    """Return a log line with what a file that it came from says otherwise: as its own agent, its stack or its remote."""
+def _with_original(entry: dict[str, Any]) -> dict[str, Any]:
+    """Return a log line with the members that differ in the file that it came from, such as its own agent, stack or remote."""
     details = entry.get("details")
     if not is_object(details) or AS_TOLD not in details:
         return entry
     entry["details"] = {name: value for name, value in details.items() if name != AS_TOLD}
-    found = {**entry, **_own(details[AS_TOLD])}
-    return found if found["details"] else {name: value for name, value in found.items() if name != "details"}
+    restored = {**entry, **_own(details[AS_TOLD])}
+    return restored if restored["details"] else {name: value for name, value in restored.items() if name != "details"}
 
 
 def _billed(entries: list[dict[str, Any]], attributes: dict[str, Any]) -> list[dict[str, Any]]:
-    """Return accounting entries, likewise."""
-    told = attributes.get(AS_TOLD)
-    blocks = told.get("accounting") if is_object(told) else None
+    """Return accounting entries with what a file that they came from says otherwise."""
+    original = attributes.get(AS_TOLD)
+    blocks = original.get("accounting") if is_object(original) else None
     if not is_list(blocks) or len(blocks) != len(entries):
         return entries
-    kept = ("id", "originTxnId")  # what it is billed under is ours
+    kept = ("id", "originTxnId")  # ids in the ledger are ours
     return [{**entry, **_own(block), **{name: entry[name] for name in kept}} for entry, block in zip(entries, blocks, strict=True)]
 
 
-def _own(told: Any) -> dict[str, Any]:
-    """Return what a file says of an entry itself; paths are the tree's."""
-    members = told.get("members") if is_object(told) else None
+def _own(original: Any) -> dict[str, Any]:
+    """Return the members of an entry that a file has itself; paths are the tree's."""
+    members = original.get("members") if is_object(original) else None
     return {name: value for name, value in members.items() if name != "path" and not is_object(value)} if is_object(members) else {}
 
 
@@ -208,41 +208,41 @@ def _time(entry: dict[str, Any]) -> float:
 
 
 def name_safely(tree: Tree, kind: str = "file") -> list[str]:
-    """Give sessions other ids where those that a file gave them cannot be any; returns what was changed, a line each.
+    """Give sessions new ids where those in a file cannot be ids; returns what was changed, a line each.
 
     Nothing else of the tree changes. The same file gives the same ids each time; *kind* is what a txn made here begins with.
     """
-    told = tree.session.origin_txn_id
-    txn = txn_of(told, kind)
-    said = called(told, txn)
+    old_txn = tree.session.origin_txn_id
+    txn = txn_of(old_txn, kind)
+    lines = called(old_txn, txn)
     renamed: dict[str | None, str] = {}
     for session in walk_sessions(tree.session):
-        own, derived = node_id(txn, session.path), session.id == node_id(told, session.path)
-        if txn != told:
-            _rename(session, f"{told}:", txn)
-        if txn != told or not is_txn(session.origin_txn_id):
+        own, derived = node_id(txn, session.path), session.id == node_id(old_txn, session.path)
+        if txn != old_txn:
+            _rename(session, f"{old_txn}:", txn)
+        if txn != old_txn or not is_txn(session.origin_txn_id):
             session.origin_txn_id = txn
         if session.id != own and (derived or not is_node_id(session.id)):
-            said += [] if derived else [f"{session.id[:80]!r} cannot be the id of a session: it is called {own} here"]
+            lines += [] if derived else [f"{session.id[:80]!r} cannot be the id of a session: it is called {own} here"]
             renamed[session.id] = session.id = own
         session.parent_txn_id = renamed.get(session.parent_txn_id, session.parent_txn_id)
         if session.parent_txn_id is not None and not is_node_id(session.parent_txn_id):
             session.parent_txn_id = None
-    return said
+    return lines
 
 
-def unused(told: object, derived: str, taken: set[str]) -> str:
-    """Return the id that a file gives a node; *derived* where it gives none, or one that is *taken*, to which the answer is added."""
-    found, number = str(told or derived), 1
-    while found in taken:
-        found, number = derived if number == 1 else f"{derived}~{number}", number + 1
-    taken.add(found)
-    return found
+def unused(wanted: object, derived: str, taken: set[str]) -> str:
+    """Return the id *wanted* by a file for a node; *derived* where there is none, or it is in *taken*, to which the result is added."""
+    chosen, number = str(wanted or derived), 1
+    while chosen in taken:
+        chosen, number = derived if number == 1 else f"{derived}~{number}", number + 1
+    taken.add(chosen)
+    return chosen
 
 
-def called(told: str, txn: str) -> list[str]:
-    """Return the line that says under which txn a session is shown that a file calls otherwise; none if it is the same."""
-    return [] if txn == told else [f"{told[:80]!r} cannot name a session: it is called {txn} here"]
+def called(old_txn: str, txn: str) -> list[str]:
+    """Return the line that names the new txn of a session whose txn in a file was changed; no line if it is the same."""
+    return [] if txn == old_txn else [f"{old_txn[:80]!r} cannot name a session: it is called {txn} here"]
 
 
 def _rename(session: SessionNode, mark: str, txn: str) -> None:

@@ -6,6 +6,7 @@ import pytest
 
 from optree.capture import instrument, uninstrument
 from optree.testing import capture
+from tests.capture.claude import Child
 from tests.capture.provider import Provider
 
 
@@ -56,3 +57,9 @@ def recording(hooked):  # noqa: ARG001 - the hooks are there before
     """Return what a test records, with the hooks in."""
     with capture() as recording:
         yield recording
+
+
+@pytest.fixture
+def child(tmp_path):
+    """Return a child process in place of Claude Code that does as it is told."""
+    return Child(tmp_path)

@@ -4,6 +4,7 @@ import os
 import re
 import subprocess
 import sys
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
@@ -43,6 +44,10 @@ def test_code_runs(code, tmp_path):
     """Each piece of Python in documents and public docstrings runs as it stands, with a collector where it names one, without a problem."""
     if "langchain" in code and sys.version_info >= (3, 15):
         pytest.skip("what LangChain needs (orjson) has no wheel for it")
+    if "google.adk" in code and find_spec("google.adk") is None:
+        pytest.skip("google-adk is tried in an environment of its own: make test-frameworks")
+    if "claude_agent_sdk" in code:
+        pytest.importorskip("claude_agent_sdk", reason="the Claude Agent SDK is not there: make .venv/has-claude")
     checked = f"{code}\n{CHECK}" if "import optree" in code else code
     with receiver("http/protobuf") as collector:
         run = run_code(checked.replace(COLLECTOR, collector.endpoint), tmp_path)

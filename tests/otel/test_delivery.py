@@ -23,7 +23,7 @@ from tests.otel.receiver import away, receiver, unavailable, until
 
 SPANS = 4
 """Those of the brief agent."""
-WITHIN = 30.0
+WITHIN = 90.0
 """Seconds after a program's end in which all must have arrived, on any machine: as long as one round of delivery may take."""
 ON = {"OPTREE_OTEL_DELIVER_AT_EXIT": "true"}
 ASKING = """

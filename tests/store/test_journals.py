@@ -181,3 +181,25 @@ def test_what_an_owner_before_this_one_wrote_is_synced(begin, again, killed):
     _, store = again("txn-1", image, system=system, sync="write")
     assert store.flush("sync")
     assert [image.live("txn-1") / "j-0000-000001.jsonl"] == system.synced
+
+
+def test_a_file_that_is_made_during_the_sync_is_synced_too(shared, directory):
+    """Another process that makes a refused sync good meanwhile, in a file of its own, is on the disk when this one says so."""
+    system, store, other = shared
+    third = SessionStore("txn-1", StoreOptions(directory, sync="write"), owner=False)
+    third.stream.put(r.SessionSet("", 1.0, title="two"))
+    third.stream.flush()
+    second = other.journal.path.with_name("j-0001-000002.jsonl")
+    real = system.datasync_at
+
+    def datasync_at(path):
+        if path == other.journal.path:  # as if its writer went on there
+            second.write_bytes(other.journal.path.read_bytes())
+        real(path)
+
+    system.datasync_at = datasync_at
+    for one in (other, third):
+        one.journal.forget()
+    assert store._journals.sync()
+    assert {other.journal.path, third.journal.path, second} == set(system.synced)
+    third.close(0.0)

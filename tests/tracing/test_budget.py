@@ -588,3 +588,64 @@ def test_the_file_of_a_budget_is_removed_after_an_hour(script, directory, minute
     with optree.budget(calls=1):
         optree.child_env()
         assert is_left == path.exists()
+
+
+FORKING = """
+import itertools, signal
+calls = itertools.count()
+def call(name):
+    with optree.llm(provider="p", model=name) as op:
+        op.account(input_tokens=1, output_tokens=1, cost_usd=0.25)
+forked, is_child = 0, False
+def handler(*_):
+    global forked, is_child
+    gate, open_gate = os.pipe()
+    forked = os.fork()
+    if forked == 0:
+        is_child = True
+        os.close(open_gate)
+        os.read(gate, 1)  # goes on when the parent and a worker have
+    handler.gate = open_gate
+signal.signal(signal.SIGUSR1, handler)
+def trace(frame, event, _):
+    if WHERE:
+        sys.settrace(None)
+        signal.raise_signal(signal.SIGUSR1)
+with optree.session("lead"), optree.turn(), optree.budget(usd=10.0) as budget:
+    optree.child_env()  # the budget has a file
+    sys.settrace(trace)
+    call("own")
+    sys.settrace(None)
+    if is_child:
+        optree.flush()
+        os._exit(0)
+    if (worker := os.fork()) == 0:
+        call("worker's")
+        call("worker's")
+        optree.flush()
+        os._exit(0)
+    os.waitpid(worker, 0)
+    os.close(handler.gate)
+    os.waitpid(forked, 0)
+    used = budget.used["usd"]
+assert optree.flush("snapshot", 30)
+print(used, optree.load("last").session.totals.cost_usd, optree.health()["problems"])
+"""
+
+
+@pytest.mark.parametrize(
+    "where",
+    [
+        "event == 'call' and frame.f_code.co_name == '_packed' and next(calls) == 0",
+        "event == 'call' and frame.f_code.co_name == '_packed' and next(calls) == 1",
+        "event == 'call' and frame.f_code.co_name == 'rewrite' and next(calls) == 1",
+        "event == 'call' and frame.f_code.co_name == 'begin_op'",
+    ],
+)
+def test_a_fork_by_a_handler_in_a_change(finished, where):
+    """A handler forks while a shared budget is changed, or behind that: what others count meanwhile stays, and each call counts."""
+    code, out, err = finished(FORKING.replace("WHERE", where), env={"OPTREE_PURE": "1"})
+    assert (0, "") == (code, err)
+    used, billed, problems = out.split(maxsplit=2)
+    assert (billed, "[]") == (used, problems.strip())
+    assert float(billed) >= 0.75

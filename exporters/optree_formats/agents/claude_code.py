@@ -55,8 +55,8 @@ def _about(path: Path) -> dict[str, Any]:
     """Return the first entry of a file; nothing where there is none."""
     with open_file(path) as file:
         head = file.read(_LARGEST_ABOUT)
-    found = [value for value in first_objects(head) if value.keys() >= _SIGNS]
-    return found[0] if found else {}
+    entries = [value for value in first_objects(head) if value.keys() >= _SIGNS]
+    return entries[0] if entries else {}
 
 
 def _is_sub_agent(entry: dict[str, Any]) -> bool:
@@ -119,7 +119,7 @@ class _ClaudeSession:
             if path is None:
                 self._missing(call)
                 continue
-            for key in [key for key, one in files.items() if one == path]:
+            for key in [key for key, file in files.items() if file == path]:
                 del files[key]
             self._sub_agent(call, path)
         for path in sorted(set(files.values())):
@@ -148,19 +148,19 @@ class _ClaudeSession:
             agent.close(call)
 
     def _agent_files(self) -> dict[str, Path]:
-        """Return the files of this session's sub-agents, by the agent's id, and by the id of its call where that is told."""
+        """Return the files of this session's sub-agents, by the agent's id, and by the id of its call where a file has it."""
         own = self._path.name.split(".")[0]
         within = self._path.parent / own / "subagents"
-        found: dict[str, Path] = {}
+        files: dict[str, Path] = {}
         for path in [*sorted(within.glob(f"agent-*{SUFFIX}")), *sorted(self._path.parent.glob(f"agent-*{SUFFIX}"))]:
             if path == self._path or not path.is_file():
                 continue
             entry = _about(path)
-            if _is_sub_agent(entry) and entry["sessionId"] == own and entry["agentId"] not in found:
-                found[entry["agentId"]] = path
+            if _is_sub_agent(entry) and entry["sessionId"] == own and entry["agentId"] not in files:
+                files[entry["agentId"]] = path
                 if call := _call_of(path):
-                    found[call] = path
-        return found
+                    files[call] = path
+        return files
 
     def _sidechain(self, line: dict[str, Any], root: ClaudeAgent, ts: float | None) -> ClaudeAgent:
         """Return the sub-agent that a line between those of the session itself is of; older files have them so."""
@@ -178,7 +178,7 @@ class _ClaudeSession:
         """Return the sub-agent that begins with a line: that of the call with its prompt, else one of which no call tells."""
         message = line.get("message")
         prompt = text_in(message.get("content")) if is_object(message) else ""
-        call = next((one for one in self.calls if one.lines is None and one.prompt == prompt), None)
+        call = next((sub_agent for sub_agent in self.calls if sub_agent.lines is None and sub_agent.prompt == prompt), None)
         if call is None:
             call = ClaudeCall(root, root.tool("agent", ts, None, "session"), "", prompt)
             self.calls.append(call)
@@ -196,7 +196,7 @@ def _call_of(path: Path) -> str:
     with open_file(about) as file:
         data = file.read(_LARGEST_ABOUT)
     try:
-        found = decode(data)
+        content = decode(data)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         return ""
-    return text(found.get("toolUseId") or "") if is_object(found) else ""
+    return text(content.get("toolUseId") or "") if is_object(content) else ""

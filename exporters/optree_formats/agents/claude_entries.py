@@ -20,7 +20,7 @@ _SILENT = frozenset(
     {"attachment", "api-request-shape", "api-request-blob", "atis-latch", "file-history-snapshot", "file-history-delta", "last-prompt",
      "mode", "permission-mode", "pr-link", "progress", "queue-operation", "tools-used", "agent-setting", "agent-color", "tag"}
 )  # fmt: skip
-"""Types of lines that tell of no call of a model or a tool."""
+"""Types of lines without a call of a model or a tool."""
 _INTERRUPTED = "[Request interrupted by user"
 _LOCAL = ("<command-", "<local-command-", "<bash-")
 """How texts begin that may only be for the program itself."""
@@ -37,7 +37,7 @@ class ClaudeCall(Struct):
     id: str
     prompt: str
     agent: str = ""
-    """The sub-agent's id, once that is told."""
+    """The sub-agent's id, once a line has it."""
     status: Status | None = None
     error: str | None = None
     report: str | None = None
@@ -86,7 +86,7 @@ class ClaudeAgent(SessionRecording):
         self._outcome: tuple[Status | None, str | None] = (None, None)
         """How the open turn would end now; without a status while it goes on."""
         self._titles: dict[str, str] = {}
-        self._told: dict[str, Any] = {}
+        self._session_attributes: dict[str, Any] = {}
         self._model = ""
 
     def take(self, line: dict[str, Any], ts: float | None, lines: ObjectLines) -> None:
@@ -106,7 +106,7 @@ class ClaudeAgent(SessionRecording):
         elif kind in _TITLES:
             self._titles[kind] = text(line.get(_TITLES[kind]))
         elif kind == "cost-state":
-            self._told["totalCostUSD"] = line.get("totalCostUSD")
+            self._session_attributes["totalCostUSD"] = line.get("totalCostUSD")
         elif kind in _ENTRIES:
             self._entry(line, ts, lines)
         elif kind not in _SILENT:
@@ -117,8 +117,8 @@ class ClaudeAgent(SessionRecording):
             lines.fault("has no time: passed over")
             return
         for name in _ABOUT:
-            if name not in self._told and isinstance(line.get(name), str):
-                self._told[name] = line[name]
+            if name not in self._session_attributes and isinstance(line.get(name), str):
+                self._session_attributes[name] = line[name]
         if line["type"] == "system":
             self._system(line, ts)
             return
@@ -130,7 +130,7 @@ class ClaudeAgent(SessionRecording):
         else:
             self._assistant(line, message, ts, lines)
 
-    # What the model says
+    # The model's answers
 
     def _assistant(self, line: dict[str, Any], message: dict[str, Any], ts: float, lines: ObjectLines) -> None:
         content = message.get("content")
@@ -170,8 +170,8 @@ class ClaudeAgent(SessionRecording):
         op = self.call(PROVIDER, self._model, began, {}, {"requestId": line.get("requestId"), "copied": copied or None})
         self.log(op, self._logs)
         self._logs = []
-        told = {name: message[name] for name in ("id", "model") if isinstance(message.get(name), str)}
-        self._answer = _ClaudeAnswer(identity, op, ts, members=told, counted=not copied)
+        members = {name: message[name] for name in ("id", "model") if isinstance(message.get(name), str)}
+        self._answer = _ClaudeAnswer(identity, op, ts, members=members, counted=not copied)
         self._answered.add(identity)
 
     def _call_tools(self, blocks: list[Any], ts: float) -> None:
@@ -208,7 +208,7 @@ class ClaudeAgent(SessionRecording):
         done = answer.stop in _FINAL or (answer.stop is None and not calls)
         self._outcome = ("ok" if done else None, None)
 
-    def _refused(self, line: dict[str, Any], said: str, ts: float) -> None:
+    def _refused(self, line: dict[str, Any], error: str, ts: float) -> None:
         """Record a call that got no answer."""
         self._settle()
         self._open_turn(ts)
@@ -217,9 +217,9 @@ class ClaudeAgent(SessionRecording):
         self.log(op, self._logs)
         self._logs = []
         self.account(op, ts, {}, failed=True)
-        self.finish(op, ts, "failed", said)
-        self._waiting.append(({"role": "assistant", "content": said}, ts))
-        self._outcome = ("failed", said)
+        self.finish(op, ts, "failed", error)
+        self._waiting.append(({"role": "assistant", "content": error}, ts))
+        self._outcome = ("failed", error)
 
     def _settle(self) -> None:
         """Close the open answer, and put what came since behind it."""
@@ -232,30 +232,30 @@ class ClaudeAgent(SessionRecording):
 
     def _user(self, line: dict[str, Any], message: dict[str, Any], ts: float) -> None:
         content = message.get("content")
-        results = [one for one in content if is_object(one) and one.get("type") == "tool_result"] if is_list(content) else []
-        said = text_in(content)
+        results = [block for block in content if is_object(block) and block.get("type") == "tool_result"] if is_list(content) else []
+        prompt = text_in(content)
         for result in results:
             self._result(result, line, ts)
         if not results and line.get("isMeta") is not True:
             if line.get("isCompactSummary") is True:
                 self._settle()
                 self.history = PooledHistory()
-            elif said.startswith(_INTERRUPTED):
+            elif prompt.startswith(_INTERRUPTED):
                 self._settle()
                 self._outcome = ("cancelled", None)
             else:
-                self._prompted(line, said, ts)
+                self._prompted(line, prompt, ts)
         self._asked = max(self._asked, ts)
         self._waiting.append(({"role": text(message.get("role") or "user"), "content": content}, ts))
 
-    def _prompted(self, line: dict[str, Any], said: str, ts: float) -> None:
+    def _prompted(self, line: dict[str, Any], prompt: str, ts: float) -> None:
         """Begin a turn; at once, unless its text may be for the program itself."""
         self._settle()
         above = text(line.get("parentUuid") or "")
         self.history = self._before.setdefault(above, self.history)
         self._asked = ts
-        self._prompt = (said, ts)
-        if not said.startswith(_LOCAL):
+        self._prompt = (prompt, ts)
+        if not prompt.startswith(_LOCAL):
             self._open_turn(ts)
 
     def _open_turn(self, ts: float) -> None:
@@ -264,10 +264,10 @@ class ClaudeAgent(SessionRecording):
             return
         if self.turn is not None:
             self.end_turn(self.latest, *self._outcome)
-        said, at = self._prompt or (None, ts)
+        prompt, at = self._prompt or (None, ts)
         self._prompt = None
         self._outcome = (None, None)
-        self.begin_turn(at, said)
+        self.begin_turn(at, prompt)
 
     def _result(self, result: dict[str, Any], line: dict[str, Any], ts: float) -> None:
         identity = text(result.get("tool_use_id") or "")
@@ -276,18 +276,18 @@ class ClaudeAgent(SessionRecording):
             return
         content, failed = result.get("content"), result.get("is_error") is True
         self.answer(op, ts, content)
-        told = line.get("toolUseResult")
-        stopped = is_object(told) and told.get("interrupted") is True
+        details = line.get("toolUseResult")
+        stopped = is_object(details) and details.get("interrupted") is True
         status: Status = "failed" if failed else "cancelled" if stopped else "ok"
         self.finish(op, ts, status, text_in(content) if failed else None)
         call = self._calls.pop(identity, None)
         if call is None:
             return
-        if is_object(told):
-            call.agent = text(told.get("agentId") or "")
-        background = is_object(told) and told.get("status") == "async_launched"
+        if is_object(details):
+            call.agent = text(details.get("agentId") or "")
+        background = is_object(details) and details.get("status") == "async_launched"
         call.status, call.error = (None, None) if background else (status, text_in(content) if failed else None)
-        call.report = None if failed or background else text_in(told.get("content") if is_object(told) else content) or None
+        call.report = None if failed or background else text_in(details.get("content") if is_object(details) else content) or None
 
     # The rest
 
@@ -295,10 +295,10 @@ class ClaudeAgent(SessionRecording):
         kind = line.get("subtype")
         if kind == "api_error":
             error = line.get("error")
-            told = {name: line[name] for name in ("retryAttempt", "maxRetries", "retryInMs") if name in line} | {"error": error}
-            said = error.get("message") if is_object(error) else error
-            details = self.builder.core.attributes(told)
-            self._logs.append(LogEntry(ts, "WRN", f"request failed: {text(said or 'error')}", "response", details))
+            attributes = {name: line[name] for name in ("retryAttempt", "maxRetries", "retryInMs") if name in line} | {"error": error}
+            message = error.get("message") if is_object(error) else error
+            details = self.builder.core.attributes(attributes)
+            self._logs.append(LogEntry(ts, "WRN", f"request failed: {text(message or 'error')}", "response", details))
         elif kind == "compact_boundary":
             self._settle()
             op = self.begin("system", "compact", ts, line.get("compactMetadata") if is_object(line.get("compactMetadata")) else None)
@@ -313,23 +313,23 @@ class ClaudeAgent(SessionRecording):
         self._settle()
         if self._prompt is not None and not self._prompt[0].startswith(_LOCAL):
             self._open_turn(self._prompt[1])
-        self.tell(self._title(), self._told)
+        self.tell(self._title(), self._session_attributes)
         status, error = self._outcome
-        told = call.status if call is not None else None
-        if self.turn is not None and status is None and told is None:
+        call_status = call.status if call is not None else None
+        if self.turn is not None and status is None and call_status is None:
             return
-        self.end_turn(self.latest, status or told, error)
+        self.end_turn(self.latest, status or call_status, error)
         if call is None:
             self.end(self.latest, None)
         else:
             self.end(self.latest, call.status, call.error, call.report)
 
     def _title(self) -> str | None:
-        own = [said for name, said in self._titles.items() if name in _TITLES]
-        about = [said for name, said in self._titles.items() if name.removeprefix("leaf ") in self._seen_ids]
+        own = [title for name, title in self._titles.items() if name in _TITLES]
+        about = [title for name, title in self._titles.items() if name.removeprefix("leaf ") in self._seen_ids]
         return next(reversed([*about, *own]), None)
 
 
 def _output(usage: dict[str, Any]) -> int:
-    found = usage.get("output_tokens")
-    return found if isinstance(found, int) else 0
+    tokens = usage.get("output_tokens")
+    return tokens if isinstance(tokens, int) else 0

@@ -52,16 +52,18 @@ def _meta(path: Path) -> dict[str, Any]:
     """Return what a file says of its session; nothing where it does not."""
     with open_file(path) as file:
         head = file.read(_LARGEST_ABOUT)
-    found = [value["payload"] for value in first_objects(head) if value.get("type") == "session_meta" and is_object(value.get("payload"))]
-    return found[0] if found else {}
+    payloads = [
+        value["payload"] for value in first_objects(head) if value.get("type") == "session_meta" and is_object(value.get("payload"))
+    ]
+    return payloads[0] if payloads else {}
 
 
 def _above(meta: dict[str, Any]) -> str | None:
-    """Return the id of the session that a sub-agent's was begun by; None for one that nobody has called."""
+    """Return the id of the session that began this one; None for a session that is not a sub-agent's."""
     source = meta.get("source")
     spawned = source.get("subagent") if is_object(source) else None
-    told = spawned.get("thread_spawn") if is_object(spawned) else None
-    parent = meta.get("parent_thread_id") or (told.get("parent_thread_id") if is_object(told) else None)
+    spawn = spawned.get("thread_spawn") if is_object(spawned) else None
+    parent = meta.get("parent_thread_id") or (spawn.get("parent_thread_id") if is_object(spawn) else None)
     return parent if isinstance(parent, str) else None
 
 
@@ -120,5 +122,5 @@ class _CodexSession:
             return None
         here = self._path.parent
         dated = all(part.isdigit() for part in here.parts[-3:])
-        found = [*here.glob(f"*{agent}{SUFFIX}"), *(here.parents[2].glob(f"*/*/*/*{agent}{SUFFIX}") if dated else ())]
-        return next((path for path in found if path.is_file() and path != self._path and path not in self.beside), None)
+        candidates = [*here.glob(f"*{agent}{SUFFIX}"), *(here.parents[2].glob(f"*/*/*/*{agent}{SUFFIX}") if dated else ())]
+        return next((path for path in candidates if path.is_file() and path != self._path and path not in self.beside), None)

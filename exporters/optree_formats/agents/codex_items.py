@@ -19,11 +19,11 @@ _ABOUT = ("cwd", "originator", "cli_version", "model_provider", "source", "git",
 _SPOKEN = (
     "reasoning", "function_call", "custom_tool_call", "local_shell_call", "tool_search_call", "web_search_call", "image_generation_call",
 )  # fmt: skip
-"""Items that the model says, beside its messages."""
+"""Items from the model, beside its messages."""
 _SERVER = ("web_search_call", "image_generation_call")
 """Calls that the provider ran: there is no item of their results."""
 _TOLD = ("compaction", "context_compaction", "compaction_summary", "ghost_snapshot", "additional_tools", "agent_message")
-"""Other items that are part of what the model is told."""
+"""Other items that are part of the model's input."""
 _SILENT_LINES = ("world_state", "inter_agent_communication", "ghost_snapshot")
 _SILENT = frozenset(
     {"agent_message", "agent_reasoning", "agent_reasoning_raw_content", "agent_reasoning_section_break", "context_compacted",
@@ -32,7 +32,7 @@ _SILENT = frozenset(
      "image_generation_end", "mcp_tool_call_begin", "view_image_tool_call", "warning", "stream_error", "collab_agent_spawn_end",
      "collab_agent_interaction_end", "collab_waiting_end", "collab_close_end", "collab_resume_end"}
 )  # fmt: skip
-"""Events of which items tell as well, or that are for people."""
+"""Events that repeat items, or that are for people."""
 _THOUGHTS = ("summary", "content")
 _ENDS = ("exec_command_end", "patch_apply_end", "mcp_tool_call_end")
 _CODE = re.compile(r"^(?:Process exited with code|Exit code:) (-?\d+)\s*$", re.MULTILINE)
@@ -51,13 +51,13 @@ class CodexCall(Struct):
 
 
 class _CodexAnswer(Struct):
-    """What the model says before it is told something again."""
+    """The model's items up to its next input."""
 
     op: Op
     ts: float
     items: list[Any] = []
-    told: bool = False
-    """True once something came that it was told."""
+    followed: bool = False
+    """True once an input of the model came after it."""
     counted: bool = False
 
 
@@ -71,7 +71,7 @@ class CodexAgent(SessionRecording):
         self._waiting: list[tuple[dict[str, Any], float]] = []
         self._tools: dict[str, Op] = {}
         self._outcomes: dict[str, bool] = {}
-        """Of calls: whether they failed, where an event has said so."""
+        """Whether calls failed, where an event says so."""
         self._agents: dict[str, str] = {}
         """Of calls: the sub-agents that they began."""
         self._spawned: dict[str, CodexCall] = {}
@@ -148,30 +148,30 @@ class CodexAgent(SessionRecording):
             lines.unknown(kind)
 
     def _heard(self, message: dict[str, Any], ts: float) -> None:
-        said = text_in(message.get("content"))
-        if message.get("role") == "user" and not said.startswith(_TOLD_BY_PROGRAM):
-            self._prompted(said, ts)
+        prompt = text_in(message.get("content"))
+        if message.get("role") == "user" and not prompt.startswith(_TOLD_BY_PROGRAM):
+            self._prompted(prompt, ts)
         self._tell_model(message, ts)
 
     def _tell_model(self, message: dict[str, Any], ts: float) -> None:
         if self._answer is not None:
-            self._answer.told = True
+            self._answer.followed = True
         self._asked = max(self._asked, ts)
         self._waiting.append((message, ts))
 
-    def _prompted(self, said: str, ts: float) -> None:
+    def _prompted(self, prompt: str, ts: float) -> None:
         """Begin a turn, or give the one that has just begun its prompt."""
         turn = self.turn
-        if turn is not None and not turn.node.ops and (turn.node.prompts or {}).get("user") in (None, "", said):
-            self.prompt(said)
+        if turn is not None and not turn.node.ops and (turn.node.prompts or {}).get("user") in (None, "", prompt):
+            self.prompt(prompt)
         elif turn is None or not self._in_task:
             self._settle()
             self.end_turn(self.latest, None)
-            self.begin_turn(ts, said)
+            self.begin_turn(ts, prompt)
 
     def _spoke(self, message: dict[str, Any], kind: str, ts: float) -> None:
         answer = self._answer
-        if answer is None or answer.told:
+        if answer is None or answer.followed:
             self._settle()
             op = self.call(self._provider, self._model, min(self._asked, ts), {})
             answer = self._answer = _CodexAnswer(op, ts)
@@ -183,16 +183,16 @@ class CodexAgent(SessionRecording):
     def _call_tool(self, item: dict[str, Any], kind: str, ts: float) -> None:
         identity = text(item.get("call_id") or item.get("id") or "")
         name = text(item.get("name") or kind.removesuffix("_call"))
-        given = item.get("arguments", item.get("input", item.get("action")))
-        arguments = _parsed(given)
-        told = {"toolCallId": identity or None, "namespace": item.get("namespace")}
+        raw_arguments = item.get("arguments", item.get("input", item.get("action")))
+        arguments = _parsed(raw_arguments)
+        attributes = {"toolCallId": identity or None, "namespace": item.get("namespace")}
         if name == _SPAWN and is_object(arguments):
             label = next((text(arguments[key]) for key in ("agent_type", "task_name") if isinstance(arguments.get(key), str)), "agent")
-            op = self.tool(label, ts, arguments, "session", told)
+            op = self.tool(label, ts, arguments, "session", attributes)
             self._spawned[identity] = CodexCall(self, op, self._agents.get(identity, ""))
             self._calls.append(self._spawned[identity])
         else:
-            op = self.tool(name, ts, arguments, attributes=told)
+            op = self.tool(name, ts, arguments, attributes=attributes)
         if kind in _SERVER:
             self.finish(op, ts, "failed" if item.get("status") == "failed" else "ok")
         else:
@@ -209,14 +209,14 @@ class CodexAgent(SessionRecording):
             self._outcomes.setdefault(identity, output.get("success") is False)
             output = output["content"]
         self.answer(op, ts, output)
-        said = output if isinstance(output, str) else text_in(output)
+        output_text = output if isinstance(output, str) else text_in(output)
         failed = self._outcomes.pop(identity, None)
-        failed = _failed(said) if failed is None else failed
-        self.finish(op, ts, "failed" if failed else "ok", said if failed else None)
+        failed = _failed(output_text) if failed is None else failed
+        self.finish(op, ts, "failed" if failed else "ok", output_text if failed else None)
         call = self._spawned.pop(identity, None)
         if call is not None and not call.agent:
-            told = _parsed(said)
-            call.agent = self._agents.get(identity) or (text(told.get("agent_id") or "") if is_object(told) else "")
+            decoded = _parsed(output_text)
+            call.agent = self._agents.get(identity) or (text(decoded.get("agent_id") or "") if is_object(decoded) else "")
 
     def _close_answer(self) -> None:
         """End the op of the answer that is open."""
@@ -248,7 +248,7 @@ class CodexAgent(SessionRecording):
         self._count(payload.get("usage"), ts, response)
 
     def _sums(self, payload: dict[str, Any], ts: float, _lines: ObjectLines) -> None:
-        """Count the tokens by which a running sum has grown; a sum that is said again is nothing new."""
+        """Count the tokens by which a running sum has grown; a repeated sum counts nothing."""
         info = payload.get("info")
         total = info.get("total_token_usage") if is_object(info) else None
         last = info.get("last_token_usage") if is_object(info) else None
@@ -257,14 +257,14 @@ class CodexAgent(SessionRecording):
         before, self._sum = self._sum, total
         if self._recorded:
             return
-        told = last if is_object(last) else total
+        usage = last if is_object(last) else total
         grown = _grown(before, total)
-        self._count(told if grown is None else grown, ts, "")
+        self._count(usage if grown is None else grown, ts, "")
 
     def _count(self, usage: Any, ts: float, response: str) -> None:
         if not is_object(usage):
             return
-        if self._answer is None:  # one that said nothing
+        if self._answer is None:  # an empty answer
             self._settle()
             self._answer = _CodexAnswer(self.call(self._provider, self._model, min(self._asked, ts), {}), ts)
         answer = self._answer
@@ -300,11 +300,11 @@ class CodexAgent(SessionRecording):
         self._in_task = False
 
     def _prompted_by_event(self, event: dict[str, Any], ts: float, _lines: ObjectLines) -> None:
-        """Take a prompt of which an event tells: most often an item has told of it already."""
-        said, turn = text(event.get("message") or ""), self.turn
-        told = turn is not None and not turn.node.ops and (turn.node.prompts or {}).get("user")
-        if said and not told:
-            self._prompted(said, ts)
+        """Take the prompt of an event: most often an item had it already."""
+        prompt, turn = text(event.get("message") or ""), self.turn
+        recorded = turn is not None and not turn.node.ops and (turn.node.prompts or {}).get("user")
+        if prompt and not recorded:
+            self._prompted(prompt, ts)
 
     def _tool_ended(self, event: dict[str, Any], _ts: float, _lines: ObjectLines) -> None:
         self._outcomes[text(event.get("call_id") or "")] = _event_failed(event)
@@ -323,11 +323,11 @@ class CodexAgent(SessionRecording):
 
     def _error(self, event: dict[str, Any], ts: float, _lines: ObjectLines) -> None:
         """Record a call that got no answer."""
-        said = text(event.get("message") or "failed")
+        message = text(event.get("message") or "failed")
         self._settle()
         op = self.call(self._provider, self._model, min(self._asked, ts), {})
         self.account(op, ts, {}, failed=True)
-        self.finish(op, ts, "failed", said)
+        self.finish(op, ts, "failed", message)
 
     def _compacted(self, payload: dict[str, Any], ts: float, _lines: ObjectLines) -> None:
         self._settle()
@@ -348,7 +348,7 @@ class CodexAgent(SessionRecording):
 
 
 def _grown(before: dict[str, Any] | None, total: dict[str, Any]) -> dict[str, Any] | None:
-    """Return by how much sums have grown; None where that cannot be told: there were none before, or they have begun anew."""
+    """Return by how much sums have grown; None where that is not known: there were none before, or they have begun anew."""
     known = {name: value for name, value in total.items() if type(value) is int}
     if before is None or not all(type(before.get(name, 0)) is int for name in known):
         return None
@@ -356,24 +356,24 @@ def _grown(before: dict[str, Any] | None, total: dict[str, Any]) -> dict[str, An
     return None if any(value < 0 for value in grown.values()) else grown
 
 
-def _parsed(given: Any) -> Any:
+def _parsed(value: Any) -> Any:
     """Return arguments that are JSON in a text as a value; others as they are."""
-    if not isinstance(given, str):
-        return given
+    if not isinstance(value, str):
+        return value
     try:
-        return decode(given.encode("utf-8", "replace"))
+        return decode(value.encode("utf-8", "replace"))
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-        return given
+        return value
 
 
-def _failed(said: str) -> bool:
+def _failed(output: str) -> bool:
     """Tell whether a tool's output says that it failed: by its exit code."""
-    told = _parsed(said) if said.startswith("{") else None
-    metadata = told.get("metadata") if is_object(told) else None
+    decoded = _parsed(output) if output.startswith("{") else None
+    metadata = decoded.get("metadata") if is_object(decoded) else None
     if is_object(metadata) and "exit_code" in metadata:
         return bool(metadata["exit_code"] != 0)
-    found = _CODE.search(said[:_LOOKED_AT])
-    return said.startswith(_UNSUPPORTED) or (found is not None and found[1] != "0")
+    code = _CODE.search(output[:_LOOKED_AT])
+    return output.startswith(_UNSUPPORTED) or (code is not None and code[1] != "0")
 
 
 def _event_failed(event: dict[str, Any]) -> bool:

@@ -21,7 +21,7 @@ _NAMES = {
     "reasoning_tokens": "reasoning_tokens",
     "total_cost": "total_cost",
 }
-"""Members of Inspect's usage, and what they are called elsewhere; its input is without what was cached."""
+"""Members of Inspect's usage, and their names elsewhere; its input is without cached tokens."""
 _SILENT = frozenset(
     {"sample_init", "sample_limit", "sandbox", "state", "store", "input", "score", "score_edit", "error", "info", "approval", "step",
      "subtask", "compaction", "interrupt", "anchor", "checkpoint", "branch"}
@@ -38,7 +38,7 @@ class _InspectPlace(Struct):
     op: Op | None = None
     """The op that the span itself ends: that of a sub-agent."""
     alone: bool = False
-    """True if no tool's event tells of that op's end."""
+    """True if no tool's event has that op's end."""
     sent: tuple[list[Any], PooledHistory] = ([], PooledHistory())
     """What the last call of a model here was sent."""
 
@@ -50,8 +50,8 @@ class Sample(SessionRecording):
         super().__init__(builder)
         self._sample, self._notes = sample, notes
         data = sample.get("events_data")
-        found = data.get("messages") if is_object(data) else None
-        self._messages: list[Any] = found if is_list(found) else []
+        messages = data.get("messages") if is_object(data) else None
+        self._messages: list[Any] = messages if is_list(messages) else []
         attachments = sample.get("attachments")
         self._attachments: dict[str, Any] = attachments if is_object(attachments) else {}
         self._root = _InspectPlace(self)
@@ -89,20 +89,20 @@ class Sample(SessionRecording):
         if ended is None:
             return
         error, limit = self._sample.get("error"), self._sample.get("limit")
-        said = text(error.get("message")) if is_object(error) else None
-        if said is None and is_object(limit):
-            said = f"limit of {text(limit.get('type'))} reached: {text(limit.get('limit'))}"
-        status: Status = "ok" if said is None else "failed"
+        error_text = text(error.get("message")) if is_object(error) else None
+        if error_text is None and is_object(limit):
+            error_text = f"limit of {text(limit.get('type'))} reached: {text(limit.get('limit'))}"
+        status: Status = "ok" if error_text is None else "failed"
         output = self._sample.get("output")
         answer = output.get("completion") if is_object(output) else None
         report = {"answer": answer, "target": self._sample.get("target"), "scores": self._sample.get("scores")}
-        self.end_turn(ended, status, said, answer if isinstance(answer, str) else None)
-        self.end(ended, status, said, {name: value for name, value in report.items() if value})
+        self.end_turn(ended, status, error_text, answer if isinstance(answer, str) else None)
+        self.end(ended, status, error_text, {name: value for name, value in report.items() if value})
 
-    def _note(self, said: str) -> None:
-        if said not in self._unknown:
-            self._unknown.add(said)
-            self._notes.append(said)
+    def _note(self, note: str) -> None:
+        if note not in self._unknown:
+            self._unknown.add(note)
+            self._notes.append(note)
 
     # Spans
 
@@ -166,10 +166,12 @@ class Sample(SessionRecording):
         if event.get("cache") != "read":  # that is an answer of before, which took its tokens then
             recording.account(op, ended, _usage(output.get("usage")), failed=error is not None)
         content = message.get("content") if message is not None else None
-        thoughts = [text(one.get("reasoning") or "") for one in content if is_object(one)] if is_list(content) else []
-        said = None if error is None else text(error)
+        thoughts = [text(block.get("reasoning") or "") for block in content if is_object(block)] if is_list(content) else []
+        error_text = None if error is None else text(error)
         stop = choices[0].get("stop_reason") if message is not None and is_list(choices) else None
-        recording.finish(op, ended, "ok" if error is None else "failed", said, "\n".join(filter(None, thoughts)), {"stopReason": stop})
+        recording.finish(
+            op, ended, "ok" if error is None else "failed", error_text, "\n".join(filter(None, thoughts)), {"stopReason": stop}
+        )
 
     def _tool(self, event: dict[str, Any], ts: float) -> None:
         recording = self._place(event.get("span_id")).recording
@@ -184,9 +186,9 @@ class Sample(SessionRecording):
             return
         ended = time_of(event.get("completed")) or ts
         error = event.get("error")
-        said = None if error is None else text(error.get("message") if is_object(error) else error)
+        error_text = None if error is None else text(error.get("message") if is_object(error) else error)
         recording.answer(op, ended, self._whole(event.get("result")) or None)
-        recording.finish(op, ended, "ok" if error is None else "failed", said)
+        recording.finish(op, ended, "ok" if error is None else "failed", error_text)
 
     def _logged(self, event: dict[str, Any], ts: float) -> None:
         message = event.get("message")
@@ -198,8 +200,8 @@ class Sample(SessionRecording):
 
     def _history(self, place: _InspectPlace, event: dict[str, Any]) -> PooledHistory:
         """Return what a model was sent; a history that goes on from the last one costs what is new."""
-        refs, given = event.get("input_refs"), event.get("input")
-        keys: list[Any] = [*_expanded(refs, len(self._messages)), *(given if is_list(given) else [])]
+        refs, inputs = event.get("input_refs"), event.get("input")
+        keys: list[Any] = [*_expanded(refs, len(self._messages)), *(inputs if is_list(inputs) else [])]
         before, history = place.sent
         if keys[: len(before)] != before:
             before, history = [], PooledHistory()
@@ -216,20 +218,20 @@ class Sample(SessionRecording):
         if depth > _MOST_NESTED:
             return value
         if is_object(value):
-            return {name: self._whole(one, depth + 1) for name, one in value.items()}
-        return [self._whole(one, depth + 1) for one in value] if is_list(value) else value
+            return {name: self._whole(item, depth + 1) for name, item in value.items()}
+        return [self._whole(item, depth + 1) for item in value] if is_list(value) else value
 
 
 def _expanded(refs: Any, most: int) -> list[int]:
     """Return the places of messages that ranges name."""
-    found: list[int] = []
-    for one in refs if is_list(refs) else []:
-        if is_list(one) and len(one) == 2 and all(type(end) is int for end in one):  # noqa: PLR2004 - first and behind the last
-            found += range(max(0, one[0]), min(one[1], most))
-        if len(found) > most:
+    places: list[int] = []
+    for bounds in refs if is_list(refs) else []:
+        if is_list(bounds) and len(bounds) == 2 and all(type(end) is int for end in bounds):  # noqa: PLR2004 - first and behind the last
+            places += range(max(0, bounds[0]), min(bounds[1], most))
+        if len(places) > most:
             break
-    return found
+    return places
 
 
-def _usage(given: Any) -> dict[str, Any]:
-    return {_NAMES.get(name, name): value for name, value in given.items() if value is not None} if is_object(given) else {}
+def _usage(usage: Any) -> dict[str, Any]:
+    return {_NAMES.get(name, name): value for name, value in usage.items() if value is not None} if is_object(usage) else {}

@@ -72,8 +72,8 @@ class InspectLog(Format):
                 data = file.read()
             except EOFError as error:
                 raise FormatError(f"{path.name}: {error}") from error
-        found = _archive(io.BytesIO(data), len(data), path.name) if data.startswith(_ZIP) else _document(data, path.name)
-        return self._samples(path, *found, strict=strict)
+        contents = _archive(io.BytesIO(data), len(data), path.name) if data.startswith(_ZIP) else _document(data, path.name)
+        return self._samples(path, *contents, strict=strict)
 
     def _samples(self, path: Path, log: dict[str, Any], samples: Iterator[tuple[str, _LaterSample]], *, strict: bool) -> Read:
         read = Read([], [])
@@ -124,17 +124,17 @@ class _SampleArchive:
         packed = self._file.read(min(entry.compress_size, self._size))
         if entry.compress_type == _ZSTD:
             reader = zstandard.ZstdDecompressor(max_window_size=_WINDOW).stream_reader(packed, read_across_frames=True)
-            found = reader.read(self._left + 1)
+            data = reader.read(self._left + 1)
         elif entry.compress_type == _DEFLATED:
-            found = zlib.decompressobj(-15).decompress(packed, self._left + 1)
+            data = zlib.decompressobj(-15).decompress(packed, self._left + 1)
         elif entry.compress_type == _STORED:
-            found = packed
+            data = packed
         else:
             raise FormatError(f"{self._name}: {entry.filename} is packed in a way that is not known ({entry.compress_type})")
-        self._left -= len(found)
+        self._left -= len(data)
         if self._left < 0:
             raise FormatError(f"{self._name} unpacks to too much from {self._size} bytes: it is not read further")
-        return found
+        return data
 
 
 def _archive(file: BinaryIO, size: int, name: str) -> tuple[dict[str, Any], Iterator[tuple[str, _LaterSample]]]:
@@ -161,8 +161,8 @@ def _document(data: bytes, name: str) -> tuple[dict[str, Any], Iterator[tuple[st
 
 
 def _object(data: bytes) -> dict[str, Any]:
-    found = _value(Raw(data))
-    return found if is_object(found) else {}
+    value = _value(Raw(data))
+    return value if is_object(value) else {}
 
 
 def _value(data: Raw) -> Any:
@@ -187,9 +187,9 @@ def _tree(log: dict[str, Any], data: bytes, notes: list[str]) -> Tree | None:
     names = [text(sample.get("id")), text(sample.get("epoch"))]
     identity = sample.get("uuid") if isinstance(sample.get("uuid"), str) else "-".join([text(_of(about, "run_id")), *names])
     kept = {"sampleId": sample.get("id"), "epoch": sample.get("epoch"), "task": _of(about, "task"), "model": _of(about, "model")}
-    told = {name: value for name, value in kept.items() if value is not None}
+    attributes = {name: value for name, value in kept.items() if value is not None}
     agent = text(_of(about, "task") or AGENT)
-    builder = SessionTreeBuilder(agent, txn=txn_of(identity, AGENT), attributes={"ingress": {"source": AGENT}, **told}, at=min(known))
+    builder = SessionTreeBuilder(agent, txn=txn_of(identity, AGENT), attributes={"ingress": {"source": AGENT}, **attributes}, at=min(known))
     recording = Sample(builder, sample, notes)
     recording.begin_turn(min(known), _asked(sample.get("input")))
     for event in events:
@@ -207,17 +207,17 @@ def _events(data: Raw | None, notes: list[str]) -> list[Raw]:
 
 
 def _time(event: Raw) -> float | None:
-    found = _value(event)
-    return time_of(found.get("timestamp")) if is_object(found) else None
+    value = _value(event)
+    return time_of(value.get("timestamp")) if is_object(value) else None
 
 
-def _asked(given: Any) -> str | None:
+def _asked(value: Any) -> str | None:
     """Return what a sample asks: its text, or the last message of the user's."""
-    if isinstance(given, str):
-        return given
-    messages = given if is_list(given) else []
-    said = [text_in(message.get("content")) for message in messages if is_object(message) and message.get("role") == "user"]
-    return said[-1] if said else None
+    if isinstance(value, str):
+        return value
+    messages = value if is_list(value) else []
+    texts = [text_in(message.get("content")) for message in messages if is_object(message) and message.get("role") == "user"]
+    return texts[-1] if texts else None
 
 
 def _of(about: Any, name: str) -> Any:

@@ -38,13 +38,13 @@ class ObjectLines:
 
     def __iter__(self) -> Iterator[dict[str, Any]]:
         with open_file(self.path) as source:
-            for found in decoded_lines(source, _decode):
-                if isinstance(found, BadLine):
+            for block in decoded_lines(source, _decode):
+                if isinstance(block, BadLine):
                     self.damaged = True
-                    self._note(found.line, f"is not JSON ({found.said})")
+                    self._note(block.line, f"is not JSON ({block.said})")
                     continue
-                self._block = found
-                for self._index, value in enumerate(found.values):
+                self._block = block
+                for self._index, value in enumerate(block.values):
                     if is_object(value):
                         yield value
                     elif self._lists and is_list(value):
@@ -55,12 +55,12 @@ class ObjectLines:
             more = f", as are {number - 1} more" if number > 1 else ""
             self._note(line, f"is of a type that is not known, {kind[:80]!r}{more}: passed over")
 
-    def fault(self, said: str) -> None:
+    def fault(self, message: str) -> None:
         """Note what is wrong with the line that was read last."""
-        self._note(self._line(), said)
+        self._note(self._line(), message)
 
     def unknown(self, kind: object) -> None:
-        """Note that the line that was read last is of a type that is not known; each is said once."""
+        """Note that the line that was read last is of a type that is not known; each type is noted once."""
         name = str(kind)
         line, number = self._unknown.get(name) or (self._line(), 0)
         if len(self._unknown) < _LOOKED_AT or name in self._unknown:
@@ -69,8 +69,8 @@ class ObjectLines:
     def _line(self) -> int:
         return 0 if self._block is None else self._block.line_of(self._index)
 
-    def _note(self, line: int, said: str) -> None:
-        fault = Fault(0 if self._prefix else line, f"{self._prefix}{f'line {line}: ' if self._prefix and line else ''}{said}")
+    def _note(self, line: int, message: str) -> None:
+        fault = Fault(0 if self._prefix else line, f"{self._prefix}{f'line {line}: ' if self._prefix and line else ''}{message}")
         if self._strict:
             raise FormatError(fault.of(self.path.name))
         self._faults.append(fault)

@@ -130,8 +130,8 @@ def _tree(trace: _AgentsTrace, faults: list[Fault]) -> Tree | None:
         children.setdefault(above if isinstance(above, str) and above in trace.spans else "", []).append(span)
     began = min(map(_began, trace.spans.values()))
     about = {"workflow": trace.about.get("workflow_name"), "group": trace.about.get("group_id"), "metadata": trace.about.get("metadata")}
-    told = {name: value for name, value in about.items() if value}
-    name, own = text(trace.about.get("workflow_name") or AGENT), {"ingress": {"source": AGENT}, **told}
+    attributes = {name: value for name, value in about.items() if value}
+    name, own = text(trace.about.get("workflow_name") or AGENT), {"ingress": {"source": AGENT}, **attributes}
     builder = SessionTreeBuilder(name, txn=txn_of(trace.id, AGENT), attributes=own, at=began)
     root = SessionRecording(builder)
     root.begin_turn(began)
@@ -142,7 +142,7 @@ def _tree(trace: _AgentsTrace, faults: list[Fault]) -> Tree | None:
         place, op, agent = _begin(span, above_place)
         if op is not None:
             ends.append((span, op, above_place.recording, agent))
-        pending += [(one, place) for one in reversed(children.pop(text(span["id"]), []))]
+        pending += [(child, place) for child in reversed(children.pop(text(span["id"]), []))]
     for span, op, recording, agent in reversed(ends):
         _end(span, op, recording, agent)
     if children:
@@ -174,15 +174,15 @@ def _begin(span: dict[str, Any], above: _AgentsPlace) -> tuple[_AgentsPlace, Op 
         recording.ask(op, ts, _parsed(data.get("input")))
         return _AgentsPlace(recording, op), op, None
     if kind == "agent":
-        told = {one: data.get(one) for one in ("tools", "handoffs", "output_type")}
-        op = recording.begin("session", name, ts, told, above.within)
+        attributes = {key: data.get(key) for key in ("tools", "handoffs", "output_type")}
+        op = recording.begin("session", name, ts, attributes, above.within)
         builder = recording.child(op, name, ts)
         if builder is None:
             return _AgentsPlace(recording, op), op, None
         child = SessionRecording(builder)
         child.begin_turn(ts)
         return _AgentsPlace(child), op, child
-    op = recording.begin("system", name, ts, {one: value for one, value in data.items() if one not in ("type", "name")}, above.within)
+    op = recording.begin("system", name, ts, {key: value for key, value in data.items() if key not in ("type", "name")}, above.within)
     return _AgentsPlace(recording, op), op, None
 
 
@@ -195,10 +195,10 @@ def _call(data: dict[str, Any], recording: SessionRecording, ts: float, within: 
     op = recording.begin("llm", f"{PROVIDER}:{model}", ts, known, within)
     members = {"model": model, **({"config": data["model_config"]} if data.get("model_config") else {})}
     recording.builder.set_request(op, members, messages, at=ts)
-    said = [text_in(one.get("content")) for one in messages or [] if is_object(one) and one.get("role") == "user"]
+    prompts = [text_in(message.get("content")) for message in messages or [] if is_object(message) and message.get("role") == "user"]
     turn = recording.turn
-    if said and turn is not None and not turn.node.prompts:
-        recording.prompt(said[-1])
+    if prompts and turn is not None and not turn.node.prompts:
+        recording.prompt(prompts[-1])
     return op
 
 
@@ -241,21 +241,21 @@ def _error(span: dict[str, Any]) -> str | None:
         return None if error is None else text(error)
     data = error.get("data")
     more = data.get("error") if is_object(data) else None
-    return ": ".join(text(one) for one in (error.get("message"), more) if one) or "failed"
+    return ": ".join(text(part) for part in (error.get("message"), more) if part) or "failed"
 
 
-def _usage(given: Any) -> Any:
+def _usage(usage: Any) -> Any:
     """Return a usage with its details beside the sums; how many requests it is of is no token."""
-    if not is_object(given):
+    if not is_object(usage):
         return {}
-    details = given.get("details")
-    found = {**(details if is_object(details) else {}), **given}
-    return {name: value for name, value in found.items() if name not in ("details", "requests", "request_usage_entries")}
+    details = usage.get("details")
+    merged = {**(details if is_object(details) else {}), **usage}
+    return {name: value for name, value in merged.items() if name not in ("details", "requests", "request_usage_entries")}
 
 
-def _parsed(given: Any) -> Any:
+def _parsed(value: Any) -> Any:
     """Return arguments that are JSON in a text as a value; others as they are."""
     try:
-        return decode(given.encode("utf-8", "replace")) if isinstance(given, str) else given
+        return decode(value.encode("utf-8", "replace")) if isinstance(value, str) else value
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-        return given
+        return value

@@ -43,7 +43,7 @@ class SessionRecording:
         self.history = PooledHistory()
         """What the model is sent with the next call."""
         self.latest: float = builder.node.started_at
-        """The latest time that is told of something in the session."""
+        """The latest time of anything in the session."""
 
     def begin_turn(self, ts: float, user: str | None = None, attributes: dict[str, Any] | None = None) -> Turn:
         """Begin a turn; the one before is as it was left."""
@@ -58,14 +58,14 @@ class SessionRecording:
         if assistant is not None:
             self.builder.set_assistant(self.turn, assistant)
         ends = [op.ended_at for op in self.turn.node.ops if op.ended_at is not None]
-        self.builder.record(TurnEnd(self.turn.path, max([ts, self.turn.node.started_at, *ends]), status, self._said(error)))
+        self.builder.record(TurnEnd(self.turn.path, max([ts, self.turn.node.started_at, *ends]), status, self._cut_text(error)))
         self.turn = None
         self._seen(ts)
 
     def prompt(self, user: str) -> None:
         """Give the turn that is open what the user asked."""
         if self.turn is not None:
-            self.builder.record(TurnSet(self.turn.path, prompts={"user": self._said(user) or ""}))
+            self.builder.record(TurnSet(self.turn.path, prompts={"user": self._cut_text(user) or ""}))
 
     def about(self, op: Op, attributes: dict[str, Any]) -> None:
         """Give an op more attributes."""
@@ -74,13 +74,13 @@ class SessionRecording:
     def end(self, ts: float, status: Status | None, error: str | None = None, report: Any = None) -> None:
         """End the session, not before anything in it."""
         final = UNSET if report is None else self.builder.core.json(report)
-        self.builder.record(SessionEnd(self.builder.path, max(ts, self.latest), status, self._said(error), final))
+        self.builder.record(SessionEnd(self.builder.path, max(ts, self.latest), status, self._cut_text(error), final))
 
     def tell(self, title: str | None, attributes: dict[str, Any]) -> None:
         """Give the session a title, and more attributes; what is None is not known."""
         known = {name: value for name, value in attributes.items() if value is not None}
         block = self.builder.core.attributes(known)
-        self.builder.record(SessionSet(self.builder.path, self.latest, None if title is None else self._said(title), None, block))
+        self.builder.record(SessionSet(self.builder.path, self.latest, None if title is None else self._cut_text(title), None, block))
 
     def say(self, message: dict[str, Any], ts: float) -> None:
         """Take a message into the transcript, and into what the model is sent from now on."""
@@ -109,7 +109,7 @@ class SessionRecording:
         return op
 
     def ask(self, op: Op, ts: float, arguments: Any) -> None:
-        """Record what an op is given; what is no object becomes its member ``arguments``."""
+        """Record the request of an op; a value that is not an object becomes its member ``arguments``."""
         if arguments is not None:
             self.builder.set_request(op, arguments if is_object(arguments) else {"arguments": arguments}, at=ts)
 
@@ -153,7 +153,7 @@ class SessionRecording:
             self.account(op, ts, None, failed=status in ("failed", "interrupted"))
         known = {key: value for key, value in (attributes or {}).items() if value is not None}
         block = self.builder.core.attributes(known) if known else UNSET
-        self.builder.record(OpEnd(op.path, ts, status, ts - op.node.started_at, self._said(error), reasoning or None, block))
+        self.builder.record(OpEnd(op.path, ts, status, ts - op.node.started_at, self._cut_text(error), reasoning or None, block))
         turn = op.turn.node
         if turn.ended_at is not None and turn.ended_at < ts:
             self.builder.record(TurnSet(turn.path, ended_at=ts))
@@ -174,12 +174,12 @@ class SessionRecording:
     def _seen(self, ts: float) -> None:
         self.latest = max(self.latest, ts)
 
-    def _said(self, value: str | None) -> str | None:
+    def _cut_text(self, value: str | None) -> str | None:
         return None if value is None else cut(self.builder.core.text(value), _MOST_CHARACTERS)
 
 
 def time_of(value: Any) -> float | None:
-    """Return a time in epoch milliseconds; None for what is none."""
+    """Return a time in epoch milliseconds; None for a value that is not a time."""
     return milliseconds(value) if isinstance(value, str) else None
 
 
@@ -193,13 +193,13 @@ def text_in(content: Any) -> str:
 
 
 def server_of(tool: str) -> str | None:
-    """Return the MCP server that a tool's name tells of, as in ``mcp__server__tool``."""
+    """Return the MCP server in a tool's name, as in ``mcp__server__tool``."""
     server, separator, _ = tool.removeprefix("mcp__").partition("__")
     return server if separator and tool.startswith("mcp__") else None
 
 
 def _tells(value: Any) -> bool:
-    """Tell whether a member of a usage says anything: not one that is empty, or counts nothing."""
+    """Tell whether a member of a usage has a value: not one that is empty or 0."""
     if is_object(value):
-        return any(_tells(one) for one in value.values())
+        return any(_tells(member) for member in value.values())
     return bool(value)

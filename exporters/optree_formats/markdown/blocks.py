@@ -32,14 +32,14 @@ class Heading(Struct):
 
     line: int
     level: int
-    said: str
+    text: str
 
 
 class Text(Struct):
     """A line that is neither."""
 
     line: int
-    said: str
+    text: str
 
 
 class Fenced(Struct):
@@ -48,7 +48,7 @@ class Fenced(Struct):
     line: int
     """Of its first line; the fence is the one before."""
     language: str
-    said: str
+    text: str
     whole: bool
     """False if it was torn: no fence closes it."""
     dropped: int = 0
@@ -59,14 +59,14 @@ def pieces(lines: Iterable[Numbered]) -> Iterator[Heading | Text | Fenced]:
     """Yield what numbered lines, without their ends, are made of."""
     source = _Lines(lines)
     while (following := source.take()) is not None:
-        line, said = following
-        found = _opening(said) if "`" in said or "~" in said else None
-        if found is not None:
-            yield _fenced(source, line + 1, found)
-        elif said.lstrip(" ").startswith("#") and (heading := _HEADING.fullmatch(said)) and len(heading[1]) <= _LEVEL:
+        line, text = following
+        opening = _opening(text) if "`" in text or "~" in text else None
+        if opening is not None:
+            yield _fenced(source, line + 1, opening)
+        elif text.lstrip(" ").startswith("#") and (heading := _HEADING.fullmatch(text)) and len(heading[1]) <= _LEVEL:
             yield Heading(line, len(heading[1]), _title(heading[2] or ""))
         else:
-            yield Text(line, said)
+            yield Text(line, text)
 
 
 class _Lines:
@@ -92,20 +92,20 @@ def _fenced(source: _Lines, first: int, opening: re.Match[str]) -> Fenced:
     room, dropped = MAX_BLOCK, 0
     candidate: int | None = None
     while (following := source.take()) is not None:
-        said = following[1]
-        end = close.fullmatch(said) if said.lstrip(" \t").startswith(opening[2]) else None
+        text = following[1]
+        end = close.fullmatch(text) if text.lstrip(" \t").startswith(opening[2]) else None
         if end is not None and len(end[1]) <= indent:
             return Fenced(first, language, _dedented(kept, indent), whole=True, dropped=dropped)
         late = candidate is not None and len(kept) - candidate > _AHEAD
-        if late or _EVENT.match(said) or (candidate is not None and _opens(said, indent)):
+        if late or _EVENT.match(text) or (candidate is not None and _opens(text, indent)):
             source.give_back([following])
             break
-        if room < len(said):
-            dropped += len(said)
+        if room < len(text):
+            dropped += len(text)
             continue
         if end is not None and candidate is None:
             candidate = len(kept)
-        room -= len(said) + 1
+        room -= len(text) + 1
         kept.append(following)
     if candidate is not None:
         source.give_back(kept[candidate + 1 :])
@@ -113,28 +113,28 @@ def _fenced(source: _Lines, first: int, opening: re.Match[str]) -> Fenced:
     return Fenced(first, language, _dedented(kept, indent), whole=candidate is not None, dropped=dropped)
 
 
-def _opens(said: str, indent: int) -> bool:
-    found = _opening(said)
-    return found is not None and len(found[1]) <= indent and bool(found[3].strip(" \t"))
+def _opens(text: str, indent: int) -> bool:
+    match = _opening(text)
+    return match is not None and len(match[1]) <= indent and bool(match[3].strip(" \t"))
 
 
-def _opening(said: str) -> re.Match[str] | None:
+def _opening(text: str) -> re.Match[str] | None:
     """Return the fence that opens a block; what stands behind it has no backtick."""
-    found = _OPEN.fullmatch(said)
-    return found if found is not None and "`" not in found[3] else None
+    match = _OPEN.fullmatch(text)
+    return match if match is not None and "`" not in match[3] else None
 
 
-def _title(said: str) -> str:
+def _title(text: str) -> str:
     """Return a heading's text without the marks that may close it."""
-    whole = said.rstrip(" \t")
+    whole = text.rstrip(" \t")
     without = whole.rstrip("#")
     return without.rstrip(" \t") if without != whole and without[-1:] in ("", " ", "\t") else whole
 
 
 def _dedented(lines: list[Numbered], indent: int) -> str:
     if not indent:
-        return "\n".join(said for _, said in lines)
-    return "\n".join(said[min(indent, len(said) - len(said.lstrip(" \t"))) :] for _, said in lines)
+        return "\n".join(text for _, text in lines)
+    return "\n".join(text[min(indent, len(text) - len(text.lstrip(" \t"))) :] for _, text in lines)
 
 
 _TYPE = re.compile(r"(?:- )?[\"']?(?:type|event)[\"']?[ \t]*:[ \t]*[\"']?([\w.-]+)[\"']?[ \t]*(?:#.*)?")
@@ -152,23 +152,23 @@ def is_documents(lines: Iterable[str]) -> bool:
     if any(line.startswith("```") for line in head):
         return False
     for line in head:
-        said = line.rstrip()
-        if not said or (said.startswith("#") and not begun) or said.startswith("%"):
+        text = line.rstrip()
+        if not text or (text.startswith("#") and not begun) or text.startswith("%"):
             continue
-        if not begun and not _MARK.fullmatch(said) and not re.match(r"(?:- )?[\w\"'][^:]*:(?:\s|$)", said):
+        if not begun and not _MARK.fullmatch(text) and not re.match(r"(?:- )?[\w\"'][^:]*:(?:\s|$)", text):
             return False
         begun = True
-        found = _TYPE.fullmatch(said)
-        if found is not None:
-            return found[1] in KINDS
+        match = _TYPE.fullmatch(text)
+        if match is not None:
+            return match[1] in KINDS
     return False
 
 
 def parted(lines: Iterator[Numbered]) -> tuple[Iterator[Numbered], bool, str]:
     """Return all lines again, whether they are of YAML documents, and the session that a comment above the first one names."""
     first = list(islice(lines, _HEAD_LINES))
-    texts = [said.removeprefix("\ufeff") for _, said in first]
-    named = next((found[1].strip() for said in texts if (found := _SESSION.fullmatch(said))), "")
+    texts = [text.removeprefix("\ufeff") for _, text in first]
+    named = next((match[1].strip() for text in texts if (match := _SESSION.fullmatch(text))), "")
     return chain(first, lines), is_documents(texts), named
 
 
@@ -177,14 +177,14 @@ def documents(lines: Iterable[Numbered]) -> Iterator[Fenced]:
     kept: list[str] = []
     begun, room, dropped = 0, MAX_BLOCK, 0
     for number, line in chain(lines, [(0, "---")]):
-        said = line.removeprefix("\ufeff") if number == 1 else line
-        if not _MARK.fullmatch(said):
+        stripped = line.removeprefix("\ufeff") if number == 1 else line
+        if not _MARK.fullmatch(stripped):
             begun = begun or number
-            if room < len(said):
-                dropped += len(said)
+            if room < len(stripped):
+                dropped += len(stripped)
                 continue
-            room -= len(said) + 1
-            kept.append(said)
+            room -= len(stripped) + 1
+            kept.append(stripped)
             continue
         text = "\n".join(kept)
         if any(part.strip() and not part.lstrip().startswith("#") for part in kept):

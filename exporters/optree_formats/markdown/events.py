@@ -41,29 +41,29 @@ def clock(ms: float) -> str:
     return (_EPOCH + timedelta(milliseconds=ms)).strftime("%H:%M:%S") if 0 <= ms < _LAST else "00:00:00"
 
 
-def moment(said: object) -> float | None:
-    """Return the epoch milliseconds of a time as `iso` writes it, or others do; None for what is none. Without a zone it is UTC."""
-    if isinstance(said, (int, float)) and not isinstance(said, bool):
-        return float(said) if abs(said) < _NEVER else None
-    found = _ISO.fullmatch(said.strip()) if isinstance(said, str) else None
-    if found is None:
+def moment(value: object) -> float | None:
+    """Return the epoch milliseconds of a time as `iso` writes it, or others do; None for any other value. Without a zone it is UTC."""
+    if isinstance(value, (int, float)) and not isinstance(value, bool):
+        return float(value) if abs(value) < _NEVER else None
+    match = _ISO.fullmatch(value.strip()) if isinstance(value, str) else None
+    if match is None:
         return None
     try:
-        day = datetime(*(int(part or 0) for part in found.groups()[:6]), tzinfo=UTC)  # type: ignore[misc, arg-type]
+        day = datetime(*(int(part or 0) for part in match.groups()[:6]), tzinfo=UTC)  # type: ignore[misc, arg-type]
     except ValueError:
         return None
-    seconds = int((day - _EPOCH).total_seconds()) - _offset(found[8])
-    digits = (found[7] or "").ljust(9, "0")
+    seconds = int((day - _EPOCH).total_seconds()) - _offset(match[8])
+    digits = (match[7] or "").ljust(9, "0")
     return float(f"{seconds * 1000 + int(digits[:3])}.{digits[3:]}") if seconds >= 0 else seconds * 1000.0
 
 
-def since_midnight(said: str) -> float | None:
-    """Return the milliseconds since midnight that a heading's time says; None if it says none."""
-    found = _CLOCK.fullmatch(said)
-    if found is None or int(found[1]) > 23 or int(found[2]) > 59 or int(found[3] or 0) > 60:  # noqa: PLR2004 - a clock's
+def since_midnight(stamp: str) -> float | None:
+    """Return the milliseconds since midnight of a heading's time; None for a text that is not a time."""
+    match = _CLOCK.fullmatch(stamp)
+    if match is None or int(match[1]) > 23 or int(match[2]) > 59 or int(match[3] or 0) > 60:  # noqa: PLR2004 - a clock's
         return None
-    digits = (found[4] or "").ljust(9, "0")
-    return float(f"{((int(found[1]) * 60 + int(found[2])) * 60 + int(found[3] or 0)) * 1000 + int(digits[:3])}.{digits[3:]}")
+    digits = (match[4] or "").ljust(9, "0")
+    return float(f"{((int(match[1]) * 60 + int(match[2])) * 60 + int(match[3] or 0)) * 1000 + int(digits[:3])}.{digits[3:]}")
 
 
 def _offset(zone: str | None) -> int:
@@ -88,7 +88,7 @@ Code = Literal[
 
 
 class Kind(NamedTuple):
-    """What the seed says of a type: the fields that it must have, and those that it may have."""
+    """The seed's rules for a type: the fields that it must have, and those that it may have."""
 
     required: tuple[str, ...] = ()
     optional: tuple[str, ...] = ()
@@ -123,7 +123,7 @@ _TYPE = re.compile(r"[a-z][a-z0-9_.-]{0,63}")
 
 
 class Refused(SetupError):  # noqa: N818 - what happened to the event, as its sender reads it
-    """An event that the log does not take; *error* is the answer for whoever sent it."""
+    """An event that the log does not take; *error* is the answer for the caller."""
 
     def __init__(self, code: Code, message: str, suggestion: str, *, recoverable: bool = True) -> None:
         super().__init__(f"{code}: {message}: {suggestion}")
@@ -147,15 +147,15 @@ class LogEvent:
         at: float | None = None,
         **more: Any,
     ) -> None:
-        given = dict(fields or {})
-        given.pop("type", None)
-        self.fields: dict[str, Any] = {"type": text(kind), **plain(given), **plain(more)}
+        members = dict(fields or {})
+        members.pop("type", None)
+        self.fields: dict[str, Any] = {"type": text(kind), **plain(members), **plain(more)}
         self.comments: Comments = {}
         self.narrative = text(narrative)
         self.title = text(title)
         self.at = at
         self.levels: dict[tuple[Place, Where], frozenset[Verbosity]] = {}
-        """Levels at which a comment is shown, where they were said."""
+        """Levels at which a comment is shown, where they were given."""
         self.details: set[Place] = set()
         """Fields that only `verbose` shows."""
         if hasattr(fields, "ca"):
@@ -164,9 +164,9 @@ class LogEvent:
     @classmethod
     def of_plain(cls, kind: str, fields: Mapping[str, Any], *, narrative: str = "", title: str = "", at: float | None = None) -> LogEvent:
         """Return an event of fields that are plain data already, and are taken as they are, however long or deep."""
-        made = cls(kind, narrative=narrative, title=title, at=at)
-        made.fields = {**made.fields, **fields, "type": made.kind}
-        return made
+        event = cls(kind, narrative=narrative, title=title, at=at)
+        event.fields = {**event.fields, **fields, "type": event.kind}
+        return event
 
     @property
     def kind(self) -> str:
@@ -285,9 +285,9 @@ def header(session_id: str, started: str, protocol: str = PROTOCOL, *more: str) 
 def section(event: LogEvent, at: float, verbosity: Verbosity, *, tool: str = "") -> str:
     """Return an event as text, up to where its block ends; *tool* is that of the call that it belongs to."""
     fields, comments = shown(event, verbosity)
-    told = event.narrative.strip() if verbosity != "minimal" else ""
-    said = f"{escape(told)}\n\n" if told else ""
-    return f"## {clock(at)} — {title(event, tool)}\n\n{said}```yaml\n{emit(fields, comments)}```\n\n"
+    narrative = event.narrative.strip() if verbosity != "minimal" else ""
+    paragraph = f"{escape(narrative)}\n\n" if narrative else ""
+    return f"## {clock(at)} — {title(event, tool)}\n\n{paragraph}```yaml\n{emit(fields, comments)}```\n\n"
 
 
 def title(event: LogEvent, tool: str = "") -> str:
@@ -311,43 +311,43 @@ def shown(event: LogEvent, verbosity: Verbosity) -> tuple[dict[str, Any], Commen
 
 def escape(narrative: str) -> str:
     """Return a narrative that stands in a log as nothing but text; an HTML comment may stand for itself."""
-    said = _CONTROLS.sub("\ufffd", narrative.replace("\r\n", "\n").replace("\r", "\n"))
-    said = _TICKS.sub(lambda found: "``&#96;" if found[1] else f"``&amp;{found[2]}", said)
-    return said if _REMARK.fullmatch(said) and not _MARKS.search(said, 4) else _MARKS.sub(r"\1\\", said)
+    result = _CONTROLS.sub("\ufffd", narrative.replace("\r\n", "\n").replace("\r", "\n"))
+    result = _TICKS.sub(lambda match: "``&#96;" if match[1] else f"``&amp;{match[2]}", result)
+    return result if _REMARK.fullmatch(result) and not _MARKS.search(result, 4) else _MARKS.sub(r"\1\\", result)
 
 
 def unescape(written: str) -> str:
     """Return a narrative as it was before `escape`."""
     written = _ESCAPED.sub(r"\1", written)
-    return _TICKS.sub(lambda found: found[0] if found[1] else "```" if found[2] == "#96;" else f"``&{found[2][4:]}", written)
+    return _TICKS.sub(lambda match: match[0] if match[1] else "```" if match[2] == "#96;" else f"``&{match[2][4:]}", written)
 
 
-def one_line(said: str) -> str:
+def one_line(value: str) -> str:
     """Return a text for a heading."""
-    return cut(_LINE_BREAKS.sub(" ", said), LONG_TEXT).strip().replace("```", "``&#96;") or "(unnamed)"
+    return cut(_LINE_BREAKS.sub(" ", value), LONG_TEXT).strip().replace("```", "``&#96;") or "(unnamed)"
 
 
-def quoted(said: str, limit: int = 120) -> str:
+def quoted(value: str, limit: int = 120) -> str:
     """Return the first line of a text for a narrative: in quotation marks, and without meaning for Markdown."""
-    lines = said.strip().split("\n", 1)
+    lines = value.strip().split("\n", 1)
     first = _LINE_BREAKS.sub(" ", lines[0])
     more = "…" if len(first) > limit or len(lines) > 1 else ""
     return f"“{_INLINE.sub(_escape, first[:limit])}{more}”"
 
 
-def _escape(found: re.Match[str]) -> str:
-    return f"\\{found[0]}"
+def _escape(match: re.Match[str]) -> str:
+    return f"\\{match[0]}"
 
 
 def _of_level(event: LogEvent, comments: Comments, verbosity: Verbosity) -> Comments:
     if not event.levels:
         return comments
-    found: Comments = {}
+    visible: Comments = {}
     wheres: tuple[Where, ...] = ("before", "beside", "end")
     for place, comment in comments.items():
         kept = {where: getattr(comment, where) for where in wheres if verbosity in event.levels.get((place, where), (verbosity,))}
-        found[place] = type(comment)(**kept)
-    return found
+        visible[place] = type(comment)(**kept)
+    return visible
 
 
 def _minimal(fields: dict[str, Any]) -> dict[str, Any]:

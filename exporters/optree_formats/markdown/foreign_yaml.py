@@ -41,23 +41,23 @@ class _Entry(NamedTuple):
 
 
 def parse(text: str) -> Parsed:
-    """Read one document. Raises `FormatError` for what is no YAML, with the line it says; `SetupError` without ruamel.yaml."""
+    """Read one document. Raises `FormatError` for a text that is not YAML, with the line; `SetupError` without ruamel.yaml."""
     if len(text) > MAX_CHARACTERS:
         raise FormatError(f"{len(text)} characters in one block: blocks that optree did not write are read up to {MAX_CHARACTERS}")
     if max(_brackets(text), _indents(text)) > MAX_DEPTH:
         raise FormatError(f"is nested too deeply: blocks that optree did not write are read up to {MAX_DEPTH} levels")
     node = _composed(text)
-    made = _Maker(text)
-    value = made.value(node, ())
-    _attach(text, made)
-    return Parsed(value, made.comments, made.faults)
+    maker = _Maker(text)
+    value = maker.value(node, ())
+    _attach(text, maker)
+    return Parsed(value, maker.comments, maker.faults)
 
 
 def _brackets(text: str) -> int:
-    """Return how many brackets are open at most; those in texts count too, since to tell them apart is the library's work."""
+    """Return how many brackets are open at most; those in texts count too, since only the library can tell them apart."""
     depth = deepest = 0
-    for found in _BRACKET.finditer(text):
-        depth = depth + 1 if found[0] in "[{" else max(0, depth - 1)
+    for bracket in _BRACKET.finditer(text):
+        depth = depth + 1 if bracket[0] in "[{" else max(0, depth - 1)
         deepest = max(deepest, depth)
     return deepest
 
@@ -73,8 +73,8 @@ def _indents(text: str) -> int:
         while open_columns and open_columns[-1] >= at:
             open_columns.pop()
         open_columns.append(at)
-        while found := _DASHES.match(line, at):
-            at = found.end()
+        while dash := _DASHES.match(line, at):
+            at = dash.end()
             open_columns.append(at)
         deepest = max(deepest, len(open_columns))
     return deepest
@@ -91,8 +91,8 @@ def _composed(text: str) -> Any:
     except RecursionError:
         raise FormatError("is nested too deeply") from None
     except MarkedYAMLError as error:
-        said, mark = cast("Any", error).problem or cast("Any", error).context, cast("Any", error).problem_mark
-        raise FormatError(f"{said}{f' (line {mark.line + 1} of the block)' if mark else ''}") from None
+        problem, mark = cast("Any", error).problem or cast("Any", error).context, cast("Any", error).problem_mark
+        raise FormatError(f"{problem}{f' (line {mark.line + 1} of the block)' if mark else ''}") from None
     except Exception as error:  # noqa: BLE001 - whatever the text makes the library do
         raise FormatError(f"is no YAML: {type(error).__name__}: {str(error).splitlines()[0] if str(error) else ''}") from None
 
@@ -106,7 +106,7 @@ class _Maker:
         self.above: set[int] = set()
         self.entries: list[_Entry] = []
         self.spans: list[tuple[int, int]] = []
-        """Where the texts of scalars are: what looks like a comment there is none."""
+        """Where the texts of scalars are: a ``#`` in them begins no comment."""
         self.comments: Comments = {}
         self.faults: list[tuple[int, str]] = []
 
@@ -138,20 +138,20 @@ class _Maker:
         return bare(clean(written))
 
     def _map(self, node: Any, place: Place) -> dict[str, Any]:
-        found: dict[str, Any] = {}
+        members: dict[str, Any] = {}
         least = min((key.start_mark.column for key, _ in node.value), default=0)
         for key, item in node.value:
             name = self._key(key)
             if name == "<<" and key.tag.endswith(":merge"):
                 merged = self.value(item, (*place, name))
-                found = {**merged, **found} if isinstance(merged, dict) else {**found, name: merged}
+                members = {**merged, **members} if isinstance(merged, dict) else {**members, name: merged}
                 continue
-            if name in found:
+            if name in members:
                 self.faults.append((key.start_mark.line, f"{name[:80]!r} stands there twice: the last value holds"))
             column = key.start_mark.column if node.flow_style else min(least, node.start_mark.column)  # of `? key` as of the others
             self.entries.append(_Entry(key.start_mark.line, column, (*place, name)))
-            found[name] = self.value(item, (*place, name))
-        return found
+            members[name] = self.value(item, (*place, name))
+        return members
 
     def _key(self, key: Any) -> str:
         if type(key).__name__ == "ScalarNode":
@@ -161,7 +161,7 @@ class _Maker:
 
     def _list(self, above: Any, place: Place) -> list[Any]:
         """Note where the dash of each item stands, which may be on a line before it, but behind the item before."""
-        found: list[Any] = []
+        items: list[Any] = []
         least, column = above.start_mark.line, above.start_mark.column
         for number, node in enumerate(above.value):
             line = node.start_mark.line
@@ -169,37 +169,37 @@ class _Maker:
                 line -= 1
             least = max(least, node.start_mark.line)
             self.entries.append(_Entry(line, node.start_mark.column if above.flow_style else column, (*place, number)))
-            found.append(self.value(node, (*place, number)))
-        return found
+            items.append(self.value(node, (*place, number)))
+        return items
 
 
-def _attach(text: str, made: _Maker) -> None:
+def _attach(text: str, maker: _Maker) -> None:
     """Give each comment to the place that it stands at."""
-    made.entries.sort(key=lambda entry: entry[:2])
-    columns = {entry.place: entry.column for entry in made.entries}
-    spans = sorted(set(made.spans))
+    maker.entries.sort(key=lambda entry: entry[:2])
+    columns = {entry.place: entry.column for entry in maker.entries}
+    spans = sorted(set(maker.spans))
     starts = [start for start, _ in spans]
-    said: dict[tuple[Place, Where], list[str]] = {}
+    comments: dict[tuple[Place, Where], list[str]] = {}
     offset = 0
-    for number, line in enumerate(made.lines):
+    for number, line in enumerate(maker.lines):
         at = line.find("#")
         while at >= 0:
             if (at == 0 or line[at - 1] in " \t") and not _inside(text, offset + at, starts, spans):
-                whose = _whose(made.entries, columns, number, at, alone=not line[:at].strip())
-                said.setdefault(whose, []).append(shown(line[at + 1 :]))
+                whose = _whose(maker.entries, columns, number, at, alone=not line[:at].strip())
+                comments.setdefault(whose, []).append(shown(line[at + 1 :]))
                 break
             at = line.find("#", at + 1)
         offset += len(line) + 1
-    for (place, where), lines in said.items():
-        add(made.comments, place, "\n".join(lines), where)
+    for (place, where), lines in comments.items():
+        add(maker.comments, place, "\n".join(lines), where)
 
 
 def _inside(text: str, index: int, starts: list[int], spans: list[tuple[int, int]]) -> bool:
     """Tell whether a character is in a scalar; the header line of a block is not."""
-    found = bisect_right(starts, index) - 1
-    if found < 0 or index >= spans[found][1]:
+    last = bisect_right(starts, index) - 1
+    if last < 0 or index >= spans[last][1]:
         return False
-    start = spans[found][0]
+    start = spans[last][0]
     return not (text[start - 1] in "|>" and "\n" not in text[start:index])
 
 

@@ -50,9 +50,9 @@ class MarkdownLog:
         with open_new(target) as file:
             chain = Chain()
             pending = header(tree.session.origin_txn_id, str(iso(tree.session.started_at // 1000 * 1000)))
-            told: list[Entry] = []
+            entries: list[Entry] = []
             for event in events_of(tree):
-                told.append(
+                entries.append(
                     Entry(0, at=event.at, kind=event.kind, fields={key: event.fields[key] for key in SUMMED if key in event.fields})
                 )
                 written = (pending + section(event, event.at or 0.0, "verbose")).encode(errors="replace")
@@ -62,8 +62,8 @@ class MarkdownLog:
                 file.write(sealed)
                 pending = ""
         if ended:
-            made = summarise(told, session_id=tree.session.origin_txn_id, seal=chain.last)
-            REAL.replace(paths[1], [summary_text(made).encode()])
+            summary = summarise(entries, session_id=tree.session.origin_txn_id, seal=chain.last)
+            REAL.replace(paths[1], [summary_text(summary).encode()])
         return paths
 
     def read(self, path: Path, *, strict: bool = False) -> Read:
@@ -72,14 +72,14 @@ class MarkdownLog:
             path = _log_in(path)
         head, entries, faults = Head(), list[Entry](), list[Fault]()
         with open_file(path) as source:
-            for found in stream_log(source):
-                if isinstance(found, Fault):
-                    _refuse(path, found, strict=strict)
-                    faults.append(found)
-                elif isinstance(found, Entry):
-                    entries.append(found)
+            for item in stream_log(source):
+                if isinstance(item, Fault):
+                    _refuse(path, item, strict=strict)
+                    faults.append(item)
+                elif isinstance(item, Entry):
+                    entries.append(item)
                 else:
-                    head = found
+                    head = item
         none: dict[str, Any] = {}
         start = next((entry.fields for entry in entries if entry.kind == "session_start"), none)
         tree, more = tree_of(entries, _txn(start.get("session_id") or head.session_id, path))
@@ -95,8 +95,8 @@ def _refuse(path: Path, fault: Fault, *, strict: bool) -> None:
 
 def _txn(named: object, path: Path) -> str:
     """Return the txn that a session's name can be; one made of it where it cannot, the same each time."""
-    said = named if isinstance(named, str) and named else path.parent.name if path.stem == Path(FILE).stem else path.stem
-    return txn_of(said, "log")
+    name = named if isinstance(named, str) and named else path.parent.name if path.stem == Path(FILE).stem else path.stem
+    return txn_of(name, "log")
 
 
 def _log_in(folder: Path) -> Path:

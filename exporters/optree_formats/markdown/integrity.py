@@ -44,14 +44,14 @@ class Chain:
 
     def add(self, line: bytes) -> bool:
         """Take the next line, with its line break; False if it is a seal that does not fit."""
-        found = MARK.match(line) if line.startswith(b"<!-- seal ") else None
-        if found is None:
+        match = MARK.match(line) if line.startswith(b"<!-- seal ") else None
+        if match is None:
             self._hash.update(line)
             return True
-        fits = self._hash.hexdigest() == found[1].decode()
-        self.last = found[1].decode()
+        fits = self._hash.hexdigest() == match[1].decode()
+        self.last = match[1].decode()
         self._hash = _hash(self.last)
-        self._hash.update(line[found.end(1) :])
+        self._hash.update(line[match.end(1) :])
         return fits
 
     def seal(self, written: bytes) -> str:
@@ -85,7 +85,7 @@ TITLE = b"# Session Log"
 _BOM = b"\xef\xbb\xbf"
 _OURS = re.compile(rb"# Session[ -]Log\b|.{0,20}Protocol.{0,20}(?:EVENT|SESSION)-LOG/")
 _CUT = "unexpected end of data"
-"""What Python says of a line that ends within a character: it was torn there, and nothing else is wrong with it."""
+"""Python's reason for a line that ends within a character: it was torn there, and nothing else is wrong with it."""
 
 
 class Tail:
@@ -102,7 +102,7 @@ class Tail:
         self.broken: list[int] = []
         """Lines of seals that do not fit."""
         self.reported = 0
-        """How many broken seals the log itself tells of."""
+        """How many broken seals the log itself reports."""
         self.counts: Counter[str] = Counter()
         """Events by type."""
         self.tools: dict[str, str] = {}
@@ -149,18 +149,18 @@ class Tail:
             self.broken.append(self._lines)
         self._corrupt = self._corrupt or self._wrong(line, self._lines)
         self.ours = self.ours or bool(_OURS.match(line) or MARK.match(line))
-        said = line.rstrip()
+        stripped = line.rstrip()
         if self._lines == 1:
-            self.session_id = said.removeprefix(_BOM).removeprefix(TITLE).strip(b": ").decode(errors="replace")
-        found = _FENCE.match(said)
+            self.session_id = stripped.removeprefix(_BOM).removeprefix(TITLE).strip(b": ").decode(errors="replace")
+        fence = _FENCE.match(stripped)
         if self.fence:
-            if found and found[1].startswith(self.fence) and not found[2].strip():
+            if fence and fence[1].startswith(self.fence) and not fence[2].strip():
                 self.fence = b""
                 self._end_block()
-            elif (field := _FIELD.match(said)) is not None:
+            elif (field := _FIELD.match(stripped)) is not None:
                 self._block.setdefault(field[1], _value(field))
-        elif found and b"`" not in found[2]:
-            self.fence, self._block = found[1], {}
+        elif fence and b"`" not in fence[2]:
+            self.fence, self._block = fence[1], {}
 
     def _end_block(self) -> None:
         block = self._block
@@ -174,8 +174,8 @@ class Tail:
             self.tools[call] = block.get(b"tool", "")
         elif kind in ("tool_result", "tool_error"):
             self.tools.pop(call, None)
-        elif kind == "violation" and (told := block.get(b"broken_seals", "")).isdecimal():
-            self.reported = max(self.reported, int(told[:_DIGITS]))
+        elif kind == "violation" and (seals := block.get(b"broken_seals", "")).isdecimal():
+            self.reported = max(self.reported, int(seals[:_DIGITS]))
 
     def _wrong(self, line: bytes, number: int) -> str:
         """Return what a line says against its file; an end within a character is a tear, and no more."""
@@ -194,11 +194,11 @@ class Tail:
 def _value(field: re.Match[bytes]) -> str:
     if field[2] is None:
         return field[3].decode(errors="replace")
-    said = field[2].decode(errors="replace")
+    value = field[2].decode(errors="replace")
     try:
-        return unquoted(said)
+        return unquoted(value)
     except NotOurs:
-        return said
+        return value
 
 
 SUFFIX = ".corrupted"
@@ -224,9 +224,9 @@ def set_aside(path: Path) -> Path:
 
 
 def recovery(backup: Path, reason: str) -> LogEvent:
-    """Return the event that tells of a recovery."""
-    found = LogEvent("recovery", {"from": "corruption", "backup": backup.name, "reason": reason})
-    return found.comment("", "Human should review corrupted file")
+    """Return the event of a recovery."""
+    event = LogEvent("recovery", {"from": "corruption", "backup": backup.name, "reason": reason})
+    return event.comment("", "Human should review corrupted file")
 
 
 _TOLD = 20
@@ -254,10 +254,10 @@ def attempted_violation(path: AnyPath, tool: str, action: str) -> LogEvent:
     return event.comment("", "Session logs are append-only: the call was not made.")
 
 
-def found_violation(log: Path, what: str, seals: list[int] | None = None) -> LogEvent:
-    """Return the event for a log that somebody else has changed; *seals* are the lines of all seals that do not fit."""
-    told = {"broken_seals": len(seals), "lines": seals[-_TOLD:]} if seals else {}
-    event = LogEvent("violation", {"action": what, "path": log.name, **told, "refused": False})
+def found_violation(log: Path, action: str, seals: list[int] | None = None) -> LogEvent:
+    """Return the event for a log that another program has changed; *seals* are the lines of all seals that do not fit."""
+    seal_fields = {"broken_seals": len(seals), "lines": seals[-_TOLD:]} if seals else {}
+    event = LogEvent("violation", {"action": action, "path": log.name, **seal_fields, "refused": False})
     if not seals:
         return event.comment("", "Something else than a writer of this log changed what it had written.")
     return event.comment("lines", "The seals on these lines do not fit: between each and the seal before it something was changed.")

@@ -82,21 +82,21 @@ class LogFollower:
         return done
 
     def _begin(self, subscription: RecordSubscription) -> None:
-        """Learn of the sessions that there are, for a process whose records do not tell of their begin."""
+        """Take up the sessions that exist, for a process whose records do not have their begin."""
         fold, pool = self._maker.fold, subscription.tree.pool
         fold.apply(Pooled(blobs=pool.blobs, links=[(link, *rest) for link, rest in pool.links.items()]))
-        for path, one in subscription.sessions.items():
+        for path, session in subscription.sessions.items():
             fold.sessions[path] = SessionNode(
-                one.id, path, one.trace_id, one.agent_id, one.call_path, one.origin_txn_id, one.started_at, []
+                session.id, path, session.trace_id, session.agent_id, session.call_path, session.origin_txn_id, session.started_at, []
             )
 
     def _catch_up(self, records: list[Record]) -> None:
         """Write what the session has already, as far as the log lacks it."""
         self._there = _known(self.log.path)
-        for one in records:
-            self._handle(one)
+        for record in records:
+            self._handle(record)
         begun = {str(path) for (_, path, *_), left in self._there.items() if left > 0}
-        self._maker.begun |= dict.fromkeys(begun & self._maker.begun.keys(), True)  # told in the log already
+        self._maker.begun |= dict.fromkeys(begun & self._maker.begun.keys(), True)  # written in the log already
         self._there.clear()
 
     def _handle(self, record: Record) -> None:
@@ -122,12 +122,12 @@ class LogFollower:
 
 
 def _known(log: Path) -> Counter[_Key]:
-    """Return what tells a log's events from each other, each as often as it is there. Raises `OSError`."""
+    """Return the keys of a log's events, each with the number of its events. Raises `OSError`."""
     return Counter(key for fields in extract_events(log) for key in _keys(fields))
 
 
 def _key(fields: dict[str, Any]) -> _Key:
-    """Return what tells an event from all others of its log."""
+    """Return the key by which an event is recognised in its log."""
     kind, path = fields["type"], node_path(fields)
     if kind == "session_update":
         return kind, path, fields.get("title"), fields.get("latest_status")

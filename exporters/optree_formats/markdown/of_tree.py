@@ -1,4 +1,4 @@
-"""From a tree to events: what each node says in a log, at its begin and at its end.
+"""From a tree to events: the events of each node, at its begin and at its end.
 
     session           session_start … session_end; of a sub-agent agent_start … agent_end
     turn              user_message (turn_start where nobody said anything) … turn_end
@@ -79,7 +79,7 @@ def events_of(tree: Tree) -> Iterator[LogEvent]:
 
 
 class EventMaker:
-    """Makes events of records, and remembers which content the log has already: that is said once.
+    """Makes events of records, and remembers which content the log has already: that is written once.
 
     Of a *saved* session the fold has all nodes before the first record, and the first event of each says all that no second one will. Else
     each record is folded, and what has ended is let go; the begin of an op is told with its request, or when the next thing happens in it,
@@ -89,7 +89,7 @@ class EventMaker:
     def __init__(self, fold: Fold, *, saved: bool = False) -> None:
         self.fold = fold
         self.begun: dict[str, bool] = {}
-        """Paths of the turns and ops that are open, and whether their begin is told."""
+        """Paths of the turns and ops that are open, and whether their begin is written."""
         self.requests = Requests(fold.pool)
         self.counts = {"turns": 0, "tools": 0, "repairs": 0}
         self._saved = saved
@@ -113,11 +113,11 @@ class EventMaker:
             if self._saved:
                 yield self.session_start(self.fold.sessions[""])
             return
-        yield from self._told(record)
+        yield from self._pending_begin(record)
         yield self.session_start(self.fold.sessions[record.path])
 
     def _session_set(self, record: SessionSet) -> Iterator[LogEvent]:
-        known = _said(path=record.path or None, title=record.title, latest_status=record.latest_status)
+        known = _present(path=record.path or None, title=record.title, latest_status=record.latest_status)
         yield LogEvent.of_plain("session_update", {"timestamp": iso(record.ts), **known}, at=record.ts)
 
     def _session_resume(self, record: SessionResume) -> Iterator[LogEvent]:
@@ -147,7 +147,7 @@ class EventMaker:
     def _op_begin(self, record: OpBegin) -> Iterator[LogEvent]:
         self.begun[record.path] = False
         if self._saved:
-            yield from self._told(record)
+            yield from self._pending_begin(record)
         else:
             del self.fold.turns[parent_path(record.path)].ops[: -NEAR - 1]
 
@@ -157,18 +157,18 @@ class EventMaker:
 
     def _requested(self, record: Requested) -> Iterator[LogEvent]:
         if self.begun[record.path]:
-            yield self._added(record.path, self.requests.told(self.fold.ops[record.path]))
+            yield self._added(record.path, self.requests.fields(self.fold.ops[record.path]))
         else:
-            yield from self._told(record)
+            yield from self._pending_begin(record)
 
-    def _told(self, record: _OfOp) -> Iterator[LogEvent]:
-        """Yield the begin of an op that is not told yet."""
+    def _pending_begin(self, record: _OfOp) -> Iterator[LogEvent]:
+        """Yield the begin of an op that is not written yet."""
         if self.begun.get(record.path) is False:
             self.begun[record.path] = True
             yield self.op_start(self.fold.ops[record.path])
 
     def _op_end(self, record: OpEnd) -> Iterator[LogEvent]:
-        yield from self._told(record)
+        yield from self._pending_begin(record)
         del self.begun[record.path]
         op = self.fold.take_op(record.path)
         event = self.op_end(op)
@@ -178,14 +178,14 @@ class EventMaker:
 
     def _addition(self, record: _Inside) -> Iterator[LogEvent]:
         """Yield what is added to an op that has ended, or began elsewhere."""
-        if isinstance(record, Entries):  # what was streamed of an answer is none without what came before
+        if isinstance(record, Entries):  # streamed pieces are no answer without those before them
             record = Entries(record.path, logs=record.logs, chunks=record.chunks)
         if not isinstance(record, (Entries, Accounted, Responded, OpSet)):
             return
         late = Fold(self.fold.txn)
         late.apply(record)
         op = late.take_op(record.path)
-        fields = {**_said(attributes=_block(op)), **held(op)}
+        fields = {**_present(attributes=_block(op)), **held(op)}
         if fields:
             yield self._added(record.path, fields)
 
@@ -207,9 +207,9 @@ class EventMaker:
         SessionSet: _session_set,
         OpSet: _op_set,
         Requested: _requested,
-        Responded: _told,
-        Entries: _told,
-        Accounted: _told,
+        Responded: _pending_begin,
+        Entries: _pending_begin,
+        Accounted: _pending_begin,
     }
 
     # An event a method
@@ -223,8 +223,8 @@ class EventMaker:
             "timestamp": iso(session.started_at),
             **own,
             "agent": session.agent_id,
-            **_said(call_path=None if session.call_path == expected else session.call_path),
-            **_said(title=session.session_title, latest_status=session.latest_status, attributes=_block(session)),
+            **_present(call_path=None if session.call_path == expected else session.call_path),
+            **_present(title=session.session_title, latest_status=session.latest_status, attributes=_block(session)),
         }
         title = "" if above is None else f"Agent Start: {session.agent_id}"
         return LogEvent.of_plain("session_start" if above is None else "agent_start", fields, title=title, at=session.started_at)
@@ -239,7 +239,7 @@ class EventMaker:
             "reason": REASONS[status],
             **({"stats": dict(self.counts)} if root else {}),
             "status": status,
-            **_said(error=session.error),
+            **_present(error=session.error),
             **({} if session.final_report is UNSET else {"final_report": decode(session.final_report)}),
         }
         title = "" if root else f"Agent End: {session.agent_id}"
@@ -252,27 +252,27 @@ class EventMaker:
 
     def message(self, session: SessionNode, message: Message) -> LogEvent:
         """Return an entry of an agent's transcript."""
-        known = _said(role=message.role, id=message.id, substance=message.substance, cause=list(message.cause) or None)
+        known = _present(role=message.role, id=message.id, substance=message.substance, cause=list(message.cause) or None)
         fields = {"timestamp": iso(message.timestamp), **self._place(session, session.path), **known, "body": decode(message.body)}
         return LogEvent.of_plain("message", fields, title=f"Message: {message.role}", at=message.timestamp)
 
     def turn_start(self, session: SessionNode, turn: TurnNode) -> LogEvent:
-        """Return the begin of a turn: what the user said, if somebody did."""
+        """Return the begin of a turn, with the user's prompt if there is one."""
         self.counts["turns"] += 1
         prompts = dict(turn.prompts or {})
         user = prompts.pop("user", None)
         fields = {"timestamp": iso(turn.started_at), **self._place(session, turn.path)}
         if user is not None:
             fields |= {"length": len(user), "content": user}
-        fields |= {**({"prompts": prompts} if prompts else {}), **_said(attributes=_block(turn))}
+        fields |= {**({"prompts": prompts} if prompts else {}), **_present(attributes=_block(turn))}
         if turn.ended_at is None:
-            fields |= _said(assistant=turn.assistant)
+            fields |= _present(assistant=turn.assistant)
         kind = "turn_start" if user is None else "user_message"
         return LogEvent.of_plain(kind, fields, narrative=turn_story(session, user), at=turn.started_at)
 
     def turn_end(self, session: SessionNode, turn: TurnNode) -> LogEvent:
-        """Return the end of a turn, with what the assistant said last."""
-        known = _said(status=state(turn), error=turn.error, assistant=turn.assistant)
+        """Return the end of a turn, with the assistant's last message."""
+        known = _present(status=state(turn), error=turn.error, assistant=turn.assistant)
         fields = {"timestamp": iso(turn.ended_at or 0.0), **self._place(session, turn.path), **known}
         return LogEvent.of_plain("turn_end", fields, at=turn.ended_at)
 
@@ -280,11 +280,11 @@ class EventMaker:
         """Return the begin of an op, with all that is known of it if no end will follow."""
         session, with_all = self._session_of(op.path), self._saved and op.ended_at is None
         place = {"timestamp": iso(op.started_at), **self._place(session, op.path)}
-        known = {**_said(parent=op.parent_op, attributes=_block(op)), **(held(op) if with_all else {})}
+        known = {**_present(parent=op.parent_op, attributes=_block(op)), **(held(op) if with_all else {})}
         story = op_story(session, op, self.requests.pool)
         if op.kind == "llm":
             tokens = sum(entry.tokens.all_input_tokens for entry in op.accounting if entry.tokens is not None)
-            fields = {**place, **({"tokens": tokens} if tokens else {}), "model": op.name, **self.requests.told(op), **known}
+            fields = {**place, **({"tokens": tokens} if tokens else {}), "model": op.name, **self.requests.fields(op), **known}
             return LogEvent.of_plain(
                 "model_input", fields, narrative=story, title=f"Model Input: {op.name}" if op.name else "", at=op.started_at
             )
@@ -292,14 +292,14 @@ class EventMaker:
             self.counts["tools"] += 1
             return self._tool_call(self.fold.turns[parent_path(op.path)], op, place, known, story)
         if op.kind == "session":
-            fields = {**place, "name": op.name, **self.requests.told(op), **known}
+            fields = {**place, "name": op.name, **self.requests.fields(op), **known}
             return LogEvent.of_plain("agent_call", fields, narrative=story, title=f"Agent Call: {op.name}", at=op.started_at)
         kind = op.name if op.name in SYSTEM else "system_step"
         self.counts["repairs"] += kind == "repair"
         if kind == "repair":
             place = {NODE if key == "path" else key: value for key, value in place.items()}
         own = _of_system(kind, op.attributes)
-        fields = {**place, **({} if kind == op.name else {"name": op.name}), **own, **self.requests.told(op), **known}
+        fields = {**place, **({} if kind == op.name else {"name": op.name}), **own, **self.requests.fields(op), **known}
         return LogEvent.of_plain(
             kind, fields, narrative=story, title="" if kind == op.name else f"System Step: {op.name}", at=op.started_at
         )
@@ -326,16 +326,16 @@ class EventMaker:
 
     def _tool_call(self, turn: TurnNode, op: OperationNode, place: dict[str, Any], known: dict[str, Any], story: str) -> LogEvent:
         """Return a tool call, which must say why."""
-        request = self.requests.told(op)
+        request = self.requests.fields(op)
         args = request.pop("request", None)
-        given = args if is_object(args) else {}
-        why, source = why_of(turn, op, given)
+        arguments = args if is_object(args) else {}
+        why, source = why_of(turn, op, arguments)
         mark: dict[str, Any] = {}
         if source != "args":
-            mark = {"why_from": source, **({"given_why": given["why"]} if "why" in given else {})}
+            mark = {"why_from": source, **({"given_why": arguments["why"]} if "why" in arguments else {})}
         if op.request is None:
             mark["args_given"] = False
-        fields = {"tool": op.name, "call_id": op.path, **place, "args": {**given, "why": why}, **mark, **request, **known}
+        fields = {"tool": op.name, "call_id": op.path, **place, "args": {**arguments, "why": why}, **mark, **request, **known}
         event = LogEvent.of_plain("tool_call", fields, narrative=story, at=op.started_at)
         if source == "nobody":
             event.comment("args.why", "Nobody said why; this stands here since every call must say it.")
@@ -354,13 +354,13 @@ def _block(node: SessionNode | TurnNode | OperationNode) -> dict[str, Any] | Non
     return None if node.attributes_json is UNSET else node.attributes
 
 
-def _said(**fields: Any) -> dict[str, Any]:
+def _present(**fields: Any) -> dict[str, Any]:
     """Return the fields that have a value."""
     return {key: value for key, value in fields.items() if value is not None}
 
 
 def _of_system(kind: str, attributes: dict[str, Any]) -> dict[str, Any]:
-    """Return what the seed's types of the system must say, and may say, from what the op says of itself."""
+    """Return the fields that the seed's system events must have, and may have, from the op's attributes."""
     fields = KINDS.get(kind, Kind())
     known = {key: attributes.get(key, [] if key == "files_created" else "unknown") for key in fields.required}
     return known | {key: attributes[key] for key in fields.optional if key in attributes and key != "timestamp"}

@@ -1,4 +1,4 @@
-"""What an op holds, as fields of its events and back: request, answer, reasoning, log lines, accounting; and what is said of it to people.
+"""The content of an op as fields of its events and back: request, answer, reasoning, log lines, accounting; and its narrative for people.
 
 Of a payload that the original ai-agent keeps in base64, ``{"format", "encoding": "base64", "value"}``, the value stands decoded, and the
 encoding says so; what would not come back byte for byte stays as it is. Each message of a history is written once, and each long member
@@ -67,8 +67,8 @@ def builtins(entry: LogEntry | AccountingEntry) -> dict[str, Any]:
     except Exception as error:  # noqa: BLE001 - texts that JSON cannot hold, of a tree that no journal has seen
         pass_on(error)
         data = msgspec.json.encode(sanitize(entry))
-    found: dict[str, Any] = msgspec.json.decode(data)
-    return found
+    values: dict[str, Any] = msgspec.json.decode(data)
+    return values
 
 
 def payload(fields: dict[str, Any], name: str) -> Payload | None:
@@ -84,33 +84,33 @@ def payload(fields: dict[str, Any], name: str) -> Payload | None:
 
 def entries(fields: dict[str, Any], name: str, kind: type[Any]) -> tuple[Any, ...]:
     """Return the log lines, or accounting entries, that an event's fields hold. Raises `msgspec.ValidationError`."""
-    found = fields.get(name)
-    return tuple(msgspec.json.decode(encode(item), type=kind) for item in found) if is_list(found) else ()
+    items = fields.get(name)
+    return tuple(msgspec.json.decode(encode(item), type=kind) for item in items) if is_list(items) else ()
 
 
 def reasoning_at(fields: dict[str, Any], at: float) -> float:
     """Return when an event's reasoning began."""
-    found = moment(fields.get("reasoning_at"))
-    return at if found is None else found
+    began = moment(fields.get("reasoning_at"))
+    return at if began is None else began
 
 
 def _reasoning(reasoning: Reasoning) -> dict[str, Any]:
     chunks = reasoning.chunks
-    said = {"reasoning": "".join(chunk.text for chunk in chunks), "reasoning_at": iso(chunks[0].ts)} if chunks else {}
-    return {**said, **({} if reasoning.final is None else {"reasoning_final": reasoning.final})}
+    streamed = {"reasoning": "".join(chunk.text for chunk in chunks), "reasoning_at": iso(chunks[0].ts)} if chunks else {}
+    return {**streamed, **({} if reasoning.final is None else {"reasoning_final": reasoning.final})}
 
 
 def _of_model(op: OperationNode) -> dict[str, Any]:
     """Return the figures that the seed has for a model's output."""
     tokens = sum(entry.tokens.output_tokens for entry in op.accounting if entry.tokens is not None)
-    found: dict[str, Any] = {"tokens": tokens} if tokens and op.ended_at is not None else {}
+    figures: dict[str, Any] = {"tokens": tokens} if tokens and op.ended_at is not None else {}
     answer: Any = payload_body(decode(op.response.payload)) if op.response is not None else None
     if is_object(answer) and is_list(calls := answer.get("tool_calls")):
-        found["tool_calls"] = len(calls)
+        figures["tool_calls"] = len(calls)
     text = answer.get("content") if is_object(answer) else answer
     if isinstance(text, str):
-        found["text_length"] = len(text)
-    return found
+        figures["text_length"] = len(text)
+    return figures
 
 
 def _answer(name: str, response: Payload) -> dict[str, Any]:
@@ -143,34 +143,34 @@ def _each(payload: Any, change: Any) -> Any:
     return change(payload) if "encoding" in payload else {name: change(value) for name, value in payload.items()}
 
 
-def _opened(found: Any) -> Any:
-    if not is_object(found) or found.get("encoding") != _BASE64 or not isinstance(found.get("value"), str):
-        return found
+def _opened(encoded: Any) -> Any:
+    if not is_object(encoded) or encoded.get("encoding") != _BASE64 or not isinstance(encoded.get("value"), str):
+        return encoded
     try:
-        data = a2b_base64(found["value"], strict_mode=True)
+        data = a2b_base64(encoded["value"], strict_mode=True)
         text = data.decode()
     except ValueError:
-        return found
-    if _base64(data) != found["value"]:
-        return found
+        return encoded
+    if _base64(data) != encoded["value"]:
+        return encoded
     try:
         value = msgspec.json.decode(data)
     except (DecodeError, RecursionError):
         value = None
     if (is_object(value) or is_list(value)) and encode(value) == data:
-        return {**found, "encoding": _JSON, "value": value}
-    return {**found, "encoding": _TEXT, "value": text}
+        return {**encoded, "encoding": _JSON, "value": value}
+    return {**encoded, "encoding": _TEXT, "value": text}
 
 
-def _closed(found: Any) -> Any:
-    if not is_object(found):
-        return found
-    value = found.get("value")
-    if found.get("encoding") == _JSON:
-        return {**found, "encoding": _BASE64, "value": _base64(encode(value))}
-    if found.get("encoding") == _TEXT and isinstance(value, str):
-        return {**found, "encoding": _BASE64, "value": _base64(value.encode())}
-    return found
+def _closed(opened: Any) -> Any:
+    if not is_object(opened):
+        return opened
+    value = opened.get("value")
+    if opened.get("encoding") == _JSON:
+        return {**opened, "encoding": _BASE64, "value": _base64(encode(value))}
+    if opened.get("encoding") == _TEXT and isinstance(value, str):
+        return {**opened, "encoding": _BASE64, "value": _base64(value.encode())}
+    return opened
 
 
 def _base64(data: bytes) -> str:
@@ -181,7 +181,7 @@ _HISTORY = {"$history", "count", "bytes"}
 
 
 class Requests:
-    """Remembers what of a pool a log has said."""
+    """Remembers which parts of a pool are in the log."""
 
     def __init__(self, pool: Pool) -> None:
         self.pool = pool
@@ -190,8 +190,8 @@ class Requests:
         self._blobs: dict[tuple[str, str], str] = {}
         """Path of the op by member and blob."""
 
-    def told(self, op: OperationNode) -> dict[str, Any]:
-        """Return the fields that tell of an op's request; none if it has none.
+    def fields(self, op: OperationNode) -> dict[str, Any]:
+        """Return the fields of an op's request; none if it has no request.
 
         ``request`` holds its members, ``same_as`` those that stand in another op's, ``messages`` its history from where ``continues`` ends.
         """
@@ -215,13 +215,13 @@ class Requests:
                     members[key] = decode(self.pool.blobs[blob])
             else:
                 members[key] = value
-        found: dict[str, Any] = {"request": members} if members or not (history or same) else {}
+        fields: dict[str, Any] = {"request": members} if members or not (history or same) else {}
         order = [key for key in payload if key in members or key in same]
         if same:
-            found["same_as"] = same
+            fields["same_as"] = same
         if same and order != [*members, *same]:
-            found["order"] = order
-        return {**found, **history}
+            fields["order"] = order
+        return {**fields, **history}
 
     def _is_history(self, value: Any) -> bool:
         return is_object(value) and value.keys() == _HISTORY and (value["$history"] in self.pool.links or not value["$history"])
@@ -237,8 +237,8 @@ class Requests:
         new.reverse()
         known = self._links.get(link)
         start = known[1] if known else 0
-        for number, (one, _) in enumerate(new, start + 1):
-            self._links[one] = (path, number)
+        for number, (new_link, _) in enumerate(new, start + 1):
+            self._links[new_link] = (path, number)
         messages = [decode(self.pool.blobs.get(blob)) for _, blob in new]
         return {**({"continues": {"path": known[0], "count": known[1]}} if known else {}), "messages": messages}
 
@@ -257,11 +257,11 @@ def op_story(session: SessionNode, op: OperationNode, pool: Pool) -> str:
     if op.kind != "llm" or op.request is None:
         return ""
     payload: Any = decode(op.request.payload)
-    found = payload.get("messages") if is_object(payload) else None
-    if is_object(found) and isinstance(count := found.get("count"), int):
-        last = _last(pool, found.get("$history"))
-        told = f": {quoted(last)}" if last.strip() else "."
-        return f"{'1 message goes' if count == 1 else f'{count} messages go'} to the model, the last{told}" if count else ""
+    history = payload.get("messages") if is_object(payload) else None
+    if is_object(history) and isinstance(count := history.get("count"), int):
+        last = _last(pool, history.get("$history"))
+        ending = f": {quoted(last)}" if last.strip() else "."
+        return f"{'1 message goes' if count == 1 else f'{count} messages go'} to the model, the last{ending}" if count else ""
     return ""
 
 
@@ -269,12 +269,12 @@ def result_story(op: OperationNode) -> str:
     """Tell how an op ended."""
     parts = [_status(op)]
     tokens = [entry.tokens for entry in op.accounting if entry.tokens is not None]
-    if op.kind == "llm" and any(one.total_tokens for one in tokens):
+    if op.kind == "llm" and any(used.total_tokens for used in tokens):
         sums = totals_of(op.accounting)
         cost = cost_said(sums.cost_usd, sums.known_costs, sums.unknown_costs)
         parts.append(f"{sums.all_input_tokens} tokens in, {sums.output_tokens} out, {cost}")
-    said = op.error or answer_text(op)
-    return ", ".join(parts) + (f": {quoted(said)}" if said.strip() else ".")
+    outcome = op.error or answer_text(op)
+    return ", ".join(parts) + (f": {quoted(outcome)}" if outcome.strip() else ".")
 
 
 def answer_text(op: OperationNode) -> str:
@@ -291,11 +291,11 @@ def _text(answer: Any) -> str:
 
 
 def _status(op: OperationNode) -> str:
-    said = {"ok": "Done", "failed": "Failed", "cancelled": "Cancelled", "interrupted": "Interrupted"}.get(op.status or "", "Ended")
+    word = {"ok": "Done", "failed": "Failed", "cancelled": "Cancelled", "interrupted": "Interrupted"}.get(op.status or "", "Ended")
     if op.latency is None:
-        return said
+        return word
     seconds = op.latency >= 1000  # noqa: PLR2004 - a second
-    return f"{said} after {op.latency / 1000:.1f} s" if seconds else f"{said} after {op.latency:.0f} ms"
+    return f"{word} after {op.latency / 1000:.1f} s" if seconds else f"{word} after {op.latency:.0f} ms"
 
 
 def _last(pool: Pool, head: Any) -> str:
@@ -314,7 +314,7 @@ _CODES = (
 )
 _LONGEST = 300
 NEAR = 50
-"""How many ops before a call are looked at for what the assistant said."""
+"""How many ops before a call are searched for the assistant's message."""
 
 
 def _index(op: OperationNode) -> int:
@@ -322,13 +322,13 @@ def _index(op: OperationNode) -> int:
 
 
 def why_of(turn: TurnNode, op: OperationNode, args: dict[str, Any]) -> tuple[str, Source]:
-    """Return why a tool was called, and who said so: its arguments, its attributes, the assistant before the call, or nobody."""
-    said = args.get("why")
-    if isinstance(said, str) and said.strip():
-        return said, "args"
-    said = op.attributes.get("why")
-    if isinstance(said, str) and said.strip():
-        return said, "attributes"
+    """Return why a tool was called, and the source: its arguments, its attributes, the assistant before the call, or ``nobody``."""
+    why = args.get("why")
+    if isinstance(why, str) and why.strip():
+        return why, "args"
+    why = op.attributes.get("why")
+    if isinstance(why, str) and why.strip():
+        return why, "attributes"
     before = _said_before(turn, op)
     return (before, "assistant") if before else (NOT_STATED, "nobody")
 
@@ -337,16 +337,16 @@ def code_of(op: OperationNode) -> str:
     """Return the error code that an op's error comes closest to."""
     if op.status in ("cancelled", "interrupted"):
         return str(op.status).upper()
-    said = (op.error or "").lower()
-    return next((code for code, marks in _CODES if any(mark in said for mark in marks)), "FAILED")
+    error = (op.error or "").lower()
+    return next((code for code, marks in _CODES if any(mark in error for mark in marks)), "FAILED")
 
 
 def _said_before(turn: TurnNode, op: OperationNode) -> str:
     """Return the first line of the last text that a model gave in the turn before the op began."""
     ops = turn.ops
     here = bisect_left(ops, last_index(op.path), key=_index)
-    for other in reversed(ops[max(0, here - NEAR) : here]):
-        if other.kind == "llm" and other.response is not None and other.ended_at is not None and other.ended_at <= op.started_at:
-            lines = answer_text(other).strip().split("\n", 1)
+    for earlier in reversed(ops[max(0, here - NEAR) : here]):
+        if earlier.kind == "llm" and earlier.response is not None and earlier.ended_at is not None and earlier.ended_at <= op.started_at:
+            lines = answer_text(earlier).strip().split("\n", 1)
             return lines[0][:_LONGEST].strip()
     return ""

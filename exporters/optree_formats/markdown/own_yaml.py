@@ -29,7 +29,7 @@ class Comment(Struct):
 
     def texts(self) -> list[str]:
         """Return those that are there."""
-        return [said for said in (self.before, self.beside, self.end) if said is not None]
+        return [text for text in (self.before, self.beside, self.end) if text is not None]
 
 
 Comments = dict[Place, Comment]
@@ -73,17 +73,17 @@ def _next(name: str, value: Any) -> tuple[str | int, str]:
     raise KeyError(name)
 
 
-def add(comments: Comments, place: Place, said: str, where: Where) -> None:
-    """Add a comment behind what is there already."""
-    said = "\n".join(line.rstrip() for line in clean(said).replace("\r\n", "\n").replace("\r", "\n").split("\n"))
+def add(comments: Comments, place: Place, text: str, where: Where) -> None:
+    """Add a comment behind those that the place has already."""
+    text = "\n".join(line.rstrip() for line in clean(text).replace("\r\n", "\n").replace("\r", "\n").split("\n"))
     comment = comments.setdefault(place, Comment())
     before = getattr(comment, where)
-    setattr(comment, where, said if before is None else f"{before}\n{said}")
+    setattr(comment, where, text if before is None else f"{before}\n{text}")
 
 
-def lines(said: str | None, indent: int) -> list[str]:
+def lines(comment: str | None, indent: int) -> list[str]:
     """Return a comment, if there is one, as lines of YAML; what a line cannot hold, or would end a Markdown block, is escaped."""
-    return [f"{' ' * indent}# {escaped(line)}".rstrip() for line in said.split("\n")] if said is not None else []
+    return [f"{' ' * indent}# {escaped(line)}".rstrip() for line in comment.split("\n")] if comment is not None else []
 
 
 def escaped(line: str) -> str:
@@ -92,27 +92,27 @@ def escaped(line: str) -> str:
 
 
 def shown(line: str) -> str:
-    """Return what a written line of a comment says, given from behind its ``#``."""
-    return _SHOWN.sub(lambda found: chr(int(found[1] or found[2], 16)), line.removeprefix(" ").rstrip())
+    """Return the text of a written line of a comment, given from behind its ``#``."""
+    return _SHOWN.sub(lambda match: chr(int(match[1] or match[2], 16)), line.removeprefix(" ").rstrip())
 
 
-def _hide(found: re.Match[str]) -> str:
-    said = found[0]
-    if said == "```":
+def _hide(match: re.Match[str]) -> str:
+    text = match[0]
+    if text == "```":
         return "``\\x60"
-    return f"\\x{ord(said):02x}" if ord(said) <= 0xFF else f"\\u{ord(said):04x}"  # noqa: PLR2004 - what two digits hold
+    return f"\\x{ord(text):02x}" if ord(text) <= 0xFF else f"\\u{ord(text):04x}"  # noqa: PLR2004 - what two digits hold
 
 
 def under(comments: Mapping[Place, Comment], kept: Any) -> Comments:
     """Return the comments of those places that *kept* still has."""
-    found: Comments = {}
+    remaining: Comments = {}
     for place, comment in comments.items():
         try:
             place_of(place, kept)
         except (KeyError, TypeError):
             continue
-        found[place] = comment
-    return found
+        remaining[place] = comment
+    return remaining
 
 
 _BARE = re.compile(r"[A-Za-z_][A-Za-z0-9_./-]{0,63}")
@@ -156,14 +156,14 @@ def inline(value: Any) -> str:
     return json.dumps(value)
 
 
-def bare_or_quoted(said: str) -> str:
+def bare_or_quoted(text: str) -> str:
     """Return a text, in quotes where it needs them."""
-    return said if _BARE.fullmatch(said) and said.lower() not in _WORDS else quoted(said)
+    return text if _BARE.fullmatch(text) and text.lower() not in _WORDS else quoted(text)
 
 
-def quoted(said: str) -> str:
+def quoted(value: str) -> str:
     """Return a text in double quotes, on one line."""
-    return f'"{_ESCAPE.sub(_escape, clean(said))}"'
+    return f'"{_ESCAPE.sub(_escape, clean(value))}"'
 
 
 def unquoted(written: str) -> str:
@@ -171,11 +171,11 @@ def unquoted(written: str) -> str:
     return clean(_UNESCAPE.sub(_unescape, written)) if "\\" in written else written
 
 
-def block(said: str) -> tuple[str, list[str]] | None:
+def block(text: str) -> tuple[str, list[str]] | None:
     """Return a text of several lines as the header of a block and its lines; None if it must be quoted."""
-    if "\n" not in said or said[0] in " \t\n" or said.endswith("\n\n") or _NO_BLOCK.search(said):
+    if "\n" not in text or text[0] in " \t\n" or text.endswith("\n\n") or _NO_BLOCK.search(text):
         return None
-    return ("|", said[:-1].split("\n")) if said.endswith("\n") else ("|-", said.split("\n"))
+    return ("|", text[:-1].split("\n")) if text.endswith("\n") else ("|-", text.split("\n"))
 
 
 def bare(written: str) -> Any:
@@ -198,16 +198,16 @@ def _number(value: float) -> str:
     return f"{mantissa}.0{e}{exponent}" if e and "." not in mantissa else f"{mantissa}{e}{exponent}"
 
 
-def _escape(found: re.Match[str]) -> str:
-    said = found[0]
-    code = ord(said[0])
-    return _SHORT.get(said) or (f"\\x{code:02x}" if code <= 0xFF else f"\\u{code:04x}")  # noqa: PLR2004 - what two digits hold
+def _escape(match: re.Match[str]) -> str:
+    text = match[0]
+    code = ord(text[0])
+    return _SHORT.get(text) or (f"\\x{code:02x}" if code <= 0xFF else f"\\u{code:04x}")  # noqa: PLR2004 - what two digits hold
 
 
-def _unescape(found: re.Match[str]) -> str:
-    digits = found[1] or found[2] or found[3]
+def _unescape(match: re.Match[str]) -> str:
+    digits = match[1] or match[2] or match[3]
     if not digits:
-        return _LONG[found[4]]
+        return _LONG[match[4]]
     code = int(digits, 16)
     if code > _LAST:
         raise NotOurs
@@ -270,10 +270,10 @@ def _item(out: list[str], start: str, item: Any, here: Place, indent: int, comme
     if item and isinstance(item, (dict, list)):
         out.append(f"{start}{beside}")
         _container(out, item, here, indent + _STEP, comments)
-    elif isinstance(item, str) and (found := block(item)) is not None:
-        header, said = found
+    elif isinstance(item, str) and (parts := block(item)) is not None:
+        header, body = parts
         out.append(f"{start} {header}{beside}")
-        out += [f"{' ' * (indent + _STEP)}{line}" if line else "" for line in said]
+        out += [f"{' ' * (indent + _STEP)}{line}" if line else "" for line in body]
     else:
         out.append(f"{start} {inline(item)}{beside}")
 
@@ -298,8 +298,8 @@ def _end(out: list[str], comment: Comment, indent: int) -> None:
     out += lines(comment.end, indent)
 
 
-def _beside(said: str | None) -> str:
-    return "" if said is None or "\n" in said else f"  # {escaped(said)}".rstrip()
+def _beside(comment: str | None) -> str:
+    return "" if comment is None or "\n" in comment else f"  # {escaped(comment)}".rstrip()
 
 
 _KEY = re.compile(r'(?:([A-Za-z_][A-Za-z0-9_./-]*)|"((?:[^"\\]|\\.)*)"):(?: |$)')
@@ -312,7 +312,7 @@ _DEEPEST = 200
 
 class _Line(NamedTuple):
     indent: int
-    said: str
+    text: str
 
 
 def parse(text: str) -> tuple[dict[str, Any], Comments]:
@@ -325,7 +325,7 @@ class _YamlReader:
         self.raw = text.removesuffix("\n").split("\n")
         self.at = 0
         self.waiting: list[_Line] = []
-        """Comments that were passed: what comes next says whose they are."""
+        """Comments that were passed: they belong to the value that comes next."""
         self.comments: Comments = {}
         self._at: int = -1
         self._line = _Line(0, "")
@@ -334,7 +334,7 @@ class _YamlReader:
     def read(self) -> tuple[dict[str, Any], Comments]:
         line = self._next()
         self._claim(())
-        if line is None or line.indent or line.said.startswith("- "):
+        if line is None or line.indent or line.text.startswith("- "):
             raise NotOurs
         value = self._map((), 0)
         if self._next() is not None:
@@ -347,11 +347,11 @@ class _YamlReader:
             return self._line
         while self.at < len(self.raw):
             raw = self.raw[self.at]
-            said = raw.lstrip(" ")
-            if not said:
+            text = raw.lstrip(" ")
+            if not text:
                 raise NotOurs
-            line = _Line(len(raw) - len(said), said)
-            if said[0] != "#":
+            line = _Line(len(raw) - len(text), text)
+            if text[0] != "#":
                 self._at, self._line = self.at, line
                 return line
             self.waiting.append(line)
@@ -362,26 +362,26 @@ class _YamlReader:
         value: dict[str, Any] = {}
         while self._goes_on(place, indent):
             line = self._next()
-            found = _KEY.match(line.said) if line is not None else None
-            if found is None:
+            match = _KEY.match(line.text) if line is not None else None
+            if match is None:
                 raise NotOurs
-            key = found[1] if found[1] is not None else unquoted(found[2])
-            if key in value or (found[1] is not None and bare_or_quoted(key) != key):
+            key = match[1] if match[1] is not None else unquoted(match[2])
+            if key in value or (match[1] is not None and bare_or_quoted(key) != key):
                 raise NotOurs
             here = (*place, key)
             self._claim(here)
-            value[key] = self._value(line.said[found.end() :] if line else "", here, indent)
+            value[key] = self._value(line.text[match.end() :] if line else "", here, indent)
         return value
 
     def _list(self, place: Place, indent: int) -> list[Any]:
         value: list[Any] = []
         while self._goes_on(place, indent):
             line = self._next()
-            if line is None or line.said[:1] != "-" or line.said[1:2] not in ("", " "):
+            if line is None or line.text[:1] != "-" or line.text[1:2] not in ("", " "):
                 raise NotOurs
             here = (*place, len(value))
             self._claim(here)
-            rest = line.said[2:]
+            rest = line.text[2:]
             if _KEY.match(rest) or rest.startswith("- ") or rest == "-":
                 self.raw[self.at] = " " * (indent + 2) + rest  # the first line of what is in the list's item
                 self._at = -1
@@ -393,17 +393,17 @@ class _YamlReader:
     def _value(self, rest: str, here: Place, indent: int) -> Any:
         """Read what stands behind a key or a dash, and pass its lines."""
         self.at += 1
-        if found := _TEXT.fullmatch(rest):
-            self._beside(here, found[2])
-            return unquoted(found[1])
-        if found := _BLOCK.fullmatch(rest):
-            self._beside(here, found[2])
-            return self._block(indent + 2, keep=found[1] == "|")
-        if found := _OTHER.fullmatch(rest):
-            self._beside(here, found[2])
-            return [] if found[1] == "[]" else {} if found[1] == "{}" else bare(found[1])
-        if not rest or (found := _BESIDE.fullmatch(f" {rest}")) or (found := _BESIDE.fullmatch(rest)):
-            self._beside(here, found[1] if found else None)
+        if match := _TEXT.fullmatch(rest):
+            self._beside(here, match[2])
+            return unquoted(match[1])
+        if match := _BLOCK.fullmatch(rest):
+            self._beside(here, match[2])
+            return self._block(indent + 2, keep=match[1] == "|")
+        if match := _OTHER.fullmatch(rest):
+            self._beside(here, match[2])
+            return [] if match[1] == "[]" else {} if match[1] == "{}" else bare(match[1])
+        if not rest or (match := _BESIDE.fullmatch(f" {rest}")) or (match := _BESIDE.fullmatch(rest)):
+            self._beside(here, match[1] if match else None)
             return self._container(here, indent + 2)
         raise NotOurs
 
@@ -415,7 +415,7 @@ class _YamlReader:
         if line is None or line.indent != indent:
             raise NotOurs
         self.waiting = kept + self.waiting
-        if line.said[:1] == "-" and line.said[1:2] in ("", " "):
+        if line.text[:1] == "-" and line.text[1:2] in ("", " "):
             return self._list(here, indent)
         return self._map(here, indent)
 
@@ -452,8 +452,8 @@ class _YamlReader:
     def _give(self, lines: list[_Line], here: Place, where: Where) -> None:
         """Add lines of a comment, all at once: to add each to those before it takes long."""
         if lines:
-            add(self.comments, here, "\n".join(shown(line.said[1:]) for line in lines), where)
+            add(self.comments, here, "\n".join(shown(line.text[1:]) for line in lines), where)
 
-    def _beside(self, here: Place, said: str | None) -> None:
-        if said is not None:
-            add(self.comments, here, shown(said), "beside")
+    def _beside(self, here: Place, comment: str | None) -> None:
+        if comment is not None:
+            add(self.comments, here, shown(comment), "beside")

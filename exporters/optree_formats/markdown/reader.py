@@ -72,9 +72,9 @@ class Entry(Struct):
 
     def event(self) -> LogEvent:
         """Return it as an event that can be written."""
-        made = LogEvent.of_plain(self.kind, self.fields, narrative=self.narrative, title=self.title, at=self.at)
-        made.comments = dict(self.comments)
-        return made
+        event = LogEvent.of_plain(self.kind, self.fields, narrative=self.narrative, title=self.title, at=self.at)
+        event.comments = dict(self.comments)
+        return event
 
 
 class Log(Struct):
@@ -89,13 +89,13 @@ def read_log(path: AnyPath) -> Log:
     """Read a log, plain or packed with gzip or zstd. Raises `OSError`."""
     log = Log(Head(), [], [])
     with open_file(path) as source:
-        for found in stream_log(source):
-            if isinstance(found, Head):
-                log.head = found
-            elif isinstance(found, Entry):
-                log.entries.append(found)
+        for item in stream_log(source):
+            if isinstance(item, Head):
+                log.head = item
+            elif isinstance(item, Entry):
+                log.entries.append(item)
             else:
-                log.faults.append(found)
+                log.faults.append(item)
     return log
 
 
@@ -164,36 +164,36 @@ class _LogReading:
         self.faults.clear()
 
     def text(self, piece: Text) -> None:
-        if not self._headed and (found := _HEAD.fullmatch(piece.said)):
-            self._say(found[1].lower(), found[2].strip().strip("*` "))
-        elif not _SEAL.fullmatch(piece.said) and len(self._text) < _MAX_TEXT_LINES:
-            self._text.append(piece.said)
+        if not self._headed and (match := _HEAD.fullmatch(piece.text)):
+            self._say(match[1].lower(), match[2].strip().strip("*` "))
+        elif not _SEAL.fullmatch(piece.text) and len(self._text) < _MAX_TEXT_LINES:
+            self._text.append(piece.text)
 
     def other(self, piece: Fenced) -> None:
         """Take a block of another language: it is part of the narrative."""
         fence = "`" * 3
-        self._text += [f"{fence}{piece.language}", *piece.said.split("\n"), fence]
+        self._text += [f"{fence}{piece.language}", *piece.text.split("\n"), fence]
 
     def heading(self, piece: Heading) -> None:
         if piece.level == 1:
-            if not self._headed and (found := _TITLE.fullmatch(piece.said)):
-                self.head.session_id = self.head.session_id or found[1].strip()
+            if not self._headed and (match := _TITLE.fullmatch(piece.text)):
+                self.head.session_id = self.head.session_id or match[1].strip()
             elif self._headed:
-                self._text.append(f"# {piece.said}")
+                self._text.append(f"# {piece.text}")
             return
         self._end_section()
-        found = _STAMP.fullmatch(piece.said)
-        stamp = found[1].strip() if found else ""
-        timed = found is not None and (since_midnight(stamp) is not None or moment(stamp) is not None)
-        title = (found[2] or "") if timed and found else piece.said
+        match = _STAMP.fullmatch(piece.text)
+        stamp = match[1].strip() if match else ""
+        timed = match is not None and (since_midnight(stamp) is not None or moment(stamp) is not None)
+        title = (match[2] or "") if timed and match else piece.text
         self._section = Entry(piece.line, title.strip(), stamp if timed else "")
 
     def block(self, piece: Fenced) -> None:
         self._start()
-        for found in self._events(piece):
+        for entry in self._events(piece):
             self._flush()
-            self._place(found)
-            self._pending = found
+            self._place(entry)
+            self._pending = entry
         if not piece.whole:
             self.faults.append(Fault(piece.line - 1, "the block that begins here has no end: it was torn"))
         if piece.dropped:
@@ -212,24 +212,24 @@ class _LogReading:
             self._latest = moment(self.head.started)
             self._out.insert(0, self.head)
 
-    def _say(self, name: str, said: str) -> None:
+    def _say(self, name: str, value: str) -> None:
         if name.startswith("session"):
-            self.head.session_id = self.head.session_id or said
+            self.head.session_id = self.head.session_id or value
         elif name == "protocol":
-            self.head.protocol = self.head.protocol or said
+            self.head.protocol = self.head.protocol or value
         else:
-            self.head.started = self.head.started or said
+            self.head.started = self.head.started or value
 
     def _end_section(self) -> None:
-        said = self._narrative()
+        narrative = self._narrative()
         if self._pending is not None:
-            self._pending.after = said
+            self._pending.after = narrative
         elif self._section is not None:
             self._start()
-            self._section.narrative = said
+            self._section.narrative = narrative
             self._time(self._section)
             self._out.append(self._section)
-        elif said:
+        elif narrative:
             self._start()  # text between the head and the first heading belongs to neither
         self._flush()
         self._section = None
@@ -252,15 +252,15 @@ class _LogReading:
     def _events(self, piece: Fenced) -> Iterator[Entry]:
         """Read a block: one event as a rule, several where it has several documents or a list of them, none that is whole if it is bad."""
         above = self._section or Entry(max(1, piece.line - 1))
-        documents = _documents(piece.said)
-        for offset, said in documents:
+        documents = _documents(piece.text)
+        for offset, document in documents:
             line = piece.line + offset
-            blank = Entry(above.line, above.title, above.time, raw=said, block_line=line)
+            blank = Entry(above.line, above.title, above.time, raw=document, block_line=line)
             try:
-                value, comments, mended = parse(said, json=piece.language == "json")
+                value, comments, mended = parse(document, json=piece.language == "json")
             except (FormatError, SetupError) as error:
                 blank.fault = str(error)
-                blank.kind = found[1] if (found := _KIND.search(said)) else ""
+                blank.kind = match[1] if (match := _KIND.search(document)) else ""
                 self.faults.append(Fault(line, f"{blank.kind or 'a block'}: {error}; its text is kept"))
                 yield blank
                 continue
@@ -268,8 +268,10 @@ class _LogReading:
             found_any = False
             for fields, own in _maps(value, comments):
                 found_any = True
-                yield Entry(above.line, above.title, above.time, raw=said, block_line=line, kind=_kind(fields), fields=fields, comments=own)
-            if not found_any and (said.strip() or len(documents) == 1):
+                yield Entry(
+                    above.line, above.title, above.time, raw=document, block_line=line, kind=_kind(fields), fields=fields, comments=own
+                )
+            if not found_any and (document.strip() or len(documents) == 1):
                 blank.fault = "holds no event: no map of fields"
                 self.faults.append(Fault(line, f"the block {blank.fault}; its text is kept"))
                 yield blank
@@ -283,45 +285,45 @@ class _LogReading:
         self._time(entry)
 
     def _time(self, entry: Entry) -> None:
-        told = moment(entry.fields.get("timestamp"))
-        if told is None and entry.time:
-            told = moment(entry.time)
+        at = moment(entry.fields.get("timestamp"))
+        if at is None and entry.time:
+            at = moment(entry.time)
             day = since_midnight(entry.time)
-            if told is None and day is not None and self._latest is not None:
-                told = following(day, self._latest)
-        entry.at = told if told is not None else self._latest
+            if at is None and day is not None and self._latest is not None:
+                at = following(day, self._latest)
+        entry.at = at if at is not None else self._latest
         self._latest = entry.at
 
 
-def parse(said: str, *, json: bool = False) -> tuple[Any, Comments, list[tuple[int, str]]]:
+def parse(text: str, *, json: bool = False) -> tuple[Any, Comments, list[tuple[int, str]]]:
     """Read one document: its value, its comments, and what was mended in it. Raises `FormatError`, `SetupError` without ruamel.yaml."""
     if json:
         try:
-            return msgspec.json.decode(said.encode(errors="replace")), {}, []
+            return msgspec.json.decode(text.encode(errors="replace")), {}, []
         except (msgspec.DecodeError, RecursionError):
             pass  # with comments, perhaps, or a comma too many: YAML's flow form takes more
-    if not said.strip():
+    if not text.strip():
         return None, {}, []
     try:
-        value, comments = own_yaml.parse(said)
+        value, comments = own_yaml.parse(text)
     except (own_yaml.NotOurs, RecursionError):
-        found = foreign_yaml.parse(said)
-        return found.value, found.comments, found.faults
+        foreign = foreign_yaml.parse(text)
+        return foreign.value, foreign.comments, foreign.faults
     return value, comments, []
 
 
-def _documents(said: str) -> list[tuple[int, str]]:
+def _documents(text: str) -> list[tuple[int, str]]:
     """Return a block's documents, each with the number of its first line in the block."""
-    if not _DOCUMENT.search(said):
-        return [(0, said)]
-    found: list[tuple[int, str]] = []
+    if not _DOCUMENT.search(text):
+        return [(0, text)]
+    parts: list[tuple[int, str]] = []
     start = 0
-    for mark in [*_DOCUMENT.finditer(said), None]:
-        part = said[start : mark.start() if mark else len(said)]
+    for mark in [*_DOCUMENT.finditer(text), None]:
+        part = text[start : mark.start() if mark else len(text)]
         if part.strip():
-            found.append((said.count("\n", 0, start), part))
-        start = mark.end() if mark else len(said)
-    return found or [(0, said)]
+            parts.append((text.count("\n", 0, start), part))
+        start = mark.end() if mark else len(text)
+    return parts or [(0, text)]
 
 
 def _maps(value: Any, comments: Comments) -> Iterator[tuple[dict[str, Any], Comments]]:

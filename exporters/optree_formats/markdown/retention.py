@@ -125,8 +125,8 @@ def _held(log: Path) -> Generator[bool, None, None]:
 
 
 def _one(log: Path, policy: Policy, at: float, *, dry_run: bool) -> Action:
-    found = read_log(log)
-    kinds = [entry for entry in found.entries if entry.kind]
+    parsed = read_log(log)
+    kinds = [entry for entry in parsed.entries if entry.kind]
     if not state_at(kinds).ended:
         return Action(log, "keep", "the session has not ended")
     last = max((entry.at for entry in kinds if entry.at is not None), default=None)
@@ -138,26 +138,26 @@ def _one(log: Path, policy: Policy, at: float, *, dry_run: bool) -> Action:
     if what == "compress" and log.name != FILE:
         return Action(log, "keep", f"{why}: compressed already")
     digest = _digest(log)
-    target = _target(log, what, digest, found)
+    target = _target(log, what, digest, parsed)
     if not dry_run:
         if not target.exists():
             (archive if what == "archive" else compress)(log, target)
-        if policy.replace and _stands_for(target, digest, found) and _digest(log) == digest:
+        if policy.replace and _stands_for(target, digest, parsed) and _digest(log) == digest:
             REAL.unlink(log)
     return Action(log, what, why, target, removed=policy.replace and (dry_run or not log.exists()))
 
 
-def _target(log: Path, what: _What, digest: str, found: Log) -> Path:
+def _target(log: Path, what: _What, digest: str, parsed: Log) -> Path:
     """Return the name of what stands for a log already, or the first one that is free."""
     stem, suffix = (log.name.removesuffix(".md"), ".md.zst") if what == "archive" else (COMPRESSED.removesuffix(".md"), ".md")
     for number in count():
         target = log.with_name(f"{stem}{f'.{number}' if number else ''}{suffix}")
-        if not os.path.lexists(target) or (target.is_file() and _stands_for(target, digest, found)):
+        if not os.path.lexists(target) or (target.is_file() and _stands_for(target, digest, parsed)):
             return target
     raise AssertionError
 
 
-def _stands_for(target: Path, digest: str, found: Log) -> bool:
+def _stands_for(target: Path, digest: str, parsed: Log) -> bool:
     """Tell whether a copy or an archive is of this log as it is, can be read, and holds what it must."""
     if target.suffix == ".zst":
         try:
@@ -169,7 +169,7 @@ def _stands_for(target: Path, digest: str, found: Log) -> bool:
     if of is None or of[1].decode() != digest or verify(target):
         return False
     kept = [entry.kind for entry in read_log(target).entries]
-    return all(kept.count(kind) == sum(entry.kind == kind for entry in found.entries) for kind in ("tool_error", "repair", "session_end"))
+    return all(kept.count(kind) == sum(entry.kind == kind for entry in parsed.entries) for kind in ("tool_error", "repair", "session_end"))
 
 
 def _digest(path: Path) -> str:
@@ -181,12 +181,12 @@ def _digest(path: Path) -> str:
     return digest.hexdigest()
 
 
-def _compressed_text(found: Log, log: Path) -> Iterator[str]:
-    head = found.head
+def _compressed_text(parsed: Log, log: Path) -> Iterator[str]:
+    head = parsed.head
     whence = f"Compressed: from {log.name}, sha256 {_digest(log)}"
     chain = Chain()
     pieces = [header(head.session_id or log.parent.name, head.started, head.protocol or "EVENT-LOG/0.2", whence)]
-    for event in fewer_events(found.entries):
+    for event in fewer_events(parsed.entries):
         pieces.append(section(event, event.at or 0.0, "verbose"))
         written = "".join(pieces).encode(errors="replace")
         pieces += [mark(chain.seal(written)), RULE]
@@ -264,12 +264,12 @@ def _short(value: Any) -> Any:
 
 def _move_comments(event: LogEvent) -> None:
     """Keep comments whose fields have gone, or whose places have moved, at the end of the event."""
-    there = under(event.comments, event.fields)
+    kept = under(event.comments, event.fields)
     for place, comment in event.comments.items():
-        if place not in there:
-            for said in comment.texts():
-                add(there, (), said, "end")
-    event.comments = there
+        if place not in kept:
+            for text in comment.texts():
+                add(kept, (), text, "end")
+    event.comments = kept
 
 
 def _collapsed(run: list[Entry], at_least: int) -> list[LogEvent]:
@@ -277,7 +277,7 @@ def _collapsed(run: list[Entry], at_least: int) -> list[LogEvent]:
     if len(calls) < at_least:
         return [_kept(entry) for entry in run]
     results = [entry for entry in run if entry.kind == "tool_result"]
-    durations = [found for entry in results if isinstance(found := entry.fields.get("duration_ms"), (int, float))]
+    durations = [duration for entry in results if isinstance(duration := entry.fields.get("duration_ms"), (int, float))]
     whys = [str(args.get("why")) for entry in calls if is_object(args := entry.fields.get("args")) and args.get("why")]
     fields: dict[str, Any] = {
         "tool": calls[0].fields.get("tool"),
@@ -287,18 +287,18 @@ def _collapsed(run: list[Entry], at_least: int) -> list[LogEvent]:
         "call_ids": [_call(entry) for entry in calls],
         "whys": list(dict.fromkeys(whys)),
     }
-    said = [part for entry in run for part in (entry.narrative, entry.after) if part]
-    event = LogEvent("tool_summary", fields, narrative="\n\n".join(said), at=run[0].at)
+    narratives = [part for entry in run for part in (entry.narrative, entry.after) if part]
+    event = LogEvent("tool_summary", fields, narrative="\n\n".join(narratives), at=run[0].at)
     event.comments = _gathered(run)
     return [event]
 
 
 def _gathered(run: list[Entry]) -> Comments:
     """Return all comments of a run, at the end of its summary."""
-    found: Comments = {}
+    comments: Comments = {}
     place: Place = ()
     for entry in run:
         for comment in entry.comments.values():
-            for said in comment.texts():
-                add(found, place, said, "end")
-    return found
+            for text in comment.texts():
+                add(comments, place, text, "end")
+    return comments

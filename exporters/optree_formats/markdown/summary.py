@@ -60,17 +60,17 @@ def summarise(entries: Iterable[Entry], *, session_id: str = "", retrospective: 
         "errors": {"total": codes.total(), "by_code": dict(codes.most_common())},
         "repairs": {"total": demons.total(), "by_demon": dict(demons.most_common())},
         **({"seal": seal} if seal else {}),
-        "retrospective": f"{(retrospective or _told(turns, tools, codes, demons, reason)).strip()}\n",
+        "retrospective": f"{(retrospective or _default_retrospective(turns, tools, codes, demons, reason)).strip()}\n",
     }
 
 
 def summary_text(summary: Mapping[str, Any], comments: Mapping[str, str] | None = None) -> str:
     """Return a summary as YAML; *comments* stand beside the fields that they name, as ``tool_usage.fs.read``."""
-    found: Comments = {(): Comment(before=f"{FILE} (generated at session end)")}
-    for name, said in (comments or {}).items():
+    by_place: Comments = {(): Comment(before=f"{FILE} (generated at session end)")}
+    for name, text in (comments or {}).items():
         place = place_of(name, summary)
-        add(found, place, said, "before" if is_object(_at(summary, place)) else "beside")
-    return emit(summary, found)
+        add(by_place, place, text, "before" if is_object(_at(summary, place)) else "beside")
+    return emit(summary, by_place)
 
 
 def write_summary(
@@ -79,18 +79,18 @@ def write_summary(
     """Write the summary of a log beside it, in place of an older one, with the log's last seal; returns its path. Raises `OSError`."""
     log = Path(log)
     target = Path(target) if target else log.with_name(FILE)
-    found = read_log(log)
+    parsed = read_log(log)
     chain = Chain()
     with open_regular(log) as source:
         for line in source:
             chain.add(line)
-    made = summarise(found.entries, session_id=found.head.session_id, retrospective=retrospective, seal=chain.last)
-    REAL.replace(target, [summary_text(made, comments).encode()])
+    summary = summarise(parsed.entries, session_id=parsed.head.session_id, retrospective=retrospective, seal=chain.last)
+    REAL.replace(target, [summary_text(summary, comments).encode()])
     return target
 
 
-def _name(said: object) -> str:
-    return said if isinstance(said, str) and said else UNKNOWN
+def _name(value: object) -> str:
+    return value if isinstance(value, str) and value else UNKNOWN
 
 
 def _at(value: Any, place: tuple[str | int, ...]) -> Any:
@@ -99,8 +99,8 @@ def _at(value: Any, place: tuple[str | int, ...]) -> Any:
     return value
 
 
-def _told(turns: int, tools: Counter[str], codes: Counter[str], demons: Counter[str], reason: str) -> str:
-    """Say what can be said without having been there."""
+def _default_retrospective(turns: int, tools: Counter[str], codes: Counter[str], demons: Counter[str], reason: str) -> str:
+    """Return a retrospective that is made of the counts alone."""
     most = f", most of them {tools.most_common(1)[0][0]}" if len(tools) > 1 and 2 * tools.most_common(1)[0][1] > tools.total() else ""
     first = f"{turns} turns with {tools.total()} tool calls{most}."
     second = f"{codes.total()} errors, {demons.total()} repairs."
@@ -161,10 +161,10 @@ def _moment(at: float | str | datetime, first: float | None) -> float:
     if isinstance(at, float):
         return at
     day = since_midnight(str(at))
-    found = moment(at) if day is None else following(day, first or 0.0)
-    if found is None:
+    timestamp = moment(at) if day is None else following(day, first or 0.0)
+    if timestamp is None:
         raise SetupError(f"{str(at)[:80]!r} is no time: write it as 2025-12-30T12:00:00Z or 12:00:00")
-    return found
+    return timestamp
 
 
 def _apply(state: State, entry: Entry) -> None:
@@ -191,10 +191,10 @@ def _apply(state: State, entry: Entry) -> None:
 
 def _context(state: State, fields: dict[str, Any]) -> None:
     for name in ("files_in_context", "included"):
-        if is_list(found := fields.get(name)):
-            state.files_in_context = [str(file) for file in found]
-    if is_list(found := fields.get("excluded")):
-        state.excluded = [str(file) for file in found]
+        if is_list(files := fields.get(name)):
+            state.files_in_context = [str(file) for file in files]
+    if is_list(files := fields.get("excluded")):
+        state.excluded = [str(file) for file in files]
     usage, budget, used = (fields.get(name) for name in ("budget_usage", "budget", "used"))
     if isinstance(usage, (int, float)):
         state.budget_usage = float(usage)

@@ -58,10 +58,10 @@ _STATUSES = get_args(Status)
 _BAD = (PathError, msgspec.ValidationError, LookupError, TypeError, ValueError)
 
 
-def tree_of(found: list[Entry], txn: str) -> tuple[Tree, list[Fault]]:
-    """Return the tree that a log's entries tell of, and what of them could not be taken, or was mended, by line."""
-    own = next((entry.fields.get("tree") == SCHEMA for entry in found if entry.kind == "session_start"), False)
-    return _OwnLog(txn).read(found) if own else _ForeignLog(txn).read(found)
+def tree_of(log_entries: list[Entry], txn: str) -> tuple[Tree, list[Fault]]:
+    """Return the tree that a log's entries describe, and faults, by line, where an entry was left out or mended."""
+    own = next((entry.fields.get("tree") == SCHEMA for entry in log_entries if entry.kind == "session_start"), False)
+    return _OwnLog(txn).read(log_entries) if own else _ForeignLog(txn).read(log_entries)
 
 
 class _OwnLog:
@@ -74,13 +74,13 @@ class _OwnLog:
         self.paths: dict[str, str] = {}
         """Call paths of sessions, by path."""
 
-    def read(self, found: list[Entry]) -> tuple[Tree, list[Fault]]:
+    def read(self, log_entries: list[Entry]) -> tuple[Tree, list[Fault]]:
         self.calls = {
             node_path(entry.fields): entry.fields
-            for entry in found
+            for entry in log_entries
             if entry.kind in _KINDS or entry.kind in SYSTEM or (entry.kind == "addition" and {"request", "messages"} & entry.fields.keys())
         }
-        for entry in found:
+        for entry in log_entries:
             if not entry.kind:
                 continue
             try:
@@ -126,7 +126,7 @@ class _OwnLog:
 
     def _message(self, fields: dict[str, Any], path: str, at: float) -> None:
         cause = fields.get("cause")
-        causes = tuple(str(one) for one in cause) if is_list(cause) else ()
+        causes = tuple(str(cause_id) for cause_id in cause) if is_list(cause) else ()
         substance, identity = _text(fields.get("substance")), _text(fields.get("id"))
         message = Message(at, str(fields["role"]), raw(fields["body"]), identity, substance, causes)
         self.records.apply(MessageAdded(path, -1, message))
@@ -144,9 +144,9 @@ class _OwnLog:
         self.records.apply(TurnEnd(path, at, _status(fields), _text(fields.get("error"))))
 
     def _assistant(self, fields: dict[str, Any], path: str) -> None:
-        said = fields.get("assistant")
-        if is_object(said):
-            self.records.apply(TurnSet(path, {str(key): str(value) for key, value in said.items()}))
+        assistant = fields.get("assistant")
+        if is_object(assistant):
+            self.records.apply(TurnSet(path, {str(key): str(value) for key, value in assistant.items()}))
 
     # Ops
 
@@ -160,12 +160,12 @@ class _OwnLog:
     def _op_end(self, fields: dict[str, Any], path: str, at: float, *, failed: bool) -> None:
         self._held(fields, path, at)
         error = fields.get("error")
-        said = error.get("message") if is_object(error) and error.get("stated") is not False else None
+        message = error.get("message") if is_object(error) and error.get("stated") is not False else None
         status = _status(fields, "failed" if failed else "ok")
         latency = fields.get("duration_ms")
         known = float(latency) if isinstance(latency, (int, float)) else None
         self.records.apply(
-            OpEnd(path, at, status, known, _text(said), _text(fields.get("reasoning_final")), block(fields.get("attributes")))
+            OpEnd(path, at, status, known, _text(message), _text(fields.get("reasoning_final")), block(fields.get("attributes")))
         )
 
     def _request(self, fields: dict[str, Any], path: str, at: float, kind: OpKind) -> None:
@@ -185,8 +185,8 @@ class _OwnLog:
     def _held(self, fields: dict[str, Any], path: str, at: float) -> None:
         """Take what an op holds, of whichever event of it."""
         logs: tuple[LogEntry, ...] = entries(fields, "logs", LogEntry)
-        said = fields.get("reasoning")
-        chunks = (ReasoningChunk(said, reasoning_at(fields, at)),) if isinstance(said, str) else ()
+        reasoning = fields.get("reasoning")
+        chunks = (ReasoningChunk(reasoning, reasoning_at(fields, at)),) if isinstance(reasoning, str) else ()
         if logs or chunks:
             self.records.apply(Entries(path, -1, logs, -1, chunks))
         for entry in entries(fields, "accounting", AccountingEntry):
@@ -203,23 +203,23 @@ class _OwnLog:
             if "given_why" in fields:
                 members["why"] = fields["given_why"]
         else:
-            found = fields.get("request")
-            members = found if is_object(found) else {} if found is None else {"value": found}
+            request = fields.get("request")
+            members = request if is_object(request) else {} if request is None else {"value": request}
         same = fields.get("same_as")
         if is_object(same):
             members = {**members, **{key: self._member(str(path), key) for key, path in same.items()}}
             order = fields.get("order")
             if is_list(order):
                 members = {key: members[key] for key in [*order, *members] if key in members}
-        there = (
+        has_request = (
             "request" in fields or "messages" in fields or is_object(same) or (is_object(args) and fields.get("args_given") is not False)
         )
-        return as_kept(members) if there else None
+        return as_kept(members) if has_request else None
 
     def _member(self, path: str, key: str) -> Any:
         fields = self.calls[path]
-        found = fields.get("args", fields.get("request"))
-        return found[key] if is_object(found) else None
+        members = fields.get("args", fields.get("request"))
+        return members[key] if is_object(members) else None
 
     def _history(self, fields: dict[str, Any], path: str) -> list[Any]:
         """Return an op's whole history: the part of an earlier op's that it continues, and its own messages."""
@@ -244,7 +244,7 @@ class _OwnLog:
 
 
 def block(attributes: Any) -> Raw | UnsetType:
-    """Return an attribute block; none for what is no map."""
+    """Return an attribute block; none for a value that is not a map."""
     return raw(attributes) if is_object(attributes) and attributes else UNSET
 
 
@@ -259,12 +259,12 @@ def raw(value: Any) -> Raw:
 
 def node_path(fields: dict[str, Any]) -> str:
     """Return the path of the node that an event is of; in a repair, where ``path`` is the repaired file, it is ``node``."""
-    found = fields.get(NODE, "") if fields.get("type") == "repair" and NODE in fields else fields.get("path", "")
-    return found if isinstance(found, str) else str(found)
+    path = fields.get(NODE, "") if fields.get("type") == "repair" and NODE in fields else fields.get("path", "")
+    return path if isinstance(path, str) else str(path)
 
 
 def _check(path: str, *, begins_session: bool) -> None:
-    """Raise `PathError` for what is no path, or lies deeper than a snapshot holds."""
+    """Raise `PathError` for a text that is not a path, or for a path deeper than a snapshot holds."""
     dots = path.count(".")
     if dots > 2 * MAX_NESTED + 1 or (begins_session and dots >= 2 * MAX_NESTED):
         raise PathError(f"{path[:40]}… lies in more than {MAX_NESTED} sessions, and no snapshot holds more")
@@ -276,10 +276,10 @@ def _text(value: Any) -> str | None:
 
 
 def _status(fields: dict[str, Any], otherwise: Status = "ok") -> Status | None:
-    """Return how something ended; None where the log says no more than that it did."""
-    found: Any = fields.get("status")
-    known: Status = found if found in _STATUSES else otherwise
-    return None if found == ENDED else known
+    """Return how a node ended; None where the log only says that it ended."""
+    status: Any = fields.get("status")
+    known: Status = status if status in _STATUSES else otherwise
+    return None if status == ENDED else known
 
 
 _REASONS: dict[str, Status] = {
@@ -316,8 +316,8 @@ class _ForeignLog:
         self.asked: list[tuple[str, float]] = []
         """Paths and begins of open llm ops."""
 
-    def read(self, found: list[Entry]) -> tuple[Tree, list[Fault]]:
-        for entry in found:
+    def read(self, log_entries: list[Entry]) -> tuple[Tree, list[Fault]]:
+        for entry in log_entries:
             if entry.kind or entry.fields:
                 self.take(entry)
         if not self.begun:
@@ -366,8 +366,8 @@ class _ForeignLog:
     def _turn(self, entry: Entry | None) -> None:
         self._end_turn()
         self.turn, self.op = self.turn + 1, 0
-        said = entry.fields.get("content", entry.narrative or None) if entry else None
-        prompts = {"user": text(said)} if said is not None else None
+        content = entry.fields.get("content", entry.narrative or None) if entry else None
+        prompts = {"user": text(content)} if content is not None else None
         self.records.apply(TurnBegin(str(self.turn), self.at, prompts, block(_rest(entry)) if entry else UNSET))
 
     def _end_turn(self) -> None:
@@ -385,7 +385,7 @@ class _ForeignLog:
         return path
 
     def _say(self, path: str, entry: Entry) -> None:
-        lines = [LogEntry(self.at, "VRB", said) for said in (entry.narrative, entry.after) if said]
+        lines = [LogEntry(self.at, "VRB", narrative) for narrative in (entry.narrative, entry.after) if narrative]
         if lines:
             self.records.apply(Entries(path, -1, tuple(lines), -1))
 
@@ -412,14 +412,14 @@ class _ForeignLog:
             size = len(fields["result"]) if isinstance(fields["result"], str) else len(data)
             self.records.apply(Responded(path, self.at, Payload(raw(fields["result"]), None, size)))
         error = fields.get("error")
-        said = text(error.get("message", error.get("code", ""))) if is_object(error) else None if error is None else text(error)
+        message = text(error.get("message", error.get("code", ""))) if is_object(error) else None if error is None else text(error)
         latency = _number(fields.get("duration_ms"), self.at - began)
-        told = AccountingEntry(
-            f"{self.txn}:{path}#1", self.at, "tool", "failed" if failed else "ok", latency, command=tool, characters_out=size, error=said
+        accounting = AccountingEntry(
+            f"{self.txn}:{path}#1", self.at, "tool", "failed" if failed else "ok", latency, command=tool, characters_out=size, error=message
         )
-        self.records.apply(Accounted(path, told))
+        self.records.apply(Accounted(path, accounting))
         kept = {"error": error} if is_object(error) and error.keys() - {"message"} else {}
-        self.records.apply(OpEnd(path, self.at, "failed" if failed else "ok", latency, said, None, block({**_rest(entry), **kept})))
+        self.records.apply(OpEnd(path, self.at, "failed" if failed else "ok", latency, message, None, block({**_rest(entry), **kept})))
 
     def _answer(self, entry: Entry) -> None:
         fields = entry.fields
@@ -427,12 +427,12 @@ class _ForeignLog:
             self.asked.append((self._op("llm", text(fields.get("model", "model")), Entry(entry.line)), self.at))
         path, began = self.asked.pop()
         self._say(path, entry)
-        got = int(_number(fields.get("tokens"), 0.0))
-        told = AccountingEntry(
-            f"{self.txn}:{path}#1", self.at, "llm", "ok", self.at - began, tokens=Tokens(0, got, total_tokens=got) if got else None
+        tokens = int(_number(fields.get("tokens"), 0.0))
+        accounting = AccountingEntry(
+            f"{self.txn}:{path}#1", self.at, "llm", "ok", self.at - began, tokens=Tokens(0, tokens, total_tokens=tokens) if tokens else None
         )
-        leave_out_impossible(told)
-        self.records.apply(Accounted(path, told))
+        leave_out_impossible(accounting)
+        self.records.apply(Accounted(path, accounting))
         self.records.apply(OpEnd(path, self.at, "ok", self.at - began, None, None, block(_rest(entry))))
 
 
@@ -440,11 +440,11 @@ def _rest(entry: Entry) -> dict[str, Any]:
     """Return what of an event becomes attributes: fields without a place of their own, and its comments."""
     own = _OWN.get(entry.kind, {"type", "timestamp"})
     rest = {key: value for key, value in entry.fields.items() if key not in own}
-    said = _said(entry.comments)
-    return {**rest, **({"result_comments" if entry.kind in _RESULTS else "comments": said} if said else {})}
+    comments = _comment_texts(entry.comments)
+    return {**rest, **({"result_comments" if entry.kind in _RESULTS else "comments": comments} if comments else {})}
 
 
-def _said(comments: Comments) -> dict[str, str]:
+def _comment_texts(comments: Comments) -> dict[str, str]:
     return {".".join(map(str, place)) or _EVENT: "\n".join(comment.texts()) for place, comment in comments.items()}
 
 

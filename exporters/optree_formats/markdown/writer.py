@@ -241,7 +241,7 @@ class EventLog:
         self._fd, self._tail, self._end, self._changed_at = -1, Tail(), b"", 0
 
     def _learn(self) -> LogEvent | None:
-        """Read what is new; all of it, if what was known is no longer there. Returns the violation that this is."""
+        """Read what was appended; the whole log, if the part read before is gone. Returns the violation, if it is one."""
         info = os.fstat(self._fd)
         cut = info.st_size < self._tail.size
         end = self._system.pread(self._fd, len(self._end), self._tail.size - len(self._end))
@@ -257,14 +257,14 @@ class EventLog:
         return None
 
     def _settle(self, lost: LogEvent | None) -> None:
-        """Make the log whole: its start if it is new, an end to what is torn, and a word on what happened to it."""
+        """Make the log whole: write its start if it is new, end a torn block, and record what happened to it."""
         if self._tail.size == 0:
             self._start.at = self._now() * 1e3 if self._start.at is None else self._start.at
             self._put(header(self.session_id, str(iso(self._start.at // 1000 * 1000))))
             self._write(self._start)
         if self._tail.torn or self._tail.fence:
             if self._tail.torn:
-                self._put("\n")  # and then see what its last line says
+                self._put("\n")  # then its last line is read
             self._put(f"{self._tail.fence.decode()}\n\n{RULE}" if self._tail.fence else f"\n{RULE}")
             self._write(
                 LogEvent("warning", narrative="The event before this one is torn: its writer was stopped.", action="ended_torn_event")
@@ -316,13 +316,13 @@ class EventLog:
 
 
 def _without_credentials(event: LogEvent) -> LogEvent:
-    made = copy(event)
-    made.fields, made.narrative, made.title = redact(event.fields), redact(event.narrative), redact(event.title)
-    made.comments = {
-        place: type(comment)(*(None if said is None else redact(said) for said in (comment.before, comment.beside, comment.end)))
+    redacted = copy(event)
+    redacted.fields, redacted.narrative, redacted.title = redact(event.fields), redact(event.narrative), redact(event.title)
+    redacted.comments = {
+        place: type(comment)(*(None if text is None else redact(text) for text in (comment.before, comment.beside, comment.end)))
         for place, comment in event.comments.items()
     }
-    return made
+    return redacted
 
 
 def _after_fork() -> None:

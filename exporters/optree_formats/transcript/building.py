@@ -1,4 +1,4 @@
-"""One run's session while it is read: each event becomes records, and what was said in an op is put together at the end.
+"""One run's session while it is read: each event becomes records, and the messages of an op are put together at the end.
 
 Writers of the program that the format comes from have `workflow_name` and `status` in them, or null. Only the difference is kept, in the
 session's attribute `KEPT`, so that whatever else is there comes from the tree.
@@ -42,16 +42,16 @@ _members: TypedDecoder[dict[str, Any]] = TypedDecoder(dict[str, Raw])
 
 
 class Talk(Struct):
-    """What was said in an op."""
+    """The messages of an op."""
 
-    asked: list[messages.Said] = []
+    asked: list[messages.SentBlock] = []
     answered: list[ContentBlock] = []
     ts: float = 0.0
     """When it answered."""
     partial: bool | None = None
     """True if the answer broke off."""
     trusted: bool = True
-    """False if what a step gave as its result may be less than what it said."""
+    """False if a step's result may be less than its message."""
 
 
 class Building:
@@ -83,7 +83,7 @@ class Building:
         return f"{self._above}{turn}.{index}"
 
     def talk(self, op: str) -> Talk:
-        """Return what was said in an op so far."""
+        """Return the messages of an op so far."""
         return self._talks.get(op) or self._talks.setdefault(op, Talk())
 
     def give(self, op: str, ts: float, *, request: Payload | None = None, response: Payload | None = None) -> None:
@@ -95,20 +95,20 @@ class Building:
 
     def end_op(self, op: OperationNode, ts: float, payload: Any, beside: dict[str, Any]) -> None:
         """End an op, with what it gave."""
-        given = payload.output if isinstance(payload, ToolPayload) else payload.result if isinstance(payload, StepPayload) else UNSET
-        if (response := held(given)) is not None:
+        output = payload.output if isinstance(payload, ToolPayload) else payload.result if isinstance(payload, StepPayload) else UNSET
+        if (response := held(output)) is not None:
             response.partial = beside.get("partial") is True or None
         self.give(op.path, ts, response=response)
         status, error = outcome(payload, beside)
         self.put(OpEnd(op.path, ts, status, max(0.0, ts - op.started_at), error, None, attributes(beside)))
 
     def finish(self) -> None:
-        """Record what was said in ops: their requests, their answers and their thoughts."""
+        """Record the messages of ops: their requests, their answers and their thoughts."""
         for path, talk in self._talks.items():
             self._say(self.fold.ops[path], talk)
 
     def account(self) -> None:
-        """Give each call that has ended an entry, as one has that nobody accounted for: it counts, and its cost is unknown, not nothing."""
+        """Give each call that has ended an entry, as a call without accounting has: it counts, and its cost is unknown, not 0."""
         calls = [op for turn in self.session.turns for op in turn.ops if op.kind in ("llm", "tool") and op.ended_at is not None]
         for op in calls:
             entry = AccountingEntry(f"{op.op_id}#0", op.ended_at or 0.0, "llm" if op.kind == "llm" else "tool", latency=op.latency)
@@ -125,8 +125,8 @@ class Building:
     def _say(self, op: OperationNode, talk: Talk) -> None:
         if talk.asked and op.request is None:
             self.give(op.path, op.started_at, request=held(raw(messages.request_of(talk.asked)), "llm"))
-        said = messages.answer_of(talk.answered)
-        if said is not None and (op.response is None or not talk.trusted) and (response := held(raw(said))) is not None:
+        answer = messages.answer_of(talk.answered)
+        if answer is not None and (op.response is None or not talk.trusted) and (response := held(raw(answer))) is not None:
             response.partial = talk.partial
             self.give(op.path, talk.ts, response=response)
         thought = messages.thoughts(talk.answered)
@@ -136,20 +136,20 @@ class Building:
             self.put(OpSet(op.path, op.ended_at or talk.ts, reasoning=thought))
 
 
-def told(event: Event) -> dict[str, Any]:
-    """Return what stands beside the seed's members; attributes stay as they are written."""
+def beside_of(event: Event) -> dict[str, Any]:
+    """Return the members of an event beside the seed's; attributes stay as they are written."""
     return {name: value if name == "attributes" else decode(value) for name, value in (event.optree or {}).items()}
 
 
 def text_of(value: Any) -> str | None:
-    """Return a text; None for what is none."""
+    """Return a text; None for a value that is not a text."""
     return value if isinstance(value, str) else None
 
 
 def attributes(beside: dict[str, Any]) -> Raw | UnsetType:
-    """Return the attributes among it."""
-    found = beside.get("attributes", UNSET)
-    return found if isinstance(found, Raw) and bytes(found).startswith(b"{") else UNSET
+    """Return the attributes among the members beside the seed's."""
+    value = beside.get("attributes", UNSET)
+    return value if isinstance(value, Raw) and bytes(value).startswith(b"{") else UNSET
 
 
 def outcome(payload: Any, beside: dict[str, Any]) -> tuple[Status | None, str | None]:
@@ -158,9 +158,9 @@ def outcome(payload: Any, beside: dict[str, Any]) -> tuple[Status | None, str | 
         error = beside.get("error")
         return beside["status"], text_of(error)
     error = payload.error if isinstance(payload, (StepPayload, ToolPayload)) else payload.get("error") if is_object(payload) else None
-    said = error if isinstance(error, str) and error else None
-    failed = said is not None or (is_object(payload) and payload.get("status") in ("failed", "error", "failure"))
-    return "failed" if failed else "ok", said
+    message = error if isinstance(error, str) and error else None
+    failed = message is not None or (is_object(payload) and payload.get("status") in ("failed", "error", "failure"))
+    return "failed" if failed else "ok", message
 
 
 def held(value: Raw | UnsetType, kind: str | None = None) -> Payload | None:
@@ -172,7 +172,7 @@ def held(value: Raw | UnsetType, kind: str | None = None) -> Payload | None:
 
 
 def hear(talk: Talk, payload: Any, beside: dict[str, Any], ts: float) -> None:
-    """Take a message up into what was said."""
+    """Add a message to the messages of an op."""
     blocks = blocks_of(payload)
     if isinstance(payload, MessagePayload) and payload.role == "assistant":
         talk.answered += blocks
@@ -184,14 +184,14 @@ def hear(talk: Talk, payload: Any, beside: dict[str, Any], ts: float) -> None:
 
 def roles_of(blocks: list[ContentBlock], beside: dict[str, Any]) -> list[str]:
     """Return the role of each block of a user's message."""
-    given = beside.get("roles")
-    return [str(role) for role in given] if is_list(given) and len(given) == len(blocks) else messages.roles(blocks)
+    listed = beside.get("roles")
+    return [str(role) for role in listed] if is_list(listed) and len(listed) == len(blocks) else messages.roles(blocks)
 
 
 def blocks_of(payload: Any) -> list[ContentBlock]:
-    """Return the blocks of a message; none of what is no message."""
-    found: Any = payload.blocks if isinstance(payload, MessagePayload) else payload
-    return [block for block in found if isinstance(block, ContentBlock)] if is_list(found) else []
+    """Return the blocks of a message; none for a payload that is not a message."""
+    blocks: Any = payload.blocks if isinstance(payload, MessagePayload) else payload
+    return [block for block in blocks if isinstance(block, ContentBlock)] if is_list(blocks) else []
 
 
 class EventDifference(Struct, forbid_unknown_fields=True, omit_defaults=True):
@@ -233,27 +233,27 @@ def _of_payload(name: str, event: Event) -> dict[str, Any]:
 
 
 def kept_of(attributes: dict[str, Any]) -> Kept:
-    """Return what is kept of a run; nothing where the attribute is none of ours."""
+    """Return what is kept of a run; nothing where the attribute is not one of optree's."""
     try:
         return msgspec.convert(attributes.get(KEPT, {}), Kept)
     except msgspec.ValidationError:
         return Kept()
 
 
-def put_back(found: EventDifference | UnsetType | None, payload: StepPayload) -> Any:
-    """Return a payload as it was: what the tree says, with what is kept."""
-    if found is UNSET:
+def put_back(kept: EventDifference | UnsetType | None, payload: StepPayload) -> Any:
+    """Return a payload as it was: the tree's members, with those that are kept."""
+    if kept is UNSET:
         return payload
-    if found is None:
+    if kept is None:
         return None
-    made: dict[str, Any] = {"name": payload.name, "kind": payload.kind}
-    made.update({"error": payload.error} if payload.error else {})
-    made.update({} if payload.result is UNSET else {"result": payload.result})
-    return {**{name: value for name, value in made.items() if name not in found.without}, **found.members}
+    result: dict[str, Any] = {"name": payload.name, "kind": payload.kind}
+    result.update({"error": payload.error} if payload.error else {})
+    result.update({} if payload.result is UNSET else {"result": payload.result})
+    return {**{name: value for name, value in result.items() if name not in kept.without}, **kept.members}
 
 
-def agrees(found: EventDifference | UnsetType | None, status: Status | None, error: str | None, *, reported: bool) -> bool:
-    """Tell whether what is kept of an end is true of it still: a session that was resumed since may have ended otherwise."""
-    if isinstance(found, EventDifference):
-        return "kind" not in found.without or (status, error) == outcome(found.members, {})
+def agrees(kept: EventDifference | UnsetType | None, status: Status | None, error: str | None, *, reported: bool) -> bool:
+    """Tell whether the kept members of an end still hold: a session that was resumed since may have ended otherwise."""
+    if isinstance(kept, EventDifference):
+        return "kind" not in kept.without or (status, error) == outcome(kept.members, {})
     return (status, error, reported) == ("ok", None, False)

@@ -11,7 +11,7 @@ from msgspec import UNSET, Raw
 from optree import OperationNode
 from optree.exporting import Fault, OpBegin, OpEnd, OpKind, OpSet, TurnBegin, TurnEnd, TypedDecoder, decode, is_object, raw
 from optree_formats.transcript import messages
-from optree_formats.transcript.building import Building, attributes, blocks_of, hear, held, roles_of, told
+from optree_formats.transcript.building import Building, attributes, beside_of, blocks_of, hear, held, roles_of
 from optree_formats.transcript.wire import (
     CONTENTS,
     EVENT_TYPES,
@@ -105,16 +105,16 @@ class Foreign:
                 put(OpSet(op.path, op.started_at, attributes=raw({STEP: step})))
 
     def _name_losses(self) -> None:
-        """Note what the ops do not hold of their messages, and say it with how many ops it is about."""
+        """Note which parts of their messages the ops do not hold, and report them with the number of ops."""
         for op, about in self._about.values():
             if about.get("unlike") and op.ended_at is not None and self._building.talk(op.path).ts == op.ended_at:
-                about["unlike"] = [one for one in about["unlike"] if one != ANSWERED]
+                about["unlike"] = [kind for kind in about["unlike"] if kind != ANSWERED]
             if "unlike" in about:
-                about["unlike"] = sorted({TIMES if one == ANSWERED else one for one in about["unlike"]})
+                about["unlike"] = sorted({TIMES if kind == ANSWERED else kind for kind in about["unlike"]})
         lost = Counter(what for _, about in self._about.values() for what in about.get("unlike", ()))
         if lost:
-            said = ", ".join(f"{UNLIKE[what]} ({number})" for what, number in sorted(lost.items()))
-            self._faults.append(NotHeld(0, f"not held of what others wrote: {said}"))
+            losses = ", ".join(f"{UNLIKE[what]} ({number})" for what, number in sorted(lost.items()))
+            self._faults.append(NotHeld(0, f"not held of what others wrote: {losses}"))
 
     def _lose(self, op: OperationNode, *what: str) -> None:
         """Note what an op does not hold."""
@@ -133,7 +133,7 @@ class Foreign:
         turn = self._building.turn(_TURN, self._building.session.started_at)
         above = self._above(event.path) or (self._agents.last(_AGENTS) if kind == "tool" else None)
         path = self._building.op_path(_TURN, len(turn.ops) + 1)
-        self._building.put(OpBegin(path, ts, kind, name, None if above is None else above.path, attributes(told(event))))
+        self._building.put(OpBegin(path, ts, kind, name, None if above is None else above.path, attributes(beside_of(event))))
         op = self._building.fold.ops[path]
         earlier = op.attributes.get(STEP)
         self._about[op.path] = op, {"path": event.path, "iteration": event.iteration, **step, **(earlier if is_object(earlier) else {})}
@@ -166,7 +166,7 @@ class Foreign:
             op = self._start(event, ts)
         self._steps.drop(op, event.path, (event.path, event.iteration))
         self._agents.drop(op, event.path, _AGENTS)
-        self._building.end_op(op, ts, event.payload, told(event))
+        self._building.end_op(op, ts, event.payload, beside_of(event))
         if op.kind == "llm" and op.response is not None:
             self._about[op.path][1]["result"] = decode(op.response.payload)
         return op
@@ -183,12 +183,12 @@ class Foreign:
             about["messages"] = event.path
         if first and event.iteration != about.get("iteration"):
             about["messagesIteration"] = event.iteration
-        there = about.get("messages", about.get("path")), about.get("messagesIteration", about.get("iteration"))
+        place = about.get("messages", about.get("path")), about.get("messagesIteration", about.get("iteration"))
         several = talk.asked if event.type == "message.user" else talk.answered
         self._lose(
-            op, *_unlike(event, ts, op), *([EVENTS] if several else ()), *([PLACES] if there != (event.path, event.iteration) else ())
+            op, *_unlike(event, ts, op), *([EVENTS] if several else ()), *([PLACES] if place != (event.path, event.iteration) else ())
         )
-        hear(talk, event.payload, told(event), ts)
+        hear(talk, event.payload, beside_of(event), ts)
         return op
 
     def _tool_call(self, event: Event, ts: float) -> OperationNode | None:
@@ -221,7 +221,7 @@ class Foreign:
             op = self._tool_call(event, ts)
         if op is not None:
             self._calls.drop(op, payload.call_id)
-            self._building.end_op(op, ts, payload, told(event))
+            self._building.end_op(op, ts, payload, beside_of(event))
         return op
 
 
@@ -237,26 +237,28 @@ def _unlike(event: Event, ts: float, op: OperationNode) -> set[str]:
     blocks = blocks_of(event.payload)
     asked = event.type == "message.user"
     kinds = [block.type for block in blocks]
-    found: set[str] = set() if asked else {ANSWERED}
+    losses: set[str] = set() if asked else {ANSWERED}
     if asked and ts != op.started_at:
-        found.add(TIMES)
+        losses.add(TIMES)
     if any(block.fidelity != ("router" if asked else "agent_emitted") for block in blocks):
-        found.add(FIDELITY)
+        losses.add(FIDELITY)
     if asked:
-        back = [block for _, block in messages.sent(messages.request_of(list(zip(roles_of(blocks, told(event)), blocks, strict=True))))]
+        back = [
+            block for _, block in messages.sent(messages.request_of(list(zip(roles_of(blocks, beside_of(event)), blocks, strict=True))))
+        ]
     else:
         back = messages.answer(messages.answer_of(blocks), messages.thoughts(blocks))
     if kinds != [block.type for block in back]:
-        found |= set() if {*kinds} & {"command", "stream"} else {ORDER}
-    elif any(_said(block) != _said(one) for block, one in zip(blocks, back, strict=True)):
-        found.add(CONTENTS)
-    return found | ({TEXTS} if {"command", "stream"} & {*kinds} else set())
+        losses |= set() if {*kinds} & {"command", "stream"} else {ORDER}
+    elif any(_content(block) != _content(written) for block, written in zip(blocks, back, strict=True)):
+        losses.add(CONTENTS)
+    return losses | ({TEXTS} if {"command", "stream"} & {*kinds} else set())
 
 
-def _said(block: ContentBlock) -> tuple[object, ...]:
-    """Return what a block says; the text of a command or a stream is a text."""
-    given, got = (None if value is UNSET else decode(value) for value in (block.tool_input, block.tool_content))
-    return messages.plain_text(block), block.tool_name, block.tool_id, given, got, block.tool_content is UNSET
+def _content(block: ContentBlock) -> tuple[object, ...]:
+    """Return the content of a block; the text of a command or a stream is a text."""
+    tool_input, tool_content = (None if value is UNSET else decode(value) for value in (block.tool_input, block.tool_content))
+    return messages.plain_text(block), block.tool_name, block.tool_id, tool_input, tool_content, block.tool_content is UNSET
 
 
 def _is_routed(payload: Any) -> bool:
@@ -281,9 +283,9 @@ class Opened:
     def drop(self, op: OperationNode, *keys: Hashable) -> None:
         """Take an op away from keys, where it stands under them."""
         for key in keys:
-            there = self._ops.get(key, {})
-            there.pop(op.path, None)
-            if not there:
+            ops = self._ops.get(key, {})
+            ops.pop(op.path, None)
+            if not ops:
                 self._ops.pop(key, None)
 
     def first(self, key: Hashable) -> OperationNode | None:

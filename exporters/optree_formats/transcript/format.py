@@ -25,18 +25,18 @@ _LONGEST = 64 << 20
 
 
 def _requests(tree: Tree) -> int:
-    found = (tree.pool.resolve(decoded(op.request.payload)) for op in _ops(tree) if op.kind == "llm" and op.request is not None)
-    return sum(not (said := messages.sent(request)) or messages.request_of(said) != request for request in found)
+    requests = (tree.pool.resolve(decoded(op.request.payload)) for op in _ops(tree) if op.kind == "llm" and op.request is not None)
+    return sum(not (blocks := messages.sent(request)) or messages.request_of(blocks) != request for request in requests)
 
 
 def _thoughts(tree: Tree) -> int:
-    found = (op for op in _ops(tree) if op.kind == "llm" and op.response is not None and op.reasoning is None)
-    return sum(any(block.type == "thinking" for block in messages.answer(_value(tree, op.response), "")) for op in found)
+    ops = (op for op in _ops(tree) if op.kind == "llm" and op.response is not None and op.reasoning is None)
+    return sum(any(block.type == "thinking" for block in messages.answer(_value(tree, op.response), "")) for op in ops)
 
 
 def _unfinished(tree: Tree) -> int:
-    found = (op for op in _ops(tree) if op.kind == "llm" and op.response is not None and op.ended_at is None)
-    return sum(_value(tree, op.response) != messages.answer_of(messages.answer(_value(tree, op.response), "")) for op in found)
+    ops = (op for op in _ops(tree) if op.kind == "llm" and op.response is not None and op.ended_at is None)
+    return sum(_value(tree, op.response) != messages.answer_of(messages.answer(_value(tree, op.response), "")) for op in ops)
 
 
 def _latencies(tree: Tree) -> int:
@@ -44,8 +44,8 @@ def _latencies(tree: Tree) -> int:
 
 
 def _sizes(tree: Tree) -> int:
-    found = ((part, held(raw(_value(tree, part)))) for part in _parts(tree))
-    return sum(part.size != (None if back is None else back.size) for part, back in found)
+    pairs = ((part, held(raw(_value(tree, part)))) for part in _parts(tree))
+    return sum(part.size != (None if back is None else back.size) for part, back in pairs)
 
 
 def _thought(reasoning: Reasoning) -> str:
@@ -127,9 +127,9 @@ class Transcript:
         root = runs[""][0].run_id
         main = target / f"{root}{SUFFIX}" if target.is_dir() else target
         paths = {path: main.with_name(f"{events[0].run_id}{SUFFIX}") if path else main for path, events in runs.items()}
-        there = [path.name for path in paths.values() if path.exists()]
-        if there:
-            raise SetupError(f"{main.parent} has {', '.join(there[:3])} already: remove it, or write elsewhere")
+        existing = [path.name for path in paths.values() if path.exists()]
+        if existing:
+            raise SetupError(f"{main.parent} has {', '.join(existing[:3])} already: remove it, or write elsewhere")
         return [write_new(paths[path], b"".join(line(event) + b"\n" for event in events)) for path, events in runs.items()]
 
     def read(self, path: Path, *, strict: bool = False) -> Read:
@@ -137,11 +137,11 @@ class Transcript:
         if not path.is_dir():
             return _read(path, strict=strict)
         read = Read([], [])
-        runs = {one: _first(one) for one in _files(path) if _is_transcript(one)}
-        there = {first.get("run_id") for first in runs.values()}
-        for one, first in runs.items():
-            if not first.get("parent_run_id") or first["parent_run_id"] not in there:
-                read.add(one, _read(one, strict=strict))
+        runs = {file: _first(file) for file in _files(path) if _is_transcript(file)}
+        run_ids = {first.get("run_id") for first in runs.values()}
+        for file, first in runs.items():
+            if not first.get("parent_run_id") or first["parent_run_id"] not in run_ids:
+                read.add(file, _read(file, strict=strict))
         return read
 
 
@@ -150,12 +150,12 @@ FORMAT = Transcript()
 
 def _read(path: Path, *, strict: bool) -> Read:
     """Read a run with all below it; what shows only when they are put together is a fault as well."""
-    found = family(path, strict=strict)
-    tree = tree_of(found)
-    wrong = [fault for fault in found.faults if not isinstance(fault, NotHeld)]
+    group = family(path, strict=strict)
+    tree = tree_of(group)
+    wrong = [fault for fault in group.faults if not isinstance(fault, NotHeld)]
     if strict and wrong:
         raise raised(wrong[0])
-    return Read([tree], found.faults, [run.path for run in found.runs[1:]])
+    return Read([tree], group.faults, [run.path for run in group.runs[1:]])
 
 
 def _files(folder: Path) -> list[Path]:
@@ -186,7 +186,7 @@ def _first(path: Path) -> dict[str, Any]:
     with open_regular(path) as file:
         line = file.readline(_LONGEST)
     try:
-        found = msgspec.json.decode(line.removeprefix(_BOM))
+        event = msgspec.json.decode(line.removeprefix(_BOM))
     except (msgspec.DecodeError, RecursionError):
         return {}
-    return found if is_object(found) else {}
+    return event if is_object(event) else {}

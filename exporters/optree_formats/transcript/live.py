@@ -56,13 +56,17 @@ class Follower:
     @property
     def dropped(self) -> int:
         """Records that were dropped since the disk was too slow, and events that could not be written."""
-        return self._lost + self._subscription.dropped + sum(one.failures for one in list(self._recorders.values()))
+        return self._lost + self._subscription.dropped + sum(recorder.failures for recorder in list(self._recorders.values()))
 
     @property
     def problems(self) -> list[str]:
         """What went wrong, for people."""
-        found = [self._subscription.last_failure, self._last_failure, *(one.last_failure for one in list(self._recorders.values()))]
-        return [said for said in found if said]
+        failures = [
+            self._subscription.last_failure,
+            self._last_failure,
+            *(recorder.last_failure for recorder in list(self._recorders.values())),
+        ]
+        return [failure for failure in failures if failure]
 
     def subscribe(self, path: str = "", buffer: int | None = None) -> Subscription:
         """Return a subscription to the events of the session at *path*, the root's by default, from now on."""
@@ -93,8 +97,8 @@ class Follower:
     def _catch_up(self, records: list[Record]) -> None:
         """Write what the session has already, as far as the files lack it."""
         self._there = {}
-        for one in records:
-            self._transcribe(one)
+        for record in records:
+            self._transcribe(record)
         self._there = None
 
     def _transcribe(self, record: Record) -> None:
@@ -107,13 +111,13 @@ class Follower:
         try:
             recorder = self._recorder(path)
             if self._there is not None:
-                there = self._there.get(path)
-                if there is None:
-                    there = self._there[path] = _keys(recorder.path)
-                if _key(event) in there:
+                keys = self._there.get(path)
+                if keys is None:
+                    keys = self._there[path] = _keys(recorder.path)
+                if _key(event) in keys:
                     return
             recorder.write(event)
-        except Exception as error:  # noqa: BLE001 - one event that cannot be written is said; the next one may be
+        except Exception as error:  # noqa: BLE001 - an event that cannot be written is reported; the next one may be written
             self._failed(error)
 
     def _failed(self, error: Exception) -> None:
@@ -126,8 +130,8 @@ class Follower:
         result = self._recorders.get(path)
         if result is None:
             run_id = self._transcriber.run_id(path)
-            made = Recorder(self._directory / f"{run_id}{SUFFIX}", run_id, mask=self._mask, buffer=self._buffer)
-            result = self._recorders.setdefault(path, made)
+            recorder = Recorder(self._directory / f"{run_id}{SUFFIX}", run_id, mask=self._mask, buffer=self._buffer)
+            result = self._recorders.setdefault(path, recorder)
         return result
 
 
@@ -137,6 +141,6 @@ def _keys(path: Path) -> set[_Key]:
 
 
 def _key(event: Event) -> _Key:
-    """Return what tells an event from all others of its run: a run may begin and end more than once."""
+    """Return the key by which an event is recognised in its run, with the time of those that begin or end it: a run may have several."""
     call = event.payload.call_id if isinstance(event.payload, ToolPayload) else ""
     return event.type, event.path, call, event.timestamp if event.type.startswith("run.") else ""

@@ -14,13 +14,13 @@ from optree.conversation import TranscriptEntry, answers_of, calls_of, new_entri
 from optree.exporting import clean, raw
 from optree_formats.transcript.wire import ContentBlock, Fidelity
 
-Said = tuple[str, ContentBlock]
+SentBlock = tuple[str, ContentBlock]
 """A block with the role of the message that it is from."""
 
 
-def sent(request: Any) -> list[Said]:
+def sent(request: Any) -> list[SentBlock]:
     """Return what is new in a request: what follows its last answer, and then its system prompts."""
-    return [said for entry in new_entries(request) for said in _block(entry)]
+    return [block for entry in new_entries(request) for block in _block(entry)]
 
 
 def answer(response: Any, thought: str) -> list[ContentBlock]:
@@ -32,47 +32,49 @@ def answer(response: Any, thought: str) -> list[ContentBlock]:
     thinking = thought or "\n".join(filter(None, map(thought_of, entries)))
     blocks = [ContentBlock(type="thinking", fidelity="agent_emitted", thinking=clean(thinking))] if thinking else []
     for is_result, group in groupby(entries, lambda entry: entry.role == "tool"):
-        found = list(group)
-        blocks += [_result(entry, "agent_emitted") for entry in found] if is_result else _said(found)
+        run = list(group)
+        blocks += [_result(entry, "agent_emitted") for entry in run] if is_result else _text_and_calls(run)
     return blocks
 
 
-def _said(entries: Sequence[TranscriptEntry]) -> list[ContentBlock]:
-    """Return what an assistant's entries say, as one text, and their calls."""
+def _text_and_calls(entries: Sequence[TranscriptEntry]) -> list[ContentBlock]:
+    """Return the text of an assistant's entries as one block, and their calls."""
     text = "\n".join(filter(None, (text_of(entry.content) for entry in entries)))
     blocks: list[ContentBlock] = []
     if text:
         blocks.append(ContentBlock(type="text", fidelity="agent_emitted", text=clean(text)))
     for call in (call for entry in entries for call in calls_of(entry)):
-        given = raw(_arguments(call.arguments))
+        tool_input = raw(_arguments(call.arguments))
         blocks.append(
-            ContentBlock(type="tool_use", fidelity="agent_emitted", tool_name=clean(call.name), tool_id=clean(call.id), tool_input=given)
+            ContentBlock(
+                type="tool_use", fidelity="agent_emitted", tool_name=clean(call.name), tool_id=clean(call.id), tool_input=tool_input
+            )
         )
     return blocks
 
 
 def roles(blocks: Sequence[ContentBlock]) -> list[str]:
-    """Return what roles the blocks of a user's message have where nothing says more: a prompt, and a second text is the system's."""
+    """Return the roles of a user message's blocks by default: a text is the user's, the second of two is the system prompt."""
     texts = [block for block in blocks if block.type != "tool_result"]
     two = len(texts) == 2  # noqa: PLR2004 - the prompt and the system prompt
     return ["tool" if block.type == "tool_result" else "system" if two and block is texts[1] else "user" for block in blocks]
 
 
-def request_of(said: Sequence[Said]) -> dict[str, Any]:
+def request_of(blocks: Sequence[SentBlock]) -> dict[str, Any]:
     """Return a request in which `sent` finds these blocks."""
-    return {"messages": [_message(role, block) for role, block in said]}
+    return {"messages": [_message(role, block) for role, block in blocks]}
 
 
 def answer_of(blocks: Sequence[ContentBlock]) -> Any:
-    """Return an answer in which `answer` finds these blocks, thoughts apart; None for none."""
-    told: list[Any] = []
+    """Return an answer in which `answer` finds these blocks, thoughts apart; None without blocks."""
+    answers: list[Any] = []
     for is_result, group in groupby(blocks, lambda block: block.type == "tool_result"):
-        found = list(group)
+        run = list(group)
         if is_result:
-            told += [_message("tool", block) for block in found]
-        elif (said := _answered(found)) is not None:
-            told.append({"role": "assistant", "content": said} if isinstance(said, str) else said)
-    return told if any(block.type == "tool_result" for block in blocks) else _answered(blocks)
+            answers += [_message("tool", block) for block in run]
+        elif (message := _answered(run)) is not None:
+            answers.append({"role": "assistant", "content": message} if isinstance(message, str) else message)
+    return answers if any(block.type == "tool_result" for block in blocks) else _answered(blocks)
 
 
 def _answered(blocks: Sequence[ContentBlock]) -> Any:
@@ -96,7 +98,7 @@ def plain_text(block: ContentBlock) -> str:
     return block.text or block.chunk or block.command or block.thinking
 
 
-def _block(entry: TranscriptEntry) -> list[Said]:
+def _block(entry: TranscriptEntry) -> list[SentBlock]:
     if entry.role == "tool":
         return [("tool", _result(entry, "router"))]
     text = text_of(entry.content)
@@ -107,7 +109,7 @@ def _result(entry: TranscriptEntry, fidelity: Fidelity) -> ContentBlock:
     return ContentBlock(type="tool_result", fidelity=fidelity, tool_id=clean(entry.tool_call_id or ""), tool_content=raw(entry.content))
 
 
-def _text(role: str, text: str) -> Said:
+def _text(role: str, text: str) -> SentBlock:
     return role, ContentBlock(type="text", fidelity="router", text=clean(text))
 
 

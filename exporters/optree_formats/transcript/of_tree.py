@@ -1,4 +1,4 @@
-"""Records in, events out: what a run's transcript says of each record of a session, and a whole tree as the events of its runs.
+"""Records in, events out: the events of a run's transcript for each record of a session, and a whole tree as the events of its runs.
 
 Both ways to a transcript pass here: a saved tree as the records that made it, and a session that is recorded right now. A turn is a step of
 kind ``turn`` at path ``turn_1``; an op is at ``turn_1.op_2``: a step of kind ``agent`` (llm) or ``operation`` (system), a tool's call and
@@ -59,8 +59,8 @@ from optree_formats.transcript.wire import (
     beside_begin,
     beside_end,
     decoded,
-    given,
     messages_place,
+    or_null,
     place_of,
     result_of,
     rfc3339,
@@ -93,21 +93,21 @@ def transcripts(tree: Tree) -> dict[str, list[Event]]:
 
 
 def known(tree: Tree) -> dict[str, dict[str, Any]]:
-    """Return what is told of nodes at their start, since it is known."""
+    """Return, of a whole tree, what the events at the start of nodes can have already."""
     result: dict[str, dict[str, Any]] = {}
     taken: set[str] = set()
     for session in walk_sessions(tree.session):
-        told = {"title": session.session_title, "latestStatus": session.latest_status}
-        given = session.attributes.get(RUN_ID) if session.path else None
-        own = given if isinstance(given, str) and run_id_of(given) == given and given not in taken else None
+        values = {"title": session.session_title, "latestStatus": session.latest_status}
+        recorded = session.attributes.get(RUN_ID) if session.path else None
+        own = recorded if isinstance(recorded, str) and run_id_of(recorded) == recorded and recorded not in taken else None
         taken.update([own] if own else ())
         result[session.path] = {
             "run_id": own,
-            "told": {name: value for name, value in told.items() if value is not None},
+            "values": {name: value for name, value in values.items() if value is not None},
         }
         for turn in session.turns:
             if turn.ended_at is None and turn.assistant is not None:
-                result[turn.path] = {"told": {"assistant": turn.assistant}}
+                result[turn.path] = {"values": {"assistant": turn.assistant}}
             result.update((op.path, _ALONE) for op in turn.ops if op.kind == "session" and op.child_session is None)
     return result
 
@@ -179,8 +179,8 @@ class Transcriber:
         if run.kept != Kept():
             attributes.pop(KEPT)
             own = raw(attributes) if attributes else UNSET
-        told = {**({} if record.path else {"txn": self._txn}), **beside(own), **self._told(record.path)}
-        self._write(run, "run.started", "", record.ts, self._started(run), told, more=run.kept.started_more)
+        extra = {**({} if record.path else {"txn": self._txn}), **beside(own), **self._known_values(record.path)}
+        self._write(run, "run.started", "", record.ts, self._started(run), extra, more=run.kept.started_more)
 
     def _session_resume(self, record: SessionResume) -> None:
         run = self._run(record.path)
@@ -192,18 +192,18 @@ class Transcriber:
     def _session_set(self, record: SessionSet) -> None:
         run = self._run(record.path)
         for name, value in (("title", record.title), ("latestStatus", record.latest_status)):
-            if value is not None and self._told(record.path).get(name) != value:
-                run.told[name] = value
+            if value is not None and self._known_values(record.path).get(name) != value:
+                run.updates[name] = value
 
     def _session_end(self, record: SessionEnd) -> None:
         run = self._run(record.path)
         self._release(run)
         payload = StepPayload(name=run.name, kind=WORKFLOW, result=result_of(record.final_report))
-        told = beside_end(payload, record.status, record.error)
+        extra = beside_end(payload, record.status, record.error)
         reported = payload.result is not UNSET
         kept = run.kept.completed if agrees(run.kept.completed, record.status, record.error, reported=reported) else UNSET
-        made = put_back(kept, payload)
-        self._write(run, "run.completed", "", record.ts, made, {**told, **run.told}, more=run.kept.completed_more)
+        original = put_back(kept, payload)
+        self._write(run, "run.completed", "", record.ts, original, {**extra, **run.updates}, more=run.kept.completed_more)
 
     # Turns
 
@@ -214,10 +214,10 @@ class Transcriber:
             return
         self._turns[record.path] = record, None
         step = StepPayload(name=step_path(record.path), kind=TURN)
-        self._write(run, "step.started", step.name, record.ts, step, {**beside(record.attributes), **self._told(record.path)})
+        self._write(run, "step.started", step.name, record.ts, step, {**beside(record.attributes), **self._known_values(record.path)})
         prompts = record.prompts or {}
-        said = [(role, text_block(prompts[role])) for role in ("user", "system") if prompts.get(role)]
-        self._message(run, record.path, record.ts, said)
+        blocks = [(role, text_block(prompts[role])) for role in ("user", "system") if prompts.get(role)]
+        self._message(run, record.path, record.ts, blocks)
 
     def _turn_set(self, record: TurnSet) -> None:
         if record.path in self._turns and record.assistant is not None:
@@ -227,12 +227,12 @@ class Transcriber:
         if record.path in self._turnless:
             return
         run = self._run(parent_path(record.path))
-        _, said = self._turns.pop(record.path, (None, None))
+        _, assistant = self._turns.pop(record.path, (None, None))
         step = StepPayload(name=step_path(record.path), kind=TURN)
-        if said is not None:
-            step.result = raw(said["content"] if [*said] == ["content"] else said)
-        told = beside_end(step, record.status, record.error)
-        self._write(run, "step.completed", step.name, record.ts, step, told)
+        if assistant is not None:
+            step.result = raw(assistant["content"] if [*assistant] == ["content"] else assistant)
+        extra = beside_end(step, record.status, record.error)
+        self._write(run, "step.completed", step.name, record.ts, step, extra)
 
     # Ops
 
@@ -259,8 +259,8 @@ class Transcriber:
             self._start(run, op)
         op.linked = op.started = True
         step = StepPayload(name=op.begin.name, kind=op.place.kind or CALL)
-        told = self._beside(op) if op.begin.kind == "session" else {"kind": op.begin.kind}
-        self._write(run, "step.call_workflow.started", op.place, op.begin.ts, step, told, child=self.run_id(path))
+        extra = self._beside(op) if op.begin.kind == "session" else {"kind": op.begin.kind}
+        self._write(run, "step.call_workflow.started", op.place, op.begin.ts, step, extra, child=self.run_id(path))
 
     def _start(self, run: RunState, op: OpState) -> None:
         """Write that an op began."""
@@ -272,8 +272,8 @@ class Transcriber:
             for tool in self._tools(op)[::-1]:
                 self._write(run, "tool.call", op.place, begin.ts, tool, self._beside(op))
         elif op.place.type:
-            said = None if op.response is None else self._resolved(op.response)
-            self._write(run, op.place.type, op.place, begin.ts, said, self._beside(op), child=child)
+            response = None if op.response is None else self._resolved(op.response)
+            self._write(run, op.place.type, op.place, begin.ts, response, self._beside(op), child=child)
         elif not (op.place.foreign and begin.kind == "llm" and not op.place.kind):  # messages that no step of an agent encloses
             step = StepPayload(name=begin.name, kind=op.place.kind or KINDS[begin.kind])
             self._write(run, "step.started", op.place, begin.ts, step, self._beside(op), child=child)
@@ -295,25 +295,25 @@ class Transcriber:
             self._ask(run, op, record)
 
     def _ask(self, run: RunState, op: OpState, record: Requested) -> None:
-        said = messages.sent(decoded(self._resolved(record.request)))
-        for _, block in said if not op.place.foreign else ():
+        blocks = messages.sent(decoded(self._resolved(record.request)))
+        for _, block in blocks if not op.place.foreign else ():
             asked = run.calls.pop(block.tool_id, None) if block.type == "tool_result" else None
             if asked is not None:
                 block.fidelity = "agent_emitted"
                 self._reported(run, asked, block, record)
-        self._message(run, messages_place(op.place), record.ts, said)
+        self._message(run, messages_place(op.place), record.ts, blocks)
 
     def _reported(self, run: RunState, asked: ContentBlock, result: ContentBlock, record: Requested) -> None:
-        """Write a call that only the messages tell of."""
+        """Write a call that is only in the messages."""
         tool = ToolPayload(
-            name=asked.tool_name, call_id=asked.tool_id, input=given(asked.tool_input), output=NULL, fidelity="agent_emitted"
+            name=asked.tool_name, call_id=asked.tool_id, input=or_null(asked.tool_input), output=NULL, fidelity="agent_emitted"
         )
         self._write(run, "tool.call", record.path, record.ts, tool, {"from": _MESSAGES})
         answered = ToolPayload(
             name=asked.tool_name,
             call_id=asked.tool_id,
-            input=given(asked.tool_input),
-            output=given(result.tool_content),
+            input=or_null(asked.tool_input),
+            output=or_null(result.tool_content),
             fidelity="agent_emitted",
         )
         self._write(run, "tool.result", record.path, record.ts, answered, {"from": _MESSAGES})
@@ -338,27 +338,27 @@ class Transcriber:
         if not op.started:
             self._start(run, op)
         self._answer(run, op, record.ts, record.reasoning)
-        told = {**beside(record.attributes), **({"partial": True} if op.response is not None and op.response.partial else {})}
+        extra = {**beside(record.attributes), **({"partial": True} if op.response is not None and op.response.partial else {})}
         result = UNSET if op.response is None else result_of(self._resolved(op.response))
         if op.linked:
             step = StepPayload(name=op.begin.name, kind=op.place.kind or CALL, result=result)
             kind = op.begin.kind
-            more = {**beside_end(step, record.status, record.error), **(told if kind == "session" else {"kind": kind})}
+            more = {**beside_end(step, record.status, record.error), **(extra if kind == "session" else {"kind": kind})}
             self._write(run, "step.call_workflow.completed", op.place, record.ts, step, more, child=self.run_id(record.path))
             if kind == "session":
                 return
         if op.begin.kind == "tool":
             for tool in self._tools(op):
                 tool.output = NULL if result is UNSET else result
-                more = {**beside_end(tool, record.status, record.error), **told}
+                more = {**beside_end(tool, record.status, record.error), **extra}
                 self._write(run, "tool.result", op.place, record.ts, tool, more)
             return
-        if op.place.type:  # its start has told all of it
+        if op.place.type:  # the event of its start has all of it
             return
         if op.place.foreign and op.begin.kind == "llm" and not op.place.unsaid:
             result = UNSET if op.place.result is None else raw(op.place.result)
         step = StepPayload(name=op.begin.name, kind=op.place.kind or KINDS[op.begin.kind], result=result)
-        more = {**beside_end(step, record.status, record.error), **told}
+        more = {**beside_end(step, record.status, record.error), **extra}
         self._write(run, "step.completed", op.place, record.ts, step, more)
 
     def _answer(self, run: RunState, op: OpState, ts: float, final: str | None) -> None:
@@ -372,17 +372,17 @@ class Transcriber:
         blocks = messages.answer(decoded(self._resolved(op.response)) if llm else None, thought)
         if blocks:
             run.calls.update((block.tool_id, block) for block in blocks if block.type == "tool_use" and block.tool_id)
-            told = {"partial": True} if llm and op.response is not None and op.response.partial else {}
-            self._write(run, "message.assistant", messages_place(op.place), ts, MessagePayload(role="assistant", blocks=blocks), told)
+            extra = {"partial": True} if llm and op.response is not None and op.response.partial else {}
+            self._write(run, "message.assistant", messages_place(op.place), ts, MessagePayload(role="assistant", blocks=blocks), extra)
 
     # Writing
 
-    def _message(self, run: RunState, path: str | Place, ts: float, said: list[messages.Said]) -> None:
-        blocks = [block for _, block in said]
+    def _message(self, run: RunState, path: str | Place, ts: float, sent_blocks: list[messages.SentBlock]) -> None:
+        blocks = [block for _, block in sent_blocks]
         if blocks:
-            real = [role for role, _ in said]
-            told = {} if real == messages.roles(blocks) else {"roles": real}
-            self._write(run, "message.user", path, ts, MessagePayload(role="user", blocks=blocks), told)
+            real = [role for role, _ in sent_blocks]
+            extra = {} if real == messages.roles(blocks) else {"roles": real}
+            self._write(run, "message.user", path, ts, MessagePayload(role="user", blocks=blocks), extra)
 
     def _place(self, begin: OpBegin) -> Place:
         if parent_path(begin.path) not in self._turnless:
@@ -390,12 +390,12 @@ class Transcriber:
         return place_of({} if begin.attributes is UNSET else decode(begin.attributes))
 
     def _beside(self, op: OpState) -> dict[str, Any]:
-        """Return what the seed's members do not tell of an op's begin; of a step of others, what they do not tell of it."""
+        """Return the part of an op's begin that the seed's members do not hold; of a step of others, the part that it does not hold."""
         begin = op.begin
         if not op.place.foreign:
             return beside_begin(begin)
-        told: dict[str, Any] = {} if begin.attributes is UNSET else decode(begin.attributes)
-        more = {name: value for name, value in told.items() if name != STEP}
+        attributes: dict[str, Any] = {} if begin.attributes is UNSET else decode(begin.attributes)
+        more = {name: value for name, value in attributes.items() if name != STEP}
         return {"attributes": raw(more)} if more else {}
 
     def _tools(self, op: OpState) -> list[ToolPayload]:
@@ -422,7 +422,7 @@ class Transcriber:
         at: str | Place,
         ts: float,
         payload: Any,
-        told: Mapping[str, Any] | None = None,
+        extra: Mapping[str, Any] | None = None,
         *,
         child: str = "",
         more: Mapping[str, Any] | None = None,
@@ -440,7 +440,7 @@ class Transcriber:
             iteration=place.iteration,
             timestamp=rfc3339(ts),
             payload=payload,
-            optree=dict(told) if told else None,
+            optree=dict(extra) if extra else None,
             more={name: raw(value) for name, value in more.items()} if more else None,
         )
         self._emit(run.path, event)
@@ -448,8 +448,8 @@ class Transcriber:
     def _session_of(self, op_path: str) -> RunState:
         return self._run(parent_path(parent_path(op_path)))
 
-    def _told(self, path: str) -> dict[str, Any]:
-        return dict(self._known.get(path, {}).get("told", {}))
+    def _known_values(self, path: str) -> dict[str, Any]:
+        return dict(self._known.get(path, {}).get("values", {}))
 
     _HANDLERS: ClassVar[dict[type[Any], Callable[[Transcriber, Any], None]]] = {
         SessionBegin: _session_begin,

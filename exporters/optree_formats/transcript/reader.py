@@ -43,7 +43,7 @@ _decoders: dict[str, Callable[[Raw], Any]] = {
 }
 _payloads = {kind: _decoders[kind.partition(".")[0]] for kind in EVENT_TYPES}
 Members = dict[str, Any]
-"""An object's members, each the JSON that it has: nothing of what is only passed on is changed."""
+"""An object's members, each as its JSON: what is only passed on is not changed."""
 _members: TypedDecoder[Members] = TypedDecoder(dict[str, Raw])
 _items: TypedDecoder[list[Any]] = TypedDecoder(list[Raw])
 _TEXTS = ("text", "thinking", "tool_name", "tool_id", "command", "chunk")
@@ -73,20 +73,20 @@ def batches(path: AnyPath, *, strict: bool = False) -> Iterator[list[Event] | Fa
         for item in decoded_lines(source, _lines):
             if strict:
                 _check(item)
-            for found in _read(item, expected):
-                if isinstance(found, list):
-                    expected = found[-1].seq + 1
+            for batch in _read(item, expected):
+                if isinstance(batch, list):
+                    expected = batch[-1].seq + 1
                 elif strict:
-                    raise raised(found)
-                yield found
+                    raise raised(batch)
+                yield batch
 
 
 def _check(item: LineBlock[Event] | BadLine) -> None:
     """Raise `FormatError` for the first line that strict reading refuses although it can be read."""
     for number, data in enumerate(item.data.split(b"\n"), item.line):
-        said = looseness(data) if data.strip() else ""
-        if said:
-            raise raised(Fault(number, said))
+        flaw = looseness(data) if data.strip() else ""
+        if flaw:
+            raise raised(Fault(number, flaw))
 
 
 def _quick(data: bytes) -> list[Event]:
@@ -145,10 +145,10 @@ def _ordered(events: list[Event], expected: int, line_numbers: Callable[[], list
 
 def _line_numbers(block: LineBlock[Event]) -> list[int]:
     """Return for each value of a block the number of its line; a line may hold several."""
-    there = [(number, line) for number, line in enumerate(block.data.split(b"\n"), block.line) if line.strip(b" \t\r")]
-    if len(there) == len(block.values):
-        return [number for number, _ in there]
-    return [number for number, line in there for _ in _decode_values(line)]
+    filled = [(number, line) for number, line in enumerate(block.data.split(b"\n"), block.line) if line.strip(b" \t\r")]
+    if len(filled) == len(block.values):
+        return [number for number, _ in filled]
+    return [number for number, line in filled for _ in _decode_values(line)]
 
 
 class UnknownEventType(Fault):
@@ -178,7 +178,7 @@ class WrongError(Exception):
 
 
 def event_of(number: int, data: bytes) -> tuple[Event | None, list[Fault]]:
-    """Return what a line holds, and what is wrong with it; None for a line that holds no event."""
+    """Return the event of a line, and what is wrong with it; None for a line without an event."""
     try:
         event = event_from(_members(data))
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError, WrongError) as error:
@@ -194,7 +194,7 @@ def event_from(members: Members) -> Event:
 
 
 def faults_of(number: int, event: Event) -> list[Fault]:
-    """Return what is to be said of an event that is kept."""
+    """Return the faults of an event that is kept."""
     faults: list[Fault] = []
     if event.type not in EVENT_TYPES:
         faults.append(UnknownEventType(number, f"unknown type of event {event.type!r}; kept"))
@@ -224,7 +224,7 @@ def looseness(data: bytes) -> str:
         return "blocks is no array"
     parts = [(event, _ENVELOPE), (payload, _OF_PAYLOADS.get(kind.partition(".")[0], frozenset()))]
     parts += [(block, _OF_BLOCKS) for block in blocks if isinstance(block, _Pairs)] if is_list(blocks) else []
-    return next((said for part, known in parts if (said := _odd(part, known))), "")
+    return next((flaw for part, known in parts if (flaw := _odd(part, known))), "")
 
 
 class _Pairs(list[tuple[str, Any]]):
@@ -300,15 +300,15 @@ def _message(members: Members) -> MessagePayload:
     items = [] if bytes(blocks) == b"null" else _items(blocks) if bytes(blocks).startswith(b"[") else [blocks]
     if not all(map(_is_block, items)):
         raise WrongError("the payload's blocks are not all objects with a type")
-    found = [_block(item) for item in map(_members, items)]
-    return MessagePayload(role=role, blocks=found, more=rest or None)
+    content_blocks = [_block(item) for item in map(_members, items)]
+    return MessagePayload(role=role, blocks=content_blocks, more=rest or None)
 
 
 def _tool(members: Members) -> ToolPayload:
     rest = dict(members)
-    given, got = (rest.pop(name, Raw(b"null")) for name in ("input", "output"))
+    tool_input, tool_output = (rest.pop(name, Raw(b"null")) for name in ("input", "output"))
     texts = {name: _taken(rest, name, str, "") for name in ("name", "call_id", "error", "fidelity")}
-    return ToolPayload(input=given, output=got, more=rest or None, **texts)
+    return ToolPayload(input=tool_input, output=tool_output, more=rest or None, **texts)
 
 
 def _step(members: Members) -> StepPayload:
@@ -320,8 +320,8 @@ def _step(members: Members) -> StepPayload:
 def _block(members: Members) -> ContentBlock:
     rest = dict(members)
     texts = {name: _taken(rest, name, str, "") for name in ("type", "fidelity", *_TEXTS)}
-    given, got = (rest.pop(name, UNSET) for name in ("tool_input", "tool_content"))
-    return ContentBlock(tool_input=given, tool_content=got, more=rest or None, **texts)
+    tool_input, tool_content = (rest.pop(name, UNSET) for name in ("tool_input", "tool_content"))
+    return ContentBlock(tool_input=tool_input, tool_content=tool_content, more=rest or None, **texts)
 
 
 def _is_block(value: Raw) -> bool:
@@ -329,8 +329,8 @@ def _is_block(value: Raw) -> bool:
 
 
 def _blocks(payload: Any) -> list[ContentBlock]:
-    found: list[Any] = payload.blocks if isinstance(payload, MessagePayload) else payload if is_list(payload) else []
-    return [block for block in found if isinstance(block, ContentBlock)]
+    blocks: list[Any] = payload.blocks if isinstance(payload, MessagePayload) else payload if is_list(payload) else []
+    return [block for block in blocks if isinstance(block, ContentBlock)]
 
 
 def _taken(rest: Members, name: str, kind: Callable[..., Any], default: Any = None) -> Any:

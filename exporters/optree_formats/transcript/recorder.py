@@ -129,11 +129,15 @@ class Recorder:
 
     def user(self, path: str, prompt: str, system_prompt: str = "", **more: Any) -> bool:
         """Record what an agent was sent: the resolved prompt and, if there is one, the composed system prompt."""
-        blocks = [ContentBlock(type="text", fidelity="router", text=said) for said in (prompt, system_prompt) if said or said is prompt]
+        blocks = [
+            ContentBlock(type="text", fidelity="router", text=content)
+            for content in (prompt, system_prompt)
+            if content or content is prompt
+        ]
         return self.record("message.user", MessagePayload(role="user", blocks=blocks), path=path, **more)
 
     def assistant(self, path: str, blocks: Sequence[ContentBlock], **more: Any) -> bool:
-        """Record what an agent answered; an answer without any block is none, and not recorded."""
+        """Record what an agent answered; an answer without any block is not recorded."""
         return not blocks or self.record("message.assistant", MessagePayload(role="assistant", blocks=list(blocks)), path=path, **more)
 
     def tool_call(self, path: str, name: str, call_id: str, value: Any, *, fidelity: Fidelity = "router", **more: Any) -> bool:
@@ -221,9 +225,9 @@ class NopRecorder:
 
     def subscribe(self, _buffer: int | None = None) -> Subscription:
         """Return a closed subscription."""
-        made = Subscription()
-        made.cancel()
-        return made
+        subscription = Subscription()
+        subscription.cancel()
+        return subscription
 
     def stats(self) -> Stats:
         """Return zeros."""
@@ -234,14 +238,14 @@ class NopRecorder:
 
 
 def _ended(name: str, kind: str, error: str, result: Any) -> StepPayload:
-    made = StepPayload(name=name, kind=kind, error=error)
+    payload = StepPayload(name=name, kind=kind, error=error)
     if result is not None:
-        made.result = raw(result)
-    return made
+        payload.result = raw(result)
+    return payload
 
 
 def _numbers(data: bytes) -> Iterable[int]:
-    """Return the number of a line of a file that is gone on with; none for a line that is none."""
+    """Return the number of a line of a file that is continued, as a tuple; an empty one for a line that is not an event."""
     head, comma, _ = data.partition(b",")
     if comma and head.startswith(_HEAD) and head[len(_HEAD) :].isdigit():
         return (int(head[len(_HEAD) :]),)
@@ -293,14 +297,14 @@ def check_run_id(member: str, value: object) -> None:
         raise InvalidEventError(f"{member} {value!r} is no UUID v4; make one with str(uuid.uuid4())")
 
 
-def _encoded(given: object) -> bytes:
+def _encoded(value: object) -> bytes:
     """Return a payload as JSON; text that JSON cannot hold, such as half an emoji of a model's stream, is marked (U+FFFD)."""
-    if not isinstance(given, msgspec.Struct):
-        return encode(given)
+    if not isinstance(value, msgspec.Struct):
+        return encode(value)
     try:
-        return encoder.encode(given)
+        return encoder.encode(value)
     except UnicodeEncodeError:
-        return encoder.encode(sanitize(deepcopy(given)))
+        return encoder.encode(sanitize(deepcopy(value)))
 
 
 def payload_of(kind: str, payload: object) -> Payload | None:
@@ -308,11 +312,11 @@ def payload_of(kind: str, payload: object) -> Payload | None:
     if payload is None and kind.startswith("run."):
         return None
     decoder: TypedDecoder[Any] = _MESSAGE if kind.startswith("message.") else _TOOL if kind.startswith("tool.") else _STEP
-    given = payload
+    value = payload
     if isinstance(payload, Mapping) and kind in _OPTIONAL:
-        given = {_OPTIONAL[kind]: None, **cast("Mapping[str, Any]", payload)}
+        value = {_OPTIONAL[kind]: None, **cast("Mapping[str, Any]", payload)}
     try:
-        result = decoder(_encoded(given))
+        result = decoder(_encoded(value))
     except msgspec.ValidationError as error:
         raise InvalidEventError(f"{kind}: its payload is not as the format has it: {error}") from error
     if isinstance(result, MessagePayload) and result.role != kind.removeprefix("message."):
@@ -396,37 +400,37 @@ class FanOut:
 
     def subscribe(self, buffer: int | None = None) -> Subscription:
         """Return a new subscription to what comes from now on; a closed one after `close`."""
-        made = Subscription(self._buffer if buffer is None else buffer)
+        subscription = Subscription(self._buffer if buffer is None else buffer)
         with self._lock:
             if self._closed:
-                made.cancel()
+                subscription.cancel()
             else:
                 self._drop_cancelled()
-                self._subscriptions = (*self._subscriptions, made)
-        return made
+                self._subscriptions = (*self._subscriptions, subscription)
+        return subscription
 
     def publish(self, event: Event) -> None:
         """Offer an event to all; one without a type is passed over with a warning, and all are after `close`."""
         if not event.type:
             LOGGER.warning("transcript: an event without a type is not handed on")
             return
-        for one in self._subscriptions:
-            one.offer(event)
+        for subscription in self._subscriptions:
+            subscription.offer(event)
 
     def stats(self) -> Stats:
         """Return how many subscribe, and how much was dropped."""
         with self._lock:
             self._drop_cancelled()
-            return Stats(len(self._subscriptions), self._past + sum(one.dropped for one in self._subscriptions))
+            return Stats(len(self._subscriptions), self._past + sum(subscription.dropped for subscription in self._subscriptions))
 
     def close(self) -> None:
         """Close all subscriptions; the second call does nothing."""
         with self._lock:
             self._closed = True
-            for one in self._subscriptions:
-                one.cancel()
+            for subscription in self._subscriptions:
+                subscription.cancel()
             self._drop_cancelled()
 
     def _drop_cancelled(self) -> None:
-        self._past += sum(one.dropped for one in self._subscriptions if one.closed)
-        self._subscriptions = tuple(one for one in self._subscriptions if not one.closed)
+        self._past += sum(subscription.dropped for subscription in self._subscriptions if subscription.closed)
+        self._subscriptions = tuple(subscription for subscription in self._subscriptions if not subscription.closed)

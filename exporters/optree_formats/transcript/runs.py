@@ -84,7 +84,7 @@ def _follow(run: Run, event: Event, known: set[str], faults: list[Fault], *, str
     else:
         known.add(child)
         try:
-            found = _run(run.path.with_name(child + SUFFIX), f"{child}{SUFFIX}: ", faults, strict=strict)
+            child_run = _run(run.path.with_name(child + SUFFIX), f"{child}{SUFFIX}: ", faults, strict=strict)
         except FileNotFoundError:
             message = f"there is no file {child}{SUFFIX} beside this one"
         except (OSError, FormatError) as error:
@@ -92,8 +92,8 @@ def _follow(run: Run, event: Event, known: set[str], faults: list[Fault], *, str
                 raise
             message = f"its file cannot be read: {error}"
         else:
-            run.children[child] = found
-            if any(one.parent_run_id != run.run_id for one in found.events[:1]):
+            run.children[child] = child_run
+            if any(first.parent_run_id != run.run_id for first in child_run.events[:1]):
                 faults.append(Fault(0, f"{child}{SUFFIX}: names another parent than {run.run_id}; kept"))
             return True
     if message.strip("-"):
@@ -111,13 +111,13 @@ def _report(fault: Fault, faults: list[Fault], *, strict: bool) -> None:
 def _run(path: Path, label: str, faults: list[Fault], *, strict: bool) -> Run:
     """Read one file; events of other runs are left out. Where no number is there twice, they are put in order."""
     events: list[Event] = []
-    for found in read(path, strict=strict):
-        if not isinstance(found, Event):
-            faults.append(type(found)(found.line, label + found.said))
-        elif is_sound(found):
-            events.append(found)
+    for item in read(path, strict=strict):
+        if not isinstance(item, Event):
+            faults.append(type(item)(item.line, label + item.said))
+        elif is_sound(item):
+            events.append(item)
         else:
-            message = f"{label}seq {found.seq}: left out: holds a number that is too large, or is nested too deeply"
+            message = f"{label}seq {item.seq}: left out: holds a number that is too large, or is nested too deeply"
             _report(Fault(0, message), faults, strict=strict)
     if not events:
         raise FormatError(f"{path.name} holds no event of a transcript")
@@ -161,7 +161,7 @@ class RunState(Struct):
     name: str = ""
     kept: Kept = Kept()
     """What others wrote at its start and end."""
-    told: dict[str, Any] = {}
+    updates: dict[str, Any] = {}
     """What is set on it while it runs."""
     held: OpState | None = None
     """The tool's op whose call is not written yet."""

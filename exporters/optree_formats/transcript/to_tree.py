@@ -36,6 +36,7 @@ from optree_formats.transcript.building import (
     KEPT,
     Building,
     attributes,
+    beside_of,
     blocks_of,
     difference,
     hear,
@@ -43,7 +44,6 @@ from optree_formats.transcript.building import (
     outcome,
     roles_of,
     text_of,
-    told,
 )
 from optree_formats.transcript.foreign import Foreign
 from optree_formats.transcript.of_tree import RUN_ID
@@ -75,7 +75,7 @@ def tree_of(family: Family) -> Tree:
 def _txn(run: Run) -> str:
     """Return the txn of a run's tree: the one that it names, where its run id follows from that; else its run id."""
     for event in run.events:
-        named = told(event).get("txn") if event.type == "run.started" else None
+        named = beside_of(event).get("txn") if event.type == "run.started" else None
         if isinstance(named, str) and is_txn(named) and run_id_of(named) == run.run_id:
             return named
     return txn_of(run.run_id, "run")
@@ -99,13 +99,13 @@ def _session(fold: Fold, path: str, run: Run, parent: SessionNode | None, faults
         if event.type == "run.started" and begun:
             building.put(SessionResume(path, latest))
         elif event.type == "run.started":
-            beside = told(event)
+            beside = beside_of(event)
             building.put(SessionBegin(path, latest, name, call_path, attributes(beside)))
             building.put(_title(path, latest, beside))
             kept.update(difference(event))
             begun = True
         elif event.type == "run.completed":
-            beside, payload = told(event), event.payload
+            beside, payload = beside_of(event), event.payload
             report = payload.result if isinstance(payload, StepPayload) else UNSET
             ended = max([latest, *session.resumed_at])  # a clock may have been set back meanwhile
             building.put(SessionEnd(path, ended, *outcome(payload, beside), report))
@@ -139,13 +139,13 @@ def _agent(run: Run) -> str:
 
 def _name(payload: Any) -> str:
     """Return a workflow's name; older writers have it in an object of their own."""
-    found = payload.name if isinstance(payload, StepPayload) else payload.get("workflow_name") if is_object(payload) else None
-    return found if isinstance(found, str) else UNKNOWN
+    name = payload.name if isinstance(payload, StepPayload) else payload.get("workflow_name") if is_object(payload) else None
+    return name if isinstance(name, str) else UNKNOWN
 
 
 def take_own(building: Building, place: tuple[int, int], event: Event, ts: float) -> None:
-    """Take an event at the path of a turn or an op; what only repeats what messages tell is passed over."""
-    beside = told(event)
+    """Take an event at the path of a turn or an op; one that only repeats messages is passed over."""
+    beside = beside_of(event)
     if "from" in beside:
         return
     if place[1]:
@@ -174,13 +174,13 @@ def _at_turn(building: Building, turn: TurnNode, event: Event, ts: float, beside
         building.put(TurnSet(turn.path, {"content": result} if isinstance(result, str) else _texts(result)))
         building.put(TurnEnd(turn.path, ts, *outcome(payload, beside)))
     elif blocks := blocks_of(payload):
-        said = zip(roles_of(blocks, beside), blocks, strict=True)
-        building.put(TurnSet(turn.path, prompts={role: messages.plain_text(block) for role, block in said}))
+        by_role = zip(roles_of(blocks, beside), blocks, strict=True)
+        building.put(TurnSet(turn.path, prompts={role: messages.plain_text(block) for role, block in by_role}))
 
 
 def _at_op(building: Building, path: str, event: Event, ts: float, beside: dict[str, Any]) -> None:
     payload, ops = event.payload, building.fold.ops
-    of_another = "kind" in beside  # an op of another kind that called a run: its own events tell the rest
+    of_another = "kind" in beside  # an op of another kind that called a run: the rest is in its own events
     begins = event.type in _BEGINS and not of_another
     if begins:
         building.put(OpBegin(path, ts, *_named(event), text_of(beside.get("parentOp")), attributes(beside)))

@@ -38,7 +38,7 @@ EventType = Literal[
 ]  # fmt: skip
 BlockType = Literal["text", "thinking", "tool_use", "tool_result", "command", "stream"]
 Fidelity = Literal["router", "agent_emitted"]
-"""`router`: seen where the call passed, so it did happen; `agent_emitted`: what the agent says."""
+"""`router`: seen where the call passed, so it did happen; `agent_emitted`: reported by the agent."""
 EVENT_TYPES: frozenset[str] = frozenset(get_args(EventType))
 BLOCK_TYPES: frozenset[str] = frozenset(get_args(BlockType))
 NULL = Raw(b"null")
@@ -130,7 +130,7 @@ if TYPE_CHECKING:
     Held: TypeAlias = Any
     Json: TypeAlias = Any
 else:
-    Held = Raw  # decoded in a second step: which of the payloads it is, is not said inside it
+    Held = Raw  # decoded in a second step: the payload itself does not name its type
     Json = Raw  # kept as it was written
 
 
@@ -182,16 +182,16 @@ def _whole(value: Any) -> Any:
 def is_sound(event: Event) -> bool:
     """Tell whether all values that are kept as they were written can be decoded: that they are JSON does not say so of huge numbers."""
     payload = event.payload
-    found: list[Any] = [*(event.optree or {}).values()]
+    values: list[Any] = [*(event.optree or {}).values()]
     if isinstance(payload, StepPayload):
-        found.append(payload.result)
+        values.append(payload.result)
     elif isinstance(payload, ToolPayload):
-        found += (payload.input, payload.output)
+        values += (payload.input, payload.output)
     blocks: list[Any] = payload.blocks if isinstance(payload, MessagePayload) else payload if is_list(payload) else []
     for block in blocks:
-        found += (block.tool_input, block.tool_content) if isinstance(block, ContentBlock) else ()
+        values += (block.tool_input, block.tool_content) if isinstance(block, ContentBlock) else ()
     try:
-        for value in found:
+        for value in values:
             if isinstance(value, Raw):
                 decode(value)
     except (msgspec.DecodeError, RecursionError):
@@ -200,7 +200,7 @@ def is_sound(event: Event) -> bool:
 
 
 def beside_begin(begin: OpBegin) -> dict[str, Any]:
-    """Return what the seed's members do not tell of an op's begin."""
+    """Return the part of an op's begin that the seed's members do not hold."""
     parent = {} if begin.parent_op is None else {"parentOp": begin.parent_op}
     return {**parent, **beside(begin.attributes)}
 
@@ -211,7 +211,7 @@ def beside(block: Raw | UnsetType) -> dict[str, Any]:
 
 
 def beside_end(payload: StepPayload | ToolPayload, status: Status | None, error: str | None) -> dict[str, Any]:
-    """Write an end's error into its payload; returns what the seed's members do not tell of it."""
+    """Write an end's error into its payload; returns the part that the seed's members do not hold."""
     if status != "ok":
         payload.error = error or status or ""
     exact = (status == "ok" and error is None) or (status == "failed" and bool(error))
@@ -229,15 +229,15 @@ def result_of(value: Raw | UnsetType) -> Raw | UnsetType:
 
 
 def decoded(data: Raw) -> Any:
-    """Return a payload's value; as text where it is none, as JSON may be that others wrote."""
+    """Return a payload's value; as text where it cannot be decoded, as JSON that others wrote may be."""
     try:
         return decode(data)
     except (DecodeError, RecursionError):
         return bytes(data).decode("utf-8", "replace")
 
 
-def given(value: Raw | UnsetType) -> Raw:
-    """Return a tool's input or output, null where there is none."""
+def or_null(value: Raw | UnsetType) -> Raw:
+    """Return a tool's input or output; null without one."""
     return NULL if value is UNSET else value
 
 
@@ -278,7 +278,7 @@ def own_path(step: str) -> tuple[int, int] | None:
 
 
 class NotHeld(Fault):
-    """What a tree does not hold of a file that is as it should be: said, and no reason for strict reading to refuse it."""
+    """The part of a valid file that a tree does not hold: it is reported, and strict reading does not refuse it."""
 
 
 class Place(Struct, frozen=True, rename="camel"):
@@ -305,10 +305,10 @@ class Place(Struct, frozen=True, rename="camel"):
 
 
 def place_of(attributes: dict[str, Any]) -> Place:
-    """Return the place of a step that others wrote; an empty one where the attribute is none of ours."""
-    told: Any = attributes.get(STEP)
+    """Return the place of a step that others wrote; an empty one where the attribute is not one of optree's."""
+    step: Any = attributes.get(STEP)
     try:
-        place = msgspec.convert({"path": "", **(told if is_object(told) else {}), "foreign": True}, Place)
+        place = msgspec.convert({"path": "", **(step if is_object(step) else {}), "foreign": True}, Place)
     except msgspec.ValidationError:
         return Place("", foreign=True)
     return msgspec.structs.replace(place, type="") if place.type in EVENT_TYPES else place

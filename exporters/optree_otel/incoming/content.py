@@ -39,8 +39,8 @@ _WHOLE: Final = frozenset(
 _THOUGHTS: Final = ("reasoning", "thinking")
 
 
-class Said(Struct):
-    """What an LLM call said: its messages, other members of its request, its answer, and its reasoning."""
+class LlmContent(Struct):
+    """The content of an LLM call: its messages, other members of its request, its answer, and its reasoning."""
 
     messages: list[Any] | None = None
     members: dict[str, Any] = {}
@@ -48,34 +48,34 @@ class Said(Struct):
     reasoning: str | None = None
 
 
-def of_llm(span: InSpan) -> Said:
-    """Return what was said in an LLM call."""
+def of_llm(span: InSpan) -> LlmContent:
+    """Return the content of an LLM call."""
     block = _with_details(span)
-    given = None if block.get(names.INPUT_MESSAGES) is not None else _first(block, _INPUT)
-    sent = given.get("messages") if is_object(given) else None
+    whole_input = None if block.get(names.INPUT_MESSAGES) is not None else _first(block, _INPUT)
+    sent = whole_input.get("messages") if is_object(whole_input) else None
     messages = sent if is_list(sent) else _messages(block, names.INPUT_MESSAGES, "llm.input_messages.", "gen_ai.prompt.")
     system = _system(block.get(names.SYSTEM_INSTRUCTIONS))
     answers = _messages(block, names.OUTPUT_MESSAGES, "llm.output_messages.", "gen_ai.completion.")
-    said = Said(messages=[*system, *messages] or None)
-    if is_object(given) and is_list(sent):  # the provider's own request
-        said.members.update({key: value for key, value in given.items() if key not in ("messages", "model")})
-    elif said.messages is None and given is not None:
-        said.members["input"] = given
-    if "tools" not in said.members and (tools := parsed(block.get(names.TOOL_DEFINITIONS)) or _tools(block)):
-        said.members["tools"] = tools
+    call = LlmContent(messages=[*system, *messages] or None)
+    if is_object(whole_input) and is_list(sent):  # the provider's own request
+        call.members.update({key: value for key, value in whole_input.items() if key not in ("messages", "model")})
+    elif call.messages is None and whole_input is not None:
+        call.members["input"] = whole_input
+    if "tools" not in call.members and (tools := parsed(block.get(names.TOOL_DEFINITIONS)) or _tools(block)):
+        call.members["tools"] = tools
     thoughts = [message.pop("reasoning") for message in answers if is_object(message) and "reasoning" in message]
-    said.reasoning = "\n".join(thoughts) or None
-    said.answer = answers[0] if len(answers) == 1 else answers or _first(block, _OUTPUT)
-    return said
+    call.reasoning = "\n".join(thoughts) or None
+    call.answer = answers[0] if len(answers) == 1 else answers or _first(block, _OUTPUT)
+    return call
 
 
 def of_tool(attributes: Mapping[str, Any]) -> tuple[Any, Any]:
-    """Return the arguments and the result of a tool call; None for what is not told."""
+    """Return the arguments and the result of a tool call; None for one that the span does not have."""
     return _first(attributes, _ARGUMENTS), _first(attributes, _RESULT)
 
 
 def of_agent(span: InSpan) -> tuple[str | None, str | None, Any]:
-    """Return what an agent was asked, its last words, and its result; None for what is not told."""
+    """Return what an agent was asked, its last message, and its result; None for one that the span does not have."""
     block = _with_details(span)
     user = asked_by_user(_messages(block, names.INPUT_MESSAGES, "llm.input_messages.", "gen_ai.prompt."))
     if user is None:
@@ -90,11 +90,11 @@ def of_agent(span: InSpan) -> tuple[str | None, str | None, Any]:
 
 def asked_by_user(messages: list[Any], *, first: bool = False) -> str | None:
     """Return the last text that a user said in messages of any form, or the *first*; None if there is none."""
-    said = [message_of(found, "unknown") for found in messages if is_message(found)]
+    chat = [message_of(message, "unknown") for message in messages if is_message(message)]
     texts = (
-        "\n".join(part.text for part in one.parts if isinstance(part, TextPart))
-        for one in (said if first else reversed(said))
-        if one.role == "user"
+        "\n".join(part.text for part in message.parts if isinstance(part, TextPart))
+        for message in (chat if first else reversed(chat))
+        if message.role == "user"
     )
     return next((text for text in texts if text), None)
 
@@ -121,8 +121,8 @@ def unspread(attributes: Mapping[str, Any], prefix: str) -> list[Any]:
                     inner = holder[part] = {"value": inner}
                 holder = inner
             holder[last] = value
-    found = _listed(root)
-    return found if is_list(found) else []
+    items = _listed(root)
+    return items if is_list(items) else []
 
 
 def _listed(value: Any, depth: int = 0) -> Any:
@@ -135,10 +135,10 @@ def _listed(value: Any, depth: int = 0) -> Any:
 
 def _of_run(block: Mapping[str, Any]) -> list[Any]:
     """Return the messages of a run of Pydantic AI: those from before it are left out."""
-    given = parsed(block.get("pydantic_ai.all_messages"))
+    value = parsed(block.get("pydantic_ai.all_messages"))
     begin = block.get("pydantic_ai.new_message_index")
-    listed = given[begin:] if is_list(given) and isinstance(begin, int) and begin > 0 else given
-    return [turned for found in listed for turned in _from_parts(found)] if is_list(listed) else []
+    listed = value[begin:] if is_list(value) and isinstance(begin, int) and begin > 0 else value
+    return [converted for message in listed for converted in _from_parts(message)] if is_list(listed) else []
 
 
 def _with_details(span: InSpan) -> Mapping[str, Any]:
@@ -147,51 +147,51 @@ def _with_details(span: InSpan) -> Mapping[str, Any]:
 
 
 def _messages(block: Mapping[str, Any], whole: str, *spread: str) -> list[Any]:
-    given = parsed(block.get(whole))
-    if is_list(given):
-        return [turned for message in given for turned in _from_parts(message)]
+    value = parsed(block.get(whole))
+    if is_list(value):
+        return [converted for message in value for converted in _from_parts(message)]
     for prefix in spread:
-        if found := unspread(block, prefix):
-            return [_from_spread(message) for message in found]
-    return [] if given is None else [given]
+        if items := unspread(block, prefix):
+            return [_from_spread(message) for message in items]
+    return [] if value is None else [value]
 
 
 def _system(instructions: Any) -> list[Any]:
-    given = parsed(instructions)
-    if not given:
+    value = parsed(instructions)
+    if not value:
         return []
-    return _from_parts({"role": "system", "parts": given if is_list(given) else [{"type": "text", "content": given}]})
+    return _from_parts({"role": "system", "parts": value if is_list(value) else [{"type": "text", "content": value}]})
 
 
 def _from_parts(message: Any) -> list[Any]:
     """Return a GenAI message as one of a chat, or several: each tool's answer is a message of its own."""
     if not is_object(message) or not is_list(message.get("parts")):
         return [message]
-    made: dict[str, Any] = {"role": message.get("role", "unknown")}
+    converted: dict[str, Any] = {"role": message.get("role", "unknown")}
     content: list[Any] = []
     results: list[Any] = []
     for part in message["parts"]:
-        _place(part if is_object(part) else {"type": "text", "content": part}, made, content, results)
+        _place(part if is_object(part) else {"type": "text", "content": part}, converted, content, results)
     if content:
         plain = all(item.get("type") == "text" for item in content)
-        made["content"] = "\n".join(text(item["text"]) for item in content) if plain else content
+        converted["content"] = "\n".join(text(item["text"]) for item in content) if plain else content
     if message.get("finish_reason"):
-        made["finish_reason"] = message["finish_reason"]
-    return [*results, *([made] if len(made) > 1 or not results else [])]
+        converted["finish_reason"] = message["finish_reason"]
+    return [*results, *([converted] if len(converted) > 1 or not results else [])]
 
 
-def _place(part: dict[str, Any], made: dict[str, Any], content: list[Any], results: list[Any]) -> None:
+def _place(part: dict[str, Any], converted: dict[str, Any], content: list[Any], results: list[Any]) -> None:
     kind = part.get("type")
     if kind == "text":
         content.append({"type": "text", "text": part.get("content", "")})
     elif kind == "tool_call":
         function = {"name": part.get("name"), "arguments": _as_json(part.get("arguments"))}
-        made.setdefault("tool_calls", []).append({"id": part.get("id"), "type": "function", "function": function})
+        converted.setdefault("tool_calls", []).append({"id": part.get("id"), "type": "function", "function": function})
     elif kind == "tool_call_response":
         result = part.get("response", part.get("result"))
         results.append({"role": "tool", "tool_call_id": part.get("id"), "content": result})
     elif kind in _THOUGHTS and isinstance(part.get("content"), str):
-        made["reasoning"] = made["reasoning"] + "\n" + part["content"] if "reasoning" in made else part["content"]
+        converted["reasoning"] = converted["reasoning"] + "\n" + part["content"] if "reasoning" in converted else part["content"]
     else:
         content.append(part)
 
@@ -201,8 +201,8 @@ def _from_spread(entry: Any) -> Any:
     message = entry.get("message", entry) if is_object(entry) else entry
     if not is_object(message):
         return {"role": "unknown", "content": message}
-    made: dict[str, Any] = {"role": "unknown", **message}
-    made.pop("contents", None)
+    converted: dict[str, Any] = {"role": "unknown", **message}
+    converted.pop("contents", None)
     parts = [_block(part) for part in _list(message.get("contents"))]
     calls = [_call(call) for call in _list(message.get("tool_calls"))]
     known = {call.get("id") for call in calls if is_object(call)}
@@ -212,13 +212,13 @@ def _from_spread(entry: Any) -> Any:
     thoughts = [text(part.get("text", "")) for part in parts if is_object(part) and part.get("type") in _THOUGHTS]
     others = [part for part in parts if not (is_object(part) and part.get("type") in _THOUGHTS)]
     if thoughts:
-        made["reasoning"] = "\n".join(thoughts)
-    if others and "content" not in made:
+        converted["reasoning"] = "\n".join(thoughts)
+    if others and "content" not in converted:
         plain = all(is_object(part) and part.get("type") == "text" for part in others)
-        made["content"] = "\n".join(text(part.get("text", "")) for part in others) if plain else others
+        converted["content"] = "\n".join(text(part.get("text", "")) for part in others) if plain else others
     if calls:
-        made["tool_calls"] = calls
-    return made
+        converted["tool_calls"] = calls
+    return converted
 
 
 def _block(part: Any) -> Any:
@@ -237,8 +237,8 @@ def _call(call: Any) -> Any:
 
 
 def _tools(block: Mapping[str, Any]) -> list[Any]:
-    found = [tool.get("tool", tool) if is_object(tool) else tool for tool in unspread(block, "llm.tools.")]
-    return [parsed(tool["json_schema"]) if is_object(tool) and "json_schema" in tool else tool for tool in found]
+    tools = [tool.get("tool", tool) if is_object(tool) else tool for tool in unspread(block, "llm.tools.")]
+    return [parsed(tool["json_schema"]) if is_object(tool) and "json_schema" in tool else tool for tool in tools]
 
 
 def _first(block: Mapping[str, Any], keys: tuple[str, ...]) -> Any:
@@ -246,8 +246,8 @@ def _first(block: Mapping[str, Any], keys: tuple[str, ...]) -> Any:
 
 
 def _content(message: Any) -> str | None:
-    said = message.get("content") if is_object(message) else message
-    return said if isinstance(said, str) else None
+    value = message.get("content") if is_object(message) else message
+    return value if isinstance(value, str) else None
 
 
 def _text(value: Any) -> str | None:

@@ -20,7 +20,7 @@ from optree_otel.signals import names
 
 Role = Literal["agent", "chain", "llm", "tool", "mcp", "frame", "plain"]
 """A `chain` is an agent if nothing is above it; `mcp` is a tool call unless it happens inside one; a `frame` holds others and is nothing
-itself, as the turns of an agent's loop; `plain` is what is none of them."""
+itself, as the turns of an agent's loop; `plain` is any other."""
 
 _OPERATIONS: Final[dict[str, Role]] = {
     "chat": "llm",
@@ -196,12 +196,12 @@ def _first(attributes: Mapping[str, Any], keys: tuple[str, ...]) -> str:
 
 
 class Taken(Struct, frozen=True):
-    """Tokens and US dollars of one call; *said* is False where its span says neither."""
+    """Tokens and US dollars of one call; *has_figures* is False where its span has neither."""
 
     tokens: Tokens
     cost_usd: float | None
     upstream_cost_usd: float | None
-    said: bool
+    has_figures: bool
     flaws: list[str]
     """What the span says and cannot be so, a sentence each."""
 
@@ -213,23 +213,23 @@ def usage(attributes: Mapping[str, Any]) -> Taken:
     provider does not tell: of Anthropic's calls, older instrumentations pass on bare figures, newer ones add them up.
     """
     flaws: list[str] = []
-    figures = {name: found for name, keys in _FIGURES.items() if (found := _first_figure(attributes, keys, flaws)) is not None}
+    figures = {name: figure for name, keys in _FIGURES.items() if (figure := _first_figure(attributes, keys, flaws)) is not None}
     took = read_usage(figures=figures)
-    said = bool({"input_tokens", "output_tokens"} & figures.keys()) or took.cost_usd is not None
-    return Taken(took.tokens or Tokens(), took.cost_usd, took.upstream_cost_usd, said, flaws + took.flaws)
+    has_figures = bool({"input_tokens", "output_tokens"} & figures.keys()) or took.cost_usd is not None
+    return Taken(took.tokens or Tokens(), took.cost_usd, took.upstream_cost_usd, has_figures, flaws + took.flaws)
 
 
 def contradictions(spans: Iterable[InSpan]) -> list[str]:
     """Return what spans say of usage and cannot be so: once each, with the first span that says it and how many more do."""
-    found: dict[str, list[str]] = {}
+    flaws: dict[str, list[str]] = {}
     for span in spans:
         for flaw in usage(span.attributes).flaws:
-            found.setdefault(_DIGITS.sub("", flaw), []).append(f"span {span.number} ({span.name!r}): {flaw}")
-    return [first + (f"; so in {len(more):,} more" if more else "") for first, *more in found.values()]
+            flaws.setdefault(_DIGITS.sub("", flaw), []).append(f"span {span.number} ({span.name!r}): {flaw}")
+    return [first + (f"; so in {len(more):,} more" if more else "") for first, *more in flaws.values()]
 
 
 def count(value: Any) -> int | None:
-    """Return a count; None for what is none."""
+    """Return a count; None for a value that is not a count."""
     return read_count(value, "", [])
 
 

@@ -28,16 +28,16 @@ Traces = list[tuple[Any, dict[str, Any]]]
 
 
 def traces(document: Any) -> Traces | None:
-    """Return the spans of a Jaeger's answer, or of one trace of it; None for a document that is none."""
+    """Return the spans of a Jaeger's answer, or of one trace of it; None for any other document."""
     if not is_object(document):
         return None
-    found = document.get("data") if "data" in document else [document]
-    if not is_list(found) or not all(is_object(trace) and is_list(trace.get("spans")) and "traceID" in trace for trace in found):
+    items = document.get("data") if "data" in document else [document]
+    if not is_list(items) or not all(is_object(trace) and is_list(trace.get("spans")) and "traceID" in trace for trace in items):
         return None
-    return [(span, processes if is_object(processes := trace.get("processes")) else {}) for trace in found for span in trace["spans"]]
+    return [(span, processes if is_object(processes := trace.get("processes")) else {}) for trace in items for span in trace["spans"]]
 
 
-def made(span: Any, processes: dict[str, Any]) -> InSpan:
+def to_span(span: Any, processes: dict[str, Any]) -> InSpan:
     """Return a span; raises `ValueError` and the like, with the reason, if it cannot be read."""
     if not is_object(span):
         raise ValueError("it is no object")
@@ -76,13 +76,13 @@ def _event(log: dict[str, Any]) -> InEvent:
 
 def _parent(span: dict[str, Any], trace: str) -> str:
     """Return the span above: what it is a child of, else what it follows, in its own trace."""
-    given = [one for one in _list(span.get("references")) if is_object(one)]
-    given += [{"refType": "CHILD_OF", "traceID": trace, "spanID": span["parentSpanID"]}] if span.get("parentSpanID") else []
+    references = [reference for reference in _list(span.get("references")) if is_object(reference)]
+    references += [{"refType": "CHILD_OF", "traceID": trace, "spanID": span["parentSpanID"]}] if span.get("parentSpanID") else []
     for kind in ("CHILD_OF", "FOLLOWS_FROM"):
-        for one in given:
-            if one.get("refType") == kind and _id(one.get("traceID"), 32, "parent's trace id") == trace:
-                found = _id(one.get("spanID"), 16, "parent id")
-                return found if found.strip("0") else ""
+        for reference in references:
+            if reference.get("refType") == kind and _id(reference.get("traceID"), 32, "parent's trace id") == trace:
+                parent = _id(reference.get("spanID"), 16, "parent id")
+                return parent if parent.strip("0") else ""
     return ""
 
 

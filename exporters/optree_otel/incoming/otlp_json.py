@@ -38,8 +38,8 @@ Parts = tuple[Any, dict[str, Any], str]
 
 def parts(label: str, document: Any, notes: list[str]) -> list[Parts] | None:
     """Return the spans of a document; None, with a note, if it holds none."""
-    found = _resource_spans(label, document, notes)
-    return None if found is None else [span for one in found for span in _of_resource(one)]
+    resources = _resource_spans(label, document, notes)
+    return None if resources is None else [span for resource in resources for span in _of_resource(resource)]
 
 
 def _resource_spans(label: str, document: Any, notes: list[str]) -> list[Any] | None:
@@ -72,7 +72,7 @@ def _of_resource(resource_spans: Any) -> Iterator[Parts]:
                 yield from ((span, known, name) for span in _list(scope_spans.get("spans")))
 
 
-def made(span: Any, resource: dict[str, Any], scope: str) -> InSpan:
+def to_span(span: Any, resource: dict[str, Any], scope: str) -> InSpan:
     """Return a span; raises `ValueError` and the like, with the reason, if it cannot be read."""
     if not is_object(span):
         raise ValueError("it is no object")
@@ -100,21 +100,21 @@ def made(span: Any, resource: dict[str, Any], scope: str) -> InSpan:
 
 
 def attributes(pairs: Any) -> dict[str, Any]:
-    """Return a list of key-value pairs as a dict; what is none is passed over."""
+    """Return a list of key-value pairs as a dict; an item that is not a pair is passed over."""
     return {text(pair["key"]): _value(pair.get("value"), 0) for pair in _list(pairs) if is_object(pair) and "key" in pair}
 
 
 def _value(value: Any, depth: int) -> Any:
     if not is_object(value) or depth > _DEPTH:
         return None
-    for name, found in value.items():
+    for name, member in value.items():
         kind = name.partition("Value")[0].partition("_value")[0]
         if kind == "array":
-            return [_value(item, depth + 1) for item in _list(found.get("values"))]
+            return [_value(item, depth + 1) for item in _list(member.get("values"))]
         if kind == "kvlist":
-            return {text(pair["key"]): _value(pair.get("value"), depth + 1) for pair in _list(found.get("values"))}
+            return {text(pair["key"]): _value(pair.get("value"), depth + 1) for pair in _list(member.get("values"))}
         if kind in _PLAIN:
-            return _PLAIN[kind](found)
+            return _PLAIN[kind](member)
     return None
 
 
@@ -126,17 +126,17 @@ def identity(value: Any, size: int, what: str) -> str:
         if len(value) == 2 * size and _HEX.fullmatch(value):
             return value.lower()
         try:
-            found = base64.b64decode(value, validate=True)
+            decoded = base64.b64decode(value, validate=True)
         except (binascii.Error, ValueError):
-            found = b""
-        if len(found) == size:
-            return found.hex()
+            decoded = b""
+        if len(decoded) == size:
+            return decoded.hex()
     raise ValueError(f"its {what} {text(value)[:40]!r} is neither {2 * size} hex digits nor {size} bytes in base64")
 
 
 def _parent(value: Any) -> str:
-    found = identity(value, 8, "parent id")
-    return found if found.strip("0") else ""
+    parent = identity(value, 8, "parent id")
+    return parent if parent.strip("0") else ""
 
 
 def _time(value: Any, what: str) -> int:
@@ -157,8 +157,8 @@ def _enum(value: Any, prefix: str, names: tuple[str, ...]) -> int:
 
 
 def _get(holder: dict[str, Any], name: str) -> Any:
-    found = holder.get(name)
-    return holder.get(re.sub(r"([A-Z])", lambda letter: "_" + letter[0].lower(), name)) if found is None else found
+    value = holder.get(name)
+    return holder.get(re.sub(r"([A-Z])", lambda letter: "_" + letter[0].lower(), name)) if value is None else value
 
 
 def _list(value: Any) -> list[Any]:

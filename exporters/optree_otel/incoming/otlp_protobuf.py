@@ -45,7 +45,7 @@ def read_protobuf(name: str, data: bytes) -> SpansRead:
 
 
 def _messages(data: bytes) -> list[bytes] | None:
-    """Return the messages of a file; None if it is none of the kinds that we know. One that breaks off counts as far as it goes."""
+    """Return the messages of a file; None if its form is not known. A message that breaks off counts as far as it goes."""
     if _is_traces(data):
         return [data]
     for framed in (_behind_varints(data), _behind_four_bytes(data)):
@@ -56,7 +56,7 @@ def _messages(data: bytes) -> list[bytes] | None:
 
 def _is_traces(data: bytes) -> bool:
     try:
-        return bool(data) and all((one.number, one.wire) == (1, LENGTH) for one in fields(data))
+        return bool(data) and all((member.number, member.wire) == (1, LENGTH) for member in fields(data))
     except NotProtobufError:
         return False
 
@@ -64,7 +64,7 @@ def _is_traces(data: bytes) -> bool:
 def _begins_traces(data: bytes) -> bool:
     try:
         first = next(fields(data))
-        return (first.number, first.wire) == (1, LENGTH) and all(one.number in (1, 2, 3, 1000) for one in fields(first.data))
+        return (first.number, first.wire) == (1, LENGTH) and all(member.number in (1, 2, 3, 1000) for member in fields(first.data))
     except (NotProtobufError, StopIteration):
         return False
 
@@ -79,7 +79,7 @@ def _behind_four_bytes(data: bytes) -> list[bytes]:
 
 def _framed(data: bytes, size_at: Callable[[int], tuple[int, int]]) -> list[bytes]:
     """Return what stands behind lengths; empty if one of the pieces but the last, which may break off, is no message."""
-    found: list[bytes] = []
+    messages: list[bytes] = []
     at = 0
     while at < len(data):
         try:
@@ -89,22 +89,22 @@ def _framed(data: bytes, size_at: Callable[[int], tuple[int, int]]) -> list[byte
         piece = data[at : at + size]
         piece, _ = unpack(piece)
         whole = at + size <= len(data)
-        if size and not _is_traces(piece) and (whole or not found):
+        if size and not _is_traces(piece) and (whole or not messages):
             return []
-        found.append(piece)
+        messages.append(piece)
         at += size
-    return found if any(found) else []
+    return messages if any(messages) else []
 
 
-def _take_message(data: bytes, types: _Types, found: SpansRead) -> None:
+def _take_message(data: bytes, types: _Types, collected: SpansRead) -> None:
     try:
-        for one in fields(data):
-            _take_resource(one.data, types, found)
+        for member in fields(data):
+            _take_resource(member.data, types, collected)
     except (NotProtobufError, types.error) as error:
-        found.notes.append(f"a message breaks off after span {len(found.spans)}: {error}")
+        collected.notes.append(f"a message breaks off after span {len(collected.spans)}: {error}")
 
 
-def _take_resource(data: bytes, types: _Types, found: SpansRead) -> None:
+def _take_resource(data: bytes, types: _Types, collected: SpansRead) -> None:
     resource: dict[str, Any] = {}
     scopes: list[bytes] = []
     for number, wire, value, _ in fields(data):
@@ -113,10 +113,10 @@ def _take_resource(data: bytes, types: _Types, found: SpansRead) -> None:
         elif number in (2, 1000) and wire == LENGTH:
             scopes.append(value)
     for scope in scopes:
-        _take_scope(scope, resource, types, found)
+        _take_scope(scope, resource, types, collected)
 
 
-def _take_scope(data: bytes, resource: dict[str, Any], types: _Types, found: SpansRead) -> None:
+def _take_scope(data: bytes, resource: dict[str, Any], types: _Types, collected: SpansRead) -> None:
     scope = ""
     for number, wire, value, _ in fields(data):
         if wire != LENGTH:
@@ -124,20 +124,20 @@ def _take_scope(data: bytes, resource: dict[str, Any], types: _Types, found: Spa
         if number == 1:
             scope = types.scope.FromString(value).name
         elif number == 2:  # noqa: PLR2004 - the field of spans
-            place = len(found.spans) + len(found.notes) + 1
+            place = len(collected.spans) + len(collected.notes) + 1
             try:
                 span = _span(types.span.FromString(value))
             except (types.error, ValueError, RecursionError) as error:
-                found.notes.append(f"span {place} is passed over: {error}")
+                collected.notes.append(f"span {place} is passed over: {error}")
                 continue
             span.resource, span.scope, span.number = resource, scope, place
-            found.spans.append(span)
+            collected.spans.append(span)
 
 
 def _span(span: Any) -> InSpan:
-    for what, size, value in (("trace id", 16, span.trace_id), ("span id", 8, span.span_id), ("parent id", 8, span.parent_span_id)):
+    for id_name, size, value in (("trace id", 16, span.trace_id), ("span id", 8, span.span_id), ("parent id", 8, span.parent_span_id)):
         if len(value) not in (0, size):
-            raise ValueError(f"its {what} has {len(value)} bytes, not {size}")
+            raise ValueError(f"its {id_name} has {len(value)} bytes, not {size}")
     return InSpan(
         trace_id=span.trace_id.hex(),
         span_id=span.span_id.hex(),
@@ -157,11 +157,11 @@ def _attributes(pairs: Any) -> dict[str, Any]:
     return {text(pair.key): _value(pair.value) for pair in pairs}
 
 
-def _value(value: Any) -> Any:
-    kind = value.WhichOneof("value")
+def _value(any_value: Any) -> Any:
+    kind = any_value.WhichOneof("value")
     if kind is None:
         return None
-    found = getattr(value, kind)
+    value = getattr(any_value, kind)
     if kind == "array_value":
-        return [_value(item) for item in found.values]
-    return _attributes(found.values) if kind == "kvlist_value" else found
+        return [_value(item) for item in value.values]
+    return _attributes(value.values) if kind == "kvlist_value" else value

@@ -78,10 +78,10 @@ def own_sessions(spans: list[InSpan], notes: list[str]) -> tuple[list[Tree], dic
     by_txn: dict[str, list[InSpan]] = {}
     for span in _once([span for span in spans if not _is_heartbeat(span)], notes):
         by_txn.setdefault(text(span.attributes[names.TXN]), []).append(span)
-    for told, members in by_txn.items():
-        txn = txn_of(told, "otel")
-        if txn != told:
-            notes.append(f"{told[:80]!r} cannot name a session: it is called {txn} here")
+    for name, members in by_txn.items():
+        txn = txn_of(name, "otel")
+        if txn != name:
+            notes.append(f"{name[:80]!r} cannot name a session: it is called {txn} here")
         fold = _folded(txn, members)
         tree = fold.finish()
         if fold.misplaced:
@@ -94,16 +94,16 @@ def own_sessions(spans: list[InSpan], notes: list[str]) -> tuple[list[Tree], dic
 
 def _once(spans: list[InSpan], notes: list[str]) -> list[InSpan]:
     """Return the spans with a txn and a path, each once; those that a live trace repeats come first, so that the canonical ones win."""
-    found: dict[tuple[Any, ...], InSpan] = {}
+    by_id: dict[tuple[Any, ...], InSpan] = {}
     for span in sorted(spans, key=_order):
         if flaw := _flaw(_path(span)):
             notes.append(f"span {span.number} ({span.name!r}) is passed over: {flaw}")
             continue
         key = (span.trace_id, span.span_id)
-        first = found.setdefault(key, span)
+        first = by_id.setdefault(key, span)
         if first is not span and msgspec.structs.replace(span, number=first.number) != first:
             notes.append(f"span {span.number} ({span.name!r}) is passed over: span {first.number} has the same id and says something else")
-    return list(found.values())
+    return list(by_id.values())
 
 
 def _path(span: InSpan) -> str:
@@ -159,32 +159,32 @@ def _session(span: InSpan, path: str) -> list[Record]:
         kept["ingress"] = {"source": source}
     if block.get(names.CYCLE):
         kept["cycle"] = True
-    made: list[Record] = []
+    records: list[Record] = []
     if count(block.get(names.ROUND)):
-        made.append(SessionResume(path, span.started_at))
+        records.append(SessionResume(path, span.started_at))
     else:
-        made.append(SessionBegin(path, span.started_at, agent, text(block.get(names.CALL_PATH, agent)), _raw(kept)))
-    made += [SessionResume(path, event.time_ns / 1_000_000) for event in span.events if event.name == names.RESUMED]
+        records.append(SessionBegin(path, span.started_at, agent, text(block.get(names.CALL_PATH, agent)), _raw(kept)))
+    records += [SessionResume(path, event.time_ns / 1_000_000) for event in span.events if event.name == names.RESUMED]
     title, latest = block.get(names.TITLE), block.get(names.LATEST_STATUS)
     if title or latest:
-        made.append(SessionSet(path, span.started_at, title, latest))
+        records.append(SessionSet(path, span.started_at, title, latest))
     report = block.get(names.FINAL_REPORT)
     final = UNSET if report is None else Raw(encode(parsed(report)))
-    return made + _ended(span, lambda status, error: SessionEnd(path, span.ended_at, status, error, final))
+    return records + _ended(span, lambda status, error: SessionEnd(path, span.ended_at, status, error, final))
 
 
 def _turn(span: InSpan, path: str) -> list[Record]:
-    said = content.of_llm(span)
+    call = content.of_llm(span)
     prompts = {
         message["role"]: message["content"]
-        for message in said.messages or []
+        for message in call.messages or []
         if is_object(message) and message.get("role") in ("system", "user") and isinstance(message.get("content"), str)
     }
-    made: list[Record] = [TurnBegin(path, span.started_at, prompts or None, _raw(_own_attributes(span)))]
-    answer = said.answer.get("content") if is_object(said.answer) else None
+    records: list[Record] = [TurnBegin(path, span.started_at, prompts or None, _raw(_own_attributes(span)))]
+    answer = call.answer.get("content") if is_object(call.answer) else None
     if isinstance(answer, str):
-        made.append(TurnSet(path, {"content": answer}))
-    return made + _ended(span, lambda status, error: TurnEnd(path, span.ended_at, status, error))
+        records.append(TurnSet(path, {"content": answer}))
+    return records + _ended(span, lambda status, error: TurnEnd(path, span.ended_at, status, error))
 
 
 def _op(span: InSpan, path: str, above: str | None, tree: RecordedTree) -> list[Record]:
@@ -195,39 +195,39 @@ def _op(span: InSpan, path: str, above: str | None, tree: RecordedTree) -> list[
         kept = {**{key: value for key, value in named.items() if value and value != "unknown"}, **kept}
     if kind == "tool" and (provider := span.attributes.get(names.TOOL_PROVIDER)):
         kept["provider"] = provider
-    made: list[Record] = [OpBegin(path, span.started_at, kind, _name(span, kind), above, _raw(kept))]
+    records: list[Record] = [OpBegin(path, span.started_at, kind, _name(span, kind), above, _raw(kept))]
     logs = [_line(event, tree) for event in span.events if event.name == names.LOG]
     chunks = [
-        ReasoningChunk(text(_told(event, names.REASONING_TEXT)), event.time_ns / 1_000_000)
+        ReasoningChunk(text(_attribute(event, names.REASONING_TEXT)), event.time_ns / 1_000_000)
         for event in span.events
         if event.name == names.REASONING
     ]
     if logs or chunks:
-        made.append(Entries(path, 0, tuple(logs), 0, tuple(chunks)))
-    made += _said(span, path, kind, tree)
+        records.append(Entries(path, 0, tuple(logs), 0, tuple(chunks)))
+    records += _exchange(span, path, kind, tree)
     if (entry := _entry(span, path, kind, tree.txn)) is not None:
-        made.append(Accounted(path, entry))
+        records.append(Accounted(path, entry))
     latency = span.ended_at - span.started_at
-    return made + _ended(span, lambda status, error: OpEnd(path, span.ended_at, status, latency, error))
+    return records + _ended(span, lambda status, error: OpEnd(path, span.ended_at, status, latency, error))
 
 
-def _said(span: InSpan, path: str, kind: OpKind, tree: RecordedTree) -> list[Record]:
-    made: list[Record] = []
+def _exchange(span: InSpan, path: str, kind: OpKind, tree: RecordedTree) -> list[Record]:
+    records: list[Record] = []
     if kind == "llm":
-        said = content.of_llm(span)
-        answer = said.answer
-        if said.messages is not None or said.members:
+        call = content.of_llm(span)
+        answer = call.answer
+        if call.messages is not None or call.members:
             model = span.attributes.get(names.REQUEST_MODEL)
-            members = {**({"model": model} if model else {}), **said.members}
-            made.append(tree.request(path, span.started_at, members, said.messages, kind="llm"))
+            members = {**({"model": model} if model else {}), **call.members}
+            records.append(tree.request(path, span.started_at, members, call.messages, kind="llm"))
     else:
         arguments, answer = content.of_tool(span.attributes)
         if arguments is not None:
-            given = arguments if is_object(arguments) else {"arguments": arguments}
-            made.append(tree.request(path, span.started_at, given))
+            request = arguments if is_object(arguments) else {"arguments": arguments}
+            records.append(tree.request(path, span.started_at, request))
     if answer is not None:
-        made.append(Responded(path, span.ended_at, tree.response(answer)))
-    return made
+        records.append(Responded(path, span.ended_at, tree.response(answer)))
+    return records
 
 
 def _entry(span: InSpan, path: str, kind: OpKind, txn: str) -> AccountingEntry | None:
@@ -236,9 +236,9 @@ def _entry(span: InSpan, path: str, kind: OpKind, txn: str) -> AccountingEntry |
     took = usage(block)
     status, _ = _status(span)
     failed = status in ("failed", "interrupted")
-    if kind == "llm" and not (took.said or names.INPUT_TOKENS in block):
+    if kind == "llm" and not (took.has_figures or names.INPUT_TOKENS in block):
         return None
-    if kind != "llm" and not (took.said or names.CHARACTERS_IN in block):
+    if kind != "llm" and not (took.has_figures or names.CHARACTERS_IN in block):
         return None
     entry = AccountingEntry(f"{node_id(txn, path)}#1", span.ended_at, "llm" if kind == "llm" else "tool", "failed" if failed else "ok")
     entry.latency = span.ended_at - span.started_at
@@ -260,9 +260,9 @@ def _entry(span: InSpan, path: str, kind: OpKind, txn: str) -> AccountingEntry |
 def _name(span: InSpan, kind: OpKind) -> str:
     """Return an op's name: as its span has it, else as the conventions spread it over attributes."""
     block = span.attributes
-    for told in (names.NAME, names.INVALID + "name"):
-        if told in block:
-            return text(block[told])
+    for key in (names.NAME, names.INVALID + "name"):
+        if key in block:
+            return text(block[key])
     if kind == "llm":
         provider, model = block.get(names.PROVIDER), block.get(names.REQUEST_MODEL)
         return ":".join(text(part) for part in (provider if provider != "unknown" else None, model) if part) or span.name.partition(" ")[2]
@@ -273,9 +273,9 @@ def _name(span: InSpan, kind: OpKind) -> str:
 
 
 def _status(span: InSpan) -> tuple[Status | None, str | None]:
-    """Return how a node ended; None where the span does not say. An error text that says no more than the status is none."""
-    said, error = span.attributes.get(names.STATUS), span.attributes.get(names.ERROR)
-    status = _STATUSES.get(said) if isinstance(said, str) else None
+    """Return how a node ended; None where the span does not say. An error text that only repeats the status is left out."""
+    name, error = span.attributes.get(names.STATUS), span.attributes.get(names.ERROR)
+    status = _STATUSES.get(name) if isinstance(name, str) else None
     status = status or ("failed" if span.status == ERROR else None)
     if error is None and status == "failed" and span.message not in ("", "failed"):
         error = span.message
@@ -290,18 +290,18 @@ def _ended(span: InSpan, record: Callable[[Status | None, str | None], Record]) 
 
 
 def _line(event: InEvent, tree: RecordedTree) -> LogEntry:
-    severity, direction = _told(event, names.LOG_SEVERITY), _told(event, names.LOG_DIRECTION)
-    details = parsed(_told(event, names.LOG_DETAILS))
+    severity, direction = _attribute(event, names.LOG_SEVERITY), _attribute(event, names.LOG_DIRECTION)
+    details = parsed(_attribute(event, names.LOG_DETAILS))
     return LogEntry(
         event.time_ns / 1_000_000,
         severity if severity in _SEVERITIES else "VRB",
-        text(_told(event, names.LOG_MESSAGE)),
+        text(_attribute(event, names.LOG_MESSAGE)),
         direction if direction in ("request", "response") else None,
         tree.attributes(details) if details else UNSET,
     )
 
 
-def _told(event: InEvent, name: str) -> Any:
+def _attribute(event: InEvent, name: str) -> Any:
     return event.attributes.get(name, "")
 
 

@@ -79,7 +79,7 @@ class OpTreeSpanProcessor(SpanProcessor):
         self._guarded(span, lambda: self._live.end(_read(span)))
 
     def shutdown(self) -> None:
-        """Deliver what is recorded. What is open stays open: whether it ended, nobody knows."""
+        """Deliver what is recorded. Open spans stay open: whether they ended is not known."""
         self.force_flush()
 
     def force_flush(self, timeout_millis: int = 30_000) -> bool:
@@ -131,8 +131,8 @@ def _after_fork(live: LiveSpans) -> None:
     reference = weakref.ref(live)
 
     def begin_anew() -> None:
-        if (found := reference()) is not None:
-            found.begin_anew()
+        if (alive := reference()) is not None:
+            alive.begin_anew()
 
     register_at_fork(after_in_child=begin_anew)
 
@@ -182,13 +182,13 @@ class LiveSpans:
         with self._lock:
             members = self._traces.setdefault(span.trace_id, {})
             above = None if remote else members.get(span.parent_id)
-            one = _Open(span, look, above, current_scope() if above is None else None, highest=None if above is None else above.top)
-            members[span.span_id] = one
+            open_span = _Open(span, look, above, current_scope() if above is None else None, highest=None if above is None else above.top)
+            members[span.span_id] = open_span
             self._count += 1
             if _is_told(span):
-                self._place(one)
-            if _is_placed(one) or one.scope is not None or _is_placed(above) or tells(span.attributes):
-                self._later.add(one, LOOKS[0])
+                self._place(open_span)
+            if _is_placed(open_span) or open_span.scope is not None or _is_placed(above) or tells(span.attributes):
+                self._later.add(open_span, LOOKS[0])
             if self._count > self._most:
                 self._forget()
 
@@ -196,94 +196,94 @@ class LiveSpans:
         """Take the end of a span, with all that is known of it."""
         with self._lock:
             members = self._traces.get(span.trace_id, {})
-            one = members.get(span.span_id)
-            if one is None or one.ended:
+            open_span = members.get(span.span_id)
+            if open_span is None or open_span.ended:
                 self.forgotten += configure().enabled
                 return
-            one.ended = True
-            one.span = span
+            open_span.ended = True
+            open_span.span = span
             what = meaning_within(span)
-            if one.place is None and (what.role != "plain" or one.scope is not None or _is_placed(one.above)):
-                self._place(one)
-            self._drop(one, members)
-            if one.place is not None:
-                end(one.place, span, what)
-            if one.root is not None:
-                self._end_root(one, one.root)
+            if open_span.place is None and (what.role != "plain" or open_span.scope is not None or _is_placed(open_span.above)):
+                self._place(open_span)
+            self._drop(open_span, members)
+            if open_span.place is not None:
+                end(open_span.place, span, what)
+            if open_span.root is not None:
+                self._end_root(open_span, open_span.root)
 
-    def _look_again(self, one: _Open) -> None:
+    def _look_again(self, open_span: _Open) -> None:
         """Begin a span that has told meanwhile what it stands for, or add what else it has told."""
         try:
             with self._lock:
-                if one.ended:
+                if open_span.ended:
                     return
-                one.span = one.look()
-                one.looks += 1
-                if one.place is not None:
-                    update(one.place, one.span, meaning_within(one.span))
-                elif _is_told(one.span):
-                    self._place(one)
-                if one.looks < len(LOOKS):
-                    self._later.add(one, LOOKS[one.looks] - LOOKS[one.looks - 1])
+                open_span.span = open_span.look()
+                open_span.looks += 1
+                if open_span.place is not None:
+                    update(open_span.place, open_span.span, meaning_within(open_span.span))
+                elif _is_told(open_span.span):
+                    self._place(open_span)
+                if open_span.looks < len(LOOKS):
+                    self._later.add(open_span, LOOKS[open_span.looks] - LOOKS[open_span.looks - 1])
         except Exception as error:  # noqa: BLE001 - the thread goes on with the next one
-            report_problem(f"a span of {one.span.name!r} is not recorded: {type(error).__name__}: {error}", happened=True)
+            report_problem(f"a span of {open_span.span.name!r} is not recorded: {type(error).__name__}: {error}", happened=True)
 
-    def _place(self, one: _Open) -> None:
+    def _place(self, open_span: _Open) -> None:
         """Begin a span's node, after those of all spans above it that have none yet."""
-        waiting = [one]
+        waiting = [open_span]
         while (above := waiting[-1].above) is not None and above.place is None:
             waiting.append(above)
-        for each in reversed(waiting):
-            if each.place is not None:
+        for waiting_span in reversed(waiting):
+            if waiting_span.place is not None:
                 continue
-            if each.lost:
+            if waiting_span.lost:
                 return
-            each.lost = True
-            what = meaning_within(each.span)
-            if each.above is not None and each.above.place is not None:
-                each.place = begin(each.above.place, each.span, what)
-            elif each.scope is not None:
-                each.place = begin(_within(each.scope, each.span), each.span, what)
+            waiting_span.lost = True
+            what = meaning_within(waiting_span.span)
+            if waiting_span.above is not None and waiting_span.above.place is not None:
+                waiting_span.place = begin(waiting_span.above.place, waiting_span.span, what)
+            elif waiting_span.scope is not None:
+                waiting_span.place = begin(_within(waiting_span.scope, waiting_span.span), waiting_span.span, what)
             else:
-                self._begin_root(each, what)
-            each.lost = False
+                self._begin_root(waiting_span, what)
+            waiting_span.lost = False
 
-    def _begin_root(self, one: _Open, what: Meaning) -> None:
+    def _begin_root(self, open_span: _Open, what: Meaning) -> None:
         """Begin a session for a span that nothing is above."""
-        span = one.span
+        span = open_span.span
         named = root_name(span)
         agent = named or self._agent or service_name(span)
         session = begin_session(agent, root_attributes(span))
-        builder = one.root = session.builder
+        builder = open_span.root = session.builder
         node = builder.node
         builder.record(SessionBegin(node.path, span.started_at, node.agent_id, node.call_path, node.attributes_json))  # opening took time
         user, _, _ = content.of_agent(span)
         kept = content.remaining(span) if named else {}
         inside = SpanPlace(builder, builder.begin_turn(user=user if named else None, attributes=kept, at=span.started_at))
-        one.place = inside if named else begin(inside, span, what)
+        open_span.place = inside if named else begin(inside, span, what)
 
-    def _end_root(self, one: _Open, builder: SessionTreeBuilder) -> None:
-        span = one.span
+    def _end_root(self, open_span: _Open, builder: SessionTreeBuilder) -> None:
+        span = open_span.span
         status, error = outcome(span)
         user, last, report = content.of_agent(span)
-        if one.place is not None:
-            end_turn(one.place.turn, span.ended_at, status, error, user, last)
+        if open_span.place is not None:
+            end_turn(open_span.place.turn, span.ended_at, status, error, user, last)
         end_session(builder, span.ended_at, status, error, report)
         forget_session(builder.txn)
 
-    def _drop(self, one: _Open, members: dict[str, _Open]) -> None:
+    def _drop(self, open_span: _Open, members: dict[str, _Open]) -> None:
         """Forget what nothing can start in any more: an ended span below one that has ended, and all that has ended below a top."""
-        top = one.top
-        if one is top:
-            gone = [key for key, each in members.items() if each.ended and each.top is top]
+        top = open_span.top
+        if open_span is top:
+            gone = [key for key, member in members.items() if member.ended and member.top is top]
         else:
-            gone = [one.span.span_id] if one.place is None or top.ended else []
-        self._remove(gone, members, one.span.trace_id)
+            gone = [open_span.span.span_id] if open_span.place is None or top.ended else []
+        self._remove(gone, members, open_span.span.trace_id)
 
     def _forget(self) -> None:
         """Forget the oldest spans that nothing is recorded of, until half of what may be open is left."""
         for trace_id, members in list(self._traces.items()):
-            gone = [key for key, each in members.items() if each.place is None]
+            gone = [key for key, member in members.items() if member.place is None]
             self.forgotten += len(gone)
             self._remove(gone, members, trace_id)
             if self._count <= MOST_OPEN // 2:
@@ -298,8 +298,8 @@ class LiveSpans:
             self._traces.pop(trace_id, None)
 
 
-def _is_placed(one: _Open | None) -> bool:
-    return one is not None and one.place is not None
+def _is_placed(open_span: _Open | None) -> bool:
+    return open_span is not None and open_span.place is not None
 
 
 def _is_told(span: InSpan) -> bool:

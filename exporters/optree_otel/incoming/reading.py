@@ -63,11 +63,11 @@ def read_json(name: str, data: bytes) -> SpansRead:
         if traces is not None:
             seen = seen or bool(traces)
             for span, processes in traces:
-                _take(result, jaeger_json.made, span, processes)
+                _take(result, jaeger_json.to_span, span, processes)
         elif (parts := otlp_json.parts(label, document, result.notes)) is not None:
             seen = True
             for part in parts:
-                _take(result, otlp_json.made, *part)
+                _take(result, otlp_json.to_span, *part)
     if not seen:
         message = f" ({result.notes[0]})" if result.notes else ""
         raise FormatError(
@@ -76,15 +76,15 @@ def read_json(name: str, data: bytes) -> SpansRead:
     return result
 
 
-def _take(found: SpansRead, make: Callable[..., InSpan], *parts: Any) -> None:
-    number = len(found.spans) + len(found.notes) + 1
+def _take(collected: SpansRead, make: Callable[..., InSpan], *parts: Any) -> None:
+    number = len(collected.spans) + len(collected.notes) + 1
     try:
-        made = make(*parts)
+        span = make(*parts)
     except (ValueError, TypeError, AttributeError, RecursionError) as error:
-        found.notes.append(f"span {number} is passed over: {error}")
+        collected.notes.append(f"span {number} is passed over: {error}")
         return
-    made.number = number
-    found.spans.append(made)
+    span.number = number
+    collected.spans.append(span)
 
 
 def _documents(name: str, data: bytes, notes: list[str]) -> Iterator[tuple[str, Any]]:

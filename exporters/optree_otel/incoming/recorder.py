@@ -46,72 +46,74 @@ def end_turn(turn: Turn, ts: float, status: Status, error: str | None, prompt: s
     builder = turn.builder
     if assistant is not None:
         builder.set_assistant(turn, assistant)
-    builder.record(TurnEnd(turn.path, ts, status, _said(builder, error)))
+    builder.record(TurnEnd(turn.path, ts, status, _cut_text(builder, error)))
 
 
 def end_session(builder: SessionTreeBuilder, ts: float, status: Status, error: str | None, report: Any) -> None:
     """End a session."""
     final = UNSET if report is None else builder.core.json(report)
-    builder.record(SessionEnd(builder.path, ts, status, _said(builder, error), final))
+    builder.record(SessionEnd(builder.path, ts, status, _cut_text(builder, error), final))
 
 
-def _said(builder: SessionTreeBuilder, value: str | None) -> str | None:
-    """Return what somebody said as the tree holds it: of very long text the end is cut."""
+def _cut_text(builder: SessionTreeBuilder, value: str | None) -> str | None:
+    """Return a text as the tree holds it: the end of a very long one is cut."""
     return None if value is None else cut(builder.core.text(value), _MOST_CHARACTERS)
 
 
-def begin(above: SpanPlace, span: InSpan, what: Meaning) -> SpanPlace:
+def begin(above: SpanPlace, span: InSpan, meaning: Meaning) -> SpanPlace:
     """Begin the op that a span stands for; of an agent, with the session in it."""
-    if what.role == "frame":
+    if meaning.role == "frame":
         return SpanPlace(above.builder, above.turn, above.within, None, above, above.in_tool, foreign=above.foreign)
-    kind = _KINDS.get(what.role, "system")
-    if what.role == "mcp" and above.in_tool:  # the same call, seen from below
+    kind = _KINDS.get(meaning.role, "system")
+    if meaning.role == "mcp" and above.in_tool:  # the same call, seen from below
         kind = "system"
-    name = what.name if kind != "system" else span.name
-    told = _told(span, kind)
-    op = above.builder.begin_op(kind, name, turn=above.turn, parent=above.within, attributes=told, at=span.started_at)
+    name = meaning.name if kind != "system" else span.name
+    attributes = _attributes(span, kind)
+    op = above.builder.begin_op(kind, name, turn=above.turn, parent=above.within, attributes=attributes, at=span.started_at)
     path = above.builder.path
     nested = (path.count(".") + 1) // 2 + 1 if path else 1
     if kind != "session" or nested > MAX_NESTED:
-        place = SpanPlace(above.builder, above.turn, op, op, above, above.in_tool or kind == "tool", told=told, foreign=above.foreign)
+        place = SpanPlace(
+            above.builder, above.turn, op, op, above, above.in_tool or kind == "tool", attributes=attributes, foreign=above.foreign
+        )
     else:
         child = above.builder.attach_child_session(op, name or "agent", at=span.started_at)
         user, _, _ = content.of_agent(span)
-        place = SpanPlace(child, child.begin_turn(user=user, at=span.started_at), None, op, above, told=told)
-    _put_request(place, op, span, what)
+        place = SpanPlace(child, child.begin_turn(user=user, at=span.started_at), None, op, above, attributes=attributes)
+    _put_request(place, op, span, meaning)
     return place
 
 
-def update(place: SpanPlace, span: InSpan, what: Meaning) -> None:
+def update(place: SpanPlace, span: InSpan, meaning: Meaning) -> None:
     """Record what an open span has told since its begin: its op's name, its attributes, and what it asks."""
     op = place.own
     if op is None or op.node.ended_at is not None:
         return
-    _put_request(place, op, span, what)
-    _put_name(op, span, what, _news(place, span))
+    _put_request(place, op, span, meaning)
+    _put_name(op, span, meaning, _new_attributes(place, span))
 
 
-def end(place: SpanPlace, span: InSpan, what: Meaning) -> None:
+def end(place: SpanPlace, span: InSpan, meaning: Meaning) -> None:
     """Record what a span turned out to be, and its end if it has one."""
     op = place.own
     if op is None:
         return
     builder = op.builder
     status, error = outcome(span)
-    said = _said(builder, error)
+    error_text = _cut_text(builder, error)
     if place.builder is not op.builder and span.end_ns:
         user, last, report = content.of_agent(span)
-        end_turn(place.turn, span.ended_at, status, said, user, last)
-        end_session(place.builder, span.ended_at, status, said, report)
-    _put_request(place, op, span, what)
-    _put_name(op, span, what, {})
-    reasoning = _put_answer(op, span, what)
-    block = builder.core.attributes(_news(place, span))
+        end_turn(place.turn, span.ended_at, status, error_text, user, last)
+        end_session(place.builder, span.ended_at, status, error_text, report)
+    _put_request(place, op, span, meaning)
+    _put_name(op, span, meaning, {})
+    reasoning = _put_answer(op, span, meaning)
+    block = builder.core.attributes(_new_attributes(place, span))
     _put_events(op, span)
-    account(place, span, what, status, said)
+    account(place, span, meaning, status, error_text)
     if span.end_ns and op.node.ended_at is None:
         latency = span.ended_at - span.started_at
-        builder.record(OpEnd(op.path, span.ended_at, status, latency, said, reasoning, block))
+        builder.record(OpEnd(op.path, span.ended_at, status, latency, error_text, reasoning, block))
     _stretch(place, span.ended_at)
 
 
@@ -142,8 +144,8 @@ def _stretch(place: SpanPlace, ts: float) -> None:
 
 def _prompted(turn: Turn, user: str | None) -> None:
     """Record what the user asked, where the begin of a turn did not tell it."""
-    if (said := _said(turn.builder, user)) and not (turn.node.prompts and "user" in turn.node.prompts):
-        turn.builder.record(TurnSet(turn.path, prompts={"user": said}))
+    if (prompt := _cut_text(turn.builder, user)) and not (turn.node.prompts and "user" in turn.node.prompts):
+        turn.builder.record(TurnSet(turn.path, prompts={"user": prompt}))
 
 
 def _put_prompts(place: SpanPlace, messages: list[Any]) -> None:
@@ -156,25 +158,25 @@ def _put_prompts(place: SpanPlace, messages: list[Any]) -> None:
         above = above.above
 
 
-def _news(place: SpanPlace, span: InSpan) -> dict[str, Any]:
+def _new_attributes(place: SpanPlace, span: InSpan) -> dict[str, Any]:
     """Return the attributes that are not recorded yet; they count as recorded from now on."""
-    told = _told(span, "system" if place.own is None else place.own.node.kind)
-    new = {key: value for key, value in told.items() if key not in place.told or place.told[key] != value}
-    place.told = told
+    attributes = _attributes(span, "system" if place.own is None else place.own.node.kind)
+    new = {key: value for key, value in attributes.items() if key not in place.attributes or place.attributes[key] != value}
+    place.attributes = attributes
     return new
 
 
-def _put_name(op: Op, span: InSpan, what: Meaning, attributes: Mapping[str, Any]) -> None:
+def _put_name(op: Op, span: InSpan, meaning: Meaning, attributes: Mapping[str, Any]) -> None:
     """Record what an open op is called by now, and more of its attributes. A session's op keeps the name that its agent has."""
     kind, core = op.node.kind, op.builder.core
-    name = op.node.name if kind == "session" else span.name if kind == "system" else what.name
-    told = core.text(name) if name and name != op.node.name else None
-    if op.node.ended_at is not None or (told is None and not attributes):
+    name = op.node.name if kind == "session" else span.name if kind == "system" else meaning.name
+    new_name = core.text(name) if name and name != op.node.name else None
+    if op.node.ended_at is not None or (new_name is None and not attributes):
         return
-    op.builder.record(OpSet(op.path, core.now_ms(), told, core.attributes(attributes)))
+    op.builder.record(OpSet(op.path, core.now_ms(), new_name, core.attributes(attributes)))
 
 
-def _told(span: InSpan, kind: OpKind) -> dict[str, Any]:
+def _attributes(span: InSpan, kind: OpKind) -> dict[str, Any]:
     kept = content.remaining(span)
     if kind == "llm":
         known = {"provider": provider(span.attributes), "model": model(span.attributes)}
@@ -182,14 +184,14 @@ def _told(span: InSpan, kind: OpKind) -> dict[str, Any]:
     return kept
 
 
-def _put_request(place: SpanPlace, op: Op, span: InSpan, what: Meaning) -> None:
-    """Record what an op asks, if that is told and not recorded yet."""
-    if what.role == "llm":
-        said = content.of_llm(span)
-        messages, members = said.messages, said.members
+def _put_request(place: SpanPlace, op: Op, span: InSpan, meaning: Meaning) -> None:
+    """Record the request of an op, if the span has it and it is not recorded yet."""
+    if meaning.role == "llm":
+        call = content.of_llm(span)
+        messages, members = call.messages, call.members
         if messages is not None or members:
             members = {"model": model(span.attributes), **members}
-    elif what.role in ("tool", "mcp", "plain", "chain"):
+    elif meaning.role in ("tool", "mcp", "plain", "chain"):
         arguments, _ = content.of_tool(span.attributes)
         messages, members = None, {} if arguments is None else arguments if is_object(arguments) else {"arguments": arguments}
     else:
@@ -202,13 +204,13 @@ def _put_request(place: SpanPlace, op: Op, span: InSpan, what: Meaning) -> None:
         _put_prompts(place, messages)
 
 
-def _put_answer(op: Op, span: InSpan, what: Meaning) -> str | None:
+def _put_answer(op: Op, span: InSpan, meaning: Meaning) -> str | None:
     """Record the response of an op; returns the reasoning of an LLM call."""
-    if what.role == "llm":
-        said = content.of_llm(span)
-        _put_response(op, span, said.answer or None)
-        return None if said.reasoning is None else op.builder.core.text(said.reasoning)
-    if what.role in ("tool", "mcp", "plain", "chain"):
+    if meaning.role == "llm":
+        call = content.of_llm(span)
+        _put_response(op, span, call.answer or None)
+        return None if call.reasoning is None else op.builder.core.text(call.reasoning)
+    if meaning.role in ("tool", "mcp", "plain", "chain"):
         _put_response(op, span, content.of_tool(span.attributes)[1])
     return None
 
@@ -236,15 +238,15 @@ def _line(event: InEvent, builder: SessionTreeBuilder) -> LogEntry:
     return LogEntry(event.time_ns / 1_000_000, "VRB", text(event.name), None, details)
 
 
-def account(place: SpanPlace, span: InSpan, what: Meaning, status: Status, error: str | None) -> None:
+def account(place: SpanPlace, span: InSpan, meaning: Meaning, status: Status, error: str | None) -> None:
     """Add a span's accounting entry. A call that a call within it accounts for, or one around it, has none."""
     op = place.own
     if op is None:
         return
     entry: AccountingEntry | None = None
-    if what.role in ("llm", "agent"):
+    if meaning.role in ("llm", "agent"):
         if not place.accounted and not _billed_above(place):
-            entry = _of_llm(place, span, what)
+            entry = _of_llm(place, span, meaning)
     elif op.node.kind == "tool":
         entry = _entry(place, span, "tool")
         entry.command = op.node.name
@@ -262,10 +264,10 @@ def account(place: SpanPlace, span: InSpan, what: Meaning, status: Status, error
         _mark_above(place)
 
 
-def _of_llm(place: SpanPlace, span: InSpan, what: Meaning) -> AccountingEntry | None:
+def _of_llm(place: SpanPlace, span: InSpan, meaning: Meaning) -> AccountingEntry | None:
     """Return the entry of a model call; of an agent only if its span has figures that nothing within it has."""
     took = usage(span.attributes)
-    if what.role == "agent" and not took.said:
+    if meaning.role == "agent" and not took.has_figures:
         return None
     entry = _entry(place, span, "llm")
     entry.tokens, entry.cost_usd, entry.upstream_inference_cost_usd = took.tokens, took.cost_usd, took.upstream_cost_usd
@@ -317,7 +319,7 @@ class SpanPlace(Struct):
     """Its own figures are accounted for."""
     accounted: bool = False
     """Something within it is accounted for: its own figures say the same again."""
-    told: dict[str, Any] = {}
+    attributes: dict[str, Any] = {}
     """The attributes that are recorded of it."""
     asked: tuple[list[Any] | None, dict[str, Any]] | None = None
     """The messages and other members of the request that is recorded of it."""

@@ -44,26 +44,26 @@ class _Run(Struct):
 
 
 def sessions(spans: Iterable[InSpan], notes: list[str] | None = None) -> list[Tree]:
-    """Return the sessions that spans tell of, by their start; *notes* takes what is to be said about spans passed over or mended.
+    """Return the sessions that spans tell of, by their start; *notes* collects notes on spans that were passed over or mended.
 
     A session of optree keeps its txn; another one's is ``otel-<trace id>``, that of the first trace if it has several, so that the same
     spans give the same session each time.
     """
-    said: list[str] = [] if notes is None else notes
+    remarks: list[str] = [] if notes is None else notes
     everything = list(spans)
-    trees, places = own_sessions([span for span in everything if is_own(span)], said)
+    trees, places = own_sessions([span for span in everything if is_own(span)], remarks)
     runs: list[_Run] = []
-    for trace in arrange((span for span in everything if not is_own(span)), places.keys(), said):
+    for trace in arrange((span for span in everything if not is_own(span)), places.keys(), remarks):
         _put_within(trace, places)
         if not (trace.roots or trace.orphans):
             continue
         if any(tells(span.attributes) for span in trace.spans()):
             runs += _runs(trace)
         else:
-            said.append(f"trace {trace.trace_id} tells of no agent, model or tool, and is passed over")
-    said += contradictions(everything)
-    made = [*trees, *_sessions(runs)]
-    return sorted(made, key=lambda tree: tree.session.started_at)
+            remarks.append(f"trace {trace.trace_id} tells of no agent, model or tool, and is passed over")
+    remarks += contradictions(everything)
+    result = [*trees, *_sessions(runs)]
+    return sorted(result, key=lambda tree: tree.session.started_at)
 
 
 def root_name(span: InSpan) -> str:
@@ -91,7 +91,7 @@ def _runs(trace: Trace) -> list[_Run]:
         tops = trace.orphans
     elif tops and trace.orphans:
         trace.children.setdefault(tops[0].span_id, []).extend(trace.orphans)
-    named = next((found for span in trace.spans() if (found := conversation(span.attributes))), "")
+    named = next((name for span in trace.spans() if (name := conversation(span.attributes))), "")
     runs = [_Run(trace, root, [], agent, conversation(root.attributes) or named) for root in tops if (agent := root_name(root))]
     bare = [span for span in tops or trace.orphans if not tops or not root_name(span)]
     if bare:
@@ -140,10 +140,10 @@ def _turn(builder: SessionTreeBuilder, run: _Run) -> None:
 
 def _below(trace: Trace, tops: list[InSpan]) -> list[int]:
     """Return when spans ended and all below them, where they have."""
-    found = [*tops]
-    for span in found:
-        found.extend(trace.children.get(span.span_id, ()))
-    return [max(span.end_ns, span.start_ns) for span in found]
+    spans = [*tops]
+    for span in spans:
+        spans.extend(trace.children.get(span.span_id, ()))
+    return [max(span.end_ns, span.start_ns) for span in spans]
 
 
 def _last(spans: list[InSpan]) -> InSpan:

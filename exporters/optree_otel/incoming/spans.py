@@ -59,7 +59,7 @@ class InSpan(Struct):
 
     @property
     def service(self) -> str:
-        """The name of the service that sent it; empty if nobody has set one."""
+        """The name of the service that sent it; empty if none is set."""
         name = text(self.resource.get("service.name", ""))
         return "" if name.startswith("unknown_service") else name
 
@@ -71,7 +71,7 @@ class InSpan(Struct):
 
 
 class SpansRead(Struct):
-    """What was read: the spans, and what is to be said about those that were passed over or mended."""
+    """The spans that were read, and notes on those that were passed over or mended."""
 
     spans: list[InSpan] = []
     notes: list[str] = []
@@ -153,9 +153,9 @@ def _cut_circles(trace: Trace, members: dict[str, InSpan], notes: list[str]) -> 
         trace.orphans.append(on_circle)
         pending = [on_circle]
         while pending:
-            one = pending.pop()
-            reached.add(one.span_id)
-            pending.extend(trace.children.get(one.span_id, ()))
+            current = pending.pop()
+            reached.add(current.span_id)
+            pending.extend(trace.children.get(current.span_id, ()))
 
 
 def _first_on_circle(span: InSpan, members: dict[str, InSpan]) -> InSpan:

@@ -46,7 +46,7 @@ class EncodedItem(Struct, frozen=True, gc=False):
 
 
 class Source(Protocol[T_contra]):
-    """Where entries come from, and who is told what became of them. Called on the sender's thread; an error is counted."""
+    """Supplies the entries, and is told which arrived and which were lost. Called on the sender's thread; an error is counted."""
 
     def encode(self, item: T_contra) -> EncodedItem | None:
         """Return the entry of an item; None if there is nothing to send for it."""
@@ -236,7 +236,7 @@ class Batches(Generic[T]):
             self._tell(self._source.left, items)
 
     def fault(self, error: Exception) -> None:
-        """Note an error that is nobody's answer."""
+        """Note an error that did not come from the collector."""
         self.last_error = f"{type(error).__name__}: {text(error)}"
 
     def clear(self) -> None:
@@ -334,8 +334,8 @@ class Batches(Generic[T]):
         self.last_error = f"{text(item)} is lost to the collector: {reason}"
         self._tell(lambda items: self._source.lost(items[0], reason), [item])
 
-    def _tell(self, told: Callable[[Sequence[T]], None], items: Sequence[T]) -> None:
+    def _tell(self, callback: Callable[[Sequence[T]], None], items: Sequence[T]) -> None:
         try:
-            told(items)
+            callback(items)
         except Exception as error:  # noqa: BLE001 - the source's own fault
             self.fault(error)

@@ -113,10 +113,10 @@ class GrpcTransport:
         return ExportResult("refused" if code == "INVALID_ARGUMENT" else "failed", message)
 
     def _hint(self, details: str) -> str:
-        said = details.lower()
-        if "http1" in said or "http/1" in said or "http2 settings" in said or "settings frame" in said:
+        lowered = details.lower()
+        if "http1" in lowered or "http/1" in lowered or "http2 settings" in lowered or "settings frame" in lowered:
             return "; it does not speak gRPC: use OTEL_EXPORTER_OTLP_PROTOCOL=http/protobuf, or a collector's gRPC port, 4317"
-        if "ssl" in said or "certificate" in said or "handshake" in said:
+        if "ssl" in lowered or "certificate" in lowered or "handshake" in lowered:
             return "; use http:// if it has no TLS, or name its authority's file in OTEL_EXPORTER_OTLP_CERTIFICATE"
         return ""
 

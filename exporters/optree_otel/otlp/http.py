@@ -170,15 +170,15 @@ def _advice(code: int, response: requests.Response) -> str:
 
 def _reason(error: Exception) -> str:
     """Return what is wrong, from inside an error of requests, which wraps those of urllib3, which wrap those of the system."""
-    found: BaseException = error
+    cause: BaseException = error
     for _ in range(5):
-        inner = getattr(found, "reason", None) or next((part for part in found.args if isinstance(part, BaseException)), None)
+        inner = getattr(cause, "reason", None) or next((part for part in cause.args if isinstance(part, BaseException)), None)
         if not isinstance(inner, BaseException):
             break
-        found = inner
-    if isinstance(found, (BadStatusLine, LineTooLong)):
+        cause = inner
+    if isinstance(cause, (BadStatusLine, LineTooLong)):
         return "it does not speak HTTP/1.1; if it is a gRPC port (usually 4317), use OTEL_EXPORTER_OTLP_PROTOCOL=grpc"
-    return f"{type(found).__name__}: {_WHOSE.sub('', str(found))}"
+    return f"{type(cause).__name__}: {_WHOSE.sub('', str(cause))}"
 
 
 class DeadlineAdapter(HTTPAdapter):

@@ -107,8 +107,8 @@ def is_page(body: bytes, content_type: str) -> bool:
 
 def is_too_large(text: str) -> bool:
     """Tell whether an error is about the size of the request; collectors say it in various words, under various codes."""
-    said = text.lower()
-    return any(words in said for words in _TOO_LARGE)
+    lowered = text.lower()
+    return any(words in lowered for words in _TOO_LARGE)
 
 
 def retry_delay(metadata: Mapping[str, bytes]) -> float | None:
@@ -151,24 +151,24 @@ def retry_after(value: str | None) -> float | None:
 def shown(text: str) -> str:
     """Return a text of somebody else's as one line of bounded length, without credentials."""
     text = str(redact(text))
-    line = " ".join("".join(one if one.isprintable() else " " for one in text[: 4 * MAX_TEXT]).split())
+    line = " ".join("".join(char if char.isprintable() else " " for char in text[: 4 * MAX_TEXT]).split())
     line = _USER.sub(REDACTED, line)
     return str(redact(line))[:MAX_TEXT]
 
 
-def _message(found: Members, number: int) -> bytes:
-    value = found.get(number, [b""])[-1]
+def _message(by_number: Members, number: int) -> bytes:
+    value = by_number.get(number, [b""])[-1]
     if isinstance(value, int):
         raise NotProtobufError
     return value
 
 
-def _text(found: Members, number: int) -> str:
-    return _message(found, number).decode("utf-8", "replace")
+def _text(by_number: Members, number: int) -> str:
+    return _message(by_number, number).decode("utf-8", "replace")
 
 
-def _number(found: Members, number: int) -> int:
-    value = found.get(number, [0])[-1]
+def _number(by_number: Members, number: int) -> int:
+    value = by_number.get(number, [0])[-1]
     return value if isinstance(value, int) and value < 1 << 63 else 0
 
 

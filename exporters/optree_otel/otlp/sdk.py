@@ -71,7 +71,7 @@ class SdkTransport:
         load((*_PARTS, *([_STOCK[self._to.protocol]] if STOCK in self._to.exporters else [])))
         with self._lock, loading():
             if not self._adapters:
-                self._adapters = [_adapter(one, self._to) for one in self._to.exporters]
+                self._adapters = [_adapter(exporter, self._to) for exporter in self._to.exporters]
             self._users += 1
         return self
 
@@ -94,7 +94,7 @@ class SdkTransport:
             pass_on(error)
             return ExportResult("refused", f"it cannot be read again: {text(error)}")
         with self._lock:
-            answers = [self._handed(spans, *one) for one in zip(self._adapters, self._taken, strict=True)]
+            answers = [self._handed(spans, *pair) for pair in zip(self._adapters, self._taken, strict=True)]
             left = [answer for answer in answers if answer.left]
             why = shown("; ".join(answer.why for answer in answers if answer.why))
             if left:
@@ -109,7 +109,7 @@ class SdkTransport:
         if not self._lock.acquire(timeout=timeout):
             return "an exporter of opentelemetry-sdk is still at work"
         try:
-            return "; ".join(said for adapter in self._adapters if (said := _flushed(adapter, timeout)))
+            return "; ".join(problem for adapter in self._adapters if (problem := _flushed(adapter, timeout)))
         finally:
             self._lock.release()
 
@@ -120,7 +120,7 @@ class SdkTransport:
             if self._users > 0:
                 return
             for adapter in self._adapters:
-                with suppress(Exception):  # there is nobody left to tell
+                with suppress(Exception):  # the pipeline that would report it is gone
                     adapter.shutdown()
             self._adapters = []
 
@@ -158,10 +158,10 @@ def _ids(spans: Iterable[ReadableSpan]) -> set[int]:
     return {_id(span) for span in spans}
 
 
-def _adapter(given: Any, destination: Destination) -> ExporterAdapter:
-    if given == STOCK:
+def _adapter(exporter: Any, destination: Destination) -> ExporterAdapter:
+    if exporter == STOCK:
         return _Stock(destination)
-    return _Exporter(given) if is_exporter(given) else _Processor(given)
+    return _Exporter(exporter) if is_exporter(exporter) else _Processor(exporter)
 
 
 class _Exporter:

@@ -24,66 +24,70 @@ _UNSET: Final = Status()
 def read(body: bytes) -> list[ReadableSpan]:
     """Return the spans of an ExportTraceServiceRequest, in order. Raises protobuf's `DecodeError` if it is none."""
     request: Any = ExportTraceServiceRequest.FromString(body)
-    found: list[ReadableSpan] = []
+    spans: list[ReadableSpan] = []
     for group in request.resource_spans:
         resource = Resource(_attributes(group.resource.attributes), group.schema_url)
         for part in group.scope_spans:
-            told = part.scope
-            scope = InstrumentationScope(told.name, told.version or None, part.schema_url or None, _attributes(told.attributes))
-            found += [_span(one, resource, scope) for one in part.spans]
-    return found
+            proto_scope = part.scope
+            scope = InstrumentationScope(
+                proto_scope.name, proto_scope.version or None, part.schema_url or None, _attributes(proto_scope.attributes)
+            )
+            spans += [_span(span, resource, scope) for span in part.spans]
+    return spans
 
 
-def _span(told: Any, resource: Resource, scope: InstrumentationScope) -> ReadableSpan:
-    trace_id = int.from_bytes(told.trace_id)
-    state = TraceState.from_header([told.trace_state]) if told.trace_state else None
-    is_remote = told.flags & REMOTE_PARENT == REMOTE_PARENT
+def _span(span: Any, resource: Resource, scope: InstrumentationScope) -> ReadableSpan:
+    trace_id = int.from_bytes(span.trace_id)
+    state = TraceState.from_header([span.trace_state]) if span.trace_state else None
+    is_remote = span.flags & REMOTE_PARENT == REMOTE_PARENT
     links = [
         Link(
-            SpanContext(int.from_bytes(one.trace_id), int.from_bytes(one.span_id), one.flags & REMOTE_PARENT == REMOTE_PARENT, _SAMPLED),
-            _attributes(one.attributes, one.dropped_attributes_count),
+            SpanContext(int.from_bytes(link.trace_id), int.from_bytes(link.span_id), link.flags & REMOTE_PARENT == REMOTE_PARENT, _SAMPLED),
+            _attributes(link.attributes, link.dropped_attributes_count),
         )
-        for one in told.links
+        for link in span.links
     ]
-    events = [Event(one.name, _attributes(one.attributes, one.dropped_attributes_count), one.time_unix_nano) for one in told.events]
+    events = [
+        Event(event.name, _attributes(event.attributes, event.dropped_attributes_count), event.time_unix_nano) for event in span.events
+    ]
     return ReadableSpan(
-        told.name,
-        SpanContext(trace_id, int.from_bytes(told.span_id), False, _SAMPLED, state),
-        SpanContext(trace_id, int.from_bytes(told.parent_span_id), is_remote, _SAMPLED) if told.parent_span_id else None,
+        span.name,
+        SpanContext(trace_id, int.from_bytes(span.span_id), False, _SAMPLED, state),
+        SpanContext(trace_id, int.from_bytes(span.parent_span_id), is_remote, _SAMPLED) if span.parent_span_id else None,
         resource,
-        _attributes(told.attributes, told.dropped_attributes_count),
-        _bounded(events, told.dropped_events_count),
-        _bounded(links, told.dropped_links_count),
-        _KINDS[int(told.kind)],
-        status=_status(told.status),
-        start_time=told.start_time_unix_nano,
-        end_time=told.end_time_unix_nano,
+        _attributes(span.attributes, span.dropped_attributes_count),
+        _bounded(events, span.dropped_events_count),
+        _bounded(links, span.dropped_links_count),
+        _KINDS[int(span.kind)],
+        status=_status(span.status),
+        start_time=span.start_time_unix_nano,
+        end_time=span.end_time_unix_nano,
         instrumentation_scope=scope,
     )
 
 
-def _status(told: Any) -> Status:
-    return Status(StatusCode(told.code), told.message or None) if told.code else _UNSET
+def _status(status: Any) -> Status:
+    return Status(StatusCode(status.code), status.message or None) if status.code else _UNSET
 
 
 def _attributes(pairs: Any, dropped: int = 0) -> Any:
     """Return attributes; where some were dropped, as the SDK's own mapping, which alone says so."""
-    found = {pair.key: _value(pair.value) for pair in pairs}
+    attributes = {pair.key: _value(pair.value) for pair in pairs}
     if not dropped:
-        return found
-    bounded: Any = BoundedAttributes(attributes=found, immutable=False)
+        return attributes
+    bounded: Any = BoundedAttributes(attributes=attributes, immutable=False)
     bounded.dropped += dropped
     return bounded
 
 
-def _value(told: Any) -> Any:
-    kind = told.WhichOneof("value")
+def _value(any_value: Any) -> Any:
+    kind = any_value.WhichOneof("value")
     if kind is None:
         return None
-    found = getattr(told, kind)
+    value = getattr(any_value, kind)
     if kind == "array_value":
-        return tuple(_value(one) for one in found.values)
-    return _attributes(found.values) if kind == "kvlist_value" else found
+        return tuple(_value(item) for item in value.values)
+    return _attributes(value.values) if kind == "kvlist_value" else value
 
 
 def _bounded(items: Sequence[Any], dropped: int) -> Any:

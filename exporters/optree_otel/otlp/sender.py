@@ -39,7 +39,7 @@ class Clock:
 
 
 class _Mark:
-    """A place in the queue that somebody waits for."""
+    """A place in the queue that a flush waits for."""
 
     __slots__ = ("done", "given_up", "last", "until", "urgent", "whole")
 
@@ -80,7 +80,7 @@ class Sender(Generic[T]):
         self._trimming = threading.Lock()
         self._closed = False
         self._flushing: list[_Mark] = []
-        self._told = 0
+        self._missing_at_flush = 0
         """Entries that did not arrive, as of the last flush."""
 
     def put(self, item: T) -> None:
@@ -137,7 +137,7 @@ class Sender(Generic[T]):
         self._starting = threading.Lock()
         self._trimming = threading.Lock()
         self._awake = False
-        self._told = 0
+        self._missing_at_flush = 0
 
     def wait_for_room(self, count: int) -> bool:
         """Wait until fewer than *count* entries are queued or on their way; False once this is closed."""
@@ -165,7 +165,7 @@ class Sender(Generic[T]):
         """Return the counts (see `Counts`), `waiting`, and the texts `last_error`, `trouble` (why nothing passes now) and `off`."""
         batches = self._batches
         texts = {"last_error": batches.last_error, "trouble": batches.trouble, "off": batches.off}
-        texts = {name: str(redact(said)) for name, said in texts.items()}
+        texts = {name: str(redact(value)) for name, value in texts.items()}
         return {**asdict(batches.counts), "waiting": self.waiting, **texts}
 
     def _rouse(self) -> bool:
@@ -193,7 +193,7 @@ class Sender(Generic[T]):
             try:
                 self._thread = threading.Thread(target=self._run, name=f"optree-otel-{self._signal}", daemon=True)
                 self._thread.start()
-            except Exception as error:  # noqa: BLE001 - no more threads or memory, or it is late for any: the saved tree has what is queued
+            except Exception as error:  # noqa: BLE001 - no threads or memory, or Python is ending: the saved tree has the nodes
                 pass_on(error)
                 self._thread, self._awake = None, False
                 self._batches.counts.left += len(self._taken(len(self._queue) - self._limits.queue))
@@ -300,7 +300,7 @@ class Sender(Generic[T]):
         return [item for item in reversed(taken) if not isinstance(item, _Mark)]
 
     def _trim(self) -> None:
-        """Take out what a full queue has too much of: the newest, so that what is delivered has no gap before its end."""
+        """Drop the newest entries of a queue that is too long, so that the delivered ones have no gap before their end."""
         too_many = len(self._queue) - self._limits.queue
         if too_many > 0 and self._trimming.acquire(blocking=False):
             try:
@@ -336,14 +336,14 @@ class Sender(Generic[T]):
         counts = self._batches.counts
         missing = counts.lost + counts.rejected + counts.left
         if not mark.given_up:
-            mark.whole = self._passed_on(mark.until) and (missing == self._told or bool(self._batches.off))
-            self._told = missing
+            mark.whole = self._passed_on(mark.until) and (missing == self._missing_at_flush or bool(self._batches.off))
+            self._missing_at_flush = missing
         if mark.last:
             self._let_go()
         mark.done.set()
 
     def _passed_on(self, until: float) -> bool:
         """Have what the transport holds itself delivered."""
-        said = "" if self._transport is None else self._transport.flush(max(0.0, until - monotonic()))
-        self._batches.last_error = said or self._batches.last_error
-        return not said
+        problem = "" if self._transport is None else self._transport.flush(max(0.0, until - monotonic()))
+        self._batches.last_error = problem or self._batches.last_error
+        return not problem

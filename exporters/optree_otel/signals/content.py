@@ -43,7 +43,7 @@ from optree_otel.signals.spans import SpanEvent, nanoseconds
 
 _SHORTEST = 16
 _SLACK = 4
-"""How many times the limit is looked at: what is cut away need not be read."""
+"""At most this many times the limit is read of a text; the rest would be cut away."""
 Part = dict[str, Any]
 Message = dict[str, Any]
 FINISHES: Final = {
@@ -72,14 +72,14 @@ def call_attributes(op: OperationNode, request: dict[str, Any], pool: Pool | Non
     system = next((request[key] for key in ("system", "instructions", "systemInstruction", "system_instruction") if key in request), None)
     if system is not None:
         value = _resolved(system, pool)
-        held = value.get("parts", value) if is_object(value) else value
-        attributes.append((names.SYSTEM_INSTRUCTIONS, fit_json(message_parts(held), limit)))
+        instructions = value.get("parts", value) if is_object(value) else value
+        attributes.append((names.SYSTEM_INSTRUCTIONS, fit_json(message_parts(instructions), limit)))
     if is_list(tools := _resolved(request.get("tools"), pool)):
         attributes.append((names.TOOL_DEFINITIONS, fit_json([_definition(tool) for tool in tools], limit)))
     sent = next((request[key] for key in ("messages", "input", "contents", "prompt") if key in request), None)
     if is_message(sent):
-        left_out, found = _input(sent, pool, limit)
-        attributes.append((names.INPUT_MESSAGES, fit_json(chat_messages(found), limit, left_out)))
+        left_out, messages = _input(sent, pool, limit)
+        attributes.append((names.INPUT_MESSAGES, fit_json(chat_messages(messages), limit, left_out)))
     if op.response is not None:
         reasoning = ("" if op.reasoning is None else op.reasoning.text)[: limit * _SLACK]
         attributes.append(
@@ -102,15 +102,15 @@ def tool_attributes(op: OperationNode, pool: Pool | None, limit: int) -> list[At
 
 
 def turn_attributes(turn: TurnNode, limit: int) -> list[Attribute]:
-    """Return a turn's prompts and what was answered, as messages."""
+    """Return a turn's prompts and its answer, as messages."""
     attributes: list[Attribute] = []
     prompts = turn.prompts or {}
     if system := prompts.get("system"):
         attributes.append((names.SYSTEM_INSTRUCTIONS, fit_json(message_parts(system), limit)))
     if user := prompts.get("user"):
         attributes.append((names.INPUT_MESSAGES, fit_json([chat_message(user)], limit)))
-    if turn.assistant and (said := turn.assistant.get("content")):
-        attributes.append((names.OUTPUT_MESSAGES, fit_json(output_messages(said), limit)))
+    if turn.assistant and (answer := turn.assistant.get("content")):
+        attributes.append((names.OUTPUT_MESSAGES, fit_json(output_messages(answer), limit)))
     return attributes
 
 
@@ -123,8 +123,8 @@ def reasoning_events(op: OperationNode) -> list[SpanEvent]:
         return [SpanEvent(nanoseconds(op.ended_at or op.started_at), names.REASONING, [(names.REASONING_TEXT, reasoning.final)])]
     texts = redact_pieces([chunk.text for chunk in reasoning.chunks])  # a credential may lie over several
     return [
-        SpanEvent(nanoseconds(chunk.ts), names.REASONING, [(names.REASONING_TEXT, said)])
-        for chunk, said in zip(reasoning.chunks, texts, strict=True)
+        SpanEvent(nanoseconds(chunk.ts), names.REASONING, [(names.REASONING_TEXT, piece)])
+        for chunk, piece in zip(reasoning.chunks, texts, strict=True)
     ]
 
 
@@ -140,16 +140,16 @@ def fit_json(value: Any, limit: int, left_out: int = 0) -> str:
     Texts in it are cut, with a mark, then the older items of a list left out; *left_out* counts those that were not even read.
     """
     hidden = redact(value)
-    made = _encoded(hidden, left_out)
-    if len(made) <= limit:
-        return made.decode()
+    data = _encoded(hidden, left_out)
+    if len(data) <= limit:
+        return data.decode()
     short = _shortened(hidden, _SHORTEST)
     least, longest = _encoded(short, left_out), limit
     if len(least) <= limit:  # else no length of texts is short enough, and there is no need to try them
-        while len(made) > limit and longest > _SHORTEST:
+        while len(data) > limit and longest > _SHORTEST:
             longest //= 2
-            made = _encoded(_shortened(hidden, longest), left_out)
-        return (made if len(made) <= limit else least).decode()
+            data = _encoded(_shortened(hidden, longest), left_out)
+        return (data if len(data) <= limit else least).decode()
     while len(least) > limit and is_list(short) and len(short) > 1:
         dropped = (len(short) + 1) // 2
         left_out, short = left_out + dropped, short[dropped:]
@@ -176,9 +176,9 @@ def _shortened(value: Any, longest: int) -> Any:
 def _input(sent: Any, pool: Pool | None, limit: int) -> tuple[int, list[Any]]:
     """Return the messages that were sent, and how many older ones are left out: of a pooled history only the newest are read."""
     if is_object(sent) and "$history" in sent and pool is not None:
-        found = _newest(pool, str(sent["$history"]), limit * _SLACK)
+        messages = _newest(pool, str(sent["$history"]), limit * _SLACK)
         total = sent.get("count")
-        return max(0, total - len(found)) if isinstance(total, int) else 0, found
+        return max(0, total - len(messages)) if isinstance(total, int) else 0, messages
     value = _resolved(sent, pool)
     return 0, value if is_list(value) else [value]
 
@@ -203,13 +203,13 @@ def _definition(tool: Any) -> dict[str, Any]:
         return {"type": "function", "name": str(tool), "description": ""}
     function = tool.get("function")
     inner: dict[str, Any] = function if is_object(function) else tool
-    made: dict[str, Any] = {
+    definition: dict[str, Any] = {
         "type": str(tool.get("type") or "function"),
         "name": str(inner.get("name") or ""),
         "description": str(inner.get("description") or ""),
     }
     schema = inner.get("parameters", inner.get("input_schema"))
-    return made if schema is None else {**made, "parameters": schema}
+    return definition if schema is None else {**definition, "parameters": schema}
 
 
 def _value(payload: Payload, pool: Pool | None) -> Any:
@@ -229,36 +229,36 @@ def _decoded(data: msgspec.Raw) -> Any:
 
 def finish(reason: object) -> str:
     """Return why a model stopped, in the conventions' words; ``stop`` where nothing is said."""
-    said = reason.lower() if isinstance(reason, str) and reason else "stop"
-    return FINISHES.get(said, said)
+    word = reason.lower() if isinstance(reason, str) and reason else "stop"
+    return FINISHES.get(word, word)
 
 
-def chat_message(found: Any) -> Message:
+def chat_message(message: Any) -> Message:
     """Return a message of a request."""
-    said = parse_message(found)
-    made: Message = {"role": said.role, "parts": [_part(one) for one in said.parts]}
-    return made if said.name is None else {**made, "name": said.name}
+    parsed = parse_message(message)
+    result: Message = {"role": parsed.role, "parts": [_part(part) for part in parsed.parts]}
+    return result if parsed.name is None else {**result, "name": parsed.name}
 
 
 def chat_messages(listed: Sequence[Any]) -> list[Message]:
-    """Return a request's messages. An item that is only reasoning is none: what it says stands in the answer behind it."""
-    made: list[Message] = []
+    """Return a request's messages. An item that is only reasoning is not a message of its own: it is put before the answer that follows."""
+    messages: list[Message] = []
     thoughts: list[Part] = []
-    for found in listed:
-        if is_object(found) and found.get("type") == "reasoning" and "role" not in found:
-            thoughts += [one for one in chat_message(found)["parts"] if one["content"]]
+    for item in listed:
+        if is_object(item) and item.get("type") == "reasoning" and "role" not in item:
+            thoughts += [part for part in chat_message(item)["parts"] if part["content"]]
             continue
-        one = chat_message(found)
-        if one["role"] == "assistant":
-            one["parts"][:0] = thoughts
+        message = chat_message(item)
+        if message["role"] == "assistant":
+            message["parts"][:0] = thoughts
             thoughts = []
-        made.append(one)
-    return made
+        messages.append(message)
+    return messages
 
 
 def message_parts(content: Any) -> list[Part]:
     """Return the parts of a message's content."""
-    return [_part(one) for one in parse_parts(content)]
+    return [_part(part) for part in parse_parts(content)]
 
 
 def output_messages(response: Any, reasoning: str = "", *, partial: bool = False) -> list[Message]:
@@ -266,33 +266,33 @@ def output_messages(response: Any, reasoning: str = "", *, partial: bool = False
 
     One that is *partial* did not come to its end: none of the conventions' reasons says that.
     """
-    made = [_answer(found) for found in parse_answers(response)]
-    if reasoning and made and not any(item["type"] == "reasoning" for item in made[0]["parts"]):
-        made[0]["parts"].insert(0, {"type": "reasoning", "content": reasoning})
-    return [{**one, "finish_reason": "incomplete"} for one in made] if partial else made
+    messages = [_answer(answer) for answer in parse_answers(response)]
+    if reasoning and messages and not any(item["type"] == "reasoning" for item in messages[0]["parts"]):
+        messages[0]["parts"].insert(0, {"type": "reasoning", "content": reasoning})
+    return [{**message, "finish_reason": "incomplete"} for message in messages] if partial else messages
 
 
-def _answer(found: Answer) -> Message:
-    held = [_part(one, whole=one.block is item) for item in found.messages for one in parse_message(item).parts]
-    reason = finish(found.finish)
-    called = reason == "stop" and any(one["type"] == "tool_call" for one in held)
-    return {"role": "assistant", "parts": held, "finish_reason": "tool_call" if called else reason}
+def _answer(answer: Answer) -> Message:
+    parts = [_part(part, whole=part.block is item) for item in answer.messages for part in parse_message(item).parts]
+    reason = finish(answer.finish)
+    called = reason == "stop" and any(part["type"] == "tool_call" for part in parts)
+    return {"role": "assistant", "parts": parts, "finish_reason": "tool_call" if called else reason}
 
 
-def _part(found: ParsedPart, *, whole: bool = False) -> Part:
-    """Return a part; what is a whole answer and of no known form, such as structured output, was said as JSON."""
-    if isinstance(found, TextPart):
-        return {"type": "text", "content": found.text}
-    if isinstance(found, ReasoningPart):
-        return {"type": "reasoning", "content": found.text}
-    if isinstance(found, ToolResultPart):
-        return {"type": "tool_call_response", "id": found.id or found.name, "response": found.content}
-    if isinstance(found, ToolCallPart):
-        if found.block.get("type") == "server_tool_use":
-            inner = {"type": found.name or "unknown", "input": found.arguments}
-            return {"type": "server_tool_call", "id": found.id, "name": found.name, "server_tool_call": inner}
-        return {"type": "tool_call", "id": found.id, "name": found.name, "arguments": found.decoded()}
-    return _other(found.block, whole)
+def _part(part: ParsedPart, *, whole: bool = False) -> Part:
+    """Return a part; a *whole* answer of no known form, such as structured output, is JSON text."""
+    if isinstance(part, TextPart):
+        return {"type": "text", "content": part.text}
+    if isinstance(part, ReasoningPart):
+        return {"type": "reasoning", "content": part.text}
+    if isinstance(part, ToolResultPart):
+        return {"type": "tool_call_response", "id": part.id or part.name, "response": part.content}
+    if isinstance(part, ToolCallPart):
+        if part.block.get("type") == "server_tool_use":
+            inner = {"type": part.name or "unknown", "input": part.arguments}
+            return {"type": "server_tool_call", "id": part.id, "name": part.name, "server_tool_call": inner}
+        return {"type": "tool_call", "id": part.id, "name": part.name, "arguments": part.decoded()}
+    return _other(part.block, whole)
 
 
 def _other(block: Any, whole: bool) -> Part:
@@ -303,8 +303,8 @@ def _other(block: Any, whole: bool) -> Part:
 
 
 def _image(block: Message) -> Part | None:
-    found = block.get("image_url")
-    url = found.get("url") if is_object(found) else found
+    image = block.get("image_url")
+    url = image.get("url") if is_object(image) else image
     return _media("image", url) if isinstance(url, str) else None
 
 
@@ -329,10 +329,10 @@ def _source(block: Message) -> Part | None:
 
 
 def _audio(block: Message) -> Part | None:
-    found = block.get("input_audio")
-    if not is_object(found):
+    audio = block.get("input_audio")
+    if not is_object(audio):
         return None
-    return {"type": "blob", "modality": "audio", "mime_type": f"audio/{found.get('format', '*')}", "content": str(found.get("data", ""))}
+    return {"type": "blob", "modality": "audio", "mime_type": f"audio/{audio.get('format', '*')}", "content": str(audio.get("data", ""))}
 
 
 _MEDIA: dict[str, Callable[[Message], Part | None]] = {

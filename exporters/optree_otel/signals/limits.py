@@ -76,7 +76,7 @@ def _carefully(span: Span, profile: Profile) -> bytes:
 
 
 def fitted(span: Span, profile: Profile) -> Span:
-    """Return a span like *span* that any backend of the profile takes; what was changed is told in its attributes."""
+    """Return a span like *span* that any backend of the profile takes; its attributes name what was changed."""
     fitter = Fitter(profile)
     trace_id = fitter.identity("trace_id", span.trace_id, len(_NO_TRACE))
     span_id = fitter.identity("span_id", span.span_id, len(_NO_SPAN))
@@ -125,12 +125,12 @@ class Fitter:
         """Mark that something was not as it must be, and how it was."""
         self._marks.append((names.INVALID + what, str(was)))
 
-    def identity(self, what: str, found: bytes, size: int) -> bytes:
+    def identity(self, what: str, value: bytes, size: int) -> bytes:
         """Return an id that is one: in place of another, one that follows from it."""
-        if len(found) == size and any(found):
-            return found
-        self.invalid(what, found[:64].hex())
-        return blake2b(found, digest_size=size, person=b"optree.bad.id").digest()
+        if len(value) == size and any(value):
+            return value
+        self.invalid(what, value[:64].hex())
+        return blake2b(value, digest_size=size, person=b"optree.bad.id").digest()
 
     def times(self, start: int, end: int) -> tuple[int, int]:
         """Return times of which the end is after the start: Jaeger warns of a span without duration, and makes it last 1 ns."""
@@ -147,12 +147,12 @@ class Fitter:
 
     def kept(self, span: Span) -> list[SpanEvent]:
         """Return the events that are kept: of too many, warnings and errors before others, later ones before earlier."""
-        found: list[SpanEvent | LogEntry] = [*span.logs, *span.events]
-        self.dropped_events = max(0, len(found) - self.profile.events)
+        events: list[SpanEvent | LogEntry] = [*span.logs, *span.events]
+        self.dropped_events = max(0, len(events) - self.profile.events)
         if self.dropped_events:
-            order = sorted(range(len(found)), key=lambda place: (not _is_severe(found[place]), -place))
-            found = [found[place] for place in sorted(order[: self.profile.events])]
-        return [log_event(entry) if isinstance(entry, LogEntry) else entry for entry in found]
+            order = sorted(range(len(events)), key=lambda place: (not _is_severe(events[place]), -place))
+            events = [events[place] for place in sorted(order[: self.profile.events])]
+        return [log_event(entry) if isinstance(entry, LogEntry) else entry for entry in events]
 
     def event(self, event: SpanEvent) -> SpanEvent:
         """Return an event that fits; in Jaeger an attribute called ``event`` would hide its name."""
@@ -176,26 +176,26 @@ class Fitter:
         """Return kind and links as attributes, for a backend that drops them where they belong."""
         if not self.profile.facts:
             return []
-        told = [(names.SPAN_KIND, _KINDS[span.kind] if span.kind in range(len(_KINDS)) else "unspecified")]
+        attributes = [(names.SPAN_KIND, _KINDS[span.kind] if span.kind in range(len(_KINDS)) else "unspecified")]
         if links:
-            told.append((names.LINKS, self.text(",".join(f"{link.trace_id.hex()}:{link.span_id.hex()}" for link in links))))
-        return told
+            attributes.append((names.LINKS, self.text(",".join(f"{link.trace_id.hex()}:{link.span_id.hex()}" for link in links))))
+        return attributes
 
     def marks(self, span: Span) -> list[Attribute]:
-        """Return what is told of the changes."""
-        told = [*self._marks]
+        """Return the attributes that name the changes."""
+        attributes = [*self._marks]
         if dropped := self.dropped_events + span.dropped_events:
-            told.append((names.DROPPED_EVENTS, dropped))
+            attributes.append((names.DROPPED_EVENTS, dropped))
         if len(span.attributes) > self.profile.attributes:
-            told.append((names.DROPPED_ATTRIBUTES, len(span.attributes) - self.profile.attributes))
+            attributes.append((names.DROPPED_ATTRIBUTES, len(span.attributes) - self.profile.attributes))
         if self.cut:
-            told.append((names.CUT_VALUES, self.cut))
-        return told
+            attributes.append((names.CUT_VALUES, self.cut))
+        return attributes
 
     def attributes(self, pairs: list[Attribute]) -> list[Attribute]:
         """Return attributes with values that fit, each key once: the last one of a name holds."""
-        found = {self.key(key): self.value(str(key), value) for key, value in pairs}
-        return [(key, value) for key, value in found.items() if value not in ("", None) or (self.profile.empty_values and value == "")]
+        by_key = {self.key(key): self.value(str(key), value) for key, value in pairs}
+        return [(key, value) for key, value in by_key.items() if value not in ("", None) or (self.profile.empty_values and value == "")]
 
     def key(self, key: str) -> str:
         """Return a key that fits."""
@@ -220,38 +220,38 @@ class Fitter:
         """Return a list of values of one plain type that is short in all as it is, anything else as JSON."""
         source = value
         if isinstance(value, (list, tuple)):
-            found = cast("Sequence[object]", value)
-            kinds = {type(item) for item in found}
-            if len(kinds) <= 1 and kinds <= _PLAIN and len(found) <= _ITEMS:
-                items = [self.value("", item) for item in found]
+            sequence = cast("Sequence[object]", value)
+            kinds = {type(item) for item in sequence}
+            if len(kinds) <= 1 and kinds <= _PLAIN and len(sequence) <= _ITEMS:
+                items = [self.value("", item) for item in sequence]
                 if sum(_size(str(item)) for item in items) <= self.profile.value_bytes:
                     return items
-        held = plain(dict(cast("Mapping[object, object]", value)) if isinstance(value, Mapping) else source)
-        return self.text(dumps(redact(held)).decode())
+        data = plain(dict(cast("Mapping[object, object]", value)) if isinstance(value, Mapping) else source)
+        return self.text(dumps(redact(data)).decode())
 
-    def text(self, found: str, limit: int | None = None) -> str:
+    def text(self, value: str, limit: int | None = None) -> str:
         """Return a text without credentials, cut where it is longer than *limit* bytes (default: the profile's for values)."""
         limit = limit or self.profile.value_bytes
-        seen = redact(clean(found))
-        kept = cut_bytes(seen, limit)
-        self.cut += kept is not seen
-        return kept
+        redacted = redact(clean(value))
+        shortened = cut_bytes(redacted, limit)
+        self.cut += shortened is not redacted
+        return shortened
 
 
-def cut_bytes(found: str, limit: int) -> str:
+def cut_bytes(text: str, limit: int) -> str:
     """Return a text of at most *limit* bytes: a longer one is cut at a character, and says how many bytes are missing."""
-    if len(found) * 4 <= limit:
-        return found
-    data = found.encode()
+    if len(text) * 4 <= limit:
+        return text
+    data = text.encode()
     if len(data) <= limit:
-        return found
+        return text
     room = max(0, limit - len(f"…[+{len(data)} bytes]".encode()))
-    kept = data[:room].decode(errors="ignore")
-    return f"{kept}…[+{len(data) - len(kept.encode())} bytes]"
+    head = data[:room].decode(errors="ignore")
+    return f"{head}…[+{len(data) - len(head.encode())} bytes]"
 
 
-def _size(found: str) -> int:
-    return len(found) if found.isascii() else len(found.encode("utf-8", "surrogatepass"))
+def _size(text: str) -> int:
+    return len(text) if text.isascii() else len(text.encode("utf-8", "surrogatepass"))
 
 
 def _is_severe(event: SpanEvent | LogEntry) -> bool:
@@ -274,8 +274,8 @@ def _stub(span: Span, error: Exception) -> bytes:
     )
 
 
-def _is_id(found: object, size: int) -> bool:
-    return type(found) is bytes and len(found) == size and any(found)
+def _is_id(value: object, size: int) -> bool:
+    return type(value) is bytes and len(value) == size and any(value)
 
 
 class Profile(msgspec.Struct, frozen=True):

@@ -1,4 +1,4 @@
-"""What is told of a model call: names, parameters, usage, and how it ended."""
+"""The attributes of a model call: names, parameters, usage, and how it ended."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class _Usage(msgspec.Struct):
 
 
 class Response(msgspec.Struct):
-    """The few members of a response that are told, as OpenAI, Anthropic, Gemini and Ollama name them."""
+    """The few members of a response that become attributes, as OpenAI, Anthropic, Gemini and Ollama name them."""
 
     id: str | None = None
     model: str | None = None
@@ -45,8 +45,8 @@ class Response(msgspec.Struct):
 
     def reasons(self) -> list[str]:
         """Return why the model stopped, one for each choice."""
-        found = [choice.finish_reason or choice.finishReason for choice in self.choices or self.candidates]
-        return [reason for reason in (*found, self.finish_reason, self.stop_reason, self.done_reason) if reason]
+        of_choices = [choice.finish_reason or choice.finishReason for choice in self.choices or self.candidates]
+        return [reason for reason in (*of_choices, self.finish_reason, self.stop_reason, self.done_reason) if reason]
 
     def reasoning_tokens(self) -> int | None:
         """Return how many of the tokens were reasoning, where the provider says so."""
@@ -95,10 +95,10 @@ def request_of(op: OperationNode) -> dict[str, Any]:
     if op.request is None:
         return {}
     try:
-        found = decode(op.request.payload)
+        request = decode(op.request.payload)
     except msgspec.DecodeError:
         return {}
-    return found if is_object(found) else {}
+    return request if is_object(request) else {}
 
 
 def response_of(response: Payload | None) -> Response:
@@ -113,20 +113,20 @@ def response_of(response: Payload | None) -> Response:
 
 def parameters(own: dict[str, Any], request: dict[str, Any]) -> list[Attribute]:
     """Return the parameters of a call, from its attributes (which are taken out of *own*) and its request."""
-    found: dict[str, Any] = {}
-    for given in (request, own):
-        for key, value in given.items():
+    result: dict[str, Any] = {}
+    for source in (request, own):
+        for key, value in source.items():
             if (known := names.REQUEST.get(key)) is not None and (fit := _as(known[1], value)) is not None:
-                found[known[0]] = fit
+                result[known[0]] = fit
     for key in [key for key in own if key in names.REQUEST]:
         del own[key]
-    if found.get(names.CHOICES) == 1:
-        del found[names.CHOICES]
-    return list(found.items())
+    if result.get(names.CHOICES) == 1:
+        del result[names.CHOICES]
+    return list(result.items())
 
 
 def _as(kind: type, value: Any) -> Any:
-    """Return a parameter in the type that its attribute has; None for what is of another."""
+    """Return a parameter in the type that its attribute has; None for a value of another type."""
     if kind is list:
         items = [value] if isinstance(value, str) else value
         return [item for item in items if isinstance(item, str)] or None if is_list(items) else None
@@ -165,19 +165,19 @@ def answered(op: OperationNode, own: dict[str, Any]) -> list[Attribute]:
     last = op.accounting[-1] if op.accounting else None
     if op.response is None and not own and (last is None or not (last.actual_model or last.actual_provider)):
         return []
-    said = response_of(op.response)
-    model = (own and own.pop("response_model", None)) or (last.actual_model if last else None) or said.model
+    response = response_of(op.response)
+    model = (own and own.pop("response_model", None)) or (last.actual_model if last else None) or response.model
     attributes: list[Attribute] = [(names.RESPONSE_MODEL, str(model))] if model else []
     if last is not None and last.actual_provider:
         attributes.append((names.ACTUAL_PROVIDER, last.actual_provider))
-    given = own and (own.pop("finish_reasons", None) or own.pop("finish_reason", None))
-    reasons = said.reasons() if not given else [str(item) for item in given] if is_list(given) else [str(given)]
+    reason = own and (own.pop("finish_reasons", None) or own.pop("finish_reason", None))
+    reasons = response.reasons() if not reason else [str(item) for item in reason] if is_list(reason) else [str(reason)]
     if reasons:
         attributes.append((names.FINISH_REASONS, reasons))
-    if identity := (own and own.pop("response_id", None)) or said.id:
+    if identity := (own and own.pop("response_id", None)) or response.id:
         attributes.append((names.RESPONSE_ID, str(identity)))
     counted = any(entry.tokens is not None and entry.tokens.reasoning_output_tokens for entry in op.accounting)
-    if not counted and (reasoning := said.reasoning_tokens()) is not None:
+    if not counted and (reasoning := response.reasoning_tokens()) is not None:
         attributes.append((names.REASONING_TOKENS, reasoning))
     first = own and own.pop("time_to_first_chunk", None)
     if isinstance(first, (int, float)):

@@ -185,24 +185,24 @@ def turn_totals(turn: TurnNode) -> Totals:
 def total_attributes(totals: Totals) -> list[Attribute]:
     """Return the sums of a container as attributes, those that are not 0; input tokens with the cached ones.
 
-    A cost of 0 is told where somebody gave it.
+    A cost of 0 is an attribute only where it was recorded.
     """
-    told = {field: getattr(totals, field) for field in names.TOTALS}
-    told["input_tokens"] = totals.all_input_tokens
+    values = {field: getattr(totals, field) for field in names.TOTALS}
+    values["input_tokens"] = totals.all_input_tokens
     known = {"cost_usd"} if totals.known_costs else set[str]()
-    return [(names.TOTALS[field], value) for field, value in told.items() if value or field in known]
+    return [(names.TOTALS[field], value) for field, value in values.items() if value or field in known]
 
 
 def figures(op: OperationNode) -> list[Attribute]:
     """Return what an op's attempts cost, in US dollars, what else its accounting tells, how much it thought, if its answer broke off."""
-    told = _money(op) if op.accounting else []
+    attributes = _money(op) if op.accounting else []
     if op.accounting and op.kind != "llm":
-        told += llm.usage(op.accounting)
+        attributes += llm.usage(op.accounting)
     if op.reasoning is not None:
-        told += _of_reasoning(op.reasoning)
+        attributes += _of_reasoning(op.reasoning)
     if op.response is not None and op.response.partial:
-        told.append((names.RESPONSE_PARTIAL, True))
-    return told
+        attributes.append((names.RESPONSE_PARTIAL, True))
+    return attributes
 
 
 def _of_reasoning(reasoning: Reasoning) -> list[Attribute]:
@@ -231,8 +231,8 @@ def _llm(op: OperationNode, scope: SpanScope, own: dict[str, Any], attributes: l
 
 
 def _tool(op: OperationNode, scope: SpanScope, own: dict[str, Any], attributes: list[Attribute]) -> str:
-    name, told = tool(op.name, own)
-    attributes += told
+    name, details = tool(op.name, own)
+    attributes += details
     if own:
         attributes += server(own)
     attributes += tool_figures(op)
@@ -253,8 +253,8 @@ def tool(called: str, own: dict[str, Any]) -> tuple[str, list[Attribute]]:
     ]
     if provider:
         attributes.append((names.TOOL_PROVIDER, str(provider)))
-    for given, key in _TOOL_ATTRIBUTES.items():
-        if (value := own.pop(given, None)) is not None:
+    for own_name, key in _TOOL_ATTRIBUTES.items():
+        if (value := own.pop(own_name, None)) is not None:
             attributes.append((key, str(value)))
     return name, attributes
 
@@ -322,10 +322,10 @@ def server(own: dict[str, Any]) -> list[Attribute]:
     return [(names.SERVER_ADDRESS, address), *([(names.SERVER_PORT, port)] if type(port) is int else [])]
 
 
-def _captured(make: Callable[..., list[Attribute]], *given: Any) -> list[Attribute]:
+def _captured(make: Callable[..., list[Attribute]], *arguments: Any) -> list[Attribute]:
     """Return content; a payload that nobody has thought of costs its content, not its span."""
     try:
-        return make(*given)
+        return make(*arguments)
     except Exception as error:  # noqa: BLE001 - what providers send is of any shape
         return [(names.CONTENT_ERROR, f"{type(error).__name__}: this content is of no known shape")]
 
@@ -339,8 +339,8 @@ def _put_own(own: dict[str, Any], attributes: list[Attribute]) -> None:
 def others(own: dict[str, Any]) -> list[Attribute]:
     """Return a program's own attributes, without credentials: those that no name of the conventions stands for."""
     hidden: dict[str, Any] = redact(own)
-    told = {key if "." in key.strip(".") else names.ATTRIBUTE + key: value for key, value in hidden.items() if value is not None}
-    return [(name, _flat(value)) for name, value in told.items()]
+    named = {key if "." in key.strip(".") else names.ATTRIBUTE + key: value for key, value in hidden.items() if value is not None}
+    return [(name, _flat(value)) for name, value in named.items()]
 
 
 def _flat(value: Any) -> Any:
@@ -353,10 +353,10 @@ def _flat(value: Any) -> Any:
 def attributes_of(block: msgspec.Raw | bytes) -> dict[str, Any]:
     """Return a block of attributes; nothing for one that cannot be read."""
     try:
-        found = decode(block)
+        attributes = decode(block)
     except msgspec.DecodeError:
         return {}
-    return found if is_object(found) else {}
+    return attributes if is_object(attributes) else {}
 
 
 def _finished(span: Span, scope: SpanScope) -> Span:
@@ -399,28 +399,28 @@ def outcome(node: SessionNode | TurnNode | OperationNode) -> Outcome:
 
 def _class(node: SessionNode | TurnNode | OperationNode) -> str | None:
     """Return the class of failure that an op has."""
-    found = attributes_of(node.attributes_json).get(names.ERROR_TYPE) if node.attributes_json is not UNSET else None
-    return found if isinstance(found, str) else None
+    class_name = attributes_of(node.attributes_json).get(names.ERROR_TYPE) if node.attributes_json is not UNSET else None
+    return class_name if isinstance(class_name, str) else None
 
 
 def error_type(error: str | None) -> str:
     """Return the class that an error text begins with (``TimeoutError: …``), else `OTHER`."""
-    found = _TYPE.match(error) if error else None
-    return found.group() if found is not None else OTHER
+    match = _TYPE.match(error) if error else None
+    return match.group() if match is not None else OTHER
 
 
 def openinference_attributes(attributes: list[Attribute]) -> list[Attribute]:
     """Return what OpenInference says where *attributes* say it by the conventions."""
     known = dict(attributes)
-    told: dict[str, Any] = {names.OPENINFERENCE[key]: value for key, value in attributes if key in names.OPENINFERENCE}
-    told[names.OI_KIND] = names.OI_KINDS.get(str(known.get(names.KIND)), "CHAIN")
+    result: dict[str, Any] = {names.OPENINFERENCE[key]: value for key, value in attributes if key in names.OPENINFERENCE}
+    result[names.OI_KIND] = names.OI_KINDS.get(str(known.get(names.KIND)), "CHAIN")
     if names.INPUT_TOKENS in known:
-        told[names.OI_TOTAL_TOKENS] = known[names.INPUT_TOKENS] + known.get(names.OUTPUT_TOKENS, 0)
+        result[names.OI_TOTAL_TOKENS] = known[names.INPUT_TOKENS] + known.get(names.OUTPUT_TOKENS, 0)
     parameters = {_PARAMETERS[key]: value for key, value in attributes if key in _PARAMETERS}
     if parameters:
-        told[names.OI_PARAMETERS] = dumps(parameters).decode()
-    for found, (value_name, type_name) in ((_INPUT, names.OI_INPUT), (_OUTPUT, names.OI_OUTPUT)):
-        value = next((known[key] for key in found if key in known), None)
+        result[names.OI_PARAMETERS] = dumps(parameters).decode()
+    for keys, (value_name, type_name) in ((_INPUT, names.OI_INPUT), (_OUTPUT, names.OI_OUTPUT)):
+        value = next((known[key] for key in keys if key in known), None)
         if value is not None:
-            told |= {value_name: value, type_name: "application/json"}
-    return [(key, value) for key, value in told.items() if key not in known]
+            result |= {value_name: value, type_name: "application/json"}
+    return [(key, value) for key, value in result.items() if key not in known]

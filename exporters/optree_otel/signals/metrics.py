@@ -76,8 +76,8 @@ class Meter:
         self._counts: dict[MetricInstrument, int] = {}
         self._services: dict[str, None] = {}
         self._lock = new_rlock()
-        self._recorded = self._told = 0
-        """Calls, in all, and as of the last time that the figures were encoded."""
+        self._recorded = self._exported = 0
+        """Calls, in all, and as of the last time that the metrics were encoded."""
 
     @cached_property
     def instance(self) -> str:
@@ -93,8 +93,8 @@ class Meter:
 
     @property
     def has_news(self) -> bool:
-        """True if anything is counted that no encoded figures have."""
-        return self._told < self._recorded
+        """True if anything was counted since the metrics were encoded."""
+        return self._exported < self._recorded
 
     def record(self, op: OperationNode, service: str) -> None:
         """Count an ended model call for a service; other ops are passed over. Call it once an op."""
@@ -131,14 +131,14 @@ class Meter:
 
     def encoded(self, now_ns: int) -> dict[str, list[bytes]]:
         """Return for each service its metrics, encoded: the items of a group for `request.request`."""
-        found: dict[str, dict[MetricInstrument, list[bytes]]] = {}
+        by_service: dict[str, dict[MetricInstrument, list[bytes]]] = {}
         with self._lock:
-            self._told = self._recorded
+            self._exported = self._recorded
             for (service, instrument, attributes), point in self._points.items():
                 pairs = Fitter(self._profile).attributes(list(attributes))
-                made = encode_point(point, instrument, pairs, self.start_ns, now_ns)
-                found.setdefault(service, {}).setdefault(instrument, []).append(made)
-        return {service: [encode_metric(kind, points) for kind, points in held.items()] for service, held in found.items()}
+                encoded_point = encode_point(point, instrument, pairs, self.start_ns, now_ns)
+                by_service.setdefault(service, {}).setdefault(instrument, []).append(encoded_point)
+        return {service: [encode_metric(kind, points) for kind, points in held.items()] for service, held in by_service.items()}
 
 
 def _about(op: OperationNode) -> tuple[list[Attribute], list[Attribute]]:
@@ -156,7 +156,7 @@ def _about(op: OperationNode) -> tuple[list[Attribute], list[Attribute]]:
 
 
 def _hidden(attributes: list[Attribute]) -> list[Attribute]:
-    """Return attributes without credentials: what is counted apart is what can be told apart."""
+    """Return attributes without credentials: calls whose attributes then are equal are counted together."""
     return [(key, redact(value)) for key, value in attributes]
 
 

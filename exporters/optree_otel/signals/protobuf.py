@@ -150,7 +150,7 @@ class KeyValues(Remembered):
         return b"".join(out)
 
     def clear(self) -> None:
-        """Forget what was written: what may leave is not what it was."""
+        """Forget what was written: the rules of redaction have changed."""
         for kept in (self._keys, self._fronts, self._kept):
             kept.clear()
 
@@ -160,24 +160,24 @@ class KeyValues(Remembered):
         size = len(data)
         if limit and (size > limit or may_hold_secret(value)):
             raise UnfitError(key)
-        made = self._key_value(key, field(1, data), limit)
+        encoded = self._key_value(key, field(1, data), limit)
         if limit and size < _SHORT:
-            self._keep(pair, made)
-        return made
+            self._keep(pair, encoded)
+        return encoded
 
     def _front(self, key: str, limit: int) -> list[bytes]:
         """Return what stands before a number, by its size."""
-        made = [self._key_value(key, bytes(size), limit)[: -size or None] for size in range(_LONGEST_NUMBER + 1)]
+        encoded = [self._key_value(key, bytes(size), limit)[: -size or None] for size in range(_LONGEST_NUMBER + 1)]
         if key in self._keys:
             if len(self._fronts) >= _KEPT:
                 self._fronts.clear()
-            self._fronts[key] = made
-        return made
+            self._fronts[key] = encoded
+        return encoded
 
-    def _keep(self, pair: Attribute, made: bytes) -> None:
+    def _keep(self, pair: Attribute, encoded: bytes) -> None:
         if len(self._kept) >= _KEPT:
             self._kept.clear()
-        self._kept[pair] = made
+        self._kept[pair] = encoded
 
     def _key_value(self, key: str, item: bytes, limit: int) -> bytes:
         size = len(item)
@@ -237,7 +237,7 @@ class Field(NamedTuple):
 
 
 def fields(data: bytes) -> Iterator[Field]:
-    """Yield each field of a message. Raises `NotProtobufError` where it is none any more."""
+    """Yield each field of a message. Raises `NotProtobufError` where the bytes are no valid field."""
     at = 0
     while at < len(data):
         key, at = read_varint(data, at)
@@ -262,13 +262,13 @@ def fields(data: bytes) -> Iterator[Field]:
 
 def read_varint(data: bytes, at: int) -> tuple[int, int]:
     """Return the number that begins at *at*, and where it ends."""
-    found = shift = 0
+    result = shift = 0
     while at < len(data) and shift <= _LAST_SHIFT:
         byte = data[at]
         at += 1
-        found |= (byte & 127) << shift
+        result |= (byte & 127) << shift
         if byte < 128:  # noqa: PLR2004 - the bit that says that more follows
-            return found, at
+            return result, at
         shift += 7
     raise NotProtobufError("a number breaks off")
 

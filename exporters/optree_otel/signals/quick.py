@@ -125,8 +125,8 @@ def _shape(kind: OpKind, called: str, block: bytes, profile_name: str) -> _Shape
         pairs += call.attributes
         name = call.name(called)
     elif kind == "tool":
-        tool, told = mapping.tool(called, own)
-        pairs += told
+        tool, details = mapping.tool(called, own)
+        pairs += details
         name = f"execute_tool {tool}"
     elif kind != "system":
         return None

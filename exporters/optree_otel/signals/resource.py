@@ -75,9 +75,9 @@ class Resources(Remembered):
         profile: Profile = PROFILES["default"],
     ) -> None:
         super().__init__()
-        self._given = dict(attributes or {})
-        named = service or self._given.pop("service.name", None)
-        self._given.pop("service.name", None)
+        self._configured = dict(attributes or {})
+        named = service or self._configured.pop("service.name", None)
+        self._configured.pop("service.name", None)
         self.program: str = str(named or program or _program())
         self.agents = per_agent == "always" or (per_agent == "auto" and not named)
         self._profile = profile
@@ -114,15 +114,15 @@ class Resources(Remembered):
     def attributes(self, service: str, owner: Owner | None = None, instance: str = "") -> dict[str, Any]:
         """Return the attributes of a service's resource."""
         whose = owner or self.owner
-        told: dict[str, Any] = {"service.name": service}
+        result: dict[str, Any] = {"service.name": service}
         if instance:
-            told["service.instance.id"] = instance
+            result["service.instance.id"] = instance
         if whose.agents:
-            told["service.namespace"] = whose.program
-        told |= _of_process()
+            result["service.namespace"] = whose.program
+        result |= _of_process()
         if self._profile.openinference:
-            told[names.OI_PROJECT] = whose.program
-        return told | self._given
+            result[names.OI_PROJECT] = whose.program
+        return result | self._configured
 
 
 def _of_process() -> dict[str, Any]:

@@ -58,7 +58,7 @@ class SpanScope(msgspec.Struct):
     seen_at: float | None = None
     """Of a root session that broke off: when its process was last known to live (epoch ms)."""
     last_sign: float | None = None
-    """When anything in a session that broke off was last heard of (epoch ms), once somebody has asked."""
+    """The time of the last record of a session that broke off (epoch ms), once it was looked up."""
 
     @property
     def session_span_id(self) -> bytes:
@@ -151,9 +151,9 @@ def _above(attributes: Mapping[str, Any]) -> object:
     """Return the ``traceparent`` of the span that is above a session that begins here; None for none."""
     trace = sys.modules.get("opentelemetry.trace")
     if trace is not None:
-        found = trace.get_current_span().get_span_context()
-        if found.is_valid:
-            return f"00-{found.trace_id:032x}-{found.span_id:016x}-{int(found.trace_flags):02x}"
+        context = trace.get_current_span().get_span_context()
+        if context.is_valid:
+            return f"00-{context.trace_id:032x}-{context.span_id:016x}-{int(context.trace_flags):02x}"
     ingress: Any = attributes.get("ingress")
     return ingress.get("traceparent") if is_object(ingress) else None
 
@@ -184,7 +184,7 @@ def session_end(session: SessionNode, began: float, scope: SpanScope) -> float:
 
 
 def _seen(node: OperationNode | TurnNode | SessionNode, scope: SpanScope) -> float:
-    """Return when a node that is open still was last known to be; 0 where nobody knows."""
+    """Return when a node that is still open was last known to be; 0 where that is not known."""
     return 0.0 if node.ended_at is not None or scope.seen_at is None else scope.seen_at
 
 

@@ -159,10 +159,10 @@ def _head(severity: str, size: int) -> tuple[bytes, bytes]:
     key = _MESSAGE_KEY + b"\x12" + varint(len(value) + size) + value
     message = b"\x1a" + varint(len(key) + size) + key
     around = _front(severity) + message
-    made = (_EVENT + varint(9 + len(around) + size) + b"\x09", around)
+    head = (_EVENT + varint(9 + len(around) + size) + b"\x09", around)
     if severity in _SEVERITIES and size < len(VARINTS):
-        _heads[severity][size] = made
-    return made
+        _heads[severity][size] = head
+    return head
 
 
 def _front(severity: str) -> bytes:
@@ -185,12 +185,12 @@ def log_event(entry: LogEntry) -> SpanEvent:
 
 
 def nanoseconds(milliseconds: float) -> int:
-    """Return a time of the tree (epoch milliseconds) as OTLP has it; 0 for what is no time."""
+    """Return a time of the tree (epoch milliseconds) as OTLP has it; 0 for a number that is not a time."""
     try:
-        found = int(milliseconds * 1e6)
+        nanos = int(milliseconds * 1e6)
     except (ValueError, OverflowError):
         return 0
-    return found if 0 <= found < 1 << 64 else 0
+    return nanos if 0 <= nanos < 1 << 64 else 0
 
 
 def _event(event: SpanEvent, limit: int) -> bytes:

@@ -6,7 +6,10 @@ Run at the start of each Python of that environment, of any version. It imports 
 import os
 import sys
 
-LIBRARIES = ("httpx", "httpx2", "openai", "anthropic", "aiohttp", "botocore", "mcp", "agents", "pydantic_ai", "langchain_core", "langgraph")
+LIBRARIES = (
+    "httpx", "httpx2", "openai", "anthropic", "aiohttp", "botocore", "mcp", "agents", "pydantic_ai", "langchain_core", "langgraph",
+    "google.adk", "claude_agent_sdk",
+)  # fmt: skip
 
 
 class Finder:

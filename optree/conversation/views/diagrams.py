@@ -22,7 +22,7 @@ from optree.conversation.views.stream import Eyes, is_seen
 USER = "\0user"
 """Whoever speaks to agents from outside; no agent has this id."""
 NOBODY = "\0nobody"
-"""Who said a content is not known."""
+"""The author of a content that is not known."""
 MOST_LINES = 400
 MOST_PARTICIPANTS = 100
 MOST_CHARACTERS = 45_000
@@ -41,12 +41,12 @@ def diagram(view: str, viewer: SessionViewer, ask: Ask) -> str:
 def _sequence(viewer: SessionViewer, arrows: Iterable[Arrow]) -> str:
     known = {USER: "user", NOBODY: "unknown", **viewer.list_agents()}
     drawn = [arrow if arrow.source in known else msgspec.structs.replace(arrow, source=USER) for arrow in arrows]
-    there = {one for arrow in drawn for one in (arrow.source, arrow.target) if one is not None}
-    return sequence({one: viewer.stream.shown(name) for one, name in known.items() if one in there}, drawn)
+    taking_part = {agent for arrow in drawn for agent in (arrow.source, arrow.target) if agent is not None}
+    return sequence({agent: viewer.stream.shown(name) for agent, name in known.items() if agent in taking_part}, drawn)
 
 
 def _of_events(viewer: SessionViewer, drawn: Sequence[AnyEvent], agents: Eyes) -> str:
-    """Return events as a sequence; what is heard in it is drawn there, and not where it was said."""
+    """Return events as a sequence; a message is drawn where it is heard in it, and not where it was written."""
     drawn = [event for event in drawn if not (isinstance(event, TranscriptEntry) and is_thought(event))]
     entries = [event for event in drawn if isinstance(event, TranscriptEntry)]
     heard = {id(source) for entry in entries if (source := viewer.stream.source(entry)) is not entry}
@@ -54,7 +54,7 @@ def _of_events(viewer: SessionViewer, drawn: Sequence[AnyEvent], agents: Eyes) -
 
 
 def _is_text(event: AnyEvent) -> bool:
-    """Tell whether an event only says something, or is made for others to hear."""
+    """Tell whether an event is only a text, or is made for others to hear."""
     if isinstance(event, TranscriptEntry):
         return event.role == "assistant" and not calls_of(event)
     return not isinstance(event, AgentCreated)
@@ -66,21 +66,21 @@ def _arrow(viewer: SessionViewer, event: AnyEvent, agents: Eyes) -> Arrow:
     if isinstance(event, AgentCreated):
         parent = stream.parents.get(event.agent_id)
         return Arrow(parent, agent, "creates", dotted=True) if parent else Arrow(agent, None, "is created")
-    said = stream.said(event, agents)
+    content = stream.text(event, agents)
     if isinstance(event, TranscriptEntry) and (not _is_text(event) or stream.origin(event) != event.message_id):
-        return _entry(viewer, event, agent, said)
-    return Arrow(agent, None, said)
+        return _entry(viewer, event, agent, content)
+    return Arrow(agent, None, content)
 
 
-def _entry(viewer: SessionViewer, entry: TranscriptEntry, agent: str, said: str) -> Arrow:
+def _entry(viewer: SessionViewer, entry: TranscriptEntry, agent: str, content: str) -> Arrow:
     stream = viewer.stream
     if (origin := stream.origin(entry)) != entry.message_id:
-        return Arrow(stream.author(origin) or NOBODY, agent, said)
+        return Arrow(stream.author(origin) or NOBODY, agent, content)
     if entry.role == "user":
-        return Arrow(USER, agent, said)
+        return Arrow(USER, agent, content)
     if calls := stream.calls(entry):
-        return Arrow(agent, agent, "\n".join([head(said)] * bool(said) + [f"calls {call.name}" for call in calls]))
-    return Arrow(agent, agent, said, dotted=True) if entry.role == "tool" else Arrow(agent, None, f"is told: {said}")
+        return Arrow(agent, agent, "\n".join([head(content)] * bool(content) + [f"calls {call.name}" for call in calls]))
+    return Arrow(agent, agent, content, dotted=True) if entry.role == "tool" else Arrow(agent, None, f"is told: {content}")
 
 
 def _timeline(view: str) -> Callable[[SessionViewer, Ask], str]:
@@ -93,8 +93,8 @@ def _timeline(view: str) -> Callable[[SessionViewer, Ask], str]:
 
 def _perspective(viewer: SessionViewer, ask: Ask) -> str:
     agents = set(chosen(viewer, ask))
-    found = [one for one in viewer.stream.events if isinstance(one, TranscriptEntry) and one.agent_id in agents]
-    return _of_events(viewer, found, ask.eyes)
+    entries = [event for event in viewer.stream.events if isinstance(event, TranscriptEntry) and event.agent_id in agents]
+    return _of_events(viewer, entries, ask.eyes)
 
 
 def _dialog(viewer: SessionViewer, ask: Ask) -> str:
@@ -102,21 +102,23 @@ def _dialog(viewer: SessionViewer, ask: Ask) -> str:
     for line in viewer.dialog(ask.eyes):
         author = line.author or NOBODY
         if line.heard:
-            told = dict.fromkeys((one.agent_id, one.content if ask.heard or one in line.apart else line.content) for one in line.heard)
-            arrows += [Arrow(author, agent, content) for agent, content in told]
+            received = dict.fromkeys(
+                (delivery.agent_id, delivery.content if ask.heard or delivery in line.apart else line.content) for delivery in line.heard
+            )
+            arrows += [Arrow(author, agent, content) for agent, content in received]
         else:
             arrows.append(Arrow(USER, author, line.content) if line.role == "user" else Arrow(author, None, line.content))
     return _sequence(viewer, arrows)
 
 
 def _hooks(viewer: SessionViewer, ask: Ask) -> str:
-    return _sequence(viewer, [arrow for one in viewer.hooks(agents=ask.eyes) for arrow in _both(one)])
+    return _sequence(viewer, [arrow for intervention in viewer.hooks(agents=ask.eyes) for arrow in _both(intervention)])
 
 
-def _both(one: Intervention) -> list[Arrow]:
-    author = one.author or NOBODY
-    said = [] if one.original is None else [Arrow(author, None, f"said: {one.original}")]
-    return [*said, Arrow(author, one.agent_id, one.received)]
+def _both(intervention: Intervention) -> list[Arrow]:
+    author = intervention.author or NOBODY
+    arrows = [] if intervention.original is None else [Arrow(author, None, f"said: {intervention.original}")]
+    return [*arrows, Arrow(author, intervention.agent_id, intervention.received)]
 
 
 def _causality(viewer: SessionViewer, ask: Ask) -> str:
@@ -129,39 +131,41 @@ def _causality(viewer: SessionViewer, ask: Ask) -> str:
 
 
 def _agents(viewer: SessionViewer, ask: Ask) -> str:
-    nodes = [one for one in viewer.agent_tree() if not ask.agents or one.agent_id in ask.agents]
-    names = {one.agent_id: viewer.stream.shown(viewer.stream.name(one.agent_id)) for one in nodes}
-    return graph(names, [Edge(one.parent, one.agent_id) for one in nodes if one.parent in names])
+    nodes = [node for node in viewer.agent_tree() if not ask.agents or node.agent_id in ask.agents]
+    names = {node.agent_id: viewer.stream.shown(viewer.stream.name(node.agent_id)) for node in nodes}
+    return graph(names, [Edge(node.parent, node.agent_id) for node in nodes if node.parent in names])
 
 
 def _propagation(viewer: SessionViewer, ask: Ask) -> str:
     ids: list[str] = []
     edges: list[Edge] = []
-    for one in spreads(viewer, ask):
-        ids += [one.message_id, *(hop.message_id for hop in one.hops)]
-        edges += [Edge(hop.via[-1] if hop.via else one.message_id, hop.message_id, "changed" if hop.changed else "") for hop in one.hops]
+    for spread in spreads(viewer, ask):
+        ids += [spread.message_id, *(hop.message_id for hop in spread.hops)]
+        edges += [
+            Edge(hop.via[-1] if hop.via else spread.message_id, hop.message_id, "changed" if hop.changed else "") for hop in spread.hops
+        ]
     return graph(_labels(viewer, ids, ask.eyes), edges, "LR")
 
 
 def _labels(viewer: SessionViewer, ids: Iterable[str], agents: Eyes) -> dict[str, str]:
     """Return what stands in the nodes of messages: id, agent, and how the text begins, as far as *agents* may be shown it."""
     result: dict[str, str] = {}
-    for one in ids:
-        event = viewer.stream.by_id.get(one)
+    for message_id in ids:
+        event = viewer.stream.by_id.get(message_id)
         agent = "not in the stream" if event is None else viewer.stream.name(event.agent_id)
-        said = "" if event is None else head(_told(viewer, event, agents), 40)
-        result.setdefault(one, f"{viewer.stream.shown(f'{one} · {agent}')}\n{said}".strip())
+        content = "" if event is None else head(_event_text(viewer, event, agents), 40)
+        result.setdefault(message_id, f"{viewer.stream.shown(f'{message_id} · {agent}')}\n{content}".strip())
     return result
 
 
-def _told(viewer: SessionViewer, event: AnyEvent, agents: Eyes) -> str:
+def _event_text(viewer: SessionViewer, event: AnyEvent, agents: Eyes) -> str:
     stream = viewer.stream
     if isinstance(event, AgentCreated):
         return "is created"
     if not is_seen(event.agent_id, agents):
         return stream.content_for(event.message_id, agents) or "" if stream.root(event.message_id) == event.message_id else ""
     calls = stream.calls(event) if isinstance(event, TranscriptEntry) else []
-    return stream.said(event, agents) or (f"calls {', '.join(call.name for call in calls)}" if calls else "")
+    return stream.text(event, agents) or (f"calls {', '.join(call.name for call in calls)}" if calls else "")
 
 
 _DIAGRAMS: dict[str, Callable[[SessionViewer, Ask], str]] = {
@@ -181,7 +185,7 @@ _DIAGRAMS: dict[str, Callable[[SessionViewer, Ask], str]] = {
 
 
 class Arrow(Struct):
-    """Something said from one to another; a note over *source* where *target* is None."""
+    """A text from one agent to another; a note over *source* where *target* is None."""
 
     source: str
     target: str | None
@@ -201,7 +205,7 @@ class Edge(Struct):
 def sequence(names: dict[str, str], arrows: Sequence[Arrow]) -> str:
     """Return a sequence diagram: *names* are the participants in their order, by id."""
     ids = {agent: f"p{number}" for number, agent in enumerate(names, 1) if number <= MOST_PARTICIPANTS}
-    lines = ["sequenceDiagram", *(f"    participant {one} as {label(names[agent], 40)}" for agent, one in ids.items())]
+    lines = ["sequenceDiagram", *(f"    participant {participant} as {label(names[agent], 40)}" for agent, participant in ids.items())]
     drawn = [arrow for arrow in arrows if arrow.source in ids and (arrow.target is None or arrow.target in ids)]
     left = len(arrows) - _within(lines, (_mermaid_arrow(arrow, ids) for arrow in drawn))
     if left and ids:
@@ -214,8 +218,8 @@ def graph(names: dict[str, str], edges: Sequence[Edge], direction: str = "TD") -
     ids: dict[str, str] = {}
     lines = [f"flowchart {direction}"]
     left = len(edges) - _within(lines, (_line(edge, names, ids) for edge in edges))
-    alone = [one for one in names if one not in ids] if not left else []
-    left += len(alone) - _within(lines, (f"    {_node(one, names, ids)}" for one in alone))
+    alone = [name for name in names if name not in ids] if not left else []
+    left += len(alone) - _within(lines, (f"    {_node(name, names, ids)}" for name in alone))
     if left:
         lines.append(f'    more["and {left} more"]')
     return "\n".join(lines)
@@ -231,7 +235,7 @@ def label(text: str, length: int = LABEL_CHARACTERS) -> str:
 
 
 def _escaped(line: str) -> str:
-    return _KEYWORDS.sub(lambda found: f"{_code(found[0][0])}{found[0][1:]}", _UNSAFE.sub(lambda found: _safe(found[0]), line))
+    return _KEYWORDS.sub(lambda match: f"{_code(match[0][0])}{match[0][1:]}", _UNSAFE.sub(lambda match: _safe(match[0]), line))
 
 
 def _safe(char: str) -> str:
@@ -270,9 +274,9 @@ def _line(edge: Edge, names: dict[str, str], ids: dict[str, str]) -> str:
     return f"    {_node(edge.source, names, ids)} {line}{message} {_node(edge.target, names, ids)}"
 
 
-def _node(one: str, names: dict[str, str], ids: dict[str, str]) -> str:
+def _node(name: str, names: dict[str, str], ids: dict[str, str]) -> str:
     """Return a node's id, with its label where it is named first."""
-    if one in ids:
-        return ids[one]
-    ids[one] = f"n{len(ids) + 1}"
-    return f'{ids[one]}["{label(names.get(one, one))}"]'
+    if name in ids:
+        return ids[name]
+    ids[name] = f"n{len(ids) + 1}"
+    return f'{ids[name]}["{label(names.get(name, name))}"]'

@@ -50,15 +50,15 @@ def agent_tree(stream: StreamView) -> list[AgentNode]:
     below: defaultdict[str | None, list[str]] = defaultdict(list)
     for agent in stream.agents:
         below[stream.parents.get(agent)].append(agent)
-    found: dict[str, AgentNode] = {}
+    nodes: dict[str, AgentNode] = {}
     for root in [*below[None], *stream.agents]:
-        pending: list[tuple[str, str | None, int]] = [] if root in found else [(root, None, 0)]
+        pending: list[tuple[str, str | None, int]] = [] if root in nodes else [(root, None, 0)]
         while pending:
             agent, parent, depth = pending.pop()
-            if agent not in found:
-                found[agent] = _node(stream, agent, parent, depth)
+            if agent not in nodes:
+                nodes[agent] = _node(stream, agent, parent, depth)
                 pending += [(child, agent, depth + 1) for child in reversed(below[agent])]
-    return list(found.values())
+    return list(nodes.values())
 
 
 def _node(stream: StreamView, agent: str, parent: str | None, depth: int) -> AgentNode:
@@ -78,7 +78,7 @@ class Lived(NamedTuple):
 
 
 def perspective(stream: StreamView, agent: str) -> Iterator[Lived]:
-    """Yield what each entry of an agent's transcript is to it; its instructions are not part of what it lives through."""
+    """Yield each entry of an agent's transcript as the agent sees it; its instructions are left out."""
     eyes = (agent,)
     for entry in stream.entries(agent):
         label = LABELS.get(kind_of(entry))
@@ -86,9 +86,9 @@ def perspective(stream: StreamView, agent: str) -> Iterator[Lived]:
             yield Lived("Thought", stream.shown(thought))
         if label == "Action":
             calls = "\n".join(f"{call.name}({call.arguments})" for call in stream.calls(entry))
-            yield Lived(label, stream.said(entry, eyes) or NO_WORDS, calls)
+            yield Lived(label, stream.text(entry, eyes) or NO_WORDS, calls)
         elif label is not None and stream.words(entry, eyes) is not None:
-            yield Lived(label, stream.said(entry, eyes))
+            yield Lived(label, stream.text(entry, eyes))
 
 
 class Moment(Struct, omit_defaults=True):
@@ -117,11 +117,11 @@ def moment(stream: StreamView, event: AnyEvent, agents: Eyes = None) -> Moment:
         result.content = stream.name(event.agent_id)
     elif isinstance(event, TranscriptEntry):
         result.what = kind_of(event)
-        result.content = stream.shown(thought_of(event)) if result.what == "thought" else stream.said(event, agents)
+        result.content = stream.shown(thought_of(event)) if result.what == "thought" else stream.text(event, agents)
         result.calls = stream.calls(event)
         result.substance = None if event.substance == event.message_id else event.substance
     else:
-        result.content = stream.said(event, agents)
+        result.content = stream.text(event, agents)
     return result
 
 
@@ -179,7 +179,7 @@ def dialog(stream: StreamView, agents: Eyes, *, original: bool = False, spoken: 
 
 def heard(stream: StreamView, entry: TranscriptEntry, agents: Eyes = None) -> Heard:
     """Return how an agent heard the content that an entry represents."""
-    return Heard(entry.agent_id, entry.message_id, stream.said(entry, agents), changed=stream.change(entry) == "changed")
+    return Heard(entry.agent_id, entry.message_id, stream.text(entry, agents), changed=stream.change(entry) == "changed")
 
 
 def _line(stream: StreamView, entry: TranscriptEntry, source: AnyEvent | None, eyes: Eyes) -> tuple[DialogLine, str]:
@@ -242,9 +242,9 @@ def _copies(stream: StreamView, root: str, agents: Eyes) -> list[TranscriptEntry
 
 
 def _hop(stream: StreamView, entry: TranscriptEntry, root: str, agents: Eyes) -> Hop:
-    told = heard(stream, entry, agents)
+    hearing = heard(stream, entry, agents)
     place = stream.position[entry.message_id]
-    return Hop(entry.agent_id, entry.message_id, told.content, _via(stream, entry, root), place, entry.timestamp, told.changed)
+    return Hop(entry.agent_id, entry.message_id, hearing.content, _via(stream, entry, root), place, entry.timestamp, hearing.changed)
 
 
 def _via(stream: StreamView, entry: TranscriptEntry, root: str) -> list[str]:
@@ -272,14 +272,14 @@ class CausalLink(Struct, frozen=True):
 
 def links(stream: StreamView) -> list[CausalLink]:
     """Return all links, in the order of the messages that they belong to; of one message its substance first, then causes, then calls."""
-    found: list[CausalLink] = []
+    result: list[CausalLink] = []
     calls: dict[tuple[str, str], str] = {}
     for event in stream.events:
-        found += _links(stream, event, calls)
+        result += _links(stream, event, calls)
         if isinstance(event, TranscriptEntry):
             for call in calls_of(event):
                 calls[event.agent_id, call.id] = event.message_id
-    return list(dict.fromkeys(found))
+    return list(dict.fromkeys(result))
 
 
 def _links(stream: StreamView, event: AnyEvent, calls: dict[tuple[str, str], str]) -> list[CausalLink]:
@@ -296,22 +296,22 @@ def _links(stream: StreamView, event: AnyEvent, calls: dict[tuple[str, str], str
     return result
 
 
-def graph(found: list[CausalLink]) -> dict[str, list[str]]:
+def graph(causal_links: list[CausalLink]) -> dict[str, list[str]]:
     """Return all parents of each message that has any."""
-    made: dict[str, list[str]] = {}
-    for link in found:
-        parents = made.setdefault(link.message_id, [])
+    by_message: dict[str, list[str]] = {}
+    for link in causal_links:
+        parents = by_message.setdefault(link.message_id, [])
         if link.parent not in parents:
             parents.append(link.parent)
-    return made
+    return by_message
 
 
-def one_parent(found: list[CausalLink]) -> dict[str, str]:
+def one_parent(causal_links: list[CausalLink]) -> dict[str, str]:
     """Return one parent of each message that has any: the content that it represents, else its first cause, else its call."""
-    made: dict[str, str] = {}
-    for link in found:
-        made.setdefault(link.message_id, link.parent)
-    return made
+    by_message: dict[str, str] = {}
+    for link in causal_links:
+        by_message.setdefault(link.message_id, link.parent)
+    return by_message
 
 
 def flow(stream: StreamView, index: dict[str, str], message_id: str) -> list[AnyEvent]:
@@ -328,7 +328,7 @@ def flow(stream: StreamView, index: dict[str, str], message_id: str) -> list[Any
 
 
 def during(stream: StreamView, message_id: str) -> list[AnyEvent]:
-    """Return what came between a tool call's message and its last result, both included: whom the call was put to, and what they said.
+    """Return what came between a tool call's message and its last result, both included: the agents that the call asked, and their answers.
 
     Given a result, its call is meant; given the results of several, all of them. Only the order of time is looked at.
     """
@@ -372,9 +372,9 @@ def interventions(stream: StreamView, agents: Eyes = None, *, framed: bool = Fal
             if change == "changed" or (framed and change == "framed"):
                 author = stream.by_id[root].agent_id
                 original = stream.original(root) if is_seen(author, agents) else None
-                received = stream.said(entry, agents)
-                told: list[Part] = [("same", received)] if original is None else difference(original, received)
-                yield Intervention(entry.message_id, entry.agent_id, root, author, original, received, change == "framed", told)
+                received = stream.text(entry, agents)
+                parts: list[Part] = [("same", received)] if original is None else difference(original, received)
+                yield Intervention(entry.message_id, entry.agent_id, root, author, original, received, change == "framed", parts)
 
 
 def difference(before: str, after: str) -> list[Part]:
@@ -401,6 +401,6 @@ def _middle(old: list[str], new: list[str]) -> Iterator[Part]:
             yield "added", "".join(new[start:stop])
 
 
-def _shared(one: list[str], other: list[str]) -> int:
+def _shared(first: list[str], second: list[str]) -> int:
     """Return how many items two lists begin with in common."""
-    return next((place for place, (a, b) in enumerate(zip(one, other, strict=False)) if a != b), min(len(one), len(other)))
+    return next((place for place, (a, b) in enumerate(zip(first, second, strict=False)) if a != b), min(len(first), len(second)))

@@ -46,35 +46,35 @@ def _section(section: Section, width: int, paint: Paint) -> Iterator[str]:
 
 
 def _lines(row: SectionRow, sizes: list[int], width: int, paint: Paint) -> Iterator[str]:
-    """Yield a row's lines: what was said stands beside the other columns, or below them where there is no room."""
+    """Yield a row's lines: its text stands beside the other columns, or below them where there is no room."""
     lead = [("dim", row.when), ("path", _key(row)), ("agent", _who(row)), (_STYLES.get(row.what, ""), _what(row))]
     cell = [paint(style, text) + " " * (size - columns(text)) for (style, text), size in zip(lead, sizes, strict=True) if size]
     first = "".join(f"  {text}" for text in cell)
     used = sum(size + 2 for size in sizes if size) + 2
     beside = width - used >= NARROWEST
     used = used if beside else _INDENT
-    told = _said(row, max(NARROWEST, width - used), paint)
-    if not beside or not told:
+    texts = _text_lines(row, max(NARROWEST, width - used), paint)
+    if not beside or not texts:
         yield first
     else:
-        yield f"{first}  {told.pop(0)}"
-    yield from (" " * used + line for line in told)
+        yield f"{first}  {texts.pop(0)}"
+    yield from (" " * used + line for line in texts)
 
 
-def _said(row: SectionRow, room: int, paint: Paint) -> list[str]:
-    """Return what a row says, its note behind the last line where it fits, else below."""
+def _text_lines(row: SectionRow, room: int, paint: Paint) -> list[str]:
+    """Return the lines of a row's text, its note behind the last line where it fits, else below."""
     is_diff = not isinstance(row.text, str)
     text = visible(row.text) if isinstance(row.text, str) else _marked(row.text)
-    told = list(_painted(wrapped(text, room), paint)) if is_diff else list(wrapped(text, room))
+    body = list(_painted(wrapped(text, room), paint)) if is_diff else list(wrapped(text, room))
     about = visible(" ".join(row.note.split()))
     note = about if about.startswith("←") or not about else f"({about})"
-    if note and told and not is_diff and columns(told[-1]) + 2 + columns(note) <= room:
-        return [*told[:-1], f"{told[-1]}  {paint('dim', note)}"]
-    return [*told, *(paint("dim", line) for line in wrapped(note, room))]
+    if note and body and not is_diff and columns(body[-1]) + 2 + columns(note) <= room:
+        return [*body[:-1], f"{body[-1]}  {paint('dim', note)}"]
+    return [*body, *(paint("dim", line) for line in wrapped(note, room))]
 
 
 def _marked(parts: list[Part]) -> str:
-    """Return a diff as text: what went and what came in marks, each behind a control character that tells its style."""
+    """Return a diff as text: removed and added parts in marks, each behind a control character that stands for its style."""
     return "".join(f"{_STARTS[kind][0]}{_STARTS[kind][1]}{visible(text)}{_STARTS[kind][2]}" for kind, text in parts)
 
 
@@ -82,13 +82,13 @@ def _painted(lines: Iterator[str], paint: Paint) -> Iterator[str]:
     """Yield lines of a marked text in their styles, which may go over several lines."""
     style = ""
     for line in lines:
-        found = ""
+        painted = ""
         for piece in re.split("([\\x00-\\x02])", line):
             if piece in _COLOURS:
                 style = _COLOURS[piece]
             else:
-                found += paint(style, piece) if style else piece
-        yield found
+                painted += paint(style, piece) if style else piece
+        yield painted
 
 
 def wrapped(text: str, width: int) -> Iterator[str]:
@@ -157,14 +157,14 @@ def _short(text: str) -> str:
 
 
 def to_markdown(sections: Sequence[Section]) -> str:
-    """Return sections as Markdown: a heading each, and a list with what was said as quotations."""
+    """Return sections as Markdown: a heading each, and a list with the texts as quotations."""
     return "\n\n".join("\n".join(_markdown_section(section)) for section in sections)
 
 
 def escaped(text: str) -> str:
     """Return a text that Markdown shows as it is."""
     shown = _SPECIAL.sub(r"\\\1", visible(text))
-    return _LIST.sub(lambda found: f"{found[1]}{found[2][:-1]}\\{found[2][-1]}", shown).replace("://", ":\\//")
+    return _LIST.sub(lambda match: f"{match[1]}{match[2][:-1]}\\{match[2][-1]}", shown).replace("://", ":\\//")
 
 
 def code(text: str) -> str:

@@ -32,7 +32,7 @@ class SectionRow(Struct):
     """One line of a view, and what is below it."""
 
     text: str | list[Part] = ""
-    """What was said; or a diff."""
+    """The row's text; or a diff."""
     key: str = ""
     """A message's id."""
     who: str = ""
@@ -102,10 +102,10 @@ def moments(view: str, viewer: SessionViewer, ask: Ask) -> list[Moment]:
 
 
 def spreads(viewer: SessionViewer, ask: Ask) -> list[Propagation]:
-    """Return how one content spread, or all that were heard by anyone, as far as the chosen agents said or heard it."""
+    """Return how one content spread, or each that an agent heard, as far as the chosen agents wrote or heard it."""
     asked = [ask.message] if ask.message is not None else all_heard(viewer.stream)
-    found = [viewer.propagation(one, ask.eyes) for one in asked]
-    return [one for one in found if not ask.agents or one.hops or one.author in ask.agents]
+    propagations = [viewer.propagation(message_id, ask.eyes) for message_id in asked]
+    return [spread for spread in propagations if not ask.agents or spread.hops or spread.author in ask.agents]
 
 
 def head(text: str, length: int = _HEAD) -> str:
@@ -130,14 +130,21 @@ def _dialog(viewer: SessionViewer, ask: Ask) -> Iterable[Section]:
     agents = chosen(viewer, ask)
     rows: list[SectionRow] = []
     for line in viewer.dialog(ask.eyes):
-        told = line.heard if ask.heard else line.apart
-        to = _names(viewer, [one.agent_id for one in line.heard])
+        deliveries = line.heard if ask.heard else line.apart
+        to = _names(viewer, [delivery.agent_id for delivery in line.heard])
         outside = line.role == "user" and not line.heard
         who = "user" if outside else viewer.stream.name(line.author) if line.author else "unknown"
         rows.append(SectionRow(line.content, line.message_id, who, "", f"heard by {to}" if to else ""))
         rows += [
-            SectionRow(one.content, one.message_id, viewer.stream.name(one.agent_id), "heard", "changed" if one.changed else "", depth=1)
-            for one in told
+            SectionRow(
+                delivery.content,
+                delivery.message_id,
+                viewer.stream.name(delivery.agent_id),
+                "heard",
+                "changed" if delivery.changed else "",
+                depth=1,
+            )
+            for delivery in deliveries
         ]
     yield Section(f"Dialog of {_names(viewer, agents)}", rows)
 
@@ -175,80 +182,91 @@ def _causality(viewer: SessionViewer, ask: Ask) -> Iterable[Section]:
 
 def _hooks(viewer: SessionViewer, ask: Ask) -> Iterable[Section]:
     rows = [
-        SectionRow(one.diff, one.message_id, viewer.stream.name(one.agent_id), "heard", f"← {one.substance} of {label(viewer, one.author)}")
-        for one in viewer.hooks(agents=ask.eyes)
+        SectionRow(
+            intervention.diff,
+            intervention.message_id,
+            viewer.stream.name(intervention.agent_id),
+            "heard",
+            f"← {intervention.substance} of {label(viewer, intervention.author)}",
+        )
+        for intervention in viewer.hooks(agents=ask.eyes)
     ]
     yield Section("What was heard in other words than it was said", rows or [SectionRow("Nothing: all was heard as it was said.")])
 
 
 def _agents(viewer: SessionViewer, ask: Ask) -> Iterable[Section]:
     rows: list[SectionRow] = []
-    for one in viewer.agent_tree():
-        if ask.agents and one.agent_id not in ask.agents:
+    for node in viewer.agent_tree():
+        if ask.agents and node.agent_id not in ask.agents:
             continue
-        about = [one.language_model or "", f"{one.entries} {'entry' if one.entries == 1 else 'entries'}"]
-        about += [f"by {', '.join(one.cause)}"] if one.cause else []
+        about = [node.language_model or "", f"{node.entries} {'entry' if node.entries == 1 else 'entries'}"]
+        about += [f"by {', '.join(node.cause)}"] if node.cause else []
         rows.append(
             SectionRow(
                 " ".join(viewer.stream.shown(" · ".join(filter(None, about))).split()),
-                one.message_id or "",
-                label(viewer, one.agent_id),
-                depth=one.depth,
+                node.message_id or "",
+                label(viewer, node.agent_id),
+                depth=node.depth,
             )
         )
     yield Section("Agents", rows)
 
 
 def _propagation(viewer: SessionViewer, ask: Ask) -> Iterable[Section]:
-    for one in spreads(viewer, ask):
-        rows = [_hop(viewer, hop) for hop in one.hops]
-        if one.content is not None:
-            message = "original" if not ask.agents or one.author in ask.agents else "as heard"
-            rows.insert(0, SectionRow(one.content, one.message_id, viewer.stream.name(one.author), message))
-        yield Section(f"How {one.message_id} spread", rows)
+    for spread in spreads(viewer, ask):
+        rows = [_hop(viewer, hop) for hop in spread.hops]
+        if spread.content is not None:
+            message = "original" if not ask.agents or spread.author in ask.agents else "as heard"
+            rows.insert(0, SectionRow(spread.content, spread.message_id, viewer.stream.name(spread.author), message))
+        yield Section(f"How {spread.message_id} spread", rows)
 
 
 def _heard(viewer: SessionViewer, ask: Ask) -> Iterable[Section]:
     rows = [
         SectionRow(
-            one.content or "",
-            one.message_id,
-            viewer.stream.name(one.author),
-            note=f"heard by {_names(viewer, [hop.agent_id for hop in one.hops]) or ('none of the chosen' if ask.agents else 'nobody')}",
+            spread.content or "",
+            spread.message_id,
+            viewer.stream.name(spread.author),
+            note=f"heard by {_names(viewer, [hop.agent_id for hop in spread.hops]) or ('none of the chosen' if ask.agents else 'nobody')}",
         )
-        for one in spreads(viewer, ask)
+        for spread in spreads(viewer, ask)
     ]
     yield Section("Who heard what", rows)
 
 
 def _hop(viewer: SessionViewer, hop: Hop) -> SectionRow:
-    told = ["changed"] if hop.changed else []
-    told += [f"over {' → '.join(hop.via[1:])}"] if len(hop.via) > 1 else []
+    notes = ["changed"] if hop.changed else []
+    notes += [f"over {' → '.join(hop.via[1:])}"] if len(hop.via) > 1 else []
     return SectionRow(
         hop.content,
         hop.message_id,
         viewer.stream.name(hop.agent_id),
         "heard",
-        " · ".join(told),
+        " · ".join(notes),
         clock(hop.timestamp),
         len(hop.via),
     )
 
 
-def _row(viewer: SessionViewer, one: Moment, *, who: bool = True) -> SectionRow:
-    said = [one.content] if one.content and one.what != "created" else []
-    said += [f"{call.name}({call.arguments})" for call in one.calls]
-    author = viewer.stream.author(one.substance) if one.substance else ""
-    note = f"← {one.substance}" + (f" of {viewer.stream.name(author)}" if author else "") if one.substance else ""
-    if one.what == "created" and one.parent:
-        note = f"by {viewer.stream.name(one.parent)}"
+def _row(viewer: SessionViewer, event: Moment, *, who: bool = True) -> SectionRow:
+    texts = [event.content] if event.content and event.what != "created" else []
+    texts += [f"{call.name}({call.arguments})" for call in event.calls]
+    author = viewer.stream.author(event.substance) if event.substance else ""
+    note = f"← {event.substance}" + (f" of {viewer.stream.name(author)}" if author else "") if event.substance else ""
+    if event.what == "created" and event.parent:
+        note = f"by {viewer.stream.name(event.parent)}"
     return SectionRow(
-        "\n".join(said), one.message_id, viewer.stream.name(one.agent_id) if who else "", _DONE[one.what], note, clock(one.timestamp)
+        "\n".join(texts),
+        event.message_id,
+        viewer.stream.name(event.agent_id) if who else "",
+        _DONE[event.what],
+        note,
+        clock(event.timestamp),
     )
 
 
-def _calls(one: Moment) -> str:
-    return head(", ".join(f"{call.name}({call.arguments})" for call in one.calls))
+def _calls(event: Moment) -> str:
+    return head(", ".join(f"{call.name}({call.arguments})" for call in event.calls))
 
 
 def _described(viewer: SessionViewer, agent: str) -> str:

@@ -35,7 +35,7 @@ class StreamView:
     """Events in their order, and what they refer to."""
 
     def __init__(self, events: Iterable[AnyEvent], version: int = wire.SEED_001, hide: Hide | None = None) -> None:
-        """Take events; *version* says whose names their dicts have, seed 000's (1) or 001's (2).
+        """Take events; *version* is the seed whose names their dicts have, 000 (1) or 001 (2).
 
         *hide* takes out of all that is shown what is not for the reader's eyes; comparisons are made before it.
         """
@@ -70,7 +70,7 @@ class StreamView:
         result: dict[str, str] = {}
         for agent, created in self.agents.items():
             parent = created.parent if created.parent in self.agents else None
-            calls = [event for one in self.causes(created) if (event := self.by_id.get(one)) is not None]
+            calls = [event for cause in self.causes(created) if (event := self.by_id.get(cause)) is not None]
             parent = parent or (calls[0].agent_id if calls else None)
             if parent and parent in self.agents and parent != agent:
                 result[agent] = parent
@@ -80,11 +80,11 @@ class StreamView:
         """Return the id of the agent that an id or a name means; raises `NotFoundError`, which lists those that are there."""
         if named in self.agents:
             return named
-        found = [agent for agent, created in self.agents.items() if created.name == named]
-        if len(found) == 1:
-            return found[0]
+        matches = [agent for agent, created in self.agents.items() if created.name == named]
+        if len(matches) == 1:
+            return matches[0]
         known = ", ".join(self.agents) or "none"
-        message = f"{len(found)} agents are named {named}: {', '.join(found)}" if found else f"no agent {named}: there are {known}"
+        message = f"{len(matches)} agents are named {named}: {', '.join(matches)}" if matches else f"no agent {named}: there are {known}"
         raise NotFoundError(message)
 
     def event(self, message_id: str) -> AnyEvent:
@@ -121,11 +121,11 @@ class StreamView:
             current = substance
         if current not in self._roots:
             circle = chain[chain.index(current) :]
-            first = min(circle, key=lambda one: self.position[one])
+            first = min(circle, key=lambda chained: self.position[chained])
             self._roots.update(dict.fromkeys(circle, first))
         root = self._roots[current]
-        for one in chain:
-            self._roots.setdefault(one, root)
+        for chained in chain:
+            self._roots.setdefault(chained, root)
         return root
 
     @cached_property
@@ -139,11 +139,11 @@ class StreamView:
     @cached_property
     def copies(self) -> dict[str, list[TranscriptEntry]]:
         """The entries that represent each original, by the original's id, in their order; without the original itself."""
-        found: defaultdict[str, list[TranscriptEntry]] = defaultdict(list)
+        by_origin: defaultdict[str, list[TranscriptEntry]] = defaultdict(list)
         for event in self.events:
             if isinstance(event, TranscriptEntry) and event.substance is not None and (origin := self.origin(event)) != event.message_id:
-                found[origin].append(event)
-        return dict(found)
+                by_origin[origin].append(event)
+        return dict(by_origin)
 
     def origin(self, entry: TranscriptEntry) -> str:
         """Return the id of the original of an entry, which may be the second of its id: then its own substance counts."""
@@ -161,7 +161,7 @@ class StreamView:
 
     def twice(self) -> list[str]:
         """Return the ids that several events have."""
-        return [one for one, count in Counter(event.message_id for event in self.events).items() if count > 1]
+        return [message_id for message_id, count in Counter(event.message_id for event in self.events).items() if count > 1]
 
     def author(self, message_id: str) -> str:
         """Return the agent whose content a message represents; empty where that is not known."""
@@ -170,13 +170,13 @@ class StreamView:
 
     # Words
 
-    def said(self, event: AnyEvent, agents: Eyes = None) -> str:
-        """Return what an event says; an entry that only refers to another has the other's text, if *agents* have its author.
+    def text(self, event: AnyEvent, agents: Eyes = None) -> str:
+        """Return the text of an event; an entry that only refers to another has the other's text, if *agents* have its author.
 
         An answer that broke off while it was streamed is marked so.
         """
-        said = self.shown(self.words(event, agents) or "")
-        return f"{said} {PARTIAL}" if isinstance(event, TranscriptEntry) and event.more.get("partial") is True else said
+        content = self.shown(self.words(event, agents) or "")
+        return f"{content} {PARTIAL}" if isinstance(event, TranscriptEntry) and event.more.get("partial") is True else content
 
     def content_for(self, message_id: str, agents: Eyes = None) -> str | None:
         """Return the words of the content that a message represents, as some agents may be shown them.
@@ -184,8 +184,8 @@ class StreamView:
         They are the original's if its author is among *agents*, else those that the first of them heard: a hook may have taken out
         what they were not to see. None where none of them has it.
         """
-        found = self.words_for(message_id, agents)
-        return None if found is None else self.shown(found)
+        words = self.words_for(message_id, agents)
+        return None if words is None else self.shown(words)
 
     def words_for(self, message_id: str, agents: Eyes = None) -> str | None:
         """Return the same with what is to be hidden, for comparing it."""
@@ -204,8 +204,8 @@ class StreamView:
 
     def original(self, message_id: str) -> str | None:
         """Return the text of an event; None if it is not there."""
-        found = self._original(message_id)
-        return None if found is None else self.shown(found)
+        words = self._original(message_id)
+        return None if words is None else self.shown(words)
 
     def change(self, entry: TranscriptEntry) -> Change | None:
         """Return how an entry's words stand to those of its original; None where the original is not there."""
@@ -215,11 +215,11 @@ class StreamView:
 
     def is_apart(self, entry: TranscriptEntry, line: str, agents: Eyes = None) -> bool:
         """Tell whether an entry's words are not those of a line that shows the same content, frames around either apart."""
-        said, source = self.words(entry, agents), self.source(entry)
-        if said is None or change(line, said) != "changed":
+        words, source = self.words(entry, agents), self.source(entry)
+        if words is None or change(line, words) != "changed":
             return False
         before = None if source is None else self.words(source)
-        return before is None or "changed" in (change(before, line), change(before, said))
+        return before is None or "changed" in (change(before, line), change(before, words))
 
     def shown(self, value: T) -> T:
         """Return a plain value without what is to be hidden."""
@@ -240,10 +240,10 @@ class StreamView:
 
         An agent of seed 000's files names none: then it is the call that created it, as far as time and name tell.
         """
-        found = list(dict.fromkeys(self.message_of(one) for one in event.cause))
-        if not found and isinstance(event, AgentCreated) and (call := self._creating.get(event.message_id)):
+        causes = list(dict.fromkeys(self.message_of(cause) for cause in event.cause))
+        if not causes and isinstance(event, AgentCreated) and (call := self._creating.get(event.message_id)):
             return [call]
-        return [one for one in found if one != event.message_id]
+        return [cause for cause in causes if cause != event.message_id]
 
     def message_of(self, cause: str) -> str:
         """Return the message of a cause: ``msg_7.call_1`` names a call of ``msg_7``."""
@@ -277,11 +277,11 @@ class StreamView:
 
     @cached_property
     def _transcripts(self) -> dict[str, list[TranscriptEntry]]:
-        found: defaultdict[str, list[TranscriptEntry]] = defaultdict(list)
+        transcripts: defaultdict[str, list[TranscriptEntry]] = defaultdict(list)
         for event in self.events:
             if isinstance(event, TranscriptEntry):
-                found[event.agent_id].append(event)
-        return dict(found)
+                transcripts[event.agent_id].append(event)
+        return dict(transcripts)
 
 
 def is_seen(agent: str, agents: Eyes) -> bool:

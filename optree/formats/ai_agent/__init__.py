@@ -38,8 +38,8 @@ class AiAgent:
         if self._version == records.VERSION:
             return _is_record(head)
         top = _SNAPSHOT.match(head)
-        found = _VERSION.search(top[1]) if top is not None else None
-        return found is not None and int(found[1]) == self._version
+        version = _VERSION.search(top[1]) if top is not None else None
+        return version is not None and int(version[1]) == self._version
 
     def write(self, tree: Tree, target: Path) -> list[Path]:
         """Write a tree to a gzip file; in version 3 into a folder, which may have other sessions in it."""
@@ -52,7 +52,7 @@ class AiAgent:
         """Read a snapshot, a folder of records, or one session's records with those of its children."""
         if path.is_dir() or _is_record(head_of(path)):
             ledgers = Ledgers(path, strict=strict)
-            return Read(assembly.trees(ledgers), ledgers.faults, [one for one in ledgers.files if one != path])
+            return Read(assembly.trees(ledgers), ledgers.faults, [file for file in ledgers.files if file != path])
         return _read_snapshot(path, strict=strict)
 
 
@@ -62,10 +62,10 @@ def _is_record(head: bytes) -> bool:
 
 def _read_snapshot(path: Path, *, strict: bool) -> Read:
     snapshot = read_snapshot(path)
-    said = [*([snapshot.damage.removeprefix(f"{path.name} ")] if snapshot.damage else []), *snapshot.notes, *snapshot.renamed]
-    if strict and said:
-        raise FormatError(f"{path.name}: {said[0]}")
-    return Read([snapshot.tree], [Fault(0, one) for one in said])
+    flaws = [*([snapshot.damage.removeprefix(f"{path.name} ")] if snapshot.damage else []), *snapshot.notes, *snapshot.renamed]
+    if strict and flaws:
+        raise FormatError(f"{path.name}: {flaws[0]}")
+    return Read([snapshot.tree], [Fault(0, flaw) for flaw in flaws])
 
 
 OPEN_TURNS = "that turns were left open in sessions that have ended"

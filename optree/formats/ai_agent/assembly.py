@@ -36,16 +36,16 @@ _CALLED_BY_AGENT = "sub-agent"
 def trees(ledgers: Ledgers) -> list[Tree]:
     """Return a tree for each session that has no parent here, in the order of their files."""
     above = _parents(ledgers)
-    roots = [name for name in ledgers.found if name not in above]
+    roots = [name for name in ledgers.sessions if name not in above]
     txns: dict[str, str] = {}
     for name in roots:
-        txns[name] = _txn(ledgers.found[name], {*txns.values(), *roots} - {name})
-    made = [_Assembly(ledgers, above, name, txns[name]) for name in roots]
-    result = [assembly.tree() for assembly in made]
-    left = ledgers.found.keys() - {name for assembly in made for name in assembly.taken}
-    for name in sorted(left):
+        txns[name] = _txn(ledgers.sessions[name], {*txns.values(), *roots} - {name})
+    assemblies = [_Assembly(ledgers, above, name, txns[name]) for name in roots]
+    result = [assembly.tree() for assembly in assemblies]
+    remaining = ledgers.sessions.keys() - {name for assembly in assemblies for name in assembly.taken}
+    for name in sorted(remaining):
         ledgers.fault(name, "is nested too deeply, or in itself: it becomes a session of its own")
-        result.append(_Assembly(ledgers, {}, name, _txn(ledgers.found[name], {*ledgers.found} - {name})).tree())
+        result.append(_Assembly(ledgers, {}, name, _txn(ledgers.sessions[name], {*ledgers.sessions} - {name})).tree())
     return result
 
 
@@ -59,17 +59,17 @@ def _txn(ledger: SessionRecords, taken: set[str]) -> str:
 def _parents(ledgers: Ledgers) -> dict[str, tuple[str, str | None]]:
     """Return each session's parent and the op that called it, where its own records or its parent's say so, and the parent is there."""
     result: dict[str, tuple[str, str | None]] = {}
-    for name, ledger in ledgers.found.items():
+    for name, ledger in ledgers.sessions.items():
         for _, end in ledger.turns.values():
             for op in objects_of(end.get("ops")) if end is not None else ():
                 for child in objects_of(op.get("childSessions")):
                     inner = child.get("sessionId")
-                    if isinstance(inner, str) and inner != name and inner in ledgers.found:
+                    if isinstance(inner, str) and inner != name and inner in ledgers.sessions:
                         result.setdefault(inner, (name, str(op.get("opId"))))
-    for name, ledger in ledgers.found.items():
+    for name, ledger in ledgers.sessions.items():
         parent = ledger.start.get("parentSessionId")
         if name not in result and isinstance(parent, str):
-            if parent in ledgers.found and parent != name:
+            if parent in ledgers.sessions and parent != name:
                 result[name] = (parent, None)
             else:
                 ledgers.fault(name, f"its parent {parent} has no records here: it becomes a session of its own")
@@ -81,7 +81,7 @@ class _Assembly:
 
     def __init__(self, ledgers: Ledgers, above: dict[str, tuple[str, str | None]], root: str, txn: str) -> None:
         self._ledgers, self._root, self._txn = ledgers, root, txn
-        if txn not in (root, ledgers.found[root].start.get("originId")):
+        if txn not in (root, ledgers.sessions[root].start.get("originId")):
             ledgers.faults.append(Fault(0, f"{root[:80]!r} cannot name a session: it is called {txn} here"))
         self._below: dict[str, list[tuple[str, str | None]]] = {}
         for name, (parent, op) in above.items():
@@ -93,14 +93,14 @@ class _Assembly:
         """Paths of ops by their session's path and the id that its records give them."""
 
     def tree(self) -> Tree:
-        self._session(self._ledgers.found[self._root], "")
+        self._session(self._ledgers.sessions[self._root], "")
         pending = [("", self._root, 1)]
         while pending:
             path, name, depth = pending.pop()
             for inner, caller in self._below.get(name, ()):
                 if inner in self.taken or depth >= MAX_NESTED:
                     continue
-                ledger = self._ledgers.found[inner]
+                ledger = self._ledgers.sessions[inner]
                 op = self._callers.get((path, caller)) if caller is not None else None
                 if op is None or op in self._fold.sessions:
                     op = self._stand_in(path, ledger)
@@ -164,7 +164,7 @@ class _Assembly:
         attributes = object_of(block.get("attributes"))
         kind = kind_of(block.get("kind")) or "system"
         key = "model" if kind == "llm" else "name"
-        provider, name = (block.get(one) or attributes.get(one) for one in ("provider", key))
+        provider, name = (block.get(member) or attributes.get(member) for member in ("provider", key))
         own = unused(block.get("opId"), derived, self._ids)
         status, begun, ended = _status(block), _time(block.get("startedAt")) or started, _time(block.get("endedAt"))
         label = name_of(kind, {**attributes, "provider": provider, key: name})
@@ -180,13 +180,13 @@ class _Assembly:
         if ended is not None:
             put(r.OpEnd(path, ended, status, latency, error, thought))
         elif (
-            told := {name: value for name, value in (("latency", latency), ("error", error)) if value is not None}
+            end_attributes := {name: value for name, value in (("latency", latency), ("error", error)) if value is not None}
         ) or thought is not None:
-            put(r.OpSet(path, begun, None, block_of(told), thought))  # what it says of an end that it has not is kept beside
+            put(r.OpSet(path, begun, None, block_of(end_attributes), thought))  # an error or a latency without an end becomes an attribute
 
     def _payloads(self, path: str, kind: str, refs: list[dict[str, Any]], ts: float) -> str | None:
         """Record payloads, and return the reasoning; what the provider's library had counts more than the bytes on the wire."""
-        found: dict[str, Payload] = {}
+        payloads: dict[str, Payload] = {}
         thought = None
         for ref in refs:
             name, data = str(ref.get("kind")), self._bytes(ref, path)
@@ -202,15 +202,15 @@ class _Assembly:
             size = len(msgspec.json.decode(value)) if value[:1] == b'"' else len(value)
             asked = ("llm" if kind == "llm" else "tool") if part == "request" else None
             payload = Payload(Raw(value), asked, size, True if ref.get("truncated") is True else None)
-            found[part] = payload if seen_at != "llm" else found.get(part, payload)
-        if "request" in found:
-            self._fold.apply(r.Requested(path, ts, found["request"]))
-        if "response" in found:
-            self._fold.apply(r.Responded(path, ts, found["response"]))
+            payloads[part] = payload if seen_at != "llm" else payloads.get(part, payload)
+        if "request" in payloads:
+            self._fold.apply(r.Requested(path, ts, payloads["request"]))
+        if "response" in payloads:
+            self._fold.apply(r.Responded(path, ts, payloads["response"]))
         return thought
 
     def _bytes(self, ref: dict[str, Any], where: str) -> bytes | None:
-        """Return what a payload's file holds; None, with a fault, if it does not hold what its record says."""
+        """Return the content of a payload's file; None, with a fault, if it does not fit its record."""
         path = ref.get("path")
         if ref.get("captured") is not True or not isinstance(path, str):
             return None
@@ -258,7 +258,7 @@ def _json(data: bytes) -> bytes:
 
 
 def _accounted(entry: AccountingEntry, block: dict[str, Any], provider: Any, model: Any) -> AccountingEntry:
-    """Return the entry of a model's call with what its record says it took."""
+    """Return the entry of a model's call with the figures of its record."""
     names = ("tokensIn", "tokensOut", "tokensCacheRead", "tokensCacheWrite")
     entry.tokens = parts_of(*(int(max(0.0, number_of(block.get(name)) or 0.0)) for name in names))
     entry.cost_usd = number_of(block.get("costUsd"))
@@ -274,7 +274,7 @@ def _status(record: dict[str, Any]) -> Status | None:
 
 
 def _time(value: Any) -> float | None:
-    """Return a record's time in epoch milliseconds; None if it is none."""
+    """Return a record's time in epoch milliseconds; None for a value that is not a time."""
     try:
         return float(int(datetime.fromisoformat(value).timestamp() * 1000 + 0.5)) if isinstance(value, str) else None
     except (ValueError, OverflowError):

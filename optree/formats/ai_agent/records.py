@@ -143,7 +143,7 @@ class _RecordsWriter:
 
     def _op(self, op: OperationNode, number: int, turn: TurnNode) -> dict[str, Any]:
         provider, name = named(op)
-        found: dict[str, Any] = {
+        record: dict[str, Any] = {
             "opId": op.op_id,
             "opIndex": number,
             "kind": op.kind,
@@ -160,14 +160,14 @@ class _RecordsWriter:
             "attributes": attributes_of_op(op),
             "error": op.error,
         }
-        return _set(found)
+        return _set(record)
 
     def _child(self, op: OperationNode) -> list[dict[str, Any]] | None:
         child = op.child_session
         if child is None:
             return None
         identity = session_id(child)
-        found: dict[str, Any] = {
+        child_record: dict[str, Any] = {
             "agentId": child.agent_id,
             "callPath": child.call_path.replace("->", ":"),
             "sessionId": identity,
@@ -177,9 +177,9 @@ class _RecordsWriter:
             "ledgerPath": f"session/{identity}.jsonl",
             "status": outcome(child.status, ended=child.ended_at is not None),
         }
-        found = _set(found)
-        self._children.append(found)
-        return [found]
+        child_record = _set(child_record)
+        self._children.append(child_record)
+        return [child_record]
 
     def _payloads(self, op: OperationNode, number: int, turn: int) -> list[dict[str, Any]]:
         llm = op.kind == "llm"
@@ -202,10 +202,16 @@ class _RecordsWriter:
         packed = compressor("gzip")(data)
         path = f"{place}-{stem}.{extension}.gz"
         self.files.append(write_new(self._folder / path, packed))
-        found = {"kind": kind, **head, "format": form, "compression": "gzip", "path": path, "originalBytes": len(data)}
+        description = {"kind": kind, **head, "format": form, "compression": "gzip", "path": path, "originalBytes": len(data)}
         cut = isinstance(part, Payload) and bool(part.truncated or part.partial)
-        told = {"compressedBytes": len(packed), "sha256": sha256(data).hexdigest(), "captured": True, "truncated": cut, "redacted": False}
-        return {**found, **told}
+        integrity = {
+            "compressedBytes": len(packed),
+            "sha256": sha256(data).hexdigest(),
+            "captured": True,
+            "truncated": cut,
+            "redacted": False,
+        }
+        return {**description, **integrity}
 
     def _summary(self) -> dict[str, Any]:
         session = self._session
@@ -222,19 +228,19 @@ class _RecordsWriter:
 
 
 def _sums(entries: list[AccountingEntry] | tuple[AccountingEntry, ...]) -> dict[str, Any] | None:
-    """Return what model calls took; None if there was none. A cost that nobody gave is left out."""
+    """Return the sums of model calls; None without any. A cost that was not given is left out."""
     calls = [entry for entry in entries if entry.type == "llm"]
     if not calls:
         return None
     sums = of_entries(calls)
-    found: dict[str, Any] = {
+    figures: dict[str, Any] = {
         "tokensIn": sums.input_tokens,
         "tokensOut": sums.output_tokens,
         "tokensCacheRead": sums.cache_read_input_tokens,
         "tokensCacheWrite": sums.cache_write_input_tokens,
         "costUsd": sums.cost_usd if sums.known_costs else None,
     }
-    return _set(found)
+    return _set(figures)
 
 
 def _messages(turn: TurnNode, severity: str) -> list[str]:
@@ -244,7 +250,7 @@ def _messages(turn: TurnNode, severity: str) -> list[str]:
 def _take(attributes: dict[str, Any], name: str) -> list[str]:
     """Take a list of texts out of attributes, as reading puts it there."""
     result = attributes.get(name)
-    if not is_list(result) or not all(isinstance(one, str) for one in result):
+    if not is_list(result) or not all(isinstance(value, str) for value in result):
         return []
     del attributes[name]
     return result
@@ -256,7 +262,7 @@ def _set(block: dict[str, Any]) -> dict[str, Any]:
 
 
 class SessionRecords(Struct):
-    """What a session's file of records says."""
+    """The records of a session's file."""
 
     name: str
     """The session's id."""
@@ -273,7 +279,7 @@ class Ledgers:
     def __init__(self, path: Path, *, strict: bool) -> None:
         self._strict = strict
         self.faults: list[Fault] = []
-        self.found: dict[str, SessionRecords] = {}
+        self.sessions: dict[str, SessionRecords] = {}
         folder = path if path.is_dir() else path.parent
         sessions = folder / "session" if (folder / "session").is_dir() else folder
         self.base = sessions.parent if sessions.name == "session" else sessions
@@ -286,11 +292,11 @@ class Ledgers:
         """Those that were named, then those of children."""
         self._read(self.files, sessions)
 
-    def fault(self, where: str, said: str, line: int = 0) -> None:
+    def fault(self, where: str, message: str, line: int = 0) -> None:
         """Note what is wrong; raises it if everything is to be right."""
         if self._strict:
-            raise FormatError(Fault(line, said).of(where))
-        self.faults.append(Fault(line, f"{where}: {said}"))
+            raise FormatError(Fault(line, message).of(where))
+        self.faults.append(Fault(line, f"{where}: {message}"))
 
     def _read(self, paths: list[Path], sessions: Path) -> None:
         """Read files, and the files of child sessions that they name."""
@@ -301,10 +307,10 @@ class Ledgers:
             ledger = self._ledger(path)
             if ledger is None:
                 continue
-            if ledger.name in self.found:
+            if ledger.name in self.sessions:
                 self.fault(path.name, f"session {ledger.name} has another file already: this one is passed over")
                 continue
-            self.found[ledger.name] = ledger
+            self.sessions[ledger.name] = ledger
             for child in _children(ledger):
                 beside = sessions / f"{child}.jsonl"
                 if is_file_name(child) and beside not in known and beside.is_file():
@@ -329,16 +335,16 @@ class Ledgers:
     def _records(self, path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
         check_size(path)
         with opened(path) as source:
-            for found in decoded(source, _lines):
-                if isinstance(found, BadLine):
-                    self.fault(path.name, f"is no record: {found.said}", found.line)
+            for block in decoded(source, _lines):
+                if isinstance(block, BadLine):
+                    self.fault(path.name, f"is no record: {block.said}", block.line)
                     continue
-                for index, record in enumerate(found.values):
+                for index, record in enumerate(block.values):
                     flaw = _flaw(record)
                     if flaw:
-                        self.fault(path.name, flaw, found.line_of(index))
+                        self.fault(path.name, flaw, block.line_of(index))
                     else:
-                        yield found.line + index, record
+                        yield block.line + index, record
 
     def _take(self, ledger: SessionRecords, record: dict[str, Any], where: str, line: int) -> None:
         kind, turn = record["recordType"], record.get("turn", 0)

@@ -38,7 +38,7 @@ class Original(Struct):
 
 
 def tree_of(document: dict[str, Any]) -> Original:
-    """Return the tree in a document of version 1 or 2, totals summed anew. Raises nothing: what is not there is left out."""
+    """Return the tree in a document of version 1 or 2, totals summed anew. Raises nothing: members that are missing are left out."""
     root = object_of(document.get("opTree"))
     origin_given = _origin(document, root)
     origin = txn_of(origin_given, "ai-agent")
@@ -64,7 +64,7 @@ class _SnapshotReader:
         self.notes: list[str] = []
         self._pending: list[tuple[dict[str, Any], OperationNode, SessionNode]] = []
         self._sessions: list[tuple[dict[str, Any], SessionNode, list[int]]] = []
-        """Blocks of sessions, what became of them, and the numbers of their turns in the order of the file."""
+        """Blocks of sessions, the nodes made of them, and the numbers of their turns in the order of the file."""
         self._ids: set[str] = set()
         self._nodes: set[str] = set()
         """Ids of turns and ops."""
@@ -215,7 +215,7 @@ class _SnapshotReader:
         thought = block.get("reasoning")
         if is_object(thought):
             chunks = self._objects(thought.get("chunks"), f"reasoning of {op.path}")
-            known = (ReasoningChunk(str(one.get("text") or ""), number_of(one.get("ts")) or op.started_at) for one in chunks)
+            known = (ReasoningChunk(str(chunk.get("text") or ""), number_of(chunk.get("ts")) or op.started_at) for chunk in chunks)
             op.reasoning = Reasoning(tuple(known), text_of(thought.get("final")))
 
     def _log(self, block: dict[str, Any], path: str, context: Context) -> LogEntry | None:
@@ -248,7 +248,7 @@ class _SnapshotReader:
         return entry
 
     def _objects(self, value: Any, what: str) -> list[dict[str, Any]]:
-        """Return the objects in a list; what is none is noted."""
+        """Return the objects in a list; other values are noted."""
         if value is None:
             return []
         items: list[Any] = value if is_list(value) else [value]

@@ -22,75 +22,77 @@ _DEPTH = 2
 """How far down objects are compared member by member: a node's own, and those of its attributes. Deeper ones differ as a whole."""
 
 
-def difference(told: dict[str, Any], made: dict[str, Any]) -> dict[str, Any]:
-    """Return what `restored` needs to make *told* of *made*; empty if they are the same JSON. What is below them is left to itself."""
+def difference(original: dict[str, Any], written: dict[str, Any]) -> dict[str, Any]:
+    """Return what `restored` needs to make *original* of *written*; empty if they are the same JSON. Nodes below them are left out."""
     without: list[str] = []
-    below = {name for name, value in told.items() if (name in _LISTS and is_list(value)) or (name == "childSession" and is_object(value))}
-    own, known = ({name: value for name, value in block.items() if name not in below} for block in (told, made))
+    below = {
+        name for name, value in original.items() if (name in _LISTS and is_list(value)) or (name == "childSession" and is_object(value))
+    }
+    own, known = ({name: value for name, value in block.items() if name not in below} for block in (original, written))
     members = _members(own, known, "", without, _DEPTH)
-    found = {"members": members, "without": without}
-    return {name: value for name, value in found.items() if value}
+    rest = {"members": members, "without": without}
+    return {name: value for name, value in rest.items() if value}
 
 
-def restored(made: dict[str, Any], rest: Any) -> dict[str, Any]:
-    """Return a block as it was told. What it has below it is the tree's, and stays."""
+def restored(written: dict[str, Any], rest: Any) -> dict[str, Any]:
+    """Return a block as the file had it. The nodes below it are those of the tree, and stay."""
     block = object_of(rest)
-    own = {name: value for name, value in object_of(block.get("members")).items() if not (name in _LISTS and made.get(name))}
-    found = _merged(made, own, _DEPTH)
+    own = {name: value for name, value in object_of(block.get("members")).items() if not (name in _LISTS and written.get(name))}
+    merged = _merged(written, own, _DEPTH)
     without = block.get("without")
     for pointer in without if is_list(without) else []:
         parts = [part.replace("~1", "/").replace("~0", "~") for part in str(pointer).split("/")[1:]]
-        if not (parts[0:1] and parts[0] in _LISTS and found.get(parts[0])):
-            _drop(found, parts)
-    return found
+        if not (parts[0:1] and parts[0] in _LISTS and merged.get(parts[0])):
+            _drop(merged, parts)
+    return merged
 
 
 def told_of(attributes: Raw | UnsetType) -> dict[str, Any]:
     """Return what is kept under `AS_TOLD` of a node's attributes, or of a log line's details."""
     if attributes is UNSET or _MARK not in bytes(attributes):
         return {}
-    found = decode(attributes)
-    return object_of(found.get(AS_TOLD)) if is_object(found) else {}
+    decoded = decode(attributes)
+    return object_of(decoded.get(AS_TOLD)) if is_object(decoded) else {}
 
 
-def kept_in(attributes: Raw | UnsetType, told: dict[str, Any]) -> Raw | UnsetType:
-    """Return attributes with *told* in them under `AS_TOLD`; as they are if there is nothing to keep."""
-    if not told:
+def kept_in(attributes: Raw | UnsetType, original: dict[str, Any]) -> Raw | UnsetType:
+    """Return attributes with *original* in them under `AS_TOLD`; as they are if there is nothing to keep."""
+    if not original:
         return attributes
-    there: dict[str, Any] = {} if attributes is UNSET else decode(attributes)
-    return block_of({**there, AS_TOLD: told})
+    members: dict[str, Any] = {} if attributes is UNSET else decode(attributes)
+    return block_of({**members, AS_TOLD: original})
 
 
-def same(one: Any, other: Any) -> bool:
+def same(first: Any, second: Any) -> bool:
     """Tell whether two values are the same JSON: true is not 1, and 1.5 is not 1."""
     try:
-        return msgspec.json.encode(one) == msgspec.json.encode(other)
+        return msgspec.json.encode(first) == msgspec.json.encode(second)
     except OverflowError:
-        return bool(one == other)
+        return bool(first == second)
 
 
-def _members(told: dict[str, Any], made: dict[str, Any], place: str, without: list[str], depth: int) -> dict[str, Any]:
-    found: dict[str, Any] = {}
-    for name, value in told.items():
-        there = made.get(name)
-        if depth and is_object(value) and is_object(there):
-            inner = _members(value, there, f"{place}/{_escaped(name)}", without, depth - 1)
-            found |= {name: inner} if inner else {}
-        elif name not in made or not same(value, there):
-            found[name] = value
-    without += [f"{place}/{_escaped(name)}" for name in made if name not in told]
-    return found
+def _members(original: dict[str, Any], written: dict[str, Any], place: str, without: list[str], depth: int) -> dict[str, Any]:
+    differing: dict[str, Any] = {}
+    for name, value in original.items():
+        ours = written.get(name)
+        if depth and is_object(value) and is_object(ours):
+            inner = _members(value, ours, f"{place}/{_escaped(name)}", without, depth - 1)
+            differing |= {name: inner} if inner else {}
+        elif name not in written or not same(value, ours):
+            differing[name] = value
+    without += [f"{place}/{_escaped(name)}" for name in written if name not in original]
+    return differing
 
 
-def _merged(made: dict[str, Any], members: dict[str, Any], depth: int) -> dict[str, Any]:
-    found = dict(made)
+def _merged(written: dict[str, Any], members: dict[str, Any], depth: int) -> dict[str, Any]:
+    merged = dict(written)
     for name, value in members.items():
-        there = found.get(name)
-        if depth and is_object(value) and is_object(there):
-            found[name] = _merged(there, value, depth - 1)
+        ours = merged.get(name)
+        if depth and is_object(value) and is_object(ours):
+            merged[name] = _merged(ours, value, depth - 1)
         else:
-            found[name] = value
-    return found
+            merged[name] = value
+    return merged
 
 
 def _drop(block: dict[str, Any], parts: list[str]) -> None:

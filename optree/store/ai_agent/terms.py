@@ -21,7 +21,7 @@ def ms(time: float) -> int:
 
 
 def outcome(status: str | None, *, ended: bool) -> str | None:
-    """Return the status of a turn, an op or a session: ``ok``, ``failed`` or ``running``; None of what ended and says no more."""
+    """Return the status of a turn, an op or a session: ``ok``, ``failed`` or ``running``; None if it ended without a status."""
     if not ended:
         return "running"
     return None if status is None else "ok" if status == "ok" else "failed"
@@ -61,23 +61,23 @@ def attributes_of_op(op: OperationNode) -> dict[str, Any]:
     """Return an op's attributes with what the original keeps among them."""
     provider, name = named(op)
     known = {"provider": provider, "model" if op.kind == "llm" else "name": name}
-    found: dict[str, Any] = {key: value for key, value in known.items() if value}
-    found |= {key: value for key, value in op.attributes.items() if key not in IN_FIELDS}
+    attributes: dict[str, Any] = {key: value for key, value in known.items() if value}
+    attributes |= {key: value for key, value in op.attributes.items() if key not in IN_FIELDS}
     if op.latency is not None:
-        found["latency"] = ms(op.latency)
+        attributes["latency"] = ms(op.latency)
     if op.error is not None:
-        found["error"] = op.error
-    return found
+        attributes["error"] = op.error
+    return attributes
 
 
 def attributes_of_turn(turn: TurnNode) -> dict[str, Any]:
     """Return a turn's attributes with its prompts and what the assistant said."""
-    found = turn.attributes
+    attributes = turn.attributes
     for name in ("prompts", "assistant"):
         block = getattr(turn, name)
         if block is not None:
-            found[name] = block
-    return found
+            attributes[name] = block
+    return attributes
 
 
 def payload(pool: Pool, raw: bytes) -> Any:

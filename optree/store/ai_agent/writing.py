@@ -250,7 +250,7 @@ def _without_end(rest: dict[str, Any]) -> dict[str, Any]:
     """Return what is kept of a session, but for how it ended."""
     members = {name: value for name, value in object_of(rest.get("members")).items() if name not in _OF_THE_END}
     pointers = rest.get("without")
-    left = [one for one in pointers if str(one).partition("/")[2].partition("/")[0] not in _OF_THE_END] if is_list(pointers) else []
+    left = [item for item in pointers if str(item).partition("/")[2].partition("/")[0] not in _OF_THE_END] if is_list(pointers) else []
     return {"members": members, "without": left}
 
 
