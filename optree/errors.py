@@ -11,7 +11,7 @@
     ├── PathError             text that is no path
     └── BudgetExceeded        a call of a model that would pass a limit of `optree.budget`
 
-Only set-up, loading, the command line and a budget that the program opened raise them; recording never does.
+Only set-up, loading, the command line, a budget that the program opened, and a replay in place of a tool raise them; recording never does.
 """
 
 from __future__ import annotations

@@ -1,22 +1,53 @@
-"""A plugin for pytest: the fixture `optree_session`, and in the report of a test that failed with it the trees of what was recorded.
+"""A plugin for pytest: the fixtures `optree_session` and `optree_replay`, `--optree-update`, and trees in the reports of tests that failed.
 
 pytest loads it wherever optree is installed; `-p no:optree` leaves it out.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Generator
+from contextlib import ExitStack
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from optree.capture.program import PROGRAM
-from optree.testing import Recording, capture
+from optree.testing import UPDATING, Recording, capture, replay
 from optree.tree.text import format_tree
 
-__all__ = ["optree_session", "pytest_runtest_makereport"]
+__all__ = [
+    "optree_replay",
+    "optree_session",
+    "pytest_addoption",
+    "pytest_configure",
+    "pytest_runtest_call",
+    "pytest_runtest_makereport",
+    "pytest_unconfigure",
+]
 
 _RECORDING = pytest.StashKey[Recording]()
+_REPLAYING = pytest.StashKey[ExitStack]()
+_MARKER = "optree_replay(file=None, *, at=None, tools='recorded'): what the fixture optree_replay replays, as optree.testing.replay does"
+_STRANGE = re.compile(r"[^\w.\[\]-]+")
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """Add the option."""
+    said = "write the recordings of tests that replay one which is not there, or differs: models are asked and tools run"
+    parser.getgroup("optree").addoption("--optree-update", action="store_true", help=said)
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Take the option, and name the marker."""
+    UPDATING.on = bool(config.getoption("--optree-update"))
+    config.addinivalue_line("markers", _MARKER)
+
+
+def pytest_unconfigure() -> None:
+    """Write no more recordings."""
+    UPDATING.on = False
 
 
 @pytest.fixture
@@ -25,6 +56,36 @@ def optree_session(request: pytest.FixtureRequest) -> Generator[Recording, None,
     with capture() as recording:
         request.node.stash[_RECORDING] = recording
         yield recording
+
+
+@pytest.fixture
+def optree_replay(request: pytest.FixtureRequest, optree_session: Recording) -> Generator[Recording, None, None]:
+    """Give the test what models and tools gave in its recording, and record it as `optree_session` does.
+
+    The recording is ``recordings/<module>/<test>.json`` beside the test, or what the marker `optree_replay` says.
+    """
+    marker: pytest.Mark | None = request.node.get_closest_marker("optree_replay")
+    told: dict[str, Any] = {} if marker is None else dict(marker.kwargs)
+    file = _file(request, *(() if marker is None else marker.args))
+    request.node.stash[_REPLAYING] = stack = ExitStack()
+    stack.enter_context(replay(file, **told))
+    yield optree_session
+    stack.__exit__(GeneratorExit, GeneratorExit(), None)  # where the test was not begun
+
+
+def _file(request: pytest.FixtureRequest, file: str | Path | None = None) -> Path:
+    name = Path("recordings", request.path.stem, f"{_STRANGE.sub('-', request.node.name)}.json")
+    return request.path.parent / (name if file is None else file)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_call(item: pytest.Item) -> Generator[None, Any, Any]:
+    """End the replay with the test: what differs is the test's failure."""
+    stack = item.stash.get(_REPLAYING, None)
+    if stack is None:
+        return (yield)
+    with stack.pop_all():
+        return (yield)
 
 
 @pytest.hookimpl(wrapper=True)

@@ -12,27 +12,33 @@ Nothing is written: no files, no lines on stderr.
 
 from __future__ import annotations
 
+import os
 import sys
-from collections.abc import Generator, Mapping
-from contextlib import contextmanager
+from collections.abc import Collection, Generator, Mapping
+from contextlib import contextmanager, nullcontext, suppress
 from itertools import count
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 from unittest.mock import patch
 
 from optree.builder import SessionTreeBuilder, Stream
 from optree.capture import FINDER, instrument, uninstrument
 from optree.capture.program import PROGRAM
-from optree.capture.replay import ACTIVE, Replay
+from optree.capture.replay import ACTIVE, Replay, as_recorded
 from optree.clock import Clock
+from optree.errors import NotFoundError
+from optree.formats.plain_json import JSON
 from optree.interrupts import new_rlock
 from optree.nodes import OperationNode, TurnNode
 from optree.records import Record
+from optree.store.directory import exists
+from optree.store.system import REAL
 from optree.tracing import Session
 from optree.tracing.context import CURRENT, Holder
 from optree.tracing.controls import load
 from optree.tracing.runtime import RUNTIME
 from optree.tree import Tree
+from optree.tree.redacted import redacted
 from optree.tree.walk import Rooted, root_of
 
 __all__ = ["START", "Recording", "Ticking", "capture", "replay", "shape"]
@@ -89,7 +95,7 @@ class Recording:
         """Take records; called by the stream."""
         self.records.extend(batch)
 
-    def open_root(self, agent: str, attributes: Mapping[str, Any], _holder: Holder | None = None) -> Session:
+    def open_root(self, agent: str, attributes: Mapping[str, Any], holder: Holder | None = None) -> Session:  # noqa: ARG002 - as of the runtime
         """Begin a root session; its txn is ``test-1``, the next ``test-2``, and so on."""
         with self._lock:
             txn = f"test-{len(self.sessions) + 1}"
@@ -97,6 +103,8 @@ class Recording:
             builder = SessionTreeBuilder(agent, txn=txn, attributes=attributes, stream=stream, now=self._now, cycles=RUNTIME.config.cycles)
             session = RUNTIME.sessions[txn] = Session(builder)
             self.sessions.append(session)
+        for noted in _NOTED:
+            noted[session.builder] = session
         return session
 
     def close(self) -> None:
@@ -161,19 +169,24 @@ def capture(now: Clock | None = None) -> Generator[Recording, None, None]:
 
 
 @contextmanager
-def replay(what: str | Path | Tree, at: str | None = None) -> Generator[None, None, None]:
-    """Give the program the answers that models gave in a saved session: a run in production becomes a test that needs no network.
+def replay(
+    what: str | Path | Tree, at: str | None = None, *, tools: Literal["recorded", "live"] = "recorded"
+) -> Generator[None, None, None]:
+    """Give the program what models and tools gave in a saved session: a run in production becomes a test that needs no network.
 
     A request that goes through one of the libraries which `optree.instrument` hooks gets what the same request got when the session was
-    recorded, and is not sent. One that was not recorded gets an error (HTTP 400) that says where it differs. It holds for the whole
-    process.
+    recorded, and is not sent; a tool that is called again gets its result, and does not run. A request that was not recorded gets an error
+    (HTTP 400) that says where it differs, a tool raises `optree.OptreeError`. It holds for the whole process.
+
+    With ``pytest --optree-update`` a file ``….json`` that is not there is written, and so is one whose calls differ: from the first
+    difference on models are asked and tools run. It is written where the block raises nothing, without credentials.
 
     ```python
     from optree.testing import capture, replay
 
 
     def test_run_of_monday():
-        with capture() as recording, replay("tests/runs/monday.json.zst"):
+        with capture() as recording, replay("tests/runs/monday.json"):
             research("tides")
         assert 3 == recording.tree.session.totals.tools_run
     ```
@@ -181,26 +194,96 @@ def replay(what: str | Path | Tree, at: str | None = None) -> Generator[None, No
     Args:
         what: As for `optree.load`: a txn, or a file, such as the snapshot of a session, or what `optree export TXN --to json` writes, which
             has no credentials; or a tree.
-        at: The path of an op or turn: what was called before it began gets its answer, all other requests are sent.
+        at: The path of an op or turn: what was called before it began gets its answer, all other requests are sent, and other tools run.
+        tools: ``live``: tools run.
 
     Raises:
-        AssertionError: At the end of a block that raises nothing: a request differed, or a recorded one did not come.
+        AssertionError: At the end of a block that raises nothing: a call differed, or a recorded one did not come; or to be written are
+            several sessions, or none. What the block raises has a note of what differed.
         OptreeError: As for `optree.load`; or the session has no op *at*.
     """
-    tree = what if isinstance(what, Tree) else load(what).tree
-    found = Replay(tree.session.origin_txn_id, tree, at)
+    file = None if isinstance(what, Tree) or Path(what).suffix != ".json" else Path(what)
+    is_updated = UPDATING.on and file is not None
+    if file is not None and not exists(file):
+        if not is_updated:
+            raise NotFoundError(f"{file} is not there: {_UPDATE} runs the test with models and tools, and writes it")
+        tree = None
+    else:
+        tree = what if isinstance(what, Tree) else load(what).tree
+    txn = "" if tree is None else tree.session.origin_txn_id
+    found = None if tree is None else Replay(txn, tree, at, tools=tools, to_difference=is_updated)
+    hint = "" if file is None else f"; if it is to change: {_UPDATE} records {file} anew"
     was_on = FINDER in sys.meta_path
     ACTIVE.set(found)
     try:
         instrument()
-        yield
+        with _noted() as sessions, PROGRAM.apart() if is_updated else nullcontext():
+            yield
+    except Exception as error:
+        if found is not None and found.differences and not is_updated:  # which may be why
+            error.add_note(f"optree replay: {'; '.join(found.differences)}{hint}")
+        raise
     finally:
         ACTIVE.set(None)
         if not was_on:
             uninstrument()
-    missing = [f"{path} of {tree.session.origin_txn_id} was not asked for" for path in found.left]
-    if said := [*found.differences, *missing]:
-        raise AssertionError("; ".join(said))
+    said: list[str] = []
+    if found is not None:
+        for session in sessions:
+            found.watch(session.builder)
+        said = [*found.differences, *(f"{path} of {txn} was not asked for" for path in found.left)]
+    if is_updated and file is not None and (found is None or said):
+        _write(file, sessions)
+    elif said:
+        raise AssertionError("; ".join(said) + hint)
+
+
+class _Updating:
+    """Whether recordings are written: `pytest --optree-update`."""
+
+    on = False
+
+
+UPDATING = _Updating()
+_UPDATE = "pytest --optree-update"
+_NOTED: list[dict[SessionTreeBuilder, Session]] = []
+"""What takes the root sessions that begin."""
+
+
+@contextmanager
+def _noted() -> Generator[Collection[Session]]:
+    """Note the root sessions that begin in the block, be they captured or not."""
+    noted = dict[SessionTreeBuilder, Session]()
+    begin = RUNTIME.open_root
+
+    def open_root(agent: str, attributes: Mapping[str, Any], holder: Holder | None = None) -> Session:
+        session = begin(agent, attributes, holder)
+        noted[session.builder] = session
+        return session
+
+    _NOTED.append(noted)
+    try:
+        with patch.object(RUNTIME, "open_root", open_root):
+            yield noted.values()
+    finally:
+        _NOTED[:] = [one for one in _NOTED if one is not noted]
+
+
+def _write(file: Path, sessions: Collection[Session]) -> None:
+    """Write the only session as it would be exported, without credentials."""
+    if len(sessions) != 1:
+        raise AssertionError(f"{len(sessions)} root sessions were recorded, and {file} holds one: begin one session within the replay")
+    [session] = sessions
+    made = file.with_name(f".{file.name}.{os.getpid()}")
+    try:
+        JSON.write(session.tree, made)
+        [tree] = JSON.read(made).trees  # a copy
+        REAL.unlink(made)
+        JSON.write(redacted(as_recorded(tree))[0], made)
+        REAL.replace(file, [made.read_bytes()])
+    finally:
+        with suppress(FileNotFoundError):
+            REAL.unlink(made)
 
 
 def _alone(_parent: str, _ancestry: str) -> None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 import threading
-from binascii import b2a_base64
+from binascii import a2b_base64, b2a_base64
 from collections.abc import Callable, Iterable, Mapping
 from itertools import islice
 from typing import Any, ClassVar, Generic, TypeGuard, TypeVar, cast
@@ -24,6 +24,7 @@ MAX_DEPTH = 64
 MAX_TEXT = 1 << 20
 """Characters of one text value; what is beyond is cut, with a notice in front."""
 
+MAX_BYTES = MAX_TEXT // 2
 MAX_CONTAINERS = 100_000
 MAX_ITEMS = 100_000
 """Items of one value that a program gives, those of the containers in it too; what is beyond is counted, and not looked at."""
@@ -32,6 +33,8 @@ _MAX_INT = 1 << 63
 _SHALLOW = 8
 _BYTES = (bytes, bytearray, memoryview)
 _ATOMS = frozenset({bool, type(None)})
+_SAME = frozenset({str, int, float, bool, bytes, type(None)})
+_LOST = ("$cycle", "$deep", "$repr", "$error", "$more")
 encode_into = msgspec.json.Encoder().encode_into
 """What `dumps` is made of: `Encoder.encode` of msgspec 0.22 ends the process where memory runs out in it, this raises `MemoryError`."""
 _buffers: list[bytearray] = []
@@ -92,6 +95,40 @@ def _has_plain(value: Any, depth: int, room: list[float]) -> bool:
         value = cast("dict[object, object]", value)
         return all(type(key) is str and not _names_headers(key) and _is_plain(item, depth + 1, room) for key, item in value.items())
     return all(_is_plain(item, depth + 1, room) for item in value)
+
+
+def foreign_type(value: object, depth: int = 0) -> str | None:
+    """Return the class of the first value in one that is not the same when it was written and read, a tuple apart; None for none."""
+    kind = type(value)
+    if kind in _SAME and not (kind is bytes and len(cast("bytes", value)) > MAX_BYTES):
+        return None
+    if kind is dict and depth < MAX_DEPTH:
+        known = cast("dict[object, object]", value)
+        if (key := next((key for key in known if type(key) is not str), None)) is not None:
+            return f"{type(key).__qualname__} as a key"
+        return next((name for item in known.values() if (name := foreign_type(item, depth + 1)) is not None), None)
+    if (kind is list or kind is tuple) and depth < MAX_DEPTH:
+        return next((name for item in cast("list[object]", value) if (name := foreign_type(item, depth + 1)) is not None), None)
+    return kind.__qualname__ if kind.__module__ == "builtins" else f"{kind.__module__}.{kind.__qualname__}"
+
+
+def restored(value: Any) -> Any:
+    """Return a decoded value with bytes and numbers in the place of their marks. Raises `ValueError` for what cannot be put back."""
+    if is_list(value):
+        return [restored(one) for one in value]
+    if not is_object(value):
+        return value
+    if len(value) == 1:
+        [(name, told)] = value.items()
+        if name == "$float" and isinstance(told, str):
+            return float(told)
+        if name == "$int" and isinstance(told, str):
+            return int(told, 16)
+        if name == "$bytes" and isinstance(told, str):
+            return a2b_base64(told)
+    if lost := next((name for name in _LOST if name in value), None):
+        raise ValueError(lost)
+    return {name: restored(one) for name, one in value.items()}
 
 
 def decode(data: msgspec.Raw | bytes | None) -> Any:
@@ -202,7 +239,7 @@ def _converted(value: object, depth: int, walk: _Walk) -> Any:
         return real if math.isfinite(real) else {"$float": repr(real)}
     if isinstance(value, _BYTES):
         data = bytes(cast("bytes", value))
-        return data.decode("latin-1") if walk.headers else {"$bytes": b2a_base64(data[: MAX_TEXT // 2], newline=False).decode()}
+        return data.decode("latin-1") if walk.headers else {"$bytes": b2a_base64(data[:MAX_BYTES], newline=False).decode()}
     return _container(value, depth, walk)
 
 

@@ -1,6 +1,7 @@
 """What a user of pytest sees of optree: a fixture that records, and trees in the reports of tests that failed."""
 
 import re
+import shutil
 import subprocess
 import sys
 
@@ -148,3 +149,228 @@ def test_calls_outside_of_sessions(tmp_path):
 def test_a_test_that_passes_shows_nothing(said):
     """A test that passes shows no tree."""
     assert "test_passes" not in said
+
+
+REPLAYED = """
+import json
+import os
+import pathlib
+
+import httpx
+import optree
+import pytest
+from optree.testing import capture, replay, shape
+
+SECRET = "sk-proj-Zm9vYmFyYmF6cXV4Zm9vYmFyYmF6cXV4Zm9vYmFy"
+QUESTION = os.environ.get("QUESTION", "Weather?")
+
+
+def note(what):
+    with open("live", "a") as file:
+        file.write(what + "\\n")
+
+
+def model(request):
+    asked = json.loads(request.content)["messages"][-1]["content"]
+    note(asked)
+    choice = {"index": 0, "message": {"role": "assistant", "content": f"{asked} It rains"}, "finish_reason": "stop"}
+    usage = {"prompt_tokens": 12, "completion_tokens": 2, "cost": 0.5}
+    return httpx.Response(200, json={"object": "chat.completion", "model": "gpt-5", "choices": [choice], "usage": usage})
+
+
+client = httpx.Client(transport=httpx.MockTransport(model))
+
+
+def ask(question):
+    sent = {"model": "gpt-5", "messages": [{"role": "user", "content": question}]}
+    head = {"authorization": "Bearer " + SECRET}
+    answer = client.post("https://api.openai.com/v1/chat/completions", json=sent, headers=head)
+    return answer.json()["choices"][0]["message"]["content"]
+
+
+@optree.tool
+def look(city, key=SECRET):
+    note("look " + city)
+    return {"city": city, "said": "password=correct-horse-battery"[:4]}
+
+
+@optree.session(agent="weatherman")
+def run(*questions):
+    with optree.turn(user="go"):
+        first = ask("first")
+        look("Athens")
+        return [first, *(ask(question) for question in questions)]
+
+
+def test_fixture(optree_replay):
+    assert run(QUESTION) == ["first It rains", QUESTION + " It rains"]
+    assert 2 == optree_replay.tree.session.totals.llm_requests
+
+
+def test_block():
+    with replay("block.json"):
+        run(QUESTION, "deploy with " + SECRET)
+
+
+def test_calls_without_a_session(optree_session):
+    with replay(pathlib.Path("calls.json")):
+        ask(QUESTION)
+        ask("again")
+
+
+@pytest.mark.optree_replay("named/one.json", at=os.environ.get("AT"), tools="live")
+def test_marked(optree_replay):
+    run(QUESTION)
+
+
+@pytest.mark.skipif("FAILS" not in os.environ, reason="it fails")
+def test_that_fails(optree_replay):
+    run(QUESTION)
+    assert not "right"
+
+
+@pytest.mark.skipif("SEVERAL" not in os.environ, reason="it fails")
+def test_of_several(optree_replay):
+    run(QUESTION)
+    run(QUESTION)
+"""
+
+
+class Project:
+    """A folder with tests that replay recordings."""
+
+    def __init__(self, folder):
+        self.folder = folder
+        (folder / "test_agent.py").write_text(REPLAYED)
+
+    def __call__(self, *arguments, **env):
+        """Return what pytest says, and what was asked live."""
+        (self.folder / "live").write_text("")
+        quietly = ["-p", "no:cacheprovider", "--color=no", "-W", "ignore::DeprecationWarning", "--strict-markers"]
+        command = [sys.executable, "-m", "pytest", *quietly, "test_agent.py", *arguments]
+        env = {"PATH": "", "HOME": str(self.folder), "OPTREE_BASE_DIR": str(self.folder / "base"), **env}
+        run = subprocess.run(command, cwd=self.folder, env=env, capture_output=True, text=True, check=False)
+        return run.stdout, (self.folder / "live").read_text().split("\n")[:-1]
+
+    def files(self):
+        """Return the recordings by name, with what is in them."""
+        found = {str(path.relative_to(self.folder)): path.read_text() for path in self.folder.rglob("*.json")}
+        return {name: text for name, text in sorted(found.items()) if not name.startswith("base")}
+
+
+@pytest.fixture(scope="module")
+def updated(tmp_path_factory):
+    """Return a project whose recordings were written."""
+    project = Project(tmp_path_factory.mktemp("replayed"))
+    said, _ = project("--optree-update")
+    assert "4 passed, 2 skipped" in said, said
+    return project.folder
+
+
+@pytest.fixture
+def project(updated, tmp_path):
+    """Return a project with recordings."""
+    shutil.copytree(updated, tmp_path, dirs_exist_ok=True)
+    return Project(tmp_path)
+
+
+FILES = ["block.json", "calls.json", "named/one.json", "recordings/test_agent/test_fixture.json"]
+
+
+def test_a_recording_that_is_not_there(tmp_path):
+    """A test without its recording fails, and is told the option that writes it; nothing is asked."""
+    said, live = Project(tmp_path)("-k", "fixture or block")
+    assert "1 failed, 4 deselected, 1 error" in said, said
+    assert "block.json is not there: pytest --optree-update runs the test with models and tools, and writes it" in said
+    assert [] == live
+
+
+def test_recordings_are_written(updated):
+    """With the option each test runs live, and its recording is written beside it, as `optree export TXN --to json` writes it."""
+    project = Project(updated)
+    assert FILES == list(project.files())
+    assert ["json"] == list({suffix.rpartition(".")[2] for suffix in FILES})
+    sessions = {name: load(updated / name).session for name in FILES}
+    assert ["weatherman", "weatherman", "weatherman"] == [sessions[name].agent_id for name in FILES if name != "calls.json"]
+    assert {"ok"} == {session.status for session in sessions.values()}
+    assert [] == [path.name for path in updated.rglob(".*")]
+
+
+def test_recordings_have_no_credentials(updated):
+    """No credential is in a recording, be it in a request, in arguments, or in a header; nor what names this machine."""
+    whole = "".join(Project(updated).files().values())
+    assert "[REDACTED]" in whole
+    for secret in ("sk-proj-Zm9v", "authorization", "Bearer", str(updated), '"pid"'):
+        assert secret not in whole
+
+
+def test_recordings_are_replayed(project):
+    """Then the tests pass, and nothing is asked; with the option again nothing is asked or written either."""
+    before = project.files()
+    for options in ((), ("--optree-update",)):
+        said, live = project(*options, "-k", "not marked")
+        assert "3 passed" in said, said
+        assert ([], before) == (live, project.files())
+
+
+def test_a_test_that_differs(project):
+    """A test that asks something else fails where it differs, and is told the option."""
+    before = project.files()
+    said, live = project("-k", "not marked", QUESTION="Snow?")
+    assert "3 failed" in said, said
+    assert 'messages[0].content is "Snow?", not "Weather?"' in said
+    assert 3 == said.count("E       optree replay: ")  # the program has failed by what it got
+    assert "if it is to change: pytest --optree-update records block.json anew" in said
+    assert ([], before) == (live, project.files())
+
+
+def test_a_recording_is_written_anew(project):
+    """With the option it is written anew: what is the same comes from the recording, from the first difference on all is live."""
+    before = project.files()
+    said, live = project("--optree-update", "-k", "fixture", QUESTION="Snow?")
+    assert "1 passed" in said, said
+    assert ["Snow?"] == live
+    name = FILES[-1]
+    after = project.files()
+    assert [name] == [one for one in before if before[one] != after[one]]
+    session = load(project.folder / name).session
+    assert (2, 1.0, 2) == (session.totals.llm_requests, session.totals.cost_usd, session.totals.known_costs)
+    assert "replay" not in after[name]
+    said, live = project("-k", "fixture", QUESTION="Snow?")
+    assert ("1 passed" in said, []) == (True, live), said
+
+
+def test_calls_that_come_no_more(project):
+    """A recording with calls that the test does not make any more is written anew too."""
+    source = project.folder / "test_agent.py"
+    source.write_text(REPLAYED.replace("def test_block", "run = lambda *_, run=run: run()\n\n\ndef test_block"))
+    said, live = project("-k", "block")
+    assert re.search(r"1\.4 of \S+ was not asked for; if it is to change: pytest --optree-update records block.json anew", said), said
+    said, live = project("--optree-update", "-k", "block")
+    assert ("1 passed" in said, []) == (True, live), said
+    assert 1 == load(project.folder / "block.json").session.totals.llm_requests
+
+
+def test_a_test_that_fails_writes_nothing(project):
+    """A test that fails for another reason writes no recording, and is told of no difference."""
+    before = project.files()
+    said, _ = project("--optree-update", "-k", "that_fails", FAILS="1")
+    assert "1 failed" in said, said
+    assert before == project.files()
+    assert "optree session test-1" in said
+
+
+def test_several_sessions_are_not_written(project):
+    """A test of several root sessions is told that a recording holds one."""
+    before = project.files()
+    said, _ = project("--optree-update", "-k", "of_several", SEVERAL="1")
+    assert "2 root sessions were recorded, and" in said, said
+    assert before == project.files()
+
+
+def test_a_marker(project):
+    """A marker names another file, a fork, and tools that run."""
+    said, live = project("-k", "marked", AT="1.3", QUESTION="Snow?")
+    assert ("1 passed" in said, ["look Athens", "Snow?"]) == (True, live), said
+    said, live = project("-k", "marked")
+    assert ("1 passed" in said, ["look Athens"]) == (True, live), said

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import functools
 import importlib
+import os
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from importlib.machinery import ModuleSpec
@@ -47,6 +48,7 @@ LIBRARIES: Final = {
         1,
         {
             "agents.run": "openai_agents:runs",
+            "agents.run_internal.tool_execution": "openai_agents:invocations",
             "agents.tracing.spans": "openai_agents:spans",
             "agents.tracing.traces": "openai_agents:traces",
         },
@@ -73,7 +75,9 @@ LIBRARIES: Final = {
             "crewai.llms.base_llm": "crewai:models",
         },
     ),
-    "langchain-core": Library("1.7", 2, {"langchain_core.tracers.context": "langchain:callbacks"}),
+    "langchain-core": Library(
+        "1.7", 2, {"langchain_core.tracers.context": "langchain:callbacks", "langchain_core.tools.base": "langchain:tools"}
+    ),
     "langgraph": Library("1.2", 2, {"langgraph.pregel.main": "langchain:graphs"}),
     "google-adk": Library(
         "2.13",
@@ -258,3 +262,7 @@ def release_of(package: str) -> str | None:
 
 def _own(owner: Any) -> Mapping[str, Any]:
     return cast("Mapping[str, Any]", vars(owner))
+
+
+if os.environ.get("OPTREE_REPLAY"):
+    importlib.import_module("optree.capture.replay")  # tools that are called get what was recorded, whatever else is imported

@@ -6,6 +6,7 @@ wants to be called.
 
 from __future__ import annotations
 
+import copy
 import functools
 import importlib
 from collections.abc import Callable, Hashable, Mapping
@@ -15,12 +16,13 @@ from typing import Any, Final
 
 from optree.builder import Op
 from optree.capture.hooks import Hook
-from optree.capture.nesting import OUTSIDE, PLACE, FrameworkCall, Nesting
+from optree.capture.nesting import OUTSIDE, PLACE, FrameworkCall, Nesting, given_here, respond
 from optree.capture.observed import ended_by
 from optree.capture.program import program_name
 from optree.tracing import context
 from optree.tracing.failures import class_of_error
 from optree.tracing.faults import guarded
+from optree.tracing.recorded import REPLAYING, Recorded, note_foreign
 from optree.tracing.scopes import OpScope
 from optree.values import is_list, is_object, text
 
@@ -61,6 +63,50 @@ def graphs(module: ModuleType, is_on: _IsOn) -> list[Hook]:
 
     names = ("get_callback_manager_for_config", "get_async_callback_manager_for_config")
     return [(module, name, told(getattr(module, name))) for name in names]
+
+
+def tools(module: ModuleType, is_on: _IsOn) -> list[Hook]:
+    """Hook what runs a tool: in a replay one runs in its place that gives what was recorded."""
+    kind = module.BaseTool
+    function, awaited = kind.run, kind.arun
+
+    @functools.wraps(function)
+    def run(tool: Any, *args: Any, **kwargs: Any) -> Any:
+        return function((_in_place_of(tool) if REPLAYING.give is not None and is_on() else None) or tool, *args, **kwargs)
+
+    @functools.wraps(awaited)
+    async def arun(tool: Any, *args: Any, **kwargs: Any) -> Any:
+        return await awaited((_in_place_of(tool) if REPLAYING.give is not None and is_on() else None) or tool, *args, **kwargs)
+
+    return [(kind, "run", run), (kind, "arun", arun)]
+
+
+@guarded
+def _in_place_of(tool: Any) -> Any:
+    """Return a copy of a tool that runs as the tool does, unless its call gets what was recorded."""
+    made, function, awaited = copy.copy(tool), tool._run, tool._arun  # noqa: SLF001 - what a tool is made of
+
+    @functools.wraps(function)
+    def run(*args: Any, **kwargs: Any) -> Any:
+        given = given_here()
+        return function(*args, **kwargs) if given is None else _told(made, given)
+
+    @functools.wraps(awaited)
+    async def arun(*args: Any, **kwargs: Any) -> Any:
+        given = given_here()
+        return await awaited(*args, **kwargs) if given is None else _told(made, given)
+
+    made.__dict__["_run"], made.__dict__["_arun"] = run, arun
+    return made
+
+
+def _told(tool: Any, given: Recorded) -> Any:
+    """Return what a tool is to return for what was recorded, or raise what it is to raise."""
+    if given.error is not None and given.has_value:  # what the model was told
+        tool.__dict__["handle_tool_error"] = True
+        raise importlib.import_module("langchain_core.tools").ToolException(given.value)
+    value = given.result("langchain_core")
+    return (value, None) if tool.response_format == "content_and_artifact" else value
 
 
 _is_graph: ContextVar[bool] = ContextVar("optree_langgraph", default=False)
@@ -212,8 +258,10 @@ class _Handler:
     def on_tool_end(self, output: Any, *, run_id: Any, **_told: Any) -> None:
         """End it, with its result."""
         op = _RUNS.nesting.op(run_id)
-        if op is not None and op.bare.response is None:  # else it was told by what runs the tool, as MCP
-            op.response(output.content if getattr(output, "type", None) == "tool" else output)
+        if op is not None:
+            respond(op, output.content if getattr(output, "type", None) == "tool" else output)
+            if (artifact := getattr(output, "artifact", None)) is not None:
+                note_foreign(op, type(artifact).__qualname__)
         if getattr(output, "status", None) == "error":
             _RUNS.nesting.refuse(run_id, text(output.content))
         _RUNS.end(run_id)

@@ -7,6 +7,7 @@ whose process has these hooks too, and which finds that session in its own base 
 from __future__ import annotations
 
 import functools
+import importlib
 import inspect
 from collections.abc import Callable, Mapping
 from contextlib import nullcontext
@@ -23,6 +24,7 @@ from optree.tracing.context import Holder, Scope
 from optree.tracing.failures import ERROR_TYPE, FailureClass, class_of_error, class_of_text
 from optree.tracing.faults import guarded
 from optree.tracing.propagate import place_of, placed_at
+from optree.tracing.recorded import REPLAYING, exception_of, note_foreign
 from optree.tracing.runtime import RUNTIME
 from optree.tracing.scopes import OpScope
 from optree.values import cut, dumped, is_list, is_object, text
@@ -31,6 +33,9 @@ PARENT: Final = "optree/parent"
 """Member of a request's `_meta` that names the op it is made in."""
 ANCESTRY: Final = "optree/ancestry"
 """Member that has the agents down to that op, as `lead->reader`."""
+STATUS_CODE: Final = "rpc.response.status_code"
+"""The attribute of an op that was answered by an error of the protocol which has its code."""
+_INTERNAL_ERROR: Final = -32603
 _MOST_NAME: Final = 200
 
 
@@ -45,7 +50,8 @@ def client(module: ModuleType, is_on: Callable[[], bool]) -> list[Hook]:
         if call is None:
             return await function(*args, **kwargs)
         with call.scope, call:
-            result = await function(*args, **(call.named(kwargs) if takes_meta else kwargs))
+            if (result := call.recorded(module)) is None:
+                result = await function(*args, **(call.named(kwargs) if takes_meta else kwargs))
             call.returned(result)
         return result
 
@@ -130,6 +136,16 @@ class _ToolCall:
         if op is not None and op.bare.request is None:  # a tool's arguments may have any names
             op.builder.set_request(op, {"arguments": sent} if "messages" in (sent := _sent(self._arguments)) else sent)
 
+    def recorded(self, module: ModuleType) -> Any:
+        """Return the result that the call gets in a replay, or raise what it gets; None for one that is sent."""
+        given = None if REPLAYING.give is None or self._op is None else REPLAYING.give(self._op, is_remote=True)
+        if given is None:
+            return None
+        if given.error is not None and not given.has_value:
+            raise _error_of(given.error, given.attributes)
+        told = {"content": [{"type": "text", "text": given.value}]} if isinstance(given.value, str) else given.value
+        return module.types.CallToolResult.model_validate({**told, "isError": given.error is not None})
+
     def named(self, kwargs: dict[str, Any]) -> dict[str, Any]:
         """Return the arguments of the client's call with the place in its `_meta`; what the program has there itself stays."""
         return self._with_place(kwargs) or kwargs
@@ -150,6 +166,8 @@ class _ToolCall:
             return
         told: Any = dumped(functools.partial(result.model_dump, by_alias=True, exclude_none=True))
         self._respond(op, _payload(told))
+        if not is_object(told) or "content" not in told:
+            note_foreign(op, type(result).__qualname__)
         failed = is_object(told) and told.get("isError") is True
         self._account(op, "failed" if failed else "ok", said := f"tool_error: {cut(_text_of(told))}" if failed else None)
         if said is not None:
@@ -159,6 +177,8 @@ class _ToolCall:
     @guarded
     def _raised(self, error: BaseException) -> None:
         if self._op is not None:
+            if type(code := getattr(error, "code", None)) is int:
+                self._op.builder.set_op(self._op, **{STATUS_CODE: str(code)})
             self._account(self._op, "failed", outcome(error)[1])
             self._classify(self._op, class_of_error(error))
 
@@ -187,6 +207,10 @@ class _JoinedTool(_ToolCall):
         self.failure: FailureClass | None = None
         """Why it failed, for the end of the op."""
 
+    def recorded(self, module: ModuleType) -> Any:  # noqa: ARG002 - as in its base
+        """Return None: the program's tool ran, and so does its call."""
+        return None
+
     def _respond(self, op: Op, payload: Any) -> None:
         respond_at_end(op, payload)  # unless the program gives another
 
@@ -198,6 +222,16 @@ class _JoinedTool(_ToolCall):
 
     def _account(self, op: Op, status: Any, error: str | None) -> None:
         """Leave that to the end of the op."""
+
+
+def _error_of(said: str, known: Mapping[str, Any]) -> BaseException:
+    """Return the exception of an op that failed, with the code that the protocol has for it."""
+    name, _, message = said.partition(": ")
+    if name != "MCPError":
+        return exception_of(said, "mcp")
+    code = known.get(STATUS_CODE)
+    made: BaseException = importlib.import_module("mcp").MCPError(int(code) if isinstance(code, str) else _INTERNAL_ERROR, message)
+    return made
 
 
 def _payload(told: Any) -> Any:

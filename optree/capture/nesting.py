@@ -22,11 +22,12 @@ from optree.tracing import context
 from optree.tracing.context import CURRENT, Holder, Scope
 from optree.tracing.failures import ERROR_TYPE, FailureClass, class_of_error, class_of_text
 from optree.tracing.faults import guarded
+from optree.tracing.recorded import REPLAYING, Recorded, note_foreign, note_type
 from optree.tracing.results import ModelResult
 from optree.tracing.runtime import RUNTIME
 from optree.tracing.scopes import OpScope, SessionScope, TurnScope
 from optree.tracing.unrecorded import SESSION
-from optree.values import cut, decode, is_object
+from optree.values import cut, decode, foreign_type, is_object
 
 _MOST_OPEN: Final = 10_000
 """Nodes of one framework; of more, those that were begun first are ended: they never will be."""
@@ -221,6 +222,29 @@ def _end(node: _OpenNode, status: Status, error: str | None) -> None:
     if CURRENT.get() is scope:
         context.leave(scope)
     scope.finish, scope.holder = None, _over  # in other contexts it is left by who comes next there
+
+
+def given_here(sent: Any = None) -> Recorded | None:
+    """Return what the call of a tool that is open here, with the arguments *sent*, gets in a replay; None for one that runs.
+
+    Raises `OptreeError` for one that differs.
+    """
+    give, here = REPLAYING.give, context.here()
+    if give is None or here is None or here.op is None or here.op.bare.kind != "tool":
+        return None
+    if sent is not None:
+        OpScope("tool", None, {}).called(here.op, arguments_of(sent))
+    return give(here.op)
+
+
+@guarded
+def respond(op: Op, value: Any) -> None:
+    """Record a tool's result, unless what runs the tool has told one, as MCP: then the framework's is another."""
+    if op.bare.response is None:
+        op.response(value)
+        note_type(op, value)
+    else:
+        note_foreign(op, foreign_type(value) or type(value).__qualname__)
 
 
 def arguments_of(sent: Any) -> dict[str, Any]:

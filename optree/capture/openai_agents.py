@@ -6,6 +6,7 @@ for providers other than OpenAI; and to add one makes the SDK's own exporter, wh
 
 from __future__ import annotations
 
+import copy
 import functools
 import sys
 from collections.abc import Callable
@@ -15,7 +16,7 @@ from typing import Any, Final, Self
 from weakref import WeakKeyDictionary
 
 from optree.capture.hooks import Hook, await_within
-from optree.capture.nesting import FrameworkCall, Nesting, arguments_of
+from optree.capture.nesting import FrameworkCall, Nesting, arguments_of, given_here, respond
 from optree.capture.observed import ended_by
 from optree.capture.program import asked_last
 from optree.nodes import Status
@@ -23,6 +24,7 @@ from optree.redaction import redact
 from optree.tracing import context
 from optree.tracing.failures import ERROR_TYPE, FailureClass, class_of_error
 from optree.tracing.faults import guarded
+from optree.tracing.recorded import REPLAYING, exception_of
 from optree.tracing.scopes import OpScope, SessionScope
 from optree.values import is_list, is_object, text
 
@@ -58,6 +60,50 @@ def spans(module: ModuleType, is_on: _IsOn) -> list[Hook]:
         *((kind, "finish", _before(kind.finish, _span_ended, is_on)) for kind in kinds),
         *((kind, "set_error", _before(kind.set_error, _span_failed, is_on)) for kind in kinds),
     ]
+
+
+def invocations(module: ModuleType, is_on: _IsOn) -> list[Hook]:
+    """Hook what calls a function tool: in a replay one is called in its place that gives what was recorded."""
+    name = next((one for one in ("_invoke_function_tool_with_metadata", "invoke_function_tool") if hasattr(module, one)), None)
+    if name is None:
+        return []
+    function = getattr(module, name)
+
+    @functools.wraps(function)
+    async def invoke(*args: Any, **kwargs: Any) -> Any:
+        if REPLAYING.give is not None and "function_tool" in kwargs and is_on():
+            kwargs["function_tool"] = _in_place_of(kwargs["function_tool"]) or kwargs["function_tool"]
+        return await function(*args, **kwargs)
+
+    return [(module, name, invoke)]
+
+
+@guarded
+def _in_place_of(tool: Any) -> Any:
+    """Return a copy of a tool that does what the tool does, unless its call gets what was recorded."""
+    made, function = copy.copy(tool), tool.on_invoke_tool
+
+    @functools.wraps(function)
+    async def on_invoke_tool(of: Any, arguments: Any) -> Any:
+        given = given_here(arguments)
+        if given is None:
+            return await function(of, arguments)
+        if given.error is None or not given.has_value:
+            return given.result("agents")
+        _told_as_failed(given.error)
+        return given.value
+
+    made.on_invoke_tool = on_invoke_tool
+    return made
+
+
+@guarded
+def _told_as_failed(error: str) -> None:
+    """Take that the tool that is open here fails, though the model is told a result."""
+    here = context.here()
+    for span, told in list(_spans.items()):
+        if here is not None and told.nesting.op(span) is here.op:
+            told.failure, told.why = error, class_of_error(exception_of(error, "agents"))
 
 
 def traces(module: ModuleType, is_on: _IsOn) -> list[Hook]:
@@ -226,8 +272,8 @@ def _record(op: Any, data: Any) -> None:
     if data.type == "function":
         if data.input is not None:
             OpScope("tool", None, {}).called(op, arguments_of(data.input))
-        if data.output is not None and op.bare.response is None:  # else it was told by what runs the tool, as MCP
-            op.response(data.output)
+        if data.output is not None:
+            respond(op, data.output)
     elif data.type == "guardrail":
         op.response({"triggered": data.triggered})
         if data.triggered:

@@ -6,6 +6,7 @@ latter.
 
 from __future__ import annotations
 
+import copy
 import dataclasses
 import functools
 import importlib
@@ -15,10 +16,11 @@ from types import ModuleType
 from typing import Any, Final, Self
 
 from optree.capture.hooks import Hook, await_within
-from optree.capture.nesting import FrameworkCall, Nesting, arguments_of
+from optree.capture.nesting import FrameworkCall, Nesting, arguments_of, given_here, respond
 from optree.capture.observed import ended_by
 from optree.tracing.failures import class_of_error
 from optree.tracing.faults import guarded
+from optree.tracing.recorded import REPLAYING, note_type
 from optree.tracing.scopes import OpScope
 from optree.values import is_list, text
 
@@ -56,9 +58,47 @@ def tools(module: ModuleType, is_on: _IsOn) -> list[Hook]:
 
     run = "_execute_tool_call_impl"  # what runs one that was deferred comes by here too
     return [
+        *_replayed(manager, is_on),
         (manager, "validate_tool_call", await_within(manager.validate_tool_call, checked)),
         (manager, run, await_within(getattr(manager, run), called)),
     ]
+
+
+def _replayed(manager: Any, is_on: _IsOn) -> list[Hook]:
+    """Hook what calls a tool, and around that counts, and tells the model of failures: in a replay tools give what was recorded."""
+    name = "_raw_execute"
+    function = getattr(manager, name, None)
+    if function is None:  # in another release: then tools run
+        return []
+
+    @functools.wraps(function)
+    async def execute(self: Any, *args: Any, **kwargs: Any) -> Any:
+        return await function((_answered(self) if REPLAYING.give is not None and is_on() else None) or self, *args, **kwargs)
+
+    return [(manager, name, execute)]
+
+
+@guarded
+def _answered(manager: Any) -> Any:
+    """Return a copy of what runs tools, whose tools give what was recorded."""
+    made = copy.copy(manager)
+    made.toolset = _AnsweredTools(manager.toolset)
+    return made
+
+
+class _AnsweredTools:
+    """Tools in a replay."""
+
+    def __init__(self, tools: Any) -> None:
+        self._tools = tools
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._tools, name)
+
+    async def call_tool(self, *args: Any, **kwargs: Any) -> Any:
+        """Return what was recorded, or what the tool returns."""
+        given = given_here()
+        return await self._tools.call_tool(*args, **kwargs) if given is None else given.result("pydantic_ai")
 
 
 def outputs(module: ModuleType, is_on: _IsOn) -> list[Hook]:
@@ -196,8 +236,10 @@ class _Step:
     def returned(self, value: Any) -> None:
         """Take the result."""
         op = _NESTING.op(self)
-        if op is not None and op.bare.response is None:  # else it was told by what runs the tool, as MCP
-            op.response(getattr(value, "return_value", value))
+        if op is not None:
+            respond(op, getattr(value, "return_value", value))
+            if hasattr(value, "return_value"):  # what else is said of it is not recorded
+                note_type(op, value)
         _NESTING.end(self)
 
 

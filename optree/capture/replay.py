@@ -1,43 +1,60 @@
-"""Recorded answers, given to a program in place of a provider's: `optree replay`, `optree fork` and `optree.testing.replay`.
+"""Recorded answers of models and tools, given to a program in place of new ones: `optree replay`, `optree fork`, `optree.testing.replay`.
 
-A request gets the answer that the same request got when the session was recorded, whichever order they come in; nothing is sent. A request
-that was not recorded is answered with an error that says where it differs, or, behind the place where a run is forked, is sent.
+A request gets the answer that the same request got when the session was recorded, whichever order they come in; nothing is sent. A call of
+a tool gets what the same call got, at the same place of the tree if there are several. What was not recorded is refused with an error that
+says where it differs, or, behind the place where a run is forked, is sent or run.
 """
 
 from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable
-from functools import cached_property, partial
+from collections.abc import Callable, Iterable
+from functools import partial
 from http import HTTPStatus
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, Literal, NamedTuple, Protocol
 
-from optree.builder import Op
+from msgspec import UNSET
+
+from optree.builder import Op, SessionTreeBuilder
 from optree.capture.answering import body_of
-from optree.console import resolved
+from optree.capture.recorded import (
+    Lost,
+    RecordedCall,
+    RecordedSession,
+    first_difference,
+    found_in,
+    place_of,
+    request_of,
+    result_of,
+    unusable,
+)
 from optree.errors import OptreeError
 from optree.interrupts import new_rlock
-from optree.nodes import REPLAY_OF, OperationNode, Pool
+from optree.nodes import REPLAY_OF, OperationNode
 from optree.redaction import redact
 from optree.store.recovery import load
 from optree.tracing.faults import fault
+from optree.tracing.recorded import REPLAYING, Recorded
 from optree.tracing.runtime import RUNTIME
 from optree.tree import Tree
-from optree.tree.path import Path
-from optree.tree.walk import walk_ops
-from optree.values import decode, is_list, is_object, truncated
+from optree.tree.walk import recount, walk_ops, walk_sessions
+from optree.values import decode, raw
 
-REPLAY, FORK_AT = "OPTREE_REPLAY", "OPTREE_FORK_AT"
-"""Variables of the environment: the session whose answers a program gets, and the path from which on it gets its provider's."""
-COST, DIFFERENCE = "replay.cost_usd", "replay.difference"
-"""Attributes of an op: what the answer cost when it was recorded, which is not paid again, and why it got none."""
-_SHOWN: Final = 80
+REPLAY, FORK_AT, TOOLS = "OPTREE_REPLAY", "OPTREE_FORK_AT", "OPTREE_REPLAY_TOOLS"
+"""Variables of the environment: the session whose answers a program gets, the path from which on it gets new ones, `live` or `recorded`."""
+Tools = Literal["recorded", "live"]
+"""Whether calls of tools get what was recorded, or run."""
+COST, DIFFERENCE, RAN_FOR, WHY = "replay.cost_usd", "replay.difference", "replay.ran_for", "replay.ran_because"
+"""Attributes of an op: what the answer cost when it was recorded, which is not paid again; why it got none; `<txn>:<path>` of the call of a
+tool that it is again, which ran; and why its result could not be given, if that is why."""
 STATUS_CODE: Final = "http.response.status_code"
 """The attribute that has the HTTP status of an op's last attempt, if one of them was refused."""
 _REFUSED: Final = int(HTTPStatus.BAD_REQUEST)
 """The status of a request that was not recorded: clients do not try again."""
 _JSON: Final = "application/json"
+_SAYS: Final = "optree replay: "
+_WITH_LIVE_TOOLS: Final = "with --tools live, in a test tools='live', tools run"
 
 
 class StoredReply(NamedTuple):
@@ -48,67 +65,95 @@ class StoredReply(NamedTuple):
     body: bytes
 
 
-_Answering = Callable[[Op, str, str], StoredReply | None]
+class _Answering(Protocol):
+    """What a program gets answers from."""
 
+    def answer(self, op: Op, path: str, query: str = "") -> StoredReply | None:
+        """Return what an op's request gets."""
+        ...
 
-class _Recorded:
-    """A call of a model that was recorded."""
-
-    def __init__(self, node: OperationNode, request: Any) -> None:
-        self.node, self.request, self.key = node, request, _key(request)
-
-    @cached_property
-    def redacted_key(self) -> str:
-        """The key of the request without credentials."""
-        return _key(redact(_said(self.request)))
+    def tool(self, op: Op, *, is_stream: bool = False, is_remote: bool = False) -> Recorded | None:
+        """Return what a call of a tool gets."""
+        ...
 
 
 class Replay:
     """The answers of a recorded session, each given once."""
 
-    def __init__(self, txn: str, tree: Tree, at: str | None = None) -> None:
-        """Take the calls of a session that were begun before the op or turn with the path *at*; by default all. Raises `OptreeError`."""
-        self._txn, self._is_fork = txn, at is not None
-        ops = sorted((op for _, _, op in walk_ops(tree.session)), key=lambda op: op.started_at)
-        if at is not None:
-            end = Path.parse(at).parts
-            first = next((place for place, op in enumerate(ops) if Path.parse(op.path).parts[: len(end)] == end), None)
-            if first is None:
-                raise OptreeError(f"session {txn} has no op {at}: optree tree {txn} shows the paths")
-            ops = ops[:first]
-        self._left = [_Recorded(op, _request(op, tree.pool)) for op in ops if op.kind == "llm" and op.request is not None]
-        self._given: dict[tuple[str, str], _Recorded] = {}
+    def __init__(self, txn: str, tree: Tree, at: str | None = None, *, tools: Tools = "recorded", to_difference: bool = False) -> None:
+        """Take the calls of a session that were begun before the op or turn with the path *at*; by default all. Raises `OptreeError`.
+
+        *to_difference*: from the first call on that differs, all are made.
+        """
+        self._txn, self._is_fork, self._to_difference = txn, at is not None, to_difference
+        found = RecordedSession(tree, at, tools=tools == "recorded")
+        self._left, self._tools, self._around = found.models, found.tools, found.around
+        self._without_arguments = found.without_arguments
+        self._gives_tools = tools == "recorded"
+        self._given: dict[tuple[int, str], RecordedCall] = {}
+        self._called: set[tuple[int, str]] = set()
+        self._roots: dict[int, SessionTreeBuilder] = {}
         self.differences: list[str] = []
-        """Why requests got no answer, in the order they came."""
+        """Why calls got no answer, in the order they came."""
         self._lock = new_rlock()
 
     @property
     def left(self) -> list[str]:
-        """The paths of the calls whose answers nobody asked for."""
+        """The paths of the calls of models and tools that the program has not made again, in the order they were begun."""
+        return self.not_made(root.tree for root in list(self._roots.values()))
+
+    @property
+    def models(self) -> list[str]:
+        """The paths of the calls of models that are left."""
         return [call.node.path for call in self._left]
+
+    @property
+    def tools(self) -> list[str]:
+        """The paths of the calls of tools that are left and can get what was recorded: no other call was made within them."""
+        return [call.node.path for call in self._tools if not call.inside]
+
+    def not_made(self, trees: Iterable[Tree]) -> list[str]:
+        """Return the paths of what is left but for the calls in some trees: those that got answers, and those of tools that ran."""
+        left = {call.node.path: call for call in sorted([*self._left, *self._tools], key=lambda call: call.node.started_at)}
+        for op, pool in [(op, tree.pool) for tree in trees for _, _, op in walk_ops(tree.session)]:
+            known = op.attributes
+            path = str(known.get(REPLAY_OF) or known.get(RAN_FOR) or "").rpartition(":")[2]
+            if not path and op.kind == "tool" and op.request is not None and DIFFERENCE not in known:
+                same = found_in([call for call in left.values() if call.node.kind == "tool"], request_of(op, pool))
+                path = "" if same is None else same.node.path
+            if (call := left.pop(path, None)) is not None and REPLAY_OF in known:
+                for inside in call.inside:
+                    left.pop(inside, None)
+        return list(left)
+
+    def watch(self, root: SessionTreeBuilder) -> None:
+        """Take a session in which the program makes calls."""
+        self._roots[id(root)] = root
 
     def answer(self, op: Op, path: str, query: str = "") -> StoredReply | None:
         """Return what an op's request gets, sent to *path* with *query*; None for one that is to be sent."""
-        request = _request(op.bare, op.builder.core.pool)
+        request = request_of(op.bare, op.builder.core.pool)
         with self._lock:
-            name = (op.builder.core.txn, op.path)
+            name = self._known(op)
             call = self._given.get(name)  # its client tries again
+            if call is None and self._is_live:
+                return None
             if call is None:
-                key = _key(request)
-                call = next((one for one in self._left if one.key == key), None) or self._without_credentials(request)
+                call = found_in(self._left, request)
             if call is not None:
                 self._given[name] = call
                 if call in self._left:
                     self._left.remove(call)
             elif self._is_fork:
-                if self._left:
-                    op.log(f"sent, though {self._left[0].node.path} of {self._txn}, ahead of the fork, was not asked for yet", "WRN")
+                self._warn(op, "sent")
                 return None
-            why = _unusable(call.node) if call is not None else self._difference(request)
+            why = unusable(call.node) if call is not None else self._difference(request, self._left, "a model")
             if why is not None:
                 self.differences.append(f"{op.path}: {why}")
+                if self._is_live:
+                    return None
         if call is None or why is not None:
-            said = f"optree replay: {why}"
+            said = f"{_SAYS}{why}"
             op.builder.set_op(op, **{DIFFERENCE: why})
             op.log(said, "ERR")
             return _failed(_REFUSED, said)
@@ -117,16 +162,91 @@ class Replay:
         op.builder.set_op(op, **{REPLAY_OF: op.replayed}, **({COST: sum(costs)} if any(costs) else {}))
         return _recorded(call, path, query)
 
-    def _without_credentials(self, request: Any) -> _Recorded | None:
-        """Return the call that is the same but for credentials, which a file that was exported does not have."""
-        key = _key(redact(_said(request)))
-        return next((one for one in self._left if one.redacted_key == key), None)
+    def tool(self, op: Op, *, is_stream: bool = False, is_remote: bool = False) -> Recorded | None:
+        """Return what a call of a tool gets, by its op; None for one that runs. Raises `OptreeError` for one that was not recorded so.
 
-    def _difference(self, request: Any) -> str:
-        if not self._left:
-            return f"session {self._txn} has no more calls of a model"
-        first = self._left[0]
-        return f"not as recorded at {first.node.path} of {self._txn}: {_first_difference(redact(first.request), redact(request))}"
+        One within which others were made runs, and these get their answers; unless it *is_remote*.
+        """
+        if not self._gives_tools or op.bare.kind != "tool":
+            return None
+        request = request_of(op.bare, op.builder.core.pool)
+        with self._lock:
+            name = self._known(op)
+            if name in self._called or self._is_live:
+                return None
+            self._called.add(name)
+            call = found_in(self._tools, request, place_of(op))
+            if call is not None:
+                self._tools.remove(call)
+                found = self._result(op, call, is_stream=is_stream, is_remote=is_remote)
+            elif op.bare.name in self._without_arguments:
+                self._run_again(op, f"the arguments of {op.bare.name} were not recorded")
+                return None
+            elif self._is_fork:
+                self._warn(op, "run")
+                return None
+            else:
+                same = [one for one in self._tools if one.node.name == op.bare.name]
+                found = Lost(self._difference(request, same, f"the tool {op.bare.name}"))
+            if isinstance(found, Lost):
+                self._refuse(op, found.why)
+                return None
+            return found
+
+    def _result(self, op: Op, call: RecordedCall, *, is_stream: bool, is_remote: bool) -> Recorded | Lost | None:
+        """Return what a call gets of the recorded one; None if it runs."""
+        name = f"{self._txn}:{call.node.path}"
+        if call.node.path in self._around or (call.inside and not is_remote):
+            op.builder.set_op(op, **{RAN_FOR: name})
+            return None
+        found = result_of(call.node, is_stream=is_stream)
+        if not isinstance(found, Lost):
+            for path in call.inside:
+                self._drop(path)
+            op.builder.set_op(op, **{REPLAY_OF: name})
+        elif found.runs:
+            self._run_again(op, found.why, **{RAN_FOR: name})
+            return None
+        return found
+
+    def _run_again(self, op: Op, why: str, **known: str) -> None:
+        op.builder.set_op(op, **{WHY: why}, **known)
+        op.log(f"{_SAYS}run again, {why}", "WRN")
+
+    @property
+    def _is_live(self) -> bool:
+        return self._to_difference and bool(self.differences)
+
+    def _known(self, op: Op) -> tuple[int, str]:
+        """Return what names an op among those of all sessions."""
+        root = op.builder
+        while root.parent is not None:
+            root = root.parent
+        self.watch(root)
+        return id(root), op.path
+
+    def _drop(self, path: str) -> None:
+        """Take a call from what is left."""
+        for calls in (self._left, self._tools):
+            calls[:] = [one for one in calls if one.node.path != path]
+
+    def _refuse(self, op: Op, why: str) -> None:
+        """Refuse a call of a tool; not where the run goes on with new ones."""
+        self.differences.append(f"{op.path}: {why}")
+        if self._is_live:
+            return
+        op.builder.set_op(op, **{DIFFERENCE: why})
+        raise OptreeError(f"{_SAYS}{why}; {_WITH_LIVE_TOOLS}")
+
+    def _warn(self, op: Op, done: str) -> None:
+        if left := self._left or self._tools:
+            op.log(f"{done}, though {left[0].node.path} of {self._txn}, ahead of the fork, was not asked for yet", "WRN")
+
+    def _difference(self, request: Any, left: list[RecordedCall], what: str) -> str:
+        if not left:
+            return f"session {self._txn} has no more calls of {what}"
+        first = left[0]
+        return f"not as recorded at {first.node.path} of {self._txn}: {first_difference(redact(first.request), redact(request))}"
 
 
 def of_environment() -> Replay | None:
@@ -135,7 +255,23 @@ def of_environment() -> Replay | None:
     if not source:
         return None
     loaded = load(source, RUNTIME.directory())
-    return Replay(loaded.txn, loaded.tree, os.environ.get(FORK_AT) or None)
+    tools: Tools = "live" if os.environ.get(TOOLS) == "live" else "recorded"
+    return Replay(loaded.txn, loaded.tree, os.environ.get(FORK_AT) or None, tools=tools)
+
+
+class _Refusing:
+    """Refuses all, where what the environment names cannot be read."""
+
+    def __init__(self, why: str) -> None:
+        self._why = f"{_SAYS}{why}"
+
+    def answer(self, op: Op, path: str, query: str = "") -> StoredReply | None:  # noqa: ARG002 - as in `Replay`
+        return _failed(_REFUSED, self._why)
+
+    def tool(self, op: Op, *, is_stream: bool = False, is_remote: bool = False) -> Recorded | None:  # noqa: ARG002 - as in `Replay`
+        if op.bare.kind == "tool":
+            raise OptreeError(self._why)
+        return None
 
 
 class _Active:
@@ -145,19 +281,35 @@ class _Active:
         self._lock = new_rlock()
         self._found: _Answering | None = None
         self._is_known = False
+        self.set(None)
 
-    def answer(self, op: Op, path: str, query: str) -> StoredReply | None:
-        """Return what an op's request gets in place of being sent; None if it is to be sent."""
+    def _replay(self) -> _Answering | None:
         if not self._is_known:
             with self._lock:
                 if not self._is_known:
                     self._found = _begun()
                     self._is_known = True
+        return self._found
+
+    def answer(self, op: Op, path: str, query: str) -> StoredReply | None:
+        """Return what an op's request gets in place of being sent; None if it is to be sent."""
+        found = self._replay()
         try:
-            return None if self._found is None else self._found(op, path, query)
+            return None if found is None else found.answer(op, path, query)
         except Exception as error:  # noqa: BLE001 - the request must not be sent for it
             fault(error)
-            return _failed(_REFUSED, f"optree replay: {type(error).__name__}: {error}")
+            return _failed(_REFUSED, f"{_SAYS}{type(error).__name__}: {error}")
+
+    def tool(self, op: Op, *, is_stream: bool = False, is_remote: bool = False) -> Recorded | None:
+        """Return what a call of a tool gets in place of a run; None if it runs. Raises `OptreeError` for one that may not run."""
+        found = self._replay()
+        try:
+            return None if found is None else found.tool(op, is_stream=is_stream, is_remote=is_remote)
+        except OptreeError:
+            raise
+        except Exception as error:
+            fault(error)
+            raise OptreeError(f"{_SAYS}{type(error).__name__}: {error}") from error
 
     def refusal(self, op: Op, library: str) -> Callable[[], None] | None:
         """Return what raises in place of sending an op's request through a *library* that no recorded answer can be given through.
@@ -168,12 +320,13 @@ class _Active:
             return None
         why = f"recorded answers cannot be given through {library}, only through httpx: the request was not sent"
         op.builder.set_op(op, **{DIFFERENCE: why})
-        return partial(_refuse, f"optree replay: {why}")
+        return partial(_refuse, f"{_SAYS}{why}")
 
     def set(self, replay: Replay | None) -> None:
         """Use a replay from now on, or what the environment says."""
         with self._lock:
-            self._found, self._is_known = None if replay is None else replay.answer, replay is not None
+            self._found, self._is_known = replay, replay is not None
+            REPLAYING.give = self.tool if replay is not None or os.environ.get(REPLAY) else None
 
 
 def _refuse(why: str) -> None:
@@ -182,23 +335,34 @@ def _refuse(why: str) -> None:
 
 def _begun() -> _Answering | None:
     try:
-        found = of_environment()
+        return of_environment()
     except (OptreeError, OSError) as error:
-        said = f"optree replay: {error}"
-        return lambda _op, _path, _query: _failed(_REFUSED, said)
-    return None if found is None else found.answer
+        return _Refusing(str(error))
 
 
 ACTIVE: Final = _Active()
 
 
-def _request(node: OperationNode, pool: Pool) -> Any:
-    """Return what a call asks, of which model."""
-    asked: Any = resolved(node.request.payload, pool) if node.request is not None else {}
-    return {"model": node.attributes.get("model")} | asked if is_object(asked) else asked
+def as_recorded(tree: Tree) -> Tree:
+    """Return a tree, which is changed in place, as if no answer in it had come from a recording; and without what names this machine."""
+    for session in walk_sessions(tree.session):
+        told = {name: one for name, one in session.attributes.items() if name != "ingress"}
+        session.attributes_json = raw(told) if told else UNSET
+    for _, _, op in walk_ops(tree.session):
+        known = op.attributes
+        if not any(name in known for name in (REPLAY_OF, RAN_FOR, WHY)):
+            continue
+        told = {name: one for name, one in known.items() if name not in (REPLAY_OF, COST, RAN_FOR, WHY)}
+        op.attributes_json = raw(told) if told else UNSET
+        op.logs = tuple(line for line in op.logs if not line.message.startswith(_SAYS))
+        for entry in op.accounting:
+            if entry.replay_of is not None:
+                entry.replay_of, entry.cost_usd = None, known.pop(COST, None)
+    recount(list(walk_sessions(tree.session)))
+    return tree
 
 
-def _recorded(call: _Recorded, path: str, query: str) -> StoredReply | None:
+def _recorded(call: RecordedCall, path: str, query: str) -> StoredReply | None:
     node = call.node
     if node.status == "failed" and node.response is None:
         status = node.attributes.get(STATUS_CODE, int(HTTPStatus.SERVICE_UNAVAILABLE))
@@ -215,42 +379,3 @@ def _request_id(node: OperationNode) -> dict[str, str]:
 def _failed(status: int, said: str) -> StoredReply:
     body = json.dumps({"type": "error", "error": {"type": "invalid_request_error", "code": status, "message": said}}).encode()
     return StoredReply(status, {"content-type": _JSON, "x-should-retry": "false"}, body)  # which OpenAI's and Anthropic's clients heed
-
-
-def _unusable(node: OperationNode) -> str | None:
-    """Say why a recorded answer cannot be given again; None for one that can."""
-    if node.status == "failed" and node.response is None:
-        return None
-    if node.response is None or node.response.partial or node.status == "cancelled":
-        return f"the call at {node.path} was broken off when it was recorded"
-    return f"the answer at {node.path} was too long to be recorded whole" if node.response.truncated else None
-
-
-def _key(request: Any) -> str:
-    """Return a request as text, the same for all that say the same: members that are null say nothing."""
-    return json.dumps(_said(request), sort_keys=True, default=str)
-
-
-def _said(value: Any) -> Any:
-    if is_object(value):
-        return {name: _said(one) for name, one in value.items() if one is not None}
-    return [_said(one) for one in value] if is_list(value) else value
-
-
-def _first_difference(before: Any, now: Any, where: str = "") -> str:
-    """Say where two requests differ first."""
-    if is_object(before) and is_object(now):
-        for name in {**before, **now}:
-            if _key(before.get(name)) != _key(now.get(name)):
-                return _first_difference(before.get(name), now.get(name), f"{where}.{name}" if where else name)
-    if is_list(before) and is_list(now):
-        for place, (one, other) in enumerate(zip(before, now, strict=False)):
-            if _key(one) != _key(other):
-                return _first_difference(one, other, f"{where}[{place}]")
-        return f"{where} has {len(now)} items, not {len(before)}"
-    return f"{where or 'the request'} is {_short(now)}, not {_short(before)}"
-
-
-def _short(value: Any) -> str:
-    said = json.dumps(value, ensure_ascii=False, default=str)
-    return said if len(said) <= _SHOWN else truncated(said, _SHOWN, len(said))

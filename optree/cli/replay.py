@@ -8,13 +8,14 @@ from typing import Annotated
 
 import typer
 
-from optree.capture.replay import DIFFERENCE, FORK_AT, REPLAY, Replay
+from optree.capture.replay import DIFFERENCE, FORK_AT, REPLAY, TOOLS, WHY, Replay
+from optree.capture.replay import Tools as ToolsKind
 from optree.cli.options import BillingFile, Otel, SessionsDir, TraceLlm, TraceTools, Txn, Verbose, directory
 from optree.cli.program import command_line
 from optree.cli.run import Tracing, run_traced
 from optree.cli.screen import complain
 from optree.errors import SetupError
-from optree.nodes import REPLAY_OF
+from optree.nodes import REPLAY_OF, OperationNode
 from optree.store.directory import Directory, exists
 from optree.store.recovery import load
 from optree.tracing.config import DISABLED, is_disabled
@@ -22,6 +23,7 @@ from optree.tree.walk import walk_ops
 
 _DIFFERENT = 1
 _SHOWN = 10
+Tools = Annotated[ToolsKind, typer.Option("--tools", help="Whether tools get what was recorded, or run: recorded or live.")]
 Command = Annotated[list[str] | None, typer.Argument(metavar="-- CMD", help="The program and its arguments.", show_default=False)]
 
 
@@ -29,6 +31,7 @@ def replay(
     *,
     txn: Txn,
     command: Command = None,
+    tools: Tools = "recorded",
     sessions_dir: SessionsDir = None,
     billing_file: BillingFile = None,
     verbose: Verbose = False,
@@ -36,14 +39,14 @@ def replay(
     trace_tools: TraceTools = False,
     otel: Otel = None,
 ) -> None:
-    """Run a program with the answers that models gave in a saved session. No request is sent to a model.
+    """Run a program with what models and tools gave in a saved session. No request is sent to a model, and no tool runs.
 
-    A request gets what the same request got then. One that was not recorded is refused, with where it differs. Tools run. The run is
-    recorded as a session of its own. The exit code is the program's, or 1 if a request differed or a recorded one did not come.
+    A request gets what the same request got then, a call of a tool its result. One that was not recorded is refused, with where it differs.
+    The run is recorded as a session of its own. The exit code is the program's, or 1 if a call differed or a recorded one did not come.
 
     Example: [bold]optree replay last -- python agent.py[/bold]
     """
-    _run(txn, None, command, directory(sessions_dir, billing_file), Tracing(verbose, trace_llm, trace_tools, otel=otel, auto=True))
+    _run(txn, None, tools, command, directory(sessions_dir, billing_file), Tracing(verbose, trace_llm, trace_tools, otel=otel, auto=True))
 
 
 def fork(
@@ -51,6 +54,7 @@ def fork(
     txn: Txn,
     at: Annotated[str, typer.Option("--at", metavar="PATH", help="The op or turn from which on models are asked.", show_default=False)],
     command: Command = None,
+    tools: Tools = "recorded",
     sessions_dir: SessionsDir = None,
     billing_file: BillingFile = None,
     verbose: Verbose = False,
@@ -58,41 +62,55 @@ def fork(
     trace_tools: TraceTools = False,
     otel: Otel = None,
 ) -> None:
-    """Run a program as [bold]optree replay[/bold] does up to an op or turn of the session; from there on models are asked.
+    """Run a program as [bold]optree replay[/bold] does up to an op or turn of the session; from there on models are asked, and tools run.
 
-    What was called before that op began gets what it got then; every other request is sent.
+    What was called before that op began gets what it got then; every other request is sent, and every other tool runs.
 
     Example: [bold]optree fork last --at 2.3 -- python agent.py[/bold]
     """
-    _run(txn, at, command, directory(sessions_dir, billing_file), Tracing(verbose, trace_llm, trace_tools, otel=otel, auto=True))
+    _run(txn, at, tools, command, directory(sessions_dir, billing_file), Tracing(verbose, trace_llm, trace_tools, otel=otel, auto=True))
 
 
-def _run(txn: str, at: str | None, command: list[str] | None, where: Directory, tracing: Tracing) -> None:
+def _run(txn: str, at: str | None, tools: ToolsKind, command: list[str] | None, where: Directory, tracing: Tracing) -> None:
     if not command:
         raise SetupError("it needs a program: write it behind two dashes, as in: optree replay last -- python agent.py")
     if is_disabled():
         raise SetupError(f"{DISABLED} switches optree off: without it no answer can be given")
     loaded = load(txn, where)
-    recorded = Replay(loaded.txn, loaded.tree, at).left
+    recorded = Replay(loaded.txn, loaded.tree, at, tools=tools)
     source = str(Path(txn).absolute()) if exists(Path(txn)) else loaded.txn
-    environment = {REPLAY: source} | ({} if at is None else {FORK_AT: at})
+    environment = {REPLAY: source, TOOLS: tools} | ({} if at is None else {FORK_AT: at})
     ran = run_traced(command, where, replace(tracing, replay=environment))
-    ops = [op for name in ran.txns for _, _, op in walk_ops(load(name, where).session) if op.kind == "llm"]
-    answered = {str(op.attributes[REPLAY_OF]).rpartition(":")[2] for op in ops if REPLAY_OF in op.attributes}
+    trees = [load(name, where).tree for name in ran.txns]
+    ops = sorted((op for tree in trees for _, _, op in walk_ops(tree.session) if op.kind in ("llm", "tool")), key=lambda op: op.started_at)
     different = [op for op in ops if DIFFERENCE in op.attributes]
-    missing = [path for path in recorded if path not in answered]
-    phrases = [f"{len(answered)} of {len(recorded)} calls of models were answered as in {loaded.txn}"]
-    if at is not None:
-        phrases.append(f"{len(ops) - len(answered)} were asked")
+    missing = recorded.not_made(trees)
+    phrases = _counted(recorded, ops, loaded.txn, is_fork=at is not None)
     if missing:
         phrases.append(f"not asked for: {', '.join(missing[:_SHOWN])}{', …' if len(missing) > _SHOWN else ''}")
     if different:
         phrases.append(f"{len(different)} differ, the first at {different[0].path}: {different[0].attributes[DIFFERENCE]}")
     complain("; ".join(phrases))
+    again = command_line(command)
     if ran.txns and (different or missing):
         complain(f"what changed: optree diff {loaded.txn} {ran.txns[0]}")
+    if any(op.kind == "tool" for op in different):
+        how = f"replay {loaded.txn}" if at is None else f"fork {loaded.txn} --at {at}"
+        complain(f"with tools that run: optree {how} --tools live -- {again}")
     if missing and at is None:
-        complain(
-            f"with new answers from there on, if it is to change: optree fork {loaded.txn} --at {missing[0]} -- {command_line(command)}"
-        )
+        complain(f"with new answers from there on, if it is to change: optree fork {loaded.txn} --at {missing[0]} -- {again}")
     raise typer.Exit(ran.code or (_DIFFERENT if different or missing else 0))
+
+
+def _counted(recorded: Replay, ops: list[OperationNode], txn: str, *, is_fork: bool) -> list[str]:
+    """Say how many calls got recorded answers."""
+    answered = {str(op.attributes[REPLAY_OF]).rpartition(":")[2] for op in ops if REPLAY_OF in op.attributes}
+    models, tools = set(recorded.models), set(recorded.tools)
+    phrases = [f"{len(answered & models)} of {len(models)} calls of models were answered as in {txn}"]
+    if tools:
+        phrases.append(f"{len(answered & tools)} of {len(tools)} calls of tools got their results")
+    if again := [op for op in ops if WHY in op.attributes]:
+        phrases.append(f"{len(again)} ran, the first at {again[0].path}: {again[0].attributes[WHY]}")
+    if is_fork:
+        phrases.append(f"{sum(op.kind == 'llm' for op in ops) - len(answered & models)} were asked")
+    return phrases

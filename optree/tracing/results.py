@@ -11,8 +11,9 @@ from optree.builder import Op, SessionTreeBuilder
 from optree.builder.handles import respond_at_end
 from optree.interrupts import pass_on
 from optree.nodes import USAGE_AT_START, Status
+from optree.tracing.recorded import note_foreign, note_type
 from optree.tracing.runtime import report_problem
-from optree.values import MAX_TEXT, is_object
+from optree.values import MAX_ITEMS, MAX_TEXT, encode, foreign_type, is_object
 
 if TYPE_CHECKING:
     from optree.answers import Assembly, Piece
@@ -40,6 +41,9 @@ class Result:
 
     def ended(self, status: Status) -> None:
         """End the result: there are no more items."""
+
+    def foreign(self, name: str | None) -> None:
+        """Take the class of what JSON does not hold in the result."""
 
 
 class Report(Result):
@@ -73,11 +77,19 @@ class OpResult(Result):
 
     def returned(self, value: Any) -> None:
         """Record the response, unless the program did."""
-        if self._op.bare.response is None or self._op.bare.response.partial:
+        response = self._op.bare.response
+        if response is None or response.partial:
             self._record(value)
+        elif self._op.bare.kind == "tool" and bytes(response.payload) != encode(value, MAX_ITEMS):
+            self.foreign(foreign_type(value) or type(value).__qualname__)
+
+    def foreign(self, name: str | None) -> None:
+        """Note it on a tool's op."""
+        note_foreign(self._op, name)
 
     def _record(self, value: Any) -> None:
         respond_at_end(self._op, value)
+        note_type(self._op, value)
 
 
 class ModelResult(OpResult):

@@ -80,6 +80,9 @@ class UnrecordedPiece:
         """Return what the function returned."""
         return value
 
+    def recorded(self) -> None:
+        """Have the generator run."""
+
     def keep(self, item: Any) -> None:
         """Keep nothing."""
 

@@ -22,10 +22,11 @@ from optree.tracing import context
 from optree.tracing.context import CURRENT, Holder, Scope
 from optree.tracing.faults import fault, guarded, unless_faulty
 from optree.tracing.holding import Exit, HeldScope, left_after, take_held
+from optree.tracing.recorded import REPLAYING, Recorded, recorded
 from optree.tracing.results import Result
 from optree.tracing.runtime import RUNTIME
 from optree.tracing.unrecorded import PIECE, SESSION, UnrecordedPiece
-from optree.values import MAX_ITEMS, MAX_TEXT, decode, encode
+from optree.values import MAX_ITEMS, MAX_TEXT, decode, encode, foreign_type
 
 F = TypeVar("F", bound=Callable[..., Any])
 _METHODS: tuple[Any, ...] = (staticmethod, classmethod)
@@ -105,7 +106,8 @@ def _function(function: Callable[..., Any], instrument: Instrument, names: Names
         if not RUNTIME.config.enabled:
             return function(*args, **kwargs)
         with _begun(instrument, names, args, kwargs) as piece:
-            return piece.result(function(*args, **kwargs))
+            given = None if REPLAYING.give is None else recorded(instrument)
+            return piece.result(function(*args, **kwargs) if given is None else given.result())
 
     return call
 
@@ -116,7 +118,8 @@ def _coroutine(function: Callable[..., Any], instrument: Instrument, names: Name
         if not RUNTIME.config.enabled:
             return await function(*args, **kwargs)
         with _begun(instrument, names, args, kwargs) as piece:
-            return piece.result(await function(*args, **kwargs))
+            given = None if REPLAYING.give is None else recorded(instrument)
+            return piece.result(await function(*args, **kwargs) if given is None else given.result())
 
     return call
 
@@ -128,6 +131,8 @@ def _generator(function: Callable[..., Any], instrument: Instrument, names: Name
         stream = _begun_stream(instrument, names, args, kwargs)
         step: Callable[[], Any] = lambda: next(inner)  # noqa: E731 - replaced by send and throw below
         try:
+            if (given := stream.recorded()) is not None:
+                inner = given.items()  # the other has not begun
             while True:
                 try:
                     with stream:
@@ -158,8 +163,10 @@ def _async_generator(function: Callable[..., Any], instrument: Instrument, names
     async def call(*args: Any, **kwargs: Any) -> AsyncGenerator[Any, Any]:
         inner = function(*args, **kwargs)  # first: wrong arguments must not leave a node open
         stream = _begun_stream(instrument, names, args, kwargs)
-        step: Callable[[], Any] = inner.__anext__
         try:
+            if (given := stream.recorded()) is not None:
+                inner = given.items_async()  # the other has not begun
+            step: Callable[[], Any] = inner.__anext__
             while True:
                 try:
                     with stream:
@@ -309,13 +316,14 @@ def left_call(instrument: Instrument, scope: Scope, is_stream: bool, error: Base
 class _Items:
     """What one call yields: taken as it comes, or kept for the result."""
 
-    __slots__ = ("_handle", "_instrument", "_kept", "_more", "_result", "_room", "_taken")
+    __slots__ = ("_foreign", "_handle", "_instrument", "_kept", "_more", "_result", "_room", "_taken")
 
     def __init__(self, instrument: Instrument, handle: Any, result: Result) -> None:
         self._instrument, self._handle, self._result = instrument, handle, result
         self._kept: list[Any] = []
         self._taken: bool | None = None
         self._more = 0
+        self._foreign: str | None = None
         self._room = KEPT_BYTES
 
     @guarded
@@ -331,6 +339,7 @@ class _Items:
         data = encode(item, MAX_ITEMS)  # as it is now: the next item may be the same object, changed
         self._room -= len(data)
         self._kept.append(decode(data))
+        self._foreign = self._foreign or foreign_type(item)
 
     @guarded
     def end(self, error: BaseException | None, value: Any = None) -> None:
@@ -348,6 +357,7 @@ class _Items:
         nothing = error is not None and result == []
         if (not self._taken and not nothing) or value is not None:
             self._result.returned(result)
+        self._result.foreign(self._foreign or foreign_type(value))
         self._result.ended(status)
         self._instrument.finish(self._handle, status, message)
 
@@ -382,6 +392,10 @@ class _Stream(_Items):
         except Exception as error:  # noqa: BLE001 - the piece runs, recorded or not
             fault(error)
         return self
+
+    def recorded(self) -> Recorded | None:
+        """Return what it gets in a replay; None for a generator that runs."""
+        return None if REPLAYING.give is None else recorded(self._instrument, is_stream=True, scope=self._scope)
 
     def leave(self, _scope: Scope | None, _error: BaseException | None) -> None:
         """Put back what was before the piece; the generator may be inside a block of its own when it yields."""
